@@ -22,7 +22,7 @@ function(trireme_compile_options target)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
 endfunction()
 
-# trireme_precompile(<name> HEADERS <headers...> [LIBRARIES <targets...>]): the target <name>, whose precompiled header others take with trireme_use_precompiled.
+# trireme_precompile(<name> HEADERS <headers...> [LIBRARIES <targets...>] [OPTIONS ...]): the target <name>, whose precompiled header others take with trireme_use_precompiled.
 # They see the same definitions as it does, which a precompiled header demands.
 set(trireme_precompiled_libraries fmt::fmt nlohmann_json::nlohmann_json MPI::MPI_C)
 # ccache preprocesses before it compiles.
@@ -31,7 +31,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(trireme_precompiled_options -fpch-preprocess)
 endif()
 function(trireme_precompile name)
-  cmake_parse_arguments(PRECOMPILED "" "" "HEADERS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(PRECOMPILED "" "" "HEADERS;LIBRARIES;OPTIONS" ${ARGN})
   set(source ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp)
   if(NOT EXISTS ${source})
     file(WRITE ${source} "// Its precompiled header is all there is.\n")
@@ -40,7 +40,7 @@ function(trireme_precompile name)
   trireme_compile_options(${name})
   target_link_libraries(${name} PRIVATE ${trireme_precompiled_libraries} ${PRECOMPILED_LIBRARIES})
   target_compile_definitions(${name} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-  target_compile_options(${name} PRIVATE ${OpenMP_CXX_FLAGS} ${trireme_precompiled_options})
+  target_compile_options(${name} PRIVATE ${OpenMP_CXX_FLAGS} ${trireme_precompiled_options} ${PRECOMPILED_OPTIONS})
   target_precompile_headers(${name} PRIVATE ${PRECOMPILED_HEADERS})
 endfunction()
 function(trireme_use_precompiled target name)
@@ -56,6 +56,12 @@ set(trireme_precompiled_headers <algorithm> <array> <charconv> <chrono> <cmath> 
 if(TRIREME_BATCHES)
   trireme_precompile(trireme_host_headers HEADERS ${trireme_precompiled_headers})
 endif()
+
+function(trireme_batches target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  # In a batch no file is the main one, so that GCC warns of every type that holds one of an anonymous namespace.
+  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+endfunction()
 
 function(trireme_layer folder)
   cmake_parse_arguments(LAYER "" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES;FOLDERS" ${ARGN})
@@ -80,9 +86,7 @@ function(trireme_layer folder)
   if(TRIREME_BATCHES AND NOT folder IN_LIST trireme_without_precompiled)
     trireme_use_precompiled(${target} trireme_host_headers)
     if(NOT folder IN_LIST trireme_file_by_file)
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
-      # In a batch no file is the main one, so that GCC warns of every type that holds one of an anonymous namespace.
-      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+      trireme_batches(${target})
     endif()
   endif()
 endfunction()

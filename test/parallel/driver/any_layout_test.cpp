@@ -12,28 +12,31 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp64 = 1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
-constexpr double kFp32 = 1e-5;   // relative, losses
-constexpr std::int64_t kDeckSteps = 5;
+constexpr double kAnyLayoutFp64 =
+    1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
+constexpr double kAnyLayoutFp32 = 1e-5;  // relative, losses
+constexpr std::int64_t kAnyLayoutDeckSteps = 5;
 
 // Architectures with odd sizes: vocabulary 101 (of the tokens), 5 layers, ffn 17.
-struct Architecture {
+struct AnyLayoutArchitecture {
   const char* name;
   const char* keys;
 };
-constexpr std::array kArchitectures = {
-    Architecture{"gpt", "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"},
-    Architecture{"jsc",
-                 "heads=6\nkv_heads=3\nhead_dim=2\ndim=12\nlayers=5\nffn=17\nnorm_position=post\n"
-                 "activation=relu\nposition=sinusoidal\ntie_embeddings=no\nscale_embedding=yes\n"},
-    Architecture{"llama",
-                 "heads=8\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=7\nffn=19\nnorm=rmsnorm\n"
-                 "activation=swiglu\nposition=rope\nrope_theta=500000\nbias=no\n"},
-    Architecture{"untied",
-                 "heads=5\nkv_heads=5\nhead_dim=3\ndim=15\nlayers=3\nffn=11\n"
-                 "tie_embeddings=no\nnorm_position=post\nactivation=gelu\n"}};
+constexpr std::array kAnyLayoutArchitectures = {
+    AnyLayoutArchitecture{"gpt", "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"},
+    AnyLayoutArchitecture{
+        "jsc",
+        "heads=6\nkv_heads=3\nhead_dim=2\ndim=12\nlayers=5\nffn=17\nnorm_position=post\n"
+        "activation=relu\nposition=sinusoidal\ntie_embeddings=no\nscale_embedding=yes\n"},
+    AnyLayoutArchitecture{
+        "llama",
+        "heads=8\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=7\nffn=19\nnorm=rmsnorm\n"
+        "activation=swiglu\nposition=rope\nrope_theta=500000\nbias=no\n"},
+    AnyLayoutArchitecture{"untied",
+                          "heads=5\nkv_heads=5\nhead_dim=3\ndim=15\nlayers=3\nffn=11\n"
+                          "tie_embeddings=no\nnorm_position=post\nactivation=gelu\n"}};
 
-std::string DeckOf(const Architecture& architecture, const std::string& layout) {
+std::string AnyLayoutDeckOf(const AnyLayoutArchitecture& architecture, const std::string& layout) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\n[model]\n{}max_positions=7\n"
       "dropout=0.1\nattention_dropout=0.1\nffn_dropout=0.1\ninit_deviation=0.2\n"
@@ -46,34 +49,35 @@ class AnyLayout : public LayoutTest {
  protected:
   AnyLayout() : LayoutTest(SyntheticTokens()) {}
 
-  const Outcome& Serial(const Architecture& architecture, Dtype dtype) {
+  const Outcome& Serial(const AnyLayoutArchitecture& architecture, Dtype dtype) {
     const auto key = std::make_pair(std::string(architecture.name), dtype);
     const auto found = serial_.find(key);
     if (found != serial_.end()) return found->second;
-    const RunSettings settings = SettingsOf(DeckOf(architecture, ""), tokens_, 1, dtype);
-    return serial_[key] = RunDeck(self_, tokens_, settings, kDeckSteps);
+    const RunSettings settings = SettingsOf(AnyLayoutDeckOf(architecture, ""), tokens_, 1, dtype);
+    return serial_[key] = RunDeck(self_, tokens_, settings, kAnyLayoutDeckSteps);
   }
 
   // Whether the layout fits; if so, it was compared.
-  bool Compare(const comm::Communicator& group, const Architecture& architecture,
+  bool Compare(const comm::Communicator& group, const AnyLayoutArchitecture& architecture,
                const std::string& layout, Dtype dtype) {
     RunSettings settings;
     try {
-      settings = SettingsOf(DeckOf(architecture, layout), tokens_, group.Size(), dtype);
+      settings = SettingsOf(AnyLayoutDeckOf(architecture, layout), tokens_, group.Size(), dtype);
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput) << error.what();
       return false;
     }
     const Outcome& wanted = Serial(architecture, dtype);
-    const Outcome got = RunDeck(group, tokens_, settings, kDeckSteps);
+    const Outcome got = RunDeck(group, tokens_, settings, kAnyLayoutDeckSteps);
     const std::string what =
         fmt::format("{} on {} ranks\n{}", architecture.name, group.Size(), layout);
-    EXPECT_LT(WorstRelative(got.losses, wanted.losses), dtype == Dtype::kFloat64 ? kFp64 : kFp32)
+    EXPECT_LT(WorstRelative(got.losses, wanted.losses),
+              dtype == Dtype::kFloat64 ? kAnyLayoutFp64 : kAnyLayoutFp32)
         << what;
     if (dtype == Dtype::kFloat32) return true;
-    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kFp64) << what;
-    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kFp64) << what;
-    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kFp64) << what;
+    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kAnyLayoutFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kAnyLayoutFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kAnyLayoutFp64) << what;
     return true;
   }
 
@@ -88,8 +92,9 @@ class AnyLayout : public LayoutTest {
       auto next = static_cast<std::size_t>(ranks);  // the same on all members
       for (const std::string& layout : layouts_of(ranks)) {
         // Architectures in turn; where one does not fit the layout, the next.
-        for (std::size_t tried = 0; tried < kArchitectures.size(); ++tried) {
-          const Architecture& architecture = kArchitectures[next++ % kArchitectures.size()];
+        for (std::size_t tried = 0; tried < kAnyLayoutArchitectures.size(); ++tried) {
+          const AnyLayoutArchitecture& architecture =
+              kAnyLayoutArchitectures[next++ % kAnyLayoutArchitectures.size()];
           if (!Compare(group, architecture, layout, Dtype::kFloat64)) continue;
           ++compared;
           break;
@@ -192,7 +197,7 @@ TEST_F(AnyLayout, LossesInSinglePrecision) {
         "tensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n", "pipeline=4\n", "tensor=2\n",
         "sharding=parameters\n[data]\nmicro_batch=1\n", "context=4\n",
         "context=2\npipeline=2\nsharding=gradients\nshard_group=2\n"}) {
-    for (const Architecture& architecture : kArchitectures) {
+    for (const AnyLayoutArchitecture& architecture : kAnyLayoutArchitectures) {
       compared += Compare(world_, architecture, layout, Dtype::kFloat32) ? 1 : 0;
     }
   }
@@ -204,11 +209,11 @@ TEST_F(AnyLayout, GradientsClearedOnTheWay) {
   for (const char* sharding : {"none", "optimizer", "gradients", "parameters"}) {
     for (const char* pipeline : {"pipeline=1", "pipeline=2\n[pipeline]\nschedule=zero_bubble"}) {
       const std::string layout = fmt::format("sharding={}\n{}\n", sharding, pipeline);
-      RunSettings settings =
-          SettingsOf(DeckOf(kArchitectures[0], layout), tokens_, world_.Size(), Dtype::kFloat32);
-      const Tensors kept = RunDeck(world_, tokens_, settings, kDeckSteps).weights;
+      RunSettings settings = SettingsOf(AnyLayoutDeckOf(kAnyLayoutArchitectures[0], layout),
+                                        tokens_, world_.Size(), Dtype::kFloat32);
+      const Tensors kept = RunDeck(world_, tokens_, settings, kAnyLayoutDeckSteps).weights;
       settings.keep_gradients = false;
-      EXPECT_EQ(RunDeck(world_, tokens_, settings, kDeckSteps).weights, kept) << layout;
+      EXPECT_EQ(RunDeck(world_, tokens_, settings, kAnyLayoutDeckSteps).weights, kept) << layout;
     }
   }
 }
@@ -228,15 +233,16 @@ TEST_F(AnyLayout, KnownMistakesAreSeen) {
         Case{Defect::kTiedGradientNotSummed, "pipeline=2\n", true},
         Case{Defect::kUsedBeforeGather, "sharding=parameters\n"},
         Case{Defect::kRingOffsetWrong, "context=2\n"}}) {
-    RunSettings settings = SettingsOf(DeckOf(kArchitectures[0], mistake.layout), tokens_,
-                                      world_.Size(), Dtype::kFloat64);
+    RunSettings settings = SettingsOf(AnyLayoutDeckOf(kAnyLayoutArchitectures[0], mistake.layout),
+                                      tokens_, world_.Size(), Dtype::kFloat64);
     settings.defect = mistake.defect;
     if (mistake.apart) {
-      EXPECT_THROW(RunDeck(world_, tokens_, settings, kDeckSteps), Error) << mistake.layout;
+      EXPECT_THROW(RunDeck(world_, tokens_, settings, kAnyLayoutDeckSteps), Error)
+          << mistake.layout;
       continue;
     }
-    const Outcome& wanted = Serial(kArchitectures[0], Dtype::kFloat64);
-    const Outcome got = RunDeck(world_, tokens_, settings, kDeckSteps);
+    const Outcome& wanted = Serial(kAnyLayoutArchitectures[0], Dtype::kFloat64);
+    const Outcome got = RunDeck(world_, tokens_, settings, kAnyLayoutDeckSteps);
     EXPECT_GT(RuleFourDifference(got.weights, wanted.weights).relative, kVisible) << mistake.layout;
   }
 }

@@ -18,26 +18,26 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kRanks = 2;
-constexpr int kGuilty = 1;                      // rank
-constexpr std::int64_t kSpoiled = 2, kEnd = 6;  // steps, from 0
-constexpr double kFp64 = 1e-11;                 // relative, losses; weights in rule 4's norm
+constexpr int kBadStepsRanks = 2;
+constexpr int kGuilty = 1;                              // rank
+constexpr std::int64_t kSpoiled = 2, kBadStepsEnd = 6;  // steps, from 0
+constexpr double kBadStepsFp64 = 1e-11;  // relative, losses; weights in rule 4's norm
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-struct Layout {
+struct BadStepsLayout {
   const char* name;
   comm::GridShape grid;
   comm::Sharding sharding;
   comm::Group spoiled;  // group of the transfers that a test spoils
 };
-const comm::GridShape kData{.pipeline = 1, .data = kRanks, .context = 1, .tensor = 1};
-const std::vector<Layout> kLayouts = {
+const comm::GridShape kData{.pipeline = 1, .data = kBadStepsRanks, .context = 1, .tensor = 1};
+const std::vector<BadStepsLayout> kBadStepsLayouts = {
     {"data", kData, comm::Sharding::kNone, comm::Group::kData},
     {"ZeRO-1", kData, comm::Sharding::kOptimizer, comm::Group::kShard},
     {"ZeRO-3", kData, comm::Sharding::kParameters, comm::Group::kShard},
-    {"tensor", {1, 1, 1, kRanks}, comm::Sharding::kNone, comm::Group::kTensor},
-    {"pipeline", {kRanks, 1, 1, 1}, comm::Sharding::kNone, comm::Group::kPipeline},
-    {"context", {1, 1, kRanks, 1}, comm::Sharding::kNone, comm::Group::kContext}};
+    {"tensor", {1, 1, 1, kBadStepsRanks}, comm::Sharding::kNone, comm::Group::kTensor},
+    {"pipeline", {kBadStepsRanks, 1, 1, 1}, comm::Sharding::kNone, comm::Group::kPipeline},
+    {"context", {1, 1, kBadStepsRanks, 1}, comm::Sharding::kNone, comm::Group::kContext}};
 
 // The first transfer that arrives while *armed holds is spoiled.
 class NanChannel final : public ForwardingChannel {
@@ -70,11 +70,11 @@ class SpoiledRun {
         step_(state_, tokens),
         group_(group) {}
 
-  // Losses up to kEnd; in step kSpoiled something is spoiled on this rank, if it is guilty, while
-  // the step runs.
+  // Losses up to kBadStepsEnd; in step kSpoiled something is spoiled on this rank, if it is guilty,
+  // while the step runs.
   std::vector<double> Train(bool guilty, bool transfer) {
     std::vector<double> losses;
-    for (std::int64_t step = 0; step < kEnd; ++step) {
+    for (std::int64_t step = 0; step < kBadStepsEnd; ++step) {
       if (step == kSpoiled && transfer) *armed_ = guilty;
       double* const value = step == kSpoiled && !transfer && guilty ? Victim() : nullptr;
       const double kept = value == nullptr ? 0 : std::exchange(*value, kNan);
@@ -129,8 +129,8 @@ class SpoiledRun {
 
 class BadSteps : public LayoutTest, public testing::WithParamInterface<bool> {
  protected:
-  void SetUp() override { ASSERT_EQ(world_.Size(), kRanks); }
-  RunSettings SettingsOf(const Layout& layout) const {
+  void SetUp() override { ASSERT_EQ(world_.Size(), kBadStepsRanks); }
+  RunSettings SettingsOf(const BadStepsLayout& layout) const {
     RunSettings settings = SmallSettings(Dtype::kFloat64, 2);
     settings.grid = layout.grid;
     settings.options.sharding = layout.sharding;
@@ -144,19 +144,19 @@ class BadSteps : public LayoutTest, public testing::WithParamInterface<bool> {
   }
   void Compare(SpoiledRun& run, const std::vector<double>& losses, SpoiledRun& serial,
                const std::vector<double>& wanted, const char* name) {
-    for (std::int64_t step = 0; step < kEnd; ++step) {
+    for (std::int64_t step = 0; step < kBadStepsEnd; ++step) {
       if (step == kSpoiled) continue;
       const auto i = static_cast<std::size_t>(step);
-      EXPECT_NEAR(losses[i] / wanted[i], 1, kFp64) << name << ", step " << step;
+      EXPECT_NEAR(losses[i] / wanted[i], 1, kBadStepsFp64) << name << ", step " << step;
     }
-    EXPECT_LT(RuleFourDifference(run.Weights(), serial.Weights()).relative, kFp64) << name;
+    EXPECT_LT(RuleFourDifference(run.Weights(), serial.Weights()).relative, kBadStepsFp64) << name;
   }
 };
 
 TEST_P(BadSteps, AParameterOfOneRankIsNamedAndNothingLeaks) {
   SpoiledRun serial = Serial();
   const std::vector<double> wanted = serial.Train(true, false);
-  for (const Layout& layout : kLayouts) {
+  for (const BadStepsLayout& layout : kBadStepsLayouts) {
     SpoiledRun run(world_, tokens_, SettingsOf(layout));
     const std::vector<double> losses = run.Train(world_.Rank() == kGuilty, false);
     Compare(run, losses, serial, wanted, layout.name);
@@ -171,7 +171,7 @@ TEST_P(BadSteps, AParameterOfOneRankIsNamedAndNothingLeaks) {
 TEST_P(BadSteps, ATransferThatArrivesSpoiledOnOneRankIsLeftOutByAll) {
   SpoiledRun serial = Serial();
   const std::vector<double> wanted = serial.Train(true, false);
-  for (const Layout& layout : kLayouts) {
+  for (const BadStepsLayout& layout : kBadStepsLayouts) {
     SpoiledRun run(world_, tokens_, SettingsOf(layout), layout.spoiled);
     const std::vector<double> losses = run.Train(world_.Rank() == kGuilty, true);
     EXPECT_TRUE(run.Spent()) << layout.name << ": no transfer was spoiled";
@@ -181,7 +181,7 @@ TEST_P(BadSteps, ATransferThatArrivesSpoiledOnOneRankIsLeftOutByAll) {
 }
 
 TEST_P(BadSteps, TheSameStepLeftOutGivesTheSameBits) {
-  for (const Layout& layout : kLayouts) {
+  for (const BadStepsLayout& layout : kBadStepsLayouts) {
     std::vector<std::vector<double>> losses;
     std::vector<Tensors> weights;
     for (int time = 0; time < 2; ++time) {

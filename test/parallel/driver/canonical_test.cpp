@@ -21,8 +21,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kDecks = 12, kLayouts = 4;
-constexpr std::int64_t kDeckSteps = 4;  // of 4 an epoch: the last batch is short
+constexpr int kCanonicalDecks = 12, kCanonicalLayouts = 4;
+constexpr std::int64_t kCanonicalDeckSteps = 4;  // of 4 an epoch: the last batch is short
 
 struct Drawn {
   std::string deck;  // without a layout
@@ -71,7 +71,7 @@ std::string DrawLayout(Draw& draw, const Drawn& drawn, int most, int& ranks) {
                               drawn.leaf * draw.Between(1, 4));
 }
 
-std::string BytesOf(const std::string& path) {
+std::string CanonicalBytesOf(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   EXPECT_TRUE(file) << path;
   return {std::istreambuf_iterator<char>(file), {}};
@@ -85,28 +85,29 @@ struct Bits {
 };
 
 // 11 leaves in 8 groups of 2: a short one, and groups without any.
-constexpr const char* kModel =
+constexpr const char* kCanonicalModel =
     "[model]\nheads=8\nkv_heads=4\nhead_dim=4\ndim=13\nlayers=3\nffn=19\nmax_positions=7\n"
     "norm=rmsnorm\nactivation=swiglu\nposition=rope\ndropout=0.1\nattention_dropout=0.1\n"
     "init_deviation=0.2\n[optimizer]\nlearning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing=0.05\n"
     "[schedule]\nsteps=20\nwarmup_steps=3\n[data]\nsequence_length=7\nbatch=21\n";
 constexpr const char* kCanonical = "[run]\nseed=5\ncanonical=8x4\ncanonical_leaf=2\n";
 
-struct Layout {
+struct CanonicalGrid {
   int ranks, threads;
   const char* keys;
 };
 constexpr std::array kMoves = {
-    Layout{8, 1, "[grid]\ndata=8\nsharding=parameters\n[data]\nmicro_batch=2\n"},
-    Layout{4, 2, "[grid]\ntensor=4\nsequence_parallel=yes\n[data]\nmicro_batch=10\n"},
-    Layout{1, 3, "[data]\nmicro_batch=6\n"},
-    Layout{8, 1,
-           "[grid]\ndata=2\ntensor=2\npipeline=2\nsharding=gradients\nbucket_mib=0.001\n"
-           "[pipeline]\nschedule=zero_bubble\n[data]\nmicro_batch=2\n"},
-    Layout{6, 1,
-           "[grid]\ndata=2\npipeline=3\nsharding=optimizer\n[pipeline]\nschedule=gpipe\n[data]\n"
-           "micro_batch=4\n[model]\nrecompute=full\n"},
-    Layout{
+    CanonicalGrid{8, 1, "[grid]\ndata=8\nsharding=parameters\n[data]\nmicro_batch=2\n"},
+    CanonicalGrid{4, 2, "[grid]\ntensor=4\nsequence_parallel=yes\n[data]\nmicro_batch=10\n"},
+    CanonicalGrid{1, 3, "[data]\nmicro_batch=6\n"},
+    CanonicalGrid{8, 1,
+                  "[grid]\ndata=2\ntensor=2\npipeline=2\nsharding=gradients\nbucket_mib=0.001\n"
+                  "[pipeline]\nschedule=zero_bubble\n[data]\nmicro_batch=2\n"},
+    CanonicalGrid{
+        6, 1,
+        "[grid]\ndata=2\npipeline=3\nsharding=optimizer\n[pipeline]\nschedule=gpipe\n[data]\n"
+        "micro_batch=4\n[model]\nrecompute=full\n"},
+    CanonicalGrid{
         8, 1,
         "[grid]\ndata=4\ntensor=2\nsharding=parameters\nshard_group=2\n[data]\nmicro_batch=4\n"}};
 
@@ -136,26 +137,28 @@ class CanonicalTest : public testing::Test {
     const std::string path = folder_.Path() + "/" + name;
     run.Save(path);
     const std::string step = fmt::format("{}/step_{:08}", path, end);
-    bits.model = BytesOf(step + "/model.safetensors");
-    bits.optimizer = BytesOf(step + "/optimizer.safetensors");
+    bits.model = CanonicalBytesOf(step + "/model.safetensors");
+    bits.optimizer = CanonicalBytesOf(step + "/optimizer.safetensors");
     return bits;
   }
 
   // In a layout of `arithmetic`'s deck, on its ranks; the others wait.
   template <typename Body>
-  void In(const Layout& layout, const std::string& arithmetic, const Body& body) {
+  void In(const CanonicalGrid& layout, const std::string& arithmetic, const Body& body) {
     SCOPED_TRACE(fmt::format("{} ranks\n{}", layout.ranks, layout.keys));
     const bool member = world_.Rank() < layout.ranks;
     const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
     if (member) {
-      body(group, Settings(arithmetic + kModel + layout.keys, layout.ranks, Dtype::kFloat32,
-                           layout.threads));
+      body(group, Settings(arithmetic + kCanonicalModel + layout.keys, layout.ranks,
+                           Dtype::kFloat32, layout.threads));
     }
     world_.Barrier();
   }
 
   // Settings of one rank with one thread.
-  RunSettings Serial() { return Settings(std::string(kCanonical) + kModel, 1, Dtype::kFloat32, 1); }
+  RunSettings Serial() {
+    return Settings(std::string(kCanonical) + kCanonicalModel, 1, Dtype::kFloat32, 1);
+  }
 
   comm::Communicator world_, self_;
   data::TokenFile tokens_;
@@ -164,7 +167,7 @@ class CanonicalTest : public testing::Test {
 
 TEST_F(CanonicalTest, RandomLayoutsEndInTheSameBits) {
   Draw draw(FromEnvironment("TRIREME_RANDOM_SEED", 2026));
-  const int decks = FromEnvironment("TRIREME_RANDOM_DECKS", kDecks);
+  const int decks = FromEnvironment("TRIREME_RANDOM_DECKS", kCanonicalDecks);
   int compared = 0;
   for (int deck = 0; deck < decks; ++deck) {
     const Drawn drawn = DrawDeck(draw);
@@ -173,8 +176,8 @@ TEST_F(CanonicalTest, RandomLayoutsEndInTheSameBits) {
     const Bits wanted = Train(
         self_,
         Settings(fmt::format("{}[data]\nmicro_batch={}\n", drawn.deck, drawn.leaf), 1, dtype, 1),
-        mine, kDeckSteps);
-    for (int layout = 0; layout < kLayouts;) {
+        mine, kCanonicalDeckSteps);
+    for (int layout = 0; layout < kCanonicalLayouts;) {
       int ranks = 0;
       const std::string text = drawn.deck + DrawLayout(draw, drawn, world_.Size(), ranks);
       const int threads = draw.Between(1, 3);
@@ -197,7 +200,7 @@ TEST_F(CanonicalTest, RandomLayoutsEndInTheSameBits) {
       const comm::Communicator group = world_.Split(world_.Rank() < ranks ? 0 : 1, world_.Rank());
       if (world_.Rank() >= ranks) continue;
       const std::string name = fmt::format("layout_{}_{}", deck, layout);
-      const Bits got = Train(group, settings, name, kDeckSteps);
+      const Bits got = Train(group, settings, name, kCanonicalDeckSteps);
       EXPECT_EQ(got.losses, wanted.losses) << what;
       EXPECT_EQ(got.norms, wanted.norms) << what;
       EXPECT_TRUE(got.model == wanted.model) << what;
@@ -231,7 +234,7 @@ TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
   TrainingRun serial(self_, tokens_, Serial());
   serial.Train(1);
   const double wanted = training::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
-  for (const Layout& layout : kMoves) {
+  for (const CanonicalGrid& layout : kMoves) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
       TrainingRun run(group, tokens_, settings);
       run.Train(1);
@@ -262,12 +265,13 @@ TEST_F(LargeLeaves, EndInTheSameBits) {
       "[schedule]\nsteps=20\n[data]\nsequence_length=160\nbatch=9\n";
   constexpr std::int64_t kFew = 2;
   Bits wanted;
-  for (const Layout& layout :
-       {Layout{1, 1, "micro_batch=4\n"}, Layout{1, 3, "micro_batch=12\n[model]\nrecompute=full\n"},
-        Layout{4, 2, "[grid]\ntensor=4\nsequence_parallel=yes\n"},
-        Layout{8, 1,
-               "[grid]\ndata=2\ntensor=2\npipeline=2\nsharding=parameters\n[pipeline]\n"
-               "schedule=zero_bubble\n"}}) {
+  for (const CanonicalGrid& layout :
+       {CanonicalGrid{1, 1, "micro_batch=4\n"},
+        CanonicalGrid{1, 3, "micro_batch=12\n[model]\nrecompute=full\n"},
+        CanonicalGrid{4, 2, "[grid]\ntensor=4\nsequence_parallel=yes\n"},
+        CanonicalGrid{8, 1,
+                      "[grid]\ndata=2\ntensor=2\npipeline=2\nsharding=parameters\n[pipeline]\n"
+                      "schedule=zero_bubble\n"}}) {
     const comm::Communicator group =
         world_.Split(world_.Rank() < layout.ranks ? 0 : 1, world_.Rank());
     const bool first = wanted.losses.empty();
@@ -299,10 +303,11 @@ TEST_F(CanonicalTest, OtherArithmeticDiffersInSomeBits) {
        });
   }
   EXPECT_EQ(same, 0);
-  for (const Layout& layout :
-       {Layout{8, 1, "[grid]\ndata=8\n"}, Layout{8, 1, "[grid]\ndata=8\nsharding=parameters\n"},
-        Layout{4, 1, "[grid]\ntensor=4\n"},
-        Layout{8, 1, "[grid]\ndata=2\ntensor=4\nsequence_parallel=yes\n"}}) {
+  for (const CanonicalGrid& layout :
+       {CanonicalGrid{8, 1, "[grid]\ndata=8\n"},
+        CanonicalGrid{8, 1, "[grid]\ndata=8\nsharding=parameters\n"},
+        CanonicalGrid{4, 1, "[grid]\ntensor=4\n"},
+        CanonicalGrid{8, 1, "[grid]\ndata=2\ntensor=4\nsequence_parallel=yes\n"}}) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
       settings.defect = Defect::kTreeOfRanks;
       const Bits got = Train(group, settings, fmt::format("tree_{}", layout.ranks), kFew);

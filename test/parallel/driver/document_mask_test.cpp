@@ -13,8 +13,9 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kRanks = 4;
-constexpr double kFp64 = 1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
+constexpr int kDocumentMaskRanks = 4;
+constexpr double kDocumentMaskFp64 =
+    1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
 constexpr std::int64_t kMaskSteps = 6;  // more than an epoch, with its short batch
 
 data::TokenData WithDocuments(bool loss_mask) {
@@ -24,17 +25,17 @@ data::TokenData WithDocuments(bool loss_mask) {
   return data;
 }
 
-struct Architecture {
+struct DocumentMaskArchitecture {
   const char* name;
   const char* keys;
 };
-constexpr std::array kArchitectures = {
-    Architecture{"gpt", "position=learned\nnorm_position=pre\nactivation=gelu\n"},
-    Architecture{"jsc", "position=sinusoidal\nnorm_position=post\ntie_embeddings=no\n"},
-    Architecture{"llama", "position=rope\nnorm=rmsnorm\nactivation=swiglu\nbias=no\n"}};
+constexpr std::array kDocumentMaskArchitectures = {
+    DocumentMaskArchitecture{"gpt", "position=learned\nnorm_position=pre\nactivation=gelu\n"},
+    DocumentMaskArchitecture{"jsc", "position=sinusoidal\nnorm_position=post\ntie_embeddings=no\n"},
+    DocumentMaskArchitecture{"llama", "position=rope\nnorm=rmsnorm\nactivation=swiglu\nbias=no\n"}};
 
-std::string DeckOf(const Architecture& architecture, const std::string& layout,
-                   double dropout = 0.1) {
+std::string DocumentMaskDeckOf(const DocumentMaskArchitecture& architecture,
+                               const std::string& layout, double dropout = 0.1) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\ndocument_mask=yes\n"
       "[model]\n{}heads=4\nkv_heads=2\n"
@@ -49,7 +50,7 @@ std::string DeckOf(const Architecture& architecture, const std::string& layout,
 class DocumentMask : public LayoutTest, public testing::WithParamInterface<bool> {
  protected:
   DocumentMask() : LayoutTest(WithDocuments(GetParam())) {}
-  void SetUp() override { ASSERT_EQ(world_.Size(), kRanks); }
+  void SetUp() override { ASSERT_EQ(world_.Size(), kDocumentMaskRanks); }
 
   // Parts of documents in the windows, each a window of its own with the targets that count.
   std::vector<data::Entry> Apart(const std::vector<data::Sample>& windows) const {
@@ -75,9 +76,9 @@ class DocumentMask : public LayoutTest, public testing::WithParamInterface<bool>
 };
 
 TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
-  for (const Architecture& architecture : kArchitectures) {
+  for (const DocumentMaskArchitecture& architecture : kDocumentMaskArchitectures) {
     const RunSettings settings =
-        SettingsOf(DeckOf(architecture, "", 0), tokens_, 1, Dtype::kFloat64);
+        SettingsOf(DocumentMaskDeckOf(architecture, "", 0), tokens_, 1, Dtype::kFloat64);
     TrainingRun run(self_, tokens_, settings);
     const std::vector<data::Entry> apart = Apart(run.Step().Samples().Share(0, 0, 1));
     std::int64_t targets = 0;
@@ -96,14 +97,14 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     const double norm = state.GradientNorm(targets);
     run.Train(1);
     EXPECT_EQ(run.Last().targets, targets) << architecture.name;
-    EXPECT_NEAR(run.Last().loss, loss, kFp64 * loss) << architecture.name;
-    EXPECT_NEAR(run.Last().gradient_norm, norm, kFp64 * norm) << architecture.name;
-    EXPECT_LT(RuleFourDifference(run.Gradients(), separate.Gradients()).relative, kFp64)
+    EXPECT_NEAR(run.Last().loss, loss, kDocumentMaskFp64 * loss) << architecture.name;
+    EXPECT_NEAR(run.Last().gradient_norm, norm, kDocumentMaskFp64 * norm) << architecture.name;
+    EXPECT_LT(RuleFourDifference(run.Gradients(), separate.Gradients()).relative, kDocumentMaskFp64)
         << architecture.name;
   }
 }
 
-constexpr std::array kLayouts = {
+constexpr std::array kDocumentMaskLayouts = {
     "data=4\n[data]\nmicro_batch=1\n",
     "data=2\ntensor=2\n",
     "context=4\n",
@@ -114,22 +115,25 @@ constexpr std::array kLayouts = {
 };
 
 TEST_P(DocumentMask, EveryLayoutComputesTheSerialRunsNumbers) {
-  for (const Architecture& architecture : kArchitectures) {
-    const RunSettings alone = SettingsOf(DeckOf(architecture, ""), tokens_, 1, Dtype::kFloat64);
+  for (const DocumentMaskArchitecture& architecture : kDocumentMaskArchitectures) {
+    const RunSettings alone =
+        SettingsOf(DocumentMaskDeckOf(architecture, ""), tokens_, 1, Dtype::kFloat64);
     TrainingRun serial(self_, tokens_, alone);
     const std::vector<double> losses = serial.Train(kMaskSteps);
     const double valid = training::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
-    for (const char* layout : kLayouts) {
+    for (const char* layout : kDocumentMaskLayouts) {
       const std::string what = fmt::format("{}, {}", architecture.name, layout);
       TrainingRun run(world_, tokens_,
-                      SettingsOf(DeckOf(architecture, layout), tokens_, kRanks, Dtype::kFloat64));
-      EXPECT_LT(WorstRelative(run.Train(kMaskSteps), losses), kFp64) << what;
-      EXPECT_LT(RuleFourDifference(run.Weights(), serial.Weights()).relative, kFp64) << what;
+                      SettingsOf(DocumentMaskDeckOf(architecture, layout), tokens_,
+                                 kDocumentMaskRanks, Dtype::kFloat64));
+      EXPECT_LT(WorstRelative(run.Train(kMaskSteps), losses), kDocumentMaskFp64) << what;
+      EXPECT_LT(RuleFourDifference(run.Weights(), serial.Weights()).relative, kDocumentMaskFp64)
+          << what;
       EXPECT_EQ(run.Last().targets, serial.Last().targets) << what;
       EXPECT_EQ(run.Last().visible_keys, serial.Last().visible_keys) << what;
       EXPECT_LT(WorstRelative({training::Evaluate(run.Net(), tokens_, data::Split::kValid).loss},
                               {valid}),
-                kFp64)
+                kDocumentMaskFp64)
           << what;
     }
   }
@@ -142,7 +146,7 @@ TEST(DocumentMaskPlan, NeedsTheDocumentsOfTheTokens) {
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
   const data::TokenFile tokens(self, SyntheticTokens());
   try {
-    PlanOf(DeckOf(kArchitectures[0], ""), tokens, 1, Dtype::kFloat32);
+    PlanOf(DocumentMaskDeckOf(kDocumentMaskArchitectures[0], ""), tokens, 1, Dtype::kFloat32);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
@@ -158,7 +162,8 @@ TEST(DocumentMaskEvaluation, NeedsTheDocumentsOfTheSplit) {
   data.documents[1].clear();
   const data::TokenFile tokens(self, data);
   TrainingRun run(self, tokens,
-                  SettingsOf(DeckOf(kArchitectures[0], ""), tokens, 1, Dtype::kFloat32));
+                  SettingsOf(DocumentMaskDeckOf(kDocumentMaskArchitectures[0], ""), tokens, 1,
+                             Dtype::kFloat32));
   EXPECT_GT(training::Evaluate(run.Net(), tokens, data::Split::kTest).targets, 0);
   try {
     training::Evaluate(run.Net(), tokens, data::Split::kValid);

@@ -15,8 +15,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kRanks = 4;
-constexpr double kFp64 = 1e-11;  // relative
+constexpr int kEvaluationRanks = 4;
+constexpr double kEvaluationFp64 = 1e-11;  // relative
 constexpr data::Split kSplit = data::Split::kValid;
 
 constexpr std::array kGrids = {comm::GridShape{1, 4, 1, 1}, comm::GridShape{1, 1, 4, 1},
@@ -32,7 +32,7 @@ data::TokenData Masked() {
 class EvaluationLayouts : public LayoutTest {
  protected:
   EvaluationLayouts() : LayoutTest(Masked()) {}
-  void SetUp() override { ASSERT_EQ(world_.Size(), kRanks); }
+  void SetUp() override { ASSERT_EQ(world_.Size(), kEvaluationRanks); }
 
   static RunSettings Settings(const comm::GridShape& grid, bool sharded = false,
                               bool document_mask = false) {
@@ -98,11 +98,11 @@ class EvaluationLayouts : public LayoutTest {
   static void ExpectSame(const Outcome& got, const Outcome& wanted, const std::string& where) {
     EXPECT_EQ(got.result.targets, wanted.result.targets) << where;
     EXPECT_EQ(got.result.windows, wanted.result.windows) << where;
-    EXPECT_NEAR(got.result.loss, wanted.result.loss, kFp64 * wanted.result.loss) << where;
+    EXPECT_NEAR(got.result.loss, wanted.result.loss, kEvaluationFp64 * wanted.result.loss) << where;
     ASSERT_EQ(got.losses.size(), wanted.losses.size()) << where;
     for (const auto& [target, loss] : wanted.losses) {
       ASSERT_TRUE(got.losses.contains(target)) << where << ", target " << target;
-      EXPECT_NEAR(got.losses.at(target), loss, kFp64 * std::max(1.0, loss)) << where;
+      EXPECT_NEAR(got.losses.at(target), loss, kEvaluationFp64 * std::max(1.0, loss)) << where;
     }
   }
 };
@@ -122,7 +122,7 @@ TEST_F(EvaluationLayouts, OverlappingWindowsCountEachTargetOnceWithItsContext) {
         const std::int64_t late = std::max<std::int64_t>(0, target - kLength);
         const std::int64_t start = (late + stride - 1) / stride * stride;
         EXPECT_TRUE(start == 0 || target - start >= kLength - stride) << target;
-        EXPECT_NEAR(loss, LossIn(serial, start, target), kFp64 * loss) << target;
+        EXPECT_NEAR(loss, LossIn(serial, start, target), kEvaluationFp64 * loss) << target;
       }
       EXPECT_EQ(sum.Value(), wanted.result.nats);
       for (const comm::GridShape& grid : kGrids) {
@@ -178,7 +178,7 @@ TEST_F(EvaluationLayouts, GivenWindowsMayLieAnywhere) {
   EXPECT_GT(wanted.losses.size(), 5U);
   for (const auto& [target, loss] : wanted.losses) {
     const std::int64_t start = target > 30 ? 30 : target > 10 ? 10 : 2;
-    EXPECT_NEAR(loss, LossIn(serial, start, target), kFp64 * loss);
+    EXPECT_NEAR(loss, LossIn(serial, start, target), kEvaluationFp64 * loss);
   }
   for (const comm::GridShape& grid : kGrids) {
     TrainingRun run(world_, tokens_, Settings(grid));

@@ -19,8 +19,8 @@ namespace {
 
 using tensor::Matrix;
 
-constexpr double kFp64 = 1e-11;  // relative: losses; gradients and weights in rule 4's norm
-constexpr std::int64_t kDeckSteps = 5;
+constexpr double kFamiliesFp64 = 1e-11;  // relative: losses; gradients and weights in rule 4's norm
+constexpr std::int64_t kFamiliesDeckSteps = 5;
 
 // A value for each number, from -1 to 1.
 double Wave(std::size_t i, double phase) { return std::sin(1.7 * static_cast<double>(i) + phase); }
@@ -189,7 +189,7 @@ TEST(QueryKeyNorm, GradientsOfTheModelAreDerivatives) {
 }
 
 // kv_heads = 1: tensor ranks share the key head.
-std::string DeckOf(const std::string& architecture, const std::string& layout) {
+std::string FamiliesDeckOf(const std::string& architecture, const std::string& layout) {
   return fmt::format(
       "[model]\nheads=4\n{}head_dim=6\ndim=12\nlayers=3\nffn=17\n"
       "max_positions=7\ndropout=0.1\nattention_dropout=0.1\ninit_deviation=0.2\n[run]\nseed=11\n"
@@ -203,7 +203,8 @@ class Families : public LayoutTest {
   Families() : LayoutTest(SyntheticTokens()) {}
 
   Outcome Run(const comm::Communicator& group, const std::string& deck, Dtype dtype) {
-    return RunDeck(group, tokens_, SettingsOf(deck, tokens_, group.Size(), dtype), kDeckSteps);
+    return RunDeck(group, tokens_, SettingsOf(deck, tokens_, group.Size(), dtype),
+                   kFamiliesDeckSteps);
   }
 };
 
@@ -220,7 +221,7 @@ TEST_F(Families, EqualTheSerialRun) {
         "rope_original_positions=4\nrope_beta_slow=0.1\nrope_beta_fast=0.5\n",
         "kv_heads=1\nposition=rope\nrope_theta=50\nrope_scaling=llama3\nrope_factor=8\n"
         "rope_original_positions=40\nqk_norm=yes\nqkv_bias=yes\nbias=no\n"}) {
-    const Outcome wanted = Run(self_, DeckOf(architecture, ""), Dtype::kFloat64);
+    const Outcome wanted = Run(self_, FamiliesDeckOf(architecture, ""), Dtype::kFloat64);
     ASSERT_LT(wanted.losses.back(), wanted.losses.front());
     for (const char* layout :
          {"tensor=2\n", "tensor=4\nsequence_parallel=yes\n[model]\nrecompute=selective\n",
@@ -231,11 +232,11 @@ TEST_F(Families, EqualTheSerialRun) {
           "micro_batch=1\n",
           "context=2\ntensor=2\n"}) {
       SCOPED_TRACE(std::string(architecture) + layout);
-      const Outcome got = Run(world_, DeckOf(architecture, layout), Dtype::kFloat64);
-      EXPECT_LT(WorstRelative(got.losses, wanted.losses), kFp64);
-      EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kFp64);
-      EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kFp64);
-      EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kFp64);
+      const Outcome got = Run(world_, FamiliesDeckOf(architecture, layout), Dtype::kFloat64);
+      EXPECT_LT(WorstRelative(got.losses, wanted.losses), kFamiliesFp64);
+      EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kFamiliesFp64);
+      EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kFamiliesFp64);
+      EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kFamiliesFp64);
     }
   }
 }
@@ -243,8 +244,9 @@ TEST_F(Families, EqualTheSerialRun) {
 // Heads of one rank are added up in their order; slices of heads have none yet.
 TEST_F(Families, NormsOfHeadsHaveOneCanonicalSlice) {
   const auto deck = [](const std::string& value, const std::string& layout) {
-    return DeckOf("qk_norm=yes\nkv_heads=2\n", layout + "[run]\ncanonical=" + value +
-                                                   "\ncanonical_leaf=2\n[data]\nmicro_batch=2\n");
+    return FamiliesDeckOf(
+        "qk_norm=yes\nkv_heads=2\n",
+        layout + "[run]\ncanonical=" + value + "\ncanonical_leaf=2\n[data]\nmicro_batch=2\n");
   };
   const Outcome wanted = Run(self_, deck("4x1", ""), Dtype::kFloat32);
   const Outcome got =

@@ -11,23 +11,23 @@ using driver::End;
 using driver::Generator;
 using driver::Prompt;
 
-struct Layout {
+struct GenerateLayout {
   int ranks;
   const char* keys;
 };
-constexpr std::array kLayouts = {
-    Layout{1, ""},
-    Layout{2, "tensor=2\n"},
-    Layout{2, "tensor=2\nsequence_parallel=yes\n"},
-    Layout{2, "pipeline=2\n"},
-    Layout{4, "tensor=2\npipeline=2\n"},
-    Layout{2, "data=2\n"},
-    Layout{3, "data=3\n"},
-    Layout{2, "sharding=parameters\n"},
-    Layout{4, "sharding=parameters\nshard_group=2\nprefetch=0\n"},
-    Layout{8, "tensor=2\npipeline=2\nsequence_parallel=yes\nsharding=parameters\n"},
-    Layout{4, "pipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n"},
-    Layout{4, "context=2\n"}};
+constexpr std::array kGenerateLayouts = {
+    GenerateLayout{1, ""},
+    GenerateLayout{2, "tensor=2\n"},
+    GenerateLayout{2, "tensor=2\nsequence_parallel=yes\n"},
+    GenerateLayout{2, "pipeline=2\n"},
+    GenerateLayout{4, "tensor=2\npipeline=2\n"},
+    GenerateLayout{2, "data=2\n"},
+    GenerateLayout{3, "data=3\n"},
+    GenerateLayout{2, "sharding=parameters\n"},
+    GenerateLayout{4, "sharding=parameters\nshard_group=2\nprefetch=0\n"},
+    GenerateLayout{8, "tensor=2\npipeline=2\nsequence_parallel=yes\nsharding=parameters\n"},
+    GenerateLayout{4, "pipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n"},
+    GenerateLayout{4, "context=2\n"}};
 
 class GenerateTest : public LayoutTest {
  protected:
@@ -35,7 +35,7 @@ class GenerateTest : public LayoutTest {
 
   // A model that only writes, on the group's ranks; slots: 0 without a cache.
   template <typename Body>
-  void With(const comm::Communicator& group, const char* model, const Layout& layout,
+  void With(const comm::Communicator& group, const char* model, const GenerateLayout& layout,
             std::int64_t slots, const Body& body, bool packs = false) {
     RunSettings settings =
         SettingsOf(DeckOf(model, layout.keys), tokens_, group.Size(), Dtype::kFloat64);
@@ -57,10 +57,10 @@ TEST_F(GenerateTest, ACacheGivesTheTextOfWholeWindows) {
   int turn = 0;
   for (const char* model : kModels) {
     std::vector<Continuation> wanted;
-    With(self_, model, kLayouts[0], 0, [&](model::ParallelModel& net) {
+    With(self_, model, kGenerateLayouts[0], 0, [&](model::ParallelModel& net) {
       for (const Prompt& prompt : prompts) wanted.push_back(Anew(net, prompt));
     });
-    for (const Layout& layout : kLayouts) {
+    for (const GenerateLayout& layout : kGenerateLayouts) {
       const bool packs = ++turn % 2 == 0;
       const bool member = world_.Rank() < layout.ranks;
       const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
@@ -87,7 +87,7 @@ TEST_F(GenerateTest, ACacheGivesTheLogitsOfWholeWindows) {
   const comm::Communicator group = world_.Split(world_.Rank() / 4, world_.Rank());
   for (const char* model : kModels) {
     std::vector<std::vector<double>> wanted;
-    With(self_, model, kLayouts[0], 0,
+    With(self_, model, kGenerateLayouts[0], 0,
          [&](model::ParallelModel& net) { wanted = LogitsOfWindows(net); });
     std::vector<double> plain;  // without packed weights
     for (const bool packs : {false, true}) {

@@ -16,9 +16,9 @@ namespace {
 
 constexpr double kNearEnough = 0.02;   // of the exact predictor's loss
 constexpr double kStandardErrors = 3;  // below the floor by more is a proof of cheating
-constexpr std::int64_t kTokens = 2000000, kValidTokens = 100000;
-constexpr std::int64_t kLength = 64, kBatch = 32, kMicroBatch = 16;
-constexpr std::uint32_t kSeed = 3;
+constexpr std::int64_t kHarbourFloorTokens = 2000000, kValidTokens = 100000;
+constexpr std::int64_t kHarbourFloorLength = 64, kHarbourFloorBatch = 32, kMicroBatch = 16;
+constexpr std::uint32_t kHarbourFloorSeed = 3;
 
 struct Comparison {
   double model = 0, exact = 0;  // nats a token, over the valid split
@@ -35,7 +35,8 @@ class HarbourFloor : public testing::Test {
       data::TokenData data;
       for (const data::Split split : data::kSplits) {
         data.tokens[static_cast<std::size_t>(split)] =
-            grammar_.Generate(kSeed, split, split == data::Split::kTrain ? kTokens : kValidTokens);
+            grammar_.Generate(kHarbourFloorSeed, split,
+                              split == data::Split::kTrain ? kHarbourFloorTokens : kValidTokens);
       }
       data.vocabulary = grammar_.Words();
       data.tokenizer = "harbour";
@@ -55,15 +56,15 @@ class HarbourFloor : public testing::Test {
     options.head_dim = 24;
     options.layers = 2;
     options.ffn = 288;
-    options.max_positions = kLength;
+    options.max_positions = kHarbourFloorLength;
     options.norm = model::Norm::kRmsNorm;
     options.position = model::Position::kRope;
     options.bias = options.qkv_bias = false;
     settings.model.causal = causal;
-    settings.model.seed = kSeed;
-    settings.model.length = kLength;
+    settings.model.seed = kHarbourFloorSeed;
+    settings.model.length = kHarbourFloorLength;
     settings.model.micro_batch = kMicroBatch;
-    settings.batch = kBatch;
+    settings.batch = kHarbourFloorBatch;
     settings.optimizer.weight_decay = 0.05;
     settings.schedule.steps = steps;
     settings.schedule.warmup_steps = steps / 20;
@@ -74,14 +75,15 @@ class HarbourFloor : public testing::Test {
 
   // Collective: the windows of the valid split, spread over the ranks.
   Comparison Compare(TrainingRun& run) const {
-    const data::Sampler sampler(
-        {tokens_->Size(data::Split::kValid), kLength, kLength, kValidTokens, kSeed, false});
+    const data::Sampler sampler({tokens_->Size(data::Split::kValid), kHarbourFloorLength,
+                                 kHarbourFloorLength, kValidTokens, kHarbourFloorSeed, false});
     data::Entry batch;
-    std::vector<double> losses(static_cast<std::size_t>(kLength));
+    std::vector<double> losses(static_cast<std::size_t>(kHarbourFloorLength));
     // Of every window: targets, model, exact, difference, difference squared, one.
     std::vector<double> sums(6);
     for (const data::Sample& sample : sampler.Share(0, world_.Rank(), world_.Size())) {
-      data::FillEntry(*tokens_, data::Split::kValid, std::span(&sample, 1), kLength, batch);
+      data::FillEntry(*tokens_, data::Split::kValid, std::span(&sample, 1), kHarbourFloorLength,
+                      batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
       const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
       const std::vector<double> exact = grammar_.PredictiveLoss(

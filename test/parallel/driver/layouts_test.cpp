@@ -16,8 +16,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp64 = 1e-11;  // relative, losses; weights in rule 4's norm
-constexpr double kFp32 = 1e-5;   // relative, losses over 20 steps
+constexpr double kLayoutsFp64 = 1e-11;  // relative, losses; weights in rule 4's norm
+constexpr double kLayoutsFp32 = 1e-5;   // relative, losses over 20 steps
 constexpr int kRankCounts[] = {1, 2, 3, 4, 8};
 
 class Layouts : public testing::Test {
@@ -47,7 +47,7 @@ class Layouts : public testing::Test {
   std::unique_ptr<data::TokenFile> tokens_;
 };
 
-double WorstLoss(const std::vector<double>& got, const std::vector<double>& wanted) {
+double LayoutsWorstLoss(const std::vector<double>& got, const std::vector<double>& wanted) {
   double worst = 0;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const double difference = std::abs(got[i] - wanted[i]) / std::abs(wanted[i]);
@@ -74,10 +74,11 @@ TEST_F(Layouts, LossesAndWeightsEqualTheSerialRuns) {
           SmallRun run(group, *tokens_, dtype, std::max<std::int64_t>(1, share / parts));
           const std::vector<double> got = run.Train(kSteps);
           const bool fp64 = dtype == Dtype::kFloat64;
-          EXPECT_LT(WorstLoss(got, losses), fp64 ? kFp64 : kFp32)
+          EXPECT_LT(LayoutsWorstLoss(got, losses), fp64 ? kLayoutsFp64 : kLayoutsFp32)
               << ranks << " ranks, " << parts << " parts, " << trireme::NameOf(dtype);
           if (fp64) {
-            EXPECT_LT(WorstWeight(run, serial), kFp64) << ranks << " ranks, " << parts << " parts";
+            EXPECT_LT(WorstWeight(run, serial), kLayoutsFp64)
+                << ranks << " ranks, " << parts << " parts";
           }
         });
       }
@@ -89,8 +90,8 @@ TEST_F(Layouts, RanksWithoutSamplesTakePart) {
   constexpr std::int64_t kSmallBatch = 3;
   SmallRun serial(self_, *tokens_, Dtype::kFloat64, kSmallBatch, kSmallBatch);
   SmallRun run(world_, *tokens_, Dtype::kFloat64, 1, kSmallBatch);
-  EXPECT_LT(WorstLoss(run.Train(kSteps), serial.Train(kSteps)), kFp64);
-  EXPECT_LT(WorstWeight(run, serial), kFp64);
+  EXPECT_LT(LayoutsWorstLoss(run.Train(kSteps), serial.Train(kSteps)), kLayoutsFp64);
+  EXPECT_LT(WorstWeight(run, serial), kLayoutsFp64);
 }
 
 TEST_F(Layouts, TheSameLayoutGivesTheSameBits) {
@@ -192,8 +193,9 @@ TEST_F(Layouts, ResumeOnAnotherNumberOfRanks) {
       SmallRun after(group, *tokens_, Dtype::kFloat64, 2);
       after.Load(folder);
       const std::vector<double> rest = after.Train(kSteps);
-      EXPECT_LT(WorstLoss(rest, {losses.begin() + kStop, losses.end()}), kFp64) << ranks;
-      EXPECT_LT(WorstWeight(after, serial), kFp64) << ranks;
+      EXPECT_LT(LayoutsWorstLoss(rest, {losses.begin() + kStop, losses.end()}), kLayoutsFp64)
+          << ranks;
+      EXPECT_LT(WorstWeight(after, serial), kLayoutsFp64) << ranks;
     });
   }
 }
@@ -207,13 +209,13 @@ TEST_F(Layouts, EvaluationIsTheSameOnAnyNumberOfRanks) {
       SmallRun run(group, *tokens_, Dtype::kFloat64, 2);
       const auto got = training::Evaluate(run.Net(), *tokens_, data::Split::kValid);
       EXPECT_EQ(got.targets, wanted.targets);
-      EXPECT_NEAR(got.loss, wanted.loss, kFp64 * wanted.loss) << ranks << " ranks";
+      EXPECT_NEAR(got.loss, wanted.loss, kLayoutsFp64 * wanted.loss) << ranks << " ranks";
     });
   }
 }
 
 // Weights of this rank, widened: not collective.
-Tensors Held(TrainingRun& run) {
+Tensors LayoutsHeld(TrainingRun& run) {
   Tensors tensors;
   for (const tensor::StateBlock& block : run.Net().Blocks()) {
     const auto* data = static_cast<const float*>(block.data);
@@ -233,7 +235,7 @@ TEST_F(Layouts, AValueThatIsNotFiniteStopsAllRanksByName) {
       run.Net().Parameters().Value(0).As<float>()[i] = std::numeric_limits<float>::quiet_NaN();
     }
   }
-  const Tensors before = Held(run);
+  const Tensors before = LayoutsHeld(run);
   try {
     run.Train(3);
     FAIL() << "no error";
@@ -245,7 +247,7 @@ TEST_F(Layouts, AValueThatIsNotFiniteStopsAllRanksByName) {
         << text;
   }
   if (world_.Rank() != guilty) {
-    EXPECT_EQ(Held(run), before);
+    EXPECT_EQ(LayoutsHeld(run), before);
   }
 }
 

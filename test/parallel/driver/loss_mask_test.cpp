@@ -14,9 +14,10 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kRanks = 4;
-constexpr double kFp64 = 1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
-constexpr std::int64_t kMaskSteps = 6;  // more than an epoch, with its short batch
+constexpr int kLossMaskRanks = 4;
+constexpr double kLossMaskFp64 =
+    1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
+constexpr std::int64_t kLossMaskMaskSteps = 6;  // more than an epoch, with its short batch
 
 data::TokenData LossMasked() {
   data::TokenData data = SyntheticTokens();
@@ -27,7 +28,7 @@ data::TokenData LossMasked() {
 class LossMask : public LayoutTest {
  protected:
   LossMask() : LayoutTest(LossMasked()) {}
-  void SetUp() override { ASSERT_EQ(world_.Size(), kRanks); }
+  void SetUp() override { ASSERT_EQ(world_.Size(), kLossMaskRanks); }
 
   // Targets that count in a step's batch, and their summed loss by the weights of `run`, window by
   // window and target by target.
@@ -64,14 +65,15 @@ RunSettings Plain() {
 
 TEST_F(LossMask, TheLossIsTheMeanOverTheTargetsThatCount) {
   TrainingRun run(self_, tokens_, Plain());
-  for (std::int64_t step = 0; step < kMaskSteps; ++step) {
+  for (std::int64_t step = 0; step < kLossMaskMaskSteps; ++step) {
     const data::Sampler& samples = run.Step().Samples();
     const auto [targets, sum] = Counted(run, data::Split::kTrain, samples.Share(step, 0, 1));
     run.Train(step + 1);
     EXPECT_EQ(run.Last().targets, targets);
     EXPECT_EQ(run.Last().tokens, samples.BatchTargets(step));
     EXPECT_LT(targets, run.Last().tokens);
-    EXPECT_NEAR(run.Last().loss, sum / static_cast<double>(targets), kFp64 * run.Last().loss);
+    EXPECT_NEAR(run.Last().loss, sum / static_cast<double>(targets),
+                kLossMaskFp64 * run.Last().loss);
   }
 }
 
@@ -93,12 +95,12 @@ TEST_F(LossMask, AnEvaluationCountsTheSameTargetsInAnyLayout) {
     TrainingRun run(world_, tokens_, settings);
     const training::Evaluation got = training::Evaluate(run.Net(), tokens_, data::Split::kValid);
     EXPECT_EQ(got.targets, targets) << comm::Describe(grid);
-    EXPECT_NEAR(got.loss, sum / static_cast<double>(targets), kFp64 * got.loss)
+    EXPECT_NEAR(got.loss, sum / static_cast<double>(targets), kLossMaskFp64 * got.loss)
         << comm::Describe(grid);
   }
 }
 
-std::string DeckOf(const std::string& layout) {
+std::string LossMaskDeckOf(const std::string& layout) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\n[model]\nheads=4\nkv_heads=2\n"
       "head_dim=3\ndim=12\nlayers=4\nffn=17\nmax_positions=7\n"
@@ -108,7 +110,7 @@ std::string DeckOf(const std::string& layout) {
       layout);
 }
 
-constexpr std::array kLayouts = {
+constexpr std::array kLossMaskLayouts = {
     "data=4\n[data]\nmicro_batch=1\n",
     "data=2\ntensor=2\n",
     "context=4\n",
@@ -121,27 +123,30 @@ constexpr std::array kLayouts = {
 
 TEST_F(LossMask, EveryLayoutComputesTheSerialRunsNumbers) {
   const Outcome wanted =
-      RunDeck(self_, tokens_, SettingsOf(DeckOf(""), tokens_, 1, Dtype::kFloat64), kMaskSteps);
-  for (const char* layout : kLayouts) {
+      RunDeck(self_, tokens_, SettingsOf(LossMaskDeckOf(""), tokens_, 1, Dtype::kFloat64),
+              kLossMaskMaskSteps);
+  for (const char* layout : kLossMaskLayouts) {
     const RunSettings settings =
-        SettingsOf(DeckOf(layout), tokens_, world_.Size(), Dtype::kFloat64);
-    const Outcome got = RunDeck(world_, tokens_, settings, kMaskSteps);
-    EXPECT_LT(WorstRelative(got.losses, wanted.losses), kFp64) << layout;
-    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kFp64) << layout;
-    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kFp64) << layout;
-    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kFp64) << layout;
+        SettingsOf(LossMaskDeckOf(layout), tokens_, world_.Size(), Dtype::kFloat64);
+    const Outcome got = RunDeck(world_, tokens_, settings, kLossMaskMaskSteps);
+    EXPECT_LT(WorstRelative(got.losses, wanted.losses), kLossMaskFp64) << layout;
+    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kLossMaskFp64) << layout;
+    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kLossMaskFp64)
+        << layout;
+    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kLossMaskFp64) << layout;
   }
 }
 
 // run.canonical: the same bits.
 TEST_F(LossMask, CanonicalRunsKeepTheirBits) {
   const std::string canonical = "[run]\ncanonical=4x1\ncanonical_leaf=2\n";
-  const Outcome wanted = RunDeck(
-      self_, tokens_, SettingsOf(DeckOf(canonical), tokens_, 1, Dtype::kFloat32), kMaskSteps);
+  const Outcome wanted =
+      RunDeck(self_, tokens_, SettingsOf(LossMaskDeckOf(canonical), tokens_, 1, Dtype::kFloat32),
+              kLossMaskMaskSteps);
   for (const char* layout : {"data=4\n", "data=2\npipeline=2\n"}) {
     const RunSettings settings =
-        SettingsOf(DeckOf(layout + canonical), tokens_, world_.Size(), Dtype::kFloat32);
-    const Outcome got = RunDeck(world_, tokens_, settings, kMaskSteps);
+        SettingsOf(LossMaskDeckOf(layout + canonical), tokens_, world_.Size(), Dtype::kFloat32);
+    const Outcome got = RunDeck(world_, tokens_, settings, kLossMaskMaskSteps);
     EXPECT_EQ(got.losses, wanted.losses) << layout;
     EXPECT_EQ(got.weights, wanted.weights) << layout;
   }

@@ -16,20 +16,23 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp64 = 1e-11;               // relative: losses; weights in rule 4's norm
-constexpr std::int64_t kMoved = 4, kEnd = 8;  // steps: when a run moves, when it ends
+constexpr double kMixtureLayoutsFp64 = 1e-11;  // relative: losses; weights in rule 4's norm
+constexpr std::int64_t kMixtureLayoutsMoved = 4,
+                       kMixtureLayoutsEnd = 8;  // steps: when a run moves, when it ends
 
-struct Layout {
+struct MixtureLayout {
   int ranks;
   const char* keys;
 };
-constexpr std::array kLayouts = {
-    Layout{1, "[data]\nmicro_batch=3\n"}, Layout{4, "data=2\ntensor=2\n[data]\nmicro_batch=2\n"},
-    Layout{8, "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[data]\nmicro_batch=1\n"},
-    Layout{3, "data=3\nsharding=parameters\n[data]\nmicro_batch=2\n"},
-    Layout{8, "data=2\ncontext=2\ntensor=2\nsharding=optimizer\n[data]\nmicro_batch=3\n"}};
+constexpr std::array kMixtureLayouts = {
+    MixtureLayout{1, "[data]\nmicro_batch=3\n"},
+    MixtureLayout{4, "data=2\ntensor=2\n[data]\nmicro_batch=2\n"},
+    MixtureLayout{8,
+                  "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[data]\nmicro_batch=1\n"},
+    MixtureLayout{3, "data=3\nsharding=parameters\n[data]\nmicro_batch=2\n"},
+    MixtureLayout{8, "data=2\ncontext=2\ntensor=2\nsharding=optimizer\n[data]\nmicro_batch=3\n"}};
 
-std::string DeckOf(const char* keys, bool masks) {
+std::string MixtureLayoutsDeckOf(const char* keys, bool masks) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\ndocument_mask={}\n"
       "[model]\nheads=8\nkv_heads=4\n"
@@ -71,7 +74,7 @@ class MixtureLayouts : public testing::Test {
   data::Corpus Corpus() const { return data::Corpus(std::span(files_)); }
 
   // The deck's run on a mixture of the two files, from an origin.
-  RunSettings Settings(const Layout& layout, const std::array<double, 2>& weights,
+  RunSettings Settings(const MixtureLayout& layout, const std::array<double, 2>& weights,
                        const data::Origin& origin = {}) const {
     plan::TokenFacts facts{
         .vocabulary = kVocabulary, .train = 0, .source = "tokens in memory", .loss_mask = masks_};
@@ -80,19 +83,19 @@ class MixtureLayouts : public testing::Test {
       facts.train += tokens;
       facts.sources.push_back({tokens, {.weight = weights[i]}});
     }
-    RunSettings settings =
-        SettingsOf(PlanOf(DeckOf(layout.keys, masks_), facts, layout.ranks, Dtype::kFloat64));
+    RunSettings settings = SettingsOf(
+        PlanOf(MixtureLayoutsDeckOf(layout.keys, masks_), facts, layout.ranks, Dtype::kFloat64));
     settings.origin = origin;
     return settings;
   }
 
   // The body on the layout's ranks alone; the others wait.
   template <typename Body>
-  void In(const Layout& layout, const RunSettings& settings, const Body& body) {
+  void In(const MixtureLayout& layout, const RunSettings& settings, const Body& body) {
     In(layout, settings, files_, body);
   }
   template <typename Body>
-  void In(const Layout& layout, const RunSettings& settings,
+  void In(const MixtureLayout& layout, const RunSettings& settings,
           const std::vector<data::TokenFile>& files, const Body& body) {
     SCOPED_TRACE(fmt::format("{} ranks\n{}", layout.ranks, layout.keys));
     const bool member = world_.Rank() < layout.ranks;
@@ -105,18 +108,18 @@ class MixtureLayouts : public testing::Test {
   }
 
   Outcome Serial(std::int64_t steps) const {
-    return RunDeck(self_, Corpus(), Settings(kLayouts.front(), {3, 1}), steps);
+    return RunDeck(self_, Corpus(), Settings(kMixtureLayouts.front(), {3, 1}), steps);
   }
 
   comm::Communicator world_, self_;
   const SharedFolder folder_{world_};
   // Losses and weights of every layout against one rank's; returns that rank's.
   Outcome CompareLayouts() {
-    const Outcome wanted = Serial(kEnd);
-    for (const Layout& layout : kLayouts) {
+    const Outcome wanted = Serial(kMixtureLayoutsEnd);
+    for (const MixtureLayout& layout : kMixtureLayouts) {
       In(layout, Settings(layout, {3, 1}), [&](TrainingRun& run) {
-        EXPECT_LT(WorstRelative(run.Train(kEnd), wanted.losses), kFp64);
-        EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kFp64);
+        EXPECT_LT(WorstRelative(run.Train(kMixtureLayoutsEnd), wanted.losses), kMixtureLayoutsFp64);
+        EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kMixtureLayoutsFp64);
       });
     }
     return wanted;
@@ -131,13 +134,13 @@ class MixtureLayouts : public testing::Test {
     };
     const auto train = [](TrainingRun& run, const data::TokenFile& tokens) {
       Numbers numbers;
-      numbers.losses = run.Train(kEnd);
+      numbers.losses = run.Train(kMixtureLayoutsEnd);
       numbers.valid = training::Evaluate(run.Net(), tokens, data::Split::kValid).loss;
-      numbers.again = run.Train(kEnd + 3);
+      numbers.again = run.Train(kMixtureLayoutsEnd + 3);
       numbers.weights = run.Weights();
       return numbers;
     };
-    for (const Layout& layout : kLayouts) {
+    for (const MixtureLayout& layout : kMixtureLayouts) {
       const RunSettings settings = Settings(layout, {3, 1});
       Numbers wanted;
       In(layout, settings, [&](TrainingRun& run) { wanted = train(run, files_.front()); });
@@ -164,25 +167,25 @@ TEST_F(MixtureLayouts, ComputeWhatOneRankComputes) {
   const Outcome wanted = CompareLayouts();
   // The second file counts: the first one alone gives other losses.
   TrainingRun alone(self_, files_.front(), [&] {
-    RunSettings settings = Settings(kLayouts.front(), {3, 1});
+    RunSettings settings = Settings(kMixtureLayouts.front(), {3, 1});
     settings.sources.clear();
     return settings;
   }());
-  EXPECT_GT(WorstRelative(alone.Train(kEnd), wanted.losses), 1e-3);
+  EXPECT_GT(WorstRelative(alone.Train(kMixtureLayoutsEnd), wanted.losses), 1e-3);
 }
 
 TEST_F(MaskedMixtureLayouts, ComputeWhatOneRankComputes) {
   const Outcome wanted = CompareLayouts();
   // Each mask counts.
-  RunSettings settings = Settings(kLayouts.front(), {3, 1});
+  RunSettings settings = Settings(kMixtureLayouts.front(), {3, 1});
   settings.model.document_mask = false;
   TrainingRun crossing(self_, Corpus(), settings);
-  EXPECT_GT(WorstRelative(crossing.Train(kEnd), wanted.losses), 1e-3);
+  EXPECT_GT(WorstRelative(crossing.Train(kMixtureLayoutsEnd), wanted.losses), 1e-3);
   data::TokenData unmasked = OtherTokens();
   AddDocuments(unmasked);
   files_.pop_back();
   files_.emplace_back(world_, unmasked);
-  EXPECT_GT(WorstRelative(Serial(kEnd).losses, wanted.losses), 1e-3);
+  EXPECT_GT(WorstRelative(Serial(kMixtureLayoutsEnd).losses, wanted.losses), 1e-3);
 }
 
 TEST_F(MixtureLayouts, StreamsHaveTheSameBits) { CompareStreams(); }
@@ -196,32 +199,32 @@ data::Origin OriginOf(const data::Sampler& sampler, std::int64_t step) {
 TEST_F(MixtureLayouts, GoOnWhereAnyOtherStopped) {
   constexpr std::array<double, 2> kBefore = {3, 1};
   const std::string stopped = folder_ / "stopped";
-  In(kLayouts[1], Settings(kLayouts[1], kBefore), [&](TrainingRun& run) {
-    run.Train(kMoved);
+  In(kMixtureLayouts[1], Settings(kMixtureLayouts[1], kBefore), [&](TrainingRun& run) {
+    run.Train(kMixtureLayoutsMoved);
     run.Save(stopped);
   });
   const auto samples = [&](const std::array<double, 2>& weights) {
-    return training::PlanTraining(Settings(kLayouts.front(), weights), 0, {}).samples;
+    return training::PlanTraining(Settings(kMixtureLayouts.front(), weights), 0, {}).samples;
   };
-  const data::Origin origin = OriginOf(data::Sampler(samples(kBefore)), kMoved);
-  const Outcome whole = Serial(kEnd);
-  const std::vector<double> rest(whole.losses.begin() + kMoved, whole.losses.end());
+  const data::Origin origin = OriginOf(data::Sampler(samples(kBefore)), kMixtureLayoutsMoved);
+  const Outcome whole = Serial(kMixtureLayoutsEnd);
+  const std::vector<double> rest(whole.losses.begin() + kMixtureLayoutsMoved, whole.losses.end());
   for (const std::array<double, 2>& weights : {kBefore, std::array{1.0, 2.0}}) {
     const data::Origin moved = data::MoveOrigin(origin, samples(kBefore), samples(weights));
-    TrainingRun serial(self_, Corpus(), Settings(kLayouts.front(), weights, moved));
+    TrainingRun serial(self_, Corpus(), Settings(kMixtureLayouts.front(), weights, moved));
     serial.Load(stopped);
-    const std::vector<double> wanted = serial.Train(kEnd);
+    const std::vector<double> wanted = serial.Train(kMixtureLayoutsEnd);
     const Tensors wanted_weights = serial.Weights();
     if (weights == kBefore) {
-      EXPECT_LT(WorstRelative(wanted, rest), kFp64);
+      EXPECT_LT(WorstRelative(wanted, rest), kMixtureLayoutsFp64);
     } else {
       EXPECT_GT(WorstRelative(wanted, rest), 1e-3);
     }
-    for (const Layout& layout : kLayouts) {
+    for (const MixtureLayout& layout : kMixtureLayouts) {
       In(layout, Settings(layout, weights, moved), [&](TrainingRun& run) {
         run.Load(stopped);
-        EXPECT_LT(WorstRelative(run.Train(kEnd), wanted), kFp64);
-        EXPECT_LT(RuleFourDifference(run.Weights(), wanted_weights).relative, kFp64);
+        EXPECT_LT(WorstRelative(run.Train(kMixtureLayoutsEnd), wanted), kMixtureLayoutsFp64);
+        EXPECT_LT(RuleFourDifference(run.Weights(), wanted_weights).relative, kMixtureLayoutsFp64);
       });
     }
   }

@@ -63,7 +63,7 @@ TEST_F(NodeMemoryTest, TheHintSaysWhatShardingSharesOut) {
   EXPECT_THAT(Refusal(world_, Sharding::kParameters, false), Not(HasSubstr("grid.sharding")));
 }
 
-std::string DeckOf(std::int64_t dim, int layers, const std::string& grid) {
+std::string NodeMemoryDeckOf(std::int64_t dim, int layers, const std::string& grid) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nbatch=16\nmicro_batch=2\nsequence_length=7\n[model]\nlayers={}\n"
       "heads=8\nhead_dim=8\ndim={}\nffn={}\nmax_positions=7\n[schedule]\nsteps=20\n[grid]\n{}",
@@ -80,7 +80,7 @@ TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
     const plan::Plan plan =
-        PlanOf(DeckOf(kDim, kLayers, layout), tokens_, world_.Size(), Dtype::kFloat32);
+        PlanOf(NodeMemoryDeckOf(kDim, kLayers, layout), tokens_, world_.Size(), Dtype::kFloat32);
     const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
     const machine::NodeDemand demand =
         machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
@@ -102,7 +102,7 @@ TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
 TEST_F(NodeMemoryTest, ASmallModelPasses) {
   for (const char* layout :
        {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {
-    const std::string deck = DeckOf(32, 48, layout);
+    const std::string deck = NodeMemoryDeckOf(32, 48, layout);
     const plan::Plan plan = PlanOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
     const machine::NodeDemand demand =
         machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));

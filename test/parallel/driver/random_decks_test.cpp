@@ -14,9 +14,10 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp64 = 1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
-constexpr int kDecks = 40;
-constexpr std::int64_t kDeckSteps = 4;
+constexpr double kRandomDecksFp64 =
+    1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
+constexpr int kRandomDecks = 40;
+constexpr std::int64_t kRandomDeckSteps = 4;
 
 std::string RandomDeck(Draw& draw) {
   const int length = draw.Between(2, 9), batch = draw.Between(1, 17);
@@ -54,7 +55,7 @@ TEST(RandomDecks, EqualTheSerialRun) {
   const data::TokenFile tokens(world, SyntheticTokens());
 
   Draw draw(FromEnvironment("TRIREME_RANDOM_SEED", 2026));
-  const int decks = FromEnvironment("TRIREME_RANDOM_DECKS", kDecks);
+  const int decks = FromEnvironment("TRIREME_RANDOM_DECKS", kRandomDecks);
   for (int done = 0; done < decks;) {
     const std::string deck = RandomDeck(draw);
     const int ranks = draw.Between(2, world.Size());
@@ -73,13 +74,14 @@ TEST(RandomDecks, EqualTheSerialRun) {
       fmt::print("{}\n", what);
       std::fflush(stdout);
     }
-    const Outcome got = RunDeck(group, tokens, settings, kDeckSteps);
+    const Outcome got = RunDeck(group, tokens, settings, kRandomDeckSteps);
     const Outcome wanted =
-        RunDeck(self, tokens, SettingsOf(deck, tokens, 1, Dtype::kFloat64), kDeckSteps);
-    EXPECT_LT(WorstRelative(got.losses, wanted.losses), kFp64) << what;
-    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kFp64) << what;
-    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kFp64) << what;
-    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kFp64) << what;
+        RunDeck(self, tokens, SettingsOf(deck, tokens, 1, Dtype::kFloat64), kRandomDeckSteps);
+    EXPECT_LT(WorstRelative(got.losses, wanted.losses), kRandomDecksFp64) << what;
+    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kRandomDecksFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kRandomDecksFp64)
+        << what;
+    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kRandomDecksFp64) << what;
   }
 }
 

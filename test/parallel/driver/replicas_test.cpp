@@ -20,7 +20,7 @@ namespace {
 using training::Corruption;
 using training::ReplicaCheck;
 
-constexpr const char* kModel =
+constexpr const char* kReplicasModel =
     "[model]\nheads=4\nkv_heads=4\nhead_dim=3\ndim=12\nlayers=4\nffn=17\nmax_positions=7\n"
     "dropout=0.1\ninit_deviation=0.2\n";
 // Copies of key/value heads, on tensor ranks whose feed-forward slices differ in size.
@@ -28,21 +28,21 @@ constexpr const char* kUneven =
     "[model]\nheads=4\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=4\nffn=19\nnorm=rmsnorm\n"
     "activation=swiglu\nposition=rope\nbias=no\ndropout=0.1\n";
 
-struct Layout {
+struct ReplicasLayout {
   const char* model;
   const char* grid;
 };
 // On eight ranks; the model's table is tied.
-constexpr std::array kLayouts = {
-    Layout{kModel, "data=2\ntensor=2\npipeline=2\n"},
-    Layout{kModel, "data=4\npipeline=2\n"},
-    Layout{kModel, "data=8\nsharding=optimizer\n"},
-    Layout{kModel, "data=4\npipeline=2\nsharding=parameters\nshard_group=2\n"},
-    Layout{kModel, "data=6\nsharding=parameters\nshard_group=2\n"},
-    Layout{kUneven, "data=2\ntensor=4\nsequence_parallel=yes\nsharding=parameters\n"},
-    Layout{kUneven, "data=4\ntensor=2\nsharding=gradients\nshard_group=2\n"}};
+constexpr std::array kReplicasLayouts = {
+    ReplicasLayout{kReplicasModel, "data=2\ntensor=2\npipeline=2\n"},
+    ReplicasLayout{kReplicasModel, "data=4\npipeline=2\n"},
+    ReplicasLayout{kReplicasModel, "data=8\nsharding=optimizer\n"},
+    ReplicasLayout{kReplicasModel, "data=4\npipeline=2\nsharding=parameters\nshard_group=2\n"},
+    ReplicasLayout{kReplicasModel, "data=6\nsharding=parameters\nshard_group=2\n"},
+    ReplicasLayout{kUneven, "data=2\ntensor=4\nsequence_parallel=yes\nsharding=parameters\n"},
+    ReplicasLayout{kUneven, "data=4\ntensor=2\nsharding=gradients\nshard_group=2\n"}};
 
-std::string DeckOf(const Layout& layout) {
+std::string ReplicasDeckOf(const ReplicasLayout& layout) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nbatch=10\nsequence_length=7\nmicro_batch=2\n[schedule]\nsteps=20\n"
       "{}[grid]\nbucket_mib=0.001\n{}",
@@ -107,13 +107,14 @@ class ReplicasTest : public LayoutTest {
 };
 
 TEST_F(ReplicasTest, AFlippedBitIsFoundAndItsRankNamed) {
-  for (const Layout& layout : kLayouts) {
+  for (const ReplicasLayout& layout : kReplicasLayouts) {
     const std::string grid = layout.grid;
     const int ranks = grid.find("data=6") == std::string::npos ? 8 : 6;
     const comm::Communicator group = world_.Split(world_.Rank() < ranks ? 0 : 1, world_.Rank());
     if (world_.Rank() >= ranks) continue;
     SCOPED_TRACE(grid);
-    TrainingRun run(group, tokens_, SettingsOf(DeckOf(layout), tokens_, ranks, Dtype::kFloat32));
+    TrainingRun run(group, tokens_,
+                    SettingsOf(ReplicasDeckOf(layout), tokens_, ranks, Dtype::kFloat32));
     ReplicaCheck check(run.All());
     ASSERT_TRUE(check.Active());
     EXPECT_THAT(check.Look(), testing::IsEmpty());
@@ -132,8 +133,9 @@ TEST_F(ReplicasTest, AFlippedBitIsFoundAndItsRankNamed) {
 
 TEST_F(ReplicasTest, PartsTakeTurns) {
   constexpr std::int64_t kParts = 4;
-  TrainingRun run(world_, tokens_,
-                  SettingsOf(DeckOf(kLayouts[0]), tokens_, world_.Size(), Dtype::kFloat32));
+  TrainingRun run(
+      world_, tokens_,
+      SettingsOf(ReplicasDeckOf(kReplicasLayouts[0]), tokens_, world_.Size(), Dtype::kFloat32));
   ReplicaCheck check(run.All());
   const std::vector<tensor::StateBlock> blocks = Blocks(run.All());
   for (std::size_t which = 0; which < 8; ++which) {
@@ -150,9 +152,10 @@ TEST_F(ReplicasTest, PartsTakeTurns) {
 }
 
 TEST_F(ReplicasTest, NothingIsComparedWithoutCopies) {
-  TrainingRun run(world_, tokens_,
-                  SettingsOf(DeckOf({kModel, "pipeline=1\ndata=8\nsharding=parameters\n"}), tokens_,
-                             world_.Size(), Dtype::kFloat32));
+  TrainingRun run(
+      world_, tokens_,
+      SettingsOf(ReplicasDeckOf({kReplicasModel, "pipeline=1\ndata=8\nsharding=parameters\n"}),
+                 tokens_, world_.Size(), Dtype::kFloat32));
   ReplicaCheck check(run.All());
   EXPECT_FALSE(check.Active());
   EXPECT_THAT(check.Look(), testing::IsEmpty());
@@ -216,9 +219,9 @@ TEST_F(ProcessorsTest, StagesMayDiffer) {
 
 TEST_F(ProcessorsTest, UpdateBitsAreTheSameOnEveryRankAndThoseOfTheRule) {
   const auto bits_of = [this](const std::string& optimizer) {
-    TrainingRun run(
-        world_, tokens_,
-        SettingsOf(DeckOf(kLayouts[0]) + optimizer, tokens_, world_.Size(), Dtype::kFloat32));
+    TrainingRun run(world_, tokens_,
+                    SettingsOf(ReplicasDeckOf(kReplicasLayouts[0]) + optimizer, tokens_,
+                               world_.Size(), Dtype::kFloat32));
     return training::UpdateBits(run.All());
   };
   const std::uint64_t bits = bits_of("");

@@ -28,7 +28,8 @@ constexpr const char* kTwice =
     "norm_position=post\nactivation=relu\nposition=sinusoidal\ntie_embeddings=yes\n";
 constexpr const char* kOnceToo = "tie_embeddings=no\n";  // table, positions, head: once
 
-std::string DeckOf(const std::string& model, const std::string& layout, int length = 7) {
+std::string ShardingCostsDeckOf(const std::string& model, const std::string& layout,
+                                int length = 7) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length={0}\n[model]\nlayers=3\nheads=2\nkv_heads=2\n"
       "head_dim=6\ndim=12\nffn=17\nmax_positions={0}\n{1}[schedule]\nsteps=20\n[grid]\n"
@@ -173,9 +174,9 @@ TEST_F(ShardingCosts, BytesMovedAreThoseOfZero) {
         for (const int micro_batch : {1, 2, 4}) {
           for (const Sharding sharding : {Sharding::kNone, Sharding::kOptimizer,
                                           Sharding::kGradients, Sharding::kParameters}) {
-            const std::string deck =
-                DeckOf(model, fmt::format("sharding={}\n[data]\nbatch=7\nmicro_batch={}\n",
-                                          comm::NameOf(sharding), micro_batch));
+            const std::string deck = ShardingCostsDeckOf(
+                model, fmt::format("sharding={}\n[data]\nbatch=7\nmicro_batch={}\n",
+                                   comm::NameOf(sharding), micro_batch));
             const RunSettings settings = SettingsOf(deck, tokens_, d, Dtype::kFloat32);
             TrainingRun run(world, tokens_, settings);
             const ExpectedStorage storage(settings, run.Grid(), 3);
@@ -219,9 +220,9 @@ TEST_F(ShardingCosts, HybridMovesShardsAmongFewAndOwnedGradientsOnce) {
     for (const Sharding sharding :
          {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
       const std::string deck =
-          DeckOf(kTwice, fmt::format("sharding={}\nshard_group={}\n[data]\nbatch=16\n"
-                                     "micro_batch=1\n",
-                                     comm::NameOf(sharding), group));
+          ShardingCostsDeckOf(kTwice, fmt::format("sharding={}\nshard_group={}\n[data]\nbatch=16\n"
+                                                  "micro_batch=1\n",
+                                                  comm::NameOf(sharding), group));
       const RunSettings settings = SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
       TrainingRun run(world_, tokens_, settings);
       const ExpectedStorage storage(settings, run.Grid(), 3);
@@ -252,10 +253,10 @@ TEST_F(ShardingCosts, RingsMoveKeysAndValues) {
       std::int64_t windows = 0, others = 0, own = 0;
       for (const char* recompute : {"none", "full"}) {
         const std::string deck =
-            DeckOf(fmt::format("recompute={}\n", recompute),
-                   fmt::format("data={}\ncontext={}\n[data]\nbatch=8\nmicro_batch=2\n",
-                               world_.Size() / context, context),
-                   length);
+            ShardingCostsDeckOf(fmt::format("recompute={}\n", recompute),
+                                fmt::format("data={}\ncontext={}\n[data]\nbatch=8\nmicro_batch=2\n",
+                                            world_.Size() / context, context),
+                                length);
         TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
         const int data = run.Grid().Coordinates().data, rank = run.Grid().Coordinates().context;
         windows = std::ssize(run.Step().Samples().Share(0, data, run.Grid().Shape().data));

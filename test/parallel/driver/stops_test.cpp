@@ -11,7 +11,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr int kRanks = 4;
+constexpr int kStopsRanks = 4;
 
 // 98 windows: of four data ranks two take 25, in rounds of 8, and two 24, a round less.
 data::TokenData UnevenTokens() {
@@ -20,17 +20,17 @@ data::TokenData UnevenTokens() {
   return data;
 }
 
-struct Layout {
+struct StopsLayout {
   comm::GridShape grid;
   comm::Sharding sharding = comm::Sharding::kNone;
 };
-const std::vector<Layout> kLayouts = {
+const std::vector<StopsLayout> kStopsLayouts = {
     {{.pipeline = 1, .data = 4, .context = 1, .tensor = 1}},
     {{.pipeline = 1, .data = 4, .context = 1, .tensor = 1}, comm::Sharding::kParameters},
     {{.pipeline = 2, .data = 2, .context = 1, .tensor = 1}},
     {{.pipeline = 1, .data = 2, .context = 2, .tensor = 1}}};
 
-RunSettings SettingsOf(const Layout& layout) {
+RunSettings StopsSettingsOf(const StopsLayout& layout) {
   RunSettings settings = SmallSettings(Dtype::kFloat32, 1);
   settings.grid = layout.grid;
   settings.options.sharding = layout.sharding;
@@ -39,7 +39,7 @@ RunSettings SettingsOf(const Layout& layout) {
 
 class Stops : public testing::Test {
  protected:
-  void SetUp() override { ASSERT_EQ(world_.Size(), kRanks); }
+  void SetUp() override { ASSERT_EQ(world_.Size(), kStopsRanks); }
   // `count` is the same on all ranks.
   void ExpectSame(std::int64_t count) const {
     EXPECT_EQ(world_.Max(count), world_.Min(count)) << "rank " << world_.Rank();
@@ -49,8 +49,8 @@ class Stops : public testing::Test {
 };
 
 TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
-  for (const Layout& layout : kLayouts) {
-    TrainingRun run(world_, tokens_, SettingsOf(layout));
+  for (const StopsLayout& layout : kStopsLayouts) {
+    TrainingRun run(world_, tokens_, StopsSettingsOf(layout));
     const auto wanted = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     EXPECT_FALSE(wanted.stopped);
     std::int64_t asked = 0;
@@ -67,8 +67,8 @@ TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
 }
 
 TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
-  for (const Layout& layout : kLayouts) {
-    TrainingRun run(world_, tokens_, SettingsOf(layout));
+  for (const StopsLayout& layout : kStopsLayouts) {
+    TrainingRun run(world_, tokens_, StopsSettingsOf(layout));
     const auto whole = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     std::int64_t asked = 0;
     const auto got =
@@ -84,8 +84,8 @@ TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
 }
 
 TEST_F(Stops, AllRanksPauseEquallyOftenInTheConstruction) {
-  for (const Layout& layout : kLayouts) {
-    const RunSettings settings = SettingsOf(layout);
+  for (const StopsLayout& layout : kStopsLayouts) {
+    const RunSettings settings = StopsSettingsOf(layout);
     const comm::ProcessGrid grid(world_, layout.grid, settings.options);
     const auto plan =
         training::PlanTraining(settings, tokens_.Size(data::Split::kTrain), grid.Shape());

@@ -115,7 +115,7 @@ std::string DeckOf(const Layout& layout) {
       pipeline.empty() ? "" : "[pipeline]\nschedule=" + pipeline + "\n");
 }
 
-std::int64_t BlocksOf(const TrainingRun& run) {
+std::int64_t TrafficBlocksOf(const TrainingRun& run) {
   std::int64_t blocks = 0;
   for (const Part& chunk : run.Net().LocalPlan().chunks) blocks += chunk.Size();
   return blocks;
@@ -231,7 +231,7 @@ TEST_F(TrafficTest, OneStepMovesWhatTheSizesSay) {
       const std::int64_t last = samples.StepsPerEpoch() - 1;
       ASSERT_LT(samples.BatchSize(last), settings.batch);
       for (const std::int64_t step : {std::int64_t{0}, last}) {
-        const ExpectedTraffic expected(settings, run.Grid(), BlocksOf(run),
+        const ExpectedTraffic expected(settings, run.Grid(), TrafficBlocksOf(run),
                                        samples.BatchSize(step));
         run.Grid().Traffic().Clear();
         counted_mpi::Reset();

@@ -19,8 +19,8 @@ using evaluate::BeamSearch;
 using evaluate::Translator;
 using Ids = std::vector<std::int32_t>;
 
-constexpr double kFp64 = 1e-12;  // relative: logits and log-probabilities
-constexpr std::int64_t kWindow = 14;
+constexpr double kTranslateFp64 = 1e-12;  // relative: logits and log-probabilities
+constexpr std::int64_t kTranslateWindow = 14;
 constexpr std::int32_t kEos = 0;
 constexpr std::int64_t kTypes = 6;  // tokens that may be chosen: few, so that texts end
 
@@ -30,7 +30,7 @@ struct Kind {
   std::int64_t encoder_layers;
   std::int64_t source_types;  // 0: shared
 };
-constexpr std::array kModels = {
+constexpr std::array kTranslateModels = {
     Kind{"heads=4\nkv_heads=4\nhead_dim=3\ndim=12\nlayers=3\nffn=17\nnorm_position=post\n"
          "activation=relu\nposition=sinusoidal\nscale_embedding=yes\n",
          2, 0},
@@ -39,28 +39,28 @@ constexpr std::array kModels = {
          3, 37},
     Kind{"heads=2\nkv_heads=1\nhead_dim=5\ndim=11\nlayers=3\nffn=16\nposition=learned\n", 1, 0}};
 
-struct Layout {
+struct TranslateLayout {
   int ranks;
   const char* keys;
 };
-constexpr std::array kLayouts = {
-    Layout{1, ""},
-    Layout{2, "tensor=2\n"},
-    Layout{2, "tensor=2\nsequence_parallel=yes\n"},
-    Layout{2, "pipeline=2\n"},
-    Layout{3, "pipeline=3\n"},
-    Layout{4, "tensor=2\npipeline=2\n"},
-    Layout{3, "data=3\n"},
-    Layout{2, "sharding=parameters\n"},
-    Layout{8, "tensor=2\npipeline=2\nsequence_parallel=yes\nsharding=parameters\n"},
-    Layout{4, "pipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n"}};
+constexpr std::array kTranslateLayouts = {
+    TranslateLayout{1, ""},
+    TranslateLayout{2, "tensor=2\n"},
+    TranslateLayout{2, "tensor=2\nsequence_parallel=yes\n"},
+    TranslateLayout{2, "pipeline=2\n"},
+    TranslateLayout{3, "pipeline=3\n"},
+    TranslateLayout{4, "tensor=2\npipeline=2\n"},
+    TranslateLayout{3, "data=3\n"},
+    TranslateLayout{2, "sharding=parameters\n"},
+    TranslateLayout{8, "tensor=2\npipeline=2\nsequence_parallel=yes\nsharding=parameters\n"},
+    TranslateLayout{4, "pipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n"}};
 
-std::string DeckOf(const Kind& kind, const std::string& layout) {
+std::string TranslateDeckOf(const Kind& kind, const std::string& layout) {
   return fmt::format(
       "[run]\nseed=11\n[data]\nsequence_length={}\nbatch=8\nmicro_batch=1\n[model]\n{}"
       "max_positions={}\ndropout=0.1\ninit_deviation=0.4\n[schedule]\nsteps=5\nwarmup_steps=1\n"
       "[grid]\n{}",
-      kWindow, kind.keys, kWindow, layout);
+      kTranslateWindow, kind.keys, kTranslateWindow, layout);
 }
 
 // Source texts of many lengths, the longest the window's.
@@ -69,7 +69,7 @@ std::vector<Ids> Sources(const Kind& kind, std::size_t count) {
   std::vector<Ids> sources;
   for (std::size_t i = 0; i < count; ++i) {
     Ids& source = sources.emplace_back();
-    const std::size_t length = i == 1 ? kWindow - 1 : (5 * i + 2) % (kWindow - 1);
+    const std::size_t length = i == 1 ? kTranslateWindow - 1 : (5 * i + 2) % (kTranslateWindow - 1);
     for (std::size_t k = 0; k < length; ++k) {
       source.push_back(static_cast<std::int32_t>((11 * k + 3 * i * i + 4) % types));
     }
@@ -105,10 +105,10 @@ class TranslateTest : public LayoutTest {
 
   // A model that only translates, on the group's ranks; slots: 0 without a cache.
   template <typename Body>
-  void With(const comm::Communicator& group, const Kind& kind, const Layout& layout,
+  void With(const comm::Communicator& group, const Kind& kind, const TranslateLayout& layout,
             std::int64_t slots, const Body& body, bool packs = false) {
     RunSettings settings =
-        SettingsOf(DeckOf(kind, layout.keys), tokens_, group.Size(), Dtype::kFloat64);
+        SettingsOf(TranslateDeckOf(kind, layout.keys), tokens_, group.Size(), Dtype::kFloat64);
     model::ModelPlan& plan = settings.model;
     plan.options.kind = model::Kind::kEncoderDecoder;
     plan.options.encoder_layers = kind.encoder_layers;
@@ -158,22 +158,22 @@ void ExpectTranslations(const std::vector<std::optional<BeamSearch::Result>>& go
     EXPECT_EQ(got[i]->tokens, wanted[i].tokens) << i;
     EXPECT_EQ(got[i]->ended, wanted[i].ended) << i;
     EXPECT_NEAR(got[i]->log_probability, wanted[i].log_probability,
-                kFp64 * std::abs(wanted[i].log_probability))
+                kTranslateFp64 * std::abs(wanted[i].log_probability))
         << i;
   }
 }
 
 BeamSearch::Options SearchOf(std::int64_t beams) {
-  return {.beams = beams, .length_penalty = 0.6, .longest = kWindow - 3, .eos = kEos};
+  return {.beams = beams, .length_penalty = 0.6, .longest = kTranslateWindow - 3, .eos = kEos};
 }
 
 TEST_F(TranslateTest, ACacheGivesTheTranslationsOfWholePairs) {
   int turn = 0;
   std::size_t ended = 0, tokens = 0;
-  for (const Kind& kind : kModels) {
+  for (const Kind& kind : kTranslateModels) {
     const std::vector<Ids> sources = Sources(kind, 7);
     std::map<std::int64_t, std::vector<BeamSearch::Result>> wanted;  // by the number of beams
-    With(self_, kind, kLayouts[0], 0, [&](model::ParallelModel& net) {
+    With(self_, kind, kTranslateLayouts[0], 0, [&](model::ParallelModel& net) {
       for (const std::int64_t beams : {1, 3}) {
         for (const Ids& source : sources) {
           const BeamSearch::Result result = Anew(net, source, SearchOf(beams));
@@ -183,7 +183,7 @@ TEST_F(TranslateTest, ACacheGivesTheTranslationsOfWholePairs) {
         }
       }
     });
-    for (const Layout& layout : kLayouts) {
+    for (const TranslateLayout& layout : kTranslateLayouts) {
       const bool member = world_.Rank() < layout.ranks;
       const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
       const std::int64_t beams = ++turn % 3 == 0 ? 1 : 3;
@@ -249,13 +249,13 @@ class LogitsOfPairs {
 data::Entry Beginning(const std::vector<Ids>& sources, std::span<const std::size_t> texts) {
   data::Entry entry = PairOf(sources[texts[0]], {});
   entry.sequences = std::ssize(texts);
-  entry.source_length = kWindow;
+  entry.source_length = kTranslateWindow;
   entry.sources.clear();
   entry.source_lengths.clear();
   for (const std::size_t text : texts) {
     Ids padded = sources[text];
     entry.source_lengths.push_back(static_cast<std::int32_t>(padded.size()));
-    padded.resize(kWindow, 7);
+    padded.resize(kTranslateWindow, 7);
     entry.sources.insert(entry.sources.end(), padded.begin(), padded.end());
   }
   entry.inputs.assign(texts.size(), kEos);
@@ -309,14 +309,14 @@ std::vector<double> Passes(model::ParallelModel& net, const std::vector<Ids>& so
 }
 
 TEST_F(TranslateTest, ACacheGivesTheLogitsOfWholePairs) {
-  for (const Kind& kind : kModels) {
+  for (const Kind& kind : kTranslateModels) {
     const std::vector<Ids> sources = Sources(kind, 3);
     std::vector<double> wanted;
-    With(self_, kind, kLayouts[0], 0,
+    With(self_, kind, kTranslateLayouts[0], 0,
          [&](model::ParallelModel& net) { wanted = Passes(net, sources); });
     const double largest =
         std::abs(*std::ranges::max_element(wanted, {}, [](double x) { return std::abs(x); }));
-    for (const Layout& layout : kLayouts) {
+    for (const TranslateLayout& layout : kTranslateLayouts) {
       SCOPED_TRACE(fmt::format("{}{} ranks, {}", kind.keys, layout.ranks, layout.keys));
       const bool member = world_.Rank() < layout.ranks;
       const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
@@ -330,7 +330,7 @@ TEST_F(TranslateTest, ACacheGivesTheLogitsOfWholePairs) {
               const std::vector<double> got = Passes(net, sources);
               ASSERT_EQ(got.size(), net.Grid().LastStage() ? wanted.size() : 0);
               for (std::size_t i = 0; i < got.size(); ++i) {
-                ASSERT_NEAR(got[i], wanted[i], kFp64 * largest) << i / kVocabulary;
+                ASSERT_NEAR(got[i], wanted[i], kTranslateFp64 * largest) << i / kVocabulary;
               }
               if (plain.empty()) plain = got;
               EXPECT_EQ(got, plain) << "packed weights change bits";
@@ -343,8 +343,8 @@ TEST_F(TranslateTest, ACacheGivesTheLogitsOfWholePairs) {
 
 // All ranks end when one is asked to, and translate again.
 TEST_F(TranslateTest, OneRankThatIsAskedStopsAll) {
-  const std::vector<Ids> sources = Sources(kModels[1], 9);
-  With(world_, kModels[1], {8, "data=4\nsharding=parameters\npipeline=2\n"}, 6,
+  const std::vector<Ids> sources = Sources(kTranslateModels[1], 9);
+  With(world_, kTranslateModels[1], {8, "data=4\nsharding=parameters\npipeline=2\n"}, 6,
        [&](model::ParallelModel& net) {
          int turns = 0;
          Translator translator(
@@ -361,19 +361,19 @@ TEST_F(TranslateTest, OneRankThatIsAskedStopsAll) {
 // The cache is planned: translations take no more memory than the plan says, and the encoder has
 // none of it.
 TEST_F(TranslateTest, MemoryIsAsPlanned) {
-  const std::vector<Ids> sources = Sources(kModels[1], 9);
+  const std::vector<Ids> sources = Sources(kTranslateModels[1], 9);
   const std::int64_t before = device::AllocatedBytes();
   device::ResetPeakAllocatedBytes();
   With(
-      world_, kModels[1], {8, "data=2\ntensor=2\npipeline=2\n"}, 7,
+      world_, kTranslateModels[1], {8, "data=2\ntensor=2\npipeline=2\n"}, 7,
       [&](model::ParallelModel& net) {
         const model::ModelMemory memory = net.Memory();
         if (!net.Grid().LastStage()) {
           const Part blocks = net.LocalPlan().chunks[0];
-          const std::int64_t decoders = blocks.end - kModels[1].encoder_layers;
+          const std::int64_t decoders = blocks.end - kTranslateModels[1].encoder_layers;
           ASSERT_GT(decoders, 0);
           const std::int64_t elements = kernels::KeyValueElements(
-              net.Stream(), {.heads = 2, .kv_heads = 1, .head_dim = 4}, kWindow);
+              net.Stream(), {.heads = 2, .kv_heads = 1, .head_dim = 4}, kTranslateWindow);
           EXPECT_EQ(memory.key_value_cache, 2 * decoders * model::BufferBytes(7 * elements * 8));
         }
         EXPECT_EQ(device::AllocatedBytes() - before, memory.Sum());

@@ -23,8 +23,9 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp64 = 1e-11;  // relative: losses; gradients and weights in rule 4's norm
-constexpr std::int64_t kSteps = 5, kPairs = 150;
+constexpr double kTranslationLayoutsFp64 =
+    1e-11;  // relative: losses; gradients and weights in rule 4's norm
+constexpr std::int64_t kTranslationLayoutsSteps = 5, kPairs = 150;
 
 // Nothing divides: batches of up to 11 pairs of other shapes in each step.
 RunSettings Settings(Dtype dtype, std::int64_t micro_batch) {
@@ -55,7 +56,8 @@ struct Results {
   Tensors gradients, weights;
 };
 
-double WorstLoss(const std::vector<double>& got, const std::vector<double>& wanted) {
+double TranslationLayoutsWorstLoss(const std::vector<double>& got,
+                                   const std::vector<double>& wanted) {
   double worst = 0;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     worst = std::max(worst, std::abs(got[i] - wanted[i]) / std::abs(wanted[i]));
@@ -87,7 +89,7 @@ class TranslationLayouts : public testing::Test {
     return settings;
   }
   Results Run(const comm::Communicator& group, const RunSettings& settings,
-              std::int64_t steps = kSteps) const {
+              std::int64_t steps = kTranslationLayoutsSteps) const {
     TrainingRun run(group, *pairs_, settings);
     Results results;
     results.losses = run.Train(steps);
@@ -104,9 +106,12 @@ class TranslationLayouts : public testing::Test {
     settings.grid = grid;
     settings.options = options;
     const Results got = Run(group, settings);
-    EXPECT_LT(WorstLoss(got.losses, serial.losses), kFp64) << what;
-    EXPECT_LT(RuleFourDifference(got.gradients, serial.gradients).relative, kFp64) << what;
-    EXPECT_LT(RuleFourDifference(got.weights, serial.weights).relative, kFp64) << what;
+    EXPECT_LT(TranslationLayoutsWorstLoss(got.losses, serial.losses), kTranslationLayoutsFp64)
+        << what;
+    EXPECT_LT(RuleFourDifference(got.gradients, serial.gradients).relative, kTranslationLayoutsFp64)
+        << what;
+    EXPECT_LT(RuleFourDifference(got.weights, serial.weights).relative, kTranslationLayoutsFp64)
+        << what;
   }
 
   comm::Communicator world_, self_;
@@ -213,13 +218,13 @@ TEST_F(TranslationLayouts, StopsAndMoves) {
   RunSettings settings = Of(Dtype::kFloat64, 3);
   settings.grid = comm::GridShape{2, 2, 1, 2};
   TrainingRun whole(world_, *pairs_, settings);
-  const std::vector<double> losses = whole.Train(kSteps);
+  const std::vector<double> losses = whole.Train(kTranslationLayoutsSteps);
   TrainingRun first(world_, *pairs_, settings);
   first.Train(2);
   first.Save(folder_ / "checkpoints");
   TrainingRun again(world_, *pairs_, settings);
   again.Load(folder_ / "checkpoints");
-  const std::vector<double> rest = again.Train(kSteps);
+  const std::vector<double> rest = again.Train(kTranslationLayoutsSteps);
   EXPECT_EQ(rest, std::vector<double>(losses.begin() + 2, losses.end()));
   EXPECT_EQ(again.Weights(), whole.Weights());
   RunSettings others = Of(Dtype::kFloat64, 2);
@@ -227,8 +232,9 @@ TEST_F(TranslationLayouts, StopsAndMoves) {
   others.options.sharding = comm::Sharding::kParameters;
   TrainingRun moved(world_, *pairs_, others);
   moved.Load(folder_ / "checkpoints");
-  EXPECT_LT(WorstLoss(moved.Train(kSteps), rest), kFp64);
-  EXPECT_LT(RuleFourDifference(moved.Weights(), whole.Weights()).relative, kFp64);
+  EXPECT_LT(TranslationLayoutsWorstLoss(moved.Train(kTranslationLayoutsSteps), rest),
+            kTranslationLayoutsFp64);
+  EXPECT_LT(RuleFourDifference(moved.Weights(), whole.Weights()).relative, kTranslationLayoutsFp64);
 }
 
 // Losses without dropout: of all pairs, and of a sample.
@@ -253,7 +259,7 @@ TEST_F(TranslationLayouts, Evaluations) {
       settings.options.sharding = sharding;
       const training::Evaluation got = evaluate(world_, settings, pairs);
       EXPECT_EQ(got.targets, wanted.targets);
-      EXPECT_NEAR(got.loss, wanted.loss, kFp64 * wanted.loss);
+      EXPECT_NEAR(got.loss, wanted.loss, kTranslationLayoutsFp64 * wanted.loss);
     }
   }
 }
@@ -310,7 +316,7 @@ TEST_F(TranslationLayouts, TransfersAndOperationsAreAsPlanned) {
                     .machine = {.dtype = Dtype::kFloat32, .stream = {}},
                     .tokens = {}};
     plan.tokens.pairs = plan::PairFacts();
-    for (std::int64_t step = 0; step < kSteps; ++step) {
+    for (std::int64_t step = 0; step < kTranslationLayoutsSteps; ++step) {
       const data::PairBatchShape shape = run.Step().Pairs().Shape(step);
       const plan::RankPlan planned = plan::PlanRank(
           plan, world_.Rank(), {shape.pairs, shape.source_length, shape.target_length}, nullptr);

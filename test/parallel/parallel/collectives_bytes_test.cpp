@@ -21,14 +21,16 @@ using comm::Transfer;
 using tensor::GradientSum;
 using test::counted_mpi::Function;
 
-constexpr std::int64_t kRows = 13, kColumns = 6;
+constexpr std::int64_t kCollectivesBytesRows = 13, kCollectivesBytesColumns = 6;
 
 void Exchange(const TensorGroup& group) {
-  std::vector<float> values(kRows * kColumns, 1), apart(kRows * kColumns, 1);
-  const tensor::Matrix full{values.data(), Dtype::kFloat32, kRows, kColumns, kColumns};
-  const std::int64_t rows = group.Rows(kRows).Size();
+  std::vector<float> values(kCollectivesBytesRows * kCollectivesBytesColumns, 1),
+      apart(kCollectivesBytesRows * kCollectivesBytesColumns, 1);
+  const tensor::Matrix full{values.data(), Dtype::kFloat32, kCollectivesBytesRows,
+                            kCollectivesBytesColumns, kCollectivesBytesColumns};
+  const std::int64_t rows = group.Rows(kCollectivesBytesRows).Size();
   const tensor::Matrix shard{group.Sharded() ? apart.data() : values.data(), Dtype::kFloat32, rows,
-                             kColumns, kColumns};
+                             kCollectivesBytesColumns, kCollectivesBytesColumns};
   group.Reduce(full, shard);
   group.Gather(shard, full);
   group.StartReduce(full, shard).Wait();

@@ -15,7 +15,8 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr std::int64_t kTokens = 40'000, kWindow = 64;  // tokens of the train split, of a window
+constexpr std::int64_t kStreamTokens = 40'000,
+                       kStreamWindow = 64;  // tokens of the train split, of a window
 
 class Stream : public Scratch {
  protected:
@@ -26,7 +27,7 @@ class Stream : public Scratch {
       data.vocabulary.words.push_back(std::to_string(data.vocabulary.words.size()));
     }
     data.tokens[0].clear();
-    for (std::int64_t i = 0; i < kTokens; ++i) {
+    for (std::int64_t i = 0; i < kStreamTokens; ++i) {
       data.tokens[0].push_back(static_cast<std::int32_t>(i * 7919 % words));
       data.counted[0].push_back(i % 3 == 0 ? 0 : 1);
       if (i % 7 == 0) data.documents[0].push_back(i);  // several blocks of them
@@ -40,8 +41,8 @@ class Stream : public Scratch {
     return [end](std::int64_t turn, std::vector<Sample>& samples) {
       samples.clear();
       for (std::int64_t i = 0; i <= turn % 5; ++i) {
-        const std::int64_t start = (turn * 1009 + i * 77) % (kTokens - kWindow);
-        samples.push_back({.start = start, .targets = kWindow - 1 - i});
+        const std::int64_t start = (turn * 1009 + i * 77) % (kStreamTokens - kStreamWindow);
+        samples.push_back({.start = start, .targets = kStreamWindow - 1 - i});
       }
       return turn < end;
     };
@@ -186,9 +187,9 @@ TEST_F(Stream, SplitsThatAreNotReadTakeNoMemory) {
   const TokenFile valid = Open(path, {Staging::kNone, {false, true, false}, 2});
   const TokenCounts counts = CountTokens(path);
   EXPECT_EQ(valid.MemoryBytes(), counts.bytes[1]);
-  EXPECT_LT(valid.MemoryBytes(), kTokens);
+  EXPECT_LT(valid.MemoryBytes(), kStreamTokens);
   EXPECT_EQ(AllTokens(valid, Split::kValid), SmallData().tokens[1]);
-  EXPECT_EQ(valid.Size(Split::kTrain), kTokens);
+  EXPECT_EQ(valid.Size(Split::kTrain), kStreamTokens);
   EXPECT_THROW(valid.Token(Split::kTrain, 0), std::logic_error);
   EXPECT_EQ(BytesOf(counts, {Staging::kNone, {false, true, false}, 2}), counts.bytes[1]);
   EXPECT_EQ(BytesOf(counts, Staging::kStream), 0);

@@ -11,7 +11,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 4e-6, kFp64 = 1e-13;  // relative to the largest element
+constexpr double kAttentionPaddingFp32 = 4e-6,
+                 kAttentionPaddingFp64 = 1e-13;  // relative to the largest element
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 struct Case {
@@ -54,7 +55,7 @@ struct Problem {
     for (std::int64_t row = 0; row < keys.rows; ++row) {
       for (std::int64_t j = 0; Padding(c, row) && j < keys.columns; ++j) keys(row, j) = kNone;
     }
-    const AttentionShape plain = {
+    const test::AttentionShape plain = {
         c.heads,
         c.kv_heads,
         c.head_dim,
@@ -85,7 +86,7 @@ struct Problem {
   AttentionGradients gradients;
 };
 
-struct Results {
+struct AttentionPaddingResults {
   Array out, lse, dquery, dkeys;
 };
 
@@ -95,7 +96,7 @@ class AttentionPaddingTest : public KernelTest {
     return Operand(GetParam(), Poison(rows, columns));
   }
 
-  Results Whole(const Problem& p) const {
+  AttentionPaddingResults Whole(const Problem& p) const {
     const std::int64_t q = p.query.columns, rows = p.query.rows;
     Array x(rows, p.shape.Width());
     for (std::int64_t row = 0; row < rows; ++row) {
@@ -116,7 +117,7 @@ class AttentionPaddingTest : public KernelTest {
             SliceOf(all, {0, rows}, {q, all.columns})};
   }
 
-  Results Other(const Problem& p) const {
+  AttentionPaddingResults Other(const Problem& p) const {
     const std::int64_t q = p.query.columns, rows = p.query.rows;
     const std::int64_t count = p.keys.rows / p.sequences;
     const Operand x(GetParam(), p.query), dy(GetParam(), p.dout), data(GetParam(), p.keys);
@@ -135,8 +136,9 @@ class AttentionPaddingTest : public KernelTest {
     return {y.Values(), lse.Values(), dx.Values(), dblock.Values()};
   }
 
-  void Compare(const Case& c, const Problem& p, const Results& got, const std::string& what) const {
-    const double tolerance = Tolerance(kFp32, kFp64) * 3;
+  void Compare(const Case& c, const Problem& p, const AttentionPaddingResults& got,
+               const std::string& what) const {
+    const double tolerance = Tolerance(kAttentionPaddingFp32, kAttentionPaddingFp64) * 3;
     // With one key the scores' gradients vanish and only rounding is left.
     const double floor = c.keys == 1 ? 1 : 0;
     const std::int64_t kv = p.KvWidth();
@@ -194,7 +196,7 @@ TEST_P(AttentionPaddingTest, PaddingMayHaveAnyWidth) {
     const std::int64_t from = row / wide.keys * narrow.keys + row % wide.keys;
     for (std::int64_t j = 0; j < large.keys.columns; ++j) large.keys(row, j) = small.keys(from, j);
   }
-  const Results a = Other(small), b = Other(large);
+  const AttentionPaddingResults a = Other(small), b = Other(large);
   EXPECT_EQ(a.out.values, b.out.values);
   EXPECT_EQ(a.lse.values, b.lse.values);
   EXPECT_EQ(a.dquery.values, b.dquery.values);

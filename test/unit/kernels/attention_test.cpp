@@ -9,26 +9,28 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 4e-6, kFp64 = 1e-13;  // relative to the largest element
+constexpr double kAttentionFp32 = 4e-6, kAttentionFp64 = 1e-13;  // relative to the largest element
 
-struct Case {
+struct AttentionCase {
   std::int64_t sequences, length, heads, kv_heads, head_dim;
 };
 // Lengths around the tile of 128 queries and keys and the span of 256 queries; grouped, shared and
 // single key heads; odd head sizes, and those that whole vectors divide.
-constexpr Case kCases[] = {{1, 1, 1, 1, 1},   {3, 3, 2, 1, 3},    {2, 17, 3, 3, 4},
-                           {2, 33, 6, 2, 17}, {1, 63, 2, 2, 32},  {1, 64, 2, 1, 33},
-                           {2, 65, 1, 1, 8},  {1, 128, 3, 1, 16}, {1, 130, 2, 2, 5},
-                           {2, 32, 4, 4, 32}, {1, 129, 2, 1, 16}, {1, 400, 2, 1, 3}};
+constexpr AttentionCase kAttentionCases[] = {
+    {1, 1, 1, 1, 1},   {3, 3, 2, 1, 3},   {2, 17, 3, 3, 4},   {2, 33, 6, 2, 17},
+    {1, 63, 2, 2, 32}, {1, 64, 2, 1, 33}, {2, 65, 1, 1, 8},   {1, 128, 3, 1, 16},
+    {1, 130, 2, 2, 5}, {2, 32, 4, 4, 32}, {1, 129, 2, 1, 16}, {1, 400, 2, 1, 3}};
 
 // Documents that end within tiles and at their edges, and, last, that fill less than one.
-constexpr Case kDocumentCases[] = {{2, 7, 2, 1, 3},    {1, 65, 2, 2, 16}, {2, 130, 4, 2, 5},
-                                   {1, 300, 1, 1, 32}, {1, 700, 2, 1, 4}, {2, 513, 1, 1, 3}};
+constexpr AttentionCase kDocumentCases[] = {{2, 7, 2, 1, 3},   {1, 65, 2, 2, 16},
+                                            {2, 130, 4, 2, 5}, {1, 300, 1, 1, 32},
+                                            {1, 700, 2, 1, 4}, {2, 513, 1, 1, 3}};
 
-kernels::AttentionShape ShapeOf(const Case& c, bool causal = true, std::int64_t first_head = 0) {
+kernels::AttentionShape ShapeOf(const AttentionCase& c, bool causal = true,
+                                std::int64_t first_head = 0) {
   return {c.sequences, c.length, c.heads, c.kv_heads, c.head_dim, first_head, causal};
 }
-std::string Describe(const Case& c) {
+std::string Describe(const AttentionCase& c) {
   return std::to_string(c.sequences) + " x " + std::to_string(c.length) + ", heads " +
          std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " x " +
          std::to_string(c.head_dim) + " ";
@@ -54,7 +56,7 @@ Array Join(const std::vector<Array>& parts) {
 
 // Operands of one problem, and what the plain loops make of them.
 struct Problem {
-  Problem(const Case& c, double probability, bool causal,
+  Problem(const AttentionCase& c, double probability, bool causal,
           const std::vector<std::int32_t>& begins = {})
       : query_width(c.heads * c.head_dim),
         kv_width(c.kv_heads * c.head_dim),
@@ -87,7 +89,7 @@ class AttentionTest : public KernelTest {
  protected:
   template <typename Body>
   void ForEachCase(Body body) const {
-    for (const Case& c : kCases) {
+    for (const AttentionCase& c : kAttentionCases) {
       for (const double probability : {0.0, 0.4}) {
         for (const bool causal : {true, false}) body(c, probability, causal);
       }
@@ -100,7 +102,7 @@ class AttentionTest : public KernelTest {
 };
 
 TEST_P(AttentionTest, Forward) {
-  ForEachCase([&](const Case& c, double probability, bool causal) {
+  ForEachCase([&](const AttentionCase& c, double probability, bool causal) {
     const Problem problem(c, probability, causal);
     const kernels::AttentionShape shape = ShapeOf(c, causal);
     const Operand qkv(GetParam(), problem.qkv), scratch = Scratch(shape);
@@ -108,14 +110,15 @@ TEST_P(AttentionTest, Forward) {
     const Operand lse(GetParam(), Poison(problem.out.rows, c.heads));
     kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
                               scratch.View());
-    ExpectClose(out.Values(), problem.out, Tolerance(kFp32, kFp64), Describe(c) + "out");
+    ExpectClose(out.Values(), problem.out, Tolerance(kAttentionFp32, kAttentionFp64),
+                Describe(c) + "out");
     EXPECT_EQ(qkv.Values().values, problem.qkv.values) << "qkv is only read";
     scratch.Values();
   });
 }
 
 TEST_P(AttentionTest, SavesTheLogarithmOfTheSumOfExponentials) {
-  const Case c = {2, 70, 2, 1, 6};
+  const AttentionCase c = {2, 70, 2, 1, 6};
   const Problem problem(c, 0.5, true);
   Array want(c.sequences * c.length, c.heads);
   for (std::int64_t row = 0; row < want.rows; ++row) {
@@ -141,7 +144,7 @@ TEST_P(AttentionTest, SavesTheLogarithmOfTheSumOfExponentials) {
 }
 
 TEST_P(AttentionTest, Backward) {
-  ForEachCase([&](const Case& c, double probability, bool causal) {
+  ForEachCase([&](const AttentionCase& c, double probability, bool causal) {
     const Problem problem(c, probability, causal);
     const kernels::AttentionShape shape = ShapeOf(c, causal);
     const Operand qkv(GetParam(), problem.qkv), dout(GetParam(), problem.dout);
@@ -158,7 +161,7 @@ TEST_P(AttentionTest, Backward) {
     }
     const Array got = dqkv.Values();
     const std::int64_t q = problem.query_width, kv = problem.kv_width;
-    const double tolerance = Tolerance(kFp32, kFp64) * 3;
+    const double tolerance = Tolerance(kAttentionFp32, kAttentionFp64) * 3;
     const auto compare = [&](std::int64_t begin, std::int64_t count, const char* name) {
       // One key: the scores' gradients vanish and only rounding is left.
       ExpectClose(Columns(got, begin, count), Columns(problem.dqkv, begin, count), tolerance,
@@ -195,7 +198,7 @@ class AttentionDocumentsTest : public AttentionTest {
 };
 
 TEST_P(AttentionDocumentsTest, EqualThePlainLoops) {
-  for (const Case& c : kDocumentCases) {
+  for (const AttentionCase& c : kDocumentCases) {
     for (const std::int64_t mean : {std::int64_t{1}, std::int64_t{5}, c.length / 3, c.length}) {
       const std::vector<std::int32_t> begins = RandomBegins(c.sequences, c.length, mean, 3);
       for (const double probability : {0.0, 0.4}) {
@@ -204,14 +207,15 @@ TEST_P(AttentionDocumentsTest, EqualThePlainLoops) {
         shape.begins = begins.data();
         const Results got = Run(shape, problem);
         const std::string what = Describe(c) + "documents of " + std::to_string(mean) + " ";
-        ExpectClose(got.out, problem.out, Tolerance(kFp32, kFp64), what + "out");
+        ExpectClose(got.out, problem.out, Tolerance(kAttentionFp32, kAttentionFp64), what + "out");
         const std::int64_t q = problem.query_width, kv = problem.kv_width;
         const Part parts[] = {{0, q}, {q, q + kv}, {q + kv, q + 2 * kv}};
         for (const Part& part : parts) {
           // Documents of one token: the scores' gradients vanish and only rounding is left.
           ExpectClose(Columns(got.dqkv, part.begin, part.Size()),
-                      Columns(problem.dqkv, part.begin, part.Size()), Tolerance(kFp32, kFp64) * 3,
-                      what + "gradient", mean < 2 ? 1 : 0);
+                      Columns(problem.dqkv, part.begin, part.Size()),
+                      Tolerance(kAttentionFp32, kAttentionFp64) * 3, what + "gradient",
+                      mean < 2 ? 1 : 0);
         }
       }
     }
@@ -220,7 +224,7 @@ TEST_P(AttentionDocumentsTest, EqualThePlainLoops) {
 
 // Other documents change no bit, forward or backward, whatever they hold.
 TEST_P(AttentionDocumentsTest, DoNotKnowOfEachOther) {
-  const Case c = {1, 400, 2, 1, 5};
+  const AttentionCase c = {1, 400, 2, 1, 5};
   const std::int64_t first = 150, end = 290;  // the document that is looked at
   std::vector<std::int32_t> begins(400);
   for (std::size_t t = 0; t < 400; ++t) begins[t] = t < 150 ? 0 : t < 290 ? 150 : 290;
@@ -251,7 +255,7 @@ INSTANTIATE_TEST_SUITE_P(Kernel, AttentionDocumentsTest, testing::ValuesIn(AllSe
 
 // A tensor-parallel rank holds some heads: it must draw their masks.
 TEST_P(AttentionTest, HeadsHaveGlobalNumbers) {
-  const Case all = {2, 20, 4, 2, 6}, half = {2, 20, 2, 1, 6};
+  const AttentionCase all = {2, 20, 4, 2, 6}, half = {2, 20, 2, 1, 6};
   const Problem problem(all, 0.5, true);
   const Array part = Join({Columns(problem.qkv, 12, 12), Columns(problem.qkv, 24 + 6, 6),
                            Columns(problem.qkv, 36 + 6, 6)});
@@ -260,11 +264,12 @@ TEST_P(AttentionTest, HeadsHaveGlobalNumbers) {
   const Operand out(GetParam(), Poison(40, 12)), lse(GetParam(), Poison(40, 2));
   kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
                             scratch.View());
-  ExpectClose(out.Values(), Columns(problem.out, 12, 12), Tolerance(kFp32, kFp64), "heads 2, 3");
+  ExpectClose(out.Values(), Columns(problem.out, 12, 12), Tolerance(kAttentionFp32, kAttentionFp64),
+              "heads 2, 3");
 }
 
 TEST_P(AttentionTest, LargeScoresStayFinite) {
-  const Case c = {1, 70, 1, 1, 4};
+  const AttentionCase c = {1, 70, 1, 1, 4};
   const kernels::AttentionShape shape = ShapeOf(c);
   Array x = Random(70, 12, 1, 200);
   const AttentionShape plain = {1, 1, 4, 70, true, 0, 0, 0, {1}};
@@ -279,7 +284,7 @@ TEST_P(AttentionTest, LargeScoresStayFinite) {
 }
 
 TEST_P(AttentionTest, Rope) {
-  for (const Case& c : kCases) {
+  for (const AttentionCase& c : kAttentionCases) {
     if (c.head_dim % 2 != 0) continue;
     const kernels::AttentionShape shape = ShapeOf(c);
     const Array x = Random(c.sequences * c.length, shape.Width(), 1);

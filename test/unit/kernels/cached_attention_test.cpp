@@ -10,21 +10,22 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 4e-6, kFp64 = 1e-13;  // relative to the largest element
+constexpr double kCachedAttentionFp32 = 4e-6,
+                 kCachedAttentionFp64 = 1e-13;  // relative to the largest element
 constexpr std::int64_t kSlots = 4;
 constexpr std::int32_t kSlotOf[] = {2, 0, 3};  // of each sequence
 
-struct Case {
+struct CachedAttentionCase {
   std::int64_t sequences, length, heads, kv_heads, head_dim;
 };
 // Lengths around tiles of 128 keys; grouped and single key heads, more of them than rows of a call;
 // odd head sizes, and those that whole vectors divide.
-constexpr Case kCases[] = {{1, 1, 1, 1, 1},    {3, 5, 2, 1, 3},   {2, 17, 3, 3, 4},
-                           {2, 33, 18, 1, 17}, {1, 64, 2, 1, 32}, {3, 130, 4, 2, 5},
-                           {2, 260, 2, 1, 16}};
+constexpr CachedAttentionCase kCachedCases[] = {
+    {1, 1, 1, 1, 1},   {3, 5, 2, 1, 3},   {2, 17, 3, 3, 4},  {2, 33, 18, 1, 17},
+    {1, 64, 2, 1, 32}, {3, 130, 4, 2, 5}, {2, 260, 2, 1, 16}};
 
 // One query after the other: out of the whole problem, [sequences length, heads head_dim].
-Array Plain(const Case& c, const Array& qkv) {
+Array Plain(const CachedAttentionCase& c, const Array& qkv) {
   const std::int64_t d = c.head_dim, group = c.heads / c.kv_heads;
   Array out(c.sequences * c.length, c.heads * d);
   for (std::int64_t row = 0; row < out.rows; ++row) {
@@ -58,7 +59,8 @@ tensor::Matrix KeyValuesOf(const kernels::AttentionShape& shape, const tensor::M
 class CachedAttentionTest : public KernelTest {
  protected:
   // Rows [first, first + count) of every sequence.
-  static Array Some(const Case& c, const Array& all, std::int64_t first, std::int64_t count) {
+  static Array Some(const CachedAttentionCase& c, const Array& all, std::int64_t first,
+                    std::int64_t count) {
     Array some(c.sequences * count, all.columns);
     for (std::int64_t i = 0; i < some.rows; ++i) {
       for (std::int64_t j = 0; j < all.columns; ++j) {
@@ -67,7 +69,7 @@ class CachedAttentionTest : public KernelTest {
     }
     return some;
   }
-  static kernels::AttentionShape ShapeOf(const Case& c, std::int64_t length) {
+  static kernels::AttentionShape ShapeOf(const CachedAttentionCase& c, std::int64_t length) {
     return {.sequences = c.sequences,
             .length = length,
             .heads = c.heads,
@@ -76,7 +78,8 @@ class CachedAttentionTest : public KernelTest {
   }
   // Keeps the first `begun` rows in one pass and the others in passes of `step`; attends in the
   // latter. Rows of the former stay poison.
-  Array Cached(const Case& c, const Array& all, std::int64_t begun, std::int64_t step) const {
+  Array Cached(const CachedAttentionCase& c, const Array& all, std::int64_t begun,
+               std::int64_t step) const {
     const kernels::AttentionShape shape = ShapeOf(c, c.length);
     const std::int64_t elements = kernels::KeyValueElements(Stream(), shape, c.length);
     const Operand memory(Dense(GetParam()), Random(1, kSlots * elements, 9, 100));  // older texts'
@@ -107,18 +110,19 @@ class CachedAttentionTest : public KernelTest {
 };
 
 TEST_P(CachedAttentionTest, IsThatOfAPlainLoop) {
-  for (const Case& c : kCases) {
+  for (const CachedAttentionCase& c : kCachedCases) {
     const Array all = Random(c.sequences * c.length, (c.heads + 2 * c.kv_heads) * c.head_dim, 1, 2);
     const Array want = Plain(c, all);
     for (const std::int64_t step : {1, 3}) {
-      ExpectClose(Cached(c, all, 0, step), want, Tolerance(kFp32, kFp64),
+      ExpectClose(Cached(c, all, 0, step), want,
+                  Tolerance(kCachedAttentionFp32, kCachedAttentionFp64),
                   std::to_string(c.length) + " positions");
     }
   }
 }
 
 TEST_P(CachedAttentionTest, HasTheBitsOfWholeSequences) {
-  for (const Case& c : kCases) {
+  for (const CachedAttentionCase& c : kCachedCases) {
     const Array all = Random(c.sequences * c.length, (c.heads + 2 * c.kv_heads) * c.head_dim, 1, 2);
     const kernels::AttentionShape shape = ShapeOf(c, c.length);
     const Operand qkv(GetParam(), all), out(GetParam(), Poison(all.rows, c.heads * c.head_dim));
@@ -140,7 +144,7 @@ TEST_P(CachedAttentionTest, HasTheBitsOfWholeSequences) {
 
 // A text goes on in another slot, over an older one, with the bits that it would have in its own.
 TEST_P(CachedAttentionTest, ACopiedSlotGoesOnAsItsOrigin) {
-  for (const Case& c : kCases) {
+  for (const CachedAttentionCase& c : kCachedCases) {
     const std::int64_t kept = c.length - 1;
     const kernels::AttentionShape whole = ShapeOf(c, c.length), one = ShapeOf(c, 1);
     const Array all = Random(c.sequences * c.length, whole.Width(), 1, 2);

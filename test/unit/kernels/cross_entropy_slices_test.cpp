@@ -9,7 +9,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 3e-6, kFp64 = 2e-14;
+constexpr double kCrossEntropySlicesFp32 = 3e-6, kCrossEntropySlicesFp64 = 2e-14;
 constexpr std::int64_t kVocabulary = 101;
 constexpr std::int64_t kValues = 4;  // statistics a row
 
@@ -92,7 +92,8 @@ class CrossEntropySlicesTest : public KernelTest {
 TEST_P(CrossEntropySlicesTest, EveryCut) {
   for (const std::int64_t rows : {0, 1, 7, 33}) {
     for (const double smoothing : {0.0, 0.1}) {
-      Check(Random(rows, kVocabulary, 1, 5), smoothing, Tolerance(kFp32, kFp64));
+      Check(Random(rows, kVocabulary, 1, 5), smoothing,
+            Tolerance(kCrossEntropySlicesFp32, kCrossEntropySlicesFp64));
     }
   }
 }
@@ -137,7 +138,8 @@ TEST_P(CrossEntropySlicesTest, StatisticsOfASlice) {
       EXPECT_EQ(SliceOf(got.statistics, {0, parts * rows}, column).values,
                 SliceOf(want, {0, parts * rows}, column).values);
     }
-    ExpectClose(got.statistics, want, Tolerance(kFp32, kFp64), std::to_string(parts) + " parts");
+    ExpectClose(got.statistics, want, Tolerance(kCrossEntropySlicesFp32, kCrossEntropySlicesFp64),
+                std::to_string(parts) + " parts");
   }
 }
 

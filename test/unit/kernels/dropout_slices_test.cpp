@@ -8,7 +8,7 @@ namespace {
 
 using kernels::ActivationKind;
 
-constexpr double kFp32 = 2e-6, kFp64 = 1e-14;
+constexpr double kDropoutSlicesFp32 = 2e-6, kDropoutSlicesFp64 = 1e-14;
 constexpr std::int64_t kLength = 12;
 constexpr ActivationKind kKinds[] = {ActivationKind::kRelu, ActivationKind::kGelu,
                                      ActivationKind::kSwiglu};
@@ -52,7 +52,8 @@ TEST_P(DropoutSlicesTest, Alone) {
                        EXPECT_EQ(cut.Values().values, SliceOf(all, row, column).values)
                            << "rows from " << row.begin << ", features from " << column.begin;
                        ExpectClose(cut.Values(), SliceOf(want, row, column),
-                                   Tolerance(kFp32, kFp64), "against the reference");
+                                   Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64),
+                                   "against the reference");
                      });
       }
     }
@@ -77,7 +78,8 @@ TEST_P(DropoutSlicesTest, FarFeatures) {
     }
     const Operand out(GetParam(), x);
     kernels::DropoutForward(Stream(), out.View(), dropout, out.View());
-    ExpectClose(out.Values(), want, Tolerance(kFp32, kFp64), "from " + std::to_string(first));
+    ExpectClose(out.Values(), want, Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64),
+                "from " + std::to_string(first));
   }
 }
 
@@ -94,8 +96,8 @@ TEST_P(DropoutSlicesTest, Residual) {
                      const Operand out(GetParam(), Poison(row.Size(), column.Size()));
                      kernels::ResidualForward(Stream(), residual.View(), in.View(), b.View(),
                                               dropout, out.View());
-                     ExpectClose(out.Values(), SliceOf(want, row, column), Tolerance(kFp32, kFp64),
-                                 "residual", 1);
+                     ExpectClose(out.Values(), SliceOf(want, row, column),
+                                 Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64), "residual", 1);
                    });
     }
   }
@@ -127,21 +129,21 @@ TEST_P(DropoutSlicesTest, Activations) {
                                     (kind == ActivationKind::kRelu ? out : pre).View(), all,
                                     dout.View(), dpre.View());
         const Array want = out.Values(), slope = dpre.Values();
-        ForEachBlock(rows, ffn, probability,
-                     [&](const Part& row, const Part& column, const kernels::Dropout& dropout) {
-                       const Operand in(GetParam(), HiddenSlice(kind, x, row, column));
-                       const Operand d(GetParam(), SliceOf(gradient, row, column));
-                       const Operand y(GetParam(), Poison(row.Size(), column.Size()));
-                       kernels::ActivationForward(Stream(), kind, in.View(), None(), dropout,
-                                                  y.View());
-                       ExpectClose(y.Values(), SliceOf(want, row, column), Tolerance(kFp32, kFp64),
-                                   "forward", 1);
-                       const Operand& saved = kind == ActivationKind::kRelu ? y : in;
-                       kernels::ActivationBackward(Stream(), kind, saved.View(), dropout, d.View(),
-                                                   saved.View());
-                       ExpectClose(saved.Values(), HiddenSlice(kind, slope, row, column),
-                                   Tolerance(kFp32, kFp64), "backward", 1);
-                     });
+        ForEachBlock(
+            rows, ffn, probability,
+            [&](const Part& row, const Part& column, const kernels::Dropout& dropout) {
+              const Operand in(GetParam(), HiddenSlice(kind, x, row, column));
+              const Operand d(GetParam(), SliceOf(gradient, row, column));
+              const Operand y(GetParam(), Poison(row.Size(), column.Size()));
+              kernels::ActivationForward(Stream(), kind, in.View(), None(), dropout, y.View());
+              ExpectClose(y.Values(), SliceOf(want, row, column),
+                          Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64), "forward", 1);
+              const Operand& saved = kind == ActivationKind::kRelu ? y : in;
+              kernels::ActivationBackward(Stream(), kind, saved.View(), dropout, d.View(),
+                                          saved.View());
+              ExpectClose(saved.Values(), HiddenSlice(kind, slope, row, column),
+                          Tolerance(kDropoutSlicesFp32, kDropoutSlicesFp64), "backward", 1);
+            });
       }
     }
   }

@@ -11,17 +11,18 @@ namespace {
 using kernels::ActivationKind;
 
 // Relative to the largest element or, for activations, to 1: in the tail of GELU 1 + tanh cancels.
-constexpr double kFp32 = 2e-6, kFp64 = 1e-14;
-constexpr std::int64_t kLength = 17;  // positions a sequence; row counts are not its multiples
+constexpr double kElementwiseFp32 = 2e-6, kElementwiseFp64 = 1e-14;
+constexpr std::int64_t kElementwiseLength =
+    17;  // positions a sequence; row counts are not its multiples
 constexpr double kProbabilities[] = {0, 0.1, 0.5};
-constexpr ActivationKind kKinds[] = {ActivationKind::kRelu, ActivationKind::kGelu,
-                                     ActivationKind::kSwiglu};
+constexpr ActivationKind kElementwiseKinds[] = {ActivationKind::kRelu, ActivationKind::kGelu,
+                                                ActivationKind::kSwiglu};
 
-struct Sizes {
+struct ElementwiseSizes {
   std::int64_t rows, columns;
 };
-std::vector<Sizes> AllSizes() {
-  std::vector<Sizes> sizes;
+std::vector<ElementwiseSizes> ElementwiseAllSizes() {
+  std::vector<ElementwiseSizes> sizes;
   for (const std::int64_t rows : {1, 3, 17, 33, 128}) {
     for (const std::int64_t columns : {1, 3, 17, 33, 128, 515}) sizes.push_back({rows, columns});
   }
@@ -65,15 +66,16 @@ Array ActivationGradient(ActivationKind kind, const Array& pre, const Array& dou
 class ElementwiseTest : public KernelTest {};
 
 TEST_P(ElementwiseTest, AddBiasAddAndCopy) {
-  for (const Sizes& size : AllSizes()) {
+  for (const ElementwiseSizes& size : ElementwiseAllSizes()) {
     const Array x = Random(size.rows, size.columns, 1), y = Random(size.rows, size.columns, 2);
     const Array bias = Random(1, size.columns, 3);
     const Operand first(GetParam(), x), second(GetParam(), y), row(GetParam(), bias);
     kernels::AddBias(Stream(), first.View(), row.View());
     const Array biased = first.Values();
-    ExpectClose(biased, AddRow(x, bias), Tolerance(kFp32, kFp64), "x + bias");
+    ExpectClose(biased, AddRow(x, bias), Tolerance(kElementwiseFp32, kElementwiseFp64), "x + bias");
     kernels::Add(Stream(), first.View(), second.View());
-    ExpectClose(second.Values(), Add(y, biased), Tolerance(kFp32, kFp64), "y + x");
+    ExpectClose(second.Values(), Add(y, biased), Tolerance(kElementwiseFp32, kElementwiseFp64),
+                "y + x");
     EXPECT_EQ(first.Values().values, biased.values) << "Add only reads x";
     const Operand copy(GetParam(), Poison(size.rows, size.columns));
     kernels::Copy(Stream(), first.View(), copy.View());
@@ -82,10 +84,10 @@ TEST_P(ElementwiseTest, AddBiasAddAndCopy) {
 }
 
 TEST_P(ElementwiseTest, Residual) {
-  for (const Sizes& size : AllSizes()) {
+  for (const ElementwiseSizes& size : ElementwiseAllSizes()) {
     for (const double probability : kProbabilities) {
       for (const bool biased : {false, true}) {
-        const kernels::Dropout dropout = MakeDropout(probability, kLength);
+        const kernels::Dropout dropout = MakeDropout(probability, kElementwiseLength);
         const Array x = Random(size.rows, size.columns, 1);
         const Array branch = Random(size.rows, size.columns, 2);
         const Array bias = biased ? Random(1, size.columns, 3) : Array();
@@ -95,7 +97,7 @@ TEST_P(ElementwiseTest, Residual) {
         const tensor::Matrix bias_view = biased ? row.View() : None();
         kernels::ResidualForward(Stream(), residual.View(), in.View(), bias_view, dropout,
                                  out.View());
-        ExpectClose(out.Values(), want, Tolerance(kFp32, kFp64), "residual");
+        ExpectClose(out.Values(), want, Tolerance(kElementwiseFp32, kElementwiseFp64), "residual");
         EXPECT_EQ(residual.Values().values, x.values);
         const Operand same(GetParam(), branch);  // branch may be changed
         kernels::ResidualForward(Stream(), residual.View(), same.View(), bias_view, dropout,
@@ -111,12 +113,12 @@ TEST_P(ElementwiseTest, Residual) {
 }
 
 TEST_P(ElementwiseTest, ActivationForward) {
-  for (const Sizes& size : AllSizes()) {
-    for (const ActivationKind kind : kKinds) {
+  for (const ElementwiseSizes& size : ElementwiseAllSizes()) {
+    for (const ActivationKind kind : kElementwiseKinds) {
       const std::int64_t wide = size.columns * (kind == ActivationKind::kSwiglu ? 2 : 1);
       for (const double probability : kProbabilities) {
         for (const bool biased : {false, true}) {
-          const kernels::Dropout dropout = MakeDropout(probability, kLength);
+          const kernels::Dropout dropout = MakeDropout(probability, kElementwiseLength);
           const Array x = Random(size.rows, wide, 1, 4);
           const Array bias = biased ? Random(1, wide, 3) : Array();
           const Operand pre(GetParam(), x), row(GetParam(), bias);
@@ -126,10 +128,11 @@ TEST_P(ElementwiseTest, ActivationForward) {
           const Array sum = AddRow(x, bias);
           const std::string what = "kind " + std::to_string(static_cast<int>(kind)) + " columns " +
                                    std::to_string(size.columns);
-          ExpectClose(out.Values(), Masked(dropout, Activated(kind, sum)), Tolerance(kFp32, kFp64),
-                      what, 1);
+          ExpectClose(out.Values(), Masked(dropout, Activated(kind, sum)),
+                      Tolerance(kElementwiseFp32, kElementwiseFp64), what, 1);
           if (kind != ActivationKind::kRelu) {
-            ExpectClose(pre.Values(), sum, Tolerance(kFp32, kFp64), what + ": pre += bias");
+            ExpectClose(pre.Values(), sum, Tolerance(kElementwiseFp32, kElementwiseFp64),
+                        what + ": pre += bias");
           }
         }
       }
@@ -138,21 +141,21 @@ TEST_P(ElementwiseTest, ActivationForward) {
 }
 
 TEST_P(ElementwiseTest, ReluInPlace) {
-  const kernels::Dropout dropout = MakeDropout(0.25, kLength);
+  const kernels::Dropout dropout = MakeDropout(0.25, kElementwiseLength);
   const Array x = Random(40, 33, 1), bias = Random(1, 33, 2);
   const Operand pre(GetParam(), x), row(GetParam(), bias);
   kernels::ActivationForward(Stream(), ActivationKind::kRelu, pre.View(), row.View(), dropout,
                              pre.View());
   ExpectClose(pre.Values(), Masked(dropout, Activated(ActivationKind::kRelu, AddRow(x, bias))),
-              Tolerance(kFp32, kFp64), "in place");
+              Tolerance(kElementwiseFp32, kElementwiseFp64), "in place");
 }
 
 TEST_P(ElementwiseTest, ActivationBackward) {
-  for (const Sizes& size : AllSizes()) {
-    for (const ActivationKind kind : kKinds) {
+  for (const ElementwiseSizes& size : ElementwiseAllSizes()) {
+    for (const ActivationKind kind : kElementwiseKinds) {
       const std::int64_t wide = size.columns * (kind == ActivationKind::kSwiglu ? 2 : 1);
       for (const double probability : kProbabilities) {
-        const kernels::Dropout dropout = MakeDropout(probability, kLength);
+        const kernels::Dropout dropout = MakeDropout(probability, kElementwiseLength);
         const Array x = Random(size.rows, wide, 1, 4);
         const Array dout = Random(size.rows, size.columns, 2);
         const Operand pre(GetParam(), x), gradient(GetParam(), dout);
@@ -165,7 +168,7 @@ TEST_P(ElementwiseTest, ActivationBackward) {
         const std::string what = "kind " + std::to_string(static_cast<int>(kind)) + " columns " +
                                  std::to_string(size.columns);
         ExpectClose(dpre.Values(), ActivationGradient(kind, x, Masked(dropout, dout)),
-                    Tolerance(kFp32, kFp64), what, 1);
+                    Tolerance(kElementwiseFp32, kElementwiseFp64), what, 1);
         if (kind != ActivationKind::kSwiglu) {
           kernels::ActivationBackward(Stream(), kind, saved.View(), dropout, gradient.View(),
                                       gradient.View());
@@ -184,7 +187,7 @@ TEST_P(ElementwiseTest, ActivationBackward) {
 TEST_P(ElementwiseTest, ActivationsOfExtremeArguments) {
   const Array x(1, 12, {0, -0.0, 1e-30, 5, -5, 20, -20, 90, -90, 1000, -1000, 1e10});
   const std::vector<double> ones(12, 1.0);
-  for (const ActivationKind kind : kKinds) {
+  for (const ActivationKind kind : kElementwiseKinds) {
     Array full = x;
     if (kind == ActivationKind::kSwiglu) {  // gate, then up
       full.columns = 24;
@@ -208,13 +211,14 @@ TEST_P(ElementwiseTest, ActivationsOfExtremeArguments) {
 }
 
 TEST_P(ElementwiseTest, DropoutAlone) {
-  for (const Sizes& size : AllSizes()) {
+  for (const ElementwiseSizes& size : ElementwiseAllSizes()) {
     for (const double probability : {0.0, 0.00001, 0.1, 0.5, 0.999}) {
-      const kernels::Dropout dropout = MakeDropout(probability, kLength);
+      const kernels::Dropout dropout = MakeDropout(probability, kElementwiseLength);
       const Array x = Random(size.rows, size.columns, 1);
       const Operand in(GetParam(), x), out(GetParam(), Poison(size.rows, size.columns));
       kernels::DropoutForward(Stream(), in.View(), dropout, out.View());
-      ExpectClose(out.Values(), Masked(dropout, x), Tolerance(kFp32, kFp64), "dropout");
+      ExpectClose(out.Values(), Masked(dropout, x), Tolerance(kElementwiseFp32, kElementwiseFp64),
+                  "dropout");
       if (!dropout.Active()) {
         EXPECT_TRUE(out.SameBits(in));
       }

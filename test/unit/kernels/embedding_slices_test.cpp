@@ -8,8 +8,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 2e-6, kFp64 = 1e-14;
-constexpr std::int64_t kVocabulary = 101, kDim = 17, kLength = 12;
+constexpr double kEmbeddingSlicesFp32 = 2e-6, kEmbeddingSlicesFp64 = 1e-14;
+constexpr std::int64_t kVocabulary = 101, kDim = 17, kEmbeddingSlicesLength = 12;
 constexpr double kScale = 1.75;
 constexpr std::int64_t kRows[] = {0, 1, 7, 33};
 
@@ -76,7 +76,8 @@ TEST_P(EmbeddingSlicesTest, BackwardAddsToItsSliceAlone) {
     }
     const Operand dout(GetParam(), gradient), whole(GetParam(), start);
     kernels::EmbeddingBackward(Stream(), tokens.data(), 0, kScale, dout.View(), whole.View());
-    ExpectClose(whole.Values(), want, Tolerance(kFp32, kFp64), "dweight");
+    ExpectClose(whole.Values(), want, Tolerance(kEmbeddingSlicesFp32, kEmbeddingSlicesFp64),
+                "dweight");
     for (int parts = 1; parts <= 8; ++parts) {
       Array joined = Poison(kVocabulary, kDim);
       for (int part = 0; part < parts; ++part) {
@@ -97,21 +98,22 @@ TEST_P(EmbeddingSlicesTest, BackwardAddsToItsSliceAlone) {
 }
 
 TEST_P(EmbeddingSlicesTest, PositionsOfAShardOfTheRows) {
-  const Array table = Random(kLength + 3, kDim, 4);
+  const Array table = Random(kEmbeddingSlicesLength + 3, kDim, 4);
   for (const std::int64_t rows : kRows) {
     const Array x = Random(rows, kDim, 5);
     for (const double probability : {0.0, 0.3}) {
       for (const bool with_table : {false, true}) {
-        kernels::Dropout dropout = MakeDropout(probability, kLength);
+        kernels::Dropout dropout = MakeDropout(probability, kEmbeddingSlicesLength);
         Array sum = x;
         for (std::int64_t r = 0; with_table && r < rows; ++r) {
-          for (std::int64_t j = 0; j < kDim; ++j) sum(r, j) += table(r % kLength, j);
+          for (std::int64_t j = 0; j < kDim; ++j) sum(r, j) += table(r % kEmbeddingSlicesLength, j);
         }
-        const Array want = Dropout(SiteOf(dropout), kOrdinals, kLength, sum);
+        const Array want = Dropout(SiteOf(dropout), kOrdinals, kEmbeddingSlicesLength, sum);
         const Operand p(GetParam(), table), whole(GetParam(), x);
         const tensor::Matrix positions = with_table ? p.View() : None();
         kernels::PositionForward(Stream(), positions, nullptr, dropout, whole.View());
-        ExpectClose(whole.Values(), want, Tolerance(kFp32, kFp64), "all rows");
+        ExpectClose(whole.Values(), want, Tolerance(kEmbeddingSlicesFp32, kEmbeddingSlicesFp64),
+                    "all rows");
         for (int parts = 2; parts <= 5; ++parts) {
           for (int part = 0; part < parts; ++part) {
             const Part shard = PartOf(rows, part, parts);
@@ -128,23 +130,25 @@ TEST_P(EmbeddingSlicesTest, PositionsOfAShardOfTheRows) {
 }
 
 TEST_P(EmbeddingSlicesTest, PositionGradientOfAShardOfTheRows) {
-  const Array start = Random(kLength + 3, kDim, 6);
+  const Array start = Random(kEmbeddingSlicesLength + 3, kDim, 6);
   for (const std::int64_t rows : kRows) {
     const Array gradient = Random(rows, kDim, 7);
     for (int parts = 1; parts <= 5; ++parts) {
       for (int part = 0; part < parts; ++part) {
         const Part shard = PartOf(rows, part, parts);
-        kernels::Dropout dropout = MakeDropout(0, kLength);
+        kernels::Dropout dropout = MakeDropout(0, kEmbeddingSlicesLength);
         dropout.first_row = shard.begin;
         Array want = start;
         for (std::int64_t r = shard.begin; r < shard.end; ++r) {
-          for (std::int64_t j = 0; j < kDim; ++j) want(r % kLength, j) += gradient(r, j);
+          for (std::int64_t j = 0; j < kDim; ++j)
+            want(r % kEmbeddingSlicesLength, j) += gradient(r, j);
         }
         const Operand dout(GetParam(), SliceOf(gradient, shard, {0, kDim}));
         const Operand one(Threads(1), start), two(Threads(2), start);
         kernels::PositionBackward(Threads(1).Stream(), nullptr, dropout, dout.View(), one.View());
         kernels::PositionBackward(Threads(2).Stream(), nullptr, dropout, dout.View(), two.View());
-        ExpectClose(one.Values(), want, Tolerance(kFp32, kFp64), "dpositions");
+        ExpectClose(one.Values(), want, Tolerance(kEmbeddingSlicesFp32, kEmbeddingSlicesFp64),
+                    "dpositions");
         EXPECT_TRUE(one.SameBits(two));
         kernels::PositionBackward(Stream(), nullptr, dropout, dout.View(),
                                   None());  // no table: nothing

@@ -10,7 +10,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 2e-6, kFp64 = 1e-14;
+constexpr double kEmbeddingFp32 = 2e-6, kEmbeddingFp64 = 1e-14;
 
 struct Case {
   std::int64_t rows, dim, vocabulary, length;
@@ -61,7 +61,7 @@ TEST_P(EmbeddingTest, Forward) {
     kernels::EmbeddingForward(Stream(), tokens.data(), 0, w.View(), 1.75, out.View());
     kernels::PositionForward(Stream(), positions ? p.View() : None(), nullptr, dropout, out.View());
     ExpectClose(out.Values(), Dropout(SiteOf(dropout), kOrdinals, c.length, sum),
-                Tolerance(kFp32, kFp64), "embedding");
+                Tolerance(kEmbeddingFp32, kEmbeddingFp64), "embedding");
   });
 }
 
@@ -82,8 +82,8 @@ TEST_P(EmbeddingTest, Backward) {
     kernels::PositionBackward(Stream(), nullptr, dropout, gradient.View(),
                               positions ? p.View() : None());
     EXPECT_EQ(gradient.Values().values, dout.values) << "dout is only read";
-    ExpectClose(w.Values(), dweight, Tolerance(kFp32, kFp64), "dweight");
-    ExpectClose(p.Values(), dpositions, Tolerance(kFp32, kFp64), "dpositions");
+    ExpectClose(w.Values(), dweight, Tolerance(kEmbeddingFp32, kEmbeddingFp64), "dweight");
+    ExpectClose(p.Values(), dpositions, Tolerance(kEmbeddingFp32, kEmbeddingFp64), "dpositions");
   });
 }
 
@@ -105,9 +105,9 @@ TEST_P(EmbeddingTest, PositionsRestartInDocuments) {
   }
   const Operand got(GetParam(), x), dout(GetParam(), x), p(GetParam(), table);
   kernels::PositionForward(Stream(), p.View(), begins.data(), dropout, got.View());
-  ExpectClose(got.Values(), want, Tolerance(kFp32, kFp64), "positions");
+  ExpectClose(got.Values(), want, Tolerance(kEmbeddingFp32, kEmbeddingFp64), "positions");
   kernels::PositionBackward(Stream(), begins.data(), dropout, dout.View(), p.View());
-  ExpectClose(p.Values(), gradient, Tolerance(kFp32, kFp64), "gradient");
+  ExpectClose(p.Values(), gradient, Tolerance(kEmbeddingFp32, kEmbeddingFp64), "gradient");
 }
 
 TEST_P(EmbeddingTest, SinusoidalTable) {

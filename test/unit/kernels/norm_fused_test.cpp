@@ -11,15 +11,15 @@ namespace {
 using kernels::kReductionBlocks;
 using kernels::NormKind;
 
-constexpr double kEpsilon = 1e-5;
-constexpr double kFp32 = 3e-6, kFp64 = 1e-13;  // relative to the largest element
+constexpr double kNormFusedEpsilon = 1e-5;
+constexpr double kNormFusedFp32 = 3e-6, kNormFusedFp64 = 1e-13;  // relative to the largest element
 constexpr std::int64_t kLength = 12;
 constexpr NormKind kKinds[] = {NormKind::kLayerNorm, NormKind::kRmsNorm};
 
-struct Sizes {
+struct NormFusedSizes {
   std::int64_t rows, dim;
 };
-constexpr Sizes kSizes[] = {{1, 3}, {3, 17}, {33, 128}, {17, 1000}, {90, 24}, {5, 2049}};
+constexpr NormFusedSizes kSizes[] = {{1, 3}, {3, 17}, {33, 128}, {17, 1000}, {90, 24}, {5, 2049}};
 
 kernels::Dropout DropoutOf(double probability) {
   kernels::Dropout dropout = MakeDropout(probability, kLength);
@@ -31,12 +31,12 @@ kernels::Dropout DropoutOf(double probability) {
 class NormFusedTest : public KernelTest {
  protected:
   Operand Hold(const Array& values) const { return {GetParam(), values}; }
-  Operand Blank(const Sizes& size) const { return Hold(Poison(size.rows, size.dim)); }
+  Operand Blank(const NormFusedSizes& size) const { return Hold(Poison(size.rows, size.dim)); }
   Operand Statistics(std::int64_t rows) const { return {Dense(GetParam()), Poison(rows, 2)}; }
 };
 
 TEST_P(NormFusedTest, ResidualNormForward) {
-  for (const Sizes& size : kSizes) {
+  for (const NormFusedSizes& size : kSizes) {
     for (int which = 0; which < 16; ++which) {
       const NormKind kind = kKinds[which & 1];
       const bool biased = (which & 2) != 0, norm_biased = (which & 8) != 0;
@@ -51,18 +51,21 @@ TEST_P(NormFusedTest, ResidualNormForward) {
       const Operand want_sum = Blank(size), want_y = Blank(size), want = Statistics(size.rows);
       kernels::ResidualForward(Stream(), residual.View(), changed.View(), added, dropout,
                                want_sum.View());
-      kernels::NormForward(Stream(), kind, want_sum.View(), weight.View(), shift, kEpsilon,
+      kernels::NormForward(Stream(), kind, want_sum.View(), weight.View(), shift, kNormFusedEpsilon,
                            want_y.View(), want.View());
 
       const Operand sum = Blank(size), y = Blank(size), statistics = Statistics(size.rows);
       const auto call = [&](const Operand& from, const Operand& with, const Operand& to) {
         kernels::ResidualNormForward(Stream(), kind, from.View(), with.View(), added, dropout,
-                                     to.View(), weight.View(), shift, kEpsilon, y.View(),
+                                     to.View(), weight.View(), shift, kNormFusedEpsilon, y.View(),
                                      statistics.View());
         const std::string what = "case " + std::to_string(which);
-        ExpectClose(to.Values(), want_sum.Values(), Tolerance(kFp32, kFp64), what + ": sum");
-        ExpectClose(y.Values(), want_y.Values(), Tolerance(kFp32, kFp64), what + ": y");
-        ExpectClose(statistics.Values(), want.Values(), Tolerance(kFp32, kFp64), what);
+        ExpectClose(to.Values(), want_sum.Values(), Tolerance(kNormFusedFp32, kNormFusedFp64),
+                    what + ": sum");
+        ExpectClose(y.Values(), want_y.Values(), Tolerance(kNormFusedFp32, kNormFusedFp64),
+                    what + ": y");
+        ExpectClose(statistics.Values(), want.Values(), Tolerance(kNormFusedFp32, kNormFusedFp64),
+                    what);
       };
       call(residual, branch, sum);
       EXPECT_EQ(residual.Values().values, x.values) << "residual is only read";
@@ -109,7 +112,7 @@ class NormBackwardTest : public NormFusedTest {
               .scratch = scratch.View()};
     }
   };
-  Operands Make(NormKind kind, const Sizes& size) const {
+  Operands Make(NormKind kind, const NormFusedSizes& size) const {
     Operands o{Hold(Random(size.rows, size.dim, 1)),
                Hold(Random(size.rows, size.dim, 2)),
                Hold(Random(size.rows, size.dim, 3, 2)),
@@ -122,8 +125,8 @@ class NormBackwardTest : public NormFusedTest {
                Hold(Random(1, size.dim, 7)),
                {Dense(GetParam()), Poison(kReductionBlocks, 2 * size.dim)}};
     const Operand y = Blank(size);
-    kernels::NormForward(Stream(), kind, o.x.View(), o.weight.View(), None(), kEpsilon, y.View(),
-                         o.statistics.View());
+    kernels::NormForward(Stream(), kind, o.x.View(), o.weight.View(), None(), kNormFusedEpsilon,
+                         y.View(), o.statistics.View());
     return o;
   }
   // The same by the separate kernels.
@@ -146,7 +149,7 @@ class NormBackwardTest : public NormFusedTest {
 };
 
 TEST_P(NormBackwardTest, AnyOperands) {
-  for (const Sizes& size : kSizes) {
+  for (const NormFusedSizes& size : kSizes) {
     for (int bits = 0; bits < 64; ++bits) {
       const Options with = OptionsOf(bits);
       const NormKind kind = kKinds[bits % 3 % 2];
@@ -154,7 +157,7 @@ TEST_P(NormBackwardTest, AnyOperands) {
       const Operands want = Make(kind, size), got = Make(kind, size);
       Reference(kind, want, with);
       kernels::NormBackward(Stream(), got.Pass(kind, with));
-      const double tolerance = Tolerance(kFp32, kFp64) * 3;
+      const double tolerance = Tolerance(kNormFusedFp32, kNormFusedFp64) * 3;
       ExpectClose(got.dx.Values(), want.dx.Values(), tolerance, what + "dx");
       if (with.dbranch) {
         ExpectClose(got.dbranch.Values(), want.dbranch.Values(), tolerance, what + "dbranch");
@@ -171,7 +174,7 @@ TEST_P(NormBackwardTest, AnyOperands) {
 }
 
 TEST_P(NormBackwardTest, DxMayBeAnOperand) {
-  for (const Sizes& size : kSizes) {
+  for (const NormFusedSizes& size : kSizes) {
     const Options with{true, true, true, true, true, true};
     const Operands want = Make(NormKind::kLayerNorm, size);
     kernels::NormBackward(Stream(), want.Pass(NormKind::kLayerNorm, with));
@@ -194,7 +197,8 @@ TEST_P(NormBackwardTest, NoRows) {
   kernels::NormBackward(Stream(), o.Pass(NormKind::kLayerNorm, with));
   kernels::ResidualNormForward(Stream(), NormKind::kLayerNorm, o.residual.View(), o.more.View(),
                                o.dbias.View(), DropoutOf(0.3), o.dx.View(), o.weight.View(),
-                               o.weight.View(), kEpsilon, o.dbranch.View(), o.statistics.View());
+                               o.weight.View(), kNormFusedEpsilon, o.dbranch.View(),
+                               o.statistics.View());
   EXPECT_TRUE(o.dweight.SameBits(fresh.dweight) && o.dbias.SameBits(fresh.dbias));
   EXPECT_TRUE(o.dx.SameBits(fresh.dx) && o.dbranch.SameBits(fresh.dbranch));
 }

@@ -12,7 +12,7 @@ using kernels::kReductionBlocks;
 using kernels::NormKind;
 
 constexpr double kEpsilon = 1e-5;
-constexpr double kFp32 = 3e-6, kFp64 = 1e-13;  // relative to the largest element
+constexpr double kNormFp32 = 3e-6, kNormFp64 = 1e-13;  // relative to the largest element
 
 model::Norm ReferenceKind(NormKind kind) {
   return kind == NormKind::kLayerNorm ? model::Norm::kLayerNorm : model::Norm::kRmsNorm;
@@ -63,7 +63,7 @@ TEST_P(NormTest, Forward) {
     kernels::NormForward(Stream(), kind, in.View(), scale.View(), biased ? shift.View() : None(),
                          kEpsilon, y.View(), statistics.View());
     ExpectClose(y.Values(), NormForward(ReferenceKind(kind), kEpsilon, x, scale.Values(), bias),
-                Tolerance(kFp32, kFp64), Describe(kind, size));
+                Tolerance(kNormFp32, kNormFp64), Describe(kind, size));
   });
 }
 
@@ -116,7 +116,7 @@ TEST_P(NormTest, BackwardInput) {
     call(gradient, overwritten, false);
     call(gradient, sum, true);
     call(in_place, in_place, false);
-    const double tolerance = Tolerance(kFp32, kFp64) * 3;
+    const double tolerance = Tolerance(kNormFp32, kNormFp64) * 3;
     ExpectClose(overwritten.Values(), want, tolerance, Describe(kind, size) + "dx");
     ExpectClose(sum.Values(), Add(start, want), tolerance, Describe(kind, size) + "dx +=");
     EXPECT_TRUE(in_place.SameBits(overwritten)) << Describe(kind, size) << "in place";
@@ -138,7 +138,7 @@ TEST_P(NormTest, BackwardWeight) {
     const Operand scratch(Dense(GetParam()), Poison(kReductionBlocks, 2 * size.dim));
     kernels::NormBackwardWeight(Stream(), gradient.View(), in.View(), statistics.View(),
                                 dweight.View(), biased ? dbias.View() : None(), scratch.View());
-    const double tolerance = Tolerance(kFp32, kFp64) * 2;
+    const double tolerance = Tolerance(kNormFp32, kNormFp64) * 2;
     ExpectClose(dweight.Values(), Add(start, want.weight), tolerance,
                 Describe(kind, size) + "dweight");
     ExpectClose(dbias.Values(), biased ? Add(bias_start, want.bias) : bias_start, tolerance,
@@ -153,7 +153,7 @@ TEST_P(NormTest, ColumnSum) {
     const Operand in(GetParam(), x), sums(GetParam(), start);
     const Operand scratch(Dense(GetParam()), Poison(kReductionBlocks, size.dim));
     kernels::ColumnSum(Stream(), in.View(), sums.View(), scratch.View());
-    ExpectClose(sums.Values(), Add(start, SumRows(x)), Tolerance(kFp32, kFp64),
+    ExpectClose(sums.Values(), Add(start, SumRows(x)), Tolerance(kNormFp32, kNormFp64),
                 Describe(NormKind::kLayerNorm, size) + "column sums");
     scratch.Values();
   }

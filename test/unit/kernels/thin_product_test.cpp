@@ -88,12 +88,12 @@ void ExpectNothingBeside(const kernels::ThinKernels& kernels, Form form) {
   EXPECT_TRUE(y.SameBits(before)) << kernels.name;
 }
 
-constexpr std::int64_t kRows[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32};
+constexpr std::int64_t kThinProductRows[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32};
 
 TEST(ThinProduct, IsThatOfAPlainLoop) {
   for (const kernels::ThinKernels& kernels : kernels::UsableThinKernels()) {
     for (const Form form : {Form::kTransposed, Form::kPlain}) {
-      for (const std::int64_t rows : kRows) {
+      for (const std::int64_t rows : kThinProductRows) {
         for (const std::int64_t inner : {1, 16, 33, 128, 300}) {
           for (const std::int64_t columns : {1, 15, 32, 65, 200}) {
             ExpectProduct<float>(kernels, form, rows, inner, columns);

@@ -11,7 +11,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp32 = 5e-6, kFp64 = 1e-13;
+constexpr double kVocabularyLossFp32 = 5e-6, kVocabularyLossFp64 = 1e-13;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -151,7 +151,8 @@ TEST_P(VocabularyLossTest, OddSizes) {
     for (const std::int64_t vocabulary : {1, 3, 33, 101, 513, 1100}) {
       for (const std::int64_t dim : {1, 5, 24}) {
         for (const double smoothing : {0.0, 0.1}) {
-          Check(MakeProblem(rows, vocabulary, dim, smoothing, 3), {1}, Tolerance(kFp32, kFp64));
+          Check(MakeProblem(rows, vocabulary, dim, smoothing, 3), {1},
+                Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
         }
       }
     }
@@ -160,8 +161,10 @@ TEST_P(VocabularyLossTest, OddSizes) {
 
 TEST_P(VocabularyLossTest, EveryCut) {
   for (const double smoothing : {0.0, 0.1}) {
-    Check(MakeProblem(33, 101, 8, smoothing, 4), {1, 2, 3, 4, 5, 6, 7, 8}, Tolerance(kFp32, kFp64));
-    Check(MakeProblem(9, 1500, 8, smoothing, 4), {1, 2, 3, 5}, Tolerance(kFp32, kFp64));
+    Check(MakeProblem(33, 101, 8, smoothing, 4), {1, 2, 3, 4, 5, 6, 7, 8},
+          Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
+    Check(MakeProblem(9, 1500, 8, smoothing, 4), {1, 2, 3, 5},
+          Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
   }
 }
 
@@ -172,7 +175,8 @@ TEST_P(VocabularyLossTest, MoreThreadsThanBlocks) {
     const Result want = Reference(p);
     for (const int threads : {3, 7}) {
       many.threads = threads;
-      ExpectSame(p, InSlices(many, p, 1, true), want, Tolerance(kFp32, kFp64),
+      ExpectSame(p, InSlices(many, p, 1, true), want,
+                 Tolerance(kVocabularyLossFp32, kVocabularyLossFp64),
                  std::to_string(vocabulary) + " tokens, " + std::to_string(threads) + " threads");
     }
   }
@@ -180,7 +184,8 @@ TEST_P(VocabularyLossTest, MoreThreadsThanBlocks) {
 
 // Wide rows have wide blocks.
 TEST_P(VocabularyLossTest, AWideModel) {
-  Check(MakeProblem(6, 1900, 200, 0, 0.3), {1, 2}, Tolerance(kFp32, kFp64));
+  Check(MakeProblem(6, 1900, 200, 0, 0.3), {1, 2},
+        Tolerance(kVocabularyLossFp32, kVocabularyLossFp64));
 }
 
 TEST_P(VocabularyLossTest, CanonicalAndRoundedProducts) {
@@ -188,14 +193,14 @@ TEST_P(VocabularyLossTest, CanonicalAndRoundedProducts) {
   const Result want = Reference(p);
   device::Stream stream = Stream();
   stream.canonical = true;
-  ExpectSame(p, InSlices(GetParam(), stream, p, 2, true), want, Tolerance(kFp32, kFp64),
-             "canonical");
+  ExpectSame(p, InSlices(GetParam(), stream, p, 2, true), want,
+             Tolerance(kVocabularyLossFp32, kVocabularyLossFp64), "canonical");
   if (device::Bf16Instructions().empty()) return;
   stream = Stream();
   stream.bf16 = true;
   constexpr double kBf16 = 0x1p-8;  // relative, of an operand; fp32 sums of many
-  ExpectSame(p, InSlices(GetParam(), stream, p, 2, true), want, Tolerance(4 * kBf16, kFp64),
-             "bf16");
+  ExpectSame(p, InSlices(GetParam(), stream, p, 2, true), want,
+             Tolerance(4 * kBf16, kVocabularyLossFp64), "bf16");
 }
 
 // The largest logit so far rises from block to block, for some rows, by so much that what was
@@ -253,7 +258,8 @@ TEST_P(VocabularyLossTest, StatisticsAreThoseOfWholeLogits) {
       };
       for (std::int64_t column = 0; column < kSumOfLogits; ++column) {
         ExpectClose(columns(got, rows, column), columns(want, {0, p.x.rows}, column),
-                    Tolerance(kFp32, kFp64), "statistic " + std::to_string(column));
+                    Tolerance(kVocabularyLossFp32, kVocabularyLossFp64),
+                    "statistic " + std::to_string(column));
       }
       ExpectSumsOfLogits(columns(got, rows, kSumOfLogits),
                          columns(want, {0, p.x.rows}, kSumOfLogits), logits,
@@ -307,7 +313,8 @@ TEST_P(VocabularyLossTest, AMaskedRowOfNoNumbers) {
   const Result want = Reference(p);
   for (const double bad : {kNan, kInfinity}) {
     for (std::int64_t d = 0; d < 3; ++d) p.x(3, d) = bad;
-    ExpectSame(p, InSlices(GetParam(), p, 2, true), want, Tolerance(kFp32, kFp64), "masked");
+    ExpectSame(p, InSlices(GetParam(), p, 2, true), want,
+               Tolerance(kVocabularyLossFp32, kVocabularyLossFp64), "masked");
   }
 }
 

@@ -13,9 +13,9 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kFp64 = 1e-11;         // model_test.cpp
-constexpr double kFp32Loss = 1e-5;      // relative, of the loss
-constexpr double kFp32Gradient = 2e-4;  // in rule 4's norm
+constexpr double kDocumentsFp64 = 1e-11;         // model_test.cpp
+constexpr double kDocumentsFp32Loss = 1e-5;      // relative, of the loss
+constexpr double kDocumentsFp32Gradient = 2e-4;  // in rule 4's norm
 
 // With documents in the trial's batch.
 Trial WithDocuments(const Configuration& configuration, Dtype dtype, int threads) {
@@ -43,13 +43,13 @@ class DocumentsAgainstReference : public testing::TestWithParam<Configuration> {
 TEST_P(DocumentsAgainstReference, EqualInFp64) {
   for (const int threads : {1, 2}) {
     Trial trial = WithDocuments(GetParam(), Dtype::kFloat64, threads);
-    Compare(trial, kFp64, kFp64);
+    Compare(trial, kDocumentsFp64, kDocumentsFp64);
   }
 }
 
 TEST_P(DocumentsAgainstReference, EqualInFp32) {
   Trial trial = WithDocuments(GetParam(), Dtype::kFloat32, 2);
-  Compare(trial, kFp32Loss, kFp32Gradient);
+  Compare(trial, kDocumentsFp32Loss, kDocumentsFp32Gradient);
 }
 
 INSTANTIATE_TEST_SUITE_P(Table, DocumentsAgainstReference, testing::ValuesIn(AllConfigurations()),
@@ -121,19 +121,20 @@ TEST_P(DocumentsAlone, AreWhatTheyAreInAWindow) {
       apart->Loss(alone, own.data());
       for (std::size_t i = 0; i < own.size(); ++i) {
         const double in_window = losses[static_cast<std::size_t>(begin) + i];
-        EXPECT_NEAR(in_window, own[i], kFp64 * std::abs(own[i])) << "row " << begin << " + " << i;
+        EXPECT_NEAR(in_window, own[i], kDocumentsFp64 * std::abs(own[i]))
+            << "row " << begin << " + " << i;
       }
       sum += apart->ForwardBackward(alone, {});
       begin += length;
     }
   }
-  EXPECT_NEAR(loss, sum, kFp64 * sum);
+  EXPECT_NEAR(loss, sum, kDocumentsFp64 * sum);
   Parameters wanted;
   for (const tensor::Parameter& parameter : apart->Parameters().Parameters()) {
     wanted[parameter.name] = GradientOf(*apart, parameter);
   }
   const auto [difference, name] = WorstGradient(*together, wanted);
-  EXPECT_LT(difference, kFp64) << name;
+  EXPECT_LT(difference, kDocumentsFp64) << name;
   // Without the mask the numbers are others.
   data::Entry without = window_;
   without.begins.clear();

@@ -52,7 +52,7 @@ Kinds operator+(Kinds a, const Kinds& b) {
   return a;
 }
 
-Record StepRecord(std::int64_t step) {
+Record MonitorStepRecord(std::int64_t step) {
   Record record;
   record.step = step;
   record.loss = 10.0 / static_cast<double>(step);
@@ -62,8 +62,8 @@ Record StepRecord(std::int64_t step) {
   return record;
 }
 
-Record Valid(std::int64_t step) {
-  Record record = StepRecord(step);
+Record MonitorValid(std::int64_t step) {
+  Record record = MonitorStepRecord(step);
   record.kind = Record::Kind::kValid;
   return record;
 }
@@ -95,10 +95,10 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
   {
     Monitor monitor(RootSession());
     monitor.Line("hello");
-    for (int step = 1; step <= 25; ++step) monitor.Step(StepRecord(step));
-    monitor.Evaluation(Valid(25));
+    for (int step = 1; step <= 25; ++step) monitor.Step(MonitorStepRecord(step));
+    monitor.Evaluation(MonitorValid(25));
     monitor.Warn("careful");
-    Record done = StepRecord(25);
+    Record done = MonitorStepRecord(25);
     done.kind = Record::Kind::kDone;
     monitor.Done(done, {.files = {{"log", "there"}}});
   }
@@ -119,14 +119,14 @@ TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
   testing::internal::CaptureStdout();
   {
     Monitor monitor(session);
-    Record record = StepRecord(1);
+    Record record = MonitorStepRecord(1);
     record.seconds_bubble = 0.05;
     monitor.Step(record);
     TrafficRow row;
     row.group = "pipeline";
     row.transfer = "send";
     row.ranks = row.calls = 1;
-    monitor.Done(StepRecord(1), {.traffic = {row}});
+    monitor.Done(MonitorStepRecord(1), {.traffic = {row}});
   }
   const std::string screen = testing::internal::GetCapturedStdout();
   EXPECT_THAT(screen, StartsWith(TableHeader(true) + "\n       1 "));
@@ -138,8 +138,8 @@ TEST_F(MonitorTest, ARunStoppedEarlyIsNotDone) {
   testing::internal::CaptureStdout();
   {
     Monitor monitor(RootSession());
-    monitor.Step(StepRecord(1));
-    Record done = StepRecord(1);
+    monitor.Step(MonitorStepRecord(1));
+    Record done = MonitorStepRecord(1);
     done.kind = Record::Kind::kDone;
     monitor.Done(done, {});
   }
@@ -152,7 +152,7 @@ TEST_F(MonitorTest, AnIntervalHasTheRangesOfItsSteps) {
   {
     Monitor monitor(RootSession());
     for (int step = 1; step <= 20; ++step) {
-      Record record = StepRecord(step);
+      Record record = MonitorStepRecord(step);
       record.tokens_per_second = 100.0 * step;
       record.step_seconds = step == 15 ? 9.5 : 0.5;
       if (step == 16) record.loss = record.grad_norm = NAN;
@@ -184,7 +184,7 @@ TEST_F(MonitorTest, AnIntervalWithoutAFiniteLossHasNone) {
   testing::internal::CaptureStdout();
   {
     Monitor monitor(RootSession());
-    Record record = StepRecord(1);
+    Record record = MonitorStepRecord(1);
     record.loss = NAN;
     monitor.Step(record);
   }
@@ -199,7 +199,7 @@ TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
   testing::internal::CaptureStdout();
   {
     Monitor monitor(RootSession());
-    for (int step = 1; step <= 23; ++step) monitor.Step(StepRecord(step));
+    for (int step = 1; step <= 23; ++step) monitor.Step(MonitorStepRecord(step));
   }
   Session session = RootSession();
   session.resumed = true;
@@ -207,8 +207,8 @@ TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
   {
     Monitor monitor(session);
     monitor.Line("again");
-    for (int step = 16; step <= 25; ++step) monitor.Step(StepRecord(step));
-    monitor.Done(StepRecord(25), {});
+    for (int step = 16; step <= 25; ++step) monitor.Step(MonitorStepRecord(step));
+    monitor.Done(MonitorStepRecord(25), {});
   }
   const std::string screen = testing::internal::GetCapturedStdout();
   EXPECT_EQ(screen, ReadBytes(In("log.txt")));
@@ -236,10 +236,10 @@ TEST_F(MonitorTest, OtherRanksAreSilent) {
   Monitor monitor(session);
   monitor.Banner({});
   monitor.Line("hello");
-  monitor.Step(StepRecord(1));
-  monitor.Evaluation(Valid(1));
+  monitor.Step(MonitorStepRecord(1));
+  monitor.Evaluation(MonitorValid(1));
   monitor.Warn("careful");
-  monitor.Done(StepRecord(1), {});
+  monitor.Done(MonitorStepRecord(1), {});
   EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
   EXPECT_TRUE(std::filesystem::is_empty(folder_));
 }
@@ -249,7 +249,7 @@ TEST_F(MonitorTest, EvaluationWithoutARunFolderHasAShortHeader) {
   session.root = true;
   testing::internal::CaptureStdout();
   Monitor monitor(session);
-  monitor.Evaluation(Valid(25));
+  monitor.Evaluation(MonitorValid(25));
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             ShortTableHeader() + "\n   valid    0.00   0.4000         1.5\n");
 }
@@ -259,7 +259,7 @@ TEST_F(MonitorTest, AFullDiskIsSaidOnceAndTheRunGoesOn) {
   testing::internal::CaptureStdout();
   Monitor monitor(RootSession());
   for (int step = 1; step <= 20; ++step) {
-    monitor.Step(StepRecord(step));
+    monitor.Step(MonitorStepRecord(step));
     if (step % 5 == 0) monitor.SyncRecords();
   }
   const std::string screen = testing::internal::GetCapturedStdout();

@@ -18,16 +18,16 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr plan::TokenFacts kTokens{.vocabulary = 1000, .train = 100'000, .source = "made up"};
+constexpr plan::TokenFacts kPlanTokens{.vocabulary = 1000, .train = 100'000, .source = "made up"};
 
-std::string TextOf(const std::string& more) {
+std::string PlanTextOf(const std::string& more) {
   return "[data]\nbatch=64\nsequence_length=64\n[model]\ndim=64\nheads=8\nffn=201\nlayers=12\n"
          "max_positions=64\n[schedule]\nsteps=20\n" +
          more;
 }
 
 plan::Plan Made(const std::string& more, int ranks, const std::vector<std::string>& keys = {}) {
-  return PlanOf(TextOf(more), kTokens, ranks, Dtype::kFloat32, keys);
+  return PlanOf(PlanTextOf(more), kPlanTokens, ranks, Dtype::kFloat32, keys);
 }
 
 std::string Refusal(const std::string& more, int ranks) {
@@ -61,12 +61,12 @@ TEST(Plan, NormsOfHeadsKeepTheirInputs) {
   for (const bool on_gpu : {false, true}) {
     const auto activations = [&](const std::string& norms) {
       const input::Deck deck =
-          ParsedDeck(TextOf("[model]\nposition=rope\n"), {"data.micro_batch=1", norms});
+          ParsedDeck(PlanTextOf("[model]\nposition=rope\n"), {"data.micro_batch=1", norms});
       const job::DeckOptions options = job::ReadAll(deck);
       plan::MachineFacts machine;
       machine.dtype = on_gpu ? Dtype::kBfloat16 : Dtype::kFloat32;
       machine.stream.gpu = on_gpu ? &gpu.Context() : nullptr;
-      const plan::Plan plan = plan::MakePlan({options, deck, 1, kTokens, machine});
+      const plan::Plan plan = plan::MakePlan({options, deck, 1, kPlanTokens, machine});
       return plan::PlanMemory(plan, 0).activations;
     };
     const std::int64_t kept = kRows * kAllHeads * (kWidth * (on_gpu ? 2 : 4) + 2 * 4);
@@ -78,9 +78,9 @@ TEST(Plan, NormsOfHeadsKeepTheirInputs) {
 // 99,999 targets make 1,563 windows of 64: 25 steps of 64 windows per epoch, or 49 of 32.
 TEST(Plan, EpochsAreCountedFromTheOrigin) {
   const input::Deck deck =
-      ParsedDeck(TextOf(""), {"schedule.epochs=3", "data.batch=32", "data.micro_batch=1"});
+      ParsedDeck(PlanTextOf(""), {"schedule.epochs=3", "data.batch=32", "data.micro_batch=1"});
   const job::DeckOptions options = job::ReadAll(deck);
-  plan::Request request{options, deck, 2, kTokens, {}, {}};
+  plan::Request request{options, deck, 2, kPlanTokens, {}, {}};
   EXPECT_EQ(plan::MakePlan(request).training.schedule.steps, 3 * 49);
   // After 30 steps of 64 windows, 20 steps of an epoch are left at half the batch, doubled.
   request.origin = {.step = 30, .sample = 1563 + 5 * 64, .targets = 99'999 + 5 * 64 * 64};
@@ -95,10 +95,10 @@ TEST(Plan, EpochsAreCountedFromTheOrigin) {
 // Windows that are read ahead are memory of the first rank of a replica; those in use, of all.
 TEST(Plan, CountsTheWindowsOfAStream) {
   const auto bytes = [](std::int64_t ahead, const char* keys, int rank) {
-    plan::TokenFacts tokens = kTokens;
+    plan::TokenFacts tokens = kPlanTokens;
     tokens.read_ahead = ahead;
     tokens.loss_mask = true;
-    return plan::PlanMemory(PlanOf(TextOf(keys), tokens, 4, Dtype::kFloat32), rank).tokens;
+    return plan::PlanMemory(PlanOf(PlanTextOf(keys), tokens, 4, Dtype::kFloat32), rank).tokens;
   };
   // 32 windows of a data rank's share of a step, and a micro-batch of a validation.
   constexpr std::int64_t kWindows = 32 + 4, kTokensOfAWindow = 65;

@@ -16,7 +16,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr std::array kLayouts = {
+constexpr std::array kPlanLayouts = {
     // Data parallel, micro-batches that do not divide.
     "",
     "[data]\nmicro_batch=3\n",
@@ -53,7 +53,7 @@ constexpr std::array kLayouts = {
     "[run]\ncanonical=4x4\ncanonical_leaf=2\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n"
     "[data]\nmicro_batch=4\n",
 };
-static_assert(kLayouts.size() == 24);
+static_assert(kPlanLayouts.size() == 24);
 
 std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
@@ -82,7 +82,7 @@ TEST_F(PlanTest, MemoryAndTransfersAreTheRuns) {
   for (const Precision& precision : kPrecisions) {
     // Memory needs no bf16 instructions.
     const bool runs = !precision.bf16_products || !device::Bf16Instructions().empty();
-    for (const char* layout : kLayouts) {
+    for (const char* layout : kPlanLayouts) {
       const std::string what =
           fmt::format("rank {}, {}, {}", world_.Rank(), precision.name, layout);
       const plan::Plan plan = PlanOf(layout, precision);
