@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Style: `lint.sh format` holds tracked files against .clang-format, `lint.sh tidy [BUILD]` runs
-# clang-tidy over src/ as far as files changed since their last clean pass. Exit 77: cannot be judged
-# here.
+# Style: `lint.sh format` holds tracked files against .clang-format; `lint.sh tidy [BUILD]` runs clang-tidy over src/ as far as
+# files changed since their last clean pass, `lint.sh changed [BUILD]` over those that differ from the branch main (or
+# origin/main) alone. Exit 77: cannot be judged here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobscripts/machine.sh
@@ -28,12 +28,24 @@ format() {
   exit 77
 }
 
+# Sources that differ from main, headers with the source of their name; a branch that is main differs by what is not committed.
+changed() {
+  local git=(git -c safe.directory="$root") base
+  base=$("${git[@]}" merge-base HEAD origin/main 2>/dev/null || "${git[@]}" merge-base HEAD main 2>/dev/null) || return 0
+  { "${git[@]}" diff --name-only "$base"; "${git[@]}" ls-files -o --exclude-standard; } | grep -E '^(src|include)/.*[.][ch]pp$' |
+    sed -E 's#^include/trireme/#src/#; s#[.]hpp$#.cpp#' | sort -u
+}
+
 tidy() {
-  local build=${1:-build} cache database headers tool version source key todo=()
+  local build=${1:-build} only=${2:-} cache database headers tool version source key todo=()
   tool=$(command -v clang-tidy-14 || command -v clang-tidy) || {
     echo "clang-tidy is not installed: skipped"
     exit 77
   }
+  if [[ $only == changed ]] && [[ -z $(changed) ]]; then
+    echo "clang-tidy: nothing differs from main"
+    return
+  fi
   [[ -f $build/CMakeCache.txt ]] || { echo "$build is no build tree" >&2; exit 1; }
   build=$(cd "$build" && pwd)
   cache=$build/tidy
@@ -54,7 +66,7 @@ tidy() {
     grep -qF "$root/$source\"" "$database/compile_commands.json" || continue
     key=$({ echo "$version $headers"; cat "$source"; } | sha256sum | cut -c 1-32)
     [[ -e $cache/clean/$key ]] || todo+=("$key $source")
-  done < <(files 'src/*.cpp' | grep '^src/')
+  done < <(if [[ $only == changed ]]; then changed; else files 'src/*.cpp' | grep '^src/'; fi)
 
   if [[ ${#todo[@]} -gt 0 ]]; then
     export tool database cache
@@ -73,5 +85,6 @@ tidy() {
 case "${1:-}" in
   format) format ;;
   tidy) tidy "${2:-}" ;;
-  *) echo "usage: lint.sh format | tidy [BUILD]" >&2; exit 2 ;;
+  changed) tidy "${2:-}" changed ;;
+  *) echo "usage: lint.sh format | tidy [BUILD] | changed [BUILD]" >&2; exit 2 ;;
 esac

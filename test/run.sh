@@ -3,6 +3,7 @@
 #   bash test/run.sh             every kind of proof, each in its smallest form
 #   bash test/run.sh --all       all tests but those of hours: what passed just now is not repeated
 #   bash test/run.sh --nightly   those of hours, after --all
+#   bash test/run.sh --mpi mpich   labels parallel and system alone, with MPICH, in build-mpich/
 #   bash test/run.sh --only X    the tests of a label, or whose names match X (a regular expression), whatever their size
 # From a fresh Debian or Ubuntu on; a second run only does what has changed. A summary comes last: minutes, slowest, skipped.
 set -euo pipefail
@@ -11,16 +12,17 @@ exec </dev/null
 
 wrong() {
   printf 'run.sh: %s\n' "$1" >&2
-  sed -n '3,6s/^#   //p' "${BASH_SOURCE[0]}" >&2
+  sed -n '3,7s/^#   //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 }
 size=standard
 only=
 while (($# > 0)); do
   case $1 in
-    --help | -h) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --help | -h) sed -n '2,8s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
     --all) size=all ;;
     --nightly) size=nightly ;;
+    --mpi) [[ ${2:-} == mpich ]] || wrong "--mpi takes mpich, not '${2:-}'"; size=mpich; shift ;;
     --only) only=${2:-}; [[ -n $only ]] || wrong "--only takes a label or a regular expression"; shift ;;
     *) wrong "'$1' is not an option" ;;
   esac
@@ -54,16 +56,25 @@ sentencepiece=$(dpkg-query -W -f='${Version}' libsentencepiece-dev 2>/dev/null |
 packages=(safetensors tokenizers "sentencepiece${sentencepiece:+==$sentencepiece}" "pyarrow<21" pyte sacrebleu tensorboard wandb mlflow-skinny
   matplotlib jinja2)
 [[ -x $venv/bin/python3 ]] || "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 || true
-for package in "${packages[@]}"; do
-  [[ -x $venv/bin/python3 ]] || break
-  module=${package%%[=<]*}
-  ! "$venv/bin/python3" -c "import ${module%-skinny}" 2>/dev/null || continue
-  if pip_install "$venv/bin/python3" "$package" >>build/venv.log 2>&1; then
-    echo "$package: installed from PyPI into $venv"
-  else
-    echo "$package: not to be had from PyPI (see build/venv.log); the tests that use it are skipped"
+lacking() { # prints those of `packages` that the environment has not
+  "$venv/bin/python3" - "${packages[@]}" <<'PYTHON' 2>/dev/null
+import importlib.util, re, sys
+for package in sys.argv[1:]:
+    if importlib.util.find_spec(re.split("[=<]", package)[0].removesuffix("-skinny")) is None:
+        print(package)
+PYTHON
+}
+if [[ -x $venv/bin/python3 ]]; then
+  mapfile -t missing < <(lacking)
+  if [[ ${#missing[@]} -gt 0 ]]; then
+    # All at once; where that fails, what is to be had.
+    pip_install "$venv/bin/python3" "${missing[@]}" >>build/venv.log 2>&1 ||
+      for package in "${missing[@]}"; do pip_install "$venv/bin/python3" "$package" >>build/venv.log 2>&1 || true; done
+    mapfile -t still < <(lacking)
+    echo "from PyPI into $venv: ${missing[*]}"
+    [[ ${#still[@]} == 0 ]] || echo "not to be had from PyPI (see build/venv.log), the tests that use it are skipped: ${still[*]}"
   fi
-done
+fi
 [[ ! -x $venv/bin/python3 ]] || python=$PWD/$venv/bin/python3
 
 part_ends "packages"
@@ -125,6 +136,16 @@ if [[ -n $only ]]; then
   finish
 fi
 
+with_mpich() { # OPTION OF CTEST...
+  bash jobscripts/install_debian.sh mpich
+  build_tree build-mpich "" -DTRIREME_MPI=mpich
+  test_tree build-mpich "$@"
+}
+if [[ $size == mpich ]]; then
+  with_mpich -L '^(parallel|system)$' -LE nightly
+  finish
+fi
+
 # Of all that a build is made from: what passed for it in the standard size is not repeated by --all.
 state() {
   git -c safe.directory="$PWD" ls-files -co --exclude-standard -z >/dev/null 2>&1 || { echo "no git: $RANDOM$SECONDS"; return; }
@@ -153,9 +174,7 @@ bash test/sanitizers.sh || failed+=(sanitizers)
 part_ends sanitizers
 
 # The same sources with MPICH: several ranks, and the program on them.
-bash jobscripts/install_debian.sh mpich
-build_tree build-mpich "" -DTRIREME_MPI=mpich
-test_tree build-mpich -L '^parallel$' -E "$later"
+with_mpich -L '^parallel$' -LE nightly -E "$later"
 
 # The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says that it is skipped.
 source jobscripts/cuda.sh

@@ -13,7 +13,7 @@ namespace trireme::machine {
 enum class Device { kAuto, kCpu, kCuda };  // kAuto: GPUs if every rank sees one
 inline bool MayTakeGpu(Device device) { return device == Device::kAuto || device == Device::kCuda; }
 enum class Precision { kFp32, kBf16, kFp8, kFp64 };
-const char* NameOf(Precision precision);  // as in the deck
+const char* NameOf(Precision precision);      // as in the deck
 enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers pass through the host
 enum class Pin { kAuto, kYes, kNo };
 

@@ -22,9 +22,10 @@ void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator
   if (more != nullptr && *more != '\0') message += fmt::format(" ({})", more);
   const char* const sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   const bool may_share = sharing != nullptr && std::atoi(sharing) != 0;
-  throw RunError(message, may_share ? "NCCL_DEBUG=WARN in the environment says more. If ranks share "
-                                      "a GPU: run.share_device = yes does without NCCL."
-                                    : "NCCL_DEBUG=WARN in the environment says more.");
+  throw RunError(message, may_share
+                              ? "NCCL_DEBUG=WARN in the environment says more. If ranks share "
+                                "a GPU: run.share_device = yes does without NCCL."
+                              : "NCCL_DEBUG=WARN in the environment says more.");
 }
 
 Link::Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int most_blocks)
