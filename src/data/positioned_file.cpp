@@ -38,16 +38,16 @@ namespace {
 
 constexpr const char* kLeaveAlone = "A token file must stay as it is while a job reads it.";
 
-constexpr std::int64_t kSampleBytes = 4096;  // of each part of a sample
+constexpr std::int64_t kPartBytes = 4096;  // of each part of a sample
 
 // Hash of the beginning, the middle and the end of each array.
 std::string SampleOf(const std::string& path, int file, const TokenLayout& layout) {
   std::string sample;
-  std::array<std::byte, kSampleBytes> room{};
+  std::array<std::byte, kPartBytes> room{};
   for (const Split split : kSplits) {
     for (const Array array : kArrays) {
       const StoredArray& stored = layout.Of(split, array);
-      const std::int64_t piece = std::min(kSampleBytes, stored.Bytes());
+      const std::int64_t piece = std::min(kPartBytes, stored.Bytes());
       for (const std::int64_t at : {0, 1, 2}) {
         const std::int64_t from = stored.offset + (stored.Bytes() - piece) * at / 2;
         const std::int64_t got =

@@ -128,8 +128,8 @@ class TranslateTest : public LayoutTest {
 };
 
 // The same search on whole pairs.
-BeamSearch::Result Anew(model::ParallelModel& net, const Ids& source,
-                        const BeamSearch::Options& options) {
+BeamSearch::Result TranslatedAnew(model::ParallelModel& net, const Ids& source,
+                                  const BeamSearch::Options& options) {
   BeamSearch search(options);
   const auto width = static_cast<std::size_t>(options.beams);
   while (!search.Done()) {
@@ -176,7 +176,7 @@ TEST_F(TranslateTest, ACacheGivesTheTranslationsOfWholePairs) {
     With(self_, kind, kTranslateLayouts[0], 0, [&](model::ParallelModel& net) {
       for (const std::int64_t beams : {1, 3}) {
         for (const Ids& source : sources) {
-          const BeamSearch::Result result = Anew(net, source, SearchOf(beams));
+          const BeamSearch::Result result = TranslatedAnew(net, source, SearchOf(beams));
           ended += result.ended ? 1 : 0;
           tokens += result.tokens.size();
           wanted[beams].push_back(result);

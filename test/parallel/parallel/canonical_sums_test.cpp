@@ -80,8 +80,8 @@ int Different(const float* one, const float* other, std::int64_t count) {
 }
 
 // The world in groups of `ranks` consecutive ones, and across them.
-struct Layout {
-  explicit Layout(int ranks) {
+struct SumsLayout {
+  explicit SumsLayout(int ranks) {
     const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
     world_rank = world.Rank();
     shard = world.Split(world.Rank() / ranks, world.Rank());
@@ -97,7 +97,7 @@ struct Layout {
 
 class CanonicalSumsTest : public testing::TestWithParam<int> {
  protected:
-  Layout layout_{GetParam()};
+  SumsLayout layout_{GetParam()};
   int Rank() const { return layout_.shard.Rank(); }
   int Ranks() const { return layout_.shard.Size(); }
 };

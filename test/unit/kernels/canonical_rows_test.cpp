@@ -25,7 +25,7 @@ using tensor::Matrix;
 
 constexpr std::int64_t kRows = 5;
 constexpr std::int64_t kOffsets[] = {0, 1, 3, 8, 13};
-const std::vector<std::uint64_t> kOrdinals = {7, 3, 11};
+const std::vector<std::uint64_t> kRowOrdinals = {7, 3, 11};
 
 // An operand of a kernel: `blocks` equal groups of columns, each of which is sliced.
 struct Spec {
@@ -129,7 +129,7 @@ void CheckSums(const std::vector<Spec>& specs, const Kernel& kernel) {
 }
 
 kernels::Dropout DropoutOf(const Part& part) {
-  kernels::Dropout dropout{0.25, 1234, Purpose::kFfnDropout, 3, 1, kOrdinals.data(), 2};
+  kernels::Dropout dropout{0.25, 1234, Purpose::kFfnDropout, 3, 1, kRowOrdinals.data(), 2};
   dropout.first_feature = part.begin;
   return dropout;
 }

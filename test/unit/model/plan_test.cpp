@@ -11,14 +11,14 @@
 namespace trireme::test {
 namespace {
 
-constexpr std::int64_t kLayers = 7, kLength = 13, kSequences = 3;
+constexpr std::int64_t kLayers = 7, kPlanLength = 13, kPlanSequences = 3;
 
-model::ModelPlan PlanOf(int stages, int chunks = 1) {
+model::ModelPlan StagesPlan(int stages, int chunks = 1) {
   model::ModelPlan plan;
   plan.options.vocabulary = 101;
   plan.options.layers = kLayers;
-  plan.length = kLength;
-  plan.micro_batch = kSequences;
+  plan.length = kPlanLength;
+  plan.micro_batch = kPlanSequences;
   plan.pipeline.stages = stages;
   plan.pipeline.chunks = chunks;
   plan.pipeline.micro_batches = 5;
@@ -29,7 +29,7 @@ model::ModelPlan PlanOf(int stages, int chunks = 1) {
 constexpr comm::GridShape kGrid{.pipeline = 3, .data = 2, .context = 2, .tensor = 2};
 
 TEST(StagePlan, OfOneRankIsTheWholeModel) {
-  const model::StagePlan whole = model::PlanStage(PlanOf(1), {}, {}, 0);
+  const model::StagePlan whole = model::PlanStage(StagesPlan(1), {}, {}, 0);
   EXPECT_TRUE(whole.First());
   EXPECT_TRUE(whole.Last());
   ASSERT_EQ(whole.chunks.size(), 1u);
@@ -39,8 +39,8 @@ TEST(StagePlan, OfOneRankIsTheWholeModel) {
   EXPECT_EQ(whole.slots[0].input, 1);
   EXPECT_EQ(whole.slots[0].weight, 1);
   EXPECT_EQ(whole.slots[0].backward, 0);
-  EXPECT_EQ(whole.Length(), kLength);
-  EXPECT_EQ(whole.tokens, kSequences * kLength);
+  EXPECT_EQ(whole.Length(), kPlanLength);
+  EXPECT_EQ(whole.tokens, kPlanSequences * kPlanLength);
   EXPECT_EQ(whole.residual_rows, whole.tokens);
   EXPECT_EQ(whole.groups, 1);
   EXPECT_EQ(whole.shard.ranks, 1);
@@ -52,7 +52,7 @@ TEST(StagePlan, EveryBlockIsOnOneStage) {
     for (int stage = 0; stage < kGrid.pipeline; ++stage) {
       const int rank = comm::RankAt({stage, 1, 0, 1}, kGrid);
       const model::StagePlan part =
-          model::PlanStage(PlanOf(kGrid.pipeline, chunks), kGrid, {}, rank);
+          model::PlanStage(StagesPlan(kGrid.pipeline, chunks), kGrid, {}, rank);
       EXPECT_EQ(part.stage, stage);
       EXPECT_EQ(part.First(), stage == 0);
       EXPECT_EQ(part.Last(), stage == kGrid.pipeline - 1);
@@ -68,24 +68,24 @@ TEST(StagePlan, EveryBlockIsOnOneStage) {
 
 // Interleaved schedules run multiples of the stages.
 TEST(StagePlan, MicroBatchesAreThoseThatRun) {
-  EXPECT_EQ(model::PlanStage(PlanOf(3), kGrid, {}, 0).pipeline.micro_batches, 5);
-  EXPECT_EQ(model::PlanStage(PlanOf(3, 2), kGrid, {}, 0).pipeline.micro_batches, 6);
+  EXPECT_EQ(model::PlanStage(StagesPlan(3), kGrid, {}, 0).pipeline.micro_batches, 5);
+  EXPECT_EQ(model::PlanStage(StagesPlan(3, 2), kGrid, {}, 0).pipeline.micro_batches, 6);
 }
 
 TEST(StagePlan, PositionsAndRowsAreCut) {
-  const model::ModelPlan plan = PlanOf(kGrid.pipeline);
+  const model::ModelPlan plan = StagesPlan(kGrid.pipeline);
   std::set<std::int64_t> seen;
   for (int context = 0; context < kGrid.context; ++context) {
     const int rank = comm::RankAt({0, 0, context, 0}, kGrid);
     const model::StagePlan whole = model::PlanStage(plan, kGrid, {}, rank);
     const model::StagePlan cut = model::PlanStage(plan, kGrid, {.sequence_parallel = true}, rank);
     for (std::int64_t p = 0; p < whole.Length(); ++p) seen.insert(whole.positions.At(p));
-    EXPECT_EQ(whole.tokens, kSequences * whole.Length());
+    EXPECT_EQ(whole.tokens, kPlanSequences * whole.Length());
     EXPECT_EQ(whole.residual_rows, whole.tokens);
     EXPECT_EQ(cut.tokens, whole.tokens);
     EXPECT_EQ(cut.residual_rows, CeilDivide(whole.tokens, std::int64_t{kGrid.tensor}));
   }
-  EXPECT_EQ(std::ssize(seen), kLength);
+  EXPECT_EQ(std::ssize(seen), kPlanLength);
 }
 
 // As ProcessGrid splits its communicators: consecutive ranks of data x context share one copy.
@@ -95,7 +95,7 @@ TEST(StagePlan, ShardsAreConsecutiveDataRanks) {
   for (int rank = 0; rank < kGrid.Ranks(); ++rank) {
     const comm::GridShape at = comm::Locate(rank, kGrid);
     const int copy = at.data * kGrid.context + at.context;
-    const model::ModelPlan plan = PlanOf(kGrid.pipeline);
+    const model::ModelPlan plan = StagesPlan(kGrid.pipeline);
     const model::StagePlan half = model::PlanStage(plan, kGrid, halves, rank);
     EXPECT_EQ(half.shard.ranks, 2);
     EXPECT_EQ(half.shard.rank, copy % 2);
@@ -108,7 +108,7 @@ TEST(StagePlan, ShardsAreConsecutiveDataRanks) {
 
 // Evaluation keeps no gradients and no moments: only sharded parameters remain sharded.
 TEST(StagePlan, EvaluationShardsParametersAlone) {
-  model::ModelPlan plan = PlanOf(kGrid.pipeline);
+  model::ModelPlan plan = StagesPlan(kGrid.pipeline);
   plan.training = false;
   for (const comm::Sharding sharding : {comm::Sharding::kOptimizer, comm::Sharding::kGradients}) {
     EXPECT_EQ(model::PlanStage(plan, kGrid, {.sharding = sharding}, 0).shard.sharding,
@@ -120,7 +120,7 @@ TEST(StagePlan, EvaluationShardsParametersAlone) {
 }
 
 TEST(StagePlan, CanonicalGroupsAreSharedOutOverDataRanks) {
-  model::ModelPlan plan = PlanOf(kGrid.pipeline);
+  model::ModelPlan plan = StagesPlan(kGrid.pipeline);
   plan.canonical = {8, 2, 3};
   const model::StagePlan part = model::PlanStage(plan, kGrid, {}, 0);
   EXPECT_EQ(part.groups, 4);
@@ -131,7 +131,7 @@ TEST(StagePlan, CanonicalGroupsAreSharedOutOverDataRanks) {
 }
 
 TEST(StagePlan, StagesAreTheGrids) {
-  EXPECT_THROW(model::PlanStage(PlanOf(2), kGrid, {}, 0), Error);
+  EXPECT_THROW(model::PlanStage(StagesPlan(2), kGrid, {}, 0), Error);
 }
 
 }  // namespace
