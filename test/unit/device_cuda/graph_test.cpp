@@ -12,17 +12,17 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::int64_t kSize = 1000, kBytes = kSize * 4;
+constexpr std::int64_t kGraphSize = 1000, kGraphBytes = kGraphSize * 4;
 
 class GpuGraphs : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    x_ = device::AllocateZeroed(kBytes, device::Kind::kCuda);
-    y_ = device::AllocateZeroed(kBytes, device::Kind::kCuda);
-    in_ = std::make_unique<PinnedInts>(kSize);
-    out_ = std::make_unique<PinnedInts>(kSize);
+    x_ = device::AllocateZeroed(kGraphBytes, device::Kind::kCuda);
+    y_ = device::AllocateZeroed(kGraphBytes, device::Kind::kCuda);
+    in_ = std::make_unique<PinnedInts>(kGraphSize);
+    out_ = std::make_unique<PinnedInts>(kGraphSize);
     fork_ = device::Event(Stream());
     join_ = device::Event(Stream());
   }
@@ -39,9 +39,9 @@ class GpuGraphs : public GpuTest {
   void* InputQueue() const { return Stream().gpu->input_queue; }
   // in -> x -> y -> out: three operations.
   void Pass() const {
-    device::StartCopyIn(Stream(), in_->Data(), x_.get(), kBytes);
-    device::CopyWithin(Stream(), x_.get(), y_.get(), kBytes);
-    device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+    device::StartCopyIn(Stream(), in_->Data(), x_.get(), kGraphBytes);
+    device::CopyWithin(Stream(), x_.get(), y_.get(), kGraphBytes);
+    device::StartCopyOut(Stream(), y_.get(), out_->Data(), kGraphBytes);
   }
   // The stream computes, and records, as if nothing had been.
   void ExpectUsable() {
@@ -85,19 +85,19 @@ TEST_F(GpuGraphs, ReplayTakesWhatIsThere) {
 TEST_F(GpuGraphs, LaunchesComeInTurnWithOtherWork) {
   device::Graph graph;
   graph.Begin(Stream());
-  device::CopyWithin(Stream(), x_.get(), y_.get(), kBytes);
-  device::SetZero(Stream(), x_.get(), kBytes);
+  device::CopyWithin(Stream(), x_.get(), y_.get(), kGraphBytes);
+  device::SetZero(Stream(), x_.get(), kGraphBytes);
   graph.End(Stream());
   EXPECT_EQ(graph.Nodes(), 2);
   in_->Fill(6);
-  device::StartCopyIn(Stream(), in_->Data(), x_.get(), kBytes);
+  device::StartCopyIn(Stream(), in_->Data(), x_.get(), kGraphBytes);
   graph.Launch(Stream());
-  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kGraphBytes);
   Synchronise();
   EXPECT_TRUE(out_->All(6));
   graph.Launch(Stream());
   graph.Launch(Stream());
-  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kGraphBytes);
   Synchronise();
   EXPECT_TRUE(out_->All(0));
 }
@@ -108,11 +108,11 @@ TEST_F(GpuGraphs, OtherQueuesTakePart) {
   graph.Begin(Stream());
   fork_.Record(Queue());
   fork_.MakeWait(InputQueue());
-  device::StartInput(Stream(), in_->Data(), x_.get(), kBytes);
+  device::StartInput(Stream(), in_->Data(), x_.get(), kGraphBytes);
   join_.Record(InputQueue());
   join_.MakeWait(Queue());
-  device::CopyWithin(Stream(), x_.get(), y_.get(), kBytes);
-  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  device::CopyWithin(Stream(), x_.get(), y_.get(), kGraphBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kGraphBytes);
   graph.End(Stream());
   EXPECT_EQ(graph.Nodes(), 3);
   for (int round = 1; round < 10; ++round) {
@@ -139,8 +139,8 @@ TEST_F(GpuGraphs, MoveAndAreRecordedAnew) {
   graph = {};
   EXPECT_FALSE(graph.Recorded());
   graph.Begin(Stream());
-  device::SetZero(Stream(), y_.get(), kBytes);
-  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  device::SetZero(Stream(), y_.get(), kGraphBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kGraphBytes);
   graph.End(Stream());
   EXPECT_EQ(graph.Nodes(), 2);
   graph.Launch(Stream());
@@ -170,14 +170,14 @@ TEST_F(GpuGraphs, AbandonedWithAnotherQueueInside) {
   graph.Begin(Stream());
   fork_.Record(Queue());
   fork_.MakeWait(InputQueue());
-  device::StartInput(Stream(), in_->Data(), x_.get(), kBytes);
+  device::StartInput(Stream(), in_->Data(), x_.get(), kGraphBytes);
   graph.Abandon(Stream());
   EXPECT_FALSE(graph.Recorded());
   in_->Fill(13);
-  device::StartInput(Stream(), in_->Data(), x_.get(), kBytes);
+  device::StartInput(Stream(), in_->Data(), x_.get(), kGraphBytes);
   join_.Record(InputQueue());
   join_.MakeWait(Queue());
-  device::StartCopyOut(Stream(), x_.get(), out_->Data(), kBytes);
+  device::StartCopyOut(Stream(), x_.get(), out_->Data(), kGraphBytes);
   Synchronise();
   EXPECT_TRUE(out_->All(13));
   ExpectUsable();

@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr std::int64_t kSize = 100, kBytes = kSize * 4;
+constexpr std::int64_t kOrdersSize = 100, kOrdersBytes = kOrdersSize * 4;
 constexpr unsigned long long kLazy = 1;  // a seed by which queues run only where they are awaited
 constexpr unsigned long long kSeeds = 12;
 
@@ -20,10 +20,10 @@ class GpuOrders : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    x_ = device::AllocateZeroed(kBytes, device::Kind::kCuda);
-    y_ = device::AllocateZeroed(kBytes, device::Kind::kCuda);
-    in_ = std::make_unique<PinnedInts>(kSize, 7);
-    out_ = std::make_unique<PinnedInts>(kSize);
+    x_ = device::AllocateZeroed(kOrdersBytes, device::Kind::kCuda);
+    y_ = device::AllocateZeroed(kOrdersBytes, device::Kind::kCuda);
+    in_ = std::make_unique<PinnedInts>(kOrdersSize, 7);
+    out_ = std::make_unique<PinnedInts>(kOrdersSize);
   }
   void TearDown() override {
     Synchronise();
@@ -40,17 +40,17 @@ class GpuOrders : public GpuTest {
 TEST_F(GpuOrders, InputHasAQueueOfItsOwn) {
   emulator::SetSeed(kLazy);
   device::Event arrived(Stream()), computed(Stream());
-  device::StartCopyIn(Stream(), in_->Data(), y_.get(), kBytes);
-  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
-  device::StartInput(Stream(), in_->Data(), x_.get(), kBytes);
+  device::StartCopyIn(Stream(), in_->Data(), y_.get(), kOrdersBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kOrdersBytes);
+  device::StartInput(Stream(), in_->Data(), x_.get(), kOrdersBytes);
   arrived.Record(Stream().gpu->input_queue);
   arrived.Await();
   EXPECT_TRUE(out_->All(0));
   Synchronise();
   EXPECT_TRUE(out_->All(7));
-  device::CopyWithin(Stream(), x_.get(), y_.get(), kBytes);
+  device::CopyWithin(Stream(), x_.get(), y_.get(), kOrdersBytes);
   out_->Fill(0);
-  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kOrdersBytes);
   Synchronise();
   EXPECT_TRUE(out_->All(7));
 }
@@ -60,13 +60,13 @@ bool Arrives(const device::Stream& stream, const device::Buffer& x, const Pinned
              PinnedInts& out, bool wait, unsigned long long seed) {
   emulator::SetSeed(seed);
   out.Fill(0);
-  device::SetZero(stream, x.get(), kBytes);
+  device::SetZero(stream, x.get(), kOrdersBytes);
   device::Synchronise(stream);
   device::Event arrived(stream);
-  device::StartInput(stream, in.Data(), x.get(), kBytes);
+  device::StartInput(stream, in.Data(), x.get(), kOrdersBytes);
   arrived.Record(stream.gpu->input_queue);
   if (wait) arrived.MakeWait(stream.gpu->queue);
-  device::StartCopyOut(stream, x.get(), out.Data(), kBytes);
+  device::StartCopyOut(stream, x.get(), out.Data(), kOrdersBytes);
   device::Synchronise(stream);
   const bool right = out.All(7);
   arrived.Await();
@@ -87,8 +87,8 @@ TEST_F(GpuOrders, ADrainDoesNotWaitBehindAnException) {
   emulator::SetSeed(kLazy);
   try {
     const device::Drain drain(Stream());
-    device::StartCopyIn(Stream(), in_->Data(), x_.get(), kBytes);
-    device::StartCopyOut(Stream(), x_.get(), out_->Data(), kBytes);
+    device::StartCopyIn(Stream(), in_->Data(), x_.get(), kOrdersBytes);
+    device::StartCopyOut(Stream(), x_.get(), out_->Data(), kOrdersBytes);
     throw std::runtime_error("in the middle");
   } catch (const std::runtime_error&) {
     EXPECT_TRUE(out_->All(0));
@@ -100,12 +100,12 @@ TEST_F(GpuOrders, ADrainDoesNotWaitBehindAnException) {
 // A copy of ordinary memory is complete when it returns, and does not wait for the queue of input.
 TEST_F(GpuOrders, ACopyOfOrdinaryMemoryIsCompleteWhenItReturns) {
   emulator::SetSeed(kLazy);
-  std::vector<std::int32_t> host(kSize, 4);
-  device::CopyIn(Stream(), host.data(), x_.get(), kBytes);
+  std::vector<std::int32_t> host(kOrdersSize, 4);
+  device::CopyIn(Stream(), host.data(), x_.get(), kOrdersBytes);
   std::fill(host.begin(), host.end(), 5);  // read already
-  device::StartCopyOut(Stream(), x_.get(), out_->Data(), kBytes);
-  device::CopyOut(Stream(), x_.get(), host.data(), kBytes);
-  EXPECT_EQ(host, std::vector<std::int32_t>(kSize, 4));
+  device::StartCopyOut(Stream(), x_.get(), out_->Data(), kOrdersBytes);
+  device::CopyOut(Stream(), x_.get(), host.data(), kOrdersBytes);
+  EXPECT_EQ(host, std::vector<std::int32_t>(kOrdersSize, 4));
   EXPECT_TRUE(out_->All(4));  // there before
 }
 
@@ -130,7 +130,8 @@ TEST_F(GpuOrders, FreeMemoryHasTheFileCacheOfACardThatIsANode) {
   const std::int64_t older = device::FreeBytes(Stream());
   ::unsetenv("TRIREME_EMULATOR_NUMA_NODE");
   EXPECT_EQ(older, free);
-  device::CopyIn(Stream(), std::vector<std::int32_t>(kSize, 4).data(), x_.get(), kBytes);
+  device::CopyIn(Stream(), std::vector<std::int32_t>(kOrdersSize, 4).data(), x_.get(),
+                 kOrdersBytes);
   EXPECT_GT(with_files, free + (1 << 20));
   EXPECT_EQ(unknown, free);
 }

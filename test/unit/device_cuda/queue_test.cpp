@@ -11,7 +11,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::int64_t kSize = 50'000;
+constexpr std::int64_t kQueueSize = 50'000;
 constexpr int kRounds = 20;  // orders differ from one to the next
 
 class GpuQueues : public GpuTest {
@@ -29,7 +29,7 @@ class GpuQueues : public GpuTest {
   }
   void* Queue() const { return Stream().gpu->queue; }
   void* InputQueue() const { return Stream().gpu->input_queue; }
-  static constexpr std::int64_t kBytes = kSize * 4;
+  static constexpr std::int64_t kBytes = kQueueSize * 4;
   device::Buffer x_, y_;
 };
 
@@ -38,8 +38,8 @@ TEST_F(GpuQueues, EventsOrderThem) {
   device::Event arrived(Stream()), taken(Stream());
   std::vector<PinnedInts> in, out;
   for (int round = 0; round < kRounds; ++round) {
-    in.emplace_back(kSize, round + 1);
-    out.emplace_back(kSize);
+    in.emplace_back(kQueueSize, round + 1);
+    out.emplace_back(kQueueSize);
   }
   for (std::size_t round = 0; round < kRounds; ++round) {
     taken.MakeWait(InputQueue());
@@ -60,7 +60,7 @@ TEST_F(GpuQueues, TheHostAwaitsOrAsks) {
   device::Event copied(Stream());
   EXPECT_TRUE(copied.Happened());  // never recorded
   copied.Await();
-  PinnedInts in(kSize), out(kSize);
+  PinnedInts in(kQueueSize), out(kQueueSize);
   for (int round = 1; round <= 4; ++round) {
     in.Fill(round);
     device::StartCopyIn(Stream(), in.Data(), x_.get(), kBytes);
@@ -96,7 +96,7 @@ TEST_F(GpuQueues, TimesAreThoseBetweenEvents) {
 
 TEST_F(GpuQueues, EventsMove) {
   device::Event first(Stream());
-  PinnedInts in(kSize, 3), out(kSize);
+  PinnedInts in(kQueueSize, 3), out(kQueueSize);
   device::StartCopyIn(Stream(), in.Data(), x_.get(), kBytes);
   device::StartCopyOut(Stream(), x_.get(), out.Data(), kBytes);
   first.Record(Queue());
@@ -123,7 +123,7 @@ TEST(HostEvents, AreThereAtOnce) {
 // Both queues are done when it goes: memory may follow.
 TEST_F(GpuQueues, ADrainAwaitsBoth) {
   for (int round = 1; round <= kRounds; ++round) {
-    PinnedInts in(kSize, round), out(kSize);
+    PinnedInts in(kQueueSize, round), out(kQueueSize);
     {
       const device::Buffer input = device::AllocateZeroed(kBytes, device::Kind::kCuda);
       const device::Drain drain(Stream());
@@ -136,7 +136,7 @@ TEST_F(GpuQueues, ADrainAwaitsBoth) {
 }
 
 TEST_F(GpuQueues, ClosingACardAwaitsItsWork) {
-  PinnedInts in(kSize, 9), out(kSize);
+  PinnedInts in(kQueueSize, 9), out(kQueueSize);
   {
     const device::Gpu again(0);  // another pair of queues
     const device::Stream stream{.gpu = &again.Context()};

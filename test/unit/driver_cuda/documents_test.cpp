@@ -16,7 +16,7 @@ constexpr double kLosses = 1e-13, kState = 1e-12;  // training_test.cpp, in fp64
 constexpr const char* kLearned =
     "heads=3\nkv_heads=1\nhead_dim=4\ndim=13\nffn=19\nlayers=1\nmax_positions=7\n"
     "activation=gelu\nposition=learned\ntie_embeddings=yes\ndropout=0.1\ninit_deviation=0.2\n";
-constexpr const char* kModels[] = {kCourse, kLlama, kLearned};
+constexpr const char* kDocumentsModels[] = {kCourse, kLlama, kLearned};
 
 data::TokenData WithDocuments() {
   data::TokenData data = SyntheticTokens();
@@ -34,7 +34,7 @@ class DocumentsOnGpu : public TrainingOnGpu {
 };
 
 TEST_F(DocumentsOnGpu, ARunIsTheCpus) {
-  for (const char* model : kModels) {
+  for (const char* model : kDocumentsModels) {
     const std::string deck = Masked(model);
     OneRank cpu = OnHost(deck, Dtype::kFloat64), gpu = OnCard(deck, Dtype::kFloat64);
     const std::int64_t steps = kStepsAnEpoch + 2;
@@ -49,7 +49,7 @@ TEST_F(DocumentsOnGpu, ARunIsTheCpus) {
 
 TEST_F(DocumentsOnGpu, GraphsReadTheBeginsOfTheirStep) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
-    for (const char* model : kModels) {
+    for (const char* model : kDocumentsModels) {
       const std::string deck = Masked(model);
       OneRank graphs = OnCard(deck, dtype, true), eager = OnCard(deck, dtype, false);
       const std::vector<double> losses = graphs.Train(2 * kStepsAnEpoch);

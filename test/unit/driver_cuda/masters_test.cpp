@@ -14,7 +14,7 @@
 namespace trireme::test {
 namespace {
 
-constexpr std::uint32_t kSeed = 7;
+constexpr std::uint32_t kMastersSeed = 7;
 constexpr std::int64_t kTargets = 50;
 // Relative: a few roundings a step. The moments' roots and quotients are the CPU's to their last
 // bits, and what is left is of the size of a rounding of the weights.
@@ -69,7 +69,7 @@ class Masters : public GpuTest {
     GpuTest::SetUp();
     if (IsSkipped()) return;
     cpu_ = tensor::Registry(Parameters(), Dtype::kFloat32);
-    cpu_.Initialise(kSeed);
+    cpu_.Initialise(kMastersSeed);
   }
   // A registry of bf16 on the GPU with everything, or as the ownership says.
   void Allocate(tensor::Registry& registry, const tensor::Ownership* owns = nullptr) const {
@@ -77,7 +77,7 @@ class Masters : public GpuTest {
     const tensor::Ownership all = tensor::OwnAll(list.Size());
     registry = tensor::Registry(std::move(list), Dtype::kBfloat16, owns == nullptr ? all : *owns,
                                 true, Stream());
-    registry.Initialise(kSeed);
+    registry.Initialise(kMastersSeed);
   }
   template <typename T>
   std::vector<T> Out(const void* data, std::int64_t count) const {
@@ -135,7 +135,7 @@ TEST_F(Masters, AreWhatBlocksHold) {
 // Without gradients, as for an evaluation, nobody needs them.
 TEST_F(Masters, AreForTrainingOnly) {
   tensor::Registry gpu(Parameters(), Dtype::kBfloat16, false, Stream());
-  gpu.Initialise(kSeed);
+  gpu.Initialise(kMastersSeed);
   EXPECT_EQ(gpu.Masters(), nullptr);
   EXPECT_EQ(Out<std::uint16_t>(gpu.Values(), gpu.Size()), Rounded(Wanted(0, gpu.Size())));
   EXPECT_EQ(gpu.ValueBlocks(0, 1, 1)[0].dtype, Dtype::kBfloat16);
@@ -187,7 +187,7 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
     tensor::Registry gpu;
     const tensor::Ownership owns = Own(size, own, false);
     tensor::Registry reference(Parameters(), Dtype::kFloat32, owns);
-    reference.Initialise(kSeed);
+    reference.Initialise(kMastersSeed);
     Allocate(gpu, &owns);
     optimizer::Optimizer wanted(options, reference, {}), got(options, gpu, Stream());
     for (int step = 1; step <= kSteps; ++step) {

@@ -15,7 +15,7 @@ namespace {
 
 using emulator::Mutation;
 constexpr unsigned long long kSeeds = 8;
-constexpr std::int32_t kSteps = 4;
+constexpr std::int32_t kStagedOrdersSteps = 4;
 
 class StagedOrders : public GpuTest {
  protected:
@@ -26,7 +26,7 @@ class StagedOrders : public GpuTest {
     emulator::SetSeed(seed);
     model::StagedBatches staged(Stream(), kStagedLimits);
     std::vector<Batches> all;
-    for (std::int32_t step = 0; step <= kSteps; ++step) {
+    for (std::int32_t step = 0; step <= kStagedOrdersSteps; ++step) {
       all.push_back(NumberedBatches(step + 1, {4, 2}));
     }
     const auto bytes = static_cast<std::int64_t>(all[0][1].inputs.size() * sizeof(std::int32_t));
@@ -36,7 +36,7 @@ class StagedOrders : public GpuTest {
       device::StartCopyOut(Stream(), staged.At(1).inputs, seen.back().get(), bytes);
     };
     std::optional<model::StagedBatches::Staged> ticket = staged.Stage(all[0]);
-    for (std::size_t step = 0; step < kSteps; ++step) {
+    for (std::size_t step = 0; step < kStagedOrdersSteps; ++step) {
       staged.Open(staged.Take(std::move(*ticket)));
       look();
       if (ahead) Synchronise();
@@ -47,7 +47,7 @@ class StagedOrders : public GpuTest {
     last.Await();
     Synchronise();
     bool right = true;
-    for (std::size_t step = 0; step < kSteps; ++step) {
+    for (std::size_t step = 0; step < kStagedOrdersSteps; ++step) {
       const auto* const got = static_cast<const std::int32_t*>(seen[step].get());
       right = right && std::equal(all[step][1].inputs.begin(), all[step][1].inputs.end(), got);
     }
@@ -66,7 +66,7 @@ TEST_F(StagedOrders, EveryWaitIsNeeded) {
   emulator::Omit(Mutation::kWait, -1);
   EXPECT_TRUE(Right(1, false));
   const std::int64_t waits = emulator::CountSince(Mutation::kWait);
-  EXPECT_GE(waits, 2 * kSteps - 1);
+  EXPECT_GE(waits, 2 * kStagedOrdersSteps - 1);
   for (std::int64_t omitted = 0; omitted < waits; ++omitted) {
     int caught = 0;
     for (unsigned long long seed = 1; seed <= kSeeds; ++seed) {

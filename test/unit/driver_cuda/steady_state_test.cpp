@@ -29,18 +29,19 @@ Places Between(const Places& earlier, const Places& later) {
   return {later.device - earlier.device, later.pinned - earlier.pinned};
 }
 
-struct Case {
+struct SteadyStateCase {
   const char* name;
   const char* model;
   Dtype dtype;
   bool graphs;
 };
-constexpr Case kCases[] = {{"Course", kCourse, Dtype::kFloat32, false},
-                           {"CourseBf16Graphs", kCourse, Dtype::kBfloat16, true},
-                           {"LlamaBf16", kLlama, Dtype::kBfloat16, false},
-                           {"LlamaGraphs", kLlama, Dtype::kFloat32, true}};
+constexpr SteadyStateCase kSteadyStateCases[] = {
+    {"Course", kCourse, Dtype::kFloat32, false},
+    {"CourseBf16Graphs", kCourse, Dtype::kBfloat16, true},
+    {"LlamaBf16", kLlama, Dtype::kBfloat16, false},
+    {"LlamaGraphs", kLlama, Dtype::kFloat32, true}};
 
-class SteadyState : public TrainingOnGpu, public testing::WithParamInterface<Case> {};
+class SteadyState : public TrainingOnGpu, public testing::WithParamInterface<SteadyStateCase> {};
 
 TEST_P(SteadyState, TakesNoMemory) {
   OneRank run = OnCard(DeckOf(GetParam().model), GetParam().dtype, GetParam().graphs);
@@ -97,7 +98,7 @@ TEST_P(SteadyState, NoOrderChangesABit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SteadyState, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Models, SteadyState, testing::ValuesIn(kSteadyStateCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace trireme::test {
 namespace {
 
-struct Case {
+struct TrainingCase {
   const char* name;
   const char* model;
   Dtype dtype;
@@ -19,17 +19,17 @@ struct Case {
 };
 // Differences in fp32 and fp64 come from the order of sums, grown over 20 steps. bf16 rounds every
 // activation: its norms and moments are not compared so closely (0: not at all).
-constexpr Case kCases[] = {{"CourseFp64", kCourse, Dtype::kFloat64, 1e-13, 1e-12},
-                           {"LlamaFp64", kLlama, Dtype::kFloat64, 1e-13, 1e-12},
-                           {"QwenFp64", kQwen, Dtype::kFloat64, 1e-13, 1e-12},
-                           {"CourseFp32", kCourse, Dtype::kFloat32, 1e-6, 2e-5},
-                           {"LlamaFp32", kLlama, Dtype::kFloat32, 1e-6, 2e-5},
-                           {"QwenFp32", kQwen, Dtype::kFloat32, 1e-6, 2e-5},
-                           {"CourseBf16", kCourse, Dtype::kBfloat16, 5e-3, 0},
-                           {"LlamaBf16", kLlama, Dtype::kBfloat16, 5e-3, 0},
-                           {"QwenBf16", kQwen, Dtype::kBfloat16, 5e-3, 0}};
+constexpr TrainingCase kTrainingCases[] = {{"CourseFp64", kCourse, Dtype::kFloat64, 1e-13, 1e-12},
+                                           {"LlamaFp64", kLlama, Dtype::kFloat64, 1e-13, 1e-12},
+                                           {"QwenFp64", kQwen, Dtype::kFloat64, 1e-13, 1e-12},
+                                           {"CourseFp32", kCourse, Dtype::kFloat32, 1e-6, 2e-5},
+                                           {"LlamaFp32", kLlama, Dtype::kFloat32, 1e-6, 2e-5},
+                                           {"QwenFp32", kQwen, Dtype::kFloat32, 1e-6, 2e-5},
+                                           {"CourseBf16", kCourse, Dtype::kBfloat16, 5e-3, 0},
+                                           {"LlamaBf16", kLlama, Dtype::kBfloat16, 5e-3, 0},
+                                           {"QwenBf16", kQwen, Dtype::kBfloat16, 5e-3, 0}};
 
-class LikeTheCpu : public TrainingOnGpu, public testing::WithParamInterface<Case> {};
+class LikeTheCpu : public TrainingOnGpu, public testing::WithParamInterface<TrainingCase> {};
 
 TEST_P(LikeTheCpu, TwentySteps) {
   const std::string deck = DeckOf(GetParam().model);
@@ -50,10 +50,10 @@ TEST_P(LikeTheCpu, TwentySteps) {
   EXPECT_LT(difference, GetParam().state);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, LikeTheCpu, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Models, LikeTheCpu, testing::ValuesIn(kTrainingCases),
                          [](const auto& info) { return std::string(info.param.name); });
 
-class SameBits : public TrainingOnGpu, public testing::WithParamInterface<Case> {};
+class SameBits : public TrainingOnGpu, public testing::WithParamInterface<TrainingCase> {};
 
 TEST_P(SameBits, WithGraphsAndWithout) {
   const std::string deck = DeckOf(GetParam().model);
@@ -84,7 +84,8 @@ TEST_P(SameBits, WhateverIsEvaluatedInBetween) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SameBits,
-                         testing::Values(kCases[2], kCases[3], kCases[4], kCases[5]),
+                         testing::Values(kTrainingCases[2], kTrainingCases[3], kTrainingCases[4],
+                                         kTrainingCases[5]),
                          [](const auto& info) { return std::string(info.param.name); });
 
 // Planned without a run, on the card's facts alone: the bytes that the run takes.
@@ -115,8 +116,9 @@ TEST_F(TrainingOnGpu, WhateverTheModel) {
   for (const std::string& deck : decks) {
     OneRank cpu = OnHost(deck, Dtype::kFloat64), gpu = OnCard(deck, Dtype::kFloat64);
     const std::int64_t steps = kStepsAnEpoch + 2;
-    EXPECT_LT(WorstRelative(gpu.Train(steps), cpu.Train(steps)), kCases[0].losses) << deck;
-    EXPECT_LT(RuleFourDifference(gpu.State(), cpu.State()).relative, kCases[0].state) << deck;
+    EXPECT_LT(WorstRelative(gpu.Train(steps), cpu.Train(steps)), kTrainingCases[0].losses) << deck;
+    EXPECT_LT(RuleFourDifference(gpu.State(), cpu.State()).relative, kTrainingCases[0].state)
+        << deck;
   }
 }
 
@@ -126,7 +128,7 @@ TEST_F(TrainingOnGpu, TheLossOfAReplayedStepIsThatOfItsBatch) {
   const std::string deck = DeckOf(kLlama);
   OneRank cpu = OnHost(deck), gpu = OnCard(deck, Dtype::kFloat32);
   for (std::int64_t step = 1; step <= 2 * kStepsAnEpoch; ++step) {
-    EXPECT_LT(WorstRelative(gpu.Train(step), cpu.Train(step)), kCases[3].losses) << step;
+    EXPECT_LT(WorstRelative(gpu.Train(step), cpu.Train(step)), kTrainingCases[3].losses) << step;
   }
 }
 

@@ -13,7 +13,7 @@ using namespace emulator_test;
 
 constexpr float kEpsilon = 1e-5f;
 constexpr double kTolerance = 1e-5;  // fp32, rows of a few hundred values near 3
-constexpr int kSeeds = 20;
+constexpr int kKernelSeeds = 20;
 
 enum class Omit { kNothing, kBarrierBehindWrite, kBarrierBehindRead };
 
@@ -88,16 +88,18 @@ int SeedsThatCatch(int seeds) {
   return wrong;
 }
 
-TEST(Kernel, LayerNormIsRightForEverySeed) { EXPECT_EQ(SeedsThatCatch<Omit::kNothing>(kSeeds), 0); }
+TEST(Kernel, LayerNormIsRightForEverySeed) {
+  EXPECT_EQ(SeedsThatCatch<Omit::kNothing>(kKernelSeeds), 0);
+}
 
 TEST(Kernel, BarrierMissingBehindAWriteIsCaughtByEverySeed) {
-  EXPECT_EQ(SeedsThatCatch<Omit::kBarrierBehindWrite>(kSeeds), kSeeds);
+  EXPECT_EQ(SeedsThatCatch<Omit::kBarrierBehindWrite>(kKernelSeeds), kKernelSeeds);
 }
 
 TEST(Kernel, BarrierMissingBehindAReadIsCaughtWithinTenSeeds) {
-  const int caught = SeedsThatCatch<Omit::kBarrierBehindRead>(kSeeds);
+  const int caught = SeedsThatCatch<Omit::kBarrierBehindRead>(kKernelSeeds);
   RecordProperty("seeds_of_20_that_catch_it", caught);
-  EXPECT_GT(SeedsThatCatch<Omit::kBarrierBehindRead>(10), 0) << caught << " of " << kSeeds;
+  EXPECT_GT(SeedsThatCatch<Omit::kBarrierBehindRead>(10), 0) << caught << " of " << kKernelSeeds;
 }
 
 // Each barrier of the complete kernel, left out in turn: the block's last is not needed, since no

@@ -11,7 +11,7 @@ namespace {
 using namespace emulator_test;
 
 constexpr int kSize = 300;
-constexpr int kSeeds = 20;
+constexpr int kStreamSeeds = 20;
 
 // One stream fills, another adds; with the event between them the sum is 3 everywhere.
 bool SumIsRight(bool wait, unsigned long long seed) {
@@ -28,15 +28,17 @@ bool SumIsRight(bool wait, unsigned long long seed) {
 }
 
 TEST(Streams, AnEventOrdersThem) {
-  for (unsigned long long seed = 1; seed <= kSeeds; ++seed) EXPECT_TRUE(SumIsRight(true, seed));
+  for (unsigned long long seed = 1; seed <= kStreamSeeds; ++seed)
+    EXPECT_TRUE(SumIsRight(true, seed));
 }
 
 TEST(Streams, AMissingWaitIsCaught) {
   int caught = 0;
-  for (unsigned long long seed = 1; seed <= kSeeds; ++seed) caught += !SumIsRight(false, seed);
+  for (unsigned long long seed = 1; seed <= kStreamSeeds; ++seed)
+    caught += !SumIsRight(false, seed);
   RecordProperty("seeds_of_20_that_catch_it", caught);
   EXPECT_FALSE(SumIsRight(false, 1));
-  EXPECT_GT(caught, kSeeds / 2);
+  EXPECT_GT(caught, kStreamSeeds / 2);
 }
 
 TEST(Streams, AWaitLeftOutFromOutsideIsCaught) {
@@ -50,7 +52,7 @@ TEST(Streams, AWaitLeftOutFromOutsideIsCaught) {
 // No work is queued any more: a wait left out shows while the host waits for the other stream.
 TEST(Streams, OthersGetAheadWhileOneIsAwaited) {
   int caught = 0;
-  for (unsigned long long seed = 1; seed <= kSeeds; ++seed) {
+  for (unsigned long long seed = 1; seed <= kStreamSeeds; ++seed) {
     emulator::SetSeed(seed);
     const Stream first, second;
     const Array<float> x(std::vector<float>(1, 0.0f)), y(std::vector<float>(1, 0.0f));
@@ -65,7 +67,7 @@ TEST(Streams, OthersGetAheadWhileOneIsAwaited) {
     const bool lazy = seed % 4 == 1;
     EXPECT_TRUE(!lazy || y.Values()[0] == 8.0f) << seed;
   }
-  EXPECT_GT(caught, kSeeds / 3);
+  EXPECT_GT(caught, kStreamSeeds / 3);
 }
 
 // The second stream overwrites what the first has yet to read.
@@ -85,11 +87,11 @@ bool ReadBeforeOverwritten(bool wait, unsigned long long seed) {
 
 TEST(Streams, AnOverwriteTooEarlyIsCaught) {
   int caught = 0;
-  for (unsigned long long seed = 1; seed <= kSeeds; ++seed) {
+  for (unsigned long long seed = 1; seed <= kStreamSeeds; ++seed) {
     EXPECT_TRUE(ReadBeforeOverwritten(true, seed));
     caught += !ReadBeforeOverwritten(false, seed);
   }
-  EXPECT_GT(caught, kSeeds / 2);
+  EXPECT_GT(caught, kStreamSeeds / 2);
 }
 
 TEST(Streams, NothingRunsBeforeItIsAwaitedAndCopiesTakeWhatIsThereThen) {

@@ -12,7 +12,7 @@ namespace {
 using kernels::AttentionShape;
 using kernels::KeyValueBlock;
 
-constexpr Dtype kType = Dtype::kBfloat16;
+constexpr Dtype kAttentionCudnnPartType = Dtype::kBfloat16;
 
 // A rank's operands.
 struct Rank {
@@ -32,14 +32,16 @@ class CudnnPartTest : public CudnnOnGpu {
     shape.length = at.Count(), shape.positions = at;
     const std::int64_t rows = shape.sequences * shape.length, width = shape.Width();
     const auto of = [&](const Values& whole, std::int64_t columns) {
-      return std::make_unique<GpuMatrix>(Stream(), kType, rows, columns,
+      return std::make_unique<GpuMatrix>(Stream(), kAttentionCudnnPartType, rows, columns,
                                          RowsAt(whole, columns, p.shape, at));
     };
     rank.qkv = of(p.qkv, width), rank.dout = of(p.dout, p.Queries());
-    rank.out = Fresh(kType, rows, p.Queries()), rank.dqkv = Fresh(kType, rows, width);
+    rank.out = Fresh(kAttentionCudnnPartType, rows, p.Queries()),
+    rank.dqkv = Fresh(kAttentionCudnnPartType, rows, width);
     rank.lse = Fresh(Dtype::kFloat32, rows, shape.heads);
     const std::int64_t elements = kernels::cuda::AttentionPartScratch(
-        Stream(), shape, std::max(at.early.Size(), at.late.Size()), kType, dropout);
+        Stream(), shape, std::max(at.early.Size(), at.late.Size()), kAttentionCudnnPartType,
+        dropout);
     rank.scratch =
         std::make_unique<GpuMatrix>(Stream(), Dtype::kFloat32, 1, elements, NoNumbers(elements));
     return rank;
@@ -65,8 +67,9 @@ class CudnnPartTest : public CudnnOnGpu {
     const auto packed = [&](std::size_t step) {
       const Positions& at = cut[(number + cut.size() - step) % cut.size()];
       const Values block = ColumnsOf(RowsAt(p.qkv, width, p.shape, at), width, queries, width);
-      return std::pair(at, std::make_unique<GpuMatrix>(
-                               Stream(), kType, p.shape.sequences * at.Count(), keys, block));
+      return std::pair(at,
+                       std::make_unique<GpuMatrix>(Stream(), kAttentionCudnnPartType,
+                                                   p.shape.sequences * at.Count(), keys, block));
     };
     kernels::cuda::AttentionPartStart(Stream(), r.out->View(), r.lse->View());
     for (std::size_t step = 0; step < cut.size(); ++step) {
@@ -81,7 +84,7 @@ class CudnnPartTest : public CudnnOnGpu {
     Backward(r, mine, my_gradient, {0, middle});
     for (std::size_t step = 1; step < cut.size(); ++step) {
       const auto [at, data] = packed(step);
-      const auto gradient = Fresh(kType, data->View().rows, keys);
+      const auto gradient = Fresh(kAttentionCudnnPartType, data->View().rows, keys);
       Backward(r, {at, data->View()}, gradient->View(), all);
       AddRowsAt(gradient->Values(), keys, p.shape, at, queries, width, sum.dqkv);
     }
@@ -116,11 +119,12 @@ TEST_F(CudnnPartTest, BlocksOfARingMakeTheWhole) {
     for (const int ranks : {2, 3, 4}) {
       if (shape.length / ranks <= 64) continue;
       const AttentionProblem problem(shape, 0);
-      AttentionTolerance tolerance = ToleranceOf(kType);
+      AttentionTolerance tolerance = ToleranceOf(kAttentionCudnnPartType);
       tolerance.out *= 2, tolerance.lse = 1e-4, tolerance.gradient *= 4;
       const AttentionResults got = InParts(problem, ranks);
-      ExpectNear(problem, got, problem.OnCpu(), tolerance,
-                 Describe(problem, kType) + "in " + std::to_string(ranks) + " parts: ");
+      ExpectNear(
+          problem, got, problem.OnCpu(), tolerance,
+          Describe(problem, kAttentionCudnnPartType) + "in " + std::to_string(ranks) + " parts: ");
       // Otherwise our own kernels would be compared with the CPU.
       const AttentionResults own = InPartsByOurOwn(problem, ranks);
       EXPECT_NE(got.out, own.out);
@@ -140,7 +144,7 @@ TEST_F(CudnnPartTest, TheSameBitsTwice) {
 // Blocks of several sizes, of which some have no plan.
 TEST_F(CudnnPartTest, UnequalBlocksAreRight) {
   const AttentionProblem problem({1, 269, 2, 1, 32}, 0);
-  AttentionTolerance tolerance = ToleranceOf(kType);
+  AttentionTolerance tolerance = ToleranceOf(kAttentionCudnnPartType);
   tolerance.out *= 2, tolerance.lse = 1e-4, tolerance.gradient *= 4;
   ExpectNear(problem, InParts(problem, 3), problem.OnCpu(), tolerance, "unequal blocks: ");
 }
@@ -163,7 +167,7 @@ TEST_F(CudnnPartTest, RefusedPassesAreLeftToOurOwn) {
 #endif
   const EmulatedCudnn forward_only("on,no_backward");
   const AttentionProblem problem({2, 288, 4, 2, 32}, 0);
-  AttentionTolerance tolerance = ToleranceOf(kType);
+  AttentionTolerance tolerance = ToleranceOf(kAttentionCudnnPartType);
   tolerance.gradient *= 4;
   ExpectNear(problem, InParts(problem, 2), problem.OnCpu(), tolerance, "no backward pass: ");
 }

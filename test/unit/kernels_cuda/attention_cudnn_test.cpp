@@ -10,7 +10,7 @@ namespace {
 
 using kernels::AttentionShape;
 
-constexpr Dtype kType = Dtype::kBfloat16, kSum = Dtype::kFloat32;
+constexpr Dtype kAttentionCudnnType = Dtype::kBfloat16, kSum = Dtype::kFloat32;
 
 struct Calls {
   decltype(kernels::AttentionForward)* forward;
@@ -20,18 +20,19 @@ constexpr Calls kChosen = {&kernels::cuda::AttentionForward, &kernels::cuda::Att
 constexpr Calls kOwn = {&kernels::cuda::OwnAttentionForward, &kernels::cuda::OwnAttentionBackward};
 
 // A problem's operands on the card, in bf16 and without dropout.
-class Operands {
+class AttentionCudnnOperands {
  public:
-  Operands(const device::Stream& stream, const AttentionProblem& p)
+  AttentionCudnnOperands(const device::Stream& stream, const AttentionProblem& p)
       : stream_(stream),
         begins_(stream, p.begins),
         shape_(p.shape),
-        qkv_(stream, kType, p.Rows(), p.shape.Width(), p.qkv),
-        dout_(stream, kType, p.Rows(), p.Queries(), p.dout),
-        out_(stream, kType, p.Rows(), p.Queries(), NoNumbers(p.Rows() * p.Queries())),
+        qkv_(stream, kAttentionCudnnType, p.Rows(), p.shape.Width(), p.qkv),
+        dout_(stream, kAttentionCudnnType, p.Rows(), p.Queries(), p.dout),
+        out_(stream, kAttentionCudnnType, p.Rows(), p.Queries(), NoNumbers(p.Rows() * p.Queries())),
         lse_(stream, kSum, p.Rows(), p.shape.heads, NoNumbers(p.Rows() * p.shape.heads)),
-        dqkv_(stream, kType, p.Rows(), p.shape.Width(), NoNumbers(p.Rows() * p.shape.Width())),
-        elements_(kernels::cuda::AttentionScratch(stream, p.shape, kType, false)),
+        dqkv_(stream, kAttentionCudnnType, p.Rows(), p.shape.Width(),
+              NoNumbers(p.Rows() * p.shape.Width())),
+        elements_(kernels::cuda::AttentionScratch(stream, p.shape, kAttentionCudnnType, false)),
         scratch_(stream, std::vector<float>(static_cast<std::size_t>(elements_))) {
     if (!p.begins.empty()) shape_.begins = begins_.As<std::int32_t>();
   }
@@ -69,7 +70,7 @@ class DocumentsAttentionTest : public AttentionOnGpu {};
 TEST_F(DocumentsAttentionTest, AreLeftToOurOwnKernels) {
   AttentionProblem problem({2, 128, 2, 1, 64}, 0);
   problem.begins = RandomBegins(2, 128, 20, 3);
-  const Operands chosen(Stream(), problem), own(Stream(), problem);
+  const AttentionCudnnOperands chosen(Stream(), problem), own(Stream(), problem);
   chosen.Run(kChosen);
   own.Run(kOwn);
   EXPECT_EQ(chosen.Bits(), own.Bits());
@@ -78,14 +79,14 @@ TEST_F(DocumentsAttentionTest, AreLeftToOurOwnKernels) {
 class CudnnAttentionTest : public CudnnOnGpu {
  protected:
   AttentionResults Run(const AttentionProblem& p, const Calls& calls) const {
-    const Operands operands(Stream(), p);
+    const AttentionCudnnOperands operands(Stream(), p);
     operands.Run(calls);
     return operands.Results();
   }
   // Otherwise our own kernels would be compared with themselves.
   void ExpectServed(const AttentionShape& shape) const {
     for (const bool backward : {false, true}) {
-      EXPECT_TRUE(kernels::cuda::CudnnServes(Stream(), shape, kType, backward))
+      EXPECT_TRUE(kernels::cuda::CudnnServes(Stream(), shape, kAttentionCudnnType, backward))
           << shape.heads << " heads, length " << shape.length
           << (backward ? ", backward" : ", forward");
     }
@@ -106,10 +107,10 @@ TEST_F(CudnnAttentionTest, AgreesWithOurOwn) {
     const AttentionProblem problem(shape, 0);
     ExpectServed(shape);
     // Weights meet values in bf16 there.
-    AttentionTolerance tolerance = ToleranceOf(kType);
+    AttentionTolerance tolerance = ToleranceOf(kAttentionCudnnType);
     tolerance.out *= 2, tolerance.lse = 1e-4, tolerance.gradient *= 2;
     ExpectNear(problem, Run(problem, kChosen), Run(problem, kOwn), tolerance,
-               Describe(problem, kType));
+               Describe(problem, kAttentionCudnnType));
   }
 }
 
@@ -123,7 +124,7 @@ TEST_F(CudnnAttentionTest, TheSameBitsTenTimes) {
 #endif
   for (const AttentionShape& shape : shapes) {
     ExpectServed(shape);
-    const Operands operands(Stream(), AttentionProblem(shape, 0));
+    const AttentionCudnnOperands operands(Stream(), AttentionProblem(shape, 0));
     operands.Run(kChosen);
     const auto first = operands.Bits();
     for (int i = 1; i < 10; ++i) {
@@ -138,7 +139,7 @@ TEST_F(CudnnAttentionTest, TheSameBitsTenTimes) {
 TEST_F(CudnnAttentionTest, TheSameBitsFromARecording) {
   const AttentionProblem problem({3, 200, 2, 1, 64}, 0);
   ExpectServed(problem.shape);
-  const Operands at_once(Stream(), problem), recorded(Stream(), problem);
+  const AttentionCudnnOperands at_once(Stream(), problem), recorded(Stream(), problem);
   at_once.Run(kChosen);
   const auto want = at_once.Bits();
   device::Graph graph;
@@ -161,12 +162,14 @@ TEST_F(CudnnAttentionTest, WorkspaceDecides) {
   GTEST_SKIP() << "for the emulator, whose cuDNN does as it is told";
 #endif
   const auto serves = [&](std::int64_t shared) {
-    return kernels::cuda::CudnnServes(Stream(), {1, 8192, shared, 1, 64}, kType, true);
+    return kernels::cuda::CudnnServes(Stream(), {1, 8192, shared, 1, 64}, kAttentionCudnnType,
+                                      true);
   };
   EXPECT_TRUE(serves(4));    // 512 MiB
   EXPECT_TRUE(serves(5));    // 640
   EXPECT_FALSE(serves(16));  // 2,048
-  EXPECT_TRUE(kernels::cuda::CudnnServes(Stream(), {1, 8192, 16, 1, 64}, kType, false));
+  EXPECT_TRUE(
+      kernels::cuda::CudnnServes(Stream(), {1, 8192, 16, 1, 64}, kAttentionCudnnType, false));
 }
 
 TEST_F(CudnnAttentionTest, LinearWorkspaceServesAnyLength) {
@@ -174,7 +177,8 @@ TEST_F(CudnnAttentionTest, LinearWorkspaceServesAnyLength) {
   GTEST_SKIP() << "for the emulator, whose cuDNN does as it is told";
 #endif
   const EmulatedCudnn linear("on,linear");
-  EXPECT_TRUE(kernels::cuda::CudnnServes(Stream(), {1, 8192, 16, 1, 64}, kType, true));
+  EXPECT_TRUE(
+      kernels::cuda::CudnnServes(Stream(), {1, 8192, 16, 1, 64}, kAttentionCudnnType, true));
 }
 
 TEST_F(CudnnAttentionTest, OneRefusedPassIsLeftToOurOwn) {
@@ -185,13 +189,14 @@ TEST_F(CudnnAttentionTest, OneRefusedPassIsLeftToOurOwn) {
   const AttentionResults own = Run(problem, kOwn), both = Run(problem, kChosen);
   const EmulatedCudnn forward_only("on,no_backward");
   RenewLibraries();
-  const Operands operands(Stream(), problem);
+  const AttentionCudnnOperands operands(Stream(), problem);
   operands.Run(kChosen);
   const AttentionResults got = operands.Results();
   EXPECT_EQ(got.out, both.out);
   EXPECT_NE(got.out, own.out);
   EXPECT_NE(got.dqkv, both.dqkv);
-  ExpectNear(problem, got, own, ToleranceOf(kType), Describe(problem, kType));
+  ExpectNear(problem, got, own, ToleranceOf(kAttentionCudnnType),
+             Describe(problem, kAttentionCudnnType));
 }
 
 class AttentionChoiceTest : public AttentionOnGpu {};
@@ -203,15 +208,15 @@ TEST_F(AttentionChoiceTest, PlansForWhatIsCalled) {
     return kernels::cuda::AttentionScratch(Stream(), of, dtype, false);
   };
   const auto own = [&](const AttentionShape& of) {
-    return kernels::gpu::AttentionScratch(Stream(), of, kType, false);
+    return kernels::gpu::AttentionScratch(Stream(), of, kAttentionCudnnType, false);
   };
   EXPECT_EQ(scratch(shape, Dtype::kFloat32), own(shape));
-  EXPECT_EQ(scratch(short_one, kType), own(short_one));
+  EXPECT_EQ(scratch(short_one, kAttentionCudnnType), own(short_one));
   for (const bool backward : {false, true}) {
     EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), shape, Dtype::kFloat32, backward));
-    EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), short_one, kType, backward));
+    EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), short_one, kAttentionCudnnType, backward));
     if (kernels::cuda::CudnnName().empty()) {
-      EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), shape, kType, backward));
+      EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), shape, kAttentionCudnnType, backward));
     }
   }
 }

@@ -12,13 +12,15 @@ namespace {
 
 using kernels::AttentionShape;
 
-constexpr Dtype kType = Dtype::kBfloat16;
+constexpr Dtype kAttentionMatrixType = Dtype::kBfloat16;
 
 class MatrixAttentionTest : public AttentionOnGpu {
  protected:
   void Compare(const AttentionProblem& problem) const {
-    ExpectNear(problem, RunOwnAttention(Stream(), problem, kType, Layout::kAligned).values,
-               problem.OnCpu(), ToleranceOf(kType), Describe(problem, kType));
+    ExpectNear(problem,
+               RunOwnAttention(Stream(), problem, kAttentionMatrixType, Layout::kAligned).values,
+               problem.OnCpu(), ToleranceOf(kAttentionMatrixType),
+               Describe(problem, kAttentionMatrixType));
   }
 };
 
@@ -75,8 +77,8 @@ TEST_F(MatrixAttentionTest, Padding) {
 TEST_F(MatrixAttentionTest, TheSameBitsTwice) {
   for (const std::int64_t head_dim : {64, 128}) {
     const AttentionProblem problem({2, 300, 4, 2, head_dim}, 0.1);
-    EXPECT_EQ(RunOwnAttention(Stream(), problem, kType, Layout::kAligned).bits,
-              RunOwnAttention(Stream(), problem, kType, Layout::kAligned).bits);
+    EXPECT_EQ(RunOwnAttention(Stream(), problem, kAttentionMatrixType, Layout::kAligned).bits,
+              RunOwnAttention(Stream(), problem, kAttentionMatrixType, Layout::kAligned).bits);
   }
 }
 
@@ -84,7 +86,7 @@ TEST_F(MatrixAttentionTest, TheSameBitsTwice) {
 TEST_F(MatrixAttentionTest, LoadsWithoutBankConflicts) {
   const emulator::MatrixLoads before = emulator::CountedMatrixLoads();
   for (const std::int64_t head_dim : {32, 64, 128, 256}) {
-    RunOwnAttention(Stream(), AttentionProblem({1, 150, 2, 1, head_dim}, 0.1), kType,
+    RunOwnAttention(Stream(), AttentionProblem({1, 150, 2, 1, head_dim}, 0.1), kAttentionMatrixType,
                     Layout::kAligned);
   }
   const emulator::MatrixLoads after = emulator::CountedMatrixLoads();

@@ -12,11 +12,11 @@ using kernels::AttentionShape;
 using kernels::KeyValueBlock;
 
 // One pass over `keys` rows of keys per sequence, on the CPU or a GPU.
-struct Operands {
+struct AttentionPaddingOperands {
   tensor::Matrix query, keys, out, lse, dout, dquery, dkeys, scratch;
 };
 
-tensor::Matrix Doubles(Values& values, std::int64_t columns) {
+tensor::Matrix AttentionPaddingDoubles(Values& values, std::int64_t columns) {
   const auto size = static_cast<std::int64_t>(values.size());
   return {values.data(), Dtype::kFloat64, size / columns, columns, columns};
 }
@@ -86,9 +86,11 @@ class CudaAttentionPaddingTest : public AttentionOnGpu, public testing::WithPara
     Values memory = NoNumbers(kernels::AttentionPartScratch(shape, keys, host.threads));
     shape.key_lengths = lengths.data();
     Run(host, shape, keys, queries.DropoutWith(queries.ordinals.data()),
-        {Doubles(query, q), Doubles(data, kv), Doubles(out, q), Doubles(lse, shape.heads),
-         Doubles(dout, q), Doubles(dquery, q), Doubles(dkeys, kv),
-         Doubles(memory, static_cast<std::int64_t>(memory.size()))});
+        {AttentionPaddingDoubles(query, q), AttentionPaddingDoubles(data, kv),
+         AttentionPaddingDoubles(out, q), AttentionPaddingDoubles(lse, shape.heads),
+         AttentionPaddingDoubles(dout, q), AttentionPaddingDoubles(dquery, q),
+         AttentionPaddingDoubles(dkeys, kv),
+         AttentionPaddingDoubles(memory, static_cast<std::int64_t>(memory.size()))});
     const test::OnGpu lengths_there(Stream(), lengths), ordinals(Stream(), queries.ordinals);
     shape.key_lengths = lengths_there.As<std::int32_t>();
     const auto make = [&](std::int64_t columns, const Values& values) {
@@ -116,7 +118,7 @@ class CudaAttentionPaddingTest : public AttentionOnGpu, public testing::WithPara
   }
 
   static void Run(const device::Stream& stream, const AttentionShape& shape, std::int64_t keys,
-                  const kernels::Dropout& dropout, const Operands& o) {
+                  const kernels::Dropout& dropout, const AttentionPaddingOperands& o) {
     const KeyValueBlock block = {PositionsOf(keys, 0, 1), o.keys};
     const Part all = {0, kernels::AttentionPartTasks(shape)};
     kernels::AttentionPartStart(stream, o.out, o.lse);

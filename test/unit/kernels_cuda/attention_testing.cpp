@@ -21,7 +21,7 @@ Values Random(std::int64_t count, std::uint32_t seed, double scale) {
   return values;
 }
 
-tensor::Matrix Doubles(Values& values, std::int64_t columns) {
+tensor::Matrix AttentionTestingDoubles(Values& values, std::int64_t columns) {
   const auto size = static_cast<std::int64_t>(values.size());
   return {values.data(), Dtype::kFloat64, size / columns, columns, columns};
 }
@@ -59,17 +59,17 @@ AttentionResults AttentionProblem::OnCpu() const {
   on_host.begins = DataOf(begins);
   on_host.key_lengths = DataOf(key_lengths);
   Values scratch(static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
-  const tensor::Matrix out = Doubles(results.out, Queries());
-  const tensor::Matrix lse = Doubles(results.lse, shape.heads);
+  const tensor::Matrix out = AttentionTestingDoubles(results.out, Queries());
+  const tensor::Matrix lse = AttentionTestingDoubles(results.lse, shape.heads);
   const tensor::Matrix memory = {scratch.data(), Dtype::kFloat64, 1,
                                  static_cast<std::int64_t>(scratch.size()),
                                  static_cast<std::int64_t>(scratch.size())};
   const kernels::Dropout dropout = DropoutWith(ordinals.data());
-  kernels::cpu::AttentionForward(stream, on_host, Doubles(x, shape.Width()), dropout, out, lse,
-                                 memory);
-  kernels::cpu::AttentionBackward(stream, on_host, Doubles(x, shape.Width()), dropout, out,
-                                  Doubles(dy, Queries()), lse, Doubles(results.dqkv, shape.Width()),
-                                  memory);
+  kernels::cpu::AttentionForward(stream, on_host, AttentionTestingDoubles(x, shape.Width()),
+                                 dropout, out, lse, memory);
+  kernels::cpu::AttentionBackward(stream, on_host, AttentionTestingDoubles(x, shape.Width()),
+                                  dropout, out, AttentionTestingDoubles(dy, Queries()), lse,
+                                  AttentionTestingDoubles(results.dqkv, shape.Width()), memory);
   return results;
 }
 

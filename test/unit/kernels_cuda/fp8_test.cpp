@@ -145,11 +145,11 @@ void Fp8Test::Compare(const Shape& shape, Form form, bool quantised, std::int64_
 }
 
 constexpr Shape kShapes[] = {{16, 16, 16}, {48, 80, 112}, {160, 64, 32}};
-constexpr Form kForms[] = {Form::kTransposed, Form::kPlain};
+constexpr Form kFp8Forms[] = {Form::kTransposed, Form::kPlain};
 
 TEST_F(Fp8Test, MultipliesOperandsRoundedToFp8) {
   for (const Shape& shape : kShapes) {
-    for (const Form form : kForms) {
+    for (const Form form : kFp8Forms) {
       for (const std::int64_t padding : {0, 8, 3}) {
         SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.out << " x " << shape.in
                                         << " padding " << padding);
@@ -162,7 +162,7 @@ TEST_F(Fp8Test, MultipliesOperandsRoundedToFp8) {
 }
 
 TEST_F(Fp8Test, LiesCloseToBf16) {
-  for (const Form form : kForms) {
+  for (const Form form : kFp8Forms) {
     Open();
     Compare({48, 80, 112}, form, false, 0);
     EXPECT_TRUE(UsesFp8());

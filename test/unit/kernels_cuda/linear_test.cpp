@@ -12,9 +12,9 @@ using kernels::ActivationKind;
 using kernels::Form;
 using tensor::Matrix;
 
-constexpr Form kForms[] = {Form::kTransposed, Form::kPlain};
+constexpr Form kLinearForms[] = {Form::kTransposed, Form::kPlain};
 constexpr Dtype kTypes[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16};
-constexpr std::int64_t kRows = 19, kIn = 24, kOut = 40;
+constexpr std::int64_t kLinearRows = 19, kIn = 24, kOut = 40;
 
 // Rounded once or twice in the type, sums in its sums' type.
 double Bound(Dtype dtype) { return 3 * UnitOf(dtype) + 32 * UnitOf(SumTypeOf(dtype)); }
@@ -52,24 +52,24 @@ class LinearTest : public ProductsTest {
   }
 };
 
-constexpr std::uint64_t kOrdinals[] = {3, 14, 15, 92};
+constexpr std::uint64_t kLinearOrdinals[] = {3, 14, 15, 92};
 
 void LinearTest::Forward(Dtype dtype, Form form, bool with_bias, std::int64_t padding) {
-  const Values x = Random(kRows * kIn, 1, dtype), w = Random(kIn * kOut, 2, dtype);
+  const Values x = Random(kLinearRows * kIn, 1, dtype), w = Random(kIn * kOut, 2, dtype);
   const Values b = Random(kOut, 3, dtype);
-  HostMatrix host_x(kRows, kIn, x), host_w(WeightRows(form), WeightColumns(form), w);
-  HostMatrix host_b(1, kOut, b), expected(kRows, kOut);
+  HostMatrix host_x(kLinearRows, kIn, x), host_w(WeightRows(form), WeightColumns(form), w);
+  HostMatrix host_b(1, kOut, b), expected(kLinearRows, kOut);
   int calls = 0;
   const auto then = [&](const Part& rows) {
-    calls += rows.begin == 0 && rows.end == kRows ? 1 : 1000;
+    calls += rows.begin == 0 && rows.end == kLinearRows ? 1 : 1000;
   };
   const auto ignore = [](const Part&) {};
   kernels::LinearForward({}, Layer(form, host_w.View()), host_x.View(),
                          with_bias ? host_b.View() : Matrix{}, expected.View(), ignore);
-  const GpuMatrix gpu_x(Stream(), dtype, kRows, kIn, x, kIn + padding);
+  const GpuMatrix gpu_x(Stream(), dtype, kLinearRows, kIn, x, kIn + padding);
   const GpuMatrix gpu_w(Stream(), dtype, WeightRows(form), WeightColumns(form), w);
   const GpuMatrix gpu_b(Stream(), dtype, 1, kOut, b, 0, padding);
-  const GpuMatrix y(Stream(), dtype, kRows, kOut, {}, kOut + padding);
+  const GpuMatrix y(Stream(), dtype, kLinearRows, kOut, {}, kOut + padding);
   kernels::LinearForward(Stream(), Layer(form, gpu_w.View()), gpu_x.View(),
                          with_bias ? gpu_b.View() : Matrix{}, y.View(), then);
   EXPECT_EQ(calls, 1);
@@ -79,7 +79,7 @@ void LinearTest::Forward(Dtype dtype, Form form, bool with_bias, std::int64_t pa
 
 TEST_F(LinearTest, ForwardWithAndWithoutBias) {
   for (const Dtype dtype : kTypes) {
-    for (const Form form : kForms) {
+    for (const Form form : kLinearForms) {
       for (const bool with_bias : {false, true}) {
         for (const std::int64_t padding : {0, 3}) {
           SCOPED_TRACE(testing::Message() << trireme::NameOf(dtype) << (with_bias ? " bias" : "")
@@ -97,19 +97,19 @@ void LinearTest::Activation(Dtype dtype, Form form, ActivationKind kind, bool wi
                             double dropout, std::int64_t padding) {
   const bool gated = kind == ActivationKind::kSwiglu, relu = kind == ActivationKind::kRelu;
   const std::int64_t width = gated ? kOut / 2 : kOut;
-  const Values x = Random(kRows * kIn, 1, dtype), w = Random(kIn * kOut, 2, dtype, 0.5);
+  const Values x = Random(kLinearRows * kIn, 1, dtype), w = Random(kIn * kOut, 2, dtype, 0.5);
   const Values b = Random(kOut, 3, dtype);
-  HostMatrix host_x(kRows, kIn, x), host_w(WeightRows(form), WeightColumns(form), w);
-  HostMatrix host_b(1, kOut, b), host_pre(kRows, kOut), host_out(kRows, width);
-  kernels::LinearActivation({}, Layer(form, host_w.View()), host_x.View(),
-                            with_bias ? host_b.View() : Matrix{}, kind, Drop(dropout, kOrdinals),
-                            host_pre.View(), relu ? host_pre.View() : host_out.View());
-  const OnGpu ordinals(Stream(), kOrdinals, sizeof kOrdinals);
-  const GpuMatrix gpu_x(Stream(), dtype, kRows, kIn, x);
+  HostMatrix host_x(kLinearRows, kIn, x), host_w(WeightRows(form), WeightColumns(form), w);
+  HostMatrix host_b(1, kOut, b), host_pre(kLinearRows, kOut), host_out(kLinearRows, width);
+  kernels::LinearActivation(
+      {}, Layer(form, host_w.View()), host_x.View(), with_bias ? host_b.View() : Matrix{}, kind,
+      Drop(dropout, kLinearOrdinals), host_pre.View(), relu ? host_pre.View() : host_out.View());
+  const OnGpu ordinals(Stream(), kLinearOrdinals, sizeof kLinearOrdinals);
+  const GpuMatrix gpu_x(Stream(), dtype, kLinearRows, kIn, x);
   const GpuMatrix gpu_w(Stream(), dtype, WeightRows(form), WeightColumns(form), w);
   const GpuMatrix gpu_b(Stream(), dtype, 1, kOut, b);
-  const GpuMatrix pre(Stream(), dtype, kRows, kOut, {}, kOut + padding);
-  const GpuMatrix out(Stream(), dtype, kRows, width, {}, width + padding);
+  const GpuMatrix pre(Stream(), dtype, kLinearRows, kOut, {}, kOut + padding);
+  const GpuMatrix out(Stream(), dtype, kLinearRows, width, {}, width + padding);
   kernels::LinearActivation(
       Stream(), Layer(form, gpu_w.View()), gpu_x.View(), with_bias ? gpu_b.View() : Matrix{}, kind,
       Drop(dropout, ordinals.As<std::uint64_t>()), pre.View(), relu ? pre.View() : out.View());
@@ -150,27 +150,31 @@ void LinearTest::Gradients(Dtype dtype, Form form, ActivationKind kind, double d
   const bool gated = kind == ActivationKind::kSwiglu;
   const std::int64_t width = gated ? 2 * kIn : kIn;
   const Dtype sums = SumTypeOf(dtype);
-  const Values dy = Random(kRows * kOut, 1, dtype), w = Random(kIn * kOut, 2, dtype, 0.5);
-  const Values from = Random(kRows * width, 3, dtype, 2), x = Random(kRows * kIn, 4, dtype);
+  const Values dy = Random(kLinearRows * kOut, 1, dtype), w = Random(kIn * kOut, 2, dtype, 0.5);
+  const Values from = Random(kLinearRows * width, 3, dtype, 2),
+               x = Random(kLinearRows * kIn, 4, dtype);
   const Values before = Random(kIn * kOut, 5, sums);
   const std::int64_t w_rows = WeightRows(form), w_columns = WeightColumns(form);
-  HostMatrix host_dy(kRows, kOut, dy), host_w(w_rows, w_columns, w), host_x(kRows, kIn, x);
-  HostMatrix host_from(kRows, width, from), host_hidden(kRows, kIn), host_pre(kRows, width);
-  HostMatrix host_dx(kRows, kIn), host_dw(w_rows, w_columns, before);
+  HostMatrix host_dy(kLinearRows, kOut, dy), host_w(w_rows, w_columns, w),
+      host_x(kLinearRows, kIn, x);
+  HostMatrix host_from(kLinearRows, width, from), host_hidden(kLinearRows, kIn),
+      host_pre(kLinearRows, width);
+  HostMatrix host_dx(kLinearRows, kIn), host_dw(w_rows, w_columns, before);
   const kernels::Linear host = Layer(form, host_w.View());
   kernels::LinearActivationGradient({}, host, host_dy.View(), kind, host_from.View(),
-                                    Drop(dropout, kOrdinals), host_hidden.View(),
+                                    Drop(dropout, kLinearOrdinals), host_hidden.View(),
                                     gated ? host_pre.View() : host_hidden.View());
   kernels::LinearInputGradient({}, host, host_dy.View(), host_dx.View());
   kernels::LinearWeightGradient({}, host, host_x.View(), host_dy.View(), host_dw.View());
 
-  const OnGpu ordinals(Stream(), kOrdinals, sizeof kOrdinals);
-  const GpuMatrix gpu_dy(Stream(), dtype, kRows, kOut, dy), gpu_x(Stream(), dtype, kRows, kIn, x);
+  const OnGpu ordinals(Stream(), kLinearOrdinals, sizeof kLinearOrdinals);
+  const GpuMatrix gpu_dy(Stream(), dtype, kLinearRows, kOut, dy),
+      gpu_x(Stream(), dtype, kLinearRows, kIn, x);
   const GpuMatrix gpu_w(Stream(), dtype, w_rows, w_columns, w);
-  const GpuMatrix gpu_from(Stream(), dtype, kRows, width, from, width + padding);
-  const GpuMatrix hidden(Stream(), dtype, kRows, kIn, {}, kIn + padding);
-  const GpuMatrix pre(Stream(), dtype, kRows, width, {}, width + padding);
-  const GpuMatrix dx(Stream(), dtype, kRows, kIn, {}, kIn + padding);
+  const GpuMatrix gpu_from(Stream(), dtype, kLinearRows, width, from, width + padding);
+  const GpuMatrix hidden(Stream(), dtype, kLinearRows, kIn, {}, kIn + padding);
+  const GpuMatrix pre(Stream(), dtype, kLinearRows, width, {}, width + padding);
+  const GpuMatrix dx(Stream(), dtype, kLinearRows, kIn, {}, kIn + padding);
   const GpuMatrix dw(Stream(), sums, w_rows, w_columns, before, w_columns + padding);
   const kernels::Linear gpu = Layer(form, gpu_w.View());
   kernels::LinearActivationGradient(Stream(), gpu, gpu_dy.View(), kind, gpu_from.View(),

@@ -13,17 +13,21 @@ namespace {
 using kernels::Form;
 using nlohmann::json;
 
-constexpr std::int64_t kRows = 40, kColumns = 72, kInner = 1000;
+constexpr std::int64_t kMultiplyAlgorithmsRows = 40, kMultiplyAlgorithmsColumns = 72,
+                       kMultiplyAlgorithmsInner = 1000;
 
 class MultiplyAlgorithms : public ProductsTest {
  protected:
   // The bits of one product, with the algorithm that the stream's products have for it.
   std::vector<unsigned char> Bits() {
-    const GpuMatrix a(Stream(), Dtype::kFloat32, kRows, kInner,
-                      Random(kRows * kInner, 1, Dtype::kFloat32));
-    const GpuMatrix b(Stream(), Dtype::kFloat32, kColumns, kInner,
-                      Random(kColumns * kInner, 2, Dtype::kFloat32));
-    const GpuMatrix c(Stream(), Dtype::kFloat32, kRows, kColumns, {});
+    const GpuMatrix a(
+        Stream(), Dtype::kFloat32, kMultiplyAlgorithmsRows, kMultiplyAlgorithmsInner,
+        Random(kMultiplyAlgorithmsRows * kMultiplyAlgorithmsInner, 1, Dtype::kFloat32));
+    const GpuMatrix b(
+        Stream(), Dtype::kFloat32, kMultiplyAlgorithmsColumns, kMultiplyAlgorithmsInner,
+        Random(kMultiplyAlgorithmsColumns * kMultiplyAlgorithmsInner, 2, Dtype::kFloat32));
+    const GpuMatrix c(Stream(), Dtype::kFloat32, kMultiplyAlgorithmsRows,
+                      kMultiplyAlgorithmsColumns, {});
     kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kTransposed, b.View(), c.View(),
                             false);
     return c.Bits();

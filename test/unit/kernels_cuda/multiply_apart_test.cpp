@@ -14,7 +14,8 @@ namespace {
 using kernels::Form;
 using nlohmann::json;
 
-constexpr std::int64_t kRows = 48, kColumns = 64, kInner = 32;
+constexpr std::int64_t kMultiplyApartRows = 48, kMultiplyApartColumns = 64,
+                       kMultiplyApartInner = 32;
 
 class MultiplyApart : public ProductsTest {
  protected:
@@ -35,8 +36,9 @@ class MultiplyApart : public ProductsTest {
 };
 
 TEST_F(MultiplyApart, WhatIsFasterIsTaken) {
-  const GpuMatrix a = Operand(kRows, kInner, 1), b = Operand(kColumns, kInner, 2);
-  const GpuMatrix c(Stream(), Dtype::kBfloat16, kRows, kColumns, {});
+  const GpuMatrix a = Operand(kMultiplyApartRows, kMultiplyApartInner, 1),
+                  b = Operand(kMultiplyApartColumns, kMultiplyApartInner, 2);
+  const GpuMatrix c(Stream(), Dtype::kBfloat16, kMultiplyApartRows, kMultiplyApartColumns, {});
   kernels::cuda::Product product = kernels::cuda::MakeProduct(
       Form::kPlain, a.View(), Form::kTransposed, b.View(), c.View(), false);
   product.epilogue = kernels::cuda::Epilogue::kRelu;
@@ -65,8 +67,9 @@ TEST_F(MultiplyApart, WhatIsFasterIsTaken) {
 }
 
 TEST_F(MultiplyApart, AProductWithoutAnEpilogueIsNever) {
-  const GpuMatrix a = Operand(kRows, kInner, 1), b = Operand(kColumns, kInner, 2);
-  const GpuMatrix c(Stream(), Dtype::kBfloat16, kRows, kColumns, {});
+  const GpuMatrix a = Operand(kMultiplyApartRows, kMultiplyApartInner, 1),
+                  b = Operand(kMultiplyApartColumns, kMultiplyApartInner, 2);
+  const GpuMatrix c(Stream(), Dtype::kBfloat16, kMultiplyApartRows, kMultiplyApartColumns, {});
   const auto multiply = [&] {
     kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kTransposed, b.View(), c.View(),
                             false);
@@ -86,10 +89,14 @@ TEST_F(MultiplyApart, AProductWithoutAnEpilogueIsNever) {
 
 // Layers whose GELU is computed apart: the numbers of the two passes, to the bit.
 TEST_F(MultiplyApart, LayersComputeTheSame) {
-  const GpuMatrix x = Operand(kRows, kInner, 1), w = Operand(kColumns, kInner, 2);
-  const GpuMatrix bias = Operand(1, kColumns, 3), dy = Operand(kRows, kInner, 4);
-  const GpuMatrix back = Operand(kInner, kColumns, 5);
-  const auto fresh = [&] { return GpuMatrix(Stream(), Dtype::kBfloat16, kRows, kColumns, {}); };
+  const GpuMatrix x = Operand(kMultiplyApartRows, kMultiplyApartInner, 1),
+                  w = Operand(kMultiplyApartColumns, kMultiplyApartInner, 2);
+  const GpuMatrix bias = Operand(1, kMultiplyApartColumns, 3),
+                  dy = Operand(kMultiplyApartRows, kMultiplyApartInner, 4);
+  const GpuMatrix back = Operand(kMultiplyApartInner, kMultiplyApartColumns, 5);
+  const auto fresh = [&] {
+    return GpuMatrix(Stream(), Dtype::kBfloat16, kMultiplyApartRows, kMultiplyApartColumns, {});
+  };
   const GpuMatrix pre = fresh(), out = fresh(), dpre = fresh();
   const auto gelu = kernels::ActivationKind::kGelu;
   const kernels::Linear up = {.weight = w.View()}, down = {.weight = back.View()};

@@ -15,7 +15,7 @@ struct Case {
 };
 constexpr Case kCases[] = {{1, 1, 1, 0, 0},     {3, 5, 7, 0, 0},    {31, 33, 65, 3, 1},
                            {64, 48, 128, 8, 0}, {17, 130, 9, 1, 3}, {40, 24, 300, 0, 8}};
-constexpr Form kForms[] = {Form::kPlain, Form::kTransposed};
+constexpr Form kMultipliedForms[] = {Form::kPlain, Form::kTransposed};
 
 class MultiplyForms : public ProductsTest {
  protected:
@@ -55,8 +55,8 @@ class MultiplyForms : public ProductsTest {
 
 TEST_F(MultiplyForms, AgreeWithTheCpu) {
   for (const Case& size : kCases) {
-    for (const Form form_a : kForms) {
-      for (const Form form_b : kForms) {
+    for (const Form form_a : kMultipliedForms) {
+      for (const Form form_b : kMultipliedForms) {
         for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
           for (const bool accumulate : {false, true}) {
             SCOPED_TRACE(testing::Message()
