@@ -60,7 +60,7 @@ endif()
 function(trireme_batches target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   # In a batch no file is the main one, so that GCC warns of every type that holds one of an anonymous namespace.
-  target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  target_compile_options(${target} PRIVATE "$<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>")
 endfunction()
 
 function(trireme_layer folder)

@@ -37,7 +37,7 @@ changed() {
 }
 
 tidy() {
-  local build=${1:-build} only=${2:-} cache database headers tool version source key todo=()
+  local build=${1:-build} only=${2:-} cache database batches=OFF headers tool version source key todo=()
   tool=$(command -v clang-tidy-14 || command -v clang-tidy) || {
     echo "clang-tidy is not installed: skipped"
     exit 77
@@ -50,11 +50,14 @@ tidy() {
   build=$(cd "$build" && pwd)
   cache=$build/tidy
   mkdir -p "$cache/include" "$cache/clean"
-  # Builds compile in batches: clang-tidy gets a tree of its own, with a command for each file and only generated files built.
-  database=$cache/database
-  cmake -S . -B "$database" -G Ninja -DTRIREME_BATCHES=OFF -DTRIREME_TESTS=OFF >"$cache/configure.log" 2>&1 &&
+  # A tree for clang-tidy alone, in which only generated files are built: batches as in a build, whose headers are read once, or
+  # a command for each file that changed.
+  [[ $only == changed ]] || batches=ON
+  database=$cache/database_$batches
+  cmake -S . -B "$database" -G Ninja -DTRIREME_BATCHES=$batches -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DTRIREME_TESTS=OFF >"$cache/configure.log" 2>&1 &&
     cmake --build "$database" --target trireme_commit trireme_tensorboard_messages >>"$cache/configure.log" 2>&1 ||
     { cat "$cache/configure.log" >&2; exit 1; }
+  sed -i 's/ -fpch-preprocess//' "$database/compile_commands.json"
   # clang has no omp.h of its own here: the compiler's will do for reading, less what clang cannot parse.
   sed -E 's/,? *__malloc__ \(omp_free\)//' "$(g++ -print-file-name=include)/omp.h" \
     >"$cache/include/omp.h" 2>/dev/null || true
@@ -63,23 +66,24 @@ tidy() {
   # A file is read anew if it or any header changed.
   headers=$(files 'include/*.hpp' 'src/*.hpp' | xargs cat | sha256sum)
   while read -r source; do
-    grep -qF "$root/$source\"" "$database/compile_commands.json" || continue
-    key=$({ echo "$version $headers"; cat "$source"; } | sha256sum | cut -c 1-32)
+    # Of a batch, the files that it includes.
+    key=$({ echo "$version $headers"; cat "$source"; sed -n 's/^#include "\(.*[.]cpp\)"/\1/p' "$source" | xargs -r cat; } | sha256sum | cut -c 1-32)
     [[ -e $cache/clean/$key ]] || todo+=("$key $source")
-  done < <(if [[ $only == changed ]]; then changed; else files 'src/*.cpp' | grep '^src/'; fi)
+  done < <(sed -n 's/^  "file": "\(.*\)",\{0,1\}$/\1/p' "$database/compile_commands.json" | grep -E "^$root/src/|/Unity/" |
+    if [[ $only == changed ]]; then grep -Fx "$(changed | sed "s#^#$root/#")"; else cat; fi)
 
   if [[ ${#todo[@]} -gt 0 ]]; then
     export tool database cache
     # shellcheck disable=SC2016  # expanded by the inner shell
     printf '%s\n' "${todo[@]}" | xargs -P "$(build_jobs)" -L 1 bash -c '
-      if report=$("$tool" --quiet -p "$database" --extra-arg=-isystem"$cache/include" --extra-arg=-Wno-ignored-attributes --extra-arg=-Wno-unused-command-line-argument "$1" 2>&1); then
+      if report=$("$tool" --quiet -p "$database" --extra-arg=-isystem"$cache/include" --extra-arg=-Wno-ignored-attributes --extra-arg=-Wno-unused-command-line-argument --extra-arg=-Wno-unknown-warning-option "$1" 2>&1); then
         touch "$cache/clean/$0"
       else
         grep -v "warnings generated\|warnings treated as errors" <<<"$report"
         exit 1
       fi'
   fi
-  echo "clang-tidy: clean (${#todo[@]} files read anew)"
+  echo "clang-tidy: clean (${#todo[@]} files or batches read anew)"
 }
 
 case "${1:-}" in

@@ -136,13 +136,13 @@ if [[ -n $only ]]; then
   finish
 fi
 
-with_mpich() { # OPTION OF CTEST...
+with_mpich() { # "TARGET..." OPTION OF CTEST...
   bash jobscripts/install_debian.sh mpich
-  build_tree build-mpich "" -DTRIREME_MPI=mpich
-  test_tree build-mpich "$@"
+  build_tree build-mpich "$1" -DTRIREME_MPI=mpich
+  test_tree build-mpich "${@:2}"
 }
 if [[ $size == mpich ]]; then
-  with_mpich -L '^(parallel|system)$' -LE nightly
+  with_mpich "" -L '^(parallel|system)$' -LE nightly
   finish
 fi
 
@@ -173,8 +173,8 @@ test_tree build-emulated -LE nightly "${remaining_emulated[@]}"
 bash test/sanitizers.sh || failed+=(sanitizers)
 part_ends sanitizers
 
-# The same sources with MPICH: several ranks, and the program on them.
-with_mpich -L '^parallel$' -LE nightly -E "$later"
+# The same sources with MPICH: several ranks.
+with_mpich parallel_tests -L '^parallel$' -LE nightly -E "$later"
 
 # The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says that it is skipped.
 source jobscripts/cuda.sh

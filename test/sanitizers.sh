@@ -34,8 +34,9 @@ python=$PWD/build/venv/bin/python3
 [[ -x $python ]] || python=python3
 options=(-DTRIREME_WERROR=ON "-DTRIREME_PYTHON=$python")
 if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+clang=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
 # File by file and without the precompiled header: a file that lacks an include is seen here.
-clang=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DTRIREME_BATCHES=OFF)
+[[ $whole == no ]] || clang+=(-DTRIREME_BATCHES=OFF)
 
 # build TREE "TARGET..." OPTION...: no target: all.
 build() {
