@@ -1,11 +1,10 @@
 # trireme_layer(<folder> SOURCES ... DEPENDS <folders...> [LIBRARIES <targets...>] [PRIVATE_LIBRARIES <targets...>]
 # [FOLDERS <of headers...>]) declares the library of one folder; DEPENDS lists the folders below that it may include.
 #
-# Plain host code is compiled with one precompiled header, in batches of several files (CMake's unity builds). GCC contracts
-# multiply-adds within a function, so what it inlines can change the last bits of a number: folders that compute are
-# compiled file by file, kernels and their like without the precompiled header, too.
-set(trireme_file_by_file model training parallel evaluate device kernels tensor optimizer)
-set(trireme_without_precompiled kernels tensor optimizer)
+# Host code is compiled with one precompiled header, in batches of several files (CMake's unity builds). GCC contracts
+# multiply-adds within a function, so what it inlines can change the last bits of a number: folders with loops over numbers, and
+# files with options of their own (log_softmax.cpp, sampling.cpp), are compiled file by file. test/same_bits.sh compares builds.
+set(trireme_file_by_file kernels tensor optimizer)
 option(TRIREME_BATCHES "Compile plain host code in batches, with a precompiled header" ON)
 # A build of the same sources and options whose host libraries are taken: only the back end is compiled, and chosen at link time.
 set(TRIREME_HOST_BUILD "" CACHE PATH "Build tree of the CPU whose host libraries are linked; empty: they are compiled here")
@@ -83,11 +82,9 @@ function(trireme_layer folder)
     target_link_libraries(${target} PUBLIC trireme_${below})
   endforeach()
   target_link_libraries(${target} PUBLIC ${LAYER_LIBRARIES} PRIVATE ${LAYER_PRIVATE_LIBRARIES})
-  if(TRIREME_BATCHES AND NOT folder IN_LIST trireme_without_precompiled)
+  if(TRIREME_BATCHES AND NOT folder IN_LIST trireme_file_by_file)
     trireme_use_precompiled(${target} trireme_host_headers)
-    if(NOT folder IN_LIST trireme_file_by_file)
-      trireme_batches(${target})
-    endif()
+    trireme_batches(${target})
   endif()
 endfunction()
 

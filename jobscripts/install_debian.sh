@@ -11,7 +11,7 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   libncurses-dev libarchive-dev libprotobuf-dev protobuf-compiler)
 tests=(mandoc groff-base man-db tcl lua5.3 lua-posix lua-filesystem lua-term lua-json
   libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
-  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime qemu-user iproute2 procps strace
+  python3-venv python3-dev clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime qemu-user iproute2 procps strace
   chromium)
 # A Slurm of the tests' own.
 tests+=(munge slurm-client slurmctld slurmd)

@@ -552,6 +552,8 @@ def compare_json(old, new):
 def compare_records(old, new):
     a, b = ([compared(record) for record in map(json.loads, path.read_text(encoding="utf-8").splitlines())
              if record.get("event") not in UNCOMPARED_EVENTS] for path in (old, new))
+    # A checkpoint that is written beside the steps is recorded when it is done.
+    a, b = (sorted(records, key=lambda record: record.get("event") == "checkpoint") for records in (a, b))
     for i, (x, y) in enumerate(zip(a, b), 1):
         if found := json_difference(x, y):
             return f"line {i}" + (f", {x.get('kind')} at step {x.get('step')}" if "step" in x else "") + f": {found}"

@@ -27,7 +27,7 @@ constexpr input::Names<3> kRecomputes = {"none", "selective", "full"};
 constexpr double kMostParameters = 1e14;  // in a matrix kind; byte counts stay within 64 bits
 
 // Divisibility; each complaint names the key and a remedy.
-void Check(const input::Deck& deck, const Options& o) {
+void OptionsCheck(const input::Deck& deck, const Options& o) {
   if (o.head_dim * o.heads != o.dim && deck.Integer("model.head_dim") == 0) {
     throw deck.Complain("model.heads",
                         fmt::format("{} heads do not divide model.dim = {}", o.heads, o.dim),
@@ -294,7 +294,7 @@ Options Read(const input::Deck& deck) {
   o.recompute = input::Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
   if (o.Translates() && o.encoder_layers == 0) o.encoder_layers = o.layers;
   CheckKind(deck, o);
-  Check(deck, o);
+  OptionsCheck(deck, o);
   return o;
 }
 

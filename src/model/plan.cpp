@@ -46,7 +46,7 @@ parallel::ShardSetup ShardOf(const ModelPlan& plan, const comm::GridShape& grid,
   return shard;
 }
 
-void Check(const ModelPlan& plan, const comm::GridShape& grid) {
+void PlanCheck(const ModelPlan& plan, const comm::GridShape& grid) {
   if (plan.pipeline.stages != grid.pipeline) {
     throw RunError(fmt::format("a model planned for {} pipeline stages on a grid of {}",
                                plan.pipeline.stages, comm::Describe(grid)),
@@ -63,7 +63,7 @@ void Check(const ModelPlan& plan, const comm::GridShape& grid) {
 
 StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
                     const comm::GridOptions& options, int rank) {
-  Check(plan, grid);
+  PlanCheck(plan, grid);
   const comm::GridShape at = comm::Locate(rank, grid);
   StagePlan stage;
   stage.stage = at.pipeline;

@@ -15,12 +15,12 @@ constexpr std::int64_t kAlignment = 128;  // bytes, of each array
 constexpr const char* kBug = "This is a bug in Trireme.";
 
 template <typename T>
-std::int64_t Padded(std::int64_t count) {
+std::int64_t PaddedBatch(std::int64_t count) {
   return CeilDivide(count * static_cast<std::int64_t>(sizeof(T)), kAlignment) * kAlignment;
 }
 template <typename T>
-std::int64_t Padded(const std::vector<T>& values) {
-  return Padded<T>(std::ssize(values));
+std::int64_t PaddedBatch(const std::vector<T>& values) {
+  return PaddedBatch<T>(std::ssize(values));
 }
 
 }  // namespace
@@ -47,10 +47,10 @@ std::int64_t StagedBatches::Bytes() const {
 std::int64_t StagedBatches::EachBytes() const {
   const std::int64_t all = limits_.sequences * limits_.length;
   const std::int64_t tokens = limits_.tokens > 0 ? std::min(limits_.tokens, all) : all;
-  std::int64_t entry = (limits_.begins ? 3 : 2) * Padded<std::int32_t>(tokens) +
-                       Padded<std::uint64_t>(limits_.sequences);
+  std::int64_t entry = (limits_.begins ? 3 : 2) * PaddedBatch<std::int32_t>(tokens) +
+                       PaddedBatch<std::uint64_t>(limits_.sequences);
   if (limits_.pairs) {
-    entry += Padded<std::int32_t>(tokens) + 2 * Padded<std::int32_t>(limits_.sequences);
+    entry += PaddedBatch<std::int32_t>(tokens) + 2 * PaddedBatch<std::int32_t>(limits_.sequences);
   }
   return limits_.entries * entry;
 }
@@ -92,13 +92,13 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
     Places& at = next_places_.emplace_back();
     if (batch.sequences == 0) continue;  // arrays may be an older batch's
     at.inputs = bytes_;
-    at.targets = at.inputs + Padded(batch.inputs);
-    at.ordinals = at.targets + Padded(batch.targets);
-    at.begins = at.ordinals + Padded(batch.ordinals);
-    at.key_lengths = at.begins + (limits_.begins ? Padded(batch.inputs) : 0);
-    at.sources = at.key_lengths + Padded(batch.target_lengths);
-    at.source_lengths = at.sources + Padded(batch.sources);
-    bytes_ = at.source_lengths + Padded(batch.source_lengths);
+    at.targets = at.inputs + PaddedBatch(batch.inputs);
+    at.ordinals = at.targets + PaddedBatch(batch.targets);
+    at.begins = at.ordinals + PaddedBatch(batch.ordinals);
+    at.key_lengths = at.begins + (limits_.begins ? PaddedBatch(batch.inputs) : 0);
+    at.sources = at.key_lengths + PaddedBatch(batch.target_lengths);
+    at.source_lengths = at.sources + PaddedBatch(batch.sources);
+    bytes_ = at.source_lengths + PaddedBatch(batch.source_lengths);
   }
   if (bytes_ > Bytes() / 2) throw RunError("larger batches than a model was planned for", kBug);
   if (bytes_ == 0) return;

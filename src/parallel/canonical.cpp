@@ -15,9 +15,9 @@ namespace trireme::parallel {
 
 namespace {
 
-constexpr const char* kBug = "This is a bug in Trireme.";
+constexpr const char* kCanonicalBug = "This is a bug in Trireme.";
 // An operand that is exchanged at once has to fit an MPI count.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+constexpr std::int64_t kCanonicalMostElements = std::int64_t{1} << 28;
 
 // Elements of the largest part.
 std::int64_t PartElements(int ranks, std::int64_t most) {
@@ -42,7 +42,8 @@ TreeCollectives::TreeCollectives(const comm::Collectives& group, const device::S
     : group_(group), stream_(stream) {
   const int ranks = group.Size();
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
-    throw RunError(fmt::format("canonical sums over {} ranks, no power of two", ranks), kBug);
+    throw RunError(fmt::format("canonical sums over {} ranks, no power of two", ranks),
+                   kCanonicalBug);
   }
   if (ranks == 1 || most == 0) return;
   part_ = PartElements(ranks, most);
@@ -56,7 +57,7 @@ void* TreeCollectives::Exchange(Dtype dtype, const void* from, const comm::Count
   if (largest > part_) {
     throw RunError(
         fmt::format("canonical sum: a part of {} elements in a buffer for {}", largest, part_),
-        kBug);
+        kCanonicalBug);
   }
   group_.AllToAll(dtype, from, buffer_.get(), counts);
   const std::int64_t own = counts.Of(group_.Rank(), group_.Size());
@@ -79,8 +80,8 @@ void TreeCollectives::ReduceScatter(Dtype dtype, const void* from, void* to,
 void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) const {
   const int ranks = group_.Size();
   if (ranks == 1 || count == 0) return;
-  const std::int64_t most = std::min(part_ * ranks, kMostElements);
-  if (most == 0) throw RunError("canonical sum: no buffer was allocated", kBug);
+  const std::int64_t most = std::min(part_ * ranks, kCanonicalMostElements);
+  if (most == 0) throw RunError("canonical sum: no buffer was allocated", kCanonicalBug);
   for (std::int64_t begin = 0; begin < count; begin += most) {
     const std::int64_t length = std::min(most, count - begin);
     const comm::Counts counts = OwnCounts(length);
@@ -96,7 +97,7 @@ void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) con
 int LeafSums::Enter(std::int64_t group, const Merge& add) {
   if (group < group_) {
     throw RunError(fmt::format("canonical sum: a leaf of group {} behind group {}", group, group_),
-                   kBug);
+                   kCanonicalBug);
   }
   for (; group_ < group; ++group_) {
     const auto bits = static_cast<std::uint64_t>(group_);

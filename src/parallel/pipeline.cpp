@@ -16,7 +16,7 @@ namespace trireme::parallel {
 namespace {
 
 // The arena's boundary: buffers of one lane share no cache line.
-constexpr std::int64_t kAlignment = 128;
+constexpr std::int64_t kPipelineAlignment = 128;
 
 const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int micro_batches,
                     int stage, Program (*make)(const PipelineShape&, int)) {
@@ -205,7 +205,8 @@ std::int64_t Pipeline::BufferBytes() const {
   const std::int64_t bytes = rows_ * columns_ * static_cast<std::int64_t>(SizeOf(dtype_));
   // At least one line: a matrix without rows still has an address, since only a message that does
   // not exist is Empty().
-  return std::max((bytes + kAlignment - 1) / kAlignment, std::int64_t{1}) * kAlignment;
+  return std::max((bytes + kPipelineAlignment - 1) / kPipelineAlignment, std::int64_t{1}) *
+         kPipelineAlignment;
 }
 
 tensor::Matrix Pipeline::BufferOf(const Lane& lane, int buffer, std::int64_t rows) const {

@@ -25,9 +25,9 @@ using tensor::Matrix;
 using Flights = std::array<comm::Request, 2>;
 
 constexpr int kBlockTag = 1, kGradientTag = 2;
-constexpr std::int64_t kChunks = 8;         // of a step's work; transfers progress between them
-constexpr std::int64_t kAlignment = 32;     // elements: at least 128 bytes
-constexpr int kBlocks = 2, kGradients = 3;  // buffers
+constexpr std::int64_t kChunks = 8;  // of a step's work; transfers progress between them
+constexpr std::int64_t kRingAttentionAlignment = 32;  // elements: at least 128 bytes
+constexpr int kBlocks = 2, kGradients = 3;            // buffers
 
 std::int64_t RoundUp(std::int64_t count, std::int64_t multiple) {
   return CeilDivide(count, multiple) * multiple;
@@ -43,7 +43,8 @@ struct LargestBlock {
     }
   }
   std::int64_t BufferElements(const AttentionShape& shape) const {
-    return RoundUp(shape.sequences * positions * 2 * shape.kv_heads * shape.head_dim, kAlignment);
+    return RoundUp(shape.sequences * positions * 2 * shape.kv_heads * shape.head_dim,
+                   kRingAttentionAlignment);
   }
   std::int64_t positions = 0;    // of a sequence on one rank
   std::int64_t consecutive = 0;  // of those
@@ -131,7 +132,7 @@ void WaitAll(std::span<comm::Request* const> flights) {
   for (comm::Request* flight : flights) flight->Wait(since);
 }
 
-void Check(const AttentionShape& shape, const Positions& own) {
+void RingAttentionCheck(const AttentionShape& shape, const Positions& own) {
   if (shape.length == own.Count()) return;
   throw RunError(fmt::format("ring attention: {} positions of a sequence where this rank holds {}",
                              shape.length, own.Count()));
@@ -161,7 +162,7 @@ void RingAttention::Forward(const device::Stream& stream, const AttentionShape& 
   if (!Active()) {
     return kernels::AttentionForward(stream, shape, qkv, dropout, out, lse, buffers);
   }
-  Check(shape, own_);
+  RingAttentionCheck(shape, own_);
   const Trip trip(context_, length_, stream, shape, qkv.dtype, buffers);
   kernels::AttentionPartStart(stream, out, lse);
   trip.Pack(qkv);
@@ -184,7 +185,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   if (!Active()) {
     return kernels::AttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, buffers);
   }
-  Check(shape, own_);
+  RingAttentionCheck(shape, own_);
   const Trip trip(context_, length_, stream, shape, qkv.dtype, buffers);
   Flights block_flights, gradient_flights;  // each: out, in
   comm::Request* const flights[] = {&block_flights[1], &block_flights[0], &gradient_flights[1],

@@ -17,7 +17,7 @@ namespace {
 using comm::Sharding;
 
 // An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+constexpr std::int64_t kShardingOwnershipMostElements = std::int64_t{1} << 28;
 
 // From the end, as the backward pass finishes them.
 std::vector<Part> Buckets(const tensor::ParameterList& list, std::int64_t bucket_elements) {
@@ -29,9 +29,9 @@ std::vector<Part> Buckets(const tensor::ParameterList& list, std::int64_t bucket
     // the next one before it.
     if (i > 0 && !parameters[i].Held()) continue;
     const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
-    while (end - begin > kMostElements) {
-      buckets.push_back({end - kMostElements, end});
-      end -= kMostElements;
+    while (end - begin > kShardingOwnershipMostElements) {
+      buckets.push_back({end - kShardingOwnershipMostElements, end});
+      end -= kShardingOwnershipMostElements;
     }
     if (end - begin >= bucket_elements || i == 0) {
       if (end > begin) buckets.push_back({begin, end});

@@ -17,7 +17,7 @@
 namespace trireme::parallel {
 
 namespace {
-constexpr const char* kBug = "This is a bug in Trireme.";
+constexpr const char* kShardingScattersBug = "This is a bug in Trireme.";
 // One is added up while the other one's scatter is on its way.
 constexpr int kBlockBuffers = 2;
 }  // namespace
@@ -51,7 +51,7 @@ void UnitScatters::Begin(int unit) {
       throw RunError(fmt::format("sharding: no memory for the gradients of {}: those of other "
                                  "blocks were begun and not ended",
                                  units_.NameOf(unit)),
-                     kBug);
+                     kShardingScattersBug);
     }
     AddFront();
     buffer = buffers_.Take(unit);
@@ -69,7 +69,7 @@ void UnitScatters::End(int unit) {
   if (scatter.buffer == UnitBuffers::kNone) {
     throw RunError(
         fmt::format("sharding: gradients of {} are ended and were not begun", units_.NameOf(unit)),
-        kBug);
+        kShardingScattersBug);
   }
   const tensor::Piece& piece = units_.PieceOf(unit);
   void* gradients = buffers_.At(scatter.buffer);
@@ -127,7 +127,7 @@ void UnitScatters::Finish() {
   if (open != open_.end()) {
     throw RunError(fmt::format("sharding: gradients of {} were begun and not ended",
                                units_.NameOf(static_cast<int>(open - open_.begin()))),
-                   kBug);
+                   kShardingScattersBug);
   }
   while (!running_.empty()) AddFront();
 }

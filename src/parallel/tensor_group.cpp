@@ -10,8 +10,8 @@ namespace trireme::parallel {
 namespace {
 
 // `part` rows of a stream whose whole is `full`; both without gaps, since they travel as one piece.
-void Check(const tensor::Matrix& full, const tensor::Matrix& shard, const Part& part,
-           bool sharded) {
+void TensorGroupCheck(const tensor::Matrix& full, const tensor::Matrix& shard, const Part& part,
+                      bool sharded) {
   const auto dense = [](const tensor::Matrix& matrix) {
     return matrix.stride == matrix.columns || matrix.rows <= 1;
   };
@@ -45,7 +45,7 @@ TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_par
       tree_(std::move(tree)) {}
 
 void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const {
-  Check(full, shard, Rows(full.rows), Sharded());
+  TensorGroupCheck(full, shard, Rows(full.rows), Sharded());
   if (canonical_ && Sharded()) {
     tree_.ReduceScatter(full.dtype, full.data, shard.data, RowCounts(full));
   } else if (canonical_) {
@@ -63,7 +63,7 @@ comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
     Reduce(full, shard);
     return {};
   }
-  Check(full, shard, Rows(full.rows), Sharded());
+  TensorGroupCheck(full, shard, Rows(full.rows), Sharded());
   if (Sharded()) {
     return collectives_.StartReduceScatter(full.dtype, full.data, shard.data, RowCounts(full));
   }
@@ -71,7 +71,7 @@ comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
 }
 
 void TensorGroup::Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const {
-  Check(full, shard, Rows(full.rows), Sharded());
+  TensorGroupCheck(full, shard, Rows(full.rows), Sharded());
   if (Sharded()) collectives_.AllGather(full.dtype, shard.data, full.data, RowCounts(full));
 }
 
