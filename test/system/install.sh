@@ -9,6 +9,10 @@ build=$(dirname "$TRIREME")
 as_other=()
 if [[ $(id -u) == 0 ]]; then
   as_other=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/nonexistent)
+  # The other user may not see the source folder (a clone in /root).
+  cp "$TRIREME_SOURCE/test/mpirun.sh" "$scratch/mpirun.sh"
+  chmod 644 "$scratch/mpirun.sh"
+  mpi=("${mpi[@]/#$TRIREME_SOURCE\/test\/mpirun.sh/$scratch/mpirun.sh}")
 else
   echo "not root: nobody else to run as"
 fi
