@@ -51,8 +51,8 @@ endfunction()
 set(trireme_precompiled_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstdint> <cstdio> <cstring> <deque>
   <filesystem> <fstream> <functional> <future> <map> <memory> <mutex> <numeric> <optional> <set> <span> <sstream> <stdexcept>
   <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <fmt/ranges.h>
-  <nlohmann/json.hpp> <mpi.h>)
-if(TRIREME_BATCHES)
+  ${CMAKE_SOURCE_DIR}/include/trireme/base/json.hpp <mpi.h>)
+if(TRIREME_BATCHES AND NOT TRIREME_HOST_BUILD)
   trireme_precompile(trireme_host_headers HEADERS ${trireme_precompiled_headers})
 endif()
 

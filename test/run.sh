@@ -120,9 +120,8 @@ finish() {
 
 # Tests of the CPU's build that only --all runs; of the emulated GPU's those that the standard size runs, with their programs.
 later="^($(sed 's/ *#.*//' test/only_in_all.txt | grep . | paste -sd'|'))\$"
-emulated_programs=(trireme emulator_test device_cuda_test device_cuda_emulated_test kernels_cuda_rowwise_test kernels_cuda_products_test
-  kernels_cuda_attention_test training_cuda_test test_channels)
-emulated_tests='^(emulator_test|device_cuda_test|device_cuda_emulated_test|kernels_cuda_(rowwise|products|attention)_test|training_cuda_test|test_channels_mpi2|system_gpu_train)$'
+emulated_programs=(trireme kernels_cuda_rowwise_test kernels_cuda_products_test kernels_cuda_attention_test)
+emulated_tests='^(kernels_cuda_(rowwise|products|attention)_test|system_gpu_train)$'
 # The other trees link the host libraries of the first.
 host=-DTRIREME_HOST_BUILD=$PWD/build
 emulated=("$host" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON)

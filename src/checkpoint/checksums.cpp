@@ -6,10 +6,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
 

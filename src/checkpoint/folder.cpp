@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
 #include <tuple>
@@ -13,6 +12,7 @@
 
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/input/json_text.hpp"

@@ -11,12 +11,13 @@
 #define TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "local_shares.hpp"
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::checkpoint {
 

@@ -8,12 +8,12 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
 
 #include "folder.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/posix_file.hpp"
 
 namespace trireme::checkpoint {

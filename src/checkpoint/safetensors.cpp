@@ -8,12 +8,12 @@
 #include <bit>
 #include <cstring>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"

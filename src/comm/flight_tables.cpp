@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "process_state.hpp"
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::comm {
 

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/options.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/ledger.hpp"

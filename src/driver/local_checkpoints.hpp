@@ -3,10 +3,10 @@
 #define TRIREME_DRIVER_LOCAL_CHECKPOINTS_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/local.hpp"
 #include "trireme/checkpoint/options.hpp"
 #include "trireme/comm/ledger.hpp"

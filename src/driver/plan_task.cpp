@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "trireme/base/installation.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/driver/tasks.hpp"

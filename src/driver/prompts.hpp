@@ -3,11 +3,11 @@
 #define TRIREME_SRC_DRIVER_PROMPTS_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/driver/options.hpp"
 #include "trireme/job/job.hpp"

@@ -4,11 +4,11 @@
 #define TRIREME_DRIVER_SAFEGUARDS_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/job/run_record.hpp"
 #include "trireme/training/loss_window.hpp"
 #include "trireme/training/options.hpp"

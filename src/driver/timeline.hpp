@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/comm/clock_comparison.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"

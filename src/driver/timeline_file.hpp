@@ -4,11 +4,11 @@
 #define TRIREME_SRC_DRIVER_TIMELINE_FILE_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/comm/clock_comparison.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"

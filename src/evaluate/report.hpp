@@ -3,9 +3,9 @@
 #define TRIREME_SRC_EVALUATE_REPORT_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "trireme/base/json.hpp"
 #include "trireme/data/text_units.hpp"
 #include "trireme/training/evaluation.hpp"
 

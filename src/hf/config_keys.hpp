@@ -3,12 +3,12 @@
 #define TRIREME_SRC_HF_CONFIG_KEYS_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::hf {

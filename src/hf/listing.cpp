@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"

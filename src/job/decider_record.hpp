@@ -2,9 +2,9 @@
 #ifndef TRIREME_SRC_JOB_DECIDER_RECORD_HPP_
 #define TRIREME_SRC_JOB_DECIDER_RECORD_HPP_
 
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "trireme/base/json.hpp"
 #include "trireme/job/run_record.hpp"
 
 namespace trireme::job {

@@ -12,13 +12,13 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 
 #include "small_file.hpp"
 #include "squeue.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::job {

@@ -3,9 +3,9 @@
 #define TRIREME_SRC_JOB_MIXTURE_RECORD_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "trireme/base/json.hpp"
 #include "trireme/job/run_record.hpp"
 
 namespace trireme::job {

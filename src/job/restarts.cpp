@@ -5,12 +5,12 @@
 
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <system_error>
 
 #include "small_file.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/new_file.hpp"
 #include "trireme/input/json_text.hpp"
 

@@ -8,12 +8,12 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/monitor/append_file.hpp"
 #include "trireme/monitor/monitor.hpp"

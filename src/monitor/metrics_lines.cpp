@@ -5,12 +5,13 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <system_error>
 
 #include "metrics_file.hpp"
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::monitor {
 

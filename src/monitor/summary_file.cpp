@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 
+#include "trireme/base/json.hpp"
 #include "trireme/monitor/append_file.hpp"
 
 namespace trireme::monitor {

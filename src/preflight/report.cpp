@@ -4,7 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::preflight {
 

@@ -9,11 +9,11 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "checks.hpp"
 #include "trireme/base/descriptor.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/verify/verify.hpp"
 

@@ -4,11 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
 #include "entries.hpp"
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::support {
 

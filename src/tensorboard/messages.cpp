@@ -5,8 +5,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <sstream>
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::tensorboard {
 

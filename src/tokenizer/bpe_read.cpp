@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "bpe_definition.hpp"
@@ -11,6 +10,7 @@
 #include "json_component.hpp"
 #include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 
 namespace trireme::tokenizer {
 

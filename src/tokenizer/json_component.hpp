@@ -3,12 +3,12 @@
 #define TRIREME_SRC_TOKENIZER_JSON_COMPONENT_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 
 namespace trireme::tokenizer {
 

@@ -12,10 +12,10 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
 
+#include "trireme/base/json.hpp"
 #include "trireme/base/new_file.hpp"
 #include "trireme/comm/gather_all.hpp"
 

@@ -3,11 +3,10 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "followed_file.hpp"
 #include "plain_text.hpp"
 #include "record_numbers.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/monitor/monitor.hpp"
 

@@ -4,11 +4,11 @@
 
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::watch {

@@ -3,7 +3,6 @@
 #include "run_state.hpp"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "followed_file.hpp"
 #include "plain_text.hpp"
 #include "record_numbers.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::watch {

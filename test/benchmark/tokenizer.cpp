@@ -8,12 +8,12 @@
 #include <functional>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/tokenizer/tokenizer.hpp"
 
 namespace {

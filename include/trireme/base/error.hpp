@@ -19,8 +19,7 @@ enum class ExitCode : int {
 // newline, in the form "where: what\n  hint".
 class Error : public std::runtime_error {
  public:
-  Error(ExitCode code, const std::string& message, const std::string& hint = {})
-      : std::runtime_error(hint.empty() ? message : message + "\n  " + hint), code_(code) {}
+  Error(ExitCode code, const std::string& message, const std::string& hint = {});
   ExitCode Code() const { return code_; }
 
  private:
@@ -28,14 +27,10 @@ class Error : public std::runtime_error {
 };
 
 // An error of the user's input: exit code 2.
-inline Error InputError(const std::string& message, const std::string& hint = {}) {
-  return Error(ExitCode::kBadInput, message, hint);
-}
+Error InputError(const std::string& message, const std::string& hint = {});
 
 // A failure after which the run cannot continue: exit code 1.
-inline Error RunError(const std::string& message, const std::string& hint = {}) {
-  return Error(ExitCode::kFailed, message, hint);
-}
+Error RunError(const std::string& message, const std::string& hint = {});
 
 // An error that every rank of the world throws together, so that all leave through MPI_Finalize.
 class AgreedError : public Error {

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/tensor/state_block.hpp"

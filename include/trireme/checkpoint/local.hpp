@@ -11,12 +11,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/hosts.hpp"

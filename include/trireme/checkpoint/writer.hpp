@@ -13,11 +13,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/tensor/state_block.hpp"
 

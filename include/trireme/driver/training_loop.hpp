@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/job/deadline.hpp"
 #include "trireme/job/job.hpp"
 #include "trireme/job/run_lock.hpp"

@@ -2,10 +2,10 @@
 #ifndef TRIREME_HF_CONFIG_HPP_
 #define TRIREME_HF_CONFIG_HPP_
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/model/options.hpp"
 

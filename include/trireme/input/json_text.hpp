@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::input {
 

@@ -3,11 +3,11 @@
 #define TRIREME_JOB_RUN_RECORD_HPP_
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"

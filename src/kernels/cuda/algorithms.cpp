@@ -5,9 +5,9 @@
 
 #include <array>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "trireme/base/json.hpp"
 #include "trireme/device/cuda/check.hpp"
 
 namespace trireme::kernels::cuda {

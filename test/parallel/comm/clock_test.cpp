@@ -27,17 +27,21 @@ TEST(ClockComparison, BringsSkewedClocksTogether) {
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto clock = [rank] { return Skewed(rank); };
   const ClockComparison first = CompareClocks(world, ranks, clock);
-  std::vector<std::pair<double, double>> moments;  // of both clocks
+  struct Moment {
+    double mine, right;  // of both clocks
+    double window;       // between two readings of the right one: `mine` was read in it
+  };
+  std::vector<Moment> moments;
   for (int i = 0; i < 20; ++i) {
     const double before = Seconds(), mine = clock(), after = Seconds();
-    moments.emplace_back(mine, (before + after) / 2);
+    moments.push_back({mine, (before + after) / 2, after - before});
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const ClockComparison last = CompareClocks(world, ranks, clock);
-  constexpr double kReading = 20e-6;  // between the two readings of a moment
-  const double error = std::max(first.error, last.error) + kReading;
-  for (const auto& [mine, right] : moments) {
-    EXPECT_NEAR(Aligned(mine, first, last), right, error);
+  constexpr double kRounding = 1e-6;
+  const double error = std::max(first.error, last.error) + kRounding;
+  for (const auto& [mine, right, window] : moments) {
+    EXPECT_NEAR(Aligned(mine, first, last), right, error + window);
   }
   if (rank == 0) {
     EXPECT_EQ(first.error, 0);

@@ -79,7 +79,7 @@ TEST_F(PreflightTest, ALookFindsItsHost) {
   subject.output = "/dev/shm/run";
   subject.data = {"/nowhere.h5"};
   const Findings findings = LookAround({world_, node_, hosts}, subject);
-  EXPECT_LT(findings.seconds, 0.3);
+  EXPECT_LT(findings.seconds, 5);
   if (!world_.IsRoot()) return;
   EXPECT_THAT(findings.facts,
               testing::Contains(std::pair<std::string, std::string>("run folder", "tmpfs")));

@@ -4,10 +4,10 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "checkpoint_fixture.hpp"
 #include "checksums.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
 namespace trireme::checkpoint::test {

@@ -4,11 +4,12 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "one_rank.hpp"
 #include "temporary_folder.hpp"
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::test {
 namespace {

@@ -6,11 +6,11 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "folder_test.hpp"
 #include "locked.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 
 namespace trireme::job::test {
 namespace {

@@ -1,9 +1,9 @@
 // Linear layers in fp8 on a GPU: against products of operands that the test rounds itself, against
 // bf16, and the scales from step to step.
-#include <nlohmann/json.hpp>
 
 #include "multiply_testing.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"

@@ -1,9 +1,9 @@
 // Linear layers on a GPU against the CPU's in fp64: biases, activations and their gradients, in the
 // product's epilogue or in a pass after it.
-#include <nlohmann/json.hpp>
 
-#include "multiply_testing.hpp"
 #include "trireme/kernels/linear.hpp"
+#include "multiply_testing.hpp"
+#include "trireme/base/json.hpp"
 
 namespace trireme::test {
 namespace {

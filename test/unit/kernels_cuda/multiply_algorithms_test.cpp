@@ -1,9 +1,9 @@
 // Algorithms of products: chosen once, kept as text, taken over, agreed.
 #include <functional>
-#include <nlohmann/json.hpp>
 
 #include "multiply_testing.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 

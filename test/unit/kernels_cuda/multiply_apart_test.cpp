@@ -1,9 +1,9 @@
 // Epilogues of products against passes of their own: timed when an algorithm is chosen, kept with
 // it, taken over.
-#include <nlohmann/json.hpp>
 
 #include "kernels/cuda/libraries.hpp"
 #include "multiply_testing.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/linear.hpp"

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <thread>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "folder_test.hpp"
 #include "full_disk.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {

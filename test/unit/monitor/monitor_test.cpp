@@ -5,13 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
 #include "folder_test.hpp"
 #include "table.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/monitor/options.hpp"
 
 namespace trireme::monitor {

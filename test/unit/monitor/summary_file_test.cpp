@@ -6,9 +6,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "folder_test.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {

@@ -5,10 +5,11 @@
 
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "small_bpe.hpp"
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::tokenizer {
 namespace {

@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <exception>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/json.hpp"
 #include "trireme/tokenizer/tokenizer.hpp"
 
 namespace {

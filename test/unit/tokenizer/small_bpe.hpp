@@ -3,11 +3,11 @@
 #define TRIREME_TEST_UNIT_TOKENIZER_SMALL_BPE_HPP_
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "byte_alphabet.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/tokenizer/tokenizer.hpp"
 
 namespace trireme::tokenizer {

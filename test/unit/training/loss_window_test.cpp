@@ -5,7 +5,8 @@
 
 #include <cmath>
 #include <limits>
-#include <nlohmann/json.hpp>
+
+#include "trireme/base/json.hpp"
 
 namespace trireme::training {
 namespace {
