@@ -1,7 +1,9 @@
 // Trireme: trains Transformer language models through MPI. This file is the table of contents.
+#include <csignal>
 #include <cstdio>
 #include <optional>
 
+#include "trireme/comm/launcher.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/command_line.hpp"
@@ -12,6 +14,8 @@ int main(int argc, char** argv) {
   using namespace trireme;
 
   comm::Runtime::ReportTermination();
+  // A file that may not grow (ulimit -f, a quota) is an error of its write, as a full disk is.
+  std::signal(SIGXFSZ, SIG_IGN);
 
   // 1. Questions that need no MPI: --help, --help-deck, --version, -n; -v for ranks that are not
   // there.
@@ -38,8 +42,10 @@ int main(int argc, char** argv) {
   std::optional<monitor::PageOrder> page;
   int code = 0;
   {
+    const comm::Launcher launcher = comm::ReadLauncher();
     comm::Runtime runtime(&argc, &argv);
     code = runtime.Guard([&] {
+      if (comm::RefuseSingletons(launcher, runtime.World().Size())) return ExitCode::kBadInput;
       runtime.World().Together([&] {
         if (bad_line) throw Error(*bad_line);
       });

@@ -3,12 +3,12 @@
 #ifndef TRIREME_SRC_CHECKPOINT_GROUP_MEMORY_HPP_
 #define TRIREME_SRC_CHECKPOINT_GROUP_MEMORY_HPP_
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/shared_memory.hpp"
 #include "trireme/device/arena.hpp"
 
 namespace trireme::checkpoint {
@@ -19,22 +19,16 @@ comm::Communicator GroupOf(const comm::Communicator& world, int writers);
 
 class GroupMemory {
  public:
-  // Collective over `world`, of which `group` is a part on one node and outlives it. `bytes`: the
-  // same on all ranks of the group. AgreedError if a node has not enough of it.
-  GroupMemory(const comm::Communicator& world, const comm::Communicator& group, std::int64_t bytes);
-  // Collective over the group, unless this rank unwinds: MPI's end frees the memory then.
-  ~GroupMemory();
-  GroupMemory(const GroupMemory&) = delete;
-  GroupMemory& operator=(const GroupMemory&) = delete;
+  // Collective over `group`, a part of the ranks of one node. `bytes`: the same on all of them.
+  // Throws if the memory of a group of one is missing.
+  GroupMemory(const comm::Communicator& group, std::int64_t bytes);
 
-  std::byte* Data() const { return data_; }
+  int Error() const { return shared_ ? shared_->Error() : 0; }  // as of comm::SharedMemory
+  std::byte* Data() const { return shared_ ? shared_->Data() : static_cast<std::byte*>(own_.get()); }
 
  private:
-  const comm::Communicator* group_ = nullptr;  // sharers of the window
-  MPI_Win window_ = MPI_WIN_NULL;
-  device::Buffer own_;  // of a group of one, which shares nothing
-  std::byte* data_ = nullptr;
-  int exceptions_;  // in flight at construction
+  std::optional<comm::SharedMemory> shared_;
+  device::Buffer own_;  // of a group of one
 };
 
 }  // namespace trireme::checkpoint

@@ -1,7 +1,10 @@
 // Writer: who copies, who writes, and the parts that follow each other: prepare, write, publish.
 #include "trireme/checkpoint/writer.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -19,6 +22,7 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/in_threads.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint {
@@ -49,7 +53,8 @@ class Writer::Work {
         checker_(options_.cores, plans_),
         worker_(options_.cores) {
     const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
-    if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
+    if (!all_direct) TakeMemory();
+    if (!shortage_.empty()) return;
     // Missing memory or threads are told here, not at the first checkpoint.
     world.Together([&] {
       if (!Leads()) return;
@@ -60,6 +65,8 @@ class Writer::Work {
   }
 
   ~Work() { checker_.Stop(); }
+  // Why a node's ranks cannot share memory, on every rank; empty: they do.
+  const std::string& Shortage() const { return shortage_; }
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   std::int64_t CheckBytes() const { return checker_.MemoryBytes() + sums_.MemoryBytes(); }
@@ -91,6 +98,7 @@ class Writer::Work {
     }
   }
 
+  void TakeMemory();
   void StartPrepare();
   void StartWrite();
   void StartPublish();
@@ -115,6 +123,7 @@ class Writer::Work {
   const std::int64_t slot_bytes_;
   GatheredSums sums_;
   std::optional<GroupMemory> memory_;
+  std::string shortage_;
 
   // Of the order under way.
   Part part_ = Part::kNone;
@@ -131,6 +140,22 @@ class Writer::Work {
   Checker checker_;
   Worker worker_;
 };
+
+void Writer::Work::TakeMemory() {
+  const bool shares = group_.Size() > 1;
+  if (shares) memory_.emplace(group_, MemoryBytes());
+  world_.Together([&] {
+    if (!shares) memory_.emplace(group_, MemoryBytes());
+  });
+  if (const int error = memory_->Error(); error != 0) {
+    shortage_ = fmt::format("{} ranks of a node cannot share {}: {}: {}", group_.Size(),
+                            Mebibytes(MemoryBytes()), ErrorText(error),
+                            comm::RoomForSharedMemory());
+  }
+  const std::int64_t first = world_.Min(
+      std::int64_t{shortage_.empty() ? world_.Size() : world_.Rank()});
+  if (first < world_.Size()) shortage_ = world_.Broadcast(shortage_, static_cast<int>(first));
+}
 
 void Writer::Work::Begin(Order order) {
   begin_seconds_ = Seconds();
@@ -330,7 +355,16 @@ std::optional<Outcome> Writer::Work::Advance() {
 }
 
 Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
-    : work_(std::make_unique<Work>(world, std::move(state), std::move(options))) {}
+    : work_(std::make_unique<Work>(world, state, options)) {
+  if (work_->Shortage().empty()) return;
+  if (world.IsRoot()) {
+    fmt::print(stderr, "warning: checkpoint.writers = {}: {}\n  Each rank writes for itself instead.\n",
+               options.writers, work_->Shortage());
+  }
+  work_.reset();
+  options.writers = 0;
+  work_ = std::make_unique<Work>(world, std::move(state), std::move(options));
+}
 Writer::~Writer() = default;
 std::int64_t Writer::Bytes() const { return work_->Bytes(); }
 std::int64_t Writer::OwnBytes() const { return work_->OwnBytes(); }

@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/comm/shared_memory.hpp"
 
 namespace trireme::comm {
 
@@ -75,7 +76,9 @@ struct alignas(64) NodeWords {
 };
 
 struct FlightMemory {
-  std::size_t bytes = 0;
+  FlightMemory(const Communicator& group, std::int64_t bytes) : shared(group, bytes) {}
+  // Not a window of MPI's: it outlives MPI_Finalize, which may hang too.
+  SharedMemory shared;
   NodeWords* node = nullptr;
   RankSlot* slots = nullptr;  // [ranks]
   int ranks = 0, rank = 0;    // on the node

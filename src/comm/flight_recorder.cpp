@@ -1,19 +1,16 @@
 // FlightRecorder: the shared memory of a node, and the writing side.
 #include "trireme/comm/flight_recorder.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <ctime>
-#include <new>
 
 #include "flight_memory.hpp"
 #include "process_state.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {
@@ -26,22 +23,9 @@ constexpr auto kRelease = std::memory_order_release;
 // Bits of a group's id that count; those above are the first rank's number in the world.
 constexpr int kCounterBits = 32;
 
-std::size_t BytesFor(int ranks) {
-  return sizeof(NodeWords) + static_cast<std::size_t>(ranks) * sizeof(RankSlot);
-}
-
-// Opens memory of that name: the first rank makes it. -1: errno.
-void* Map(const std::string& name, std::size_t bytes, bool makes) {
-  const int file = ::shm_open(name.c_str(), makes ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
-  if (file < 0) return MAP_FAILED;
-  // Reserved, not only promised: a full /dev/shm would end the process at its first write.
-  const int refused = makes ? ::posix_fallocate(file, 0, static_cast<off_t>(bytes)) : 0;
-  void* base = refused == 0 ? ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
-                            : MAP_FAILED;
-  const int error = refused == 0 ? errno : refused;
-  ::close(file);
-  errno = error;
-  return base;
+std::int64_t BytesFor(int ranks) {
+  return static_cast<std::int64_t>(sizeof(NodeWords)) +
+         ranks * static_cast<std::int64_t>(sizeof(RankSlot));
 }
 
 template <typename T>
@@ -61,7 +45,7 @@ const char* NameOf(Call call) {
   constexpr std::array<const char*, kCalls> kNames = {
       "all-reduce", "reduce-scatter", "all-gather", "all-to-all",    "broadcast",
       "send",       "receive",        "shift",      "barrier",       "agreement",
-      "split",      "shared memory",  "exchange",   "device's work", "connection"};
+      "split",      "exchange",   "device's work", "connection"};
   return kNames.at(static_cast<std::size_t>(call));
 }
 
@@ -87,30 +71,18 @@ std::string Describe(Phase phase, std::int64_t step) {
   return "at the end of the job";
 }
 
-// Memory by name in /dev/shm, not a window of MPI: it outlives MPI_Finalize, which may hang too.
 FlightRecorder::FlightRecorder(int world_rank, const Communicator& node)
-    : memory_(std::make_unique<FlightMemory>()) {
+    : memory_(std::make_unique<FlightMemory>(node, BytesFor(node.Size()))) {
+  if (const int error = memory_->shared.Error(); error != 0) {
+    throw RunError(fmt::format("{} ranks of a node cannot share {}: {}", node.Size(),
+                               Mebibytes(BytesFor(node.Size())), ErrorText(error)),
+                   RoomForSharedMemory());
+  }
   memory_->ranks = node.Size();
   memory_->rank = node.Rank();
-  memory_->bytes = BytesFor(node.Size());
-  const std::string name = node.Broadcast(
-      fmt::format("/trireme.{}.{}.{:x}", ::getuid(), ::getpid(), MonotonicNanoseconds()));
-  void* base = MAP_FAILED;
-  int error = 0;
-  if (node.IsRoot()) base = Map(name, memory_->bytes, true);
-  if (node.IsRoot() && base == MAP_FAILED) error = errno;
-  node.Barrier();
-  if (!node.IsRoot()) base = Map(name, memory_->bytes, false);
-  if (!node.IsRoot() && base == MAP_FAILED) error = errno;
-  const auto failed = static_cast<int>(node.Max(static_cast<std::int64_t>(error)));
-  if (node.IsRoot()) ::shm_unlink(name.c_str());
-  if (failed != 0) {
-    throw RunError(fmt::format("cannot share {} bytes among the {} ranks of a node: {}",
-                               memory_->bytes, node.Size(), ErrorText(failed)),
-                   "Is /dev/shm full?");
-  }
-  memory_->node = static_cast<NodeWords*>(base);
-  memory_->slots = reinterpret_cast<RankSlot*>(static_cast<char*>(base) + sizeof(NodeWords));
+  std::byte* const base = memory_->shared.Data();
+  memory_->node = reinterpret_cast<NodeWords*>(base);
+  memory_->slots = reinterpret_cast<RankSlot*>(base + sizeof(NodeWords));
   // Zeroed by the system.
   mine_ = memory_->slots + memory_->rank;
   const int pid = ::getpid();
@@ -120,7 +92,7 @@ FlightRecorder::FlightRecorder(int world_rank, const Communicator& node)
   node.Barrier();
 }
 
-FlightRecorder::~FlightRecorder() { ::munmap(memory_->node, memory_->bytes); }
+FlightRecorder::~FlightRecorder() = default;
 
 std::uint64_t FlightRecorder::NewGroupId() {
   const auto rank = static_cast<std::uint64_t>(mine_->world_rank.load(kRelaxed));

@@ -1,13 +1,11 @@
-// TokenMemory: allocation, privately or in a node's shared window.
+// TokenMemory: a copy of this rank's own, or one that a node shares.
 #include "token_memory.hpp"
 
 #include <fmt/format.h>
 
-#include <exception>
-
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/comm/flight_recorder.hpp"
+#include "trireme/base/posix_file.hpp"
 
 namespace trireme::data {
 
@@ -29,7 +27,7 @@ std::int64_t BytesInMemory(const TokenLayout& layout, Split split) {
 
 TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
                          const TokenLayout& layout, const Keeping& keeping)
-    : unwinding_(std::uncaught_exceptions()) {
+    : node_(node) {
   if (IsStream(keeping.staging)) return;
   keeps_ = keeping.splits;
   for (const Split split : kSplits) {
@@ -40,7 +38,7 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
   if (bytes_ == 0) return;
   void* base = nullptr;
   if (keeping.staging == Staging::kSharedMemory) {
-    base = AllocateShared(world, node);
+    base = AllocateShared(world);
   } else {
     world.Together([&] { base = Allocate(); });
   }
@@ -61,50 +59,21 @@ void* TokenMemory::Allocate() {
   return own_.get();
 }
 
-void* TokenMemory::AllocateShared(const comm::Communicator& world, const comm::Communicator& node) {
-  node_ = node.Duplicate();
+void* TokenMemory::AllocateShared(const comm::Communicator& world) {
   fills_ = node_.IsRoot();
-  MPI_Comm_set_errhandler(node_.Handle(), MPI_ERRORS_RETURN);
-  void* base = nullptr;
-  // A failure (a full /dev/shm, say) is seen by every rank of the node.
-  const MPI_Aint own_bytes = fills_ ? bytes_ : 0;
-  int result = MPI_SUCCESS;
-  {
-    const comm::Recorded recorded(node_, comm::Call::kWindow, bytes_);
-    result = MPI_Win_allocate_shared(own_bytes, 1, MPI_INFO_NULL, node_.Handle(),
-                                     static_cast<void*>(&base), &window_);
-  }
+  shared_.emplace(node_, bytes_);
   world.Together([&] {
-    if (result == MPI_SUCCESS) return;
-    window_ = MPI_WIN_NULL;
-    throw RunError(fmt::format("cannot share {} bytes of tokens among the {} ranks of a node",
-                               bytes_, node_.Size()),
-                   "Is /dev/shm too small? data.staging = none keeps a copy a rank instead.");
+    if (shared_->Error() == 0) return;
+    throw RunError(fmt::format("data.staging = shared: {} of tokens for the {} ranks of a node: {}",
+                               Mebibytes(bytes_), node_.Size(), ErrorText(shared_->Error())),
+                   comm::RoomForSharedMemory() +
+                       " data.staging = none keeps a copy a rank instead, stream none.");
   });
-  if (!fills_) {
-    MPI_Aint bytes = 0;
-    int unit = 0;
-    MPI_Win_shared_query(window_, 0, &bytes, &unit, static_cast<void*>(&base));
-  }
-  Fence();
-  return base;
-}
-
-void TokenMemory::Fence() {
-  const comm::Recorded recorded(node_, comm::Call::kWindow);
-  MPI_Win_fence(0, window_);
+  return shared_->Data();
 }
 
 void TokenMemory::Publish() {
-  if (window_ != MPI_WIN_NULL) Fence();
-}
-
-TokenMemory::~TokenMemory() {
-  // A rank that unwinds may be alone, and would wait here for ever; MPI's end frees the window.
-  const bool alone = std::uncaught_exceptions() > unwinding_;
-  if (window_ == MPI_WIN_NULL || alone) return;
-  const comm::Recorded recorded(node_, comm::Call::kWindow);
-  MPI_Win_free(&window_);
+  if (shared_) node_.Barrier();
 }
 
 }  // namespace trireme::data

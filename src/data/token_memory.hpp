@@ -3,14 +3,14 @@
 #ifndef TRIREME_SRC_DATA_TOKEN_MEMORY_HPP_
 #define TRIREME_SRC_DATA_TOKEN_MEMORY_HPP_
 
-#include <mpi.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "token_layout.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/shared_memory.hpp"
 
 namespace trireme::data {
 
@@ -22,10 +22,6 @@ class TokenMemory {
   // Collective over `world`, whose ranks on one node form `node`. Keeps nothing that is streamed.
   TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
               const TokenLayout& layout, const Keeping& keeping);
-  // Collective over the node when the memory is shared, except while an exception unwinds.
-  ~TokenMemory();
-  TokenMemory(const TokenMemory&) = delete;
-  TokenMemory& operator=(const TokenMemory&) = delete;
 
   // True on a rank that fills its copy: every rank, or the first of each node.
   bool Fills() const { return fills_; }
@@ -48,8 +44,7 @@ class TokenMemory {
 
  private:
   void* Allocate();
-  void Fence();  // collective over the node
-  void* AllocateShared(const comm::Communicator& world, const comm::Communicator& node);
+  void* AllocateShared(const comm::Communicator& world);
 
   std::int64_t bytes_ = 0;
   std::array<bool, 3> keeps_{};                  // by Split
@@ -57,9 +52,8 @@ class TokenMemory {
   std::array<bool, 3> narrow_{};                 // two bytes per token, else four
   bool fills_ = true;
   std::unique_ptr<std::byte[]> own_;
-  comm::Communicator node_;  // ours, so that its errors return instead of ending the program
-  MPI_Win window_ = MPI_WIN_NULL;
-  int unwinding_ = 0;  // exceptions in flight at construction
+  const comm::Communicator& node_;
+  std::optional<comm::SharedMemory> shared_;
 };
 
 }  // namespace trireme::data

@@ -237,6 +237,7 @@ void TrainingLoop::SayStart() {
     SayEvent("preflight", warning.kind + ": " + warning.text);
   }
   if (const std::string line = job::StagingLine(job_); !line.empty()) monitor_->Line(line);
+  for (const std::string& odd : plan::Oddities(plan_)) monitor_->Warn(odd);
   for (const std::string& warning : job_.start.warnings) monitor_->Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     monitor_->Warn("passed over " + passed_over);
@@ -323,6 +324,7 @@ void TrainingLoop::Validate() {
   monitor::Monitor screen(session);
   screen.Banner(Banner());
   if (const std::string line = job::StagingLine(job_); !line.empty()) screen.Line(line);
+  for (const std::string& odd : plan::Oddities(plan_)) screen.Warn(odd);
   for (const std::string& warning : job_.start.warnings) screen.Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     screen.Warn("passed over " + passed_over);

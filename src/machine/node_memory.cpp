@@ -13,6 +13,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/memory_info.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/machine/control_groups.hpp"
 
 namespace trireme::machine {
 
@@ -48,38 +49,17 @@ struct Version {
 constexpr Version kV2{"memory.max", "memory.current", "inactive_file"};
 constexpr Version kV1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-// Bytes left by this group and those above it, up to `root`.
-std::int64_t LeftBy(fs::path group, const fs::path& root, const Version& version) {
+std::int64_t LeftByGroups(const std::string& proc, const std::string& cgroups) {
   std::int64_t left = kNoLimit;
-  for (;; group = group.parent_path()) {
+  ForEachGroup("memory", proc, cgroups, [&](const fs::path& group, int number) {
+    const Version& version = number == 2 ? kV2 : kV1;
     const std::int64_t limit = NumberIn(group / version.limit);
     const std::int64_t used = NumberIn(group / version.used);
     // Version 1 writes "no limit" as a number beyond any memory.
-    if (limit < kNoLimit / 2 && used < kNoLimit) {
-      const std::int64_t taken = used - std::min(used, Droppable(group, version.droppable));
-      left = std::min(left, std::max<std::int64_t>(0, limit - taken));
-    }
-    if (group == root || !group.has_relative_path()) return left;
-  }
-}
-
-// Lines "hierarchy:controllers:path" of /proc/self/cgroup; a container often shows its own group at
-// the root instead.
-std::int64_t LeftByGroups(const std::string& proc, const std::string& cgroups) {
-  std::int64_t left = std::min(LeftBy(cgroups, cgroups, kV2),
-                               LeftBy(cgroups + "/memory", cgroups + "/memory", kV1));
-  std::ifstream file(proc + "/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    if (controllers.empty()) {
-      left = std::min(left, LeftBy(cgroups + path, cgroups, kV2));
-    } else if (controllers.find("memory") != std::string::npos) {
-      left = std::min(left, LeftBy(cgroups + "/memory" + path, cgroups + "/memory", kV1));
-    }
-  }
+    if (limit >= kNoLimit / 2 || used == kNoLimit) return;
+    const std::int64_t taken = used - std::min(used, Droppable(group, version.droppable));
+    left = std::min(left, std::max<std::int64_t>(0, limit - taken));
+  });
   return left;
 }
 

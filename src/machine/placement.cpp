@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <sstream>
 
 #include "trireme/device/stream.hpp"
+#include "trireme/machine/control_groups.hpp"
 
 namespace trireme::machine {
 
@@ -50,18 +52,23 @@ Sharers SharersOf(const std::vector<RankThreads>& node, std::size_t rank) {
 }
 
 std::string Shortage(const std::vector<std::size_t>& threads, std::size_t total,
-                     std::size_t cores) {
+                     const std::string& room) {
   const bool uniform = std::all_of(threads.begin(), threads.end(),
                                    [&](std::size_t count) { return count == threads[0]; });
   return fmt::format(
       "{} {} on {}", Count(threads.size(), "rank"),
       uniform ? "x " + Count(threads[0], "thread") : "with " + Count(total, "thread") + " in all",
-      Count(cores, "core"));
+      room);
+}
+
+// Whole processors of a quota for one of so many ranks.
+std::size_t QuotaShare(double quota, std::size_t ranks) {
+  return static_cast<std::size_t>(std::ceil(quota / static_cast<double>(ranks)));
 }
 
 // As text, for the ranks of the node.
 std::string Pack(const RankThreads& mine) {
-  std::string text = std::to_string(mine.wanted);
+  std::string text = fmt::format("{} {}", mine.wanted, mine.quota);
   for (const HardwareThread& thread : mine.usable) {
     text += fmt::format(" {} {}", thread.number, thread.core);
   }
@@ -71,7 +78,7 @@ std::string Pack(const RankThreads& mine) {
 RankThreads Unpack(const std::string& text) {
   std::istringstream numbers(text);
   RankThreads rank;
-  numbers >> rank.wanted;
+  numbers >> rank.wanted >> rank.quota;
   for (HardwareThread thread; numbers >> thread.number >> thread.core;) {
     rank.usable.push_back(thread);
   }
@@ -107,7 +114,9 @@ NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pi
   const auto self = static_cast<std::size_t>(rank);
   const Sharers sharers = SharersOf(node, self);
   const std::vector<HardwareThread> cores = Cores(sharers.usable);
-  const std::size_t share = std::max<std::size_t>(1, cores.size() / sharers.ranks.size());
+  const double quota = node[self].quota;
+  std::size_t share = std::max<std::size_t>(1, cores.size() / sharers.ranks.size());
+  if (quota > 0) share = std::min(share, QuotaShare(quota, node.size()));
   std::vector<std::size_t> threads;
   std::size_t before = 0, total = 0;
   for (const std::size_t other : sharers.ranks) {
@@ -121,7 +130,11 @@ NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pi
   const auto& pool = total <= cores.size() ? cores : sharers.usable;
   if (!sharers.alike) return placement;  // in part: who may use what is not for us to say
   if (total > pool.size()) {
-    placement.shortage = Shortage(threads, total, cores.size());
+    placement.shortage = Shortage(threads, total, Count(cores.size(), "core"));
+    return placement;
+  }
+  if (quota > 0 && total > QuotaShare(quota, 1)) {
+    placement.shortage = Shortage(threads, total, fmt::format("a quota of {:.4g} processor{}", quota, quota == 1 ? "" : "s"));
     return placement;
   }
   if (pin == Pin::kNo || (pin == Pin::kAuto && total != pool.size())) return placement;
@@ -137,7 +150,7 @@ Placement PlaceThreads(const comm::Runtime& runtime, const Options& options, boo
   const int wanted = device::RequestedThreads(options.threads);
   std::vector<RankThreads> ranks;
   for (const std::string& text :
-       node.Gather(Pack({wanted, device::DescribeThreads(device::UsableNumbers())}))) {
+       node.Gather(Pack({wanted, device::DescribeThreads(device::UsableNumbers()), CpuQuota()}))) {
     ranks.push_back(Unpack(text));
   }
   const NodePlacement mine = PlaceOnNode(ranks, node.Rank(), ChoosePin(options.pin, on_gpu));

@@ -12,10 +12,18 @@ namespace trireme::machine {
 
 namespace {
 
+// A blocked signal counts even if it is ignored: what nohup has set is left out.
+bool IsIgnored(int signal) {
+  struct sigaction action {};
+  return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
 sigset_t StopSet() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&set, signal);
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP}) {
+    if (signal != SIGHUP || !IsIgnored(signal)) sigaddset(&set, signal);
+  }
   return set;
 }
 
@@ -42,7 +50,7 @@ void StopSignals::Wait(const std::stop_token& stop) {
   device::BindThisThread(usable_);               // not where the thread that began it is pinned
   constexpr timespec kPause = {0, 200'000'000};  // how soon the thread sees that it is to end
   const sigset_t set = StopSet();
-  bool asked_to_end = false;  // SIGINT or SIGTERM before: the next one means now
+  bool asked_to_end = false;  // SIGINT, SIGTERM or SIGHUP before: the next one means now
   while (!stop.stop_requested()) {
     const int signal = sigtimedwait(&set, nullptr, &kPause);
     if (signal < 0) continue;  // nothing came

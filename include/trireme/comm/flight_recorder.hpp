@@ -27,12 +27,11 @@ enum class Call : std::uint8_t {
   kBarrier,    //
   kAgreement,  // Communicator::Together
   kSplit,      // of a group, or a copy of it
-  kWindow,     // shared memory: made, synchronised or freed
   kExchange,   // a checkpoint's bytes, from their readers to all
   kDevice,     // the host waits for its GPU
   kConnect,    // channels between GPUs are set up
 };
-constexpr int kCalls = 15;
+constexpr int kCalls = 14;
 const char* NameOf(Call call);
 
 // Parts of a job that have bounds of their own.

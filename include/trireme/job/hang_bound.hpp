@@ -11,7 +11,7 @@ namespace trireme::job {
 
 // Set-up, and whatever no step has been measured for: reading tokens, building the model, the first
 // step with its libraries' preparations.
-constexpr double kSetUpBound = 1800;  // seconds
+constexpr double kSetUpBound = 600;  // seconds
 // Steps differ: a file system that stalls, a processor that others use, memory that is moved. No
 // healthy step takes so many times the longest one before it.
 constexpr double kStepsABound = 20;

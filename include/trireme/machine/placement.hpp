@@ -11,22 +11,25 @@
 
 namespace trireme::machine {
 
-// Wish and binding of one rank.
+// Wish, binding and limit of one rank.
 struct RankThreads {
   int wanted = 0;  // 0: its share
   std::vector<device::HardwareThread> usable;
+  double quota = 0;  // processors that the node's ranks may use together (CpuQuota); 0: any
 };
 
 struct NodePlacement {
   int threads = 1;           // of this rank
   std::vector<int> numbers;  // of the hardware threads, one per thread; empty: they are not pinned
-  std::string shortage;      // "2 ranks x 2 threads on 2 cores"; empty: there are enough
+  std::string shortage;      // "2 ranks x 2 threads on 2 cores", "on a quota of 1.5 processors";
+                             // empty: there are enough
 };
 
 // Placement of rank `rank` of the node's ranks. Ranks that are bound alike share the cores they are
 // bound to: a rank's cores lie side by side, in the order of the ranks. A thread has a core of its
-// own or, if there are fewer cores, a hardware thread. kAuto: pinned if the ranks use all cores
-// that they may use, so that no other program can be meant to share them.
+// own or, if there are fewer cores, a hardware thread. A rank without a wish takes its share of the
+// cores, and of the node's quota, rounded up. kAuto: pinned if the ranks use all cores that they may
+// use, so that no other program can be meant to share them.
 NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pin);
 
 // Placement of this rank, and whether the whole job is pinned.

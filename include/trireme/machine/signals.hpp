@@ -1,5 +1,5 @@
-// SIGUSR1, SIGTERM and SIGINT ask a run to stop: finish the step, write a checkpoint, exit with
-// code 3.
+// SIGUSR1, SIGTERM, SIGINT and SIGHUP (the terminal is gone; not under nohup) ask a run to stop:
+// finish the step, write a checkpoint, exit with code 3.
 #ifndef TRIREME_MACHINE_SIGNALS_HPP_
 #define TRIREME_MACHINE_SIGNALS_HPP_
 
@@ -20,7 +20,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // Training, set-up included: from now on a signal is a request; a second SIGINT or SIGTERM kills.
+  // Training, set-up included: from now on a signal is a request; a second one but SIGUSR1 kills.
   // announce: called with the first one's number, by the waiting thread.
   void Watch(std::function<void(int signal)> announce = {});
   void Release();  // other tasks have nothing to save: the signals end the process again

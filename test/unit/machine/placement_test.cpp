@@ -109,6 +109,19 @@ TEST(Placement, SaysWhatIsShort) {
   says({{2, Single(0, 2)}, {1, Single(0, 2)}}, "2 ranks with 3 threads in all on 2 cores");
 }
 
+TEST(Placement, AQuotaIsSharedByTheNodesRanks) {
+  const auto all = All({2, RankThreads{0, Single(0, 8), 3}}, Pin::kAuto);
+  EXPECT_EQ(all[0].threads, 2);  // ceil(3 / 2)
+  EXPECT_TRUE(all[0].numbers.empty());
+  EXPECT_EQ(All({1, RankThreads{0, Single(0, 2), 0.5}}, Pin::kYes)[0].threads, 1);
+  EXPECT_EQ(All({1, RankThreads{0, Single(0, 2), 1}}, Pin::kYes)[0].shortage, "");
+  EXPECT_EQ(All({1, RankThreads{2, Single(0, 2), 1.5}}, Pin::kYes)[0].shortage, "");
+  EXPECT_EQ(All({1, RankThreads{2, Single(0, 2), 1}}, Pin::kYes)[0].shortage,
+            "1 rank x 2 threads on a quota of 1 processor");
+  EXPECT_EQ(All({4, RankThreads{0, Single(0, 8), 2.5}}, Pin::kYes)[0].shortage,
+            "4 ranks x 1 thread on a quota of 2.5 processors");
+}
+
 // A rank that is bound to a part of what another one may use.
 TEST(Placement, LeavesPartlySharedCoresAlone) {
   const auto all = All({{2, Single(0, 4)}, {0, Single(2, 6)}, {0, Single(6, 7)}}, Pin::kYes);

@@ -53,6 +53,30 @@ TEST(Plan, DecidesTheLayout) {
                                               "sharded over 4 ranks; 1f1b, 16 micro-batches"));
 }
 
+TEST(Plan, OdditiesAreSaid) {
+  using testing::ElementsAre;
+  const auto odd = [](const std::vector<std::string>& keys, int ranks) {
+    return plan::Oddities(Made("", ranks, keys));
+  };
+  EXPECT_THAT(odd({}, 64), testing::IsEmpty());
+  EXPECT_THAT(odd({}, 80), ElementsAre("80 data ranks share data.batch = 64: 16 of them have nothing to do"));
+  EXPECT_THAT(odd({"schedule.warmup_steps=21"}, 1),
+              ElementsAre("schedule.warmup_steps = 21 exceeds the run's 20 steps: the rate ends at "
+                          "0.000952 and never reaches optimizer.learning_rate = 0.001"));
+  EXPECT_THAT(odd({"schedule.warmup_steps=20"}, 1), testing::IsEmpty());
+  EXPECT_THAT(odd({"optimizer.learning_rate=0"}, 1),
+              ElementsAre("optimizer.learning_rate = 0: nothing is learned"));
+  EXPECT_THAT(odd({"data.stride=128"}, 1),
+              ElementsAre("data.stride = 128 exceeds data.sequence_length = 64: 50% of the tokens "
+                          "are never trained on"));
+  EXPECT_THAT(odd({"data.sequence_length=200000", "model.max_positions=200000"}, 1),
+              ElementsAre("data.sequence_length = 200000 exceeds the 100000 tokens of made up: its "
+                          "only window is filled up"));
+  EXPECT_THAT(odd({"model.position=rope", "model.max_positions=32"}, 1),
+              ElementsAre("data.sequence_length = 64 exceeds model.max_positions = 32, for which the "
+                          "rotary positions are made"));
+}
+
 // Norms of heads keep queries and keys as they were, and two numbers of fp32 a head and token: on a
 // GPU in bf16 as on a CPU in fp32.
 TEST(Plan, NormsOfHeadsKeepTheirInputs) {

@@ -1,0 +1,76 @@
+#include "trireme/comm/shared_memory.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/base/posix_file.hpp"
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+// Maps the file of that name; `makes`: makes it first. Null: errno.
+std::byte* Map(const std::string& name, std::int64_t bytes, bool makes) {
+  const int file = ::shm_open(name.c_str(), makes ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
+  if (file < 0) return nullptr;
+  // Reserved, not only promised: a full /dev/shm would end the process at its first write.
+  int error = 0;
+  do {
+    if (makes) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  void* base = MAP_FAILED;
+  if (error == 0) {
+    base = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file,
+                  0);
+    if (base == MAP_FAILED) error = errno;
+  }
+  ::close(file);
+  errno = error;
+  return error == 0 ? static_cast<std::byte*>(base) : nullptr;
+}
+
+}  // namespace
+
+SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes) : bytes_(bytes) {
+  const std::string name = group.Broadcast(fmt::format("/trireme.{}.{}.{:x}", ::getuid(), ::getpid(),
+                                                       static_cast<std::int64_t>(Seconds() * 1e9)));
+  // Reserving takes as long as clearing the memory: the others sleep.
+  if (group.IsRoot()) data_ = Map(name, bytes, true);
+  int mine = group.IsRoot() && data_ == nullptr ? errno : 0;
+  group.QuietBarrier();
+  if (!group.IsRoot()) {
+    data_ = Map(name, bytes, false);
+    if (data_ == nullptr) mine = errno;
+  }
+  // What the first rank met; the others have found no file then.
+  error_ = static_cast<int>(group.Max(std::int64_t{group.IsRoot() ? mine : 0}));
+  if (error_ == 0) error_ = static_cast<int>(group.Max(std::int64_t{mine}));
+  if (group.IsRoot()) ::shm_unlink(name.c_str());
+  if (error_ == 0 || data_ == nullptr) return;
+  ::munmap(data_, static_cast<std::size_t>(bytes_));
+  data_ = nullptr;
+}
+
+SharedMemory::~SharedMemory() {
+  if (data_ != nullptr) ::munmap(data_, static_cast<std::size_t>(bytes_));
+}
+
+std::string RoomForSharedMemory() {
+  struct statvfs room {};
+  if (::statvfs("/dev/shm", &room) != 0) return "There is no /dev/shm.";
+  const auto bytes = [&](fsblkcnt_t blocks) {
+    return static_cast<std::int64_t>(blocks * room.f_frsize);
+  };
+  return fmt::format(
+      "/dev/shm has {} left of {}. A container has more with --shm-size or --ipc=host.",
+      Mebibytes(bytes(room.f_bavail)), Mebibytes(bytes(room.f_blocks)));
+}
+
+}  // namespace trireme::comm
