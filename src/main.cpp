@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
       return static_cast<int>(*answered);
     }
     if (const auto answered = driver::AnswerWithPlan(*line, schema)) {
-      return static_cast<int>(*answered);
+      return static_cast<int>(job::Answered(*answered));
     }
   } catch (const Error& error) {
     bad_line = error;  // told below, by one rank; perhaps not all could read the deck

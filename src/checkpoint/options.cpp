@@ -69,7 +69,7 @@ void DeclareHow(input::Schema& schema) {
       .Text("checkpoint.io_hints", "",
             "Hints for MPI-IO when a checkpoint's files are made, name=value with commas: "
             "striping_factor=8,striping_unit=4194304 on Lustre. Empty: none.")
-      .Text("checkpoint.start_from", "",
+      .Path("checkpoint.start_from", "",
             "A checkpoint, or a run folder with one, whose weights a new run starts with; steps, "
             "moments and data order start afresh. Empty: random initial weights.");
 }
@@ -77,7 +77,7 @@ void DeclareHow(input::Schema& schema) {
 void DeclareLocal(input::Schema& schema) {
   using input::AtLeast;
   schema
-      .Text("checkpoint.local", "",
+      .Path("checkpoint.local", "",
             "A folder on storage of each node, /tmp or /dev/shm say, the same path on all: regular "
             "checkpoints are written there, with a copy on a partner node of what no other node "
             "holds, and some of them to the run folder as well. -r takes the newest whole one, in "

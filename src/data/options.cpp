@@ -26,15 +26,15 @@ constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory 
 
 void DeclareData(input::Schema& schema) {
   schema.Section("data", "the token file and how training takes windows from it")
-      .Text("data.file", "data/tokens.h5",
+      .Path("data.file", "data/tokens.h5",
             "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
-      .Text("data.mixture", "",
+      .Path("data.mixture", "",
             "Token files of one vocabulary to train on together, in place of data.file: "
             "books.h5:0.7, code.h5:0.3 (weights: an epoch has as many windows as all files "
             "together) or books.h5*2, code.h5*0.5 (uses of each window in an epoch). The first "
             "file gives the valid and test splits.")
       .Exclusive({"data.file", "data.mixture"})
-      .Text("data.validation", "",
+      .Path("data.validation", "",
             "Sets to validate on in place of the token file's own valid split: books:books.h5, "
             "code:code.h5 (a name and a token file, whose valid split counts). Each has its line; "
             "the first one decides on the best checkpoint.")
@@ -57,7 +57,7 @@ void DeclareData(input::Schema& schema) {
           "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
           "in the file alone, of which windows are read ahead of their use; node: likewise, in a "
           "copy in a folder of each node.")
-      .Text("data.staging_path", "",
+      .Path("data.staging_path", "",
             "Folder of the copies, with data.staging = node; empty: /dev/shm or, if a node has no "
             "room for them there, $TMPDIR.")
       .Integer(
@@ -78,11 +78,11 @@ void DeclareTokenize(input::Schema& schema) {
               "the files of "
               "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
               "trained.")
-      .Text("tokenize.train", "",
+      .Path("tokenize.train", "",
             "Text of the train split (word, byte); files and globs, with commas, of which .jsonl "
             "holds a record a line and .gz and .zst are unpacked (bpe, sentencepiece).")
-      .Text("tokenize.valid", "", "Text of the valid split, likewise.")
-      .Text("tokenize.test", "", "Text of the test split, likewise.")
+      .Path("tokenize.valid", "", "Text of the valid split, likewise.")
+      .Path("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
       .Integer("tokenize.min_count", 1, input::AtLeast(1), "occurrences",
                "Rarer words of the train split become <unk> (word).")
@@ -96,7 +96,7 @@ void DeclareTokenize(input::Schema& schema) {
 
 void DeclareSubword(input::Schema& schema) {
   schema
-      .Text(
+      .Path(
           "tokenize.tokenizer", "",
           "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
           "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
@@ -127,18 +127,18 @@ void DeclarePairs(input::Schema& schema) {
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   constexpr double kMostPairs = 0x1p32;
   schema
-      .Text(
+      .Path(
           "tokenize.source", "",
           "Source texts of the train split's pairs, for a file of pairs: plain text, .gz or .zst, "
           "files and globs with commas; line k belongs to line k of tokenize.target.")
-      .Text("tokenize.target", "", "Target texts of the train split's pairs, in the same order.")
-      .Text("tokenize.valid_source", "", "Source texts of the valid split's pairs.")
-      .Text("tokenize.valid_target", "", "Target texts of the valid split's pairs.")
-      .Text("tokenize.test_source", "", "Source texts of the test split's pairs.")
-      .Text("tokenize.test_target", "", "Target texts of the test split's pairs.")
+      .Path("tokenize.target", "", "Target texts of the train split's pairs, in the same order.")
+      .Path("tokenize.valid_source", "", "Source texts of the valid split's pairs.")
+      .Path("tokenize.valid_target", "", "Target texts of the valid split's pairs.")
+      .Path("tokenize.test_source", "", "Source texts of the test split's pairs.")
+      .Path("tokenize.test_target", "", "Target texts of the test split's pairs.")
       .Switch("tokenize.shared_vocabulary", true,
               "One vocabulary for source and target; no: each has its own.")
-      .Text("tokenize.source_tokenizer", "",
+      .Path("tokenize.source_tokenizer", "",
             "As tokenize.tokenizer, of the source alone, without a shared vocabulary (bpe, "
             "sentencepiece).")
       .Integer("tokenize.numerals_pairs", 200000, input::Between(1, kMostPairs), "pairs",

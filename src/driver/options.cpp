@@ -26,11 +26,11 @@ void DeclareGenerate(input::Schema& schema) {
       .Text("generate.prompt", "",
             "Text to continue. Empty: start after an <eos>. -: interactive, each line of standard "
             "input is a prompt; ends at its end (Ctrl-D).")
-      .Text("generate.file", "",
+      .Path("generate.file", "",
             "Prompts, one JSON object a line: prompt (text), and as one likes id (a string or an "
             "integer), tokens, temperature, top_k, top_p, seed, repetition_penalty, stop (a string "
             "or a list), in place of the deck's.")
-      .Text(
+      .Path(
           "generate.output", "",
           "Texts of generate.file, one JSON object a line, in the order of the prompts: id, "
           "prompt, text, tokens (ids), reason (length, stop, eos), log_probability (nats). A file "

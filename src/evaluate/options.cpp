@@ -55,7 +55,7 @@ void Declare(input::Schema& schema) {
                "Between the beginnings of neighbouring windows, which count each target once: all "
                "but the first window's have at least data.sequence_length - stride tokens of "
                "context. 0: windows do not overlap.")
-      .Text("evaluate.text", "",
+      .Path("evaluate.text", "",
             "A text file to evaluate beside the token file's splits, as one document.")
       .Choice("evaluate.detokenise", "none", input::Choices(kDetokenise),
               "wikitext: undoes the tokenisation of WikiText's files in evaluate.text, for subword "
@@ -64,15 +64,15 @@ void Declare(input::Schema& schema) {
               "Shows the losses of the uniform and unigram distributions and of a Kneser-Ney "
               "5-gram model beside the trained one, learned from the token file's train split of "
               "up to 100 million tokens.")
-      .Text("evaluate.documents", "",
+      .Path("evaluate.documents", "",
             "File to write: the loss of each document, HDF5. The splits need their documents.")
-      .Text("evaluate.choices", "",
+      .Path("evaluate.choices", "",
             "File of multiple-choice questions to score, JSONL: "
             "{\"context\": \"...\", \"choices\": [\"...\", ...], \"answer\": 0}.")
-      .Text("evaluate.output", "",
+      .Path("evaluate.output", "",
             "File to write, JSONL: the scores of each question; of a model that translates, the "
             "translation of each pair.")
-      .Text("evaluate.results", "", "File to write: all results, JSON.")
+      .Path("evaluate.results", "", "File to write: all results, JSON.")
       .Switch("evaluate.overwrite", false, "Files to write replace what is there.");
 }
 

@@ -12,7 +12,7 @@ constexpr std::int64_t kShardBytes = 5'000'000'000;  // as transformers cuts
 
 void Declare(input::Schema& schema) {
   schema.Section("hf", "Model folders of Hugging Face (job.task = import, export).")
-      .Text("hf.path", "",
+      .Path("hf.path", "",
             "Folder that import reads, with config.json and safetensors files, and that export "
             "writes; an existing one is never written to.")
       .Choice("hf.dtype", "source", input::Choices(kStorages),

@@ -25,9 +25,16 @@ constexpr std::size_t kMaximumErrors = 20;
 std::vector<std::string> SplitLines(std::string text) {
   constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";  // some editors put one first
   if (text.starts_with(kByteOrderMark)) text.erase(0, 3);
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  std::vector<std::string> lines(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;  // DOS
+    if (text[i] == '\n' || text[i] == '\r') {  // the latter alone: old Macs
+      lines.emplace_back();
+    } else {
+      lines.back() += text[i];
+    }
+  }
+  if (lines.back().empty()) lines.pop_back();
   return lines;
 }
 

@@ -120,6 +120,11 @@ void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
     deck.Report(line.line, "there is no key before the '='");
     return;
   }
+  if (line.key.find("\xC2\xA0") != std::string::npos) {
+    deck.Report(line.line, "the line holds a no-break space before the '='",
+                "Type it anew, with plain blanks.");
+    return;
+  }
   if (line.section.empty()) {
     const Key* const key = schema.Find(line.key);
     const std::size_t dot = line.key.find('.');
@@ -146,7 +151,23 @@ void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
   deck.Add({name, line.value, line.line});
 }
 
+// Text of two bytes a character, or no text at all: no line of it can be read.
+bool IsText(const std::string& text, Source& deck) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    deck.Report(1, "the deck is UTF-16", "Save it as UTF-8, or: iconv -f UTF-16 -t UTF-8.");
+    return false;
+  }
+  const std::size_t zero = text.find('\0');
+  if (zero == std::string::npos) return true;
+  const auto line =
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(zero), '\n');
+  deck.Report(static_cast<int>(line) + 1, "the deck holds NUL bytes: it is UTF-16, or no text",
+              "Save it as UTF-8.");
+  return false;
+}
+
 void ReadDeck(const Schema& schema, const std::string& text, Source& deck) {
+  if (!IsText(text, deck)) return;
   const DeckLines lines = ReadLines(text);
   for (const SyntaxError& error : lines.errors) {
     const bool other_comment = error.text.starts_with(';') || error.text.starts_with("//");

@@ -62,6 +62,13 @@ Schema& Schema::Text(const std::string& name, const std::string& fallback,
   return Add(MakeKey(name, KeyKind::kText, fallback, help));
 }
 
+Schema& Schema::Path(const std::string& name, const std::string& fallback,
+                     const std::string& help) {
+  Key key = MakeKey(name, KeyKind::kText, fallback, help);
+  key.path = true;
+  return Add(std::move(key));
+}
+
 Schema& Schema::Choice(const std::string& name, const std::string& fallback,
                        const std::vector<std::string>& choices, const std::string& help) {
   Key key = MakeKey(name, KeyKind::kChoice, fallback, help);

@@ -56,21 +56,23 @@ void HelpForKey(const Schema& schema, const Key& key, const std::string& assignm
   }
 }
 
+// only: one key's full name; empty: all of the section.
 std::string HelpForSection(const Schema& schema, const std::string& section,
-                           const std::string& help) {
+                           const std::string& help, const std::string& only) {
   std::vector<const Key*> keys;
   std::size_t widest = 0;
   for (const Key& key : schema.Keys()) {
     if (key.name.compare(0, section.size() + 1, section + ".") != 0) continue;
+    if (!only.empty() && key.name != only) continue;
     keys.push_back(&key);
     const std::size_t width = Assignment(key, section.size()).size();
     if (width <= kWidestName) widest = std::max(widest, width);
   }
   const std::size_t margin = kIndent + widest + 2;
   std::string out = "[" + section + "]\n";
-  Wrap(help, 0, out);
+  if (only.empty()) Wrap(help, 0, out);
   for (const Key* key : keys) {
-    out += "\n";
+    if (only.empty()) out += "\n";
     HelpForKey(schema, *key, Assignment(*key, section.size()), margin, out);
   }
   return out;
@@ -114,7 +116,15 @@ std::string ExcludesText(const Schema& schema, const Key& key) {
   return text;
 }
 
-std::string Schema::Help(const std::string& section) const {
+std::string Schema::Help(const std::string& what) const {
+  const std::string section = what.substr(0, what.find('.'));
+  const std::string only = section == what ? "" : what;
+  if (!only.empty() && Find(only) == nullptr) {
+    const std::string nearest = Nearest(only);
+    throw InputError(
+        fmt::format("--help-deck: there is no key {}", only),
+        nearest.empty() ? "trireme --help-deck lists all keys." : "Did you mean " + nearest + "?");
+  }
   if (!section.empty() && !HasSection(section)) {
     const std::string nearest = NearestSection(section);
     std::vector<std::string> names;
@@ -127,7 +137,7 @@ std::string Schema::Help(const std::string& section) const {
   for (const auto& [name, help] : sections_) {
     if (!section.empty() && name != section) continue;
     if (!out.empty()) out += "\n";
-    out += HelpForSection(*this, name, help);
+    out += HelpForSection(*this, name, help, only);
   }
   return out;
 }

@@ -5,8 +5,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 #include "nearest.hpp"
 
@@ -31,11 +33,39 @@ Problem OutOfRange(const Key& key) {
   return {(range.empty() ? "too large" : "must be " + range) + Facts(key), ""};
 }
 
+// Characters that look like ASCII ones and are others, as text programs write them.
+Problem CheckLookalikes(const std::string& text) {
+  if (text.find("\xC2\xA0") != std::string::npos) {
+    return {"the value holds a no-break space", "Type it anew, with a plain blank."};
+  }
+  for (const char* const dash : {"\xE2\x88\x92", "\xE2\x80\x93", "\xE2\x80\x94", "\xE2\x80\x90"}) {
+    if (text.find(dash) != std::string::npos) {
+      return {"the value holds a dash that is no minus sign", "Type it anew, with '-'."};
+    }
+  }
+  return {};
+}
+
+// What a person may have meant by text that is no number.
+std::string NumberHint(const std::string& text) {
+  std::string other = text;
+  if (std::count(other.begin(), other.end(), ',') == 1 && other.find('.') == std::string::npos) {
+    other[other.find(',')] = '.';
+    if (ToReal(other)) return "Decimals follow a point: " + other;
+  }
+  if (text.size() > 1 && std::string("fFlLdD").find(text.back()) != std::string::npos) {
+    other = text.substr(0, text.size() - 1);
+    if (ToReal(other)) return fmt::format("Without the '{}': {}", text.back(), other);
+  }
+  return "";
+}
+
 Problem CheckInteger(const Key& key, const std::string& text) {
   if (const auto value = ToInteger(text)) {
     return InRange(key, static_cast<double>(*value)) ? Problem{} : OutOfRange(key);
   }
-  const std::size_t digits = text.starts_with('-') ? 1 : 0;
+  if (const Problem problem = CheckLookalikes(text)) return problem;
+  const std::size_t digits = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
   const bool only_digits =
       text.size() > digits && text.find_first_not_of("0123456789", digits) == std::string::npos;
   if (only_digits) return {"does not fit 64 bits" + Facts(key), ""};
@@ -44,15 +74,37 @@ Problem CheckInteger(const Key& key, const std::string& text) {
   constexpr double kExactIntegers = 0x1p53;
   const bool whole = real && std::abs(*real) < kExactIntegers && *real == std::floor(*real);
   return {"not an integer" + Facts(key),
-          whole ? fmt::format("Write it in digits: {:.0f}", *real) : ""};
+          whole ? fmt::format("Write it in digits: {:.0f}", *real) : NumberHint(text)};
 }
 
 Problem CheckReal(const Key& key, const std::string& text) {
   if (const auto value = ToReal(text)) return InRange(key, *value) ? Problem{} : OutOfRange(key);
+  if (const Problem problem = CheckLookalikes(text)) return problem;
   double value = 0.0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   const bool number = end == text.data() + text.size() && error != std::errc::invalid_argument;
-  return {(number ? "not a finite number in double precision" : "not a number") + Facts(key), ""};
+  return {(number ? "not a finite number in double precision" : "not a number") + Facts(key),
+          NumberHint(text)};
+}
+
+// Names are taken as they stand: nothing expands them, and only '#' begins a comment.
+Problem CheckPath(const std::string& text) {
+  if (text.find(" ;") != std::string::npos || text.find("\t;") != std::string::npos) {
+    return {"the ';' would become part of the name", "Comments begin with '#'."};
+  }
+  const std::size_t dollar = text.find('$');
+  const auto begins_name = [](char c) { return std::isalpha(c) != 0 || c == '_' || c == '{'; };
+  if (dollar != std::string::npos && dollar + 1 < text.size() && begins_name(text[dollar + 1])) {
+    return {"variables are not replaced by their values",
+            "Write the value, or give the key on the command line, where the shell replaces it."};
+  }
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) {
+    if (Trim(item).starts_with('~')) {
+      return {"'~' does not stand for the home folder here", "Write the whole path."};
+    }
+  }
+  return {};
 }
 
 Problem CheckText(const Key& key, const std::string& text) {
@@ -70,11 +122,12 @@ Problem CheckText(const Key& key, const std::string& text) {
     return {"quotes would become part of the value" + Facts(key),
             "Write it without quotes; blanks inside are kept."};
   }
-  return {};
+  return key.path ? CheckPath(text) : Problem{};
 }
 
 Problem CheckChoice(const Key& key, const std::string& text) {
   if (std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end()) return {};
+  if (const Problem problem = CheckLookalikes(text)) return problem;
   const std::string nearest = NearestOf(text, key.choices);
   return {fmt::format("not one of {}{}", fmt::join(key.choices, ", "), Facts(key)),
           nearest.empty() ? "" : "Did you mean " + nearest + "?"};
@@ -97,10 +150,16 @@ Problem CheckValue(const Key& key, const std::string& text) {
   return CheckChoice(key, text);
 }
 
+// Where a number begins: behind a '+', which from_chars does not take.
+static const char* BeginOf(const std::string& text) {
+  const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-';
+  return text.data() + (plus ? 1 : 0);
+}
+
 std::optional<std::int64_t> ToInteger(const std::string& text) {
   std::int64_t value = 0;
   const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const auto [stop, error] = std::from_chars(BeginOf(text), end, value);
   if (error != std::errc{} || stop != end) return std::nullopt;
   return value;
 }
@@ -108,7 +167,7 @@ std::optional<std::int64_t> ToInteger(const std::string& text) {
 std::optional<double> ToReal(const std::string& text) {
   double value = 0.0;
   const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  const auto [stop, error] = std::from_chars(BeginOf(text), end, value);
   if (error != std::errc{} || stop != end || !std::isfinite(value)) return std::nullopt;
   return value;
 }

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <string_view>
 
 #include "trireme/base/version.hpp"
@@ -56,7 +58,8 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
                        machine's description, for job.task=plan plan.machine=FILE. Threads and device
                        are those of the deck and the keys (run.threads, run.device)
   --help               this text
-  --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning
+  --help-deck [NAME]   every key of the deck, of a section or one key (model.dim): type, default,
+                       range, unit, meaning
   --version            version, commit, compiler and libraries
 
 exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing was written);
@@ -139,25 +142,30 @@ std::string HelpText() { return kHelp; }
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   if (const auto alone = ParseStandalone(arguments)) return *alone;
   CommandLine line;
-  const auto value_of = [&](std::size_t& i) {
+  const auto take = [&](std::size_t& i, std::string& value) {
     if (i + 1 >= arguments.size()) {
       throw InputError(fmt::format("command line: {} needs a value", arguments[i]),
                        "See trireme --help.");
     }
-    return arguments[++i];
+    if (!value.empty()) {
+      throw InputError(fmt::format("command line: {} is given twice: {} and {}", arguments[i],
+                                   value, arguments[i + 1]),
+                       "Keep one of the two.");
+    }
+    value = arguments[++i];
   };
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     if (word == "-i") {
-      line.deck = value_of(i);
+      take(i, line.deck);
     } else if (word == "-r") {
-      line.resume = value_of(i);
+      take(i, line.resume);
     } else if (word == "-n") {
       line.resolve_only = true;
     } else if (word == "-v") {
       line.validate_only = true;
     } else if (word == "--calibrate") {
-      line.calibrate = value_of(i);
+      take(i, line.calibrate);
     } else if (word == "--help" || word == "-h") {
       line.help = true;
     } else if (word == "--version") {
@@ -165,7 +173,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
     } else if (word == "--help-deck") {
       const bool has_section = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
       line.help_deck = has_section ? arguments[++i] : std::string();
-    } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
+    } else if (!word.starts_with('-') && word.find('=') == std::string::npos) {
+      throw InputError(fmt::format("command line: '{}' is not an option", word),
+                       line.deck.empty() && line.resume.empty()
+                           ? "A deck goes after -i, a run after -r."
+                           : "A deck's keys are given as section.key=value.");
+    } else if (word.starts_with('-')) {
       throw InputError(
           fmt::format("command line: '{}' is not an option", word),
           "Options are -i -r -n -v --watch --support --self-test --calibrate --help --help-deck "
@@ -188,6 +201,12 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   return line;
 }
 
+ExitCode Answered(ExitCode code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "trireme: error: standard output: %s\n", std::strerror(errno));
+  return ExitCode::kFailed;
+}
+
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema) {
   try {
     if (line.help) {
@@ -205,7 +224,7 @@ std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::S
     } else {
       return std::nullopt;
     }
-    return ExitCode::kDone;
+    return Answered(ExitCode::kDone);
   } catch (const Error& error) {
     std::fprintf(stderr, "trireme: error: %s\n", error.what());
     return error.Code();

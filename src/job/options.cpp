@@ -22,7 +22,7 @@ void Declare(input::Schema& schema) {
           "training on several numbers of ranks; plan: layouts of this deck on plan.machine, by "
           "predicted time, without ranks.")
       .Text("job.name", "run", "Name of the run.")
-      .Text("job.output", "",
+      .Path("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
 }
 

@@ -36,7 +36,7 @@ void Declare(input::Schema& schema) {
               "as one from then on, where the schedule is static: one pipeline stage, parameters "
               "and gradients not sharded, no shared GPU. Steps with other sizes (the last of an "
               "epoch) run as before. no: every kernel is launched by itself.")
-      .Text("run.products", "auto",
+      .Path("run.products", "auto",
             "On a GPU: the file that keeps which algorithm computes each matrix product. They are "
             "timed once for a card, library version and size; another choice would round "
             "otherwise. auto: below XDG_CACHE_HOME, else ~/.cache. Empty: nowhere; each new run "

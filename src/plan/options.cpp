@@ -21,7 +21,7 @@ void Declare(input::Schema& schema) {
                "Vocabulary of a plan where data.file is not there. model.vocabulary beats it.")
       .Integer("plan.tokens", defaults.tokens, input::Between(2, kMostTokens), "tokens",
                "Training tokens of a plan where data.file is not there.")
-      .Text("plan.machine", defaults.machine,
+      .Path("plan.machine", defaults.machine,
             "Machine whose speeds predict a step: the name of a description in input/machines/, or "
             "a path (trireme --calibrate writes one). auto: h100 for job.task = plan; for a run, "
             "its GPU's, or a short calibration at the end of a minute or more on CPUs.")
@@ -32,7 +32,7 @@ void Declare(input::Schema& schema) {
       .Integer("plan.simulate", defaults.simulate, input::Between(0, kMostRows), "layouts",
                "Layouts that are simulated: those that an estimate puts first. 0: the deck's own "
                "alone.")
-      .Text("plan.timeline", defaults.timeline,
+      .Path("plan.timeline", defaults.timeline,
             "File for the timeline of the first layout shown, a trace for Perfetto. Empty: none.");
 }
 

@@ -16,6 +16,18 @@ says "sequence_length"
 says "[monitor]"
 run 0 "${without_mpi[@]}" --help-deck checkpoint
 says "every_minutes"
+run 0 "${without_mpi[@]}" --help-deck model.dim
+[[ $(grep -c ' = ' output) == 1 ]] || fail "--help-deck of one key shows others"
+# What standard output cannot take is no answer.
+for question in --help --version --help-deck "-i deck.in -n" "-i deck.in -v grid.ranks=2"; do
+  code=0
+  # shellcheck disable=SC2086
+  "$TRIREME" $question >/dev/full 2>output || code=$?
+  [[ $code == 1 ]] || fail "$question: exit code $code with standard output on a full disk"
+  says_once "error: standard output: No space left on device"
+done
+run 2 "$TRIREME" deck.in
+says "A deck goes after -i"
 run 2 "$TRIREME" --help-deck chekpoint
 says "checkpoint"
 run 0 "${without_mpi[@]}" -i deck.in -n data.batch=4

@@ -88,7 +88,7 @@ if command -v man >/dev/null; then
   for key in $("$TRIREME" --help-deck | awk '/^\[/ { section = substr($1, 2, length($1) - 2) } /^  [a-z_0-9]+ =/ { print section "." $1 }'); do
     grep -qE "^ *${key//./[.]} =" "$scratch/output" || fail "the manual page lacks $key"
   done
-  says "--help-deck [SECTION]"
+  says "--help-deck [NAME]"
   grep -qE '^ +3 +stopped early by a signal' "$scratch/output" || fail "the manual page lacks the exit codes"
 else
   missing+=(man)

@@ -22,6 +22,7 @@ struct Key {
   double maximum = std::numeric_limits<double>::infinity();
   bool open_minimum = false;         // true: the value must lie above `minimum`
   bool open_maximum = false;         // true: the value must lie below `maximum`
+  bool path = false;                 // kText only: names files or folders
   std::vector<std::string> choices;  // kChoice only; kSwitch takes yes/no/true/false/on/off
   std::string unit;                  // "": none
   std::string help;                  // one or more sentences, for --help-deck
@@ -52,6 +53,9 @@ class Schema {
   Schema& Real(const std::string& name, double fallback, Range range, const std::string& unit,
                const std::string& help);
   Schema& Text(const std::string& name, const std::string& fallback, const std::string& help);
+  // Text that names files or folders. A value that a shell or another INI reader would change (~,
+  // $, a comment after ';') is refused.
+  Schema& Path(const std::string& name, const std::string& fallback, const std::string& help);
   Schema& Choice(const std::string& name, const std::string& fallback,
                  const std::vector<std::string>& choices, const std::string& help);
   Schema& Switch(const std::string& name, bool fallback, const std::string& help);
@@ -67,9 +71,9 @@ class Schema {
   std::string Nearest(const std::string& name) const;
   // Nearest section to a section's name: "[model]".
   std::string NearestSection(const std::string& section) const;
-  // Text of --help-deck: every key of one section, or of all if `section` is empty. Throws
-  // InputError for a section that does not exist, naming the nearest.
-  std::string Help(const std::string& section) const;
+  // Text of --help-deck: every key of a section, one key ("model.dim"), or all if `what` is empty.
+  // Throws InputError for what does not exist, naming the nearest.
+  std::string Help(const std::string& what) const;
 
   const std::vector<Key>& Keys() const { return keys_; }
   const std::vector<std::pair<std::string, std::string>>& Sections() const { return sections_; }

@@ -18,7 +18,7 @@ struct CommandLine {
   bool validate_only = false;            // -v
   bool help = false;                     // --help
   bool version = false;                  // --version
-  std::optional<std::string> help_deck;  // --help-deck [section]
+  std::optional<std::string> help_deck;  // --help-deck [section or key]
   std::vector<std::string> watch;        // --watch RUN...: run folders
   std::string support = {};              // --support RUN: a run folder
   bool self_test = false;                // --self-test [FOLDER]
@@ -31,6 +31,10 @@ std::string HelpText();  // of --help
 
 // Throws InputError for an option that does not exist or lacks its value, naming those that do.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
+
+// The exit code of an answer that was printed: kFailed, with a message, if standard output did not
+// take all of it.
+ExitCode Answered(ExitCode code);
 
 // --help, --help-deck, --version, --watch, --support and -n: prints the answer and returns its exit
 // code; nothing if the command line asks for a task. Starts no MPI. A bad deck under -n goes to

@@ -34,6 +34,61 @@ TEST_F(DeckErrors, UnknownKeyNamesLineAndNearest) {
             "a.in:7: unknown key 'bacth' in [data]\n  Did you mean data.batch?");
 }
 
+TEST_F(DeckErrors, TwoBytesACharacter) {
+  const std::string hint = "\n  Save it as UTF-8";
+  EXPECT_EQ(Refusal(std::string("\xFF\xFE[\0d\0", 6)).find("a.in:1: the deck is UTF-16" + hint),
+            0u);
+  EXPECT_EQ(Refusal(std::string("\n[\0d\0", 5))
+                .find("a.in:2: the deck holds NUL bytes: it is UTF-16, or no text" + hint),
+            0u);
+}
+
+TEST_F(DeckErrors, CharactersThatOnlyLookAlike) {
+  const auto says = [&](const std::string& value, const std::string& text) {
+    for (const char* const key : {"data.batch", "optimizer.learning_rate"}) {
+      EXPECT_NE(Override(std::string(key) + "=" + value).find(text), std::string::npos)
+          << Override(std::string(key) + "=" + value);
+    }
+  };
+  says("3\xC2\xA0", "the value holds a no-break space\n  Type it anew, with a plain blank.");
+  says(
+      "\xE2\x88\x92"
+      "3",
+      "the value holds a dash that is no minus sign\n  Type it anew, with '-'.");
+  says(
+      "\xE2\x80\x93"
+      "3",
+      "the value holds a dash that is no minus sign");
+  says("3e-4f", "\n  Without the 'f': 3e-4");
+  says("0,5", "\n  Decimals follow a point: 0.5");
+  says("1,000,000", "default");
+  EXPECT_EQ(
+      Refusal("[data]\nbatch\xC2\xA0= 3\n"),
+      "a.in:2: the line holds a no-break space before the '='\n  Type it anew, with plain blanks.");
+}
+
+// What shells expand, and other readers leave out, is no part of a file's name.
+TEST_F(DeckErrors, NamesOfFilesAreTakenAsTheyStand) {
+  EXPECT_EQ(Refusal("[data]\nfile = run ; my results\n"),
+            "a.in:2: data.file = run ; my results: the ';' would become part of the name\n"
+            "  Comments begin with '#'.");
+  for (const char* const name : {"~/a.h5", "~me/a.h5", "b.h5, ~/a.h5"}) {
+    EXPECT_NE(Override(std::string("data.file=") + name)
+                  .find("'~' does not stand for the home folder here"),
+              std::string::npos)
+        << name;
+  }
+  for (const char* const name : {"$SCRATCH/a.h5", "${SCRATCH}/a.h5", "a/$_x"}) {
+    EXPECT_NE(Override(std::string("data.file=") + name).find("variables are not replaced"),
+              std::string::npos)
+        << name;
+  }
+  for (const char* const name : {"a;b.h5", "a~b", "a/~b", "5$", "$5"}) {
+    EXPECT_EQ(Override(std::string("data.file=") + name), "accepted") << name;
+  }
+  EXPECT_EQ(Override("job.name=run ; $x ~/y"), "accepted");
+}
+
 TEST_F(DeckErrors, UnknownKeyOfAnotherSection) {
   EXPECT_EQ(Refusal("[optimizer]\ndropout = 0.1\n"),
             "a.in:2: unknown key 'dropout' in [optimizer]\n  'dropout' is a key of [model].");

@@ -57,6 +57,19 @@ TEST_F(DeckTest, ReadsDosLineEndsAndAByteOrderMark) {
   EXPECT_EQ(deck.Where("data.batch"), "input/a.in:3");
 }
 
+TEST_F(DeckTest, ReadsLineEndsOfOldMacs) {
+  const Deck deck = Parse("# a deck\r[data]\r\rbatch = 8\rfile = a.h5");
+  EXPECT_EQ(deck.Integer("data.batch"), 8);
+  EXPECT_EQ(deck.Text("data.file"), "a.h5");
+  EXPECT_EQ(deck.Where("data.batch"), "input/a.in:4");
+}
+
+TEST_F(DeckTest, TakesAPlusSign) {
+  const Deck deck = Parse("[data]\nbatch = +8\n[optimizer]\nlearning_rate = +3e-4\n");
+  EXPECT_EQ(deck.Integer("data.batch"), 8);
+  EXPECT_EQ(deck.Real("optimizer.learning_rate"), 3e-4);
+}
+
 TEST_F(DeckTest, CommandLineWins) {
   const Deck deck = Parse("[data]\nbatch = 8\nseed = 5\n", {"data.batch=4", " job.name = b c "});
   EXPECT_EQ(deck.Integer("data.batch"), 4);

@@ -13,7 +13,7 @@ inline Schema ExampleSchema() {
       .Text("job.name", "run", "Name of the run.")
       .Text("job.start_from", "", "A folder with weights.")
       .Choice("job.task", "train", {"train", "evaluate", "plan"}, "What the program does.")
-      .Text("data.file", "data/wikitext2.h5", "The token file.")
+      .Path("data.file", "data/wikitext2.h5", "The token file.")
       .Integer("data.batch", 16, AtLeast(1), "sequences", "Sequences a step, over all ranks.")
       .Integer("data.seed", 1, Between(0, 4294967295.0), "", "Seed of the sample order.")
       .Section("model", "The Transformer.")

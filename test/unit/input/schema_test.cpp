@@ -102,5 +102,19 @@ TEST(Schema, HelpOfAnUnknownSection) {
   }
 }
 
+TEST(Schema, HelpOfOneKey) {
+  const std::string help = ExampleSchema().Help("data.batch");
+  EXPECT_EQ(help,
+            "[data]\n  batch = 16  integer (sequences), at least 1\n"
+            "              Sequences a step, over all ranks.\n");
+  try {
+    ExampleSchema().Help("data.bacth");
+    FAIL() << "there is no such key";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "--help-deck: there is no key data.bacth\n  Did you mean data.batch?");
+  }
+}
+
 }  // namespace
 }  // namespace trireme::input

@@ -44,6 +44,12 @@ TEST(CommandLine, SaysWhatIsWrong) {
   EXPECT_NE(Complaint({"-i", "a.in", "--verbose"}).find("'--verbose' is not an option"),
             std::string::npos);
   EXPECT_NE(Complaint({"-i", "a.in", "b.in"}).find("'b.in' is not an option"), std::string::npos);
+  EXPECT_EQ(Complaint({"a.in"}),
+            "command line: 'a.in' is not an option\n  A deck goes after -i, a run after -r.");
+  EXPECT_EQ(Complaint({"-i", "a.in", "-i", "b.in"}),
+            "command line: -i is given twice: a.in and b.in\n  Keep one of the two.");
+  EXPECT_NE(Complaint({"-r", "a", "-i", "a.in", "-r", "b"}).find("-r is given twice: a and b"),
+            std::string::npos);
 }
 
 // Every key of every module is declared once and has a default that its own checks accept.
