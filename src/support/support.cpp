@@ -43,7 +43,7 @@ void RequireWritable() {
       "Change to a folder where you may write.");
 }
 
-void CheckRun(const std::string& run, Contents& contents) {
+void CheckRun(const std::string& run) {
   std::error_code error;
   const fs::file_status status = fs::status(run, error);
   std::string why;
@@ -55,8 +55,8 @@ void CheckRun(const std::string& run, Contents& contents) {
     why = "not a folder";
   }
   if (why.empty()) return;
-  contents.notes.push_back(fmt::format("{}: {}", run, why));
-  fmt::print(stderr, "trireme: warning: {}: {}: the archive tells of this host alone\n", run, why);
+  throw InputError(fmt::format("--support: {}: {}", run, why),
+                   "Give the folder of a run; an empty one makes an archive of this host alone.");
 }
 
 std::string Index(const Contents& contents, const std::string& run) {
@@ -78,6 +78,7 @@ std::string Index(const Contents& contents, const std::string& run) {
 void MakeArchive(const std::string& given, const std::string& version) {
   RequireWritable();
   const std::string run = PlainPath(given).string();
+  CheckRun(run);
   Contents contents;
   contents.entries = {{"version.txt", version, ""},
                       {"libraries.txt", LoadedLibraries(), ""},
@@ -85,7 +86,6 @@ void MakeArchive(const std::string& given, const std::string& version) {
                       {"limits.txt", Limits(), ""},
                       {"file_systems.txt", FileSystems(run), ""},
                       {"environment.txt", RelevantEnvironment(OwnEnvironment()), ""}};
-  CheckRun(run, contents);
   AddRun(run, contents);
 
   const std::string index = Index(contents, run);

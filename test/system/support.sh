@@ -63,9 +63,13 @@ says "bytes left out"
 tail -n 1 got/run/metrics.jsonl | grep -q '"step":59999' || fail "the end of the records is not there"
 [[ ! -e got/run/summary.json && $(stat -c %s got/run/metrics.jsonl) -lt 2300000 ]] || fail "bounds"
 
-# 3. A run that is not there: the host's facts, and a warning.
-support "$TRIREME" --support nowhere
-says_once "warning: nowhere: there is no such folder"
+# 3. A run that is not there is refused; an empty folder makes an archive of the host's facts.
+rm -f ./*.tar.gz
+run 2 "$TRIREME" --support nowhere
+says_once "error: --support: nowhere: there is no such folder"
+[[ -z $(ls ./*.tar.gz 2>/dev/null) ]] || fail "an archive was made"
+mkdir -p empty
+support "$TRIREME" --support empty
 has host.txt
 
 # 4. Nothing is written into the run, which may be read-only; nowhere else but here.
