@@ -45,7 +45,7 @@ part_ends() { # NAME [JUNIT]
 bash jobscripts/install_debian.sh test
 
 # Python's view of our files: h5py and numpy from Debian; from PyPI, where it can be reached, safetensors,
-# `tokenizers` and `sentencepiece`, whose ids ours must equal (the latter in the library's own version),
+# `tokenizers` and `sentencepiece`, whose ids ours must equal (the latter in the library's own version, which is compiled),
 # pyarrow, which reads Parquet, pyte, a terminal, sacrebleu, whose scores ours must equal, the readers of what others show of a run (TensorBoard, W&B, MLflow), and
 # what the page of a run is made with.
 python=/usr/bin/python3
@@ -53,8 +53,8 @@ python=/usr/bin/python3
 venv=build/venv
 mkdir -p build
 sentencepiece=$(dpkg-query -W -f='${Version}' libsentencepiece-dev 2>/dev/null | sed 's/-.*//') || sentencepiece=
-packages=(safetensors tokenizers "sentencepiece${sentencepiece:+==$sentencepiece}" "pyarrow<21" pyte sacrebleu tensorboard wandb mlflow-skinny
-  matplotlib jinja2)
+packages=(safetensors tokenizers "pyarrow<21" pyte sacrebleu matplotlib jinja2)
+[[ $size == standard && -z $only ]] || packages+=("sentencepiece${sentencepiece:+==$sentencepiece}" tensorboard wandb mlflow-skinny)
 [[ -x $venv/bin/python3 ]] || "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 || true
 lacking() { # prints those of `packages` that the environment has not
   "$venv/bin/python3" - "${packages[@]}" <<'PYTHON' 2>/dev/null
@@ -64,18 +64,25 @@ for package in sys.argv[1:]:
         print(package)
 PYTHON
 }
+fetching=
 if [[ -x $venv/bin/python3 ]]; then
   mapfile -t missing < <(lacking)
   if [[ ${#missing[@]} -gt 0 ]]; then
-    # All at once; where that fails, what is to be had.
-    pip_install "$venv/bin/python3" "${missing[@]}" >>build/venv.log 2>&1 ||
-      for package in "${missing[@]}"; do pip_install "$venv/bin/python3" "$package" >>build/venv.log 2>&1 || true; done
-    mapfile -t still < <(lacking)
-    echo "from PyPI into $venv: ${missing[*]}"
-    [[ ${#still[@]} == 0 ]] || echo "not to be had from PyPI (see build/venv.log), the tests that use it are skipped: ${still[*]}"
+    # Beside the build. All at once; where that fails, what is to be had.
+    (pip_install "$venv/bin/python3" "${missing[@]}" ||
+      for package in "${missing[@]}"; do pip_install "$venv/bin/python3" "$package" || true; done) >>build/venv.log 2>&1 &
+    fetching=$!
   fi
+  python=$PWD/$venv/bin/python3
 fi
-[[ ! -x $venv/bin/python3 ]] || python=$PWD/$venv/bin/python3
+packages_are_there() {
+  [[ -n $fetching ]] || return 0
+  wait "$fetching" || true
+  fetching=
+  mapfile -t still < <(lacking)
+  echo "from PyPI into $venv: ${missing[*]}"
+  [[ ${#still[@]} == 0 ]] || echo "not to be had from PyPI (see build/venv.log), the tests that use it are skipped: ${still[*]}"
+}
 
 part_ends "packages"
 
@@ -105,6 +112,7 @@ failed=()
 test_tree() {
   local tree=$1
   shift
+  packages_are_there
   echo "== tests of $tree =="
   rm -f "$tree/tests.xml"
   ctest --test-dir "$tree" --output-on-failure --timeout 300 --no-tests=ignore -j "$(usable_cores)" --output-junit "$PWD/$tree/tests.xml" "$@" ||

@@ -1,3 +1,4 @@
+// The one error type.
 #include "trireme/base/error.hpp"
 
 namespace trireme {

@@ -1,3 +1,4 @@
+// Instances of the templates of JSON.
 #include "trireme/base/json.hpp"
 
 template class nlohmann::detail::lexer<nlohmann::json, trireme::JsonTextInput>;

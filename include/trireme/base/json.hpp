@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// What nlohmann::json::parse() of a std::string reads from.
+// Input of nlohmann::json::parse() of a std::string.
 using JsonTextInput = nlohmann::detail::iterator_input_adapter<std::string::const_iterator>;
 
 }  // namespace trireme
