@@ -1,3 +1,4 @@
+// GroupMemory: shared, or a rank's own.
 #include "group_memory.hpp"
 
 #include <algorithm>

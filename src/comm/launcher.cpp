@@ -1,3 +1,4 @@
+// Variables of the launchers, nearest first.
 #include "trireme/comm/launcher.hpp"
 
 #include <fmt/format.h>

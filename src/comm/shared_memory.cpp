@@ -1,3 +1,4 @@
+// SharedMemory: the file, its room and its mapping.
 #include "trireme/comm/shared_memory.hpp"
 
 #include <fcntl.h>
@@ -49,7 +50,7 @@ SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes) : byte
     data_ = Map(name, bytes, false);
     if (data_ == nullptr) mine = errno;
   }
-  // What the first rank met; the others have found no file then.
+  // The first rank's error counts; the others have found no file then.
   error_ = static_cast<int>(group.Max(std::int64_t{group.IsRoot() ? mine : 0}));
   if (error_ == 0) error_ = static_cast<int>(group.Max(std::int64_t{mine}));
   if (group.IsRoot()) ::shm_unlink(name.c_str());

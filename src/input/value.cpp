@@ -46,7 +46,7 @@ Problem CheckLookalikes(const std::string& text) {
   return {};
 }
 
-// What a person may have meant by text that is no number.
+// A guess at the number that a person may have meant.
 std::string NumberHint(const std::string& text) {
   std::string other = text;
   if (std::count(other.begin(), other.end(), ',') == 1 && other.find('.') == std::string::npos) {
@@ -150,7 +150,7 @@ Problem CheckValue(const Key& key, const std::string& text) {
   return CheckChoice(key, text);
 }
 
-// Where a number begins: behind a '+', which from_chars does not take.
+// The first character of a number: behind a '+', which from_chars does not take.
 static const char* BeginOf(const std::string& text) {
   const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-';
   return text.data() + (plus ? 1 : 0);

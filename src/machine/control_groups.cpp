@@ -1,3 +1,4 @@
+// Control groups of both versions, as files below /sys/fs/cgroup.
 #include "trireme/machine/control_groups.hpp"
 
 #include <algorithm>

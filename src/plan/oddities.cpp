@@ -1,4 +1,4 @@
-// What a plan allows and hardly anybody wants.
+// Oddities: parts of a plan that are allowed and hardly anybody wants.
 #include <fmt/format.h>
 
 #include "trireme/data/sampler.hpp"

@@ -1,4 +1,4 @@
-// What the launcher of this process says of the processes that it has started.
+// The launcher of this process, as it describes the job in the environment.
 #ifndef TRIREME_COMM_LAUNCHER_HPP_
 #define TRIREME_COMM_LAUNCHER_HPP_
 

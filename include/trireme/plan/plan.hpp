@@ -90,8 +90,8 @@ comm::GridShape PlanGrid(const DeckOptions& options, const input::Deck& deck, in
 // the device does not have.
 Plan MakePlan(const Request& request);
 
-// What is allowed and hardly anybody wants, a sentence each, for warnings: ranks without work, a
-// warm-up longer than the run, tokens that are skipped.
+// For warnings, a sentence each: what is allowed and hardly anybody wants, such as ranks without
+// work, a warm-up longer than the run, tokens that are skipped.
 std::vector<std::string> Oddities(const Plan& plan);
 
 // A model that does not learn, in the deck's layout: the grid and the model's plan.
