@@ -135,6 +135,18 @@ std::optional<CommandLine> ParseStandalone(const std::vector<std::string>& argum
   return std::nullopt;
 }
 
+Error NoOption(const std::string& word, bool first) {
+  std::string hint = "A deck's keys are given as section.key=value.";
+  if (word.starts_with('-')) {
+    hint =
+        "Options are -i -r -n -v --watch --support --self-test --calibrate --help --help-deck "
+        "--version; a deck's keys are given as section.key=value.";
+  } else if (first) {
+    hint = "A deck goes after -i, a run after -r.";
+  }
+  return InputError(fmt::format("command line: '{}' is not an option", word), hint);
+}
+
 }  // namespace
 
 std::string HelpText() { return kHelp; }
@@ -173,16 +185,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
     } else if (word == "--help-deck") {
       const bool has_section = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
       line.help_deck = has_section ? arguments[++i] : std::string();
-    } else if (!word.starts_with('-') && word.find('=') == std::string::npos) {
-      throw InputError(fmt::format("command line: '{}' is not an option", word),
-                       line.deck.empty() && line.resume.empty()
-                           ? "A deck goes after -i, a run after -r."
-                           : "A deck's keys are given as section.key=value.");
-    } else if (word.starts_with('-')) {
-      throw InputError(
-          fmt::format("command line: '{}' is not an option", word),
-          "Options are -i -r -n -v --watch --support --self-test --calibrate --help --help-deck "
-          "--version; a deck's keys are given as section.key=value.");
+    } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
+      throw NoOption(word, line.deck.empty() && line.resume.empty());
     } else {
       line.overrides.push_back(word);
     }
