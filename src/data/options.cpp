@@ -79,8 +79,8 @@ void DeclareTokenize(input::Schema& schema) {
               "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
               "trained.")
       .Path("tokenize.train", "",
-            "Text of the train split (word, byte); files and globs, with commas, of which .jsonl "
-            "holds a record a line and .gz and .zst are unpacked (bpe, sentencepiece).")
+            "Texts of the train split: files and globs, with commas, of which .jsonl holds a "
+            "record a line; gzip and zstd are unpacked.")
       .Path("tokenize.valid", "", "Text of the valid split, likewise.")
       .Path("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
@@ -261,11 +261,13 @@ void CheckTextKeys(const TokenizeOptions& options, const input::Deck& deck) {
                "tokenize.kind = harbour makes its own text and reads none");
   }
   if (!IsSubword(options.kind)) {
-    RefuseKeys(
-        deck,
-        {"tokenize.tokenizer", "tokenize.text_key", "tokenize.prompt_key", "tokenize.document",
-         "tokenize.eos", "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
-        "belongs to tokenize.kind = bpe and sentencepiece");
+    RefuseKeys(deck,
+               {"tokenize.tokenizer", "tokenize.prompt_key", "tokenize.document", "tokenize.eos",
+                "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
+               "belongs to tokenize.kind = bpe and sentencepiece");
+    if (options.kind == TokenizeKind::kHarbour) {
+      RefuseKeys(deck, {"tokenize.text_key"}, "tokenize.kind = harbour reads no text");
+    }
     return;
   }
   CheckFractions(options, deck, {options.texts[1], options.texts[2]}, "");

@@ -4,15 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
+#include <cstdio>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string_view>
-#include <system_error>
 
 #include "sha256.hpp"
+#include "text/documents.hpp"
+#include "text/inputs.hpp"
+#include "text/json_records.hpp"
 #include "token_codec.hpp"
 #include "tokenize_word.hpp"
 #include "trireme/base/error.hpp"
@@ -27,40 +28,64 @@ constexpr std::int64_t kHeldOutShare = 10;  // valid and test each: train / this
 
 std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
 
-std::string ReadText(const std::string& path, const input::Deck& deck, const std::string& key) {
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) {
-    throw deck.Complain(key, "there is no such file");
+// Takes the texts of records, each with an end of line.
+class Joined : public RecordSink {
+ public:
+  explicit Joined(std::string& text) : text_(text) {}
+  void Prompt(std::string_view, std::int64_t) override {}
+  void Text(std::string_view piece, std::int64_t) override { text_ += piece; }
+  void End() override { EndLine(text_); }
+
+  static void EndLine(std::string& text) {
+    if (!text.empty() && text.back() != '\n') text += '\n';
   }
-  if (!std::filesystem::status_known(status)) {
-    throw deck.Complain(key, "cannot be read: " + error.message());
+
+ private:
+  std::string& text_;
+};
+
+// Adds a file's text as it is; of JSON lines the texts of its records.
+void Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
+  if (file.json_lines) {
+    Joined joined(text);
+    JsonRecords records(joined, keys, file.path, false);
+    ForEachDocument(file, {.begin = 0, .end = file.bytes}, DocumentEnd::kLine, records,
+                    [](std::int64_t) {});
+    return;
   }
-  if (!std::filesystem::is_regular_file(status)) throw deck.Complain(key, "is not a file");
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) throw deck.Complain(key, "its size is unknown: " + error.message());
-  std::ifstream file(path, std::ios::binary);
-  std::string text(file ? static_cast<std::size_t>(size) : 0, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file) {
-    throw deck.Complain(key, "cannot be read: " + std::generic_category().message(errno));
+  const std::unique_ptr<TextSource> source = OpenText(file, 0);
+  std::string piece(std::size_t{1} << 20, '\0');
+  while (const std::size_t got = source->Read(piece)) {
+    text.append(piece, 0, got);
+    if (got < piece.size()) return;
   }
-  if (text.empty()) throw deck.Complain(key, "the file is empty; each split needs text");
-  return text;
 }
 
 std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const input::Deck& deck) {
   std::array<SourceText, 3> sources;
+  std::vector<TextFile> all;
   for (const Split split : kSplits) {
     const std::string key = KeyOf(split);
-    const std::string& path = options.texts.at(static_cast<std::size_t>(split));
-    if (path.empty()) {
+    const std::string& list = options.texts.at(static_cast<std::size_t>(split));
+    if (list.empty()) {
       throw deck.Complain(
           key, fmt::format("tokenize.kind = {} needs a text for this split", NameOf(options.kind)),
           "Name a text file; tokenize.kind = harbour needs none.");
     }
-    sources.at(static_cast<std::size_t>(split)) = {path, ReadText(path, deck, key)};
+    SourceText& source = sources.at(static_cast<std::size_t>(split));
+    source.path = list;
+    try {
+      for (const TextFile& file : FindTextFiles(list, split)) {
+        if (!source.text.empty()) Joined::EndLine(source.text);
+        Append(file, {options.text_key, ""}, source.text);
+        all.push_back(file);
+      }
+    } catch (const Error& error) {
+      throw deck.Complain(key, error.what());
+    }
+    if (source.text.empty()) throw deck.Complain(key, "the file is empty; each split needs text");
   }
+  for (const std::string& twice : NamedTwice(all)) fmt::print(stderr, "warning: {}\n", twice);
   return sources;
 }
 

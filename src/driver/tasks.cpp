@@ -57,7 +57,8 @@ void SayStop(int signal, const char* what) {
 void WatchForStop(job::Job& job) {
   const char* what = job.options.job.task == job::Task::kScaling
                          ? "the study stops at the end of a step and keeps what it has measured"
-                         : "the run stops at the end of a step and writes a checkpoint";
+                         : "the run stops at the end of a step and writes a checkpoint (before "
+                           "its first step: at once, without one)";
   std::function<void(int)> say;
   if (job.World().IsRoot()) say = [what](int signal) { SayStop(signal, what); };
   job.signals->Watch(std::move(say));
@@ -189,7 +190,8 @@ ExitCode RunTask(job::Job& job) {
   if (!job.line->calibrate.empty()) return RunCalibration(job);
   job.World().Together([&] {
     const int ranks = job.options.comm.ranks;
-    if (ranks == 0 || ranks == job.World().Size()) return;
+    // A plan is of ranks that need not be there.
+    if (ranks == 0 || ranks == job.World().Size() || job.options.job.task == Task::kPlan) return;
     throw job.deck.Complain("grid.ranks", fmt::format("{} ranks run", job.World().Size()),
                             "It names ranks to plan for, with -v: leave it out here.");
   });

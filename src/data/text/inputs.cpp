@@ -1,16 +1,21 @@
-// Globs through glob(3), formats by the ends of names.
+// Globs through glob(3), formats by first bytes and ends of names.
 #include "inputs.hpp"
 
 #include <fmt/format.h>
 #include <glob.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <string_view>
+#include <utility>
 
+#include "text_source.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
@@ -18,16 +23,25 @@ namespace trireme::data {
 
 namespace {
 
+std::string Trimmed(std::string text) {
+  text.erase(0, text.find_first_not_of(" \t"));
+  text.erase(text.find_last_not_of(" \t") + 1);
+  return text;
+}
+
 std::vector<std::string> Parts(const std::string& list) {
-  std::vector<std::string> parts;
-  for (std::size_t begin = 0; begin <= list.size();) {
-    const std::size_t end = std::min(list.find(',', begin), list.size());
-    std::string part = list.substr(begin, end - begin);
-    part.erase(0, part.find_first_not_of(" \t"));
-    part.erase(part.find_last_not_of(" \t") + 1);
-    if (!part.empty()) parts.push_back(part);
-    begin = end + 1;
+  std::vector<std::string> parts(1);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '\\' && i + 1 < list.size() && list[i + 1] == ',') {
+      parts.back() += list[++i];
+    } else if (list[i] == ',') {
+      parts.emplace_back();
+    } else {
+      parts.back() += list[i];
+    }
   }
+  for (std::string& part : parts) part = Trimmed(std::move(part));
+  std::erase(parts, "");
   return parts;
 }
 
@@ -40,11 +54,17 @@ std::vector<std::string> Expand(const std::string& pattern) {
   if (result == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   std::sort(paths.begin(), paths.end());
-  if (paths.empty()) {
-    const bool glob = pattern.find_first_of("*?[") != std::string::npos;
-    throw InputError(pattern + (glob ? ": no file matches" : ": there is no such file"));
+  if (!paths.empty()) return paths;
+  if (pattern.find("**") != std::string::npos) {
+    throw InputError(pattern + ": '**' does not stand for folders within folders",
+                     "Name them one by one: folder/*.txt, folder/*/*.txt");
   }
-  return paths;
+  if (pattern.find_first_of("*?[") == std::string::npos) {
+    throw InputError(pattern + ": there is no such file");
+  }
+  throw InputError(pattern + ": no file matches",
+                   "'*', '?' and '[...]' stand for other characters; '\\' before one takes it as it "
+                   "is. A comma within a name is written '\\,'.");
 }
 
 bool TakeEnding(std::string_view& name, std::string_view ending) {
@@ -53,17 +73,86 @@ bool TakeEnding(std::string_view& name, std::string_view ending) {
   return true;
 }
 
-// Refuses files that are no text and are not unpacked here.
-void RefusePacked(const std::string& path) {
-  constexpr std::array kOthers = {".bz2", ".xz", ".lz4", ".zip", ".7z"};
-  if (path.ends_with(".parquet")) {
-    throw InputError(path + ": Parquet is not read",
-                     "Make JSON lines of it: python3 vis/parquet_to_jsonl.py FILES -o FOLDER");
+constexpr const char* kMakeJsonLines =
+    "Make JSON lines of it: python3 vis/parquet_to_jsonl.py FILES -o FOLDER";
+constexpr const char* kUnpack = "Unpack it, or pack its text as .gz or .zst.";
+
+// Refuses files by their names.
+void RefuseNames(const std::string& path, std::string_view lower) {
+  if (lower.ends_with(".parquet")) throw InputError(path + ": Parquet is not read", kMakeJsonLines);
+  for (const char* ending : {".bz2", ".xz", ".lz4", ".zip", ".7z", ".z", ".tar"}) {
+    if (!lower.ends_with(ending)) continue;
+    throw InputError(fmt::format("{}: {} is not read", path, ending), kUnpack);
   }
-  for (const char* ending : kOthers) {
-    if (!path.ends_with(ending)) continue;
-    throw InputError(fmt::format("{}: {} is not read", path, ending),
-                     "Unpack it, or pack its text as .gz or .zst.");
+}
+
+// The file's first bytes, unpacked if it is packed; fewer if it cannot be read so far.
+std::string Head(const TextFile& file) {
+  constexpr std::size_t kBytes = 4096;
+  std::string head(kBytes, '\0');
+  try {
+    head.resize(OpenText(file, 0)->Read(head));
+  } catch (const Error&) {  // told when it is read
+    head.clear();
+  }
+  return head;
+}
+
+struct Format {
+  std::string_view begin;
+  const char *name, *hint;
+};
+using namespace std::string_view_literals;
+constexpr std::array kFormats = {
+    Format{"BZh"sv, "bzip2", kUnpack},
+    Format{"\xFD" "7zXZ"sv, "xz", kUnpack},
+    Format{"\x04\x22\x4D\x18"sv, "lz4", kUnpack},
+    Format{"\x1F\x9D"sv, "compress (.Z)", kUnpack},
+    Format{"PK\x03\x04"sv, "zip", kUnpack},
+    Format{"7z\xBC\xAF"sv, "7z", kUnpack},
+    Format{"PAR1"sv, "Parquet", kMakeJsonLines},
+    Format{"\x89HDF"sv, "HDF5", "A token file is named by data.file."},
+    Format{"%PDF-"sv, "PDF", "Make plain text of it."},
+    Format{"\xFF\xFE"sv, "UTF-16", "Make UTF-8 of it: iconv -f UTF-16 -t UTF-8"},
+    Format{"\xFE\xFF"sv, "UTF-16", "Make UTF-8 of it: iconv -f UTF-16 -t UTF-8"}};
+
+// Text of two bytes a character without a mark: nearly every second byte is NUL, the others not.
+bool IsUtf16(std::string_view head) {
+  constexpr std::size_t kLeast = 16;
+  std::array<std::size_t, 2> zeros{};
+  for (std::size_t i = 0; i < head.size(); ++i) zeros[i % 2] += head[i] == '\0' ? 1 : 0;
+  const auto [few, many] = std::minmax(zeros[0], zeros[1]);
+  return head.size() >= kLeast && many * 2 >= head.size() * 9 / 10 && few * 20 <= head.size();
+}
+
+void RefuseContents(const std::string& path, std::string_view head) {
+  for (const Format& format : kFormats) {
+    if (!head.starts_with(format.begin)) continue;
+    throw InputError(fmt::format("{}: is {}, which is not read", path, format.name), format.hint);
+  }
+  constexpr std::size_t kTarMagic = 257;
+  if (head.size() > kTarMagic && head.substr(kTarMagic).starts_with("ustar")) {
+    throw InputError(path + ": is a tar archive, which is not read",
+                     "Unpack it, and name its files: folder/*.txt");
+  }
+  if (IsUtf16(head)) {
+    throw InputError(path + ": is UTF-16, which is not read: every second byte is NUL",
+                     "Make UTF-8 of it: iconv -f UTF-16LE -t UTF-8");
+  }
+}
+
+// JSON that is not a record a line.
+void RefuseOtherJson(const std::string& path, std::string_view head) {
+  if (head.starts_with("\xEF\xBB\xBF")) head.remove_prefix(3);
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  const std::string first = Trimmed(std::string(head.substr(0, head.find_first_of("\r\n"))));
+  if (first.starts_with('[')) {
+    throw InputError(path + ": is one JSON array: one record a line is read",
+                     "Make lines of it: jq -c '.[]' FILE > FILE.jsonl");
+  }
+  if (first == "{") {
+    throw InputError(path + ": has records over several lines: one record a line is read",
+                     "Make lines of it: jq -c . FILE > FILE.jsonl");
   }
 }
 
@@ -78,15 +167,32 @@ TextFile Describe(const std::string& path, Split split) {
   if (::access(path.c_str(), R_OK) != 0) {
     throw InputError(fmt::format("{}: cannot be read: {}", path, ErrorText(errno)));
   }
-  RefusePacked(path);
-  TextFile file{.path = path, .split = split};
-  std::string_view name = path;
-  if (TakeEnding(name, ".gz")) file.packing = Packing::kGzip;
-  if (TakeEnding(name, ".zst")) file.packing = Packing::kZstd;
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0) {
+    throw InputError(fmt::format("{}: its size is unknown: {}", path, ErrorText(errno)));
+  }
+  TextFile file{.path = path,
+                .split = split,
+                .bytes = facts.st_size,
+                .device = facts.st_dev,
+                .inode = facts.st_ino};
+  std::string lower = path;
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); });
+  std::string_view name = lower;
+  const std::string packed = Head(file);
+  RefuseContents(path, packed);
+  if (packed.starts_with("\x1F\x8B") || TakeEnding(name, ".gz") || TakeEnding(name, ".tgz")) {
+    file.packing = Packing::kGzip;
+  } else if (packed.starts_with("\x28\xB5\x2F\xFD") || TakeEnding(name, ".zst")) {
+    file.packing = Packing::kZstd;
+  }
+  if (file.packing != Packing::kNone) RefuseContents(path, Head(file));
+  RefuseNames(path, name);
+  for (const char* ending : {".gz", ".zst"}) TakeEnding(name, ending);
   file.json_lines =
       TakeEnding(name, ".jsonl") || TakeEnding(name, ".json") || TakeEnding(name, ".ndjson");
-  file.bytes = static_cast<std::int64_t>(std::filesystem::file_size(path, error));
-  if (error) throw InputError(fmt::format("{}: its size is unknown: {}", path, error.message()));
+  if (file.json_lines) RefuseOtherJson(path, Head(file));
   return file;
 }
 
@@ -99,6 +205,23 @@ std::vector<TextFile> FindTextFiles(const std::string& list, Split split) {
   }
   if (files.empty()) throw InputError("no file is named");
   return files;
+}
+
+std::vector<std::string> NamedTwice(const std::vector<TextFile>& files) {
+  std::vector<std::string> sentences;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, const TextFile*> seen;
+  for (const TextFile& file : files) {
+    const auto [first, added] = seen.emplace(std::pair(file.device, file.inode), &file);
+    if (added) continue;
+    const TextFile& other = *first->second;
+    const std::string names = file.path == other.path ? file.path : other.path + ", " + file.path;
+    sentences.push_back(
+        file.split == other.split
+            ? fmt::format("{}: the same text twice in the {} split", names, NameOf(file.split))
+            : fmt::format("{}: the same text in the {} and the {} split", names,
+                          NameOf(other.split), NameOf(file.split)));
+  }
+  return sentences;
 }
 
 }  // namespace trireme::data

@@ -1,4 +1,5 @@
-// The files that a split's key names: paths and globs with commas, and what their endings say.
+// The files that a split's key names, paths and globs with commas, and what they are: by their
+// first bytes, and by their names where those say nothing.
 #ifndef TRIREME_SRC_DATA_TEXT_INPUTS_HPP_
 #define TRIREME_SRC_DATA_TEXT_INPUTS_HPP_
 
@@ -16,15 +17,20 @@ enum class Packing { kNone, kGzip, kZstd };
 struct TextFile {
   std::string path;
   Split split = Split::kTrain;  // of its documents; with fractions a hash may say otherwise
-  bool json_lines = false;      // .jsonl, .json, .ndjson; else plain text
+  bool json_lines = false;      // .jsonl, .json, .ndjson, in any case; else plain text
   Packing packing = Packing::kNone;
-  std::int64_t bytes = 0;  // on disk
+  std::int64_t bytes = 0;                     // on disk
+  std::uint64_t device = 0, inode = 0;  // of the file itself, whatever its name
 };
 
-// Files of a list of paths and globs, separated by commas: in the list's order, those of a glob in
-// the order of their bytes. Throws InputError, without naming the key, for a part that matches
-// nothing, and for what is not a readable file.
+// Files of a list of paths and globs, separated by commas (a comma within a name: "\\,"): in the
+// list's order, those of a glob in the order of their bytes. Throws InputError, without naming the
+// key, for a part that matches nothing, for what is not a readable file, and for one that is no
+// text: archives, text of two bytes a character, formats of others.
 std::vector<TextFile> FindTextFiles(const std::string& list, Split split);
+
+// For warnings, a sentence each: files that are named twice, in one split or in two.
+std::vector<std::string> NamedTwice(const std::vector<TextFile>& files);
 
 }  // namespace trireme::data
 

@@ -151,6 +151,56 @@ TEST_F(TextErrors, DamagedAndMissingFiles) {
   EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("changed while it was read"));
 }
 
+TEST_F(TextErrors, FilesAreKnownByTheirContents) {
+  const auto said = [&](const std::string& name, const std::string& bytes) {
+    return MessageOf([&] { FindTextFiles(Write(name, bytes), Split::kTrain); });
+  };
+  EXPECT_THAT(said("a.txt", "BZh91AY"), HasSubstr("a.txt: is bzip2, which is not read"));
+  EXPECT_THAT(said("a.txt", "PK\x03\x04zip"), HasSubstr("is zip"));
+  EXPECT_THAT(said("a", "\x1F\x9D\x90"), HasSubstr("is compress (.Z)"));
+  EXPECT_THAT(said("a.jsonl", "PAR1"), AllOf(HasSubstr("is Parquet"), HasSubstr("parquet_to_jsonl")));
+  EXPECT_THAT(said("a.txt", "\xFF\xFE" "a"), AllOf(HasSubstr("is UTF-16"), HasSubstr("iconv")));
+  std::string wide;
+  for (const char c : std::string("text of two bytes a character")) wide += {c, '\0'};
+  EXPECT_THAT(said("a.txt", wide), HasSubstr("is UTF-16, which is not read: every second byte is NUL"));
+  std::string tar(512, '\0');
+  tar.replace(0, 5, "a.txt");
+  tar.replace(257, 5, "ustar");
+  EXPECT_THAT(said("a", tar), HasSubstr("is a tar archive"));
+  EXPECT_THAT(said("a.tgz", Gzip(tar)), HasSubstr("is a tar archive"));
+  EXPECT_THAT(said("a.gz", Gzip(wide)), HasSubstr("is UTF-16"));
+  EXPECT_THAT(said("a.json", "\n[{\"text\": 1}]"), HasSubstr("one record a line is read"));
+  EXPECT_THAT(said("a.jsonl", "{\n \"text\": 1\n}\n"), HasSubstr("records over several lines"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In("**/x"), Split::kTrain); }),
+              HasSubstr("'**' does not stand for folders"));
+
+  const auto found = [&](const std::string& name, const std::string& bytes) {
+    return FindTextFiles(Write(name, bytes), Split::kTrain).at(0);
+  };
+  EXPECT_EQ(found("b.GZ", Gzip("text")).packing, Packing::kGzip);
+  EXPECT_EQ(found("b.txt", Gzip("text")).packing, Packing::kGzip);
+  EXPECT_EQ(found("b", Zstd("text")).packing, Packing::kZstd);
+  EXPECT_TRUE(found("b.JSONL.GZ", Gzip("{}")).json_lines);
+  EXPECT_EQ(found("b.txt", "text").packing, Packing::kNone);
+  EXPECT_EQ(found("b.txt", std::string(100, '\0')).packing, Packing::kNone);  // bytes of any kind
+}
+
+TEST_F(TextErrors, CommasInNamesAndTextsThatComeTwice) {
+  Write("one, two.txt", "a");
+  const std::string plain = Write("plain.txt", "a");
+  std::filesystem::create_hard_link(plain, In("linked.txt"));
+  const auto files = FindTextFiles(In("one\\, two.txt") + "," + plain, Split::kTrain);
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0].path, In("one, two.txt"));
+  EXPECT_TRUE(NamedTwice(files).empty());
+  auto all = FindTextFiles(plain + "," + plain, Split::kTrain);
+  for (TextFile& file : FindTextFiles(In("linked.txt"), Split::kValid)) all.push_back(file);
+  EXPECT_EQ(NamedTwice(all),
+            (std::vector<std::string>{
+                plain + ": the same text twice in the train split",
+                plain + ", " + In("linked.txt") + ": the same text in the train and the valid split"}));
+}
+
 // At any time, while texts are read and while the token file is written.
 TEST_F(TextErrors, AStoppedJobLeavesNothing) {
   const TextPlan plan = PlanOf(Write("b", std::string(std::size_t{5} << 20, 'x')));

@@ -127,6 +127,34 @@ TEST_F(Tokenizing, MissingEmptyAndShortTexts) {
               AllOf(HasSubstr("tokenize.train"), HasSubstr("cannot be read: Permission denied")));
 }
 
+// Lists, globs, packed texts and records, as the other kinds read them.
+TEST_F(Tokenizing, WordsAndBytesReadAllInputs) {
+  for (const std::string kind : {"word", "byte"}) {
+    const std::vector<std::string> rest = {"tokenize.kind=" + kind, "tokenize.valid=" + Write("v.txt", "a b\n"),
+                                           "tokenize.test=" + Write("t.txt", "b a\n")};
+    const auto tokens = [&](const std::string& train, const std::string& more = "tokenize.text_key=text") {
+      std::vector<std::string> keys = rest;
+      keys.push_back("tokenize.train=" + train);
+      keys.push_back(more);
+      return TokenizeDeck(keys);
+    };
+    const TokenData whole = tokens(Write("whole.txt", "a b\nb c\nlast a\n"));
+    Write("part1.txt", "a b\n");
+    Write("part2.txt", "b c");  // without an end of line
+    Write("part3.txt", "last a\n");
+    for (const std::string& train :
+         {In("part1.txt") + ", " + In("part2.txt") + "," + In("part3.txt"), In("part*.txt"),
+          Write("packed.txt", Gzip("a b\nb c\nlast a\n")),
+          Write("records.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"b c\\nlast a\"}\n")}) {
+      const TokenData data = tokens(train);
+      EXPECT_EQ(data.tokens, whole.tokens) << kind << " " << train;
+      EXPECT_EQ(data.source_sha256, whole.source_sha256) << kind << " " << train;
+    }
+    EXPECT_EQ(tokens(Write("others.jsonl", "{\"body\": \"a b\\nb c\\nlast a\"}"), "tokenize.text_key=body").tokens,
+              whole.tokens);
+  }
+}
+
 TEST_F(Tokenizing, KeysThatDoNotFitAreRefused) {
   const std::string train = "tokenize.train=" + Write("a.txt", "a b\n");
   EXPECT_THAT(Fails({"tokenize.kind=harbour", train}),
