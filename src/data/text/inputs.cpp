@@ -62,9 +62,10 @@ std::vector<std::string> Expand(const std::string& pattern) {
   if (pattern.find_first_of("*?[") == std::string::npos) {
     throw InputError(pattern + ": there is no such file");
   }
-  throw InputError(pattern + ": no file matches",
-                   "'*', '?' and '[...]' stand for other characters; '\\' before one takes it as it "
-                   "is. A comma within a name is written '\\,'.");
+  throw InputError(
+      pattern + ": no file matches",
+      "'*', '?' and '[...]' stand for other characters; '\\' before one takes it as it "
+      "is. A comma within a name is written '\\,'.");
 }
 
 bool TakeEnding(std::string_view& name, std::string_view ending) {
@@ -105,7 +106,9 @@ struct Format {
 using namespace std::string_view_literals;
 constexpr std::array kFormats = {
     Format{"BZh"sv, "bzip2", kUnpack},
-    Format{"\xFD" "7zXZ"sv, "xz", kUnpack},
+    Format{"\xFD"
+           "7zXZ"sv,
+           "xz", kUnpack},
     Format{"\x04\x22\x4D\x18"sv, "lz4", kUnpack},
     Format{"\x1F\x9D"sv, "compress (.Z)", kUnpack},
     Format{"PK\x03\x04"sv, "zip", kUnpack},
@@ -177,8 +180,9 @@ TextFile Describe(const std::string& path, Split split) {
                 .device = facts.st_dev,
                 .inode = facts.st_ino};
   std::string lower = path;
-  std::transform(lower.begin(), lower.end(), lower.begin(),
-                 [](char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); });
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](char c) {
+    return static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  });
   std::string_view name = lower;
   const std::string packed = Head(file);
   RefuseContents(path, packed);

@@ -19,7 +19,7 @@ struct TextFile {
   Split split = Split::kTrain;  // of its documents; with fractions a hash may say otherwise
   bool json_lines = false;      // .jsonl, .json, .ndjson, in any case; else plain text
   Packing packing = Packing::kNone;
-  std::int64_t bytes = 0;                     // on disk
+  std::int64_t bytes = 0;               // on disk
   std::uint64_t device = 0, inode = 0;  // of the file itself, whatever its name
 };
 

@@ -61,7 +61,8 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
     if (!world.IsRoot()) return;
     CheckTokenizeKeys(options, deck);
     plan.files = FindFiles(options, deck);
-    for (const std::string& twice : NamedTwice(plan.files)) fmt::print(stderr, "warning: {}\n", twice);
+    for (const std::string& twice : NamedTwice(plan.files))
+      fmt::print(stderr, "warning: {}\n", twice);
     for (const TextFile& file : plan.files) {
       std::error_code none;
       if (!std::filesystem::equivalent(file.path, path, none)) continue;

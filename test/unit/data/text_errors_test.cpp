@@ -158,11 +158,16 @@ TEST_F(TextErrors, FilesAreKnownByTheirContents) {
   EXPECT_THAT(said("a.txt", "BZh91AY"), HasSubstr("a.txt: is bzip2, which is not read"));
   EXPECT_THAT(said("a.txt", "PK\x03\x04zip"), HasSubstr("is zip"));
   EXPECT_THAT(said("a", "\x1F\x9D\x90"), HasSubstr("is compress (.Z)"));
-  EXPECT_THAT(said("a.jsonl", "PAR1"), AllOf(HasSubstr("is Parquet"), HasSubstr("parquet_to_jsonl")));
-  EXPECT_THAT(said("a.txt", "\xFF\xFE" "a"), AllOf(HasSubstr("is UTF-16"), HasSubstr("iconv")));
+  EXPECT_THAT(said("a.jsonl", "PAR1"),
+              AllOf(HasSubstr("is Parquet"), HasSubstr("parquet_to_jsonl")));
+  EXPECT_THAT(said("a.txt",
+                   "\xFF\xFE"
+                   "a"),
+              AllOf(HasSubstr("is UTF-16"), HasSubstr("iconv")));
   std::string wide;
   for (const char c : std::string("text of two bytes a character")) wide += {c, '\0'};
-  EXPECT_THAT(said("a.txt", wide), HasSubstr("is UTF-16, which is not read: every second byte is NUL"));
+  EXPECT_THAT(said("a.txt", wide),
+              HasSubstr("is UTF-16, which is not read: every second byte is NUL"));
   std::string tar(512, '\0');
   tar.replace(0, 5, "a.txt");
   tar.replace(257, 5, "ustar");
@@ -196,9 +201,9 @@ TEST_F(TextErrors, CommasInNamesAndTextsThatComeTwice) {
   auto all = FindTextFiles(plain + "," + plain, Split::kTrain);
   for (TextFile& file : FindTextFiles(In("linked.txt"), Split::kValid)) all.push_back(file);
   EXPECT_EQ(NamedTwice(all),
-            (std::vector<std::string>{
-                plain + ": the same text twice in the train split",
-                plain + ", " + In("linked.txt") + ": the same text in the train and the valid split"}));
+            (std::vector<std::string>{plain + ": the same text twice in the train split",
+                                      plain + ", " + In("linked.txt") +
+                                          ": the same text in the train and the valid split"}));
 }
 
 // At any time, while texts are read and while the token file is written.

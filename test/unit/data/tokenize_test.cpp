@@ -5,6 +5,7 @@
 
 #include "locked.hpp"
 #include "scratch.hpp"
+#include "text_fixture.hpp"
 
 namespace trireme::data {
 namespace {
@@ -130,9 +131,11 @@ TEST_F(Tokenizing, MissingEmptyAndShortTexts) {
 // Lists, globs, packed texts and records, as the other kinds read them.
 TEST_F(Tokenizing, WordsAndBytesReadAllInputs) {
   for (const std::string kind : {"word", "byte"}) {
-    const std::vector<std::string> rest = {"tokenize.kind=" + kind, "tokenize.valid=" + Write("v.txt", "a b\n"),
+    const std::vector<std::string> rest = {"tokenize.kind=" + kind,
+                                           "tokenize.valid=" + Write("v.txt", "a b\n"),
                                            "tokenize.test=" + Write("t.txt", "b a\n")};
-    const auto tokens = [&](const std::string& train, const std::string& more = "tokenize.text_key=text") {
+    const auto tokens = [&](const std::string& train,
+                            const std::string& more = "tokenize.text_key=text") {
       std::vector<std::string> keys = rest;
       keys.push_back("tokenize.train=" + train);
       keys.push_back(more);
@@ -150,7 +153,9 @@ TEST_F(Tokenizing, WordsAndBytesReadAllInputs) {
       EXPECT_EQ(data.tokens, whole.tokens) << kind << " " << train;
       EXPECT_EQ(data.source_sha256, whole.source_sha256) << kind << " " << train;
     }
-    EXPECT_EQ(tokens(Write("others.jsonl", "{\"body\": \"a b\\nb c\\nlast a\"}"), "tokenize.text_key=body").tokens,
+    EXPECT_EQ(tokens(Write("others.jsonl", "{\"body\": \"a b\\nb c\\nlast a\"}"),
+                     "tokenize.text_key=body")
+                  .tokens,
               whole.tokens);
   }
 }
