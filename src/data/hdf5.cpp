@@ -20,6 +20,11 @@ herr_t TakeFirst(unsigned number, const H5E_error2_t* error, void* text) {
 std::string Hdf5Reason() {
   std::string reason;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &TakeFirst, &reason);
+  if (reason.find("unable to lock file") != std::string::npos) {
+    return "another process has it open for writing, or the file system has no locks, for which "
+           "HDF5_USE_FILE_LOCKING=FALSE is made (HDF5: " +
+           reason + ")";
+  }
   return "HDF5: " + (reason.empty() ? "no reason given" : reason);
 }
 

@@ -37,10 +37,11 @@ int RanksOf(const job::DeckOptions& options, const input::Deck& deck,
   const std::int64_t nodes = options.plan.nodes;
   const std::int64_t ranks = nodes * machine.ranks_per_node;
   if (nodes > 0 && options.comm.ranks > 0 && options.comm.ranks != ranks) {
-    throw deck.Complain("plan.nodes",
-                        fmt::format("{} nodes of {} have {} ranks, but grid.ranks = {}", nodes,
-                                    machine.title, ranks, options.comm.ranks),
-                        "State one of them.");
+    throw deck.Complain(
+        "plan.nodes",
+        fmt::format("{} of {} with {}, but grid.ranks = {}", monitor::Counted(nodes, "node"),
+                    machine.title, monitor::Counted(ranks, "rank"), options.comm.ranks),
+        "State one of them.");
   }
   if (machine.nodes > 0 && nodes > machine.nodes) {
     throw deck.Complain("plan.nodes", fmt::format("{} has {} nodes", machine.title, machine.nodes),

@@ -192,8 +192,10 @@ ExitCode RunTask(job::Job& job) {
     const int ranks = job.options.comm.ranks;
     // A plan is of ranks that need not be there.
     if (ranks == 0 || ranks == job.World().Size() || job.options.job.task == Task::kPlan) return;
-    throw job.deck.Complain("grid.ranks", fmt::format("{} ranks run", job.World().Size()),
-                            "It names ranks to plan for, with -v: leave it out here.");
+    throw job.deck.Complain(
+        "grid.ranks",
+        monitor::Counted(job.World().Size(), "rank") + (job.World().Size() == 1 ? " runs" : " run"),
+        "It names ranks to plan for, with -v: leave it out here.");
   });
   const Task task = job.options.job.task;
   const bool texts = task == Task::kTokenize && OnAllRanks(job.options.tokenize);

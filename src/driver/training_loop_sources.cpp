@@ -52,7 +52,7 @@ std::string TrainingLoop::DescribeData() const {
   if (pairs_ != nullptr) return DescribePairs();
   const std::vector<data::MixtureFile>& files = job_.options.data.mixture;
   const std::string order = fmt::format(
-      "{} windows of {}, {} an epoch{}", monitor::WithThousands(training_step_.Samples().Windows()),
+      "{} of {}, {} an epoch{}", monitor::Counted(training_step_.Samples().Windows(), "window"),
       plan_.training.model.length,
       monitor::Counted(training_step_.Samples().StepsPerEpoch(), "step"),
       plan::DescribeMasks(plan_.training.model.document_mask,

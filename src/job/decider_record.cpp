@@ -14,7 +14,9 @@ namespace {
 std::string Describe(const Decider& decider) {
   return fmt::format(
       "{}{} ({} tokens, sha256 {:.12})",
-      decider.windows > 0 ? fmt::format("{} windows of ", decider.windows) : "",
+      decider.windows > 0
+          ? fmt::format("{} window{} of ", decider.windows, decider.windows == 1 ? "" : "s")
+          : "",
       decider.set.empty() ? "the valid split" : "the set " + input::Shown(decider.set),
       decider.tokens, input::Shown(decider.sha256));
 }

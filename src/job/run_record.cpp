@@ -301,6 +301,22 @@ std::string TextOfMember(const nlohmann::json& section, const std::string& name)
   return section.contains(name) ? DeckText(section.at(name)) : "not set";
 }
 
+// "data.file holds another text: 2,500 train tokens, was 2,000"; empty: it does not. The contents
+// of a mixture are compared apart.
+std::string TextChange(const nlohmann::json& was, const nlohmann::json& now) {
+  const auto differs = [&](const char* name) {
+    return was.contains(name) && now.contains(name) &&
+           !SameValue(DeckText(was.at(name)), DeckText(now.at(name)));
+  };
+  const bool mixed = was.contains("mixture") || now.contains("mixture");
+  const bool tokens = differs("train_tokens"), text = !mixed && differs("source_sha256");
+  if (!tokens && !text) return {};
+  return fmt::format(
+      "data.file holds another text: {} train tokens{}",
+      input::Shown(DeckText(now.value("train_tokens", nlohmann::json()))),
+      tokens ? ", was " + input::Shown(DeckText(was.at("train_tokens"))) : ", as many as before");
+}
+
 }  // namespace
 
 std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now) {
@@ -310,20 +326,28 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written",
                                   input::Shown(name), input::Shown(is), input::Shown(was)));
   };
-  for (const char* name : {"seed", "source_sha256", "train_tokens", "sequence_length", "stride",
-                           "batch", "batch_tokens", "precision", "canonical"}) {
-    // The contents of a mixture are compared below.
-    const bool mixed = record.json.contains("mixture") || now.contains("mixture");
-    if (mixed && name == std::string_view("source_sha256")) continue;
-    if (record.json.contains(name) && now.contains(name)) {
-      change(name, DeckText(record.json.at(name)), DeckText(now.at(name)));
+  // Members of the record and the keys that they come from.
+  constexpr std::pair<const char*, const char*> kMembers[] = {
+      {"seed", "run.seed"},
+      {"sequence_length", "data.sequence_length"},
+      {"stride", "data.stride"},
+      {"batch", "data.batch"},
+      {"batch_tokens", "data.batch_tokens"},
+      {"precision", "run.precision"},
+      {"canonical", "run.canonical"}};
+  if (std::string text = TextChange(record.json, now); !text.empty()) {
+    changes.push_back(std::move(text));
+  }
+  for (const auto& [member, key] : kMembers) {
+    if (record.json.contains(member) && now.contains(member)) {
+      change(key, DeckText(record.json.at(member)), DeckText(now.at(member)));
     }
   }
   // Runs of versions without document masks have none.
   const auto masked = [](const nlohmann::json& run) {
     return run.contains("document_mask") ? DeckText(run.at("document_mask")) : "no";
   };
-  change("document_mask", masked(record.json), masked(now));
+  change("data.document_mask", masked(record.json), masked(now));
   if (std::string mixture = MixtureChange(record.json, now); !mixture.empty()) {
     changes.push_back(std::move(mixture));
   }

@@ -77,11 +77,12 @@ void CheckSteps(const job::Job& job, const Options& options, const Size& size,
   if (wanted <= whole) return;
   throw job.deck.Complain(
       "scaling.steps",
-      fmt::format("{} and {} before them take more than an epoch on {}: {} windows make {} whole "
+      fmt::format("{} and {} before them take more than an epoch on {}: {} make {} whole "
                   "batches of {}",
                   monitor::Counted(options.steps, "step"), options.warmup_steps,
-                  monitor::Counted(size.ranks, "rank"), monitor::WithThousands(sampler.Windows()),
-                  monitor::WithThousands(whole), monitor::WithThousands(size.batch)),
+                  monitor::Counted(size.ranks, "rank"),
+                  monitor::Counted(sampler.Windows(), "window"), monitor::WithThousands(whole),
+                  monitor::WithThousands(size.batch)),
       "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
 }
 

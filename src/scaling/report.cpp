@@ -83,8 +83,8 @@ std::string TimeLine(const Row& row) {
 // "8,000 windows of 32", "200,000 pairs".
 std::string TextsOf(const plan::Plan& plan) {
   if (plan.tokens.pairs) return monitor::WithThousands(plan.tokens.pairs->pairs) + " pairs";
-  return fmt::format("{} windows of {}",
-                     monitor::WithThousands(data::Sampler(plan.training.samples).Windows()),
+  return fmt::format("{} of {}",
+                     monitor::Counted(data::Sampler(plan.training.samples).Windows(), "window"),
                      plan.training.model.length);
 }
 

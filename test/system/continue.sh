@@ -102,7 +102,7 @@ says "holds no complete checkpoint"
 # Another batch goes on at the sample, with the right number of tokens.
 run 0 "$TRIREME" -i deck.in job.output=batches schedule.stop_at=5
 run 0 "$TRIREME" -i deck.in job.output=batches -r batches data.batch=5 optimizer.beta1=0.8 schedule.steps=40
-says "warning: batch is 5 now and was 8 when the checkpoint was written"
+says "warning: data.batch is 5 now and was 8 when the checkpoint was written"
 says "warning: optimizer.beta1 is 0.8 now and was 0.9 when the checkpoint was written"
 "$python" - batches/metrics.jsonl <<'PYTHON' || fail "tokens or epochs are wrong"
 import json, sys

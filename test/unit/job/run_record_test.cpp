@@ -55,7 +55,7 @@ TEST(Changes, TellOfAFileThatHasGrown) {
   EXPECT_THAT(ChangesOf(was, now), testing::IsEmpty());
   now["train_tokens"] = 3000;
   EXPECT_THAT(ChangesOf(was, now),
-              ElementsAre("train_tokens is 3000 now and was 2000 when the checkpoint was written"));
+              ElementsAre("data.file holds another text: 3000 train tokens, was 2000"));
 }
 
 TEST(LayoutChange, NamesWhatIsOther) {
@@ -118,8 +118,9 @@ TEST(Changes, LeaveOutWhatIsOfASessionOrWasNotRecorded) {
 }
 
 TEST(Changes, DocumentMasksAreNamedAlsoWhereAnEarlyVersionHadNone) {
-  EXPECT_THAT(ChangesOf({}, {{"document_mask", true}}),
-              ElementsAre("document_mask is yes now and was no when the checkpoint was written"));
+  EXPECT_THAT(
+      ChangesOf({}, {{"document_mask", true}}),
+      ElementsAre("data.document_mask is yes now and was no when the checkpoint was written"));
   EXPECT_THAT(ChangesOf({{"document_mask", true}}, {{"document_mask", false}}), SizeIs(1));
   EXPECT_THAT(ChangesOf({{"document_mask", true}}, {{"document_mask", true}}), IsEmpty());
   EXPECT_THAT(ChangesOf({}, {{"document_mask", false}}), IsEmpty());
@@ -149,9 +150,9 @@ TEST(RunRecord, ValuesAreShownSafely) {
   EXPECT_THAT(taken("\x1B[2J"), HasSubstr("model.norm = ?[2J: not one of"));
   EXPECT_LT(taken(std::string(40'000, 'x')).size(), 400u);
   const RunRecord record = ParseRunRecord({{"step", 10}, {"precision", "\x1B[2J"}}, "run.json");
-  EXPECT_THAT(
-      Changes(record, {{"precision", "fp32"}, {"model", nullptr}}),
-      testing::ElementsAre("precision is fp32 now and was ?[2J when the checkpoint was written"));
+  EXPECT_THAT(Changes(record, {{"precision", "fp32"}, {"model", nullptr}}),
+              testing::ElementsAre(
+                  "run.precision is fp32 now and was ?[2J when the checkpoint was written"));
 }
 
 // The model of a version without biases of their own for queries, norms of heads and scaled
