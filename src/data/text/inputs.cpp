@@ -46,8 +46,12 @@ std::vector<std::string> Parts(const std::string& list) {
 }
 
 std::vector<std::string> Expand(const std::string& pattern) {
-  std::error_code ignored;
-  if (std::filesystem::exists(pattern, ignored)) return {pattern};
+  const bool is_glob = pattern.find_first_of("*?[") != std::string::npos;
+  std::error_code error;
+  if (std::filesystem::exists(pattern, error)) return {pattern};
+  if (error && !is_glob) {
+    throw InputError(fmt::format("{}: cannot be read: {}", pattern, error.message()));
+  }
   glob_t found{};
   const int result = ::glob(pattern.c_str(), GLOB_NOSORT, nullptr, &found);
   std::vector<std::string> paths;
@@ -59,9 +63,7 @@ std::vector<std::string> Expand(const std::string& pattern) {
     throw InputError(pattern + ": '**' does not stand for folders within folders",
                      "Name them one by one: folder/*.txt, folder/*/*.txt");
   }
-  if (pattern.find_first_of("*?[") == std::string::npos) {
-    throw InputError(pattern + ": there is no such file");
-  }
+  if (!is_glob) throw InputError(pattern + ": there is no such file");
   throw InputError(
       pattern + ": no file matches",
       "'*', '?' and '[...]' stand for other characters; '\\' before one takes it as it "
@@ -148,12 +150,13 @@ void RefuseContents(const std::string& path, std::string_view head) {
 void RefuseOtherJson(const std::string& path, std::string_view head) {
   if (head.starts_with("\xEF\xBB\xBF")) head.remove_prefix(3);
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
-  const std::string first = Trimmed(std::string(head.substr(0, head.find_first_of("\r\n"))));
+  const std::size_t end = head.find_first_of("\r\n");
+  const std::string first = Trimmed(std::string(head.substr(0, end)));
   if (first.starts_with('[')) {
     throw InputError(path + ": is one JSON array: one record a line is read",
                      "Make lines of it: jq -c '.[]' FILE > FILE.jsonl");
   }
-  if (first == "{") {
+  if (first == "{" && head.find_first_not_of(" \t\r\n", end) != std::string_view::npos) {
     throw InputError(path + ": has records over several lines: one record a line is read",
                      "Make lines of it: jq -c . FILE > FILE.jsonl");
   }
