@@ -60,6 +60,14 @@ std::string NumberHint(const std::string& text) {
   return "";
 }
 
+// Likewise of an integer: thousands are not set apart.
+std::string IntegerHint(const std::string& text) {
+  std::string digits = text;
+  std::erase_if(digits, [](char c) { return c == ',' || c == '_' || c == '\''; });
+  const bool apart = digits.size() < text.size() && ToInteger(digits);
+  return apart ? "Write it in digits: " + digits : NumberHint(text);
+}
+
 Problem CheckInteger(const Key& key, const std::string& text) {
   if (const auto value = ToInteger(text)) {
     return InRange(key, static_cast<double>(*value)) ? Problem{} : OutOfRange(key);
@@ -74,7 +82,7 @@ Problem CheckInteger(const Key& key, const std::string& text) {
   constexpr double kExactIntegers = 0x1p53;
   const bool whole = real && std::abs(*real) < kExactIntegers && *real == std::floor(*real);
   return {"not an integer" + Facts(key),
-          whole ? fmt::format("Write it in digits: {:.0f}", *real) : NumberHint(text)};
+          whole ? fmt::format("Write it in digits: {:.0f}", *real) : IntegerHint(text)};
 }
 
 Problem CheckReal(const Key& key, const std::string& text) {

@@ -69,7 +69,8 @@ TEST_F(TextErrors, InvalidUtf8IsNamedWithItsOffset) {
 TEST_F(TextErrors, Records) {
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
               HasSubstr(In("b.jsonl") + ": record at byte 14"));
-  EXPECT_THAT(Fault("b.jsonl", "{}\n[1]"), HasSubstr("an object expected, [1] found"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n[1]"),
+              HasSubstr("an object expected, [1] found"));
   EXPECT_THAT(Fault("b.jsonl", "{\"txt\": \"a\"}"), HasSubstr("the record has no \"text\""));
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": 5}"), HasSubstr("\"text\" is no text but 5"));
   const std::vector<std::pair<std::string, std::string>> broken = {

@@ -19,7 +19,7 @@ TEST_F(HangBoundTest, IsThatOfTheSetUpBeforeTheFirstStep) {
   EXPECT_EQ(Auto(Phase::kSetUp), kSetUpBound);
   EXPECT_EQ(Auto(Phase::kStep), kSetUpBound);
   EXPECT_EQ(Auto(Phase::kValidation), kSetUpBound);
-  EXPECT_EQ(Auto(Phase::kCheckpoint), kSetUpBound);
+  EXPECT_EQ(Auto(Phase::kCheckpoint), kDiskBound);
 }
 
 TEST_F(HangBoundTest, GrowsWithTheLongestStep) {
