@@ -119,6 +119,13 @@ test_tree() {
     failed+=("$tree")
   if [[ -f $tree/tests.xml ]]; then part_ends "tests of $tree" "$tree/tests.xml"; else part_ends "tests of $tree"; fi
 }
+# in_time PART: whether it may begin. TRIREME_TEST_UNTIL: Unix seconds after which no part of --all does.
+in_time() {
+  [[ -z ${TRIREME_TEST_UNTIL:-} || $(date +%s) -lt $TRIREME_TEST_UNTIL ]] && return
+  echo "== SKIPPED: $1: the time of this run is over =="
+  part_ends "SKIPPED, no time left: $1"
+  return 1
+}
 finish() {
   "$python" test/summary.py "$parts"
   rm -f "$parts"
@@ -177,15 +184,12 @@ build_tree build "" -DTRIREME_BENCHMARKS=ON
 test_tree build -LE nightly "${remaining[@]}"
 build_tree build-emulated "" "${emulated[@]}"
 test_tree build-emulated -LE nightly "${remaining_emulated[@]}"
-bash test/sanitizers.sh || failed+=(sanitizers)
-part_ends sanitizers
-
-# The same sources with MPICH: several ranks.
-with_mpich parallel_tests -L '^parallel$' -LE nightly -E "$later"
 
 # The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says that it is skipped.
 source jobscripts/cuda.sh
-if nvcc=$(find_nvcc); then
+if ! nvcc=$(find_nvcc); then
+  echo "== SKIPPED: the GPU code was not compiled for real cards: $nvcc =="
+elif in_time "the GPU code for real cards"; then
   find_cudnn_frontend "$venv" "$python"
   # Its figures are checked against the kernels' bounds.
   [[ ! -x $venv/bin/python3 ]] || pip_install "$venv/bin/python3" nvidia-cuda-cuobjdump >>build/venv.log 2>&1 || true
@@ -193,8 +197,16 @@ if nvcc=$(find_nvcc); then
   [[ $size != nightly ]] || architectures=("-DCMAKE_CUDA_ARCHITECTURES=80;90;100")
   build_tree build-cuda "" "$host" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${architectures[@]}" "${cuda_options[@]}"
   test_tree build-cuda -LE nightly
-else
-  echo "== SKIPPED: the GPU code was not compiled for real cards: $nvcc =="
+fi
+if in_time sanitizers; then
+  bash test/sanitizers.sh || failed+=(sanitizers)
+  part_ends sanitizers
+fi
+# The same sources with MPICH: several ranks.
+if in_time MPICH; then with_mpich parallel_tests -L '^parallel$' -LE nightly -E "$later"; fi
+if in_time "clang-tidy of src/"; then
+  bash test/lint.sh tidy build || (($? == 77)) || failed+=(clang-tidy)
+  part_ends "clang-tidy of src/"
 fi
 
 if [[ $size == nightly ]]; then

@@ -13,7 +13,8 @@ make_hosts() {
   shift
   [[ $(mpi_family "$launcher") == open_mpi ]] || { echo "the agent is Open MPI's" >output; return 1; }
   { ip netns add "$one" && ip netns add "$two" &&
-    ip link add $cable netns "$one" type veth peer name $cable netns "$two"; } 2>output || return 1
+    ip link add $cable netns "$one" type veth peer name $cable netns "$two" &&
+    ip netns exec "$one" true; } 2>output || return 1  # the last fails where / is no mount point (chroot)
   for host in "$one" "$two"; do
     number=$((number + 1))
     ip -n "$host" addr add "10.77.0.$number/24" dev $cable
