@@ -64,10 +64,11 @@ void* TokenMemory::AllocateShared(const comm::Communicator& world) {
   shared_.emplace(node_, bytes_);
   world.Together([&] {
     if (shared_->Error() == 0) return;
-    throw RunError(fmt::format("data.staging = shared: {} of tokens for the {} ranks of a node: {}",
-                               Mebibytes(bytes_), node_.Size(), ErrorText(shared_->Error())),
-                   comm::RoomForSharedMemory() +
-                       " data.staging = none keeps a copy a rank instead, stream none.");
+    throw RunError(
+        fmt::format("data.staging = shared_memory: {} of tokens for the {} ranks of a node: {}",
+                    Mebibytes(bytes_), node_.Size(), ErrorText(shared_->Error())),
+        comm::RoomForSharedMemory() +
+            " data.staging = none keeps a copy a rank instead, data.staging = stream none.");
   });
   return shared_->Data();
 }
