@@ -1,7 +1,7 @@
 cmake_minimum_required(VERSION 3.22)
 # Checks that a folder's options.cpp is where its keys of the deck are declared and read: each key is
 # declared there, read there by its full name at least once, and read nowhere else.
-set(kinds "(Integer|Real|Text|Choice|Switch)")
+set(kinds "(Integer|Real|Text|Path|Choice|Switch)")
 set(getters "(Integer|Real|Text|Switch|Given)")
 set(name "\"[a-z]+[.][a-z0-9_]+\"")
 set(total 0)

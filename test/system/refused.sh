@@ -63,10 +63,10 @@ another 4x1 1
 another 4x2 1 run.precision=fp64
 cp -r canonical plain
 run 0 "$TRIREME" -i deck.in job.output=plain -r plain schedule.stop_at=3
-says_once 'warning: canonical is none now and was 4x2, leaf 1, fp32, '
+says_once 'warning: run.canonical is none now and was 4x2, leaf 1, fp32, '
 run 0 "$TRIREME" -i deck.in job.output=begun schedule.stop_at=2
 run 0 "$TRIREME" -i deck.in job.output=begun -r begun "${wrong[@]}" schedule.stop_at=3
-says_once 'warning: canonical is 4x2, leaf 1, fp32, '
+says_once 'warning: run.canonical is 4x2, leaf 1, fp32, '
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=canonical -r canonical "${wrong[@]}" \
   grid.sharding=optimizer schedule.stop_at=3
 ! unexpected_warnings || fail "a warning about the same arithmetic"

@@ -63,7 +63,7 @@ for file in model optimizer; do
 done
 run 0 "${mpi[@]}" 2 "$TRIREME" -i "$deck" "${small[@]}" job.output=other schedule.stop_at=6
 run 0 "$TRIREME" -r other data.batch_tokens=512
-says "batch_tokens is 512 now and was 1024"
+says "data.batch_tokens is 512 now and was 1024"
 says "the batches are others: epoch 1 goes on at the same step, and repeats or leaves out some of its pairs"
 train 0 4 ranks grid.pipeline=2 grid.tensor=2 grid.sequence_parallel=yes pipeline.schedule=zero_bubble model.recompute=full
 train 0 4 sharded grid.sharding=parameters
