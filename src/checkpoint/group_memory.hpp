@@ -24,7 +24,9 @@ class GroupMemory {
   GroupMemory(const comm::Communicator& group, std::int64_t bytes);
 
   int Error() const { return shared_ ? shared_->Error() : 0; }  // as of comm::SharedMemory
-  std::byte* Data() const { return shared_ ? shared_->Data() : static_cast<std::byte*>(own_.get()); }
+  std::byte* Data() const {
+    return shared_ ? shared_->Data() : static_cast<std::byte*>(own_.get());
+  }
 
  private:
   std::optional<comm::SharedMemory> shared_;

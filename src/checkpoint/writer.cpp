@@ -148,12 +148,12 @@ void Writer::Work::TakeMemory() {
     if (!shares) memory_.emplace(group_, MemoryBytes());
   });
   if (const int error = memory_->Error(); error != 0) {
-    shortage_ = fmt::format("{} ranks of a node cannot share {}: {}: {}", group_.Size(),
-                            Mebibytes(MemoryBytes()), ErrorText(error),
-                            comm::RoomForSharedMemory());
+    shortage_ =
+        fmt::format("{} ranks of a node cannot share {}: {}: {}", group_.Size(),
+                    Mebibytes(MemoryBytes()), ErrorText(error), comm::RoomForSharedMemory());
   }
-  const std::int64_t first = world_.Min(
-      std::int64_t{shortage_.empty() ? world_.Size() : world_.Rank()});
+  const std::int64_t first =
+      world_.Min(std::int64_t{shortage_.empty() ? world_.Size() : world_.Rank()});
   if (first < world_.Size()) shortage_ = world_.Broadcast(shortage_, static_cast<int>(first));
 }
 
@@ -358,7 +358,8 @@ Writer::Writer(const comm::Communicator& world, State state, WriterOptions optio
     : work_(std::make_unique<Work>(world, state, options)) {
   if (work_->Shortage().empty()) return;
   if (world.IsRoot()) {
-    fmt::print(stderr, "warning: checkpoint.writers = {}: {}\n  Each rank writes for itself instead.\n",
+    fmt::print(stderr,
+               "warning: checkpoint.writers = {}: {}\n  Each rank writes for itself instead.\n",
                options.writers, work_->Shortage());
   }
   work_.reset();

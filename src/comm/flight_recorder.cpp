@@ -43,9 +43,9 @@ std::int64_t MonotonicNanoseconds() {
 
 const char* NameOf(Call call) {
   constexpr std::array<const char*, kCalls> kNames = {
-      "all-reduce", "reduce-scatter", "all-gather", "all-to-all",    "broadcast",
-      "send",       "receive",        "shift",      "barrier",       "agreement",
-      "split",      "exchange",   "device's work", "connection"};
+      "all-reduce", "reduce-scatter", "all-gather",    "all-to-all", "broadcast",
+      "send",       "receive",        "shift",         "barrier",    "agreement",
+      "split",      "exchange",       "device's work", "connection"};
   return kNames.at(static_cast<std::size_t>(call));
 }
 

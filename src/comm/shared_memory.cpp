@@ -28,8 +28,8 @@ std::byte* Map(const std::string& name, std::int64_t bytes, bool makes) {
   } while (error == EINTR);
   void* base = MAP_FAILED;
   if (error == 0) {
-    base = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED, file,
-                  0);
+    base = ::mmap(nullptr, static_cast<std::size_t>(bytes), PROT_READ | PROT_WRITE, MAP_SHARED,
+                  file, 0);
     if (base == MAP_FAILED) error = errno;
   }
   ::close(file);
@@ -40,8 +40,8 @@ std::byte* Map(const std::string& name, std::int64_t bytes, bool makes) {
 }  // namespace
 
 SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes) : bytes_(bytes) {
-  const std::string name = group.Broadcast(fmt::format("/trireme.{}.{}.{:x}", ::getuid(), ::getpid(),
-                                                       static_cast<std::int64_t>(Seconds() * 1e9)));
+  const std::string name = group.Broadcast(fmt::format(
+      "/trireme.{}.{}.{:x}", ::getuid(), ::getpid(), static_cast<std::int64_t>(Seconds() * 1e9)));
   // Reserving takes as long as clearing the memory: the others sleep.
   if (group.IsRoot()) data_ = Map(name, bytes, true);
   int mine = group.IsRoot() && data_ == nullptr ? errno : 0;

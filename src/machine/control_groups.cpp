@@ -22,7 +22,8 @@ bool Lists(const std::string& controllers, const std::string& controller) {
 
 }  // namespace
 
-void ForEachGroup(const std::string& controller, const std::string& proc, const std::string& cgroups,
+void ForEachGroup(const std::string& controller, const std::string& proc,
+                  const std::string& cgroups,
                   const std::function<void(const fs::path& folder, int version)>& visit) {
   const auto up = [&](fs::path group, const fs::path& root, int version) {
     for (;; group = group.parent_path()) {

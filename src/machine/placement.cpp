@@ -134,7 +134,8 @@ NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pi
     return placement;
   }
   if (quota > 0 && total > QuotaShare(quota, 1)) {
-    placement.shortage = Shortage(threads, total, fmt::format("a quota of {:.4g} processor{}", quota, quota == 1 ? "" : "s"));
+    placement.shortage = Shortage(
+        threads, total, fmt::format("a quota of {:.4g} processor{}", quota, quota == 1 ? "" : "s"));
     return placement;
   }
   if (pin == Pin::kNo || (pin == Pin::kAuto && total != pool.size())) return placement;

@@ -28,8 +28,8 @@ struct NodePlacement {
 // Placement of rank `rank` of the node's ranks. Ranks that are bound alike share the cores they are
 // bound to: a rank's cores lie side by side, in the order of the ranks. A thread has a core of its
 // own or, if there are fewer cores, a hardware thread. A rank without a wish takes its share of the
-// cores, and of the node's quota, rounded up. kAuto: pinned if the ranks use all cores that they may
-// use, so that no other program can be meant to share them.
+// cores, and of the node's quota, rounded up. kAuto: pinned if the ranks use all cores that they
+// may use, so that no other program can be meant to share them.
 NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pin);
 
 // Placement of this rank, and whether the whole job is pinned.

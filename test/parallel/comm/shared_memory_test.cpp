@@ -20,7 +20,8 @@ class SharedMemoryTest : public testing::Test {
   // Files of this rank in /dev/shm.
   static int Left() {
     int files = 0;
-    const std::string mine = "trireme." + std::to_string(::getuid()) + "." + std::to_string(::getpid());
+    const std::string mine =
+        "trireme." + std::to_string(::getuid()) + "." + std::to_string(::getpid());
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
       files += entry.path().filename().string().starts_with(mine) ? 1 : 0;
     }

@@ -70,8 +70,10 @@ TEST_F(LauncherTest, AShellInAJobIsNoStep) {
 
 TEST_F(LauncherTest, TheNearestLauncherCounts) {
   // mpirun starts its daemons through a step of two nodes, and one rank.
-  const Variables mpirun = {{"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_PROCID", "0"},
-                            {"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}};
+  const Variables mpirun = {{"SLURM_STEP_NUM_TASKS", "2"},
+                            {"SLURM_PROCID", "0"},
+                            {"OMPI_COMM_WORLD_SIZE", "1"},
+                            {"OMPI_COMM_WORLD_RANK", "0"}};
   EXPECT_EQ(Refusal(mpirun), "");
   const Variables hydra = {{"SLURM_STEP_NUM_TASKS", "2"}, {"PMI_SIZE", "1"}, {"PMI_RANK", "0"}};
   EXPECT_EQ(Refusal(hydra), "");

@@ -59,7 +59,8 @@ TEST(Plan, OdditiesAreSaid) {
     return plan::Oddities(Made("", ranks, keys));
   };
   EXPECT_THAT(odd({}, 64), testing::IsEmpty());
-  EXPECT_THAT(odd({}, 80), ElementsAre("80 data ranks share data.batch = 64: 16 of them have nothing to do"));
+  EXPECT_THAT(odd({}, 80),
+              ElementsAre("80 data ranks share data.batch = 64: 16 of them have nothing to do"));
   EXPECT_THAT(odd({"schedule.warmup_steps=21"}, 1),
               ElementsAre("schedule.warmup_steps = 21 exceeds the run's 20 steps: the rate ends at "
                           "0.000952 and never reaches optimizer.learning_rate = 0.001"));
@@ -72,9 +73,10 @@ TEST(Plan, OdditiesAreSaid) {
   EXPECT_THAT(odd({"data.sequence_length=200000", "model.max_positions=200000"}, 1),
               ElementsAre("data.sequence_length = 200000 exceeds the 100000 tokens of made up: its "
                           "only window is filled up"));
-  EXPECT_THAT(odd({"model.position=rope", "model.max_positions=32"}, 1),
-              ElementsAre("data.sequence_length = 64 exceeds model.max_positions = 32, for which the "
-                          "rotary positions are made"));
+  EXPECT_THAT(
+      odd({"model.position=rope", "model.max_positions=32"}, 1),
+      ElementsAre("data.sequence_length = 64 exceeds model.max_positions = 32, for which the "
+                  "rotary positions are made"));
 }
 
 // Norms of heads keep queries and keys as they were, and two numbers of fp32 a head and token: on a
