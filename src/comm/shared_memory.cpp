@@ -7,6 +7,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "trireme/base/clock.hpp"
@@ -39,15 +40,15 @@ std::byte* Map(const std::string& name, std::int64_t bytes, bool makes) {
 
 }  // namespace
 
-SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes) : bytes_(bytes) {
+SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes) : bytes_(std::max<std::int64_t>(bytes, 1)) {
   const std::string name = group.Broadcast(fmt::format(
       "/trireme.{}.{}.{:x}", ::getuid(), ::getpid(), static_cast<std::int64_t>(Seconds() * 1e9)));
   // Reserving takes as long as clearing the memory: the others sleep.
-  if (group.IsRoot()) data_ = Map(name, bytes, true);
+  if (group.IsRoot()) data_ = Map(name, bytes_, true);
   int mine = group.IsRoot() && data_ == nullptr ? errno : 0;
   group.QuietBarrier();
   if (!group.IsRoot()) {
-    data_ = Map(name, bytes, false);
+    data_ = Map(name, bytes_, false);
     if (data_ == nullptr) mine = errno;
   }
   // The first rank's error counts; the others have found no file then.

@@ -15,7 +15,7 @@ class Communicator;
 // SIGBUS nor a rank that waits for ever, and nobody waits for anybody at its end.
 class SharedMemory {
  public:
-  // Collective over `group`, ranks of one node. bytes: the same on all of them, at least 1. Zeroed.
+  // Collective over `group`, ranks of one node. bytes: the same on all of them, 0 or more. Zeroed.
   SharedMemory(const Communicator& group, std::int64_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
