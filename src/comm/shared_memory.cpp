@@ -40,7 +40,8 @@ std::byte* Map(const std::string& name, std::int64_t bytes, bool makes) {
 
 }  // namespace
 
-SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes) : bytes_(std::max<std::int64_t>(bytes, 1)) {
+SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes)
+    : bytes_(std::max<std::int64_t>(bytes, 1)) {
   const std::string name = group.Broadcast(fmt::format(
       "/trireme.{}.{}.{:x}", ::getuid(), ::getpid(), static_cast<std::int64_t>(Seconds() * 1e9)));
   // Reserving takes as long as clearing the memory: the others sleep.
