@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # deck_named, page_python and others are read by the scripts that source this
+# shellcheck disable=SC2034  # deck_named and others are read by the scripts that source this
 # Sourced by job scripts that begin with a fresh Debian or Ubuntu, at the root of the repository: the deck and the keys of the
-# command line, packages, the program, a Python for pictures, the token file. Needs machine.sh, run_folder.sh, page_python.sh, live.sh.
+# command line, packages, the program, the token file. Needs machine.sh, run_folder.sh, live.sh.
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -30,7 +30,7 @@ take_arguments() {
   [[ -f $deck ]] || { echo "$deck: no such deck" >&2; exit 2; }
 }
 
-# build_program: packages, the program (sets trireme), a Python for pictures (sets page_python).
+# build_program: packages, the program (sets trireme).
 build_program() {
   say "packages"
   bash jobscripts/install_debian.sh build
@@ -43,9 +43,6 @@ build_program() {
   fi
   build_live build --parallel "$(build_jobs)" --target trireme
   trireme=$PWD/build/trireme
-
-  say "python, for pictures"
-  make_page_python || true
 }
 
 # The texts: where the user says, beside the repository, in data/, or from the network.

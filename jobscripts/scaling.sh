@@ -54,6 +54,7 @@ code=0
 [[ $code == 0 || $code == 3 ]] || exit "$code"
 
 say "figure"
+make_page_python || true
 if [[ -e $study/scaling.csv ]] && "$page_python" vis/scaling.py "$study" -o "$study/scaling.pdf" --latex "$study/scaling.tex" &&
   "$page_python" vis/scaling.py "$study" -o "$study/scaling.png"; then
   :

@@ -45,6 +45,8 @@ say "evaluate"
 say "generate"
 "${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=generate "job.output=$run"
 
+say "page"
+make_page_python || true
 say "everything is in $run"
 if ! "$page_python" vis/report.py "$run" >build/page.log 2>&1; then
   sed 's/^/  /' build/page.log

@@ -36,7 +36,7 @@ void Wrap(const std::string& text, std::size_t margin, std::string& out) {
   flush();
 }
 
-std::string Assignment(const Key& key, std::size_t section_length) {
+std::string KeyAndDefault(const Key& key, std::size_t section_length) {
   const std::string own = key.name.substr(section_length + 1);
   return key.fallback.empty() ? own + " =" : own + " = " + key.fallback;
 }
@@ -65,7 +65,7 @@ std::string HelpForSection(const Schema& schema, const std::string& section,
     if (key.name.compare(0, section.size() + 1, section + ".") != 0) continue;
     if (!only.empty() && key.name != only) continue;
     keys.push_back(&key);
-    const std::size_t width = Assignment(key, section.size()).size();
+    const std::size_t width = KeyAndDefault(key, section.size()).size();
     if (width <= kWidestName) widest = std::max(widest, width);
   }
   const std::size_t margin = kIndent + widest + 2;
@@ -73,7 +73,7 @@ std::string HelpForSection(const Schema& schema, const std::string& section,
   if (only.empty()) Wrap(help, 0, out);
   for (const Key* key : keys) {
     if (only.empty()) out += "\n";
-    HelpForKey(schema, *key, Assignment(*key, section.size()), margin, out);
+    HelpForKey(schema, *key, KeyAndDefault(*key, section.size()), margin, out);
   }
   return out;
 }

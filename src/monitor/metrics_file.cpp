@@ -22,7 +22,7 @@ namespace trireme::monitor {
 
 namespace {
 
-struct Range {
+struct StepRange {
   std::int64_t last = 0;        // step that is kept
   std::int64_t best_after = 0;  // see CutMetrics
 };
@@ -30,7 +30,7 @@ struct Range {
 // Whether a line is a record that a run resumed after `steps.last` keeps; notes what it says.
 // Members of other types than ours make a line no record, but for the loss, null after a
 // divergence.
-bool Keeps(std::string_view line, const Range& steps, History& history) {
+bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   if (const std::optional<StepFacts> facts = ReadStepLine(line)) {
     if (facts->step > steps.last) return false;
     if (!history.first_loss) history.first_loss = facts->loss;

@@ -41,7 +41,7 @@ TEST(ClockComparison, BringsSkewedClocksTogether) {
   constexpr double kRounding = 1e-6;
   const double error = std::max(first.error, last.error) + kRounding;
   for (const auto& [mine, right, window] : moments) {
-    EXPECT_NEAR(Aligned(mine, first, last), right, error + window);
+    EXPECT_NEAR(Aligned(mine, first, last), right, error + window / 2);
   }
   if (rank == 0) {
     EXPECT_EQ(first.error, 0);

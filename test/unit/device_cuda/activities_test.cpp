@@ -116,12 +116,12 @@ TEST_F(Activities, HaveTheirTimesTagsAndQueues) {
   EXPECT_EQ(count(5, Kind::kCopy), 1);
   EXPECT_EQ(count(6, Kind::kCopy), 1);
   EXPECT_EQ(count(0, Kind::kFill) + count(0, Kind::kCopy), 2);
-  const double slack = record.clock_error + 1e-3;  // the thread may be set aside between two clocks
+  const double slack = record.clock_error + 1e-5;
   for (const Activity& one : record.all) {
     EXPECT_EQ(one.bytes, one.tag == 6 ? kBytes / 2 : kBytes);
     EXPECT_EQ(one.queue, one.tag == 6 ? record.input_queue : record.queue);
     EXPECT_LE(one.begin, one.end);
-    EXPECT_LE(one.end, after + slack);
+    EXPECT_TRUE(one.tag == 6 || one.end <= after + slack);  // nobody waited for the input's queue
     EXPECT_TRUE(one.tag != 0 || one.begin >= before - slack);
   }
   EXPECT_NE(record.queue, record.input_queue);
