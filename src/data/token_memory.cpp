@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/base/posix_file.hpp"
