@@ -2,10 +2,13 @@
 #include "trireme/base/new_file.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <utility>
 
 namespace trireme {
@@ -21,6 +24,23 @@ int CreateNewFile(const std::string& path) {
     if (::unlink(path.c_str()) != 0 && errno != ENOENT) break;
   }
   return file;
+}
+
+std::string BehindLink(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(path, error)) return path;
+  const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
+  return error ? path : found.string();
+}
+
+std::string NewNameBeside(const std::string& path) {
+  static std::atomic<int> made{0};
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  std::error_code ignored;
+  for (;;) {
+    const std::string name = (folder / fmt::format(".trireme.{}.{}", ::getpid(), made++)).string();
+    if (!std::filesystem::exists(std::filesystem::symlink_status(name, ignored))) return name;
+  }
 }
 
 bool WriteAll(int file, std::string_view text) {

@@ -5,8 +5,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -23,10 +26,16 @@ namespace {
 std::string SystemText(int error) { return std::generic_category().message(error); }
 
 constexpr const char* kTokenFileKey = "data.file";
+constexpr const char* kDraftEnding = ".tmp";
 
 Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
   return InputError(fmt::format("{}: cannot be created: {}", path, reason),
                     fmt::format("Let {} name a place where you may write.", key));
+}
+
+Error InTheWay(const std::string& path, const std::string& key) {
+  return InputError(path + ": this file is in the way, and is no unfinished file of ours",
+                    fmt::format("Move it away, or let {} name another.", key));
 }
 
 Error NoSpace(const std::string& what, int error, const std::string& key) {
@@ -49,7 +58,24 @@ void SyncPath(const std::string& path, int flags) {
   }
 }
 
+// Whether nothing is lost with what lies there: nothing, a link, or what a job left that ended
+// without warning, which HDF5 has begun or which is reserved alone.
+bool IsDraft(const std::string& path) {
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
+  constexpr std::string_view kReserved("\0\0\0\0\0\0\0\0", kHdf5.size());
+  std::error_code ignored;
+  const fs::file_status status = fs::symlink_status(path, ignored);
+  if (!fs::is_regular_file(status)) return true;
+  std::array<char, kHdf5.size()> begin{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), begin.size());
+  const std::string_view found(begin.data(), static_cast<std::size_t>(file.gcount()));
+  return found.empty() || found == kHdf5 || found == kReserved;
+}
+
 }  // namespace
+
+std::string DraftOf(const std::string& target) { return BehindLink(target) + kDraftEnding; }
 
 void CheckTokenFileTarget(const std::string& path, bool overwrite) {
   if (path.empty()) throw InputError("data.file is empty: it must name the token file to write");
@@ -63,7 +89,9 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
     throw InputError(path + ": this file exists already",
                      "tokenize.overwrite = yes replaces it; data.file names another.");
   }
-  const std::string folder = FolderOf(path);
+  const std::string target = BehindLink(path);
+  if (!IsDraft(target + kDraftEnding)) throw InTheWay(target + kDraftEnding, kTokenFileKey);
+  const std::string folder = FolderOf(target);
   const fs::file_status place = fs::status(folder, error);
   if (!fs::is_directory(place)) {
     throw InputError(fmt::format("{}: the folder {} {}", path, folder,
@@ -77,7 +105,8 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
 }
 
 TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
-    : target_(target), path_(target + ".tmp"), key_(std::move(key)) {
+    : target_(BehindLink(target)), path_(target_ + kDraftEnding), key_(std::move(key)) {
+  if (!IsDraft(path_)) throw InTheWay(path_, key_);
   const int file = CreateNewFile(path_);
   if (file >= 0) {
     ::close(file);

@@ -7,6 +7,10 @@
 
 namespace trireme::data {
 
+// Where the file for `target` is written until it is whole: beside it, or beside the file that a
+// link of that name leads to, which it replaces.
+std::string DraftOf(const std::string& target);
+
 class TokenFileDraft {
  public:
   // Makes an empty file in place of a leftover; a link of its name is not followed. Throws

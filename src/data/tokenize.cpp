@@ -61,7 +61,8 @@ void Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
   }
 }
 
-std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const input::Deck& deck) {
+std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const input::Deck& deck,
+                                      const std::string& target) {
   std::array<SourceText, 3> sources;
   std::vector<TextFile> all;
   for (const Split split : kSplits) {
@@ -76,6 +77,9 @@ std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const inpu
     source.path = list;
     try {
       for (const TextFile& file : FindTextFiles(list, split)) {
+        if (IsReplaced(file, target)) {
+          throw InputError(fmt::format("{} is data.file, which would be replaced", file.path));
+        }
         if (!source.text.empty()) Joined::EndLine(source.text);
         Append(file, {options.text_key, ""}, source.text);
         all.push_back(file);
@@ -104,8 +108,9 @@ TokenData TokenizeBytes(const std::array<SourceText, 3>& sources) {
   return data;
 }
 
-TokenData TokenizeTexts(const TokenizeOptions& options, const input::Deck& deck) {
-  std::array<SourceText, 3> sources = ReadSources(options, deck);
+TokenData TokenizeTexts(const TokenizeOptions& options, const input::Deck& deck,
+                        const std::string& target) {
+  std::array<SourceText, 3> sources = ReadSources(options, deck, target);
   const std::array<std::string_view, 3> texts = {sources[0].text, sources[1].text, sources[2].text};
   const std::string sha256 = Sha256(texts);
   TokenData data = options.kind == TokenizeKind::kByte
@@ -144,10 +149,11 @@ TokenData TokenizeHarbour(const TokenizeOptions& options) {
 
 }  // namespace
 
-TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck) {
+TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck,
+                   const std::string& target) {
   CheckTokenizeKeys(options, deck);
   return options.kind == TokenizeKind::kHarbour ? TokenizeHarbour(options)
-                                                : TokenizeTexts(options, deck);
+                                                : TokenizeTexts(options, deck, target);
 }
 
 }  // namespace trireme::data

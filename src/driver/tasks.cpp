@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "outputs.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
@@ -189,6 +190,7 @@ ExitCode RunTask(job::Job& job) {
   using job::Task;
   if (!job.line->calibrate.empty()) return RunCalibration(job);
   job.World().Together([&] {
+    if (job.World().IsRoot()) CheckOutputs(job);
     const int ranks = job.options.comm.ranks;
     // A plan is of ranks that need not be there.
     if (ranks == 0 || ranks == job.World().Size() || job.options.job.task == Task::kPlan) return;
@@ -231,7 +233,7 @@ ExitCode RunTokenize(const job::Job& job) {
     }
     data::CheckTokenFileTarget(path, options.overwrite);
     if (OnAllRanks(options)) return;
-    const data::TokenData data = data::Tokenize(options, job.deck);
+    const data::TokenData data = data::Tokenize(options, job.deck, path);
     if (job.line->validate_only) {
       SayWritable(path);
       return;

@@ -9,7 +9,8 @@
 namespace trireme::evaluate {
 
 void WriteResult(const std::string& path, std::string_view text) {
-  Replacement file(path, path + ".tmp");
+  const std::string target = BehindLink(path);
+  Replacement file(target, NewNameBeside(target));
   file.Write(text);
   if (const std::error_code error = file.Place()) {
     throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()),

@@ -18,6 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// In a folder that is not whole yet.
+constexpr const char* kUnfinished = ".unfinished";
+
 constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // of a companion
 
 bool IsCompanion(const std::string& name) {
@@ -97,24 +100,28 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
   fs::path path = fs::path(folder).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();  // of "out/"
   const std::string temporary = path.string() + ".tmp";
+  std::error_code ignored;
   world.Together([&] {
     if (!world.IsRoot()) return;
     RequireFree(path.string());
-    RemoveAll(temporary);  // left by an end without warning
+    // What an end without warning left is known by its mark; anything else is the user's.
+    if (fs::exists(temporary + "/" + kUnfinished, ignored)) RemoveAll(temporary);
+    RequireFree(temporary);
     if (const int failure = MakeFolderDurably(temporary); failure != 0) {
       throw InputError(fmt::format("{}: cannot be made: {}", temporary, ErrorText(failure)));
     }
+    WriteTextDurably(temporary + "/" + kUnfinished, "");
   });
   try {
     fill(temporary);
     world.Together([&] {
       if (!world.IsRoot()) return;
+      fs::remove(temporary + "/" + kUnfinished);
       SyncPath(temporary);
       Rename(temporary, path.string());
       SyncPath(path.has_parent_path() ? path.parent_path().string() : ".");
     });
   } catch (const AgreedError&) {  // on all ranks
-    std::error_code ignored;
     if (world.IsRoot()) fs::remove_all(temporary, ignored);
     throw;
   }

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -42,6 +44,13 @@ bool HoldsCheckpoint(const fs::path& checkpoints) {
   return false;
 }
 
+// Whether its deck.in is one that a run wrote, or began to write.
+bool IsOfARun(const fs::path& run) {
+  std::ifstream file(run / "deck.in", std::ios::binary);
+  const std::string deck{std::istreambuf_iterator<char>(file), {}};
+  return file.is_open() && EndOf(deck) != DeckEnd::kUnmarked;
+}
+
 }  // namespace
 
 void CheckRunFolder(const std::string& folder, bool resume) {
@@ -54,6 +63,13 @@ void CheckRunFolder(const std::string& folder, bool resume) {
   if (!resume && HoldsCheckpoint(run / "checkpoints")) {
     throw InputError(folder + ": holds a run already",
                      fmt::format("continue it with -r {}, or choose another job.output", folder));
+  }
+  if (resume || IsOfARun(run)) return;
+  for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
+    if (!fs::exists(fs::symlink_status(run / name, ignored))) continue;
+    throw InputError(
+        fmt::format("{}: is there already, and no run wrote it", (run / name).string()),
+        "Choose another job.output: a run's own files would replace it.");
   }
 }
 

@@ -17,6 +17,13 @@ int CreateNewFile(const std::string& path);
 // Writes all of `text`, through short writes and interruptions. False with errno set.
 bool WriteAll(int file, std::string_view text);
 
+// What an output of the user's own name replaces: behind a link the file that it leads to, which
+// need not be there yet; any other path as it is.
+std::string BehindLink(const std::string& path);
+
+// A name beside `path` that no other process takes and no file has, of 30 bytes at most.
+std::string NewNameBeside(const std::string& path);
+
 // A new file written under a temporary name and moved to `path` as a whole, over what lies there.
 // The first failure is kept, and nothing is done after it.
 class Replacement {

@@ -15,8 +15,9 @@ namespace trireme::data {
 
 // Tokenises as the deck says, in memory: kinds word, byte, harbour. Serial. Throws InputError with
 // the deck's line for a missing or empty file, an empty split, bad UTF-8 (file, line, byte offset),
-// or keys that do not fit together.
-TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck);
+// keys that do not fit together, or a text that writing `target`, the token file, would replace.
+TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck,
+                   const std::string& target);
 
 // Numbers of what was written.
 struct TextTokens {

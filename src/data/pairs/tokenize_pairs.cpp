@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 
 #include "codec_tokenizer.hpp"
 #include "line_pairs.hpp"
@@ -98,8 +96,7 @@ PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options,
     }
     for (std::size_t t = 0; t < found.size(); ++t) {
       for (TextFile& file : found.at(t)) {
-        std::error_code none;
-        if (std::filesystem::equivalent(file.path, path, none)) {
+        if (IsReplaced(file, path)) {
           throw deck.Complain(keys.at(t),
                               fmt::format("{} is data.file, which would be replaced", file.path));
         }

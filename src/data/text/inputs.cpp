@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "text_source.hpp"
+#include "token_file_draft.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
@@ -212,6 +213,12 @@ std::vector<TextFile> FindTextFiles(const std::string& list, Split split) {
   }
   if (files.empty()) throw InputError("no file is named");
   return files;
+}
+
+bool IsReplaced(const TextFile& file, const std::string& target) {
+  std::error_code none;
+  return std::filesystem::equivalent(file.path, target, none) ||
+         std::filesystem::equivalent(file.path, DraftOf(target), none);
 }
 
 std::vector<std::string> NamedTwice(const std::vector<TextFile>& files) {

@@ -29,6 +29,9 @@ struct TextFile {
 // text: archives, text of two bytes a character, formats of others.
 std::vector<TextFile> FindTextFiles(const std::string& list, Split split);
 
+// Whether writing the token file `target` would replace this file, whatever their names are.
+bool IsReplaced(const TextFile& file, const std::string& target);
+
 // For warnings, a sentence each: files that are named twice, in one split or in two.
 std::vector<std::string> NamedTwice(const std::vector<TextFile>& files);
 

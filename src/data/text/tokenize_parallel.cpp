@@ -1,10 +1,8 @@
 // From the deck to the plan of the work: files, tokenizer and splits, the same on every rank.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <string_view>
-#include <system_error>
 
 #include "sentence_sample.hpp"
 #include "share_texts.hpp"
@@ -64,8 +62,7 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
     for (const std::string& twice : NamedTwice(plan.files))
       fmt::print(stderr, "warning: {}\n", twice);
     for (const TextFile& file : plan.files) {
-      std::error_code none;
-      if (!std::filesystem::equivalent(file.path, path, none)) continue;
+      if (!IsReplaced(file, path)) continue;
       throw deck.Complain(DeckKeyOf(file.split),
                           fmt::format("{} is data.file, which would be replaced", file.path));
     }

@@ -52,7 +52,7 @@ struct ParallelTokenFile::Root {
 
   // `path`, unless another job writes it: HDF5 holds a lock on its draft.
   static const std::string& Free(const std::string& path) {
-    const Descriptor other(path + ".tmp", O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    const Descriptor other(DraftOf(path), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
     if (other.Valid() && ::flock(other.Get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       throw InputError(path + ": another job is writing this file",
                        "Let data.file name another, or wait for that job.");

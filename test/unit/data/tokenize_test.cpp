@@ -17,7 +17,7 @@ using Ids = std::vector<std::int32_t>;
 
 TokenData TokenizeDeck(const std::vector<std::string>& keys) {
   const TestDeck test(keys);
-  return Tokenize(ReadTokenize(test.deck), test.deck);
+  return Tokenize(ReadTokenize(test.deck), test.deck, test.deck.Text("data.file"));
 }
 
 class Tokenizing : public Scratch {
