@@ -29,7 +29,7 @@ function(trireme_compile_options target)
 endfunction()
 
 # trireme_precompile(<name> HEADERS <headers...> [LIBRARIES <targets...>] [OPTIONS ...]): the target <name>, whose precompiled header others take with trireme_use_precompiled.
-# They see the same definitions as it does, which a precompiled header demands.
+# They see the same definitions and get the same options as it does, which a precompiled header demands.
 set(trireme_precompiled_libraries fmt::fmt nlohmann_json::nlohmann_json MPI::MPI_C)
 # ccache preprocesses before it compiles.
 set(trireme_precompiled_options)
@@ -52,7 +52,7 @@ endfunction()
 function(trireme_use_precompiled target name)
   target_link_libraries(${target} PRIVATE ${trireme_precompiled_libraries})
   target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
-  target_compile_options(${target} PRIVATE ${OpenMP_CXX_FLAGS} ${trireme_precompiled_options})
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:$<TARGET_PROPERTY:${name},COMPILE_OPTIONS>>")
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
 set(trireme_precompiled_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstdint> <cstdio> <cstring> <deque>
@@ -92,7 +92,6 @@ function(trireme_layer folder)
   target_link_libraries(${target} PUBLIC ${LAYER_LIBRARIES} PRIVATE ${LAYER_PRIVATE_LIBRARIES})
   if(TRIREME_BATCHES AND NOT folder IN_LIST trireme_file_by_file)
     if(folder IN_LIST trireme_seldom_run)
-      target_compile_options(${target} PRIVATE ${trireme_seldom_options})
       trireme_use_precompiled(${target} trireme_seldom_headers)
     else()
       trireme_use_precompiled(${target} trireme_host_headers)

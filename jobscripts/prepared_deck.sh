@@ -38,7 +38,11 @@ build_program() {
   say "build"
   mkdir -p build
   if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
-    cmake -S . -B build -G Ninja -DTRIREME_TESTS=OFF >build/configure.log 2>&1 ||
+    # With the options of test/run.sh, which then need not compile the program again: with the compiler of the tests, warnings are errors.
+    local warnings_are_errors=OFF
+    # shellcheck disable=SC1091  # the system's
+    [[ $(source /etc/os-release 2>/dev/null && echo "${ID:-} ${VERSION_ID:-}") != "debian 12" || $(c++ -dumpversion) != 12 ]] || warnings_are_errors=ON
+    cmake -S . -B build -G Ninja -DTRIREME_TESTS=OFF -DTRIREME_WERROR=$warnings_are_errors >build/configure.log 2>&1 ||
       { cat build/configure.log; exit 1; }
   fi
   build_live build --parallel "$(build_jobs)" --target trireme

@@ -87,20 +87,21 @@ packages_are_there() {
 part_ends "packages"
 
 options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "-DTRIREME_PYTHON=$python")
+of_a_new_tree=(-G Ninja)
 if command -v ccache >/dev/null; then
-  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  of_a_new_tree+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   # With a precompiled header ccache works only if it is told not to mind the times and macros in it.
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
   [[ -w ${HOME:-/nowhere} ]] || export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}
 fi
 # build_tree FOLDER "TARGET..." OPTION...: configured and built; no target: all.
 build_tree() {
-  local tree=$1 targets=$2 generator=() wanted=()
+  local tree=$1 targets=$2 new=() wanted=()
   shift 2
   mkdir -p "$tree"
-  # A build tree made by another generator keeps it.
-  [[ -f $tree/CMakeCache.txt ]] || generator=(-G Ninja)
-  cmake -S . -B "$tree" "${generator[@]}" "${options[@]}" "$@" >"$tree/configure.log" 2>&1 ||
+  # A build tree that is there keeps its generator, and its compiler's launcher: another one would compile all of it again.
+  [[ -f $tree/CMakeCache.txt ]] || new=("${of_a_new_tree[@]}")
+  cmake -S . -B "$tree" "${new[@]}" "${options[@]}" "$@" >"$tree/configure.log" 2>&1 ||
     { cat "$tree/configure.log"; return 1; }
   # shellcheck disable=SC2206  # a list of names
   [[ -z $targets ]] || wanted=(--target $targets)

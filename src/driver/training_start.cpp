@@ -65,8 +65,10 @@ void TrainingLoop::FindFolder() {
 // Rank 0. From here on no other job writes into the folder.
 void TrainingLoop::LockFolder() {
   monitor::CheckRunFolder(folder_, continues_);
+  std::error_code ignored;
+  const bool is_new = !fs::exists(folder_, ignored);
   monitor::MakeRunFolder(folder_);
-  lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
+  lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob(), is_new);
   // Another job's last act may have come between the first look and the lock: PrepareRunFolder
   // looks again.
   if (!continues_ || !Resumes()) return;

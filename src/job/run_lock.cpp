@@ -176,13 +176,12 @@ Error HeldBy(const std::string& lock, const Holder& holder, const Holder& self, 
 
 }  // namespace
 
-RunLock::RunLock(const std::string& folder, const BatchJob& job)
+RunLock::RunLock(const std::string& folder, const BatchJob& job, bool new_folder)
     : path_(folder + "/run.lock"), process_(::getpid()) {
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
-    if (Take(job)) {
-      RemoveLeftovers(path_, token_);
-      return;
-    }
+    if (!Take(job)) continue;
+    if (!new_folder) RemoveLeftovers(path_, token_);
+    return;
   }
   throw RunError(
       fmt::format("{}: other jobs took and left the lock {} times", path_, kMostAttempts),

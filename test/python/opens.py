@@ -47,7 +47,7 @@ CALL = re.compile(r'(?:open|openat|creat)\((?:(?:AT_FDCWD|\d+)(?:<(?P<where>[^>]
 def group_of(path, found):
     """Group of a path that is absolute, or relative to the folder of the job."""
     name = os.path.basename(path)
-    if "trireme_tokens_" in name or path == "/dev/shm":
+    if "trireme_tokens_" in name or path == "/dev/shm" or path.startswith("/dev/shm/trireme."):
         return "copy and records of the node"
     if path == "/" or path.startswith(("/proc", "/sys", "/dev")):
         return "/proc, /sys, /dev"

@@ -18,7 +18,8 @@ class RunLock {
   // or says that it ended. A process in another container (process-id namespace) of its host cannot
   // be seen. folder: exists. Throws InputError, with nothing changed, if another process may hold
   // the lock or the lock cannot be read; RunError if it cannot be written.
-  RunLock(const std::string& folder, const BatchJob& job);
+  // new_folder: this process has made it, so that no other has left anything there.
+  RunLock(const std::string& folder, const BatchJob& job, bool new_folder = false);
   ~RunLock();  // removes the lock if it is still this one's
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
