@@ -5,10 +5,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <random>
 #include <utility>
 
 namespace trireme {
@@ -34,13 +35,10 @@ std::string BehindLink(const std::string& path) {
 }
 
 std::string NewNameBeside(const std::string& path) {
-  static std::atomic<int> made{0};
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  std::error_code ignored;
-  for (;;) {
-    const std::string name = (folder / fmt::format(".trireme.{}.{}", ::getpid(), made++)).string();
-    if (!std::filesystem::exists(std::filesystem::symlink_status(name, ignored))) return name;
-  }
+  std::random_device random;
+  const std::uint64_t number = (std::uint64_t{random()} << 32) | random();
+  return (std::filesystem::path(path).parent_path() / fmt::format(".trireme.{:016x}", number))
+      .string();
 }
 
 bool WriteAll(int file, std::string_view text) {
@@ -61,6 +59,9 @@ Replacement::Replacement(std::string path, std::string temporary)
     : path_(std::move(path)), temporary_(std::move(temporary)), file_(CreateNewFile(temporary_)) {
   Note(file_ >= 0);
 }
+
+Replacement::Replacement(const std::string& path)
+    : Replacement(BehindLink(path), NewNameBeside(BehindLink(path))) {}
 
 Replacement::~Replacement() {
   if (file_ < 0) return;

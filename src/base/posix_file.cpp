@@ -53,6 +53,37 @@ std::string ReadText(const std::string& path, std::int64_t most) {
   }
 }
 
+void RefuseForeignFile(const std::string& path) {
+  constexpr std::size_t kHead = 512;
+  std::string head(kHead, '\0');
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK);
+  if (!file.Valid()) return;
+  const ssize_t got = Retry([&] { return ::read(file.Get(), head.data(), head.size()); });
+  head.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  if (head.starts_with("version https://git-lfs")) {
+    throw InputError(path + ": is a pointer of Git LFS, not the file itself",
+                     "'git lfs pull' in the folder that was cloned fetches it.");
+  }
+  if (head.starts_with("GGUF")) {
+    throw InputError(path + ": is a model in GGUF, llama.cpp's format, which is not read",
+                     "Take the folder with config.json and safetensors that it was made from.");
+  }
+  if (head.starts_with("PK\x03\x04")) {
+    throw InputError(path + ": is a zip archive, as PyTorch's pickled weights are: not read",
+                     "Write the model anew in Python: save_pretrained(NEW) makes safetensors.");
+  }
+  std::string text = head.substr(head.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  text.erase(0, text.find_first_not_of(" \t\r\n"));
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  if (text.starts_with("<!doctype html") || text.starts_with("<html")) {
+    throw InputError(path + ": is a web page, not the file itself",
+                     "At huggingface.co a file's address has /resolve/ where its page has /blob/; "
+                     "models that ask for consent need a token.");
+  }
+}
+
 void WriteTextDurably(const std::string& path, const std::string& text) {
   Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (!file.Valid()) throw SystemError(path, "cannot be created", errno);

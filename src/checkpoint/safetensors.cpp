@@ -106,6 +106,7 @@ void CheckTiling(const std::vector<StoredTensor>& tensors, Part data, const std:
 // Strings of the metadata; other values are none that the format allows.
 std::map<std::string, std::string> ParseMetadata(const nlohmann::json& value,
                                                  const std::string& path) {
+  if (value.is_null()) return {};  // some writers have none, and say so
   const input::JsonObject object(value, path + ": " + kMetadata);
   std::map<std::string, std::string> metadata;
   for (const auto& [name, text] : value.items()) metadata[name] = object.Text(name);

@@ -8,12 +8,14 @@
 #include "folder.hpp"
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/base/positioned_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 
 namespace trireme::checkpoint {
 
 TensorFile InspectTensorFile(const std::string& path) {
+  RefuseForeignFile(path);
   const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
   const std::int64_t size = file.Size();
   if (size < kLengthBytes) {

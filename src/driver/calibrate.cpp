@@ -7,6 +7,7 @@
 
 #include "step_prediction.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/new_file.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/hang_bound.hpp"
@@ -50,7 +51,9 @@ ExitCode RunCalibration(const job::Job& job) {
     PrintSteps(calibration);
     const std::string heading =
         fmt::format("Written by Trireme {} ({}): trireme --calibrate", Version(), Commit());
-    monitor::WriteWhole(path, simulate::Write(calibration.machine, heading));
+    Replacement file(path);
+    file.Write(simulate::Write(calibration.machine, heading));
+    monitor::Place(file, path);
     for (const std::string& words : calibration.machine.assumptions) {
       fmt::print("assumed  {}\n", words);
     }

@@ -17,6 +17,7 @@
 #include "trireme/hf/options.hpp"
 #include "trireme/hf/weights.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "trireme/tokenizer/tokenizer.hpp"
 
 namespace trireme::driver {
 
@@ -120,6 +121,18 @@ void WriteCheckpoint(const comm::Communicator& world, checkpoint::Writer& writer
   if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
 }
 
+// Of the tokenizer in the folder; 0: there is none, or none that we read.
+std::int64_t TokensOf(const std::string& folder) {
+  for (const tokenizer::Kind kind : {tokenizer::Kind::kBpe, tokenizer::Kind::kSentencePiece}) {
+    try {
+      return tokenizer::Make(tokenizer::ReadFiles(folder, kind), folder)->VocabularySize();
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return 0;
+}
+
 void Say(const Source& source, const PeakMemory& memory) {
   const hf::WeightSource& weights = *source.weights;
   fmt::print("model   {}: {}, {}\n", source.folder, hf::NameOf(source.config.family),
@@ -128,6 +141,12 @@ void Say(const Source& source, const PeakMemory& memory) {
              monitor::Counted(std::ssize(weights.Files().files), "file"));
   fmt::print("{}\n", Describe(memory));
   std::fflush(stdout);
+  if (const std::int64_t tokens = TokensOf(source.folder); tokens > source.model.vocabulary) {
+    fmt::print(stderr,
+               "trireme: warning: {}: its tokenizer has {} tokens, the model {}: a text that holds "
+               "one of the others cannot be used with it\n",
+               source.folder, tokens, source.model.vocabulary);
+  }
   if (source.config.unknown.empty()) return;
   fmt::print(stderr, "trireme: warning: {}/{}: not known here, kept as they are: {}\n",
              source.folder, hf::kConfigFile, fmt::join(source.config.unknown, ", "));

@@ -250,8 +250,10 @@ void TrainingLoop::SayStart() {
   }
   if (continues_) SayEvent("restart", fmt::format("start {} at this step", starts_here_));
   if (!Resumes()) return;
-  monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : "branched off",
-                             DescribeStart(), monitor::WithThousands(step_)));
+  monitor_->Line(fmt::format("{} {} at step {}",
+                             continues_ ? "resumed from" : monitor::kBranchedOff, DescribeStart(),
+                             monitor::WithThousands(step_)));
+  if (!continues_) SayEvent(monitor::kBranchedOff, DescribeStart());
   SayChanges();
 }
 

@@ -9,8 +9,7 @@
 namespace trireme::evaluate {
 
 void WriteResult(const std::string& path, std::string_view text) {
-  const std::string target = BehindLink(path);
-  Replacement file(target, NewNameBeside(target));
+  Replacement file(path);
   file.Write(text);
   if (const std::error_code error = file.Place()) {
     throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()),

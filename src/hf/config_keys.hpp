@@ -20,6 +20,9 @@ class ConfigKeys {
 
   // A member that is there and not null.
   bool Has(const std::string& name);
+  bool IsNull(const std::string& name) const {  // there, and null
+    return json_.contains(name) && json_.at(name).is_null();
+  }
   const nlohmann::json& At(const std::string& name) const { return json_.at(name); }
   std::int64_t Integer(const std::string& name);
   std::int64_t IntegerOr(const std::string& name, std::int64_t fallback);

@@ -8,6 +8,7 @@
 #include "config_keys.hpp"
 #include "trireme/base/posix_file.hpp"
 #include "trireme/hf/config.hpp"
+#include "trireme/hf/listing.hpp"
 #include "trireme/input/shown.hpp"
 
 namespace trireme::hf {
@@ -52,10 +53,15 @@ void ReadGpt2(ConfigKeys& config, nlohmann::json& model) {
   model["attention_dropout"] = config.RealOr("attn_pdrop", kDropout);
 }
 
-// A list of "full_attention" alone says what is so without it.
-void CheckLayerTypes(ConfigKeys& config) {
+// A list of "full_attention" alone, one a layer, says what is so without it.
+void CheckLayerTypes(ConfigKeys& config, std::int64_t layers) {
   if (!config.Has("layer_types")) return;
-  for (const nlohmann::json& type : config.At("layer_types")) {
+  const nlohmann::json& types = config.At("layer_types");
+  if (!types.is_array() || std::ssize(types) != layers) {
+    throw config.Complain("layer_types",
+                          fmt::format("a list of {} types expected, one a layer", layers));
+  }
+  for (const nlohmann::json& type : types) {
     if (type == "full_attention") continue;
     throw config.Complain("layer_types", fmt::format("only \"full_attention\" is computed, not {}",
                                                      input::Brief(type)));
@@ -69,8 +75,11 @@ void ReadLlama(ConfigKeys& config, const std::string& where, Family family, nloh
   model["vocabulary"] = config.Integer("vocab_size");
   model["dim"] = dim;
   model["heads"] = heads;
-  model["kv_heads"] = family == Family::kLlama ? config.IntegerOr("num_key_value_heads", heads)
-                                               : config.Integer("num_key_value_heads");
+  // null says as many as heads. Without it the families other than Llama have defaults of their
+  // own.
+  const bool stated = family == Family::kLlama || config.IsNull("num_key_value_heads");
+  model["kv_heads"] = stated ? config.IntegerOr("num_key_value_heads", heads)
+                             : config.Integer("num_key_value_heads");
   constexpr std::int64_t kQwen3HeadDim = 128;  // unless stated, whatever the width
   const std::int64_t head_dim =
       config.IntegerOr("head_dim", family == Family::kQwen3 ? kQwen3HeadDim
@@ -97,7 +106,7 @@ void ReadLlama(ConfigKeys& config, const std::string& where, Family family, nloh
   if (family != Family::kQwen2) config.Demand("attention_bias", false, {false});
   config.Demand("mlp_bias", false, {false});
   config.Demand("pretraining_tp", 1, {1, nullptr});
-  CheckLayerTypes(config);
+  CheckLayerTypes(config, model.at("layers").get<std::int64_t>());
   if (qwen) {
     config.Demand("use_sliding_window", false, {false});
     static_cast<void>(config.Has("sliding_window"));  // of no effect then
@@ -126,13 +135,17 @@ const char* NameOf(Family family) { return kFamilies.at(static_cast<std::size_t>
 std::string ReadConfigText(const std::string& folder) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(folder, ignored)) {
+    if (std::filesystem::exists(folder, ignored)) {
+      RefuseForeignFile(folder);
+      throw InputError(folder + ": is a file", "Let hf.path name the folder that holds it.");
+    }
     throw InputError(fmt::format("{}: no such folder", folder), "Check hf.path.");
   }
   const std::string path = folder + "/" + kConfigFile;
   if (!std::filesystem::exists(path, ignored)) {
-    throw InputError(fmt::format("{}: has no {}", folder, kConfigFile),
-                     "Name a model folder of Hugging Face with hf.path.");
+    throw NotAModel(folder, fmt::format("has no {}", kConfigFile));
   }
+  RefuseForeignFile(path);
   return ReadText(path, kMostConfigBytes);
 }
 

@@ -36,6 +36,11 @@ void ReadYarn(ConfigKeys& keys, std::int64_t positions, nlohmann::json& model) {
 void ReadScaling(const nlohmann::json& json, const std::string& where, std::int64_t positions,
                  nlohmann::json& model) {
   ConfigKeys keys(json, where);
+  for (const auto& [name, value] : json.items()) {
+    if (!value.is_object()) continue;
+    throw keys.Complain(name,
+                        "angles per type of layer are not computed: all layers have the same");
+  }
   const std::string older = keys.TextOr("type", "default");
   const std::string type = keys.TextOr("rope_type", older);
   if (keys.Has("type") && older != type) {
@@ -73,13 +78,14 @@ void ReadRope(ConfigKeys& config, const std::string& where, nlohmann::json& mode
   model["rope_scaling"] = "none";
   config.Demand("partial_rotary_factor", 1, {1, nullptr});
   const bool older = config.Has(kOld), newer = config.Has(kNew);
-  if (older && newer) {
-    throw config.Complain(kNew, fmt::format("{} says the same in another way", kOld),
-                          "Leave one of them.");
-  }
-  if (!older && !newer) return;
-  const char* const name = older ? kOld : kNew;
-  ReadScaling(config.At(name), where + ": " + name, positions, model);
+  nlohmann::json other = model;
+  if (newer) ReadScaling(config.At(kNew), where + ": " + kNew, positions, model);
+  if (!older) return;
+  if (!newer) return ReadScaling(config.At(kOld), where + ": " + kOld, positions, model);
+  other["rope_theta"] = model["rope_theta"];
+  ReadScaling(config.At(kOld), where + ": " + kOld, positions, other);
+  if (other == model) return;
+  throw config.Complain(kNew, fmt::format("{} says something else", kOld), "Leave one of them.");
 }
 
 }  // namespace trireme::hf

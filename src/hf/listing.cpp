@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -45,6 +46,7 @@ std::int64_t CountedParameters(const nlohmann::json& json, const std::string& pa
 }
 
 Index ReadIndex(const std::string& path) {
+  RefuseForeignFile(path);
   const nlohmann::json json =
       input::ParseJson(ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
   const input::JsonObject index(json, path);
@@ -90,19 +92,56 @@ void CheckIndex(const std::string& path, std::map<std::string, std::string> inde
                                input::Shown(index.begin()->second)));
 }
 
-Error NoWeights(const std::string& folder) {
-  for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (!IsFile(folder + "/" + pickled)) continue;
-    return InputError(
-        fmt::format("{}: its weights are pickled ({}), and no pickle is read", folder, pickled),
-        "Write them anew in Python: AutoModelForCausalLM.from_pretrained(FOLDER)"
-        ".save_pretrained(NEW).");
-  }
-  return InputError(fmt::format("{}: holds neither {} nor {}", folder, kSingleFile, kIndexFile),
-                    "Check hf.path, and that the download is complete.");
-}
-
 }  // namespace
+
+Error NotAModel(const std::string& folder, const std::string& lacks) {
+  // What a folder's file says about it; {0}: the folder, {1}: the file.
+  struct Sign {
+    bool (*is)(const std::string& name);
+    const char *says, *hint;
+  };
+  static const std::array<Sign, 5> signs = {
+      {{[](const std::string& name) { return name.starts_with("adapter_"); },
+        "{0}: is an adapter (LoRA or the like: {1}), not a model",
+        "Merge it into its model in Python: AutoPeftModelForCausalLM.from_pretrained(FOLDER)"
+        ".merge_and_unload().save_pretrained(NEW)."},
+       {[](const std::string& name) {
+          return name.starts_with("model-") && name.ends_with(".safetensors");
+        },
+        "{0}: its weights lie in several files ({1}), but model.safetensors.index.json is missing",
+        "It says which file holds which tensor: fetch it, too."},
+       {[](const std::string& name) {
+          return name.starts_with("pytorch_model") || name.ends_with(".pth") ||
+                 name.ends_with(".msgpack") || name == "tf_model.h5";
+        },
+        "{0}: its weights are pickled or another library's ({1}), which is not read",
+        "Write them anew in Python: AutoModelForCausalLM.from_pretrained(FOLDER)"
+        ".save_pretrained(NEW)."},
+       {[](const std::string& name) { return name.ends_with(".gguf"); },
+        "{0}: holds a model in GGUF, llama.cpp's format ({1}), which is not read",
+        "Take the folder with config.json and safetensors that it was made from."},
+       {[](const std::string& name) {
+          return name.ends_with(".safetensors") && name != kSingleFile;
+        },
+        "{0}: holds {1}, which is not the name of a model's weights",
+        "Those are model.safetensors, or several files with model.safetensors.index.json."}}};
+  std::set<std::string> names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    names.insert(entry.path().filename().string());
+  }
+  const bool weights = names.contains(kSingleFile) || names.contains(kIndexFile);
+  for (const Sign& sign : signs) {
+    if (weights && &sign != &signs.front()) break;
+    const auto found = std::find_if(names.begin(), names.end(), sign.is);
+    if (found == names.end()) continue;
+    return InputError(fmt::format(fmt::runtime(sign.says), folder, input::Shown(*found)),
+                      sign.hint);
+  }
+  return InputError(fmt::format("{}: {}", folder, lacks),
+                    "Name a model folder of Hugging Face with hf.path, and check that the download "
+                    "is complete.");
+}
 
 Listing Inspect(const std::string& folder) {
   const auto inspect = [&](const std::string& name) {
@@ -114,7 +153,8 @@ Listing Inspect(const std::string& folder) {
     return listing;
   }
   const std::string path = folder + "/" + kIndexFile;
-  if (!IsFile(path)) throw NoWeights(folder);
+  if (!IsFile(path))
+    throw NotAModel(folder, fmt::format("holds neither {} nor {}", kSingleFile, kIndexFile));
   const Index index = ReadIndex(path);
   listing.indexed = true;
   listing.parameters = index.parameters;

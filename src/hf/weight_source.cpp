@@ -270,14 +270,22 @@ void WeightSource::CheckTiedHead(int rank, int ranks) const {
   if (!state_->head) return;
   const State::Place &head = *state_->head, &table = state_->places.front();
   const Part mine = PartOf(table.mapped->Elements(), rank, ranks);
-  const std::int64_t step = kPieceBytes / BytesOf(table.type);
-  std::vector<char> bytes(kPieceBytes), others(kPieceBytes);
-  bool same = head.type == table.type;
+  // Of two types, both as the shorter one: a rounded copy is one, too.
+  const Stored type = BytesOf(head.type) < BytesOf(table.type) ? head.type : table.type;
+  const std::int64_t step = kPieceBytes / 8;
+  std::vector<char> bytes(kPieceBytes), others(kPieceBytes), wide(kPieceBytes);
+  const auto read = [&](const State::Place& place, std::int64_t at, std::int64_t count, char* to) {
+    state_->ReadBytes(place, at, count, to);
+    if (place.type == type) return;
+    Widen(place.type, to, count, wide.data());
+    Narrow(CheckpointType(place.type), wide.data(), count, type, to);
+  };
+  bool same = true;
   for (std::int64_t at = mine.begin; same && at < mine.end; at += step) {
     const std::int64_t count = std::min(step, mine.end - at);
-    state_->ReadBytes(table, at, count, bytes.data());
-    state_->ReadBytes(head, at, count, others.data());
-    const auto size = static_cast<std::size_t>(count * BytesOf(table.type));
+    read(table, at, count, bytes.data());
+    read(head, at, count, others.data());
+    const auto size = static_cast<std::size_t>(count * BytesOf(type));
     same = std::memcmp(bytes.data(), others.data(), size) == 0;
   }
   if (same) return;

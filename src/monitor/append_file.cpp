@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -55,6 +56,14 @@ AppendFile::AppendFile(const std::string& path, bool truncate) : path_(path) {
 }
 
 AppendFile::~AppendFile() { close(file_); }
+
+bool AppendFile::Gone() const {
+  struct stat mine {
+  }, there{};
+  if (fstat(file_, &mine) != 0 || !S_ISREG(mine.st_mode)) return false;
+  if (stat(path_.c_str(), &there) != 0) return errno == ENOENT || errno == ENOTDIR;
+  return mine.st_dev != there.st_dev || mine.st_ino != there.st_ino;
+}
 
 // A pipe or a terminal has nothing to flush; a disk that fails fails the checkpoint, too.
 void AppendFile::Sync() const {

@@ -27,6 +27,11 @@ struct StepRange {
   std::int64_t best_after = 0;  // see CutMetrics
 };
 
+void NoteStep(std::int64_t step, History& history) {
+  if (step > history.next_step) history.missing.emplace_back(history.next_step, step - 1);
+  history.next_step = std::max(history.next_step, step + 1);
+}
+
 // Whether a line is a record that a run resumed after `steps.last` keeps; notes what it says.
 // Members of other types than ours make a line no record, but for the loss, null after a
 // divergence.
@@ -34,6 +39,7 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   if (const std::optional<StepFacts> facts = ReadStepLine(line)) {
     if (facts->step > steps.last) return false;
     if (!history.first_loss) history.first_loss = facts->loss;
+    NoteStep(facts->step, history);
     return true;
   }
   const auto json = input::TryParseJson(line, kMaxLineBytes);
@@ -43,6 +49,11 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   if (kind == json->end() || !kind->is_string() || step == json->end()) return false;
   const auto at = input::WholeNumber(*step);
   if (!at || *at > steps.last || *kind == NameOf(Record::Kind::kDone)) return false;
+  if (*kind == NameOf(Record::Kind::kStep)) NoteStep(*at, history);
+  // The steps before are in another folder.
+  if (history.next_step == 1 && json->value("event", nlohmann::json()) == kBranchedOff) {
+    history.next_step = *at + 1;
+  }
   const auto loss = json->find("loss");
   if (loss == json->end() || !loss->is_number()) return true;
   const auto value = loss->get<double>();
@@ -197,13 +208,16 @@ History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64
   History history;
   std::error_code error;
   // A pipe or a device holds no records. A link is followed, here as by AppendFile.
-  if (!std::filesystem::is_regular_file(path, error)) return history;
+  const auto type = std::filesystem::status(path, error).type();
+  if (type == std::filesystem::file_type::not_found) NoteStep(resume_step + 1, history);
+  if (type != std::filesystem::file_type::regular) return history;
   const std::string target = std::filesystem::canonical(path, error).string();
   if (error) throw RunError(fmt::format("{}: cannot be read: {}", path, error.message()));
   std::vector<bool> kept;  // by line
   ForEachLine(target, [&](std::string_view line, bool whole) {
     kept.push_back(whole && Keeps(line, {resume_step, best_after}, history));
   });
+  NoteStep(resume_step + 1, history);
   if (std::find(kept.begin(), kept.end(), false) == kept.end()) return history;
   Replacement file(target, TemporaryName(target));
   constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes written at once

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "trireme/monitor/records.hpp"
 
@@ -41,6 +43,9 @@ struct History {
   std::optional<double> first_loss;  // of the first step record
   std::optional<double> best_valid;
   std::int64_t best_valid_step = 0;
+  std::int64_t next_step = 1;  // after the last step record
+  // First and last step of those up to resume_step that have no record.
+  std::vector<std::pair<std::int64_t, std::int64_t>> missing;
 };
 
 // Drops lines of `text` (whole ones) that CutMetrics would cut at this step.

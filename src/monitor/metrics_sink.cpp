@@ -47,6 +47,13 @@ void MetricsSink::Done(const Summary& summary) {
   Write(summary.done ? ToJsonLine(summary.last) : std::string(), summary.last.step);
 }
 
+std::string MetricsSink::Renew() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (file_ == nullptr || !file_->Gone()) return {};
+  file_ = std::make_shared<AppendFile>(file_->Path(), false);
+  return file_->Path();
+}
+
 void MetricsSink::Flush() {
   const std::lock_guard<std::mutex> lock(mutex_);
   WriteAll();

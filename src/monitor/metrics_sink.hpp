@@ -28,6 +28,7 @@ class MetricsSink : public Sink {
   void Interval(const monitor::Interval& interval) override;
   void Evaluation(const Record& record) override;
   void Happened(const Event& event) override;
+  std::string Renew() override;
   void Flush() override;
   void Sync() override;
   void Done(const Summary& summary) override;

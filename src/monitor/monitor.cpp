@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -26,6 +27,21 @@ constexpr int kLinesPerHeader = 20;  // step lines on a terminal before the colu
 
 double SecondsSince(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
+// Of metrics.jsonl when a run is resumed; "" if no step lacks its record.
+std::string MissingText(const History& history) {
+  constexpr std::size_t kShown = 3;
+  std::string ranges;
+  for (std::size_t i = 0; i < std::min(history.missing.size(), kShown); ++i) {
+    const auto& [first, last] = history.missing[i];
+    ranges +=
+        fmt::format("{}{} to {}", i == 0 ? "" : ", ", WithThousands(first), WithThousands(last));
+  }
+  if (ranges.empty()) return {};
+  return fmt::format(
+      "metrics.jsonl holds no records of steps {}{}: they were deleted, or could not be written",
+      ranges, history.missing.size() > kShown ? " and others" : "");
 }
 
 }  // namespace
@@ -81,6 +97,32 @@ struct Monitor::State {
     }
   }
 
+  // Files that someone has deleted, moved or replaced begin anew, and that is said.
+  void Renew() {
+    std::vector<std::string> anew;
+    if (log && log->Gone()) {
+      try {
+        log = std::make_unique<AppendFile>(log->Path(), false);
+        anew.push_back(log->Path());
+      } catch (const Error&) {
+        // The folder is gone, too: the checkpoint fails, and says so.
+      }
+    }
+    Each([&](Sink& sink) {
+      if (std::string path = sink.Renew(); !path.empty()) anew.push_back(std::move(path));
+    });
+    for (const std::string& path : anew) {
+      const std::string what = fmt::format(
+          "{}: was deleted, moved or replaced while the run went on; a new file goes on after step "
+          "{}",
+          path, WithThousands(step));
+      Put("warning: " + what);
+      Each([&](Sink& sink) {
+        sink.Happened({.name = "file gone", .step = step, .host = options.host, .text = what});
+      });
+    }
+  }
+
   void PutHeader() {
     const bool again = screen.Terminal() && lines_since_header >= kLinesPerHeader;
     if (header_shown && !again) return;
@@ -121,6 +163,7 @@ struct Monitor::State {
   Tally interval;                                        // steps since the last line
   Tally session;                                         // steps since the start of the program
   Losses losses;
+  std::int64_t step = options.resume_step;  // last one taken
   std::vector<std::string> samples;
 };
 
@@ -131,7 +174,9 @@ Monitor::Monitor(const Session& session) {
 Monitor::~Monitor() = default;
 
 void Monitor::Banner(const BannerFacts& facts) {
-  if (state_) state_->Put(BannerText(facts));
+  if (!state_) return;
+  state_->Put(BannerText(facts));
+  if (const std::string text = MissingText(state_->losses.history); !text.empty()) Warn(text);
 }
 
 void Monitor::Line(const std::string& text) {
@@ -147,7 +192,9 @@ void Monitor::Attach(std::unique_ptr<Sink> sink) {
 }
 
 void Monitor::FlushRecords() {
-  if (state_) state_->Each([](Sink& sink) { sink.Flush(); });
+  if (!state_) return;
+  state_->Renew();
+  state_->Each([](Sink& sink) { sink.Flush(); });
 }
 
 void Monitor::SyncRecords() {
@@ -171,7 +218,9 @@ void Monitor::Sample(std::int64_t step, const std::string& text) {
 void Monitor::GoBack(std::int64_t step, std::int64_t best_after) {
   if (!state_) return;
   State& state = *state_;
+  state.Renew();
   state.interval = {};
+  state.step = step;
   state.Each([&](Sink& sink) {
     if (&sink == state.metrics) {
       state.losses.history = state.metrics->CutTo(step, best_after);
@@ -192,6 +241,7 @@ void Monitor::Step(const Record& record) {
   state.interval.Add(record);
   state.session.Add(record);
   state.losses.Add(record);
+  state.step = record.step;
   const bool due = record.step % state.options.every_steps == 0 || record.step == 1 ||
                    record.step == state.options.total_steps;
   const double left = state.Left(record.step);
@@ -241,6 +291,7 @@ void Monitor::Done(const Record& record, Summary summary) {
   summary.time = state.session.Times(elapsed);
   summary.samples = std::move(state.samples);
   LeaveOutRanks(summary);
+  state.Renew();
   state.Each([&](Sink& sink) { sink.Done(summary); });
   state.Put(SummaryText(summary.done ? "done" : "stopped", record, state.session, state.losses,
                         elapsed, summary.files, summary.traffic, summary.gathers));

@@ -64,9 +64,10 @@ void CheckRunFolder(const std::string& folder, bool resume) {
     throw InputError(folder + ": holds a run already",
                      fmt::format("continue it with -r {}, or choose another job.output", folder));
   }
-  if (resume || IsOfARun(run)) return;
+  if (resume) return;
   for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
     if (!fs::exists(fs::symlink_status(run / name, ignored))) continue;
+    if (IsOfARun(run)) return;
     throw InputError(
         fmt::format("{}: is there already, and no run wrote it", (run / name).string()),
         "Choose another job.output: a run's own files would replace it.");

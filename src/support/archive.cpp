@@ -4,7 +4,6 @@
 #include <archive.h>
 #include <archive_entry.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <ctime>
 #include <filesystem>
@@ -12,6 +11,7 @@
 #include <system_error>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
 
 namespace trireme::support {
 
@@ -57,7 +57,7 @@ void Write(const std::string& path, const std::string& top, const std::vector<En
 
 void WriteArchive(const std::string& path, const std::string& top,
                   const std::vector<Entry>& entries) {
-  const std::string partial = fmt::format("{}.{}", path, getpid());
+  const std::string partial = NewNameBeside(path);
   std::error_code error;
   try {
     Write(partial, top, entries);

@@ -62,17 +62,23 @@ struct EventLog::State {
     std::vector<std::string> files;
     if (!fresh && !attempt([&] { files = CutEvents(setup.folder, continues ? step : 0); })) return;
     has_start = !files.empty();
-    attempt([&] {
-      const auto now = static_cast<std::int64_t>(UnixSeconds());
-      file = std::make_shared<monitor::AppendFile>(NextEventFile(setup.folder, files, now), true);
-    });
-    proto::Event version = Make(0);
-    version.set_file_version(kVersion);
-    Put(version);
+    attempt([&] { Open(files); });
+    Put(VersionEvent());
     if (!has_start) return;
     proto::Event start = Make(step + 1);
     start.mutable_session_log()->set_status(proto::SessionLog::START);
     Put(start);
+  }
+
+  void Open(const std::vector<std::string>& files) {
+    const auto now = static_cast<std::int64_t>(UnixSeconds());
+    file = std::make_shared<monitor::AppendFile>(NextEventFile(setup.folder, files, now), true);
+  }
+
+  static proto::Event VersionEvent() {
+    proto::Event version = Make(0);
+    version.set_file_version(kVersion);
+    return version;
   }
 
   static proto::Event Make(std::int64_t step) {
@@ -174,6 +180,21 @@ void EventLog::GoBack(std::int64_t step) {
     state_->Write();
     state_->Begin(true, step);
   });
+}
+
+std::string EventLog::Renew() {
+  const std::lock_guard lock(state_->mutex);
+  State& state = *state_;
+  if (state.file == nullptr || !state.file->Gone()) return {};
+  std::error_code ignored;  // the opening says it
+  std::filesystem::create_directories(state.setup.folder, ignored);
+  const std::vector<std::string> files = EventFiles(state.setup.folder);
+  state.Open(files);
+  state.has_start = !files.empty();
+  std::string first;
+  AppendRecord(State::VersionEvent().SerializeAsString(), first);
+  state.buffer.insert(0, first);
+  return state.file->Path();
 }
 
 void EventLog::Flush() {

@@ -83,6 +83,12 @@ void TensorBoardSink::GoBack(std::int64_t step) {
   if (!log_->HasStart()) Begin();
 }
 
+std::string TensorBoardSink::Renew() {
+  const std::string path = log_->Renew();
+  if (!path.empty()) Begin();
+  return path;
+}
+
 void TensorBoardSink::Sync() { log_->Sync(); }
 
 void TensorBoardSink::Done(const monitor::Summary& summary) {

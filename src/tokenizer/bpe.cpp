@@ -152,10 +152,12 @@ class Bpe : public Tokenizer {
       const AddedTokens::Found found = added.First(text, next, from);
       if (found.begin > from) body(text.substr(from, found.begin - from));
       if (found.id < 0) return;
-      ids.push_back(found.id);
-      // White space that a token takes may hold other tokens, which count once more.
-      from = found.end;
       next = found.next;
+      // White space that a token has taken may hold other tokens, which count once more, unless
+      // they take the white space before them, too: nothing is left of those.
+      if (found.begin >= found.end) continue;
+      ids.push_back(found.id);
+      from = found.end;
     }
   }
 

@@ -49,12 +49,18 @@ std::pair<std::string, std::string> MergeOf(const std::string& line, const std::
 }
 
 void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
+  const bool unigram = model.Has("type") && model.At("type").Text() == "Unigram";
+  if (unigram || model.Flag("byte_fallback", false)) {
+    throw InputError(model.Where() + (unigram ? ".type: 'Unigram'" : ".byte_fallback: true") +
+                         ": this is a SentencePiece model in another form (as T5's and Llama 2's)",
+                     "Name the tokenizer.model or spiece.model that is published with it, and set "
+                     "tokenize.kind = sentencepiece.");
+  }
   // Old files name no type.
   if (model.Has("type")) model.RequireText("type", {"BPE"});
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (model.Has(name)) model.RequireText(name, {""});
   }
-  model.RequireNo("byte_fallback");
   if (model.Has("dropout") && model.At("dropout").Number() != 0) {
     throw model.At("dropout").Complain("dropout of merges is not supported");
   }

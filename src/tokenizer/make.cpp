@@ -9,6 +9,7 @@
 #include "bpe.hpp"
 #include "sentencepiece.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
 
 namespace trireme::tokenizer {
 
@@ -21,6 +22,7 @@ std::string Contents(const std::filesystem::path& path) {
   if (!std::filesystem::exists(path, error)) {
     throw InputError(path.string() + ": there is no such file");
   }
+  RefuseForeignFile(path.string());
   std::ifstream file(path, std::ios::binary);
   std::string text((std::istreambuf_iterator<char>(file)), {});
   if (!file) throw InputError(path.string() + ": cannot be read");

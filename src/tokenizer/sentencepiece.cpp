@@ -116,11 +116,32 @@ class SentencePiece : public Tokenizer {
 
 }  // namespace
 
+namespace {
+
+// A line a token: base64, a blank, its number.
+bool IsTiktoken(std::string_view bytes) {
+  const std::string_view line = bytes.substr(0, bytes.find('\n'));
+  const std::size_t blank = line.find(' ');
+  if (blank == 0 || blank == std::string_view::npos || blank + 1 == line.size()) return false;
+  constexpr std::string_view kDigits = "0123456789";
+  constexpr std::string_view kBase64 =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+  return line.substr(0, blank).find_first_not_of(kBase64) == std::string_view::npos &&
+         line.substr(blank + 1).find_first_not_of(kDigits) == std::string_view::npos;
+}
+
+}  // namespace
+
 std::unique_ptr<Tokenizer> MakeSentencePiece(const Files& files, const std::string& where) {
   auto model = std::make_shared<Model>();
   const std::string& bytes = files.at(kSentencePieceFile);
   // The library takes some damaged files, and an empty one, for a model without pieces.
   const auto status = model->processor.LoadFromSerializedProto(bytes);
+  if (IsTiktoken(bytes)) {
+    throw InputError(
+        where + ": this is a file of tiktoken (Llama 3's, for one), not a SentencePiece model",
+        "tokenize.kind = bpe reads the tokenizer.json that is published with it.");
+  }
   if (!status.ok() || model->processor.GetPieceSize() == 0) {
     throw InputError(where + ": this is not a SentencePiece model",
                      status.ok() ? "It has no pieces." : status.message());

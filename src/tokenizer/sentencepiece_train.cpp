@@ -26,12 +26,10 @@ class Sentences : public ::sentencepiece::SentenceIterator {
   std::size_t next_ = 0;
 };
 
-}  // namespace
-
-Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType type,
-                         std::int64_t vocabulary) {
-  if (sentences.empty()) throw InputError("there is no text to train a tokenizer on");
-  const std::unordered_map<std::string, std::string> settings = {
+// `required`: characters that are pieces, however seldom they are.
+std::string TrainModel(const std::vector<std::string>& sentences, ModelType type,
+                       std::int64_t vocabulary, const std::string& required) {
+  std::unordered_map<std::string, std::string> settings = {
       {"model_type", type == ModelType::kBpe ? "bpe" : "unigram"},
       {"vocab_size", std::to_string(vocabulary)},
       {"byte_fallback", "true"},
@@ -44,6 +42,7 @@ Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType ty
       // Sums over threads depend on their number: always the same one.
       {"num_threads", "4"},
       {"minloglevel", "2"}};
+  if (!required.empty()) settings["required_chars"] = required;
   Sentences iterator(sentences);
   std::string model;
   const auto status = ::sentencepiece::SentencePieceTrainer::Train(settings, &iterator, &model);
@@ -56,7 +55,40 @@ Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType ty
     throw InputError(
         fmt::format("no model of {} tokens can be trained on these texts: {}", vocabulary, words));
   }
-  return {{kSentencePieceFile, std::move(model)}};
+  return model;
+}
+
+// Text comes back from its tokens as it was. U+2581 does not: to a model it is a blank.
+void CheckRoundTrip(Tokenizer& made, const std::vector<std::string>& sentences) {
+  std::vector<std::int32_t> ids;
+  for (const std::string& sentence : sentences) {
+    if (sentence.find(kBlank) != std::string::npos) continue;
+    ids.clear();
+    made.Encode(sentence, ids);
+    if (made.Decode(ids) == sentence) continue;
+    constexpr std::size_t kShown = 60;
+    throw InputError(fmt::format("the trained tokenizer does not give this text back: \"{}{}\"",
+                                 sentence.substr(0, kShown), sentence.size() > kShown ? "..." : ""),
+                     "Take it out of the texts, or train with another tokenize.vocabulary_size.");
+  }
+}
+
+}  // namespace
+
+Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType type,
+                         std::int64_t vocabulary) {
+  if (sentences.empty()) throw InputError("there is no text to train a tokenizer on");
+  const std::string blank(kBlank);
+  Files files = {{kSentencePieceFile, TrainModel(sentences, type, vocabulary, "")}};
+  std::unique_ptr<Tokenizer> made = MakeSentencePiece(files, "the trained model");
+  // The blank before every text has to be a piece. In texts with few blanks (code, DNA) it is too
+  // seldom to become one unless it is asked for.
+  if (!made->IdOf(blank)) {
+    files = {{kSentencePieceFile, TrainModel(sentences, type, vocabulary, blank)}};
+    made = MakeSentencePiece(files, "the trained model");
+  }
+  CheckRoundTrip(*made, sentences);
+  return files;
 }
 
 }  // namespace trireme::tokenizer

@@ -137,7 +137,7 @@ nlohmann::json Meta(const char* what, int rank, int thread, const char* key,
 
 class TraceFile::Gzip {
  public:
-  explicit Gzip(const std::string& path) : file_(BehindLink(path), NewNameBeside(BehindLink(path))) {
+  explicit Gzip(const std::string& path) : file_(path) {
     if (deflateInit2(&stream_, kLevel, Z_DEFLATED, kGzip, kMemory, Z_DEFAULT_STRATEGY) != Z_OK) {
       throw RunError("zlib: no memory for a trace file");
     }

@@ -17,6 +17,8 @@ import hf_folder
 import hf_run
 
 LLAMA = hf_folder.CONFIGS["llama"]
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 2200119864\n"
+PAGE = "<!doctype html>\n<html><head><title>model</title></head></html>\n"
 
 
 def change(path, changes, remove=()):
@@ -39,7 +41,13 @@ def configs():
     yield {"quantization_config": {"bits": 4}}, "quantization_config = an object: quantised weights"
     yield {"auto_map": {"AutoModel": "x.Y"}}, "auto_map = an object: the model's code"
     yield {"num_local_experts": 8}, "num_local_experts = 8: mixtures of experts"
-    yield {"layer_types": ["sliding_attention"]}, 'only "full_attention" is computed'
+    yield {"layer_types": ["full_attention", "sliding_attention"]}, 'only "full_attention" is computed'
+    yield {"layer_types": ["full_attention"]}, "a list of 2 types expected, one a layer"
+    yield {"layer_types": "full_attention"}, "a list of 2 types expected, one a layer"
+    yield ({"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+           "full_attention = an object: angles per type of layer are not computed")
+    yield ({"rope_scaling": {"rope_type": "linear", "factor": 2}, "rope_parameters": {"rope_type": "linear", "factor": 4}},
+           "rope_parameters = an object: rope_scaling says something else")
     yield {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type = "dynamic": only default'
     yield {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: factor = missing"
     yield {"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "rope_factor"
@@ -102,16 +110,27 @@ def folders():
     yield lambda f: set_place(f, norm, None), f"weight_map lacks {norm}"
     yield lambda f: set_place(f, "odd", shards[0]), f"odd in {shards[0]} expected, but it is not there"
     yield lambda f: set_place(f, norm, "../x.safetensors"), "the name of a safetensors file in the same folder"
-    yield lambda f: (f / "model.safetensors.index.json").unlink(), "holds neither model.safetensors nor"
+    yield lambda f: (f / "model.safetensors.index.json").unlink(), "but model.safetensors.index.json is missing"
+    yield lambda f: [path.unlink() for path in f.glob("*model*")], "holds neither model.safetensors nor"
+    for name in ("config.json", "model.safetensors.index.json", shards[0]):
+        yield lambda f, name=name: (f / name).write_text(POINTER), f"{name}: is a pointer of Git LFS, not the file"
+        yield lambda f, name=name: (f / name).write_text(PAGE), f"{name}: is a web page, not the file"
+    yield lambda f: (f / shards[0]).write_bytes(b"PK\3\4" + bytes(99)), "is a zip archive, as PyTorch's"
+    for lost in ("*.json", "*.safetensors*"):
+        yield lambda f, lost=lost: only(f, lost, "model-q4.gguf"), "holds a model in GGUF, llama.cpp's format (model-q4.gguf)"
+        yield lambda f, lost=lost: only(f, lost, "adapter_config.json"), "is an adapter (LoRA or the like: adapter_config.json)"
+    yield lambda f: only(f, "*model*", "weights.safetensors"), "holds weights.safetensors, which is not the name"
+    yield lambda f: (shutil.rmtree(f), f.write_bytes(b"GGUF" + bytes(9))), "is a model in GGUF, llama.cpp's format"
+    yield lambda f: (shutil.rmtree(f), f.write_bytes(b"GG")), "is a file"
     yield lambda f: (f / "config.json").unlink(), "has no config.json"
     yield lambda f: (f / "config.json").write_text('{"a": 1'), "config.json: "
     yield lambda f: shutil.rmtree(f), "no such folder"
 
 
-def only_pickles(folder):
-    for path in folder.glob("model*"):
+def only(folder, lost, found):
+    for path in folder.glob(lost):
         path.unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    (folder / found).write_bytes(b"\x80\x02")
 
 
 class Refusals:
@@ -135,7 +154,7 @@ def imports(refuse):
         hf_folder.make(folder, LLAMA)
         change(f"{folder}/config.json", changes)
         refuse(wanted, *task, f"hf.path={folder}")
-    for i, (damage, wanted) in enumerate([*folders(), (only_pickles, "are pickled (pytorch_model.bin)")]):
+    for i, (damage, wanted) in enumerate([*folders(), (lambda f: only(f, "model*", "pytorch_model.bin"), "are pickled or another library's (pytorch_model.bin)")]):
         folder = pathlib.Path(f"folder_{i}")
         hf_folder.make(folder, LLAMA, shards=3)
         damage(folder)

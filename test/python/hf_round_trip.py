@@ -41,6 +41,7 @@ def main():
                 same_files(f"{case}.hf", f"{case}.out")
         other_types(program)
         bare_names_and_buffers(program)
+        said_otherwise(program)
     print("round trips of every family: the same bytes")
 
 
@@ -74,6 +75,45 @@ def bare_names_and_buffers(program):
         if name.endswith((".attn.bias", ".attn.masked_bias")):
             del before[name]
     assert before == after, before.keys() ^ after.keys()
+
+
+def said_otherwise(program):
+    """Folders that say the same as others in another way are imported as those are."""
+    linear = {"rope_type": "linear", "factor": 2.0}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    for name, config, changes in (
+        ("qwen2", {**hf_folder.CONFIGS["qwen2"], **heads}, {"num_key_value_heads": None}),
+        ("qwen3", {**hf_folder.CONFIGS["qwen3"], **heads}, {"num_key_value_heads": None}),
+        ("both", hf_folder.CONFIGS["llama_linear"],
+         {"rope_parameters": {**linear, "rope_theta": 10000.0}, "rope_scaling": linear}),
+    ):  # fmt: skip
+        hf_folder.make(f"{name}.said", config)
+        program(1, "-i", "deck.in", "job.task=import", f"hf.path={name}.said", f"job.output={name}_said")
+        text = json.dumps({**config, **changes}, indent=2, sort_keys=True) + "\n"
+        pathlib.Path(f"{name}.said/config.json").write_text(text, encoding="utf-8")
+        program(1, "-i", "deck.in", "job.task=import", f"hf.path={name}.said", f"job.output={name}_otherwise")
+        decks = [pathlib.Path(f"{name}_{how}/deck.in").read_text(encoding="utf-8") for how in ("said", "otherwise")]
+        assert decks[0].replace(f"{name}_said", "") == decks[1].replace(f"{name}_otherwise", ""), decks
+    # A file without metadata that says so; a tied head in another type.
+    config = hf_folder.CONFIGS["llama_tied"]
+    table = hf_folder.weights(config)["model.embed_tokens.weight"]
+    for dtype, other in (("BF16", "F32"), ("F32", "BF16"), ("F64", "F16")):
+        values = hf_folder.decode(hf_folder.encode(table, dtype), dtype, table.shape)
+        head = (other, table.shape, hf_folder.encode(values, other))
+        folder = f"{dtype}_{other}"
+        hf_folder.make(folder, config, dtype, extra={"lm_head.weight": head})
+        path = pathlib.Path(folder, "model.safetensors")
+        raw = path.read_bytes()
+        end = 8 + int.from_bytes(raw[:8], "little")
+        header = json.dumps({**json.loads(raw[8:end]), "__metadata__": None}).encode()
+        path.write_bytes(len(header).to_bytes(8, "little") + header + raw[end:])
+        program(2, "-i", "deck.in", "job.task=import", f"hf.path={folder}", f"job.output={folder}.run")
+    # A tokenizer with more tokens than the model has rows for.
+    tokenizer = {"model": {"type": "BPE", "vocab": {chr(256 + i): i for i in range(400)}, "merges": []},
+                 "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}}  # fmt: skip
+    pathlib.Path("both.said/tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+    said = program(1, "-i", "deck.in", "job.task=import", "hf.path=both.said", "job.output=small")
+    assert "its tokenizer has 400 tokens, the model 300" in said, said
 
 
 main()

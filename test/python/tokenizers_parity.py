@@ -39,6 +39,9 @@ def shapes():
     yield "qwen2", normalizers.NFC(), splits(QWEN2), end + [
         AddedToken("<|im_start|>", special=True, normalized=False),
         AddedToken("<tool>", special=False, normalized=True, lstrip=True, rstrip=True)]
+    # White space that takes the white space around it.
+    yield "blanks", None, pre_tokenizers.ByteLevel(add_prefix_space=False), end + [
+        AddedToken(content, special=False, normalized=False, lstrip=True, rstrip=True) for content in ("  ", "\n")]
     yield "digits", None, pre_tokenizers.Sequence([
         pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]), end
     yield "inverted", None, pre_tokenizers.Sequence([
@@ -82,7 +85,7 @@ def main():
                     if name in ("gpt2", "llama3") and bytes.fromhex(digits).decode() != given:
                         failures += 1
                         print(f"{path.name}: {given[:80]!a} decodes to another text")
-    print(f"{len(texts)} texts, 12 tokenizers: {failures} differ")
+    print(f"{len(texts)} texts, 14 tokenizers: {failures} differ")
     sys.exit(1 if failures else 0)
 
 

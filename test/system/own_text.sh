@@ -140,7 +140,7 @@ refused "cut.jsonl.gz: is damaged" "${some[@]}" tokenize.train=cut.jsonl.gz
 cp pairs.jsonl same.h5
 run 2 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe "${some[@]}" tokenize.train=same.h5 \
   data.file=same.h5 tokenize.overwrite=yes
-says "same.h5 is data.file"
+says "same.h5 is read by this job, as tokenize.train"
 cmp -s pairs.jsonl same.h5 || fail "a text was replaced"
 for split in valid test; do
   refused "a token file needs a $split split" "${some[@]}" tokenize.train=bad.txt tokenize.${split}_fraction=0

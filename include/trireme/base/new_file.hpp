@@ -21,7 +21,7 @@ bool WriteAll(int file, std::string_view text);
 // need not be there yet; any other path as it is.
 std::string BehindLink(const std::string& path);
 
-// A name beside `path` that no other process takes and no file has, of 30 bytes at most.
+// A random name beside `path`, of 30 bytes at most: no other process takes it, and no file has it.
 std::string NewNameBeside(const std::string& path);
 
 // A new file written under a temporary name and moved to `path` as a whole, over what lies there.
@@ -29,6 +29,8 @@ std::string NewNameBeside(const std::string& path);
 class Replacement {
  public:
   Replacement(std::string path, std::string temporary);
+  // Of a name that the user chose: written under NewNameBeside, behind a link.
+  explicit Replacement(const std::string& path);
   // Removes the temporary file unless it was placed.
   ~Replacement();
   Replacement(const Replacement&) = delete;

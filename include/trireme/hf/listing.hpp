@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 
 namespace trireme::hf {
@@ -28,6 +29,10 @@ struct Listing {
 // names. Throws InputError for a folder without them (pickled weights are not read), a missing
 // file, and an index that says of a tensor what the files do not.
 Listing Inspect(const std::string& folder);
+
+// The InputError for a folder that lacks what makes it a model's, such as "has no config.json": it
+// says so, or what the folder is instead, by the names of its files.
+Error NotAModel(const std::string& folder, const std::string& lacks);
 
 // As text, for the other ranks and for the run folder. Offsets are part of it.
 std::string ToText(const Listing& listing);

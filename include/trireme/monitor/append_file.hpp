@@ -31,6 +31,9 @@ class AppendFile {
   // Appends all of `text`, or nothing: what a full disk let through is cut off again. Returns "" or
   // the system's reason.
   std::string Append(std::string_view text);
+  // Whether its path leads to no file any more, or to another one: it was deleted, moved or
+  // replaced.
+  bool Gone() const;
   // Flushes what was appended to the disk, where the file is on one. Any thread.
   void Sync() const;
   const std::string& Path() const { return path_; }

@@ -70,6 +70,9 @@ struct Interval {
 };
 
 // Something that happened in a run: {"kind": "event", "event": name, ...}.
+// Name of the first event of a run that branches off another one, of the step after which it does.
+inline constexpr const char* kBranchedOff = "branched off";
+
 struct Event {
   std::string
       name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...

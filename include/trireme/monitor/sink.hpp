@@ -29,6 +29,9 @@ class Sink {
   virtual void GoBack(std::int64_t /*step*/) {}  // all after `step` is void
   // Before something longer than a step, such as a validation: what waits in memory is passed on.
   virtual void Flush() {}
+  // Before Flush. Begins its file anew if someone has deleted, moved or replaced it, and returns
+  // its name; else returns "".
+  virtual std::string Renew() { return {}; }
   // Before a checkpoint is published: everything so far goes to the disk. Any thread.
   virtual void Sync() {}
   virtual void Done(const Summary&) {}  // last call; also of a session that stops early

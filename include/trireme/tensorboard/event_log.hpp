@@ -47,6 +47,9 @@ class EventLog {
 
   // Later events are cut, in the files and in TensorBoard, and a new file begins after `step`.
   void GoBack(std::int64_t step);
+  // Begins a new file if someone has deleted, moved or replaced the one that is written, and
+  // returns its path; else "".
+  std::string Renew();
   void Flush();
   // Flushes to the disk. Any thread.
   void Sync();

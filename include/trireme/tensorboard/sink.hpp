@@ -34,6 +34,7 @@ class TensorBoardSink : public monitor::Sink {
   void Sample(std::int64_t step, const std::string& text) override;
   void Happened(const monitor::Event& event) override;
   void GoBack(std::int64_t step) override;
+  std::string Renew() override;
   void Sync() override;
   void Done(const monitor::Summary& summary) override;
 

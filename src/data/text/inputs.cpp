@@ -118,6 +118,8 @@ constexpr std::array kFormats = {
     Format{"7z\xBC\xAF"sv, "7z", kUnpack},
     Format{"PAR1"sv, "Parquet", kMakeJsonLines},
     Format{"\x89HDF"sv, "HDF5", "A token file is named by data.file."},
+    Format{"version https://git-lfs"sv, "a pointer of Git LFS",
+           "'git lfs pull' in the folder that was cloned fetches the file itself."},
     Format{"%PDF-"sv, "PDF", "Make plain text of it."},
     Format{"\xFF\xFE"sv, "UTF-16", "Make UTF-8 of it: iconv -f UTF-16 -t UTF-8"},
     Format{"\xFE\xFF"sv, "UTF-16", "Make UTF-8 of it: iconv -f UTF-16 -t UTF-8"}};

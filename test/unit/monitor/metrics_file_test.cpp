@@ -161,6 +161,25 @@ TEST_F(CutMetricsTest, DropsLaterDoneAndTornRecords) {
   EXPECT_EQ(CutMetrics(In("metrics.jsonl"), 60, 60).best_valid, std::nullopt);
 }
 
+TEST_F(CutMetricsTest, KnowsTheStepsWithoutRecords) {
+  using Ranges = std::vector<std::pair<std::int64_t, std::int64_t>>;
+  const auto steps = [&](std::initializer_list<std::int64_t> of, const std::string& before = {}) {
+    std::string text = before;
+    for (const std::int64_t step : of) text += Line(Record::Kind::kStep, step, 1.0);
+    WriteBytes(In("metrics.jsonl"), text);
+    return CutMetrics(In("metrics.jsonl"), 6).missing;
+  };
+  EXPECT_EQ(steps({1, 2, 3, 4, 5, 6, 7}), Ranges());
+  EXPECT_EQ(steps({3, 4, 6}), (Ranges{{1, 2}, {5, 5}}));
+  EXPECT_EQ(steps({1, 2}), (Ranges{{3, 6}}));
+  EXPECT_EQ(steps({}), (Ranges{{1, 6}}));
+  EXPECT_EQ(CutMetrics(In("missing"), 6).missing, (Ranges{{1, 6}}));
+  // A branch begins later.
+  const std::string branch = ToJsonLine(Event{.name = kBranchedOff, .step = 4, .text = "run"});
+  EXPECT_EQ(steps({5, 6}, branch), Ranges());
+  EXPECT_EQ(steps({6}, branch), (Ranges{{5, 5}}));
+}
+
 TEST_F(CutMetricsTest, WholeLineWithoutNewlineIsTorn) {
   const std::string line = Line(Record::Kind::kStep, 1, 10.0);
   WriteBytes(In("metrics.jsonl"), line + line.substr(0, line.size() - 1));

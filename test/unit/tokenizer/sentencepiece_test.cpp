@@ -84,6 +84,34 @@ TEST_P(SentencePieceModel, IsTheSameEveryTime) {
   EXPECT_EQ(TrainSentencePiece(Sentences(), GetParam(), kTypes), files_);
 }
 
+// The blank that begins every text is 0.025% of these, below the share of characters that become
+// pieces.
+TEST_P(SentencePieceModel, TakesTextsAlmostWithoutBlanks) {
+  std::vector<std::string> sentences;
+  std::uint32_t state = 1;
+  for (int i = 0; i < 20; ++i) {
+    std::string& dna = sentences.emplace_back();
+    while (dna.size() < 4000) dna += "ACGT"[(state = state * 1664525 + 1013904223) >> 30];
+  }
+  const std::unique_ptr<Tokenizer> made =
+      Make(TrainSentencePiece(sentences, GetParam(), kTypes), "here");
+  for (const std::string text : {"GATTACA", "a b", ""}) {
+    std::vector<std::int32_t> ids;
+    made->Encode(text, ids);
+    EXPECT_EQ(made->Decode(ids), text);
+    std::string pieces;
+    for (const std::int32_t id : ids) pieces += made->Piece(id);
+    EXPECT_EQ(pieces, text.empty() ? "" : " " + text);
+  }
+}
+
+// To a model U+2581 is a blank: texts that hold it are trained on, though they do not come back.
+TEST_P(SentencePieceModel, TakesItsOwnMarkOfABlank) {
+  std::vector<std::string> sentences = Sentences();
+  sentences.emplace_back("the\xE2\x96\x81ship");
+  EXPECT_NO_THROW(TrainSentencePiece(sentences, GetParam(), kTypes));
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, SentencePieceModel,
                          testing::Values(ModelType::kBpe, ModelType::kUnigram),
                          [](const auto& info) {
@@ -102,6 +130,12 @@ TEST(SentencePieceErrors, WhatIsNoModelIsRefused) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput);
       EXPECT_THAT(error.what(), HasSubstr("some.model: this is not a SentencePiece model"));
     }
+  }
+  try {
+    Make({{"tokenizer.model", "IQ== 0\nIg== 1\n"}}, "llama3.model");
+    ADD_FAILURE() << "tiktoken's file was taken for a model";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("llama3.model: this is a file of tiktoken"));
   }
   EXPECT_THROW(ReadFiles("/nowhere/a.model", Kind::kSentencePiece), Error);
 }
