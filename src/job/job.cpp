@@ -87,6 +87,14 @@ void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
   });
 }
 
+// Where a report of a set-up that hangs goes: the folder that the deck names, or the one that -r
+// continues; empty: neither, the report goes into the current folder.
+std::string RunFolderBeforeLock(const Job& job) {
+  if (job.options.job.output_given) return job.options.job.output;
+  const std::filesystem::path resumed(job.line->resume), above = resumed.parent_path();
+  return (above.filename() == "checkpoints" ? above.parent_path() : resumed).string();
+}
+
 }  // namespace
 
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
@@ -109,6 +117,9 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
     if (world.IsRoot() && job.options.job.task != Task::kTrain) PrintWarnings(job.start);
   });
   LookForLocal(job);
+  if (const std::string folder = RunFolderBeforeLock(job); !folder.empty()) {
+    runtime.Watch().WriteInto(folder);
+  }
   // Contexts of GPUs and their libraries are where a node's faults show first.
   ArmSetUp(runtime, job.options.machine.hang_timeout);
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -21,16 +22,43 @@ namespace fs = std::filesystem;
 
 constexpr std::uintmax_t kMaxDeckBytes = 1 << 20;
 
+constexpr const char* kGiveFolders = "Give the folders of runs: trireme --watch RUN...";
+
+// A folder that is no run's would be waited for without an end, as would a file of something else.
+std::string InFolder(const std::string& path) {
+  std::error_code ignored;
+  const fs::path folder(path);
+  const fs::path records = folder / "metrics.jsonl";
+  if (fs::exists(records, ignored) || fs::exists(folder / "deck.in", ignored)) {
+    return records.string();
+  }
+  throw InputError(fmt::format("{}: is no run folder: neither deck.in nor metrics.jsonl is in it",
+                               OneLine(path)),
+                   kGiveFolders);
+}
+
+std::string OfRecords(const std::string& path) {
+  constexpr std::size_t kHead = 4096;
+  std::string head(kHead, '\0');
+  std::ifstream file(path, std::ios::binary);
+  file.read(head.data(), std::ssize(head));
+  head.resize(static_cast<std::size_t>(file.gcount()));
+  if (head.empty() || head.find(R"({"kind")") != std::string::npos) return path;
+  throw InputError(
+      fmt::format("{}: holds no records of a run, as metrics.jsonl does", OneLine(path)),
+      kGiveFolders);
+}
+
 std::string RecordsOf(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) return (fs::path(path) / "metrics.jsonl").string();
-  if (fs::is_regular_file(status)) return path;
+  if (fs::is_directory(status)) return InFolder(path);
+  if (fs::is_regular_file(status) && ::access(path.c_str(), R_OK) != 0) return path;
+  if (fs::is_regular_file(status)) return OfRecords(path);
   std::string why = "neither a folder nor a file";
   if (status.type() == fs::file_type::not_found) why = "no such run folder";
   if (!fs::status_known(status)) why = error.message();
-  throw InputError(fmt::format("{}: {}", OneLine(path), why),
-                   "Give the folders of runs: trireme --watch RUN...");
+  throw InputError(fmt::format("{}: {}", OneLine(path), why), kGiveFolders);
 }
 
 std::string FolderOf(const std::string& path) {

@@ -17,8 +17,7 @@ using monitor::AsBytes;
 using monitor::AsClock;
 using monitor::WithThousands;
 
-constexpr int kLabel = 8;            // columns of a line's first word
-constexpr std::int64_t kQuiet = 60;  // seconds without a record after which it is said
+constexpr int kLabel = 8;  // columns of a line's first word
 
 bool Known(double value) { return !std::isnan(value); }
 

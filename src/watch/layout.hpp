@@ -10,6 +10,8 @@
 
 namespace trireme::watch {
 
+inline constexpr std::int64_t kQuiet = 60;  // seconds without a record after which it is said
+
 struct Row {
   std::string text;     // printable UTF-8, perhaps wider than the terminal
   bool strong = false;  // a heading

@@ -16,6 +16,7 @@
 #include "record_line.hpp"
 #include "terminal.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::watch {
 
@@ -83,12 +84,25 @@ class Teller {
       fmt::print(stderr, "trireme: warning: {}: {}\n", run_.name, run_.file.Reason());
     }
     run_.condition = now;
+    if (now == FollowedFile::State::kCaughtUp && !done_) SayQuiet();
     return now == FollowedFile::State::kBehind;
   }
   bool Done() const { return done_; }
 
  private:
+  // Once, of a run that may have been killed.
+  void SayQuiet() {
+    const std::int64_t age = std::time(nullptr) - run_.file.ModifiedAt();
+    if (quiet_ || age < kQuiet) return;
+    quiet_ = true;
+    fmt::print(stderr,
+               "trireme: {}: no record for {}: its job has ended, or its steps are long; what "
+               "comes is shown\n",
+               run_.name, monitor::AsClock(static_cast<double>(age)));
+  }
+
   void Tell(std::string_view line) {
+    quiet_ = false;
     done_ = line.starts_with(R"({"kind":"done")");
     if (!known_.IsNew(line)) return;
     const std::string text = before_ + RecordLine(line) + "\n";
@@ -98,7 +112,8 @@ class Teller {
   FollowedRun run_;
   std::string before_;
   KnownLines known_;
-  bool done_ = false;  // the last record says so
+  bool done_ = false;   // the last record says so
+  bool quiet_ = false;  // said since the last record
 };
 
 void InPipe(const std::vector<std::string>& paths) {

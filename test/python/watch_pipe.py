@@ -74,6 +74,20 @@ def several(folder):
     pipe.ends()
 
 
+def quiet(folder):
+    """A run that was killed: said once, then waited for."""
+    run = Run(folder / "killed")
+    run.add(step(1))
+    os.utime(run.path, (time.time() - 7200,) * 2)
+    pipe = Pipe(run.folder)
+    pipe.awaits("step 1")
+    time.sleep(1.5)
+    run.add(step(2) + DONE)
+    check(pipe.process.wait(PATIENCE) == 0, "not ended after the run's end")
+    said = pipe.process.stderr.read().decode()
+    check(said.count(f"trireme: {run.folder}: no record for 2:00:0") == 1 and said.count("\n") == 1, said)
+
+
 def refused(folder):
     def run(*words):
         result = subprocess.run([TRIREME, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
@@ -91,6 +105,12 @@ def refused(folder):
     check(code == 2 and "nowhere: no such run folder" in said and said.count("error") == 1, said)
     code, said = run("--watch", "/dev/null")
     check(code == 2 and "neither a folder nor a file" in said, said)
+    (folder / "empty").mkdir()
+    code, said = run("--watch", str(folder / "empty"))
+    check(code == 2 and "empty: is no run folder: neither deck.in nor metrics.jsonl is in it" in said, said)
+    other = Run(folder / "other")
+    code, said = run("--watch", str(other.folder / "deck.in"))
+    check(code == 2 and "deck.in: holds no records of a run" in said, said)
     code, said = run("--help")
     check(code == 0 and "--watch RUN..." in said, said)
     full = Run(folder / "full")
@@ -121,7 +141,7 @@ def large(folder):
 def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        for part in (one, several, refused, large):
+        for part in (one, several, quiet, refused, large):
             (folder / part.__name__).mkdir()
             part(folder / part.__name__)
             print(f"{part.__name__}: passed")

@@ -54,7 +54,8 @@ class Watchdog {
   void Arm(Phase phase, std::int64_t step, double seconds);
   void Disarm();
   bool Started() const { return thread_.joinable(); }
-  // The run folder, once this job may write there; before, the current one.
+  // The folder of the reports, made when there is one to write; the current one until this is
+  // called.
   void WriteInto(const std::string& folder);
   // Called on the watchdog's thread of the one process that prints the verdict.
   void OnVerdict(std::function<void(const HangReport&)> told);
