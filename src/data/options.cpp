@@ -17,6 +17,7 @@ constexpr input::Names<6> kKinds = {"word", "byte", "harbour", "numerals", "bpe"
 constexpr input::Names<2> kModelTypes = {"bpe", "unigram"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
 constexpr input::Names<2> kInvalid = {"error", "replace"};
+constexpr input::Names<2> kMissing = {"error", "skip"};
 constexpr input::Names<2> kLongPairs = {"refuse", "leave_out"};
 
 // Lengths and counts of windows: the product of two stays below 2^63.
@@ -80,7 +81,7 @@ void DeclareTokenize(input::Schema& schema) {
               "trained.")
       .Path("tokenize.train", "",
             "Texts of the train split: files and globs, with commas, of which .jsonl holds a "
-            "record a line; gzip and zstd are unpacked.")
+            "record a line; gzip and zstd are unpacked. - is standard input.")
       .Path("tokenize.valid", "", "Text of the valid split, likewise.")
       .Path("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
@@ -106,7 +107,10 @@ void DeclareSubword(input::Schema& schema) {
                "none is trained (sentencepiece).")
       .Choice("tokenize.model_type", "bpe", input::Choices(kModelTypes),
               "Kind of the model to train (sentencepiece).")
-      .Text("tokenize.text_key", "text", "Member of a JSON record that holds the document's text.")
+      .Text("tokenize.text_key", "text",
+            "Member of a JSON record that holds the document's text; a.b is b within a.")
+      .Choice("tokenize.missing", "error", input::Choices(kMissing),
+              "A JSON record without such a text, or with null: an error, or left out.")
       .Text("tokenize.prompt_key", "",
             "Member of a JSON record that comes before the text; its tokens do not count as "
             "targets. Empty: none.")
@@ -209,6 +213,7 @@ TokenizeOptions ReadTokenize(const input::Deck& deck) {
       .model_type =
           input::Pick<tokenizer::ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
       .text_key = deck.Text("tokenize.text_key"),
+      .skip_missing = deck.Text("tokenize.missing") == kMissing[1],
       .prompt_key = deck.Text("tokenize.prompt_key"),
       .document = input::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
       .eos = deck.Text("tokenize.eos"),
@@ -266,7 +271,8 @@ void CheckTextKeys(const TokenizeOptions& options, const input::Deck& deck) {
                 "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
                "belongs to tokenize.kind = bpe and sentencepiece");
     if (options.kind == TokenizeKind::kHarbour) {
-      RefuseKeys(deck, {"tokenize.text_key"}, "tokenize.kind = harbour reads no text");
+      RefuseKeys(deck, {"tokenize.text_key", "tokenize.missing"},
+                 "tokenize.kind = harbour reads no text");
     }
     return;
   }
@@ -276,7 +282,7 @@ void CheckTextKeys(const TokenizeOptions& options, const input::Deck& deck) {
 void CheckPairKeys(const TokenizeOptions& options, const input::Deck& deck) {
   RefuseKeys(deck,
              {"tokenize.train", "tokenize.valid", "tokenize.test", "tokenize.text_key",
-              "tokenize.prompt_key", "tokenize.document"},
+              "tokenize.missing", "tokenize.prompt_key", "tokenize.document"},
              "belongs to files of single texts, not of pairs");
   if (!IsSubword(options.kind)) {
     RefuseKeys(deck, {"tokenize.tokenizer", "tokenize.source_tokenizer", "tokenize.eos"},

@@ -44,27 +44,32 @@ class Joined : public RecordSink {
   std::string& text_;
 };
 
-// Adds a file's text as it is; of JSON lines the texts of its records.
-void Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
-  if (file.json_lines) {
-    Joined joined(text);
-    JsonRecords records(joined, keys, file.path, false);
-    ForEachDocument(file, {.begin = 0, .end = file.bytes}, DocumentEnd::kLine, records,
-                    [](std::int64_t) {});
-    return;
-  }
-  const std::unique_ptr<TextSource> source = OpenText(file, 0);
-  std::string piece(std::size_t{1} << 20, '\0');
-  while (const std::size_t got = source->Read(piece)) {
-    text.append(piece, 0, got);
-    if (got < piece.size()) return;
-  }
+// Adds a file's text, without byte order marks; of JSON lines the texts of its records. Returns how
+// many of those lack their text.
+std::int64_t Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
+  class Whole : public DocumentSink {
+   public:
+    explicit Whole(std::string& text) : text_(text) {}
+    void Text(std::string_view piece, std::int64_t) override { text_ += piece; }
+    void End() override {}
+
+   private:
+    std::string& text_;
+  };
+  Joined joined(text);
+  JsonRecords records(joined, keys, file.path, false);
+  Whole whole(text);
+  DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : whole;
+  ForEachDocument(file, {.begin = 0, .end = file.bytes}, DocumentEnd::kFile, sink,
+                  [](std::int64_t) {});
+  return records.Missing();
 }
 
 std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const input::Deck& deck,
                                       const std::string& target) {
   std::array<SourceText, 3> sources;
   std::vector<TextFile> all;
+  std::int64_t missing = 0;
   for (const Split split : kSplits) {
     const std::string key = KeyOf(split);
     const std::string& list = options.texts.at(static_cast<std::size_t>(split));
@@ -81,7 +86,7 @@ std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const inpu
           throw InputError(fmt::format("{} is data.file, which would be replaced", file.path));
         }
         if (!source.text.empty()) Joined::EndLine(source.text);
-        Append(file, {options.text_key, ""}, source.text);
+        missing += Append(file, {options.text_key, "", options.skip_missing}, source.text);
         all.push_back(file);
       }
     } catch (const Error& error) {
@@ -90,6 +95,8 @@ std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const inpu
     if (source.text.empty()) throw deck.Complain(key, "the file is empty; each split needs text");
   }
   for (const std::string& twice : NamedTwice(all)) fmt::print(stderr, "warning: {}\n", twice);
+  if (missing > 0)
+    fmt::print("{} JSON records without \"{}\" left out\n", missing, options.text_key);
   return sources;
 }
 

@@ -90,7 +90,6 @@ Ranking Rank(const Counter& counter, std::int32_t eos, std::int32_t unk, std::in
 TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& options) {
   for (SourceText& source : sources) {
     CheckUtf8(source);
-    if (source.text.starts_with("\xEF\xBB\xBF")) source.text.erase(0, 3);  // byte order mark
     if (options.lowercase) source.text = LowerCase()(source.text);
   }
   Counter counter;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +20,9 @@
 
 #include "outputs.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/job/hang_bound.hpp"
@@ -120,17 +124,22 @@ void SayCounts(const std::array<std::int64_t, 3>& counts, const char* noun) {
 }
 
 // Kinds bpe and sentencepiece, on all ranks.
-void TokenizeTexts(const job::Job& job, const data::TextWatch& watch) {
+void TokenizeTexts(const job::Job& job, const data::TokenizeOptions& options,
+                   const data::TextWatch& watch) {
   const std::string& path = job.options.data.file;
   const bool dry = job.line->validate_only;
   const data::TextTokens done =
-      data::TokenizeInParallel(job.World(), job.options.tokenize, job.deck, path, watch, dry);
+      data::TokenizeInParallel(job.World(), options, job.deck, path, watch, dry);
   if (!job.World().IsRoot()) return;
   if (dry) {
     SayWritable(path);
     return;
   }
   SayReplaced(done.replaced);
+  if (done.missing > 0) {
+    fmt::print("{} without \"{}\" left out\n", monitor::Counted(done.missing, "JSON record"),
+               options.text_key);
+  }
   if (done.empty > 0) {
     fmt::print("{} without text left out\n", monitor::Counted(done.empty, "record"));
   }
@@ -218,9 +227,66 @@ ExitCode RunTask(job::Job& job) {
   return job::FromNewestValid(job, [&] { return RunChosen(job); });
 }
 
+namespace {
+
+// A text from standard input, of "-" in the deck: kept in a file beside data.file, which all ranks
+// read, until this goes. Rank 0; texts: of the splits, in which the file's name takes the place.
+class TextFromInput {
+ public:
+  TextFromInput(const job::Job& job, std::array<std::string, 3>& texts) {
+    const auto found = std::ranges::find(texts, "-");
+    if (found == texts.end()) return;
+    if (std::ranges::count(texts, "-") > 1) {
+      throw InputError("standard input ('-') is the text of one split only");
+    }
+    if (isatty(STDIN_FILENO) != 0) {
+      throw InputError("standard input ('-') is a terminal",
+                       "Send a text there: ... | trireme -i DECK");
+    }
+    Take(job.options.data.file);
+    *found = path_;
+    for (std::size_t at = 0; (at = found->find(',', at)) != std::string::npos; at += 2) {
+      found->insert(at, "\\");
+    }
+  }
+  ~TextFromInput() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TextFromInput(const TextFromInput&) = delete;
+  TextFromInput& operator=(const TextFromInput&) = delete;
+
+ private:
+  void Take(const std::string& beside) {
+    std::string buffer(std::size_t{1} << 20, '\0');
+    std::optional<Descriptor> file;
+    for (;;) {
+      const ssize_t got = Retry([&] { return ::read(STDIN_FILENO, buffer.data(), buffer.size()); });
+      if (got < 0) throw InputError("standard input cannot be read: " + ErrorText(errno));
+      if (got == 0 && file) return;
+      const std::string_view piece(buffer.data(), static_cast<std::size_t>(got));
+      if (!file) {
+        // Records are known by their first byte, packed texts by theirs.
+        const std::size_t first = piece.find_first_not_of(" \t\r\n");
+        const bool records = first != std::string_view::npos && piece[first] == '{';
+        path_ = NewNameBeside(beside) + (records ? ".stdin.jsonl" : ".stdin");
+        file.emplace(CreateNewFile(path_));
+      }
+      if (!file->Valid() || !WriteAll(file->Get(), piece)) {
+        throw RunError(
+            fmt::format("{}: standard input cannot be kept there: {}", path_, ErrorText(errno)));
+      }
+    }
+  }
+
+  std::string path_;  // empty: there is none
+};
+
+}  // namespace
+
 ExitCode RunTokenize(const job::Job& job) {
   const std::string& path = job.options.data.file;
-  const data::TokenizeOptions& options = job.options.tokenize;
+  data::TokenizeOptions options = job.options.tokenize;
+  std::optional<TextFromInput> from_input;
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
     if (!job.line->resume.empty()) {
@@ -232,6 +298,7 @@ ExitCode RunTokenize(const job::Job& job) {
                               "Name it with data.file.");
     }
     data::CheckTokenFileTarget(path, options.overwrite);
+    from_input.emplace(job, options.texts);
     if (OnAllRanks(options)) return;
     const data::TokenData data = data::Tokenize(options, job.deck, path);
     if (job.line->validate_only) {
@@ -256,7 +323,7 @@ ExitCode RunTokenize(const job::Job& job) {
   if (options.WritesPairs()) {
     TokenizePairs(job, watch);
   } else {
-    TokenizeTexts(job, watch);
+    TokenizeTexts(job, options, watch);
   }
   return ExitCode::kDone;
 }

@@ -136,6 +136,22 @@ sed 's/"BPE"/"WordPiece"/' tokenizer.json >other.json
 refused "model.type: 'WordPiece' is not supported" tokenize.train=pairs.jsonl tokenize.tokenizer=other.json
 head -c 60 texts/0.jsonl.gz >cut.jsonl.gz
 refused "cut.jsonl.gz: is damaged" "${some[@]}" tokenize.train=cut.jsonl.gz
+# Standard input, of records, of text and packed: as from a file, and nothing is left.
+gzip -c pairs.jsonl >packed
+printf 'some words, and\nsome more\n' >plain.txt
+for text in pairs.jsonl packed plain.txt; do
+  rest=(tokenize.valid=pairs.jsonl tokenize.test=pairs.jsonl "${some[@]}")
+  [[ $text != packed ]] || rest+=(tokenize.document=line)
+  run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe "tokenize.train=$text" data.file=named.h5 "${rest[@]}" tokenize.overwrite=yes
+  for ranks in 1 2; do
+    "${mpi[@]}" $ranks "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe tokenize.train=- data.file=piped.h5 "${rest[@]}" \
+      tokenize.overwrite=yes <"$text" >output 2>&1 || fail "standard input is not read"
+    cmp named.h5 piped.h5 || fail "$text: other tokens from standard input"
+  done
+done
+[[ -z $(find . -name '.trireme*') ]] || fail "left: $(find . -name '.trireme*')"
+run 2 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe tokenize.train=- tokenize.valid=- "${some[@]}" data.file=piped2.h5
+says "is the text of one split only"
 # A file is never made from itself.
 cp pairs.jsonl same.h5
 run 2 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe "${some[@]}" tokenize.train=same.h5 \

@@ -80,6 +80,7 @@ struct TokenizeOptions {
   std::int64_t vocabulary_size = 0;  // tokens of a model to train; 0: none is (sentencepiece)
   tokenizer::ModelType model_type = tokenizer::ModelType::kBpe;  // of that model
   std::string text_key = "text";  // member of a JSON record that holds the document
+  bool skip_missing = false;      // records without these texts are left out; else an error
   std::string prompt_key;         // member whose tokens do not count as targets; empty: none
   DocumentEnd document = DocumentEnd::kFile;
   std::string eos;               // name of the token that ends a document; empty: the tokenizer's

@@ -27,6 +27,7 @@ struct TextTokens {
   std::array<std::int64_t, 3> documents{};  // by Split
   std::int64_t replaced = 0;                // sequences that were not valid UTF-8
   std::int64_t empty = 0;                   // records without text, which are left out
+  std::int64_t missing = 0;                 // likewise: without the member, or with null
   bool early = false;  // tokens of train were copied to the file while texts were encoded
 };
 

@@ -2,8 +2,11 @@
 // before them begins in it, so that each unit finds its own without its neighbours.
 #include "documents.hpp"
 
+#include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "line_reader.hpp"
@@ -15,9 +18,10 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kFileBuffer = std::size_t{1} << 20;  // bytes
 
-// Removes the mark from the first piece of a text.
+// Removes the mark from a piece that begins a line: of the text, or of a file that was joined to
+// others.
 void DropMark(std::string_view& piece, std::int64_t& offset) {
-  if (offset != 0 || !piece.starts_with(kByteOrderMark)) return;
+  if (!piece.starts_with(kByteOrderMark)) return;
   piece.remove_prefix(kByteOrderMark.size());
   offset += static_cast<std::int64_t>(kByteOrderMark.size());
 }
@@ -27,17 +31,40 @@ bool IsBlank(const LineReader::Piece& piece) {
          piece.text.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
 }
 
+// Bytes at the end of `piece` that begin `wanted`, but are not all of it.
+std::size_t BeginningAtEnd(std::string_view piece, std::string_view wanted) {
+  std::size_t count = wanted.size() - 1;
+  while (!piece.ends_with(wanted.substr(0, count))) --count;
+  return count;
+}
+
 void WholeFile(TextSource& source, DocumentSink& sink, const UnitProgress& progress) {
+  const std::string mark_of_line = "\n" + std::string(kByteOrderMark);
   std::vector<char> buffer(kFileBuffer);
+  std::size_t held = 0;  // bytes at the buffer's begin, from the read before
+  bool begins = true;    // of the text
   for (std::int64_t offset = 0;;) {
-    const std::size_t got = source.Read(buffer);
-    std::string_view piece(buffer.data(), got);
+    const std::span<char> room = std::span(buffer).subspan(held);
+    const std::size_t got = source.Read(room);
+    const bool ended = got < room.size();
+    const std::string_view all(buffer.data(), held + got);
+    held = ended ? 0 : BeginningAtEnd(all, mark_of_line);
+    std::string_view rest = all.substr(0, all.size() - held);
     std::int64_t at = offset;
-    DropMark(piece, at);
-    if (!piece.empty()) sink.Text(piece, at);
-    offset += static_cast<std::int64_t>(got);
+    offset += static_cast<std::int64_t>(rest.size());
+    if (std::exchange(begins, false)) DropMark(rest, at);
+    while (!rest.empty()) {
+      const std::size_t mark = rest.find(mark_of_line);
+      const std::string_view piece =
+          rest.substr(0, mark == std::string_view::npos ? mark : mark + 1);
+      sink.Text(piece, at);
+      rest.remove_prefix(piece.size());
+      at += static_cast<std::int64_t>(piece.size());
+      if (mark != std::string_view::npos) DropMark(rest, at);
+    }
+    std::copy(all.end() - static_cast<std::ptrdiff_t>(held), all.end(), buffer.begin());
     progress(source.BytesRead());
-    if (got < buffer.size()) break;
+    if (ended) break;
   }
   sink.End();
 }
@@ -66,7 +93,7 @@ class UnitLines {
   bool Next(LineReader::Piece& piece) {
     if (source_->BytesRead() != told_) progress_(told_ = source_->BytesRead());
     if (crossed_ || !lines_.Next(piece)) return false;
-    DropMark(piece.text, piece.offset);
+    if (piece.first) DropMark(piece.text, piece.offset);
     return true;
   }
   // Whether a line that begins with `piece` belongs to a later unit.

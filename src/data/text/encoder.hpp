@@ -49,6 +49,7 @@ struct UnitResult {
   std::array<std::uint64_t, 2> digest{};    // of the documents' texts and splits
   std::int64_t replaced = 0;                // sequences that were not valid UTF-8
   std::int64_t empty = 0;                   // records without text, of which nothing is kept
+  std::int64_t missing = 0;                 // likewise: without the member, or with null
 };
 
 SplitSizes SumOf(std::span<const UnitResult> results);

@@ -18,8 +18,13 @@ constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;  // bytes of a line
 const std::string& TextOf(const RecordScan::Wanted& member, const std::string& deck_key,
                           const std::string& where) {
   if (member.text) return *member.text;
+  constexpr const char* kSkip = "tokenize.missing = skip leaves such records out";
+  if (member.is_null) {
+    throw InputError(fmt::format("{}: \"{}\" is no text but null", where, member.key),
+                     fmt::format("{}.", kSkip));
+  }
   throw InputError(fmt::format("{}: the record has no \"{}\"", where, member.key),
-                   fmt::format("{} names the member that holds the text.", deck_key));
+                   fmt::format("{} names the member that holds the text; {}.", deck_key, kSkip));
 }
 
 }  // namespace
@@ -41,10 +46,14 @@ void JsonRecords::End() {
   if (line.find_first_not_of(" \t\r") == std::string::npos) return;
   const std::string where = fmt::format("{}: record at byte {}", path_, offset_);
   RecordScan scan(line, where, replace_);
-  RecordScan::Wanted text{keys_.text, {}}, prompt{keys_.prompt, {}};
+  RecordScan::Wanted text{.key = keys_.text}, prompt{.key = keys_.prompt};
   const bool prompted = !keys_.prompt.empty();
   scan.Read(text, prompted ? &prompt : nullptr);
   replaced_ += scan.Replaced();
+  if (keys_.skip_missing && (!text.text || (prompted && !prompt.text))) {
+    ++missing_;
+    return;
+  }
   const std::string& own = TextOf(text, "tokenize.text_key", where);
   if (prompted) next_.Prompt(TextOf(prompt, "tokenize.prompt_key", where), offset_);
   if (own.empty() && !prompted) ++empty_;

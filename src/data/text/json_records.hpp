@@ -12,7 +12,8 @@ namespace trireme::data {
 
 struct RecordKeys {
   std::string text = "text";
-  std::string prompt;  // empty: records have none
+  std::string prompt;         // empty: records have none
+  bool skip_missing = false;  // records that lack one of them, or have null, are left out
 };
 
 // Takes lines; a line of blanks is none. Throws InputError with the file's path and the offset of
@@ -27,6 +28,7 @@ class JsonRecords : public DocumentSink {
   void End() override;
   std::int64_t Replaced() const { return replaced_; }  // lone surrogates
   std::int64_t Empty() const { return empty_; }        // records that are left out: no text at all
+  std::int64_t Missing() const { return missing_; }    // likewise: a member is missing, or null
 
  private:
   RecordSink& next_;
@@ -35,7 +37,7 @@ class JsonRecords : public DocumentSink {
   std::string line_;
   bool replace_;
   std::int64_t offset_ = 0;  // of the line
-  std::int64_t replaced_ = 0, empty_ = 0;
+  std::int64_t replaced_ = 0, empty_ = 0, missing_ = 0;
 };
 
 }  // namespace trireme::data

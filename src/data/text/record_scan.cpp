@@ -83,6 +83,12 @@ void RecordScan::Read(Wanted& first, Wanted* second) {
     const auto size = static_cast<std::int64_t>(line_.size());
     Refuse("an object expected, " + input::Brief(input::ParseJson(line_, where_, size)) + " found");
   }
+  Object(first, second);
+  SkipBlanks();
+  if (at_ != line_.size()) Broken("text after the record's end");
+}
+
+void RecordScan::Object(Wanted& first, Wanted* second) {
   Expect('{');
   SkipBlanks();
   if (!Take('}')) {
@@ -93,25 +99,38 @@ void RecordScan::Read(Wanted& first, Wanted* second) {
     } while (Take(','));
     Expect('}');
   }
-  SkipBlanks();
-  if (at_ != line_.size()) Broken("text after the record's end");
 }
 
 void RecordScan::Member(Wanted& first, Wanted* second) {
   if (at_ == line_.size() || line_[at_] != '"') Expect('"');
-  const std::string key = Text(false);
+  const std::string key = within_ + Text(false);
   SkipBlanks();
   Expect(':');
   SkipBlanks();
   const bool is_first = key == first.key;
   const bool is_second = second != nullptr && key == second->key;
-  if (!is_first && !is_second) return SkipValue();
+  if (!is_first && !is_second) {
+    const auto lies_in = [&](std::string_view wanted) {
+      return wanted.size() > key.size() && wanted.starts_with(key) && wanted[key.size()] == '.';
+    };
+    const bool inside = lies_in(first.key) || (second != nullptr && lies_in(second->key));
+    if (!inside || at_ == line_.size() || line_[at_] != '{') return SkipValue();
+    const std::string outside = std::exchange(within_, key + ".");
+    Object(first, second);
+    within_ = outside;
+    return;
+  }
   if ((is_first && first.text) || (is_second && second->text)) {
     Refuse(fmt::format("\"{}\" is named twice", input::Shown(key)));
   }
   if (at_ < line_.size() && line_[at_] != '"') {
     const std::size_t begin = at_;
     SkipValue();
+    if (line_.substr(begin, at_ - begin) == "null") {
+      first.is_null = first.is_null || is_first;
+      if (is_second) second->is_null = true;
+      return;
+    }
     Refuse(fmt::format("\"{}\" is no text but {}", input::Shown(key),
                        Shown(line_.substr(begin, at_ - begin))));
   }

@@ -19,10 +19,11 @@ class RecordScan {
   RecordScan(std::string_view line, std::string where, bool replace)
       : line_(line), where_(std::move(where)), replace_(replace) {}
 
-  // A member whose text is wanted.
+  // A member whose text is wanted: "text", or "data.text", the member `text` of the object `data`.
   struct Wanted {
     std::string_view key;
-    std::optional<std::string> text;  // nothing: the record has no such member
+    std::optional<std::string> text = {};  // nothing: the record has no such member, or it is null
+    bool is_null = false;
   };
   // Fills `first` and `second`, of which null is none. Throws InputError with the byte of the
   // record for what is not JSON, for what is no object, and for a wanted member that is no text or
@@ -37,6 +38,7 @@ class RecordScan {
   void SkipBlanks();
   bool Take(char wanted);  // moves on if it is next
   void Expect(char wanted);
+  void Object(Wanted& first, Wanted* second);
   void Member(Wanted& first, Wanted* second);
   std::string Text(bool judged);  // a string; judged: lone surrogates count
   void Escape(std::string& text, bool judged);
@@ -48,6 +50,7 @@ class RecordScan {
   std::string where_;
   bool replace_;
   std::size_t at_ = 0;
+  std::string within_;  // "data." in the object `data`
   std::int64_t replaced_ = 0;
 };
 

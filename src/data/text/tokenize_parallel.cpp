@@ -52,7 +52,7 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
                               const TextWatch& watch, bool dry) {
   TextPlan plan{.files = {},
                 .document = options.document,
-                .keys = {options.text_key, options.prompt_key},
+                .keys = {options.text_key, options.prompt_key, options.skip_missing},
                 .replace = options.replace_invalid,
                 .encode = {}};
   world.Together([&] {

@@ -73,6 +73,7 @@ UnitResult EncodeUnit(const TextPlan& plan, const TextUnit& unit, std::size_t pl
   UnitResult result = encoder.Finish();
   result.replaced = filter.Replaced() + records.Replaced();
   result.empty = records.Empty();
+  result.missing = records.Missing();
   return result;
 }
 
@@ -96,6 +97,7 @@ TextTokens Summarise(const tokenizer::Tokenizer& tokenizer, const std::vector<Un
     }
     all.replaced += result.replaced;
     all.empty += result.empty;
+    all.missing += result.missing;
     digests += fmt::format("{:016x}{:016x}\n", result.digest[1], result.digest[0]);
   }
   const std::string_view text = digests;
