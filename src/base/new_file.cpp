@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
@@ -32,6 +33,14 @@ std::string BehindLink(const std::string& path) {
   if (!std::filesystem::is_symlink(path, error)) return path;
   const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
   return error ? path : found.string();
+}
+
+std::string DraftName(const std::string& path) {
+  constexpr std::size_t kLongest = 255;  // bytes of a name: NAME_MAX
+  constexpr std::string_view kEnding = ".tmp";
+  const std::size_t name = path.find_last_of('/') + 1;  // 0 if there is none
+  return path.substr(0, std::max(name, std::min(path.size(), name + kLongest - kEnding.size()))) +
+         std::string(kEnding);
 }
 
 std::string NewNameBeside(const std::string& path) {

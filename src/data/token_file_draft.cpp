@@ -26,7 +26,6 @@ namespace {
 std::string SystemText(int error) { return std::generic_category().message(error); }
 
 constexpr const char* kTokenFileKey = "data.file";
-constexpr const char* kDraftEnding = ".tmp";
 
 Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
   return InputError(fmt::format("{}: cannot be created: {}", path, reason),
@@ -75,7 +74,7 @@ bool IsDraft(const std::string& path) {
 
 }  // namespace
 
-std::string DraftOf(const std::string& target) { return BehindLink(target) + kDraftEnding; }
+std::string DraftOf(const std::string& target) { return DraftName(BehindLink(target)); }
 
 void CheckTokenFileTarget(const std::string& path, bool overwrite) {
   if (path.empty()) throw InputError("data.file is empty: it must name the token file to write");
@@ -90,7 +89,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
                      "tokenize.overwrite = yes replaces it; data.file names another.");
   }
   const std::string target = BehindLink(path);
-  if (!IsDraft(target + kDraftEnding)) throw InTheWay(target + kDraftEnding, kTokenFileKey);
+  if (!IsDraft(DraftName(target))) throw InTheWay(DraftName(target), kTokenFileKey);
   const std::string folder = FolderOf(target);
   const fs::file_status place = fs::status(folder, error);
   if (!fs::is_directory(place)) {
@@ -105,7 +104,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
 }
 
 TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
-    : target_(BehindLink(target)), path_(target_ + kDraftEnding), key_(std::move(key)) {
+    : target_(BehindLink(target)), path_(DraftName(target_)), key_(std::move(key)) {
   if (!IsDraft(path_)) throw InTheWay(path_, key_);
   const int file = CreateNewFile(path_);
   if (file >= 0) {

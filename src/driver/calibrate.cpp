@@ -2,6 +2,7 @@
 // that it was made from.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
@@ -19,9 +20,14 @@ namespace trireme::driver {
 namespace {
 
 void PrintSteps(const calibrate::Calibration& calibration) {
-  fmt::print("{:<60} {:>11} {:>11} {:>6}\n", "step of", "measured", "computed", "ratio");
+  std::size_t width = 0;
   for (const calibrate::Calibration::Step& step : calibration.steps) {
-    fmt::print("{:<60} {:>8.2f} ms {:>8.2f} ms {:>6.2f}\n", step.text, 1e3 * step.measured,
+    width = std::max(width, step.text.size());
+  }
+  fmt::print("{:<{}} {:>11} {:>11} {:>19}\n", "a training step of", width, "measured", "predicted",
+             "predicted/measured");
+  for (const calibrate::Calibration::Step& step : calibration.steps) {
+    fmt::print("{:<{}} {:>8.2f} ms {:>8.2f} ms {:>19.2f}\n", step.text, width, 1e3 * step.measured,
                1e3 * step.computed, step.computed / step.measured);
   }
 }

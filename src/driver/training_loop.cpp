@@ -137,6 +137,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.epoch = Epoch();
   record.tokens = order_.TargetsBefore(step_);
   record.loss = last_loss_ = result.loss;
+  record.no_target = result.fault && result.fault->no_target;
   record.learning_rate = result.learning_rate;
   record.grad_norm = result.gradient_norm;
   record.step_seconds = result.times.total;

@@ -9,6 +9,7 @@
 
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
 #include "trireme/base/posix_file.hpp"
 #include "trireme/hf/listing.hpp"
 
@@ -99,7 +100,7 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
                      const std::function<void(const std::string& temporary)>& fill) {
   fs::path path = fs::path(folder).lexically_normal();
   if (path.filename().empty()) path = path.parent_path();  // of "out/"
-  const std::string temporary = path.string() + ".tmp";
+  const std::string temporary = DraftName(path.string());
   std::error_code ignored;
   world.Together([&] {
     if (!world.IsRoot()) return;

@@ -40,6 +40,9 @@ std::string PercentField(double fraction, int decimals) {
 }
 
 std::string LossFields(const Record& record) {
+  if (record.no_target) {
+    return fmt::format("{:>8}{:>9}{:>12}", Fixed(record.epoch, 2, 9999.99), "-", "no target");
+  }
   return fmt::format("{:>8}{:>9}{:>12}", Fixed(record.epoch, 2, 9999.99),
                      Fixed(record.loss, 4, 999.9), PerplexityField(record.loss));
 }
@@ -80,8 +83,8 @@ std::string EvaluationLine(const Record& record) {
 std::string LiveLine(const Record& record, std::int64_t total_steps, double left) {
   const std::string of = total_steps > 0 ? " of " + WithThousands(total_steps) : "";
   return fmt::format("    step {}{}, loss {}, {} tokens/s, {} left", WithThousands(record.step), of,
-                     Fixed(record.loss, 4, 999.9), SpeedField(record.tokens_per_second),
-                     AsClock(left));
+                     record.no_target ? "none" : Fixed(record.loss, 4, 999.9),
+                     SpeedField(record.tokens_per_second), AsClock(left));
 }
 
 }  // namespace trireme::monitor

@@ -29,6 +29,23 @@ std::string NameOf(const Report& report, const Unit& unit) {
   return report.measured.of_ranks ? fmt::format("rank {} on {}", rank, host) : host;
 }
 
+// On one host messages go through its memory.
+const char* TitleOf(const Report& report, int quantity) {
+  if (report.measured.of_ranks && quantity == static_cast<int>(Quantity::kPairs)) {
+    return "messages in pairs";
+  }
+  if (report.measured.of_ranks && quantity == static_cast<int>(Quantity::kTogether)) {
+    return "messages, all together";
+  }
+  return kQuantityNames[static_cast<std::size_t>(quantity)].title;
+}
+
+// Of two ranks of a host nobody knows which one is as it should be.
+std::vector<Slow> SlowIn(const Report& report) {
+  if (report.measured.of_ranks && report.measured.units.size() < 3) return {};
+  return FindSlow(report.measured.units);
+}
+
 // Number in the shown unit, three digits: "118", "11.8", "0.52".
 std::string Shown(double value, const QuantityName& name) {
   const double scaled = value / name.scale;
@@ -51,12 +68,13 @@ std::string Extremes(const Report& report, int quantity) {
       units, {}, [&](const Unit* unit) { return ValueOf(*unit, quantity); });
   const double median = Median(report.measured.units, static_cast<Quantity>(quantity));
   if (units.size() == 1) {
-    return fmt::format("{:<26}{:>10} {}", name.title, Shown(median, name), name.unit);
+    return fmt::format("{:<26}{:>10} {}", TitleOf(report, quantity), Shown(median, name),
+                       name.unit);
   }
-  return fmt::format("{:<26}{:>10} {:>10} {:>10} {}   slowest {}, fastest {}", name.title,
-                     Shown(ValueOf(**least, quantity), name), Shown(median, name),
-                     Shown(ValueOf(**most, quantity), name), name.unit, NameOf(report, **least),
-                     NameOf(report, **most));
+  return fmt::format("{:<26}{:>10} {:>10} {:>10} {}   slowest {}, fastest {}",
+                     TitleOf(report, quantity), Shown(ValueOf(**least, quantity), name),
+                     Shown(median, name), Shown(ValueOf(**most, quantity), name), name.unit,
+                     NameOf(report, **least), NameOf(report, **most));
 }
 
 void AddMeasured(const Report& report, std::vector<std::string>& lines) {
@@ -100,7 +118,7 @@ Json UnitsOf(const Report& report) {
 
 Json SlowOf(const Report& report) {
   Json slow = Json::array();
-  for (const Slow& one : FindSlow(report.measured.units)) {
+  for (const Slow& one : SlowIn(report)) {
     const Unit& unit = report.measured.units[one.unit];
     slow.push_back({{"host", report.hosts.Of(static_cast<int>(unit.rank))},
                     {"rank", unit.rank},
@@ -121,7 +139,7 @@ std::vector<std::string> SlowSentences(const Report& report, std::size_t most) {
         "{}: a matrix product is not finite, or not the same twice: take this node out of the job",
         NameOf(report, unit)));
   }
-  for (const Slow& one : FindSlow(report.measured.units)) {
+  for (const Slow& one : SlowIn(report)) {
     const QuantityName& name = kQuantityNames[static_cast<std::size_t>(one.quantity)];
     const Unit& unit = report.measured.units[one.unit];
     std::string who = NameOf(report, unit);
@@ -129,9 +147,10 @@ std::vector<std::string> SlowSentences(const Report& report, std::size_t most) {
       who += fmt::format(" (rank {})", unit.slowest);
     }
     constexpr double kPercent = 100;
-    sentences.push_back(fmt::format(
-        "{}: {} {} {}, {:.0f}% below the median of {}", who, name.title, Shown(one.value, name),
-        name.unit, kPercent * (1 - one.value / one.median), Shown(one.median, name)));
+    sentences.push_back(
+        fmt::format("{}: {} {} {}, {:.0f}% below the median of {}", who,
+                    TitleOf(report, static_cast<int>(one.quantity)), Shown(one.value, name),
+                    name.unit, kPercent * (1 - one.value / one.median), Shown(one.median, name)));
   }
   if (sentences.size() > most) {
     const std::size_t left = sentences.size() - most;

@@ -135,6 +135,10 @@ std::string Tables(const std::vector<Row>& rows) {
       "ranks", "compute", "exposed", "bubble", "data", "other", "compute", "imbalance", "comm",
       "bubble", "data", "other", "exposed, by group");
   for (const Row& row : rows) text += TimeLine(row);
+  text +=
+      "\n95%: half the interval of the step's time. serial: the part that more ranks do not make "
+      "faster (Karp and Flatt).\nexposed: communication that ranks waited for. lost to: what the "
+      "efficiency lacks to 100%, by cause.\n";
   return text;
 }
 

@@ -79,6 +79,11 @@ done
 cmp text.txt results.json.tmp
 [[ -z $(find . -name '.trireme*') ]] || fail "left: $(find . -name '.trireme*')"
 
+# The longest name that a file may have.
+longest=$(printf 'x%.0s' {1..252}).h5
+run 0 "${tokenize[@]}" tokenize.kind=word "data.file=$longest"
+run 0 "${evaluate[@]}" "evaluate.results=${longest%h5}js"
+
 # A folder of a user's beside an export's is not taken for a leftover.
 mkdir out.tmp
 cp text.txt out.tmp

@@ -25,6 +25,7 @@ struct Record {
   std::int64_t step = 0;       // steps completed
   double epoch = 0;            // epochs completed, a fraction
   std::int64_t tokens = 0;     // training targets seen so far
+  bool no_target = false;      // kStep: nothing of the batch counts, so that it has no loss
   double loss = 0;             // nats per token; perplexity = exp(loss) is derived
   double learning_rate = 0;
   double grad_norm = 0;  // before clipping

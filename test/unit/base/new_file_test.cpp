@@ -77,5 +77,13 @@ TEST_F(NewFile, ReplacementLeavesNothingOnFailure) {
   for (const char* name : {"kept.tmp", "folder.tmp"}) EXPECT_FALSE(fs::exists(In(name))) << name;
 }
 
+TEST(DraftNames, FitWhereverTheNameDoes) {
+  EXPECT_EQ(DraftName("a/b"), "a/b.tmp");
+  EXPECT_EQ(DraftName("b"), "b.tmp");
+  const std::string longest(255, 'x');
+  EXPECT_EQ(DraftName("a/" + longest), "a/" + longest.substr(4) + ".tmp");
+  EXPECT_EQ(DraftName(longest.substr(4)), longest.substr(4) + ".tmp");
+}
+
 }  // namespace
 }  // namespace trireme

@@ -62,6 +62,12 @@ TEST(Table, LongNumbersKeepTheirColumns) {
   record.learning_rate = 1.23e-10;
   record.seconds_exposed_communication = 1;
   record.roof_fraction = 1.04;
+  record.no_target = true;
+  record.loss = std::nan("");
+  EXPECT_EQ(StepLine(record, 1, 1).size(), width);
+  EXPECT_NE(StepLine(record, 1, 1).find("-   no target"), std::string::npos);
+  EXPECT_EQ(LiveLine(record, 0, 1).find("nan"), std::string::npos);
+  record.no_target = false;
   for (const double loss : {1e-9, 10.4123, 123.4567, 2.5e6, 1e300, HUGE_VAL, std::nan("")}) {
     for (const double large : {1.0, 9999.994, 123456.0, 9999999.4, 9999999.9, 999999999.0, 1e300}) {
       record.loss = loss;

@@ -102,6 +102,12 @@ TEST(Slow, OfTwoTheSlower) {
   report.measured.units[0].values[2] = 4e10;
   ASSERT_THAT(FindSlow(report.measured.units), SizeIs(1));
   EXPECT_EQ(FindSlow(report.measured.units)[0].unit, 0U);
+  EXPECT_THAT(SlowSentences(report, 8), SizeIs(1));
+  // Of two ranks of one host none: nobody knows which is as it should be.
+  report.measured.of_ranks = true;
+  EXPECT_THAT(SlowSentences(report, 8), IsEmpty());
+  EXPECT_THAT(LinesOf(report), testing::Contains(HasSubstr("messages in pairs")));
+  EXPECT_THAT(LinesOf(report), testing::Not(testing::Contains(HasSubstr("network"))));
 }
 
 TEST(Report, IsBoundedForManyNodes) {
