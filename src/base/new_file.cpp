@@ -29,10 +29,15 @@ int CreateNewFile(const std::string& path) {
 }
 
 std::string BehindLink(const std::string& path) {
+  constexpr int kMostLinks = 40;  // the system's own limit
   std::error_code error;
-  if (!std::filesystem::is_symlink(path, error)) return path;
-  const std::filesystem::path found = std::filesystem::weakly_canonical(path, error);
-  return error ? path : found.string();
+  std::filesystem::path found = path;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(found, error); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(found, error);
+    if (error) return path;
+    found = target.is_absolute() ? target : found.parent_path() / target;
+  }
+  return found.string();
 }
 
 std::string DraftName(const std::string& path) {

@@ -8,8 +8,8 @@
 #include "folder.hpp"
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/posix_file.hpp"
 #include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 
 namespace trireme::checkpoint {

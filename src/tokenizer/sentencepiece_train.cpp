@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "sentencepiece.hpp"
+#include "sentencepiece_facts.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/tokenizer/train.hpp"
 

@@ -116,8 +116,9 @@ def folders():
         yield lambda f, name=name: (f / name).write_text(POINTER), f"{name}: is a pointer of Git LFS, not the file"
         yield lambda f, name=name: (f / name).write_text(PAGE), f"{name}: is a web page, not the file"
     yield lambda f: (f / shards[0]).write_bytes(b"PK\3\4" + bytes(99)), "is a zip archive, as PyTorch's"
-    for lost in ("*.json", "*.safetensors*"):
+    for lost in ("*", "*.safetensors*"):
         yield lambda f, lost=lost: only(f, lost, "model-q4.gguf"), "holds a model in GGUF, llama.cpp's format (model-q4.gguf)"
+    for lost in ("config.json", "*.safetensors*"):
         yield lambda f, lost=lost: only(f, lost, "adapter_config.json"), "is an adapter (LoRA or the like: adapter_config.json)"
     yield lambda f: only(f, "*model*", "weights.safetensors"), "holds weights.safetensors, which is not the name"
     yield lambda f: (shutil.rmtree(f), f.write_bytes(b"GGUF" + bytes(9))), "is a model in GGUF, llama.cpp's format"

@@ -46,7 +46,7 @@ assert b"brain.Event:2" in data[12 : 12 + length], "an event file must begin wit
 PYTHON
 
 # Resumed, it says which records are missing; so does one whose records went between the sessions.
-first=$(losses deleted/metrics.jsonl step | head -n 1)
+first=$(losses deleted/metrics.jsonl step)
 run 0 "$TRIREME" -r deleted schedule.steps=4010
 says_once "warning: metrics.jsonl holds no records of steps 1 to $("$python" -c "print(f'{${first%% *} - 1:,}')"): they were deleted"
 rm deleted/metrics.jsonl

@@ -22,7 +22,7 @@ refused() {
   run 2 "$@"
   says "$key"
   says "$saying"
-  diff -r -x output "$scratch.before" . >difference || fail "$key: $(<difference)"
+  diff -r -x output -x difference "$scratch.before" . >difference || fail "$key: $(<difference)"
   rm difference
 }
 tokenize=("$TRIREME" -i deck.in job.task=tokenize tokenize.overwrite=yes tokenize.train=text.txt tokenize.valid=text.txt
@@ -31,8 +31,8 @@ for kind in word byte; do
   for name in text.txt hard.txt soft.txt ./text.txt; do
     refused data.file "is read by this job, as tokenize." "${tokenize[@]}" tokenize.kind=$kind "data.file=$name"
   done
-  refused tokenize.train "is data.file, which would be replaced" "${tokenize[@]}" tokenize.kind=$kind "tokenize.train=t*.txt" \
-    tokenize.valid=deck.in tokenize.test=deck.in data.file=text.txt
+  refused tokenize.train "is data.file, which would be replaced" "$TRIREME" -i deck.in job.task=tokenize tokenize.overwrite=yes \
+    tokenize.kind=$kind "tokenize.train=t*.txt" tokenize.valid=deck.in tokenize.test=deck.in data.file=text.txt
   refused data.file "is read by this job, as this job's deck" "${tokenize[@]}" tokenize.kind=$kind data.file=deck.in
   refused a.h5.tmp "this file is in the way" "${tokenize[@]}" tokenize.kind=$kind data.file=a.h5
 done

@@ -60,7 +60,9 @@ run 0 "$TRIREME" -i "$deck" data.file=numerals.h5 model.dim=32 model.ffn=64 mode
 run 0 "$TRIREME" -r post job.task=export hf.path=marian
 run 0 "${mpi[@]}" 3 "$TRIREME" -r post job.task=export hf.path=marian_of_three
 cmp marian/model.safetensors marian_of_three/model.safetensors || fail "three ranks export other weights than one"
-"$python" - <<'PYTHON' || fail "exported weights"
+if ! "$python" -c 'import numpy, safetensors' 2>/dev/null; then
+  echo "SKIPPED: exported weights are not compared: Python has no safetensors"
+elif ! "$python" - <<'PYTHON'
 import json
 import numpy as np
 from safetensors.numpy import load_file
@@ -79,6 +81,9 @@ assert sum(tensor.size for tensor in theirs.values()) == sum(tensor.size for ten
 config = json.load(open("marian/config.json"))
 assert config["model_type"] == "marian" and config["decoder_start_token_id"] == config["eos_token_id"] == config["pad_token_id"], config
 PYTHON
+then
+  fail "exported weights"
+fi
 
 # refused MESSAGE KEYS...
 refused() {

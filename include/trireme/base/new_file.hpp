@@ -21,8 +21,8 @@ bool WriteAll(int file, std::string_view text);
 // need not be there yet; any other path as it is.
 std::string BehindLink(const std::string& path);
 
-// PATH.tmp, the file or folder that becomes `path` when it is whole; of a name that would become too
-// long so, the end is cut.
+// PATH.tmp, the file or folder that becomes `path` when it is whole; of a name that would become
+// too long so, the end is cut.
 std::string DraftName(const std::string& path);
 
 // A random name beside `path`, of 30 bytes at most: no other process takes it, and no file has it.

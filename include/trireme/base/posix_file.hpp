@@ -13,9 +13,9 @@ std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
 // The whole file, of at most `most` bytes. Throws InputError with path and reason.
 std::string ReadText(const std::string& path, std::int64_t most);
 
-// Throws InputError if the file is what downloads leave in the place of a model's or a tokenizer's: a
-// pointer of Git LFS, a web page; or a model in GGUF, a zip archive. Whatever else it is, or is not,
-// is told by who reads it.
+// Throws InputError if the file is what downloads leave in the place of a model's or a tokenizer's:
+// a pointer of Git LFS, a web page; or a model in GGUF, a zip archive. Whatever else it is, or is
+// not, is told by who reads it.
 void RefuseForeignFile(const std::string& path);
 
 // Creates the file, which must not exist, and syncs it. Throws RunError with path and reason.

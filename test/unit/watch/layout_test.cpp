@@ -96,6 +96,7 @@ TEST_F(LayoutTest, ManyRunsTakeARowEachAndCanBeMovedThrough) {
 
 TEST_F(LayoutTest, ARunWithoutRecords) {
   std::filesystem::create_directory(In("a"));
+  test::WriteBytes(In("a") + "/deck.in", "");
   runs_.emplace_back(In("a")).ReadOn(1);
   EXPECT_THAT(Show(24, 80)[0], HasSubstr("no records yet"));
   EXPECT_THAT(Show(2, 80)[0], HasSubstr("no records yet"));
