@@ -1,6 +1,9 @@
 // The one error type.
 #include "trireme/base/error.hpp"
 
+#include <fmt/format.h>
+#include <sys/resource.h>
+
 namespace trireme {
 
 Error::Error(ExitCode code, const std::string& message, const std::string& hint)
@@ -12,6 +15,14 @@ Error InputError(const std::string& message, const std::string& hint) {
 
 Error RunError(const std::string& message, const std::string& hint) {
   return Error(ExitCode::kFailed, message, hint);
+}
+
+std::string MemoryAdvice(const std::string& advice) {
+  struct rlimit limit {};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return advice;
+  return fmt::format(
+      "The address space of this process is limited to {} MiB: raise it (ulimit -v unlimited).",
+      limit.rlim_cur >> 20);
 }
 
 }  // namespace trireme

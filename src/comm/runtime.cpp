@@ -24,8 +24,10 @@ namespace trireme::comm {
 
 namespace {
 
-constexpr const char* kOutOfMemory =
-    "out of memory\n  Use more ranks or nodes, or smaller sizes in the deck.";
+std::string OutOfMemory() {
+  return "out of memory\n  " +
+         MemoryAdvice("Use more ranks or nodes, or smaller sizes in the deck.");
+}
 constexpr const char* kUnknown = "an exception of unknown type";
 
 std::string HostName() {
@@ -85,7 +87,7 @@ constexpr double kEndSeconds = 1800;
   } catch (const Error& error) {
     AbortAlone(error.Code(), error.what());
   } catch (const std::bad_alloc&) {
-    AbortAlone(ExitCode::kFailed, kOutOfMemory);
+    AbortAlone(ExitCode::kFailed, OutOfMemory().c_str());
   } catch (const std::exception& error) {
     AbortAlone(ExitCode::kFailed, error.what());
   } catch (...) {
@@ -163,7 +165,7 @@ int Runtime::Guard(const std::function<ExitCode()>& body) const {
   } catch (const Error& error) {
     return leave_together(error.Code(), error.what());
   } catch (const std::bad_alloc&) {
-    return leave_together(ExitCode::kFailed, kOutOfMemory);
+    return leave_together(ExitCode::kFailed, OutOfMemory());
   } catch (const std::exception& error) {
     return leave_together(ExitCode::kFailed, error.what());
   } catch (...) {

@@ -28,7 +28,8 @@ Outcome Run(const std::function<void()>& body) {
     // A thrown "done" would read as success below; an error is at least a failed run.
     return {std::max(static_cast<std::int64_t>(error.Code()), std::int64_t{1}), error.what()};
   } catch (const std::bad_alloc&) {
-    return {1, "out of memory\n  Use more ranks or nodes, or smaller sizes in the deck."};
+    return {1, "out of memory\n  " +
+                   MemoryAdvice("Use more ranks or nodes, or smaller sizes in the deck.")};
   } catch (const std::exception& error) {
     return {1, error.what()};
   } catch (...) {

@@ -101,8 +101,9 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   const int error = ::posix_memalign(&memory, alignment, static_cast<std::size_t>(size));
   Buffer buffer(error == 0 ? memory : nullptr, Free{size, kind});
   if (!buffer) {
-    throw RunError(fmt::format("out of memory: {} MiB could not be allocated", size >> 20),
-                   "Lower data.micro_batch or the model's size, or use fewer ranks on a node.");
+    throw RunError(
+        fmt::format("out of memory: {} MiB could not be allocated", size >> 20),
+        MemoryAdvice("Lower data.micro_batch or the model's size, or use fewer ranks on a node."));
   }
   CountAllocation(size);
   if (large) {

@@ -110,7 +110,9 @@ PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind) {
   }
   const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
   PinnedBuffer buffer(std::calloc(size, 1), FreePinned{Kind::kCpu});
-  if (!buffer) throw RunError("out of memory: a host buffer could not be allocated");
+  if (!buffer)
+    throw RunError("out of memory: a host buffer could not be allocated",
+                   MemoryAdvice("Use fewer ranks on a node."));
   return buffer;
 }
 

@@ -221,6 +221,12 @@ void TrainingLoop::HoldLock(bool certain) const {
     if (!certain) return;
     throw RunError(why, "Nothing is written without it: another job may have taken the run over.");
   }
+  std::error_code ignored;
+  if (!fs::exists(folder_, ignored)) {
+    throw RunError(folder_ + ": the run folder was removed or moved while the run went on",
+                   "This job ends: its checkpoints were there. Put the folder back and continue "
+                   "with -r, or begin anew.");
+  }
   throw RunError(fmt::format("{}: its run.lock is not this job's any more", folder_),
                  "Another job has taken the run over, or someone has removed the lock. This job "
                  "ends, and writes no more into the folder.");

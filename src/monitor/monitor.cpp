@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -100,12 +101,15 @@ struct Monitor::State {
   // Files that someone has deleted, moved or replaced begin anew, and that is said.
   void Renew() {
     std::vector<std::string> anew;
+    std::error_code ignored;
+    // Without the folder the checkpoint fails, and says so.
+    if (options.folder.empty() || !std::filesystem::exists(options.folder, ignored)) return;
     if (log && log->Gone()) {
       try {
         log = std::make_unique<AppendFile>(log->Path(), false);
         anew.push_back(log->Path());
       } catch (const Error&) {
-        // The folder is gone, too: the checkpoint fails, and says so.
+        // The checkpoint will fail, and say why.
       }
     }
     Each([&](Sink& sink) {

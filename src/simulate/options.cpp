@@ -143,9 +143,15 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
       path ? name : (fs::path(shared) / "input" / "machines" / (name + ".in")).string();
   std::ifstream in(file);
   if (!in) {
-    throw InputError(fmt::format("plan.machine: {} cannot be read", file),
-                     fmt::format("Machines that come with Trireme: {}. A path names another one.",
-                                 fmt::join(MachineNames(shared), ", ")));
+    const std::vector<std::string> known = MachineNames(shared);
+    throw InputError(
+        fmt::format("plan.machine: {} cannot be read", file),
+        known.empty()
+            ? std::string("This program lies without the files that come with it: cmake --install "
+                          "keeps them "
+                          "together. A path names a machine's file.")
+            : fmt::format("Machines that come with Trireme: {}. A path names another one.",
+                          fmt::join(known, ", ")));
   }
   std::stringstream text;
   text << in.rdbuf();

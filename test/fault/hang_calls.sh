@@ -54,3 +54,12 @@ for i in "${!layouts[@]}"; do
   done
   unset seen
 done
+
+# In the set-up, before the run folder is this job's: the report goes there all the same, not into the current one.
+found=
+for n in 50 60 70 80 100; do
+  train 1 $n 9 grid.data=2 grid.tensor=2
+  is_missing hang
+  [[ -e run/log.txt || ! -e run/hang ]] || found=yes
+done
+[[ -n $found ]] || fail "no report of a set-up"

@@ -54,6 +54,24 @@ run 1 limited "$TRIREME" "${bytes[@]}" data.file=limited.h5
 says "File too large"
 [[ -z $(find . -name 'limited*') ]] || fail "a part of a token file was left"
 
+# A run folder that is moved away, a limit of address space, a program without its files: each is named.
+"$TRIREME" -i deck.in job.output=moved schedule.steps=1000000 monitor.validate_every_steps=0 >output 2>&1 </dev/null &
+training=$!
+until [[ -e moved/checkpoints/latest ]]; do sleep 0.05; done
+mv moved elsewhere
+code=0
+wait $training || code=$?
+[[ $code == 1 ]] || fail "exit code $code of a run whose folder was moved"
+says "moved: the run folder was removed or moved while the run went on"
+is_missing moved
+limited() { (ulimit -v 400000 && "$@"); }
+run 1 limited "$TRIREME" -i deck.in job.output=limited model.dim=1024 model.ffn=8192
+says_once "out of memory"
+says "The address space of this process is limited to 390 MiB: raise it (ulimit -v unlimited)."
+cp "$TRIREME" alone
+run 2 ./alone -i deck.in job.task=plan plan.machine=juwels_booster grid.ranks=8
+says "This program lies without the files that come with it"
+
 # 3. srun without PMIx starts programs of one rank each: none of them trains.
 step() { SLURM_STEP_NUM_TASKS=2 SLURM_PROCID=$1 "${@:2}"; }
 run 2 step 0 "$TRIREME" -i deck.in job.output=twice
