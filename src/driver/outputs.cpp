@@ -49,6 +49,7 @@ void AddNames(const std::string& key, const std::string& text, std::vector<Input
 
 std::vector<Input> InputsOf(const job::Job& job) {
   std::vector<Input> inputs;
+  const input::Deck& values = job.deck;  // of keys that the schema lists
   for (const std::string& deck : {job.sources.deck_path, job.sources.site_path}) {
     inputs.push_back({"this job's deck", deck});
   }
@@ -57,7 +58,7 @@ std::vector<Input> InputsOf(const job::Job& job) {
       return output.first == key.name &&
              (output.second == job.options.job.task || key.name != "data.file");
     });
-    if (key.path && !written) AddNames(key.name, job.deck.Text(key.name), inputs);
+    if (key.path && !written) AddNames(key.name, values.Text(key.name), inputs);
   }
   return inputs;
 }
@@ -75,9 +76,10 @@ bool IsOneOf(const std::string& output, const Input& input) {
 
 void CheckOutputs(const job::Job& job) {
   std::vector<Input> inputs;
+  const input::Deck& values = job.deck;  // of the keys above
   for (const auto& [key, task] : kOutputs) {
     if (task != job.options.job.task) continue;
-    const std::string output = BehindLink(job.deck.Text(std::string(key)));
+    const std::string output = BehindLink(values.Text(std::string(key)));
     std::error_code none;
     if (output.empty() || !fs::exists(output, none)) continue;
     if (inputs.empty()) inputs = InputsOf(job);

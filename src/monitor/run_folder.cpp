@@ -66,7 +66,8 @@ void CheckRunFolder(const std::string& folder, bool resume) {
   }
   if (resume) return;
   for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
-    if (!fs::exists(fs::symlink_status(run / name, ignored))) continue;
+    // Nothing is lost with an empty file, a pipe or a device.
+    if (!fs::is_regular_file(run / name, ignored) || fs::is_empty(run / name, ignored)) continue;
     if (IsOfARun(run)) return;
     throw InputError(
         fmt::format("{}: is there already, and no run wrote it", (run / name).string()),

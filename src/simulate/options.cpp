@@ -137,26 +137,35 @@ std::vector<std::string> MachineNames(const std::string& shared) {
   return names;
 }
 
+namespace {
+
+// Throws InputError that says which machines there are.
+std::string MachineText(const std::string& file, const std::string& shared) {
+  std::ifstream in(file);
+  std::stringstream text;
+  if (in) {
+    text << in.rdbuf();
+    return text.str();
+  }
+  const std::vector<std::string> known = MachineNames(shared);
+  const std::string hint =
+      known.empty()
+          ? "This program lies without the files that come with it: cmake --install keeps "
+            "them together."
+          : fmt::format("Machines that come with Trireme: {}.", fmt::join(known, ", "));
+  throw InputError(fmt::format("plan.machine: {} cannot be read", file),
+                   hint + " A path names another one.");
+}
+
+}  // namespace
+
 Machine ReadMachine(const std::string& name, const std::string& shared) {
   const bool path = name.find('/') != std::string::npos || name.ends_with(".in");
   const std::string file =
       path ? name : (fs::path(shared) / "input" / "machines" / (name + ".in")).string();
-  std::ifstream in(file);
-  if (!in) {
-    const std::vector<std::string> known = MachineNames(shared);
-    throw InputError(
-        fmt::format("plan.machine: {} cannot be read", file),
-        known.empty()
-            ? std::string("This program lies without the files that come with it: cmake --install "
-                          "keeps them "
-                          "together. A path names a machine's file.")
-            : fmt::format("Machines that come with Trireme: {}. A path names another one.",
-                          fmt::join(known, ", ")));
-  }
-  std::stringstream text;
-  text << in.rdbuf();
+  const std::string text = MachineText(file, shared);
   const input::Schema schema = MachineSchema();
-  const input::Deck deck = input::Deck::Parse(schema, text.str(), file, {});
+  const input::Deck deck = input::Deck::Parse(schema, text, file, {});
   Machine machine;
   machine.name = fs::path(file).stem().string();
   machine.title = deck.Text("machine.title");

@@ -32,8 +32,8 @@ Error InputError(const std::string& message, const std::string& hint = {});
 // A failure after which the run cannot continue: exit code 1.
 Error RunError(const std::string& message, const std::string& hint = {});
 
-// What helps where memory ran out: to raise this process's limit of address space (ulimit -v), if it
-// has one, or `advice`.
+// What helps where memory ran out: to raise this process's limit of address space (ulimit -v), if
+// it has one, or `advice`.
 std::string MemoryAdvice(const std::string& advice);
 
 // An error that every rank of the world throws together, so that all leave through MPI_Finalize.
