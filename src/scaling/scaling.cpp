@@ -43,13 +43,15 @@ void CheckStart(const job::Job& job) {
   }
   if (!job.World().IsRoot()) return;
   const std::string& folder = job.options.job.output;
-  monitor::CheckRunFolder(folder, false);
-  std::error_code ignored;
-  for (const char* name : {kTable, "deck.in"}) {
-    if (!fs::exists(fs::path(folder) / name, ignored)) continue;
+  const auto refuse_one_with = [&](const char* name) {
+    std::error_code ignored;
+    if (!fs::exists(fs::path(folder) / name, ignored)) return;
     throw InputError(fmt::format("{}: holds a {} already", folder, name),
                      "Remove the folder, or choose another job.output.");
-  }
+  };
+  refuse_one_with(kTable);
+  monitor::CheckRunFolder(folder, false);  // which tells a deck of the user's from a run's
+  refuse_one_with("deck.in");
 }
 
 // Collective. Memory and transfers of every point.
