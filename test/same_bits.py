@@ -418,7 +418,7 @@ class Side:
         self.environment = {key: value for key, value in os.environ.items() if not key.startswith(("TRIREME_", "OMP_"))}
         self.environment.update(OMP_NUM_THREADS="1", OMP_WAIT_POLICY="passive", LC_ALL="C.UTF-8", OMPI_MCA_mpi_yield_when_idle="1",
                                 OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
-                                XDG_CACHE_HOME=str(scratch / "cache"), TRIREME_EMULATOR_DEVICES="8")
+                                TRIREME_EMULATOR_DEVICES="8")
 
     def source_of(self, build):
         """The source folder of a build, which some messages name."""
@@ -433,8 +433,9 @@ class Side:
             words += self.extra
         if launch.ranks > 1:
             words = ["bash", str(HERE / "mpirun.sh"), os.environ.get("TRIREME_MPIRUN", "mpirun"), "-n", str(launch.ranks), *words]
-        done = subprocess.run(words, cwd=self.folder, env=self.environment, stdin=subprocess.DEVNULL, capture_output=True,
-                              timeout=120)
+        cache = self.folder.parent / "cache" / (launch.name if launch.emulated else "all")
+        done = subprocess.run(words, cwd=self.folder, env=self.environment | {"XDG_CACHE_HOME": str(cache)},
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
         text = f"{done.stdout.decode(errors='backslashreplace')}\n== standard error ==\n{done.stderr.decode(errors='backslashreplace')}"
         # Names of folders, and what the launcher says about ranks that ended with an error.
         for name, path in (("FOLDER", self.folder), ("BUILD", build), ("SOURCE", self.source_of(build))):
@@ -448,11 +449,18 @@ def run_stage(stage, sides, seats, failed):
     """Runs a stage with both builds; `failed` takes launches of one build that did not end with the expected code."""
     with concurrent.futures.ThreadPoolExecutor(2 * seats.count) as pool:
         ranked = sorted(stage, key=lambda launch: -launch.ranks)
-        jobs = [(launch, [pool.submit(seats.run, launch, lambda s=side, w=launch: s.run(w)) for side in sides]) for launch in ranked]
+        def in_turn(launch):
+            return [seats.run(launch, lambda s=side: s.run(launch)) for side in sides]
+        def both(launch):
+            """The jobs of one launch, each of which gives the exit codes of some sides."""
+            if launch.emulated:  # the new build takes the algorithms of products that the old one chose by their times
+                return [pool.submit(in_turn, launch)]
+            return [pool.submit(lambda s=side: [seats.run(launch, lambda: s.run(launch))]) for side in sides]
+        jobs = [(launch, both(launch)) for launch in ranked]
         faults = []
-        for launch, both in jobs:
+        for launch, running in jobs:
             try:
-                codes = [job.result() for job in both]
+                codes = [code for job in running for code in job.result()]
             except subprocess.TimeoutExpired as late:
                 raise Fault(f"{launch.name} takes longer than {late.timeout:.0f} s") from late
             right = [code == launch.code for code in codes]
