@@ -110,15 +110,18 @@ endforeach()
 # Options of a target with .cu files: nvcc's, or, emulated, those of a C++ compiler that reads them (with the header that nvcc
 # includes by itself). With TRIREME_CHECK_KERNELS emulated kernels end the program, with the place, at what a card would fault
 # or go astray on and this processor allows: an access that is not aligned for its width, an index beyond an array (of
-# registers or of the block). They are compiled for their tests alone, thrice as fast at -O1 as at the kernels' -O3.
+# registers or of the block). Such builds are for tests alone, and compile thrice as fast at -O1, which contracts other
+# multiply-adds than the kernels' -O3: test/same_bits.sh compares emulated builds without these checks.
 option(TRIREME_CHECK_KERNELS "Emulated kernels check alignment and bounds" OFF)
 function(trireme_cuda_sources target)
   if(TRIREME_CUDA STREQUAL "EMULATED")
+    set(level -O3)
     set(checks)
     if(TRIREME_CHECK_KERNELS)
+      set(level -O1 -fexpensive-optimizations)
       set(checks -fsanitize=alignment,bounds -fno-sanitize-recover=all)
     endif()
-    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-O1;-fexpensive-optimizations;-xc++;-include;cuda_runtime.h;-Wno-unknown-pragmas;-fno-strict-aliasing;${checks}")
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "${level};-xc++;-include;cuda_runtime.h;-Wno-unknown-pragmas;-fno-strict-aliasing;${checks}")
     target_link_options(${target} PUBLIC ${checks})
   elseif(TRIREME_CUDA)
     target_compile_options(${target} PRIVATE
