@@ -6,6 +6,7 @@
 
 #include <chrono>
 
+#include "nccl/log.hpp"
 #include "nccl/make_channel.hpp"
 #include "staged_channel.hpp"
 #include "trireme/base/error.hpp"
@@ -33,6 +34,24 @@ std::string GpuTransferLibrary() {
 std::string LetRanksShareGpus() {
   if constexpr (kCuda) return nccl::LetRanksShareGpus();
   return "a program built without CUDA";
+}
+
+bool GraphsHoldSeveralGroups() {
+  if constexpr (kCuda) return nccl::GraphsOverlapTransfers();
+  return true;
+}
+
+std::vector<std::pair<std::string, std::string>> DescribeGpuTransfers() {
+  if constexpr (kCuda) return nccl::DescribeLog();
+  return {};
+}
+
+int MostBlocksOfCollective(const ChannelSetup& setup) {
+  // Sums of gradients and gathered parameters travel while the computation goes on; 16 blocks drive
+  // the links of a node (NCCL's own choice can be 32, a quarter of an H100).
+  constexpr int kBeside = 16;
+  if (setup.shifts) return kMessageBlocks;
+  return setup.group == Group::kData || setup.group == Group::kShard ? kBeside : 0;
 }
 
 void RequireOrderedLaunches(int groups, bool crossing) {

@@ -19,6 +19,13 @@ namespace {
 // more, some share one, and a receive that waits may hold up what its sender waits for.
 constexpr int kHardwareQueues = 32;
 
+// NCCL's buffers of one connection in one thread block, as its sources have them: 4 MiB for its
+// protocol Simple, 4.7 MiB for LL128, 0.5 MiB for LL. A ring has one connection that receives; a
+// tree has two more, up and down. What NCCL takes as it likes, on links within a node, is about 16
+// blocks. Not measured; hence memory is checked again when the communicators are there.
+constexpr std::int64_t kConnectionBytes = (std::int64_t{4} << 20) + 4'915'200 + (512 << 10);
+constexpr int kConnectionsOfCollective = 3, kBlocksOfLibrary = 16;
+
 // groups: of more than one rank. NCCL lets a queue of its own wait for each of a communicator's.
 void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
   constexpr int kOfComputation = 2;  // and of input
@@ -76,19 +83,8 @@ std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
   return std::make_unique<ListedChannel>(std::move(channel), name, listed_);
 }
 
-void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks) {
-  if (!channels_.empty()) throw RunError("a grid's channels made twice: a bug in Trireme");
-  stream_ = stream;
-  if (world_->IsPlanned()) return;  // Collectives of a planned group have a channel
-  staged_ = staged;
-  const auto add = [this](const Communicator& group, const ChannelSetup& setup) {
-    channels_.emplace_back(setup.group, NewChannel(group, setup));
-  };
-  // Every rank in this order: where groups overlap, nobody waits for a rank that waits for him.
-  add(same_shard_, {.group = Group::kData});
-  add(shard_, {.group = Group::kShard});
-  add(context_, {.group = Group::kContext, .shifts = true});  // ring attention's
-  add(tensor_, {.group = Group::kTensor});
+// Every rank in this order: where groups overlap, nobody waits for a rank that waits for him.
+std::vector<ProcessGrid::GroupSetup> ProcessGrid::GroupSetups(int pipeline_chunks) const {
   ChannelSetup pipeline = {.group = Group::kPipeline};
   for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {
     // Numbers of parallel/pipeline_program.hpp: flow + 2 * chunk of the receiver.
@@ -96,14 +92,47 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
     pipeline.to_previous.push_back(2 * chunk + 1);
   }
   pipeline.closed = pipeline_chunks > 1;
-  add(pipeline_, pipeline);
-  add(embedding_, {.group = Group::kEmbedding});
-  if (staged || !stream.OnGpu()) return;
-  const auto groups =
-      static_cast<int>(std::count_if(channels_.begin(), channels_.end(),
-                                     [](const auto& entry) { return entry.second != nullptr; }));
-  world_->Together([&] { RequireOrderedLaunches(groups, pipeline_.Size() > 1); });
-  if (world_->IsRoot()) WarnOfQueues(shape_, groups, pipeline_chunks);
+  std::vector<GroupSetup> setups = {{&same_shard_, {.group = Group::kData}},
+                                    {&shard_, {.group = Group::kShard}},
+                                    // ring attention's
+                                    {&context_, {.group = Group::kContext, .shifts = true}},
+                                    {&tensor_, {.group = Group::kTensor}},
+                                    {&pipeline_, pipeline},
+                                    {&embedding_, {.group = Group::kEmbedding}}};
+  std::erase_if(setups, [](const GroupSetup& each) { return each.group->Size() == 1; });
+  return setups;
+}
+
+void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks) {
+  if (stream_.OnGpu()) throw RunError("a grid's channels made twice: a bug in Trireme");
+  stream_ = stream;
+  if (world_->IsPlanned()) return;  // Collectives of a planned group have a channel
+  staged_ = staged;
+  const std::vector<GroupSetup> setups = GroupSetups(pipeline_chunks);
+  if (!staged && stream.OnGpu()) {
+    const int groups = static_cast<int>(setups.size());
+    world_->Together([&] { RequireOrderedLaunches(groups, pipeline_.Size() > 1); });
+    if (world_->IsRoot()) WarnOfQueues(shape_, groups, pipeline_chunks);
+  }
+  for (const auto& [group, setup] : setups) {
+    channels_.emplace_back(setup.group, NewChannel(*group, setup));
+  }
+}
+
+std::int64_t ProcessGrid::CommunicatorBytes(int pipeline_chunks, std::int64_t kv_heads) const {
+  std::int64_t blocks = 0;  // each with its connections
+  const auto add_collective = [&](const ChannelSetup& setup) {
+    const int most = MostBlocksOfCollective(setup);
+    blocks += kConnectionsOfCollective * (most > 0 ? most : kBlocksOfLibrary);
+  };
+  for (const auto& [group, setup] : GroupSetups(pipeline_chunks)) {
+    add_collective(setup);
+    const int ends = setup.closed ? 2 : (group->Rank() > 0) + (group->Rank() < group->Size() - 1);
+    const std::size_t tags = setup.to_next.size() + setup.to_previous.size();
+    blocks += kMessageBlocks * ends * static_cast<int>(tags);
+  }
+  if (tensor_.Size() > kv_heads) add_collective({.group = Group::kKeyValue});
+  return blocks * kConnectionBytes;
 }
 
 std::unique_ptr<Channel> ProcessGrid::ChannelOver(const Communicator& group, Group name) const {
@@ -174,6 +203,7 @@ void ProcessGrid::TraceInto(trace::Recorder* recorder) const {
 }
 
 bool ProcessGrid::Recordable() const {
+  if (listed_.size() > 1 && !GraphsHoldSeveralGroups()) return false;
   const auto recordable = [](const auto& entry) { return entry.second->Recordable(); };
   return std::ranges::all_of(listed_, recordable) && std::ranges::all_of(decorations_, recordable);
 }

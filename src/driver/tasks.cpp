@@ -373,7 +373,7 @@ ExitCode RunTraining(job::Job& job) {
   job::CheckMemory(job, memory, grid);
   world.Together([&] { plan::CheckTransfers(plan, world.Rank()); });
   if (plan.training.model.canonical.On()) training::CheckInstructionSets(world);
-  job::UseGpu(job, grid);
+  job::UseGpu(job, memory, grid);
   const std::function<void()> stop_if_asked = [&job] { job::StopIfAsked(job); };
   stop_if_asked();
 

@@ -56,7 +56,7 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch, std::i
   job.World().Together([&] { memory = plan::PlanMemory(plan_, job.World().Rank()); });
   job::CheckMemory(job, memory, grid_);
   job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
-  job::UseGpu(job, grid_);
+  job::UseGpu(job, memory, grid_);
   if (plan_.tokens.pairs) {
     pairs_.emplace(job::OpenPairs(job));
   } else {

@@ -27,6 +27,22 @@ void TrainingLoop::PlanMemory(monitor::BannerFacts& facts) const {
   }
 }
 
+// Whether the library for transfers between GPUs has anything to do.
+bool TrainingLoop::MeetsGpus() const {
+  return job_.stream.OnGpu() && !job_.gpu_staged && job_.World().Size() > 1;
+}
+
+// "NCCL 2.26.2; data group P2P/CUMEM, tensor group P2P/CUMEM", as rank 0 is connected.
+std::string TrainingLoop::DescribeLinks() const {
+  std::string links;
+  for (const auto& [name, text] : comm::DescribeGpuTransfers()) {
+    if (!name.ends_with(" group") && !name.ends_with(" messages")) continue;
+    links +=
+        fmt::format("{}{} {}", links.empty() ? "; " : ", ", name, text.substr(0, text.find(';')));
+  }
+  return links.empty() ? links : comm::GpuTransferLibrary() + links;
+}
+
 monitor::BannerFacts TrainingLoop::Banner() const {
   const comm::Hosts& hosts = job_.runtime->Hosts();
   monitor::BannerFacts facts;
@@ -45,6 +61,7 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.model = plan::DescribeModel(plan_.training.model.options);
   facts.data = DescribeData();
   facts.kernels = job::DescribeAttention(job_);
+  if (MeetsGpus()) facts.links = DescribeLinks();
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;

@@ -160,6 +160,7 @@ monitor::RunFacts TrainingLoop::Facts() const {
   for (const preflight::Warning& warning : job_.preflight.warnings) {
     facts.preflight.warnings.emplace_back(warning.kind, warning.text);
   }
+  if (MeetsGpus()) facts.gpu_transfers = comm::DescribeGpuTransfers();
   if (job_.options.data.mixture.empty()) facts.entropy_floor = tokens_.EntropyRate();
   AddDeck(job_, facts);
   return facts;

@@ -151,7 +151,9 @@ preflight::Findings LookAround(const Job& job, bool whole) {
                                whole);
 }
 
-plan::MachineFacts FactsOf(const Job& job) { return {.dtype = job.dtype, .stream = job.stream}; }
+plan::MachineFacts FactsOf(const Job& job) {
+  return {.dtype = job.dtype, .stream = job.stream, .gpu_staged = job.gpu_staged};
+}
 
 namespace {
 
@@ -258,6 +260,18 @@ bool HasMemory(const Job& job, const machine::MemoryTerms& planned) {
 void UseGpu(const Job& job, comm::ProcessGrid& grid) {
   if (!job.stream.OnGpu()) return;
   grid.UseGpu(job.stream, job.gpu_staged, job.options.parallel.chunks);
+}
+
+void UseGpu(const Job& job, const machine::MemoryTerms& planned, comm::ProcessGrid& grid) {
+  UseGpu(job, grid);
+  if (!job.stream.OnGpu() || planned.communicators == 0) return;
+  machine::MemoryTerms rest = planned;
+  rest.communicators = 0;
+  machine::NodeDemand demand = machine::DemandOf(job.runtime->Node(), rest, job.stream);
+  demand.available.source += fmt::format(" beside {}'s communicators (planned: {} MiB a rank)",
+                                         comm::GpuTransferLibrary(), planned.communicators >> 20);
+  job.World().Together(
+      [&] { machine::CheckNodeMemory(demand, grid, job.options.parallel.canonical.On()); });
 }
 
 void StopIfAsked(const Job& job) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <map>
 #include <sstream>
 
@@ -44,6 +45,23 @@ bool SeeApart(const std::vector<Ids>& visible) {
   return visible.size() > 1 && std::ranges::all_of(ranks, alone);
 }
 
+namespace {
+
+// InputError where transfers inside and outside a step's graph may not use one communicator.
+void RequireMixing(const Options& options, const input::Deck& deck, int ranks) {
+  const char* const mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
+  if (ranks == 1 || !options.graphs || mixing == nullptr || std::atoi(mixing) != 0) return;
+  throw deck.Complain(
+      "run.graphs",
+      fmt::format("NCCL_GRAPH_MIXING_SUPPORT={} in the environment: NCCL may then hang or compute "
+                  "nonsense where some transfers of a communicator are part of a step's graph and "
+                  "others are not",
+                  mixing),
+      "Unset it (a site's module may have set it), or say run.graphs = no.");
+}
+
+}  // namespace
+
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck) {
   const comm::Communicator &world = runtime.World(), &node = runtime.Node();
   GpuChoice choice;
@@ -76,11 +94,14 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const 
   if (world.Max(std::int64_t{SeeApart(visible)}) == 1 && world.IsRoot()) {
     fmt::print(stderr,
                "warning: each rank of a node sees GPUs of its own (srun --gpus-per-task, "
-               "--gpu-bind): NCCL may then copy between them through the host. Let all ranks see "
-               "all (--gres=gpu:N): each takes its own.\n");
+               "--gpu-bind). Where a variable hides the others (CUDA_VISIBLE_DEVICES) NCCL copies "
+               "between them directly all the same; where a control group does, it copies through "
+               "the host (SHM in the line links). Let all ranks see all then (--gres=gpu:N): each "
+               "takes its own.\n");
     std::fflush(stderr);
   }
   world.Together([&] {
+    if (!choice.staged) RequireMixing(options, deck, world.Size());
     if (shared && options.share_device == ShareDevice::kNccl) {
       const std::string refusal = comm::LetRanksShareGpus();
       if (refusal.empty()) return;

@@ -78,6 +78,7 @@ std::string BannerText(const BannerFacts& facts) {
   add("model", facts.model);
   add("data", facts.data);
   add("kernels", facts.kernels);
+  add("links", facts.links);
   if (!facts.memory.empty()) {
     add("memory", (facts.memory_differs ? "largest rank: " : "a rank: ") + MemoryText(facts));
   }

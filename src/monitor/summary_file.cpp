@@ -179,6 +179,9 @@ std::string ToJson(const Summary& summary, const std::string& folder) {
   json["predicted"] = ComparisonOf(summary.comparison);
   json["energy"] = EnergyOf(summary.energy);
   json["preflight"] = PreflightOf(summary.facts.preflight);
+  if (!summary.facts.gpu_transfers.empty()) {
+    json["gpu_transfers"] = Object(summary.facts.gpu_transfers);
+  }
   if (const Staging& staging = summary.staging; staging.files > 0) {
     json["staging"] = {{"folder", staging.folder},
                        {"files", staging.files},

@@ -88,6 +88,13 @@ std::int64_t TokenBytes(const Plan& plan, const comm::ProcessGrid& grid) {
          StreamBytes(plan.tokens, grid, model, model.micro_batch, 1);
 }
 
+// Bytes of the communicators between GPUs on a rank.
+std::int64_t CommunicatorBytes(const MachineFacts& machine, const comm::ProcessGrid& grid,
+                               const model::ModelPlan& model) {
+  if (!machine.stream.OnGpu() || machine.gpu_staged) return 0;
+  return grid.CommunicatorBytes(model.pipeline.chunks, model.options.kv_heads);
+}
+
 }  // namespace
 
 machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
@@ -95,6 +102,7 @@ machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
   const training::TrainingState state(planned.Grid(), plan.training, planned.Stream());
   machine::MemoryTerms memory = state.Memory();
   memory.tokens = TokenBytes(plan, planned.Grid());
+  memory.communicators = CommunicatorBytes(plan.machine, planned.Grid(), plan.training.model);
   return memory;
 }
 
@@ -102,6 +110,7 @@ machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   const model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
   machine::MemoryTerms memory = training::MemoryOf(model);
+  memory.communicators = CommunicatorBytes(plan.machine, planned.Grid(), plan.model);
   memory.tokens = plan.tokens.bytes +
                   StreamBytes(plan.tokens, planned.Grid(), plan.model, plan.model.micro_batch, 1);
   return memory;

@@ -10,6 +10,25 @@
 
 namespace trireme::training {
 
+namespace {
+
+// While it lives, the host waits for products that it times as it waits for a step's work: such
+// that a lost rank is found, and the watchdogs know what is waited for.
+class GridWaits {
+ public:
+  GridWaits(kernels::Libraries& libraries, const comm::ProcessGrid& grid) : libraries_(libraries) {
+    libraries_.WaitBy([&grid](const device::Event& event) { grid.Await(event); });
+  }
+  ~GridWaits() { libraries_.WaitBy({}); }
+  GridWaits(const GridWaits&) = delete;
+  GridWaits& operator=(const GridWaits&) = delete;
+
+ private:
+  kernels::Libraries& libraries_;
+};
+
+}  // namespace
+
 void TrainingStep::QueueOnGpu(model::StagedBatches::Taken batch) {
   state_.QueueGradients(std::move(batch));
   state_.QueueSums();
@@ -25,7 +44,11 @@ void TrainingStep::Rehearse() {
   if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
   const comm::Ledger before = Grid().Traffic();
   Net().Stages().ReceiveLate(true);
-  QueueOnGpu(Net().Take(Net().Stage(now_.Entries())));
+  {
+    // Products are timed behind transfers, which another rank may have left.
+    const GridWaits waits(*libraries, Grid());
+    QueueOnGpu(Net().Take(Net().Stage(now_.Entries())));
+  }
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
   Grid().TakeExposed();

@@ -218,9 +218,10 @@ void Run(const comm::Runtime& runtime, const Arguments& arguments) {
   plan::Plan plan;
   world.Together([&] { plan = plan::MakePlan(job::RequestOf(job, facts)); });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
-  job::CheckMemory(job, plan::PlanMemory(plan, world.Rank()), grid);
+  const machine::MemoryTerms planned = plan::PlanMemory(plan, world.Rank());
+  job::CheckMemory(job, planned, grid);
   world.Together([&] { plan::CheckTransfers(plan, world.Rank()); });
-  job::UseGpu(job, grid);
+  job::UseGpu(job, planned, grid);
   training::TrainingState state(grid, plan.training, job.stream);
   if (arguments.steps == 0) {
     if (world.IsRoot()) PrintPlan(arguments, state.Memory());

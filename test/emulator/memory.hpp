@@ -34,6 +34,9 @@ class Memory {
   // The live allocation that holds all of it; null: none does.
   Allocation* Holding(const void* data, std::size_t bytes);
   std::size_t LiveBytes() const { return live_bytes_; }
+  // Bytes that a library takes, or gives back, without an address.
+  void Take(std::size_t bytes) { live_bytes_ += bytes; }
+  void GiveBack(std::size_t bytes) { live_bytes_ -= bytes; }
 
   void Open(Allocation& allocation);
   void CloseAll();

@@ -3,15 +3,19 @@
 #include "nccl.h"
 
 #include <fmt/format.h>
+#include <cstdio>
 #include <cstdlib>
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "memory.hpp"
 #include "nccl_operation.hpp"
 #include "nccl_room.hpp"
+#include "settings.hpp"
 #include "stream.hpp"
 
 struct ncclComm {
@@ -42,6 +46,52 @@ std::string& LastError() {
   return text;
 }
 
+// A line of NCCL's log, where one is asked for in a file.
+void Log(const std::string& text) {
+  static std::FILE* const file = [] {
+    const char* const level = std::getenv("NCCL_DEBUG");
+    const char* const path = std::getenv("NCCL_DEBUG_FILE");
+    const bool asked = level != nullptr && path != nullptr && std::string(level) == "INFO";
+    std::FILE* const opened = asked ? std::fopen(path, "w") : nullptr;
+    if (opened != nullptr) std::setvbuf(opened, nullptr, _IOLBF, 0);
+    return opened;
+  }();
+  if (file != nullptr) std::fprintf(file, "emulated:1:1 [0] NCCL INFO %s\n", text.c_str());
+}
+
+// As NCCL tells of a communicator that is a ring.
+void LogStart(int rank, int ranks, int blocks) {
+  const int next = (rank + 1) % ranks, last = (rank + ranks - 1) % ranks;
+  for (int channel = 0; channel < blocks; ++channel) {
+    Log(fmt::format("Ring {:02} : {} -> {} -> {}", channel, last, rank, next));
+  }
+  for (int channel = 0; channel < blocks; ++channel) {
+    Log(fmt::format("Channel {:02}/0 : {}[{}] -> {}[{}] via P2P/EMULATED", channel, rank, rank,
+                    next, next));
+  }
+  Log(fmt::format("{} coll channels, 0 collnet channels, 0 nvls channels, {} p2p channels", blocks,
+                  blocks));
+}
+
+// As NCCL tells on a communicator's rank 0 what it has taken for a collective.
+void LogChoice(const Call& call, const Members& members) {
+  static const std::map<Call::Kind, const char*> names = {
+      {Call::Kind::kAllReduce, "AllReduce"},
+      {Call::Kind::kReduce, "Reduce"},
+      {Call::Kind::kReduceScatter, "ReduceScatter"},
+      {Call::Kind::kBroadcast, "Broadcast"},
+      {Call::Kind::kAllGather, "AllGather"}};
+  const auto name = names.find(call.kind);
+  if (name == names.end() || members.Rank() != 0) return;
+  Log(fmt::format("{}: {} Bytes -> Algo RING proto SIMPLE channel{{Lo..Hi}}={{0..{}}}",
+                  name->second, call.count * SizeOf(call.type), members.Blocks() - 1));
+}
+
+std::size_t BytesOfCommunicator() {
+  static const std::size_t bytes = Number("TRIREME_EMULATOR_NCCL_MEMORY_MIB", 0) << 20;
+  return bytes;
+}
+
 ncclResult_t RefuseCall(ncclResult_t result, const std::string& message) {
   LastError() = message;
   if (TheGroup().depth > 0 && TheGroup().result == ncclSuccess) TheGroup().result = result;
@@ -51,6 +101,7 @@ ncclResult_t RefuseCall(ncclResult_t result, const std::string& message) {
 ncclResult_t Queue(Pending&& pending) {
   const cudaStream_t stream = pending.comm->stream;
   const bool serial = IsCapturing(stream) && OrderOfBegins(true) == BeginOrder::kSerial;
+  for (const Call& call : pending.calls) LogChoice(call, *pending.comm->members);
   const Label label = {.kind = Label::Kind::kKernel, .name = "_Z23ncclDevKernel_Emulated_1Pv"};
   NcclOperation operation(pending.comm->members, std::move(pending.calls), CaptureOf(stream));
   const cudaError_t code = serial ? EnqueueInTurn(stream, std::move(operation), label)
@@ -126,12 +177,15 @@ ncclResult_t Check(const Call& call, ncclComm_t comm, cudaStream_t stream) {
   return ncclSuccess;
 }
 
+std::int64_t calls_so_far = 0;
+
 // name: default, the function of NCCL that calls it.
 ncclResult_t Add(const Call& call, ncclComm_t comm, cudaStream_t stream,
                  const char* name = __builtin_FUNCTION()) {
   RefuseAfterFinalize(name);
   const ncclResult_t checked = Check(call, comm, stream);
   if (checked != ncclSuccess) return checked;
+  ++calls_so_far;
   Group& group = TheGroup();
   if (group.depth == 0) return Queue({comm, {call}});
   for (Pending& pending : group.pending) {
@@ -145,6 +199,9 @@ ncclResult_t Add(const Call& call, ncclComm_t comm, cudaStream_t stream,
 }
 
 }  // namespace
+
+std::int64_t NcclCalls() { return calls_so_far; }
+
 }  // namespace emulator
 
 using emulator::Call;
@@ -201,6 +258,12 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   if (members->State() == ncclInvalidUsage) {
     return emulator::RefuseCall(ncclInvalidUsage, "Duplicate GPU detected");
   }
+  if (emulator::DeviceMemory().LiveBytes() + emulator::BytesOfCommunicator() >
+      emulator::CardBytes()) {
+    return emulator::RefuseCall(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+  }
+  emulator::DeviceMemory().Take(emulator::BytesOfCommunicator());
+  emulator::LogStart(rank, ranks, members->Blocks());
   *comm = new ncclComm{.members = std::move(members)};
   return ncclSuccess;
 }
@@ -211,6 +274,8 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     emulator::Die("ncclCommDestroy of " + comm->members->Order().Name() +
                   " while a CUDA graph holds operations of it: graphs are destroyed before");
   }
+  // One that is aborted keeps its memory: another thread may abort it.
+  if (comm != nullptr) emulator::DeviceMemory().GiveBack(emulator::BytesOfCommunicator());
   delete comm;
   return ncclSuccess;
 }

@@ -5,6 +5,7 @@
 #include <mpi.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Call {
 };
 
 std::size_t SizeOf(ncclDataType_t type);  // 0: not known here
+
+// Calls of NCCL that move something, by this process so far.
+std::int64_t NcclCalls();
 
 // The calls of a group in one communicator. A copy of one that has not begun is an operation of
 // its own.

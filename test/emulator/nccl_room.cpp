@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "settings.hpp"
@@ -12,13 +13,18 @@ namespace emulator {
 namespace {
 
 int begun = 0, occupied = 0;  // operations, blocks
+int most_occupied = 0;
 
 }  // namespace
 
 int BlocksOfNccl() {
-  static const int blocks = static_cast<int>(Number("TRIREME_EMULATOR_NCCL_BLOCKS", 16));
+  static const int blocks = static_cast<int>(Number("TRIREME_EMULATOR_NCCL_BLOCKS", 32));
   return blocks;
 }
+
+int MostBlocks() { return most_occupied; }
+
+void ForgetMostBlocks() { most_occupied = 0; }
 
 void NcclRoom::Take(int blocks) {
   static const int most = static_cast<int>(Number("TRIREME_EMULATOR_MULTIPROCESSORS", 132));
@@ -26,6 +32,7 @@ void NcclRoom::Take(int blocks) {
   ++begun;
   occupied += blocks;
   blocks_ = blocks;
+  most_occupied = std::max(most_occupied, occupied);
   if (occupied > most) {
     Die(
         fmt::format("{} operations of NCCL that wait for other ranks occupy {} blocks of {} "

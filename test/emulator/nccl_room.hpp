@@ -6,6 +6,10 @@ namespace emulator {
 
 int BlocksOfNccl();  // of an operation of a communicator that sets no limit
 
+// The most that operations have occupied at a time since the last call of ForgetMostBlocks.
+int MostBlocks();
+void ForgetMostBlocks();
+
 // An operation that has begun: its blocks keep their multiprocessors, and its stream's successors
 // its hardware queue, until it ends. Ends the process if all operations that have begun leave no
 // kernel a multiprocessor or a queue.

@@ -32,16 +32,17 @@ std::deque<std::weak_ptr<void>>& Places() {
 BeginOrder FindOrder(bool in_graph) {
   constexpr int kFirstNccl = 22600, kFirstEvents = 12030, kFirstInGraphs = 12090;
   const char* const asked = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-  int nccl = 0, driver = 0, runtime = 0;
+  constexpr int kBuiltWith = 12090;
+  int nccl = 0, driver = 0;
   ncclGetVersion(&nccl);
   cudaDriverGetVersion(&driver);
-  cudaRuntimeGetVersion(&runtime);
+  const auto built_with = static_cast<int>(Number("TRIREME_EMULATOR_NCCL_CUDA", kBuiltWith));
   if (asked == nullptr || std::strcmp(asked, "0") == 0 || nccl < kFirstNccl) {
     return BeginOrder::kAny;
   }
   if (in_graph && driver < kFirstInGraphs) return BeginOrder::kSerial;
-  return driver < kFirstEvents || runtime < kFirstEvents ? BeginOrder::kSerial
-                                                         : BeginOrder::kLaunched;
+  return driver < kFirstEvents || built_with < kFirstEvents ? BeginOrder::kSerial
+                                                            : BeginOrder::kLaunched;
 }
 
 }  // namespace

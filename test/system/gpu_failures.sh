@@ -45,6 +45,12 @@ if [[ ${TRIREME_DEVICE_LABEL:-} != emulated ]]; then
 fi
 run 1 timeout 100 env TRIREME_EMULATOR_NCCL_FAIL=1:5 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=gone run.device=cuda grid.data=2
 says "NCCL, data group: a transfer cannot end"
+# In the rehearsal, in which products are timed behind sums of the tensor ranks.
+began=$SECONDS
+run 1 timeout 100 env TRIREME_EMULATOR_NCCL_FAIL=1:4 XDG_CACHE_HOME="$scratch/unknown" "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=rehearsal \
+  run.device=cuda grid.tensor=2
+says "NCCL, tensor group: a transfer cannot end"
+((SECONDS - began < 40)) || fail "a rank lost in the rehearsal was found after $((SECONDS - began)) s"
 
 # lost HOW PATTERN: rank 1 is lost in the middle of a run and NCCL says nothing. The watchdogs do.
 lost() {

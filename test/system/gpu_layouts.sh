@@ -85,6 +85,30 @@ if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
   TRIREME_EMULATOR_DRIVER=12020 layout in-turn 4 grid.context=2 grid.tensor=2
   TRIREME_EMULATOR_DRIVER=12020 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
   says_once "stages on GPUs (grid.pipeline), and a driver for CUDA 12.2: before 12.3 NCCL"
+  # An NCCL that was built with an older CUDA than the driver's does the same, and is found out by messages that cross.
+  TRIREME_EMULATOR_NCCL_CUDA=12020 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
+  says_once "messages of two stages to each other did not arrive within 10 s"
+  NCCL_GRAPH_MIXING_SUPPORT=0 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.data=2
+  says_once "run.graphs"
+  says "NCCL_GRAPH_MIXING_SUPPORT=0 in the environment"
+  NCCL_GRAPH_MIXING_SUPPORT=0 layout no-graphs 2 grid.data=2 run.graphs=no
+  # Communicators that take more of a card than was planned: what they leave is too little for the rest.
+  TRIREME_EMULATOR_MEMORY_MIB=2048 TRIREME_EMULATOR_NCCL_MEMORY_MIB=1600 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in \
+    job.output=refused "${model[@]}" grid.data=2
+  says_once "beside NCCL 2.26.2's communicators (planned: 441 MiB a rank)"
+  is_missing refused
+  TRIREME_EMULATOR_MEMORY_MIB=2048 TRIREME_EMULATOR_NCCL_MEMORY_MIB=441 layout communicators 2 grid.data=2
+  # What NCCL took is said, and recorded.
+  NCCL_ALGO=Ring layout recorded 2 grid.data=2
+  says "links   NCCL 2.26.2; data group P2P/EMULATED"
+  "$python" - recorded/summary.json <<'PYTHON' || fail "summary.json does not tell how the GPUs met"
+import json, sys
+facts = json.load(open(sys.argv[1], encoding="utf-8"))["gpu_transfers"]
+print(facts)
+assert facts["library"] == "NCCL 2.26.2" and facts["NCCL_ALGO"] == "Ring"
+assert facts["data group"].startswith("P2P/EMULATED; 16 channels; rings and trees ")
+assert "AllReduce RING/SIMPLE" in facts["algorithms"] and "NCCL_DEBUG" not in facts
+PYTHON
 fi
 
 # Two ranks on one card: refused, unless the deck says so.

@@ -7,6 +7,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
@@ -81,8 +82,15 @@ std::string GpuTransferLibrary();
 // the library is made. Returns why the library does not allow it, "" if it does.
 std::string LetRanksShareGpus();
 // InputError if the library may hang with channels over `groups` groups of a rank. crossing: one of
-// them has messages in both directions, which ranks start in different orders.
+// them has messages in both directions, which ranks start in different orders. Goes by versions;
+// channels with such messages try them out besides, when they are made.
 void RequireOrderedLaunches(int groups, bool crossing);
+// Whether a device::Graph may hold transfers of several groups: below CUDA 12.9 the library lets
+// each transfer of a graph begin only when the one before it has ended.
+bool GraphsHoldSeveralGroups();
+// What the library was told in the environment and, where it writes its log for this program, what
+// it took for the channels made so far: pairs of a name and a text, for a run's record.
+std::vector<std::pair<std::string, std::string>> DescribeGpuTransfers();
 
 struct ChannelSetup {
   device::Stream stream = {};  // on a GPU
@@ -96,6 +104,13 @@ struct ChannelSetup {
   // Transfers are shifts around the ring beside the computation, of which they take little.
   bool shifts = false;
 };
+
+// Thread blocks of a GPU that an operation may take from the computation, which runs beside it. 0:
+// as many as the library likes, where the computation waits.
+int MostBlocksOfCollective(const ChannelSetup& setup);
+// Likewise of a message: a receive holds its blocks from when it was posted. Enough for tens of
+// GB/s, a few in a hundred of the card's multiprocessors.
+inline constexpr int kMessageBlocks = 4;
 
 // Makes a channel. Collective over `group`, which may go when it returns; the channel's destructor
 // is collective too, and graphs with its transfers must not outlive it. Null for a group of one,

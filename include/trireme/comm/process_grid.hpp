@@ -110,6 +110,9 @@ class ProcessGrid {
   // except kWorld and kReplica, which move host memory. staged: by way of the host.
   // pipeline_chunks: of the model on a stage.
   void UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks);
+  // Bytes of this rank's GPU that the library behind the channels takes for those of UseGpu and for
+  // the one of KeyValueGroup(kv_heads): an estimate. 0 for a rank alone. Works on a planned grid.
+  std::int64_t CommunicatorBytes(int pipeline_chunks, std::int64_t kv_heads) const;
   // Puts a channel in front of the transfers of a group of more than one rank: from here on
   // Over(group) starts them there (not those of OnHost). make: gets the transfers as they are,
   // which no ledger records. For faults and tests; after UseGpu, before anything transfers.
@@ -145,8 +148,13 @@ class ProcessGrid {
  private:
   using Listed = std::vector<std::pair<Group, Channel*>>;
   class ListedChannel;
+  struct GroupSetup {  // of a channel that UseGpu makes
+    const Communicator* group = nullptr;
+    ChannelSetup setup;
+  };
   ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options);
   void Split();
+  std::vector<GroupSetup> GroupSetups(int pipeline_chunks) const;
   std::unique_ptr<Channel> NewChannel(const Communicator& group, ChannelSetup setup) const;
   const Communicator& RanksOf(Group group) const;
   Channel* ChannelOf(Group group) const;

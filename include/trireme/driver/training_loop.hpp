@@ -88,6 +88,8 @@ class TrainingLoop {
   void PrintSample();
   monitor::BannerFacts Banner() const;  // collective
   void PlanMemory(monitor::BannerFacts& facts) const;
+  bool MeetsGpus() const;
+  std::string DescribeLinks() const;
   std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
   monitor::Gathers MeanGathers() const;                    // collective
   training::StepResult RunStep();                          // collective

@@ -115,6 +115,9 @@ bool HasMemory(const Job& job, const machine::MemoryTerms& planned);
 
 // Collective. From here on the grid moves the memory of the ranks' GPUs, if they compute.
 void UseGpu(const Job& job, comm::ProcessGrid& grid);
+// The same, and checks that what the communicators have left is enough for the rest of `planned`:
+// their memory was estimated before. AgreedError as CheckMemory's.
+void UseGpu(const Job& job, const machine::MemoryTerms& planned, comm::ProcessGrid& grid);
 
 // Collective. AgreedError (exit code 3) if a signal has asked a rank to stop: asked between the
 // phases of a training job's set-up, and within long ones.

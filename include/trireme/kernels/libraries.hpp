@@ -4,17 +4,27 @@
 #define TRIREME_KERNELS_LIBRARIES_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
 
 namespace trireme::kernels {
 
 class Libraries : public device::LibraryState {
  public:
+  // How the host waits for an event while products are timed; unless it is set, Event::Await. The
+  // queue may hold a transfer that cannot end any more: whoever times them within a step sets a
+  // wait that notices. Empty: as at first.
+  using Wait = std::function<void(const device::Event&)>;
+  void WaitBy(Wait wait) { wait_ = std::move(wait); }
+  void Await(const device::Event& event) const { wait_ ? wait_(event) : event.Await(); }
+
   // Chosen algorithms as JSON text: card, library version, and a list of (product, algorithm).
   virtual std::string Chosen() const = 0;
   // Takes over the algorithms of `texts` (of several ranks: for each product the first text that
@@ -51,6 +61,9 @@ class Libraries : public device::LibraryState {
   // Restores a history. False, with scales begun anew, if it is empty or of another number of
   // tensors.
   virtual bool SetScales(const device::Stream& stream, std::span<const float> scales) = 0;
+
+ private:
+  Wait wait_;
 };
 
 // Libraries of the stream; null if it has none (on the CPU).

@@ -23,6 +23,7 @@ struct MemoryTerms {
   std::int64_t tokens = 0;               // of the token file
   std::int64_t checkpoint_copy = 0;      // of the state, for asynchronous checkpoints
   std::int64_t gpu_libraries = 0;        // code and plans that libraries load (an allowance)
+  std::int64_t communicators = 0;        // buffers of transfers between GPUs (an estimate)
   std::int64_t fp8_operands = 0;         // rounded operands of matrix products
   std::int64_t Total() const;
   bool operator==(const MemoryTerms&) const = default;
@@ -33,7 +34,7 @@ struct MemoryTerm {
   const char* name;
   std::int64_t MemoryTerms::*bytes;
 };
-inline constexpr std::array<MemoryTerm, 15> kMemoryTerms = {{
+inline constexpr std::array<MemoryTerm, 16> kMemoryTerms = {{
     {"parameters", &MemoryTerms::parameters},
     {"gradients", &MemoryTerms::gradients},
     {"moments", &MemoryTerms::moments},
@@ -48,6 +49,7 @@ inline constexpr std::array<MemoryTerm, 15> kMemoryTerms = {{
     {"tokens", &MemoryTerms::tokens},
     {"checkpoint copy", &MemoryTerms::checkpoint_copy},
     {"GPU libraries", &MemoryTerms::gpu_libraries},
+    {"communicators", &MemoryTerms::communicators},
     {"fp8 operands", &MemoryTerms::fp8_operands},
 }};
 

@@ -31,6 +31,7 @@ struct BannerFacts {
   std::string model;                   // "jsc: 2 layers, dim 128, ...; 9.71 M parameters"
   std::string data;                    // "wikitext2.h5: 2,088,628 / ... tokens; ..."
   std::string kernels;                 // "attention: our own (run.attention = own)"; may be empty
+  std::string links;                   // "NCCL 2.26.2; data group P2P/CUMEM"; may be empty
   std::vector<std::pair<std::string, std::int64_t>>
       memory;                   // (term, bytes per rank); the sum is printed
   bool memory_differs = false;  // between ranks; `memory` is that of the largest

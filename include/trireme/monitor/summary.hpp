@@ -81,6 +81,8 @@ struct RunFacts {
   std::vector<std::pair<std::string, std::string>> deck = {};
   std::vector<std::string> deck_given = {};
   PreflightFacts preflight = {};
+  // comm::DescribeGpuTransfers of rank 0; empty where no GPUs meet.
+  std::vector<std::pair<std::string, std::string>> gpu_transfers = {};
 };
 
 // Losses, nats per token, of all sessions of the run; none: not known.

@@ -48,6 +48,7 @@ struct TokenFacts {
 struct MachineFacts {
   Dtype dtype = Dtype::kFloat32;  // of values and activations
   device::Stream stream;          // threads of a rank, its GPU, bf16 and fp8 products
+  bool gpu_staged = false;        // transfers of GPUs pass through the host
 };
 
 // Facts of a rank of so many threads. gpu: its card, which must outlive them; null: the CPU. Types

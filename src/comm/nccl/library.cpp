@@ -41,15 +41,29 @@ bool OrdersLaunches() {
   return ncclGetVersion(&version) == ncclSuccess && version >= kFirst;
 }
 
+namespace {
+
+// Whether NCCL orders launches itself and the driver is for a CUDA before `first`, as it tells it:
+// 12030 is 12.3. driver: its CUDA.
+bool OrdersWithDriverBefore(int first, int& driver) {
+  const char* const ordered = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return ordered != nullptr && std::atoi(ordered) != 0 && OrdersLaunches() &&
+         cudaDriverGetVersion(&driver) == cudaSuccess && driver < first;
+}
+
+}  // namespace
+
 std::string SerialisingDriver() {
   constexpr int kFirst = 12030;  // with events of launches
-  const char* const ordered = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   int driver = 0;
-  if (ordered == nullptr || std::atoi(ordered) == 0 || !OrdersLaunches() ||
-      cudaDriverGetVersion(&driver) != cudaSuccess || driver >= kFirst) {
-    return "";
-  }
+  if (!OrdersWithDriverBefore(kFirst, driver)) return "";
   return fmt::format("{}.{}", driver / 1000, driver % 1000 / 10);
+}
+
+bool GraphsOverlapTransfers() {
+  constexpr int kFirst = 12090;  // NCCL's enqueue.cc, getImplicitOrder
+  int driver = 0;
+  return !OrdersWithDriverBefore(kFirst, driver);
 }
 
 }  // namespace trireme::comm::nccl

@@ -8,6 +8,7 @@
 #include <exception>
 #include <thread>
 
+#include "log.hpp"
 #include "make_channel.hpp"
 #include "operations.hpp"
 #include "trireme/base/clock.hpp"
@@ -49,8 +50,12 @@ NcclChannel::NcclChannel(const Communicator& group, const ChannelSetup& setup)
       name_(setup.group),
       stream_(setup.stream),
       exceptions_(std::uncaught_exceptions()) {
+  KeepLog();
   ConnectCollectives(setup);
+  NameLog(Name());
   ConnectEdges(setup);
+  if (!edges_.empty()) NameLog(Name() + ", messages");
+  RequireCrossing(setup);
 }
 
 NcclChannel::~NcclChannel() {
@@ -109,7 +114,7 @@ int NcclChannel::Start(const Operation& operation) {
   FollowComputation(flight.operand, link.Queue());
   BeginTrace(operation, flight, link.Queue());
   if (!IsMessage(operation)) {
-    QueueCollective(operation, link, group_.Rank(), group_.Size());
+    QueueCollective(operation, link, place_);
   } else if (operation.transfer == Transfer::kSend) {
     QueueSend(operation, link);
   } else {
@@ -178,6 +183,7 @@ bool NcclChannel::Capturing() const {
 }
 
 void NcclChannel::CheckHealth() {
+  BoundLog();
   std::string failure = collectives_->Failure();
   for (const Edge& edge : edges_) {
     if (failure.empty()) failure = edge.link->Failure();

@@ -4,11 +4,13 @@
 #ifndef TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
 #define TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
 
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "link.hpp"
+#include "operations.hpp"
 #include "trireme/comm/channel.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
@@ -22,7 +24,8 @@ class NcclChannel : public Channel {
   // the host. NCCL connects messages at the first one, and from 2.22 on what an algorithm of a
   // collective needs at its first use, which depends on the size too, unless NCCL_RUNTIME_CONNECT
   // is 0, as the start of the GPU sets it; hence a transfer of each link here. Transfer::kAllToAll
-  // alone, made of messages, connects at its first use, unless it is a shift.
+  // alone, made of messages, connects at its first use, unless it is a shift; a shard group's
+  // neighbours are connected here.
   NcclChannel(const Communicator& group, const ChannelSetup& setup);
   // Collective, unless an exception is under way: waits some seconds for what runs, then gives up
   // the rest.
@@ -63,9 +66,14 @@ class NcclChannel : public Channel {
   };
 
   void ConnectCollectives(const ChannelSetup& setup);
+  void ConnectNeighbours(int way);
   void ConnectEdges(const ChannelSetup& setup);
   void ConnectEdge(int sender, int receiver, int tag);
-  void Await(const Link& link);  // the host waits, unless NCCL finds a failure
+  // Collective. AgreedError (exit code 2) if messages of neighbours to each other do not arrive.
+  void RequireCrossing(const ChannelSetup& setup);
+  // The host waits, unless NCCL finds a failure: RunError. false: not idle when this
+  // thread has run for `until` seconds.
+  bool Await(const Link& link, double until = std::numeric_limits<double>::infinity());
   const Link& LinkOf(const Operation& operation) const;
   int Take();
   void Settle();
@@ -81,6 +89,7 @@ class NcclChannel : public Channel {
   int exceptions_;        // under way when this was made
   device::Buffer trial_;  // operands of the transfers that connect
   std::unique_ptr<Link> collectives_;
+  Place place_;  // in the group of collectives_
   std::vector<Edge> edges_;
   std::vector<Flight> flights_;
   std::vector<int> idle_;    // tickets

@@ -1,6 +1,8 @@
 // Transfers as NCCL's calls. All-reduce, all-gather, broadcast: in place where the operands are.
-// Where parts differ in size, which NCCL's own reduce-scatter and all-gather do not know, a group
-// of calls, one for each rank's part, runs as one operation.
+// NCCL's own reduce-scatter and all-gather know parts of one size alone. Parts of a shard group,
+// which are cut almost evenly, are moved as equal blocks, and neighbours exchange what lies between
+// a block and a part: four calls at most. Of other parts a group of calls, one for each rank's
+// part, runs as one operation.
 #include "operations.hpp"
 
 #include <algorithm>
@@ -25,6 +27,7 @@ struct Call {
   const Operation& operation;
   const Link& link;
   int rank, ranks;
+  bool neighbours;  // messages between ranks r and r + 1 are connected
 
   const void* From(std::int64_t element) const {
     return ElementAt(const_cast<void*>(operation.from), operation.dtype, element);
@@ -41,9 +44,27 @@ struct Call {
   // body(rank) for each rank, as one operation.
   template <typename Body>
   void ForRanks(Body&& body) const {
+    AsOne([&] {
+      for (int other = 0; other < ranks; ++other) body(other);
+    });
+  }
+  // The calls of body() as one operation.
+  template <typename Body>
+  void AsOne(Body&& body) const {
     Require(ncclGroupStart());
-    for (int other = 0; other < ranks; ++other) body(other);
+    body();
     Require(ncclGroupEnd());
+  }
+  // A message of elements [begin, end) of `to`, nothing if there are none.
+  void Send(std::int64_t begin, std::int64_t end, int other) const {
+    if (begin == end) return;
+    Require(ncclSend(To(begin), static_cast<std::size_t>(end - begin), Type(), other, link.Handle(),
+                     link.Queue()));
+  }
+  void Receive(std::int64_t begin, std::int64_t end, int other) const {
+    if (begin == end) return;
+    Require(ncclRecv(To(begin), static_cast<std::size_t>(end - begin), Type(), other, link.Handle(),
+                     link.Queue()));
   }
 };
 
@@ -66,6 +87,69 @@ void MoveToFront(const Call& call, std::int64_t start, std::int64_t count) {
   }
 }
 
+// Elements of equal blocks, the r-th from r times as many on, such that each part ends in the block
+// of its rank or the next one, and begins in its own: what a part lacks lies with one neighbour. 0
+// if there are none, or if a call for each part costs no more.
+std::int64_t BlockOf(const Call& call) {
+  constexpr std::int64_t kGrain = 32;  // as shards are cut: blocks begin on a cache line
+  const Places& places = *call.operation.places;
+  if (!call.neighbours || call.ranks <= 2) return 0;
+  std::int64_t size = places.Total() / call.ranks;
+  for (int rank = 1; rank < call.ranks; ++rank) {
+    size = std::min<std::int64_t>(size, places.Starts()[rank] / rank);
+  }
+  size -= size % kGrain;
+  for (int rank = 1; rank < call.ranks; ++rank) {
+    if (places.Starts()[rank] > (rank + 1) * size) return 0;
+  }
+  return size;
+}
+
+// In place. Afterwards this rank's part lies where it lies in the whole.
+void ReduceScatterBlocks(const Call& call, std::int64_t block) {
+  const Places& places = *call.operation.places;
+  const std::int64_t tail = call.ranks * block, begin = call.rank * block;
+  const int last = call.ranks - 1;
+  call.AsOne([&] {
+    call.Require(ncclReduceScatter(call.operation.from, call.To(begin), Size(block), call.Type(),
+                                   ncclSum, call.link.Handle(), call.link.Queue()));
+    if (tail == places.Total()) return;
+    void* const sum = call.rank == last ? call.To(tail) : nullptr;  // read on the root alone
+    call.Require(ncclReduce(call.From(tail), sum, Size(places.Total() - tail), call.Type(), ncclSum,
+                            last, call.link.Handle(), call.link.Queue()));
+  });
+  call.AsOne([&] {
+    if (call.rank > 0) call.Send(begin, places.Starts()[call.rank], call.rank - 1);
+    if (call.rank == last) return;
+    call.Receive(begin + block, places.Starts()[call.rank + 1], call.rank + 1);
+  });
+}
+
+void AllGatherBlocks(const Call& call, std::int64_t block) {
+  const Places& places = *call.operation.places;
+  const std::int64_t start = places.Starts()[call.rank], own = places.Sizes()[call.rank];
+  const std::int64_t tail = call.ranks * block, begin = call.rank * block;
+  const int last = call.ranks - 1;
+  if (call.operation.from != call.To(start)) {
+    device::cuda::Check(cudaMemcpyAsync(call.To(start), call.operation.from, call.Bytes(own),
+                                        cudaMemcpyDeviceToDevice, call.link.Queue()),
+                        "moving a part to its place");
+  }
+  call.AsOne([&] {
+    if (call.rank < last) {
+      call.Send(begin + block, places.Starts()[call.rank + 1], call.rank + 1);
+    }
+    if (call.rank > 0) call.Receive(begin, start, call.rank - 1);
+  });
+  call.AsOne([&] {
+    call.Require(ncclAllGather(call.To(begin), call.operation.to, Size(block), call.Type(),
+                               call.link.Handle(), call.link.Queue()));
+    if (tail == places.Total()) return;
+    call.Require(ncclBroadcast(call.To(tail), call.To(tail), Size(places.Total() - tail),
+                               call.Type(), last, call.link.Handle(), call.link.Queue()));
+  });
+}
+
 void ReduceScatter(const Call& call) {
   const Places& places = *call.operation.places;
   const std::int64_t start = places.Starts()[call.rank], own = places.Sizes()[call.rank];
@@ -76,6 +160,8 @@ void ReduceScatter(const Call& call) {
     if (own == 0) return;
     call.Require(ncclReduceScatter(call.operation.from, to, Size(own), call.Type(), ncclSum,
                                    call.link.Handle(), call.link.Queue()));
+  } else if (const std::int64_t block = in_place ? BlockOf(call) : 0; block > 0) {
+    ReduceScatterBlocks(call, block);
   } else {
     call.ForRanks([&](int root) {
       const int count = places.Sizes()[root];
@@ -97,6 +183,7 @@ void AllGather(const Call& call) {
                                       Size(places.Sizes()[0]), call.Type(), call.link.Handle(),
                                       call.link.Queue()));
   }
+  if (const std::int64_t block = BlockOf(call); block > 0) return AllGatherBlocks(call, block);
   call.ForRanks([&](int root) {
     const int count = places.Sizes()[root];
     if (count == 0) return;
@@ -126,8 +213,8 @@ void AllToAll(const Call& call) {
 
 }  // namespace
 
-void QueueCollective(const Operation& operation, const Link& link, int rank, int ranks) {
-  const Call call{operation, link, rank, ranks};
+void QueueCollective(const Operation& operation, const Link& link, const Place& place) {
+  const Call call{operation, link, place.rank, place.ranks, place.neighbours};
   switch (operation.transfer) {
     case Transfer::kAllReduce: {
       const ncclRedOp_t reduction = operation.reduction == Reduction::kMax ? ncclMax : ncclSum;
@@ -154,14 +241,14 @@ void QueueCollective(const Operation& operation, const Link& link, int rank, int
 
 void QueueSend(const Operation& operation, const Link& link) {
   if (operation.count == 0) return;
-  const Call call{operation, link, kSender, 2};
+  const Call call{operation, link, kSender, 2, false};
   call.Require(ncclSend(operation.from, Size(operation.count), call.Type(), kReceiver,
                         link.Handle(), link.Queue()));
 }
 
 void QueueReceive(const Operation& operation, const Link& link) {
   if (operation.count == 0) return;
-  const Call call{operation, link, kReceiver, 2};
+  const Call call{operation, link, kReceiver, 2, false};
   call.Require(ncclRecv(operation.to, Size(operation.count), call.Type(), kSender, link.Handle(),
                         link.Queue()));
 }

@@ -7,8 +7,15 @@
 
 namespace trireme::comm::nccl {
 
-// Queues a collective of the group of `link`, in which this is rank `rank` of `ranks`.
-void QueueCollective(const Operation& operation, const Link& link, int rank, int ranks);
+// This rank's place in the group of a link. neighbours: messages between ranks r and r + 1 are
+// connected in both directions, so that collectives may be made of them, too.
+struct Place {
+  int rank = 0, ranks = 1;
+  bool neighbours = false;
+};
+
+// Queues a collective of the group of `link`.
+void QueueCollective(const Operation& operation, const Link& link, const Place& place);
 
 // Queues a message in a link of two ranks, the sender's and the receiver's in this order. Nothing
 // for an empty one.

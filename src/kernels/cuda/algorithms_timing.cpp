@@ -4,6 +4,7 @@
 
 #include "cuda/algorithms.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/kernels/libraries.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -21,18 +22,22 @@ constexpr double kLeadSeconds = 250e-6;
 class Stopwatch {
  public:
   explicit Stopwatch(const device::Stream& stream)
-      : queue_(stream.gpu->queue), begin_(stream, true), end_(stream, true) {}
+      : libraries_(LibrariesOf(stream)),
+        queue_(stream.gpu->queue),
+        begin_(stream, true),
+        end_(stream, true) {}
   // Of the GPU, for what `queue_work` queues.
   template <typename QueueWork>
   double Seconds(const QueueWork& queue_work) {
     begin_.Record(queue_);
     queue_work();
     end_.Record(queue_);
-    end_.Await();
+    libraries_ != nullptr ? libraries_->Await(end_) : end_.Await();
     return end_.SecondsSince(begin_);
   }
 
  private:
+  const Libraries* libraries_;
   void* queue_;
   device::Event begin_, end_;
 };
