@@ -21,8 +21,11 @@ std::string WhyNotCudnn(const DeckOptions& options) {
     return fmt::format("model.attention_dropout = {}", options.model.attention_dropout);
   }
   if (options.model.Translates()) return "padding of model.kind = encoder_decoder";
-  if (options.data.document_mask) return "data.document_mask = yes";
   const std::int64_t blocks = 2 * std::int64_t{options.comm.context};
+  if (blocks > 2 && options.data.document_mask) {
+    return fmt::format("grid.context = {} cuts sequences with data.document_mask = yes",
+                       options.comm.context);
+  }
   if (blocks > 2 && options.data.sequence_length % blocks != 0) {
     return fmt::format("grid.context = {} cuts sequences of {} into unequal blocks",
                        options.comm.context, options.data.sequence_length);
@@ -44,13 +47,31 @@ void RequireCudnnIfAsked(const Job& job) {
                           "With auto it computes what it can, and our own kernels the rest.");
 }
 
+void RequireFixedOrder(const Job& job) {
+  const DeckOptions& options = job.options;
+  if (!ReadsTraining(options.job.task) || !options.machine.deterministic) return;
+  if (options.machine.attention == device::AttentionKernels::kOwn) return;
+  if (!WhyNotCudnn(options).empty()) return;
+  const std::string why = kernels::WhyNoFixedOrder(job.stream, options.data.sequence_length);
+  if (why.empty()) return;
+  throw job.deck.Complain("run.deterministic", why,
+                          "Install a newer cuDNN, or set run.attention = own (our own kernels, "
+                          "slower) or run.deterministic = no (runs differ in their last bits).");
+}
+
 std::string DescribeAttention(const Job& job) {
   if (!job.stream.OnGpu()) return {};
   if (job.options.machine.attention == device::AttentionKernels::kOwn) {
     return "attention: our own (run.attention = own)";
   }
   const std::string why = WhyNotCudnn(job.options);
-  if (why.empty()) return "attention: cuDNN's where it serves, else our own";
+  if (why.empty()) {
+    return fmt::format("attention: cuDNN's{} where it serves, else our own{}",
+                       job.options.data.document_mask ? " by document" : "",
+                       job.options.machine.deterministic
+                           ? ""
+                           : ", its gradients in no fixed order (run.deterministic = no)");
+  }
   return fmt::format("attention: our own ({})", why);
 }
 

@@ -8,6 +8,8 @@ namespace trireme::job {
 
 // InputError with the deck's line where run.attention = cudnn and cuDNN cannot compute it.
 void RequireCudnnIfAsked(const Job& job);
+// InputError where a training is to be deterministic and cuDNN's backward pass is not, on this GPU.
+void RequireFixedOrder(const Job& job);
 
 }  // namespace trireme::job
 

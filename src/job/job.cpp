@@ -39,9 +39,10 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
     if (choice.use) {
       job.gpu = std::make_unique<device::Gpu>(choice.device);
       RequireCudnnIfAsked(job);
-      job.gpu->Choose(job.options.machine.attention);
+      job.gpu->Choose(job.options.machine.attention, job.options.machine.deterministic);
       job.gpu_staged = choice.staged;
       job.stream.gpu = &job.gpu->Context();
+      RequireFixedOrder(job);
     }
     job.dtype = arithmetic.dtype;
     job.stream.bf16 = arithmetic.bf16_products;

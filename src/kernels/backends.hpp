@@ -192,6 +192,7 @@ decltype(kernels::Accumulate) Accumulate;
 decltype(kernels::Convert) Convert;
 decltype(kernels::MakeLibraries) MakeLibraries;
 decltype(kernels::WhyNoCudnn) WhyNoCudnn;
+decltype(kernels::WhyNoFixedOrder) WhyNoFixedOrder;
 decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 }  // namespace cuda
 

@@ -341,6 +341,11 @@ std::string WhyNoCudnn() {
   return "this program was built without CUDA";
 }
 
+std::string WhyNoFixedOrder(const device::Stream& stream, std::int64_t length) {
+  if constexpr (kCuda) return cuda::WhyNoFixedOrder(stream, length);
+  return "";
+}
+
 std::string GpuMathLibraries() {
   if constexpr (kCuda) return cuda::GpuMathLibraries();
   return "";

@@ -44,9 +44,14 @@ void Declare(input::Schema& schema) {
       .Choice(
           "run.attention", "auto", input::Choices(kAttentions),
           "On a GPU: what computes attention. auto: cuDNN where it serves a pass (bf16 and fp8, "
-          "without dropout on the weights, documents, padding or a cut of the sequences), else "
-          "our own kernels, in bf16 on tensor cores too. cudnn: an error where it cannot serve "
-          "the deck. own: never cuDNN.")
+          "without dropout on the weights, padding or a cut of the sequences), else our own "
+          "kernels, in bf16 on tensor cores too. cudnn: an error where it cannot serve the deck. "
+          "own: never cuDNN.")
+      .Switch(
+          "run.deterministic", true,
+          "On a GPU: yes: every run of a deck on the same cards and libraries has the same bits. "
+          "no: cuDNN may use its faster backward pass of attention, which adds up the gradient of "
+          "the queries in no fixed order, so that runs differ in their last bits.")
       .Choice(
           "run.precision", "fp32", input::Choices(kPrecisions),
           "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU all that is "
@@ -80,6 +85,7 @@ Options Read(const input::Deck& deck) {
       .graphs = deck.Text("run.graphs") == "auto",
       .products = deck.Text("run.products"),
       .attention = input::Pick<device::AttentionKernels>(deck.Text("run.attention"), kAttentions),
+      .deterministic = deck.Switch("run.deterministic"),
       .precision = input::Pick<Precision>(deck.Text("run.precision"), kPrecisions),
       .seed = static_cast<std::uint32_t>(deck.Integer("run.seed")),
       .threads = static_cast<int>(deck.Integer("run.threads")),

@@ -172,7 +172,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   std::copy_n(std::begin({1024, 1024, 64}), 3, properties->maxThreadsDim);
   std::copy_n(std::begin({0x7fffffff, 65535, 65535}), 3, properties->maxGridSize);
   properties->totalConstMem = 65536;
-  properties->major = 9;
+  properties->major = static_cast<int>(Number("TRIREME_EMULATOR_CAPABILITY", 9));
   properties->minor = 0;
   properties->multiProcessorCount = kMultiprocessors;
   properties->concurrentKernels = 1;

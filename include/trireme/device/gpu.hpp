@@ -37,6 +37,7 @@ struct GpuContext {
   void* bounce = nullptr;  // page-locked host memory, for copies of host memory that is not
   std::int64_t bounce_bytes = 0;
   AttentionKernels attention = AttentionKernels::kAuto;  // run.attention
+  bool deterministic = true;                             // run.deterministic
 };
 inline constexpr std::int64_t kGpuScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
@@ -66,7 +67,10 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
   const GpuContext& Context() const { return context_; }
-  void Choose(AttentionKernels attention) { context_.attention = attention; }
+  void Choose(AttentionKernels attention, bool deterministic) {
+    context_.attention = attention;
+    context_.deterministic = deterministic;
+  }
 
  private:
   void AllocateScratch(Kind kind);

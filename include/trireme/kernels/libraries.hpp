@@ -76,6 +76,9 @@ std::unique_ptr<Libraries> MakeLibraries(const device::Stream& stream, int sites
 
 // Why cuDNN computes no attention in this program, whatever the shape; "" if it may.
 std::string WhyNoCudnn();
+// Why the backward pass of the attention that cuDNN computes of sequences of this length has sums
+// in no fixed order on the stream's GPU; "" if their order is fixed, or cuDNN is not used for them.
+std::string WhyNoFixedOrder(const device::Stream& stream, std::int64_t length);
 
 // Names and versions of a GPU's libraries of products and attention, for --version: "cuBLASLt
 // 13.1.0, without cuDNN"; "" without CUDA.

@@ -24,6 +24,7 @@ struct Options {
   std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
                                   // cache folder; empty: none
   device::AttentionKernels attention = device::AttentionKernels::kAuto;  // on a GPU
+  bool deterministic = true;  // on a GPU: the same bits in every run
   Precision precision = Precision::kFp32;
   std::uint32_t seed = 1;   // of initial weights, sample order and dropout
   int threads = 0;          // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share

@@ -62,6 +62,7 @@ struct Call {
   const Matrix& scratch;
   bool whole;
   Matrix dout, dqkv, dblock;
+  const std::int32_t* served = nullptr;  // AttentionOperands::served
 };
 
 AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
@@ -113,7 +114,7 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   a.head_dim = static_cast<int>(s.head_dim);
   a.first_task = static_cast<int>(c.tasks.begin), a.tasks = static_cast<int>(c.tasks.Size());
   a.scale = static_cast<SumOf<T>>(1 / std::sqrt(static_cast<double>(s.head_dim)));
-  a.begins = s.begins, a.key_lengths = s.key_lengths;
+  a.begins = s.begins, a.key_lengths = s.key_lengths, a.served = c.served;
   a.causal = s.causal, a.whole = c.whole, a.vector = AllowAttentionVectors<T>(c);
   TellDropout(c, a);
   return a;
@@ -207,6 +208,34 @@ void OwnAttentionBackward(const device::Stream& stream, const AttentionShape& sh
   const Part all = {0, AttentionPartTasks(shape)};
   Backward({stream, shape, qkv, WholeBlock(shape, qkv), all, dropout, out, lse, scratch, true, dout,
             dqkv, WholeBlock(shape, dqkv).data});
+}
+
+void OwnAttentionForwardOfRest(const device::Stream& stream, const AttentionShape& shape,
+                               const DocumentOperands& o, const std::int32_t* served) {
+  const Part all = {0, AttentionPartTasks(shape)};
+  const Dropout none = {};
+  Forward({stream,
+           shape,
+           o.qkv,
+           WholeBlock(shape, o.qkv),
+           all,
+           none,
+           o.out,
+           o.lse,
+           o.scratch,
+           true,
+           {},
+           {},
+           {},
+           served});
+}
+
+void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionShape& shape,
+                                const DocumentOperands& o, const std::int32_t* served) {
+  const Part all = {0, AttentionPartTasks(shape)};
+  const Dropout none = {};
+  Backward({stream, shape, o.qkv, WholeBlock(shape, o.qkv), all, none, o.out, o.lse, o.scratch,
+            true, o.dout, o.dqkv, WholeBlock(shape, o.dqkv).data, served});
 }
 
 void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse) {

@@ -22,6 +22,18 @@ decltype(kernels::AttentionBackward) OwnAttentionBackward;
 decltype(kernels::AttentionPartForward) OwnAttentionPartForward;
 decltype(kernels::AttentionPartBackward) OwnAttentionPartBackward;
 
+// Operands of the passes over sequences of documents, as AttentionForward and AttentionBackward
+// have them; the forward pass has no dout and dqkv.
+struct DocumentOperands {
+  tensor::Matrix qkv, out, lse, scratch, dout = {}, dqkv = {};
+};
+// The same passes by our own kernels over the sequences whose number in `served`, [sequences] on
+// the GPU, is 0. What belongs to the others is left alone. Without dropout.
+void OwnAttentionForwardOfRest(const device::Stream& stream, const AttentionShape& shape,
+                               const DocumentOperands& operands, const std::int32_t* served);
+void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionShape& shape,
+                                const DocumentOperands& operands, const std::int32_t* served);
+
 // Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
                     const tensor::Matrix& lse, float* packed);

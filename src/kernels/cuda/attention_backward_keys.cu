@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), true);
   // The first keys first: the most queries see them.
   AttentionPlace<T> at = AttentionPlace<T>::OfKeys(a, static_cast<int>(blockIdx.x));
+  if (IsServed(a, at.sequence)) return;
   const AttentionTile tile = a.keys.Tile(at.block, Sizes::kKeys);
   const AttentionTile keys = PresentKeys(a, at.sequence, tile);
   LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);

@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kInnerThreads) InnerKernel(AttentionOperands<T
                          static_cast<int>(threadIdx.x) / kInnerLanes;
   // Neighbouring heads of one row first: they lie side by side. Lanes beyond the end meet the
   // others, and write nothing.
-  const bool inside = i < std::int64_t{heads} * a.queries.Count();
+  bool inside = i < std::int64_t{heads} * a.queries.Count();
   const int group = a.Group() * a.kv_heads;
   AttentionPlace<T> at{};
   int row = 0;
@@ -27,6 +27,7 @@ __global__ void __launch_bounds__(kInnerThreads) InnerKernel(AttentionOperands<T
     at.sequence = static_cast<int>(head / group);
     at.head = static_cast<int>(head % group);
     row = static_cast<int>(i / heads);
+    inside = !IsServed(a, at.sequence);
   }
   Sum sum = Sum(0);
   if (inside) {
@@ -51,6 +52,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), false);
   // The last queries first: they see the most keys.
   const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
+  if (IsServed(a, at.sequence)) return;
   const AttentionTile queries =
       a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
   const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);

@@ -25,21 +25,35 @@ bool HasCudnn() {
 // Shorter sequences are a single tile of our own kernels, whose backward pass is one launch.
 constexpr std::int64_t kLongestOwn = 64;
 
-// cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has our plans for
-// whole sequences only, not for documents or padding.
+bool Pays(const device::Stream& stream, std::int64_t length) {
+  return length > kLongestOwn || stream.gpu->attention == device::AttentionKernels::kCudnn;
+}
+
+// cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has no plans for
+// padding.
 bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
               bool dropout) {
-  using device::AttentionKernels;
-  const AttentionKernels chosen = stream.gpu->attention;
-  const bool pays = shape.length > kLongestOwn || chosen == AttentionKernels::kCudnn;
-  return HasCudnn() && chosen != AttentionKernels::kOwn && shape.sequences > 0 && pays &&
-         shape.head_dim % 8 == 0 && shape.head_dim <= 256 && dtype == Dtype::kBfloat16 &&
-         !dropout && shape.begins == nullptr && shape.key_lengths == nullptr;
+  return HasCudnn() && stream.gpu->attention != device::AttentionKernels::kOwn &&
+         shape.sequences > 0 && Pays(stream, shape.length) && shape.head_dim % 8 == 0 &&
+         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout &&
+         shape.key_lengths == nullptr && (shape.begins == nullptr || shape.causal);
+}
+// The same for parts of sequences, which it cannot cut into documents.
+bool MayServePart(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+                  bool dropout) {
+  return shape.begins == nullptr && MayServe(stream, shape, dtype, dropout);
 }
 
 }  // namespace
 
 std::string WhyNoCudnn() { return HasCudnn() ? "" : "this program was built without cuDNN"; }
+
+std::string WhyNoFixedOrder(const device::Stream& stream, std::int64_t length) {
+  if constexpr (kCudnn) {
+    if (HasCudnn() && Pays(stream, length)) return WhyNoFixedOrderOfCudnn(stream);
+  }
+  return "";
+}
 
 std::string CudnnName() {
   if constexpr (kCudnn) {
@@ -51,30 +65,40 @@ std::string CudnnName() {
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward) {
   if constexpr (kCudnn) {
-    return MayServe(stream, shape, dtype, false) && CudnnHasPlan(stream, shape, backward);
+    if (!MayServe(stream, shape, dtype, false)) return false;
+    return shape.begins != nullptr ? CudnnHasDocumentsPlan(stream, shape, backward)
+                                   : CudnnHasPlan(stream, shape, backward);
   }
   return false;
 }
 
 std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                               Dtype dtype, bool dropout) {
-  std::int64_t elements = gpu::AttentionScratch(stream, shape, dtype, dropout);
+  const std::int64_t own = gpu::AttentionScratch(stream, shape, dtype, dropout);
   if constexpr (kCudnn) {
     // An evaluation has no dropout, and no backward pass.
     if (MayServe(stream, shape, dtype, false)) {
-      elements = std::max(elements, CudnnAttentionScratch(stream, shape, !dropout));
+      return shape.begins != nullptr
+                 ? CudnnDocumentsScratch(stream, shape, own, !dropout)
+                 : std::max(own, CudnnAttentionScratch(stream, shape, !dropout));
     }
   }
-  return elements;
+  return own;
 }
 
 void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
                       const Dropout& dropout, const Matrix& out, const Matrix& lse,
                       const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
-        CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
-      return;
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active())) {
+      if (shape.begins != nullptr) {
+        const DocumentOperands o = {qkv, out, lse, scratch};
+        if (const std::int32_t* const served = CudnnDocuments(stream, shape, o, false)) {
+          return OwnAttentionForwardOfRest(stream, shape, o, served);
+        }
+      } else if (CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
+        return;
+      }
     }
   }
   OwnAttentionForward(stream, shape, qkv, dropout, out, lse, scratch);
@@ -84,9 +108,15 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const Dropout& dropout, const Matrix& out, const Matrix& dout,
                        const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
-        CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
-      return;
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active())) {
+      if (shape.begins != nullptr) {
+        const DocumentOperands o = {qkv, out, lse, scratch, dout, dqkv};
+        if (const std::int32_t* const served = CudnnDocuments(stream, shape, o, true)) {
+          return OwnAttentionBackwardOfRest(stream, shape, o, served);
+        }
+      } else if (CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
+        return;
+      }
     }
   }
   OwnAttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
@@ -96,7 +126,7 @@ std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionS
                                   std::int64_t most_keys, Dtype dtype, bool dropout) {
   std::int64_t elements = gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
   if constexpr (kCudnn) {
-    if (MayServe(stream, shape, dtype, false)) {
+    if (MayServePart(stream, shape, dtype, false)) {
       elements = CudnnPartScratch(stream, shape, elements, !dropout);
     }
   }
@@ -108,7 +138,7 @@ void AttentionPartForward(const device::Stream& stream, const AttentionShape& sh
                           const Dropout& dropout, const Matrix& out, const Matrix& lse,
                           const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
+    if (MayServePart(stream, shape, qkv.dtype, dropout.Active()) &&
         CudnnPartForward(stream, shape, tasks, qkv, block, out, lse, scratch)) {
       return;
     }
@@ -122,7 +152,7 @@ void AttentionPartBackward(const device::Stream& stream, const AttentionShape& s
                            const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
                            const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
+    if (MayServePart(stream, shape, qkv.dtype, dropout.Active()) &&
         CudnnPartBackward(stream, shape, tasks,
                           {qkv, block, out, dout, lse, dqkv, dblock, scratch})) {
       return;

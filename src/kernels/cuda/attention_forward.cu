@@ -179,6 +179,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const ForwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>());
   // The last queries first: they see the most keys.
   const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
+  if (IsServed(a, at.sequence)) return;
   const AttentionTile queries =
       a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
   const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);

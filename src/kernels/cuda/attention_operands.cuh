@@ -72,6 +72,7 @@ struct AttentionOperands {
   const std::uint64_t* ordinals;
   const std::int32_t* begins;  // [rows] of the queries: AttentionShape::begins; null: no documents
   const std::int32_t* key_lengths;  // [sequences]: AttentionShape::key_lengths, or null
+  const std::int32_t* served;       // [sequences]: not 0 where cuDNN has computed it; or null
 
   __host__ __device__ int Group() const { return heads / kv_heads; }
   __host__ __device__ std::int64_t QueryRow(int sequence, int row) const {
@@ -81,6 +82,12 @@ struct AttentionOperands {
     return static_cast<std::int64_t>(sequence) * keys.Count() + row;
   }
 };
+
+// Whether cuDNN has computed the sequence: nothing is left to do.
+template <typename T>
+__device__ __forceinline__ bool IsServed(const AttentionOperands<T>& a, int sequence) {
+  return a.served != nullptr && a.served[sequence] != 0;
+}
 
 // The tile without its padding.
 template <typename T>

@@ -18,8 +18,6 @@ namespace {
 
 using tensor::Matrix;
 
-// Small plans of shorter sequences may want what that of the longest does not.
-constexpr std::int64_t kLeastWorkspace = std::int64_t{1} << 20;
 constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kAlignment = 16;  // bytes, of every row
 
@@ -60,32 +58,6 @@ std::int64_t ScratchOf(const AttentionShape& shape, std::int64_t workspace_bytes
   return StatisticsElements(shape) + CudnnRoundUp(CeilDivide(workspace_bytes, kFloat));
 }
 
-// Plan of a pass with this scratch; none, with a warning, if cuDNN does not serve it.
-std::optional<CudnnChoice> ChooseWithin(const device::Stream& stream, const AttentionShape& shape,
-                                        const CudnnProblem& problem, const Matrix& scratch,
-                                        std::initializer_list<Matrix> operands) {
-  if (!std::ranges::all_of(operands, OnCudnnBoundaries)) {
-    WarnOfOwnAttention(
-        stream, problem.backward,
-        fmt::format("its operands do not lie on boundaries of {} bytes", kAlignment));
-    return std::nullopt;
-  }
-  const std::int64_t room = (scratch.Size() - StatisticsElements(shape)) * kFloat;
-  CudnnSearch search(stream, room);
-  auto choice = search.Choose(problem);
-  if (choice) return choice;
-  if (search.Lacking() == 0) {
-    WarnOfOwnAttention(stream, problem.backward, search.Why());
-  } else if (CudnnPlansOf(stream).StateOf(problem.backward).planned) {
-    throw RunError(fmt::format("attention of {} sequences of {}: {} bytes of scratch for cuDNN's "
-                               "workspace of {}",
-                               shape.sequences, shape.length, std::max<std::int64_t>(0, room),
-                               search.Lacking()),
-                   "This is a bug in Trireme.");
-  }
-  return std::nullopt;
-}
-
 // Queries, then keys, then values of a qkv.
 void* Keys(const AttentionShape& s, const Matrix& qkv) { return qkv.Offset(s.heads * s.head_dim); }
 void* TheValues(const AttentionShape& s, const Matrix& qkv) {
@@ -100,6 +72,32 @@ bool OnCudnnBoundaries(const Matrix& m) {
          m.stride * bytes % kAlignment == 0;
 }
 
+std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
+                                       const Matrix& scratch, std::int64_t workspace,
+                                       std::initializer_list<Matrix> operands) {
+  if (!std::ranges::all_of(operands, OnCudnnBoundaries)) {
+    WarnOfOwnAttention(
+        stream, problem.backward,
+        fmt::format("its operands do not lie on boundaries of {} bytes", kAlignment));
+    return std::nullopt;
+  }
+  const std::int64_t room = (scratch.Size() - workspace) * kFloat;
+  CudnnSearch search(stream, room);
+  auto choice = search.Choose(problem);
+  if (choice) return choice;
+  const CudnnPlans::PassState& state = CudnnPlansOf(stream).StateOf(problem.backward);
+  if (search.Lacking() == 0) {
+    WarnOfOwnAttention(stream, problem.backward, search.Why());
+  } else if (problem.documents > 0 ? state.documents : state.planned) {
+    throw RunError(fmt::format("attention of {} sequences of {}: {} bytes of scratch for cuDNN's "
+                               "workspace of {}",
+                               problem.sequences, problem.queries, std::max<std::int64_t>(0, room),
+                               search.Lacking()),
+                   "This is a bug in Trireme.");
+  }
+  return std::nullopt;
+}
+
 bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward) {
   return CudnnSearch(stream).Choose(ProblemOf(shape, backward)).has_value();
 }
@@ -111,7 +109,7 @@ std::int64_t CudnnAttentionScratch(const device::Stream& stream, const Attention
     if (pass && !backward) continue;
     CudnnSearch search(stream);
     if (const auto choice = search.Choose(ProblemOf(shape, pass))) {
-      bytes = std::max({bytes, choice->plan->workspace_bytes, kLeastWorkspace});
+      bytes = std::max({bytes, choice->plan->workspace_bytes, kCudnnLeastWorkspace});
       CudnnPlansOf(stream).StateOf(pass).planned = true;
     } else {
       WarnOfOwnAttention(stream, pass, search.Why());
@@ -124,7 +122,7 @@ bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& s
                            const Matrix& qkv, const Matrix& out, const Matrix& lse,
                            const Matrix& scratch) {
   const CudnnProblem problem = ProblemOf(shape, false, {qkv.stride, out.stride});
-  const auto choice = ChooseWithin(stream, shape, problem, scratch, {qkv, out});
+  const auto choice = ChooseCudnn(stream, problem, scratch, StatisticsElements(shape), {qkv, out});
   if (!choice) return false;
   RunCudnn(stream, problem, *choice,
            {.query = qkv.data,
@@ -142,7 +140,8 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
                             const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   const CudnnProblem problem =
       ProblemOf(shape, true, {qkv.stride, out.stride, dout.stride, dqkv.stride});
-  const auto choice = ChooseWithin(stream, shape, problem, scratch, {qkv, out, dout, dqkv});
+  const auto choice =
+      ChooseCudnn(stream, problem, scratch, StatisticsElements(shape), {qkv, out, dout, dqkv});
   if (!choice) return false;
   PackStatistics(stream, shape, lse, scratch.As<float>());
   RunCudnn(stream, problem, *choice,

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "attention.hpp"
 #include "trireme/kernels/attention_part.hpp"
 
 namespace trireme::kernels::cuda {
@@ -13,6 +14,8 @@ namespace trireme::kernels::cuda {
 bool CudnnIsThere();
 // Versions of the loaded library and of the headers of the build: "cuDNN 9.13.0 (frontend 1.18.0)".
 std::string CudnnVersions();
+// As WhyNoFixedOrder (kernels/libraries.hpp), of sequences of any length.
+std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream);
 
 // The first call of a function below for a shape builds its plan, which takes up to seconds and
 // allocates. Plans belong to the stream's libraries.
@@ -35,6 +38,20 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
                             const tensor::Matrix& qkv, const tensor::Matrix& out,
                             const tensor::Matrix& dout, const tensor::Matrix& lse,
                             const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
+
+// Sequences of documents (cudnn_documents.cpp). Elements (fp32) of scratch for the forward pass
+// over such a shape, and with `backward` for both, `own` elements of our own kernels included;
+// `own` if cuDNN serves neither.
+std::int64_t CudnnDocumentsScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   std::int64_t own, bool backward);
+// Whether cuDNN serves a pass over such a shape.
+bool CudnnHasDocumentsPlan(const device::Stream& stream, const AttentionShape& shape,
+                           bool backward);
+// A pass over the sequences that have no more documents than a plan has entries, causal. Returns
+// which those are: [sequences] on the GPU, 1 or 0; our own kernels have to compute the others.
+// Null, with nothing queued, if cuDNN does not serve the shape or the strides.
+const std::int32_t* CudnnDocuments(const device::Stream& stream, const AttentionShape& shape,
+                                   const DocumentOperands& operands, bool backward);
 
 // Whether rows lie on boundaries of 16 bytes, as cuDNN reads them.
 bool OnCudnnBoundaries(const tensor::Matrix& m);

@@ -5,6 +5,7 @@
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>
@@ -49,37 +50,75 @@ void Forget(cudaStream_t queue, bool recording_before) {
   cudaGetLastError();
 }
 
+// What cuDNN takes for sequences: each of the documents' entries is one.
+std::int64_t Entries(const CudnnProblem& p) {
+  return p.sequences * std::max<std::int64_t>(1, p.documents);
+}
+
+// A list of numbers on the GPU.
+Tensor List(graph::Graph& g, std::int64_t uid, std::int64_t count,
+            cudnn_frontend::DataType_t type) {
+  graph::Tensor_attributes list;
+  list.set_uid(uid).set_dim(Extents{count, 1, 1, 1}).set_stride(Extents{1, 1, 1, 1});
+  list.set_data_type(type);
+  return g.tensor(list);
+}
+void AddOffsets(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProblem& p,
+                CudnnOperand operand) {
+  if (p.documents == 0) return;
+  tensor.set_ragged_offset(
+      List(g, kOffsets + operand, Entries(p) + 1, cudnn_frontend::DataType_t::INT64));
+}
+
 // Heads of the rows of a matrix as cuDNN counts them: sequence, head, position, feature.
-void Describe(graph::Tensor_attributes& tensor, const CudnnProblem& p, CudnnOperand operand,
-              bool of_keys, const CudnnRows& at) {
+void Describe(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProblem& p,
+              CudnnOperand operand, bool of_keys, const CudnnRows& at) {
   tensor.set_uid(operand)
-      .set_dim(Extents{p.sequences, of_keys ? p.kv_heads : p.heads, of_keys ? p.keys : p.queries,
+      .set_dim(Extents{Entries(p), of_keys ? p.kv_heads : p.heads, of_keys ? p.keys : p.queries,
                        p.head_dim})
       .set_stride(Extents{at.rows * at.stride, p.head_dim, at.stride, 1})
       .set_data_type(cudnn_frontend::DataType_t::BFLOAT16);
+  AddOffsets(g, tensor, p, operand);
 }
-// Packed: before 9.26 cuDNN's backward pass reads no other strides.
-void DescribeStatistics(graph::Tensor_attributes& tensor, const CudnnProblem& p) {
+// Packed: before 9.26 cuDNN's backward pass reads no other strides. With documents [rows, heads],
+// as Transformer Engine has it.
+void DescribeStatistics(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProblem& p) {
+  const bool by_row = p.documents > 0;
   tensor.set_uid(kStatistics)
-      .set_dim(Extents{p.sequences, p.heads, p.queries, 1})
-      .set_stride(Extents{p.heads * p.queries, p.queries, 1, 1})
+      .set_dim(Extents{Entries(p), p.heads, p.queries, 1})
+      .set_stride(Extents{p.heads * p.queries, by_row ? 1 : p.queries, by_row ? p.heads : 1, 1})
       .set_data_type(cudnn_frontend::DataType_t::FLOAT);
+  AddOffsets(g, tensor, p, kStatistics);
 }
 
 Tensor Input(graph::Graph& g, const CudnnProblem& p, CudnnOperand operand, bool of_keys,
              const CudnnRows& at) {
   graph::Tensor_attributes tensor;
-  Describe(tensor, p, operand, of_keys, at);
+  Describe(g, tensor, p, operand, of_keys, at);
   return g.tensor(tensor);
 }
-void Output(const Tensor& tensor, const CudnnProblem& p, CudnnOperand operand, bool of_keys,
-            const CudnnRows& at) {
-  Describe(*tensor, p, operand, of_keys, at);
+void Output(graph::Graph& g, const Tensor& tensor, const CudnnProblem& p, CudnnOperand operand,
+            bool of_keys, const CudnnRows& at) {
+  Describe(g, *tensor, p, operand, of_keys, at);
   tensor->set_output(true);
 }
 
-float Scale(const CudnnProblem& p) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(p.head_dim)));
+// Attributes that both passes share.
+template <typename Attributes>
+Attributes AttributesOf(graph::Graph& g, const CudnnProblem& p) {
+  Attributes attributes;
+  attributes.set_name(p.backward ? "attention_backward" : "attention")
+      .set_causal_mask(p.causal)
+      .set_attn_scale(static_cast<float>(1 / std::sqrt(static_cast<double>(p.head_dim))));
+  if (p.documents > 0) {
+    const auto lengths = [&](CudnnOperand operand) {
+      return List(g, operand, Entries(p), cudnn_frontend::DataType_t::INT32);
+    };
+    attributes.set_padding_mask(true)
+        .set_seq_len_q(lengths(kQueryLengths))
+        .set_seq_len_kv(lengths(kKeyLengths));
+  }
+  return attributes;
 }
 
 struct Operands {
@@ -92,14 +131,11 @@ struct Operands {
 
 void AddForward(graph::Graph& g, const CudnnProblem& p) {
   const Operands x(g, p);
-  const auto [out, statistics] = g.sdpa(x.query, x.key, x.value,
-                                        graph::SDPA_attributes()
-                                            .set_name("attention")
-                                            .set_generate_stats(true)
-                                            .set_causal_mask(p.causal)
-                                            .set_attn_scale(Scale(p)));
-  Output(out, p, kOut, false, p.out);
-  DescribeStatistics(*statistics, p);
+  auto attributes = AttributesOf<graph::SDPA_attributes>(g, p);
+  attributes.set_generate_stats(true);
+  const auto [out, statistics] = g.sdpa(x.query, x.key, x.value, attributes);
+  Output(g, out, p, kOut, false, p.out);
+  DescribeStatistics(g, *statistics, p);
   statistics->set_output(true);
 }
 
@@ -108,17 +144,18 @@ void AddBackward(graph::Graph& g, const CudnnProblem& p) {
   const Tensor out = Input(g, p, kOut, false, p.out);
   const Tensor dout = Input(g, p, kDout, false, p.dout);
   graph::Tensor_attributes statistics;
-  DescribeStatistics(statistics, p);
+  DescribeStatistics(g, statistics, p);
+  auto attributes = AttributesOf<graph::SDPA_backward_attributes>(g, p);
+  attributes.set_deterministic_algorithm(p.deterministic);
+  if (p.documents > 0) {  // sums in the workspace are of so many rows, not of entries * length
+    attributes.set_max_total_seq_len_q(p.sequences * p.queries)
+        .set_max_total_seq_len_kv(p.sequences * p.keys);
+  }
   const auto [dquery, dkey, dvalue] =
-      g.sdpa_backward(x.query, x.key, x.value, out, dout, g.tensor(statistics),
-                      graph::SDPA_backward_attributes()
-                          .set_name("attention_backward")
-                          .set_causal_mask(p.causal)
-                          .set_attn_scale(Scale(p))
-                          .set_deterministic_algorithm(true));
-  Output(dquery, p, kDquery, false, p.dquery);
-  Output(dkey, p, kDkey, true, p.dkey);
-  Output(dvalue, p, kDvalue, true, p.dkey);
+      g.sdpa_backward(x.query, x.key, x.value, out, dout, g.tensor(statistics), attributes);
+  Output(g, dquery, p, kDquery, false, p.dquery);
+  Output(g, dkey, p, kDkey, true, p.dkey);
+  Output(g, dvalue, p, kDvalue, true, p.dkey);
 }
 
 std::shared_ptr<graph::Graph> Describe(const CudnnProblem& problem) {
@@ -149,6 +186,18 @@ std::string CudnnVersions() {
                      VersionText(CUDNN_FRONTEND_VERSION));
 }
 
+std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream) {
+  constexpr int kBlackwell = 10;                // compute capability
+  constexpr std::size_t kOrderedSince = 91801;  // release
+  const device::GpuContext& gpu = *stream.gpu;
+  if (gpu.major != kBlackwell || cudnnGetVersion() >= kOrderedSince) return {};
+  return fmt::format(
+      "cuDNN {} has no deterministic backward pass of attention for compute capability {}.{}; it "
+      "has "
+      "one since {}",
+      VersionText(cudnnGetVersion()), gpu.major, gpu.minor, VersionText(kOrderedSince));
+}
+
 CudnnPlans::CudnnPlans() {
   const cudnnStatus_t status = cudnnCreate(&handle_);
   if (status == CUDNN_STATUS_SUCCESS) return;
@@ -166,6 +215,15 @@ CudnnPlans& CudnnPlansOf(const device::Stream& stream) {
   std::unique_ptr<device::LibraryState>& state = GpuLibrariesOf(stream).Attention();
   if (state == nullptr) state = std::make_unique<CudnnPlans>();
   return static_cast<CudnnPlans&>(*state);
+}
+
+bool CudnnPlans::KeepsScores(const device::Stream& stream, const CudnnProblem& problem) {
+  // Newer cards and, for documents, newer releases have sums in a fixed order without dP.
+  constexpr int kLinearSince = 10;                      // compute capability
+  constexpr std::size_t kLinearDocumentsSince = 92500;  // release
+  if (!problem.backward || !problem.deterministic) return false;
+  if (stream.gpu->major >= kLinearSince) return false;
+  return problem.documents == 0 || cudnnGetVersion() < kLinearDocumentsSince;
 }
 
 void CudnnPlans::Use(const device::Stream& stream) {

@@ -28,11 +28,14 @@ struct CudnnRows {
 };
 
 // Problem that a plan solves: all heads of some sequences, or some heads of one sequence; `queries`
-// and `keys` of each sequence. Causal: as many keys as queries.
+// and `keys` of each sequence. Causal: as many keys as queries. With documents each sequence is cut
+// into up to so many of them, which attend to themselves alone; the log-sum-exp is [rows, heads].
 struct CudnnProblem {
   bool backward = false, causal = true;
   std::int64_t sequences = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, head_dim = 0;
   CudnnRows query, key, out, dout, dquery, dkey;  // values lie as keys do
+  std::int64_t documents = 0;                     // entries of a sequence; 0: it is not cut
+  bool deterministic = true;  // the same bits in every run; of the backward pass
   auto operator<=>(const CudnnProblem&) const = default;
 };
 
@@ -46,7 +49,11 @@ enum CudnnOperand : std::int64_t {
   kDout,
   kDquery,
   kDkey,
-  kDvalue
+  kDvalue,
+  // With documents. kOffsets + an operand above: where its documents begin.
+  kQueryLengths,
+  kKeyLengths,
+  kOffsets
 };
 
 struct CudnnPlan {
@@ -61,6 +68,9 @@ class CudnnPlans final : public device::LibraryState {
   CudnnPlans();
   ~CudnnPlans() override;
 
+  // Whether the backward pass keeps dP, [queries, keys] of each head and sequence (or entry of
+  // one), in its workspace.
+  static bool KeepsScores(const device::Stream& stream, const CudnnProblem& problem);
   // Plan of the problem. A new plan is built and its kernels are loaded here, not within a step:
   // that may wait for the GPU, which may be waiting for another rank.
   const CudnnPlan& Find(const device::Stream& stream, const CudnnProblem& problem);
@@ -71,9 +81,10 @@ class CudnnPlans final : public device::LibraryState {
                std::unordered_map<std::int64_t, void*> operands, void* workspace);
 
   struct PassState {
-    bool planned = false;  // scratch is planned for it
-    bool parts = false;    // the same for parts of sequences
-    bool warned = false;   // a line on stderr has said that it is not served
+    bool planned = false;    // scratch is planned for it
+    bool documents = false;  // the same for sequences of documents
+    bool parts = false;      // the same for parts of sequences
+    bool warned = false;     // a line on stderr has said that it is not served
   };
   PassState& StateOf(bool backward) { return passes_[backward ? 1 : 0]; }
 

@@ -18,9 +18,9 @@ namespace {
 // cuDNN's deterministic backward pass keeps dP of what it works on, queries x keys for each head,
 // on the GPUs of compute capability 8 and 9: it is given as many heads at once as fit into this.
 constexpr std::int64_t kUsualWorkspace = std::int64_t{512} << 20;  // bytes
-// Heads that share keys are not taken apart: they may take this part of the card's memory.
+// Heads that share keys are not taken apart, nor those of a sequence of documents: they may take
+// this part of the card's memory.
 constexpr std::int64_t kLargestPart = 16;
-constexpr int kLinearSince = 10;       // compute capability: no dP
 constexpr std::int64_t kUnit = 64;     // elements: workspaces begin on 256 bytes
 constexpr std::int64_t kBf16Size = 2;  // bytes
 
@@ -34,8 +34,10 @@ CudnnSearch::CudnnSearch(const device::Stream& stream, std::optional<std::int64_
       room_(room.value_or(most_)),
       build_(build) {}
 
-std::optional<CudnnChoice> CudnnSearch::Choose(const CudnnProblem& whole) {
+std::optional<CudnnChoice> CudnnSearch::Choose(const CudnnProblem& asked) {
+  CudnnProblem whole = asked;
   if (!whole.backward) return Accept(whole, most_);
+  whole.deterministic = stream_.gpu->deterministic;
   const auto of_sequences = [&](std::int64_t sequences) {
     CudnnProblem p = whole;
     p.sequences = sequences;
@@ -47,6 +49,7 @@ std::optional<CudnnChoice> CudnnSearch::Choose(const CudnnProblem& whole) {
     return p;
   };
   auto choice = Largest(whole.sequences, of_sequences);
+  if (whole.documents > 0) return choice ? choice : Accept(of_sequences(1), most_);
   if (!choice) choice = Largest(whole.kv_heads, of_heads);
   return choice ? choice : Accept(of_heads(1), most_);
 }
@@ -63,9 +66,9 @@ std::optional<CudnnChoice> CudnnSearch::Largest(
 }
 
 std::int64_t CudnnSearch::LeastWorkspace(const CudnnProblem& problem) const {
-  if (stream_.gpu->major >= kLinearSince) return 0;
-  return problem.sequences * problem.heads * CudnnRoundUp(problem.queries) *
-         CudnnRoundUp(problem.keys) * kBf16Size;
+  if (!CudnnPlans::KeepsScores(stream_, problem)) return 0;
+  return problem.sequences * std::max<std::int64_t>(1, problem.documents) * problem.heads *
+         CudnnRoundUp(problem.queries) * CudnnRoundUp(problem.keys) * kBf16Size;
 }
 
 std::optional<CudnnChoice> CudnnSearch::Accept(const CudnnProblem& problem, std::int64_t most) {

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <optional>
 #include <string>
 
 #include "cudnn_plan.hpp"
+#include "trireme/tensor/matrix.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -48,6 +50,17 @@ class CudnnSearch {
   bool build_;
   std::string why_;  // reason of the last refusal
 };
+
+// Bytes of workspace that are planned at the least: small plans of shorter sequences may want what
+// that of the longest does not.
+inline constexpr std::int64_t kCudnnLeastWorkspace = std::int64_t{1} << 20;
+
+// Plan of a pass over whole sequences with the scratch from element `workspace` on; none, with a
+// warning, if cuDNN does not serve it or rows of the operands are not on boundaries of 16 bytes.
+// RunError if scratch was planned for the pass and is too small.
+std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
+                                       const tensor::Matrix& scratch, std::int64_t workspace,
+                                       std::initializer_list<tensor::Matrix> operands);
 
 // Prints one line per pass, for the first reason.
 void WarnOfOwnAttention(const device::Stream& stream, bool backward, std::string why);

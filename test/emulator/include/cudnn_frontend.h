@@ -30,7 +30,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
 
 namespace cudnn_frontend {
 
-enum class DataType_t { NOT_SET, FLOAT, BFLOAT16 };
+enum class DataType_t { NOT_SET, FLOAT, BFLOAT16, INT32, INT64 };
 enum class HeurMode_t { A };
 
 class error_object {
@@ -57,39 +57,62 @@ struct Tensor_attributes {
   }
   Tensor_attributes& set_data_type(DataType_t value) { return type = value, *this; }
   Tensor_attributes& set_output(bool value) { return output = value, *this; }
+  Tensor_attributes& set_ragged_offset(const std::shared_ptr<Tensor_attributes>& value) {
+    return offsets = value, *this;
+  }
 
   std::int64_t uid = 0;
   std::vector<std::int64_t> dim, stride;  // sequence, head, position, feature
   DataType_t type = DataType_t::NOT_SET;
   bool output = false;
+  std::shared_ptr<Tensor_attributes> offsets;  // elements before each sequence; null: the stride
 };
 using Tensor = std::shared_ptr<Tensor_attributes>;
 
-struct SDPA_attributes {
-  SDPA_attributes& set_name(const std::string&) { return *this; }
-  SDPA_attributes& set_generate_stats(bool value) { return stats = value, *this; }
-  SDPA_attributes& set_causal_mask(bool value) { return causal = value, *this; }
-  SDPA_attributes& set_attn_scale(float value) { return scale = value, *this; }
-  bool stats = false, causal = false;
+// What both passes are told. Derived: the pass's own attributes, which the setters return.
+template <typename Derived>
+struct AttentionAttributes {
+  Derived& set_name(const std::string&) { return Self(); }
+  Derived& set_causal_mask(bool value) { return causal = value, Self(); }
+  Derived& set_attn_scale(float value) { return scale = value, Self(); }
+  Derived& set_padding_mask(bool value) { return padding = value, Self(); }
+  Derived& set_seq_len_q(Tensor value) { return queries = std::move(value), Self(); }
+  Derived& set_seq_len_kv(Tensor value) { return keys = std::move(value), Self(); }
+
+  bool causal = false, padding = false;
   float scale = 1;
+  Tensor queries, keys;  // how many each sequence has
+
+ private:
+  Derived& Self() { return static_cast<Derived&>(*this); }
 };
 
-struct SDPA_backward_attributes {
-  SDPA_backward_attributes& set_name(const std::string&) { return *this; }
-  SDPA_backward_attributes& set_causal_mask(bool value) { return causal = value, *this; }
-  SDPA_backward_attributes& set_attn_scale(float value) { return scale = value, *this; }
+struct SDPA_attributes : AttentionAttributes<SDPA_attributes> {
+  SDPA_attributes& set_generate_stats(bool value) { return stats = value, *this; }
+  bool stats = false;
+};
+
+struct SDPA_backward_attributes : AttentionAttributes<SDPA_backward_attributes> {
   SDPA_backward_attributes& set_deterministic_algorithm(bool value) {
     return deterministic = value, *this;
   }
-  bool causal = false, deterministic = false;
-  float scale = 1;
+  SDPA_backward_attributes& set_max_total_seq_len_q(std::int64_t value) {
+    return total_queries = value, *this;
+  }
+  SDPA_backward_attributes& set_max_total_seq_len_kv(std::int64_t value) {
+    return total_keys = value, *this;
+  }
+  bool deterministic = false;
+  std::int64_t total_queries = 0, total_keys = 0;
 };
 
 // Operation of a graph. Operands in the order of the calls below, results behind them.
 struct Attention {
-  bool backward = false, causal = false;
+  bool backward = false, causal = false, padding = false, deterministic = true;
   float scale = 1;
   std::vector<Tensor> operands;
+  Tensor queries, keys;         // lengths with padding
+  std::int64_t total_rows = 0;  // most queries and keys of all sequences together; 0: not told
 };
 
 class Graph {

@@ -1,7 +1,11 @@
 // cuDNN's attention against our own kernels, on a card: the choice between them must change no more
 // than rounding. Conversions between the two, which need no cuDNN.
+#include <algorithm>
+#include <iterator>
+
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
+#include "kernels/cuda/attention_documents.hpp"
 #include "kernels/gpu_sizes.hpp"
 #include "trireme/device/gpu.hpp"
 
@@ -26,16 +30,16 @@ class AttentionCudnnOperands {
       : stream_(stream),
         begins_(stream, p.begins),
         shape_(p.shape),
+        documents_(!p.begins.empty()),
         qkv_(stream, kAttentionCudnnType, p.Rows(), p.shape.Width(), p.qkv),
         dout_(stream, kAttentionCudnnType, p.Rows(), p.Queries(), p.dout),
         out_(stream, kAttentionCudnnType, p.Rows(), p.Queries(), NoNumbers(p.Rows() * p.Queries())),
         lse_(stream, kSum, p.Rows(), p.shape.heads, NoNumbers(p.Rows() * p.shape.heads)),
         dqkv_(stream, kAttentionCudnnType, p.Rows(), p.shape.Width(),
               NoNumbers(p.Rows() * p.shape.Width())),
-        elements_(kernels::cuda::AttentionScratch(stream, p.shape, kAttentionCudnnType, false)),
-        scratch_(stream, std::vector<float>(static_cast<std::size_t>(elements_))) {
-    if (!p.begins.empty()) shape_.begins = begins_.As<std::int32_t>();
-  }
+        elements_(
+            kernels::cuda::AttentionScratch(stream, WithBegins(), kAttentionCudnnType, false)),
+        scratch_(stream, std::vector<float>(static_cast<std::size_t>(elements_))) {}
 
   // Queues both passes.
   void Run(const Calls& calls) const {
@@ -45,6 +49,10 @@ class AttentionCudnnOperands {
                    dqkv_.View(), scratch);
   }
   AttentionResults Results() const { return {out_.Values(), lse_.Values(), dqkv_.Values()}; }
+  void SetBegins(const std::vector<std::int32_t>& begins) const {
+    device::CopyIn(stream_, begins.data(), begins_.Data(),
+                   static_cast<std::int64_t>(begins.size() * sizeof begins[0]));
+  }
   // Of out, lse and dqkv, one after another.
   std::vector<unsigned char> Bits() const {
     std::vector<unsigned char> all;
@@ -56,25 +64,19 @@ class AttentionCudnnOperands {
   }
 
  private:
+  const AttentionShape& WithBegins() {
+    if (documents_) shape_.begins = begins_.As<std::int32_t>();
+    return shape_;
+  }
+
   const device::Stream& stream_;
   test::OnGpu begins_;
   AttentionShape shape_;
+  bool documents_;
   GpuMatrix qkv_, dout_, out_, lse_, dqkv_;
   std::int64_t elements_;
   test::OnGpu scratch_;
 };
-
-// Documents are our own kernels' matter, in a shape that cuDNN serves where it is built in.
-class DocumentsAttentionTest : public AttentionOnGpu {};
-
-TEST_F(DocumentsAttentionTest, AreLeftToOurOwnKernels) {
-  AttentionProblem problem({2, 128, 2, 1, 64}, 0);
-  problem.begins = RandomBegins(2, 128, 20, 3);
-  const AttentionCudnnOperands chosen(Stream(), problem), own(Stream(), problem);
-  chosen.Run(kChosen);
-  own.Run(kOwn);
-  EXPECT_EQ(chosen.Bits(), own.Bits());
-}
 
 class CudnnAttentionTest : public CudnnOnGpu {
  protected:
@@ -155,6 +157,126 @@ TEST_F(CudnnAttentionTest, TheSameBitsFromARecording) {
   }
 }
 
+// A problem whose sequences are documents.
+AttentionProblem WithDocuments(const AttentionShape& shape, std::vector<std::int32_t> begins) {
+  AttentionProblem problem(shape, 0);
+  problem.begins = std::move(begins);
+  return problem;
+}
+AttentionProblem WithDocuments(const AttentionShape& shape, std::int64_t mean) {
+  return WithDocuments(shape, RandomBegins(shape.sequences, shape.length, mean, 3));
+}
+
+class CudnnDocumentsTest : public CudnnAttentionTest {
+ protected:
+  // A card's cuDNN before 9.25 keeps [length, length] of every entry in its backward pass, and
+  // serves short sequences alone.
+  void ExpectServedByDocument(AttentionShape shape, bool backward = true) const {
+    shape.begins = &some_begins_;
+    for (const bool pass : {false, true}) {
+      if (pass && !backward) continue;
+      EXPECT_TRUE(kernels::cuda::CudnnServes(Stream(), shape, kAttentionCudnnType, pass))
+          << "length " << shape.length << (pass ? ", backward" : ", forward");
+    }
+  }
+  void ExpectLikeOthers(const AttentionProblem& problem) {
+    const AttentionResults got = Run(problem, kChosen);
+    AttentionTolerance tolerance = ToleranceOf(kAttentionCudnnType);
+    tolerance.out *= 2, tolerance.lse = 1e-4, tolerance.gradient *= 2;
+    const std::string what = Describe(problem, kAttentionCudnnType) + " by document";
+    ExpectNear(problem, got, problem.OnCpu(), tolerance, what + ", fp64: ");
+    ExpectNear(problem, got, Run(problem, kOwn), tolerance, what + ", our own: ");
+  }
+
+ private:
+  std::int32_t some_begins_ = 0;
+};
+
+TEST_F(CudnnDocumentsTest, AgreeWithFp64AndOurOwn) {
+  for (const AttentionShape& shape : {AttentionShape{2, 200, 4, 2, 32},
+                                      {1, 130, 3, 3, 16},
+                                      {3, 300, 2, 1, 64},
+                                      {2, 96, 2, 2, 8}}) {
+    ExpectServedByDocument(shape);
+    ExpectLikeOthers(WithDocuments(shape, 70));
+  }
+}
+
+// Four entries a sequence: the first has one document, the second four, the third five, the fourth
+// one a token. The last two are our own kernels'.
+TEST_F(CudnnDocumentsTest, TooManyAreLeftToOurOwn) {
+  const AttentionShape shape = {4, 160, 4, 2, 32};
+  std::vector<std::int32_t> begins;
+  const auto add = [&](std::int32_t each) {
+    for (std::int32_t t = 0; t < 160; ++t) begins.push_back(t / each * each);
+  };
+  add(160), add(40), add(32), add(1);
+  const AttentionProblem problem = WithDocuments(shape, begins);
+  ExpectServedByDocument(shape);
+  ExpectLikeOthers(problem);
+  const AttentionResults got = Run(problem, kChosen), own = Run(problem, kOwn);
+  const std::int64_t columns = problem.Queries(), width = shape.Width();
+  const auto differ = [&](const Values& a, const Values& b, std::int64_t sequence,
+                          std::int64_t each) {
+    const auto first = static_cast<std::ptrdiff_t>(sequence * shape.length * each);
+    return !std::equal(a.begin() + first, a.begin() + first + shape.length * each,
+                       b.begin() + first);
+  };
+  for (std::int64_t sequence = 0; sequence < 4; ++sequence) {
+    EXPECT_EQ(differ(got.out, own.out, sequence, columns), sequence < 2) << sequence;
+    EXPECT_EQ(differ(got.dqkv, own.dqkv, sequence, width), sequence < 2) << sequence;
+  }
+}
+
+// Another batch has other documents, and the same graph: places and lengths are found when it runs.
+TEST_F(CudnnDocumentsTest, ARecordingServesEveryBatch) {
+  const AttentionShape shape = {2, 200, 2, 1, 64};
+  const AttentionProblem first = WithDocuments(shape, 70);
+  AttentionProblem second = first;
+  second.begins = RandomBegins(2, 200, 50, 9);
+  ASSERT_NE(first.begins, second.begins);
+  const AttentionCudnnOperands want(Stream(), second), recorded(Stream(), first);
+  want.Run(kChosen);
+  device::Graph graph;
+  graph.Begin(Stream());
+  recorded.Run(kChosen);
+  graph.End(Stream());
+  graph.Launch(Stream());
+  recorded.SetBegins(second.begins);
+  graph.Launch(Stream());
+  Synchronise();
+  EXPECT_TRUE(recorded.Bits() == want.Bits());
+}
+
+TEST_F(CudnnDocumentsTest, WorkspaceAndRefusalsDecide) {
+#ifndef TRIREME_EMULATED
+  GTEST_SKIP() << "for the emulator, whose cuDNN does as it is told";
+#endif
+  static constexpr std::int32_t kSome = 0;
+  AttentionShape shape = {1, 4096, 8, 2, 64};
+  shape.begins = &kSome;
+  const auto serves = [&](bool backward) {
+    RenewLibraries();
+    return kernels::cuda::CudnnServes(Stream(), shape, kAttentionCudnnType, backward);
+  };
+  EXPECT_TRUE(serves(false));
+  EXPECT_FALSE(serves(true));  // 32 entries * 8 heads * 32 MiB
+  {
+    const EmulatedCudnn newer("on,92500");
+    EXPECT_TRUE(serves(true));
+    // The workspace is in the scratch.
+    const std::int64_t workspace = 4096 * 4 * (8 + 768 + 2 * 4 * 768);  // bytes
+    EXPECT_GE(kernels::cuda::AttentionScratch(Stream(), shape, kAttentionCudnnType, false),
+              kernels::gpu::AttentionScratch(Stream(), shape, kAttentionCudnnType, false) +
+                  workspace / 4);
+  }
+  const EmulatedCudnn refusing("on,92500,no_backward");
+  EXPECT_FALSE(serves(true));
+  const AttentionProblem problem = WithDocuments({2, 200, 2, 1, 64}, 70);
+  ExpectServedByDocument(problem.shape, false);
+  ExpectLikeOthers(problem);
+}
+
 // Heads that share keys may want more than pieces usually may: a part of the card's memory, 16 GiB
 // in the emulator, unless the workspace grows with the length alone.
 TEST_F(CudnnAttentionTest, WorkspaceDecides) {
@@ -181,6 +303,29 @@ TEST_F(CudnnAttentionTest, LinearWorkspaceServesAnyLength) {
       kernels::cuda::CudnnServes(Stream(), {1, 8192, 16, 1, 64}, kAttentionCudnnType, true));
 }
 
+// The emulator's cuDNN has other last bits in every such run; its workspace grows with the length
+// alone.
+TEST_F(CudnnAttentionTest, NoFixedOrderIfNoneIsAsked) {
+#ifndef TRIREME_EMULATED
+  GTEST_SKIP() << "for the emulator, whose cuDNN does as it is told";
+#endif
+  auto& context = const_cast<device::GpuContext&>(*Stream().gpu);
+  const AttentionShape shape = {2, 128, 4, 2, 32}, large = {1, 8192, 16, 1, 64};
+  const AttentionCudnnOperands operands(Stream(), AttentionProblem(shape, 0));
+  const auto bits = [&] {
+    operands.Run(kChosen);
+    return operands.Bits();
+  };
+  const auto ordered = bits();
+  context.deterministic = false;
+  const auto first = bits(), second = bits();
+  const bool serves = kernels::cuda::CudnnServes(Stream(), large, kAttentionCudnnType, true);
+  context.deterministic = true;
+  EXPECT_FALSE(first == second);
+  EXPECT_TRUE(serves);
+  EXPECT_TRUE(bits() == ordered);
+}
+
 TEST_F(CudnnAttentionTest, OneRefusedPassIsLeftToOurOwn) {
 #ifndef TRIREME_EMULATED
   GTEST_SKIP() << "for the emulator, whose cuDNN does as it is told";
@@ -197,6 +342,42 @@ TEST_F(CudnnAttentionTest, OneRefusedPassIsLeftToOurOwn) {
   EXPECT_NE(got.dqkv, both.dqkv);
   ExpectNear(problem, got, own, ToleranceOf(kAttentionCudnnType),
              Describe(problem, kAttentionCudnnType));
+}
+
+class DocumentIndexTest : public GpuTest {};
+
+// Three entries a sequence, pieces of two sequences: one document; three, the last of one token;
+// four, which is one too many; two.
+TEST_F(DocumentIndexTest, ListsOfPieces) {
+  constexpr std::int64_t kLength = 300, kEntries = 3, kPiece = 2, kOfPiece = kPiece * kEntries + 1;
+  const std::vector<std::vector<std::int32_t>> firsts = {
+      {0}, {0, 256, 299}, {0, 1, 2, 3}, {0, 257}};
+  std::vector<std::int32_t> begins;
+  for (const auto& of_sequence : firsts) {
+    for (std::int32_t t = 0; t < kLength; ++t) {
+      begins.push_back(*std::prev(std::upper_bound(of_sequence.begin(), of_sequence.end(), t)));
+    }
+  }
+  const test::OnGpu begins_there(Stream(), begins);
+  const test::OnGpu lengths(Stream(), std::vector<std::int32_t>(4 * kEntries, -1));
+  const test::OnGpu served(Stream(), std::vector<std::int32_t>(4, -1));
+  const test::OnGpu offsets(Stream(), std::vector<std::int64_t>(5 * 2 * kOfPiece, -1));
+  kernels::cuda::DocumentIndex index = {
+      lengths.As<std::int32_t>(), served.As<std::int32_t>(), {}, {1, 10, 100, 1000, 10000}};
+  for (int i = 0; i < 5; ++i) index.offsets[i] = offsets.As<std::int64_t>() + i * 2 * kOfPiece;
+  AttentionShape shape = {4, kLength, 2, 2, 8};
+  shape.begins = begins_there.As<std::int32_t>();
+  kernels::cuda::IndexDocuments(Stream(), shape, kEntries, kPiece, index);
+  EXPECT_EQ(lengths.Out<std::int32_t>(),
+            (std::vector<std::int32_t>{300, 0, 0, 256, 43, 1, 0, 0, 0, 257, 43, 0}));
+  EXPECT_EQ(served.Out<std::int32_t>(), (std::vector<std::int32_t>{1, 1, 0, 1}));
+  const std::vector<std::int64_t> rows = {0, 300, 300, 300, 556, 599, 600,
+                                          0, 0,   0,   300, 557, 600, 600};
+  std::vector<std::int64_t> want;
+  for (const std::int64_t stride : {1, 10, 100, 1000, 10000}) {
+    for (const std::int64_t row : rows) want.push_back(row * stride);
+  }
+  EXPECT_EQ(offsets.Out<std::int64_t>(), want);
 }
 
 class AttentionChoiceTest : public AttentionOnGpu {};

@@ -244,7 +244,7 @@ template <typename Shape, bool kDropout>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     MatrixForwardKernel(AttentionOperands<Bf16> a) {
   const ForwardBlock<Shape> block(a);
-  if (block.walk.SeesNothing()) return;
+  if (IsServed(a, block.at.sequence) || block.walk.SeesNothing()) return;
   const int steps = MatrixSteps(a.head_dim);
   block.CopyQueries();
   int i = block.walk.Next(0);

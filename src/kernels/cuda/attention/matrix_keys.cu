@@ -230,6 +230,7 @@ template <typename Shape, bool kDropout>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     MatrixKeyGradientKernel(AttentionOperands<Bf16> a) {
   KeyBlock<Shape> block(a);
+  if (IsServed(a, block.at.sequence)) return;
   const int first = MatrixWarp() * kMatrixRows, steps = MatrixSteps(a.head_dim);
   const int first_dim = static_cast<int>(blockIdx.x) % Shape::kParts * Shape::kOutDims;
   block.CopyKeys();

@@ -186,7 +186,7 @@ template <typename Shape, bool kDropout>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     MatrixQueryGradientKernel(AttentionOperands<Bf16> a) {
   const QueryBlock<Shape> block(a);
-  if (block.walk.SeesNothing()) return;
+  if (IsServed(a, block.at.sequence) || block.walk.SeesNothing()) return;
   const int steps = MatrixSteps(a.head_dim);
   const int first_dim = static_cast<int>(blockIdx.x) % Shape::kParts * Shape::kOutDims;
   block.CopyQueries();

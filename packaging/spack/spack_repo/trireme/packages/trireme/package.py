@@ -49,7 +49,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("cuda@12.4:", when="+cuda")
     depends_on("nccl", when="+cuda")
     depends_on("cudnn@9:", when="+cuda")
-    conflicts("cuda_arch=none", when="+cuda", msg="Name the GPUs: cuda_arch=80 (A100), 90 (H100, GH200)")
+    conflicts("cuda_arch=none", when="+cuda", msg="Name the GPUs: cuda_arch=80 (A100), 90 (H100, GH200), 100 (B200)")
 
     generator("ninja")
 

@@ -1,0 +1,158 @@
+// Attention within documents by cuDNN: each sequence is up to so many documents of any length,
+// whose places and lengths it reads on the GPU. Scratch behind that of our own kernels: those lists
+// (attention_documents.hpp), then the workspace of a plan.
+#include <algorithm>
+#include <optional>
+#include <unordered_map>
+
+#include "attention_documents.hpp"
+#include "cudnn_attention.hpp"
+#include "cudnn_search.hpp"
+#include "gpu_sizes.hpp"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+using tensor::Matrix;
+
+constexpr std::int64_t kFloat = sizeof(float);
+// Elements (fp32) of a number of 64 bits.
+constexpr std::int64_t kWide = sizeof(std::int64_t) / kFloat;
+
+// Entries of a sequence: enough for documents of 128 tokens on average, as every entry costs a grid
+// of blocks whether it is used or not.
+std::int64_t EntriesOf(const AttentionShape& s) {
+  constexpr std::int64_t kTokens = 128, kLeast = 4;
+  return std::clamp(CeilDivide(s.length, kTokens), kLeast, kMostDocuments);
+}
+
+struct Strides {
+  std::int64_t qkv, out, dout, dqkv;
+};
+
+CudnnProblem ProblemOf(const AttentionShape& s, bool backward, const Strides& strides) {
+  const auto rows = [&](std::int64_t stride) { return CudnnRows{s.length, stride}; };
+  CudnnProblem p = {.backward = backward,
+                    .causal = true,
+                    .sequences = s.sequences,
+                    .queries = s.length,
+                    .keys = s.length,
+                    .heads = s.heads,
+                    .kv_heads = s.kv_heads,
+                    .head_dim = s.head_dim,
+                    .query = rows(strides.qkv),
+                    .key = rows(strides.qkv),
+                    .out = rows(strides.out),
+                    .dout = {},
+                    .dquery = {},
+                    .dkey = {},
+                    .documents = EntriesOf(s)};
+  if (backward) p.dout = rows(strides.dout), p.dquery = p.dkey = rows(strides.dqkv);
+  return p;
+}
+
+// Of operands that lie densely.
+CudnnProblem ProblemOf(const AttentionShape& s, bool backward) {
+  const std::int64_t width = s.heads * s.head_dim;
+  return ProblemOf(s, backward, {s.Width(), width, width, s.Width()});
+}
+
+// Places in scratch, in elements.
+struct Places {
+  explicit Places(const device::Stream& stream, const AttentionShape& s)
+      : offsets(CudnnRoundUp(gpu::AttentionScratch(stream, s, Dtype::kBfloat16, false))),
+        offsets_each(CudnnRoundUp(kWide * s.sequences * (EntriesOf(s) + 1))),
+        lengths(offsets + DocumentIndex::kOffsets * offsets_each),
+        served(lengths + CudnnRoundUp(s.sequences * EntriesOf(s))),
+        workspace(served + CudnnRoundUp(s.sequences)) {}
+  std::int64_t offsets, offsets_each, lengths, served, workspace;
+};
+
+enum Offsets { kOfQkv, kOfOut, kOfStatistics, kOfDout, kOfDqkv };
+
+DocumentIndex IndexIn(const Places& places, const AttentionShape& s, const DocumentOperands& o) {
+  const Matrix& scratch = o.scratch;
+  DocumentIndex index = {static_cast<std::int32_t*>(scratch.Offset(places.lengths)),
+                         static_cast<std::int32_t*>(scratch.Offset(places.served)),
+                         {},
+                         {}};
+  for (int i = 0; i < DocumentIndex::kOffsets; ++i) {
+    index.offsets[i] =
+        static_cast<std::int64_t*>(scratch.Offset(places.offsets + i * places.offsets_each));
+  }
+  index.strides[kOfQkv] = o.qkv.stride, index.strides[kOfOut] = o.out.stride;
+  index.strides[kOfStatistics] = s.heads;
+  index.strides[kOfDout] = o.dout.stride, index.strides[kOfDqkv] = o.dqkv.stride;
+  return index;
+}
+
+// Operands of piece `number`. Queries, keys and values are columns of one matrix.
+std::unordered_map<std::int64_t, void*> OperandsOf(const AttentionShape& s,
+                                                   const DocumentOperands& o,
+                                                   const DocumentIndex& index,
+                                                   const CudnnProblem& piece, std::int64_t number) {
+  const std::int64_t sequence = number * piece.sequences, row = sequence * s.length;
+  const std::int64_t key = s.heads * s.head_dim, value = key + s.kv_heads * s.head_dim;
+  std::unordered_map<std::int64_t, void*> places;
+  const auto add = [&](CudnnOperand operand, const Matrix& m, std::int64_t column, Offsets at) {
+    places[operand] = m.Offset(row * m.stride + column);
+    places[kOffsets + operand] =
+        index.offsets[at] + number * (piece.sequences * piece.documents + 1);
+  };
+  add(kQuery, o.qkv, 0, kOfQkv), add(kKey, o.qkv, key, kOfQkv), add(kValue, o.qkv, value, kOfQkv);
+  add(kOut, o.out, 0, kOfOut), add(kStatistics, o.lse, 0, kOfStatistics);
+  if (piece.backward) {
+    add(kDout, o.dout, 0, kOfDout), add(kDquery, o.dqkv, 0, kOfDqkv);
+    add(kDkey, o.dqkv, key, kOfDqkv), add(kDvalue, o.dqkv, value, kOfDqkv);
+  }
+  places[kQueryLengths] = places[kKeyLengths] = index.lengths + sequence * piece.documents;
+  return places;
+}
+
+}  // namespace
+
+bool CudnnHasDocumentsPlan(const device::Stream& stream, const AttentionShape& shape,
+                           bool backward) {
+  return CudnnSearch(stream).Choose(ProblemOf(shape, backward)).has_value();
+}
+
+std::int64_t CudnnDocumentsScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   std::int64_t own, bool backward) {
+  std::int64_t bytes = 0;
+  bool any = false;
+  for (const bool pass : {false, true}) {
+    if (pass && !backward) continue;
+    CudnnSearch search(stream);
+    if (const auto choice = search.Choose(ProblemOf(shape, pass))) {
+      bytes = std::max({bytes, choice->plan->workspace_bytes, kCudnnLeastWorkspace});
+      CudnnPlansOf(stream).StateOf(pass).documents = any = true;
+    } else {
+      WarnOfOwnAttention(stream, pass, "within documents " + search.Why());
+    }
+  }
+  if (!any) return own;
+  return Places(stream, shape).workspace + CudnnRoundUp(CeilDivide(bytes, kFloat));
+}
+
+const std::int32_t* CudnnDocuments(const device::Stream& stream, const AttentionShape& shape,
+                                   const DocumentOperands& o, bool backward) {
+  const CudnnProblem whole =
+      ProblemOf(shape, backward, {o.qkv.stride, o.out.stride, o.dout.stride, o.dqkv.stride});
+  const bool dense = o.lse.stride == shape.heads;
+  const Places places(stream, shape);
+  const auto choice = dense ? ChooseCudnn(stream, whole, o.scratch, places.workspace,
+                                          {o.qkv, o.out, o.dout, o.dqkv})
+                            : std::nullopt;
+  if (!choice) return nullptr;
+  const CudnnProblem& piece = choice->problem;
+  const DocumentIndex index = IndexIn(places, shape, o);
+  IndexDocuments(stream, shape, piece.documents, piece.sequences, index);
+  for (std::int64_t i = 0; i < shape.sequences / piece.sequences; ++i) {
+    CudnnPlansOf(stream).Execute(stream, *choice->plan, OperandsOf(shape, o, index, piece, i),
+                                 o.scratch.Offset(places.workspace));
+  }
+  return index.served;
+}
+
+}  // namespace trireme::kernels::cuda
