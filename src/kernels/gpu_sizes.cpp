@@ -24,6 +24,11 @@ std::int64_t gpu::LogitStride(std::int64_t slice) {
   return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit;
 }
 
+bool gpu::LogitsReadOnce(const VocabularyTile& tile) {
+  const std::int64_t bytes = tile.weight.rows * static_cast<std::int64_t>(SizeOf(tile.x.dtype));
+  return tile.gradient && tile.weight.rows == tile.vocabulary && bytes <= kLogitsOfBlock;
+}
+
 std::int64_t gpu::CachedRow(std::int64_t head_dim) {
   constexpr std::int64_t kUnit = 8;  // elements: 16 bytes in bf16
   return CeilDivide(head_dim, kUnit) * kUnit;

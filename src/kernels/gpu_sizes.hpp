@@ -17,6 +17,12 @@ std::int64_t AttentionInner(const AttentionShape& shape);
 
 // Elements from one row of logits to the next: rows begin on 128 bytes in bf16.
 std::int64_t LogitStride(std::int64_t slice);
+// Logits of a row that a block keeps in shared memory, in bytes: two blocks fit on a multiprocessor
+// of an H100 (228 KiB), one on that of an A100 (164 KiB).
+inline constexpr std::int64_t kLogitsOfBlock = std::int64_t{112} << 10;
+// Whether the tile's gradients are made together with the statistics, from logits that are read
+// once: it has the whole vocabulary, and a row fits into kLogitsOfBlock. Else they are read again.
+bool LogitsReadOnce(const VocabularyTile& tile);
 
 // A cache of keys and values. Rows of head_dim elements are filled up to whole vectors of every
 // type; a long cache is attended to in pieces of CachedPiece(positions) positions, whose results

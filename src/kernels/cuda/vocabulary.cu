@@ -1,7 +1,9 @@
-// Rows of logits: statistics and losses are overwritten; LogitGradients overwrites the logits in
-// place. A block has a row (for losses a thread has one); logits are read once for the statistics,
-// and read and written once for the gradient. Sums of a thread are of the sums' type, those of a
-// row fp64; their order follows from the shape and the targets.
+// Rows of logits: statistics and losses are overwritten; gradients overwrite the logits in place. A
+// block has a row (for losses a thread has one); logits are read once for the statistics, and read
+// and written once for the gradient. Where the row is the whole vocabulary and fits into shared
+// memory, one kernel does both: logits are read once and written once. Sums of a thread are of the
+// sums' type, those of a row fp64; their order follows from the shape and the targets, and is the
+// same in both ways.
 #include "cuda/vocabulary.cuh"
 
 #include <bit>
@@ -11,6 +13,7 @@
 #include "reduce.cuh"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/cuda/launch.cuh"
+#include "trireme/device/cuda/matrix.cuh"
 #include "vector.cuh"
 
 namespace trireme::kernels::cuda {
@@ -130,22 +133,14 @@ __device__ __forceinline__ Running<double> ToFirstWarp(const Running<double>& of
   return {shared[0][lane], shared[1][lane], shared[2][lane]};
 }
 
-// logits: [rows, columns]; grid: rows.
+// Statistics of a row of logits, to `out`, by thread 0. Each thread reads its own logits (as in
+// ForColumns), and those of warp 0 the target's, after a barrier. at: place of the target, maybe
+// beyond the row.
 template <typename T, int kWidth>
-__global__ void __launch_bounds__(kMostThreads)
-    StatisticsKernel(View<const T> logits, std::int64_t columns, VocabularyRows rows,
-                     double* statistics) {
+__device__ __forceinline__ void StatisticsOfRow(const T* from, std::int64_t columns,
+                                                std::int64_t at, double (&shared)[3][kMostWarps],
+                                                double* out) {
   using S = SumOf<T>;
-  __shared__ double shared[3][kMostWarps];  // of Running
-  const auto row = static_cast<std::int64_t>(blockIdx.x);
-  double* out = statistics + row * kSoftmaxStatistics;
-  const std::int32_t target = rows.targets[row];
-  if (target < 0) {
-    if (threadIdx.x < kSoftmaxStatistics) out[threadIdx.x] = 0;
-    return;
-  }
-  const std::int64_t at = std::int64_t{target} - rows.first;
-  const T* const from = logits.At(row, 0);
   Running<S> running;
   // The target is added in fp64 in the end: beside one that is nearly certain the others still
   // count. Its neighbours in an access come last, so that the loop tests once an access.
@@ -186,6 +181,23 @@ __global__ void __launch_bounds__(kMostThreads)
   out[3] = total;
 }
 
+// logits: [rows, columns]; grid: rows.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMostThreads)
+    StatisticsKernel(View<const T> logits, std::int64_t columns, VocabularyRows rows,
+                     double* statistics) {
+  __shared__ double shared[3][kMostWarps];  // of Running
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  double* out = statistics + row * kSoftmaxStatistics;
+  const std::int32_t target = rows.targets[row];
+  if (target < 0) {
+    if (threadIdx.x < kSoftmaxStatistics) out[threadIdx.x] = 0;
+    return;
+  }
+  StatisticsOfRow<T, kWidth>(logits.At(row, 0), columns, std::int64_t{target} - rows.first, shared,
+                             out);
+}
+
 // One row per thread.
 __global__ void LossesKernel(std::int64_t count, VocabularyRows rows, const double* statistics,
                              double* losses) {
@@ -200,39 +212,32 @@ __global__ void LossesKernel(std::int64_t count, VocabularyRows rows, const doub
                 rows.smoothing * (whole.total / static_cast<double>(rows.vocabulary));
 }
 
-// logits: [count, columns]; grid: count.
-template <typename T, int kWidth>
-__global__ void __launch_bounds__(kMostThreads)
-    GradientKernel(View<T> logits, std::int64_t count, std::int64_t columns, VocabularyRows rows,
-                   const double* statistics) {
-  using S = SumOf<T>;
-  __shared__ double shared[3];
-  const auto row = static_cast<std::int64_t>(blockIdx.x);
-  const std::int32_t target = rows.targets[row];
-  if (target < 0) {
-    ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
-      const S zeros[width.value] = {};
-      Store<width.value>(zeros, logits.At(row, column));
-    });
-    return;
-  }
-  if (threadIdx.x == 0) {
-    const WholeRow whole(statistics, count, row, rows.parts);
-    shared[0] = whole.top;
-    shared[1] = 1 / whole.sum;
+// What the gradient of a row needs of the whole row; a block shares it.
+struct GradientTerms {
+  double top, factor, pull;
+
+  __device__ __forceinline__ void Set(const WholeRow& whole, double smoothing) {
+    top = whole.top;
+    factor = 1 / whole.sum;
     // expm1: if the target is nearly certain, the rest of 1 still counts.
-    shared[2] = expm1(whole.picked - whole.top - log(whole.sum)) + rows.smoothing;
+    pull = expm1(whole.picked - whole.top - log(whole.sum)) + smoothing;
   }
-  __syncthreads();
+};
+
+// to = gradient of the logits `from`; both may be the same. Each thread reads and writes its own
+// columns.
+template <typename T, int kWidth>
+__device__ __forceinline__ void GradientOfRow(const T* from, T* to, std::int64_t columns,
+                                              std::int64_t at, const VocabularyRows& rows,
+                                              const GradientTerms& terms) {
+  using S = SumOf<T>;
   // The largest is a logit, so that the difference is exact near it.
-  const S top = static_cast<S>(shared[0]), factor = static_cast<S>(shared[1]);
+  const S top = static_cast<S>(terms.top), factor = static_cast<S>(terms.factor);
   const double even = rows.smoothing / static_cast<double>(rows.vocabulary);
-  const S uniform = static_cast<S>(even), pull = static_cast<S>(shared[2] - even);
-  const std::int64_t at = std::int64_t{target} - rows.first;
-  T* const data = logits.At(row, 0);
+  const S uniform = static_cast<S>(even), pull = static_cast<S>(terms.pull - even);
   ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
     S values[width.value];
-    Load<width.value>(data + column, values);
+    Load<width.value>(from + column, values);
 #pragma unroll
     for (int i = 0; i < width.value; ++i) values[i] = Exp<T>(values[i] - top) * factor - uniform;
     const int place = PlaceAmong<width.value>(column, at);
@@ -240,8 +245,68 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
       for (int i = 0; i < width.value; ++i) values[i] = i == place ? pull : values[i];
     }
-    Store<width.value>(values, data + column);
+    Store<width.value>(values, to + column);
   });
+}
+
+template <typename T, int kWidth>
+__device__ __forceinline__ void ClearRow(T* to, std::int64_t columns) {
+  ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+    const SumOf<T> zeros[width.value] = {};
+    Store<width.value>(zeros, to + column);
+  });
+}
+
+// logits: [count, columns]; grid: count.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMostThreads)
+    GradientKernel(View<T> logits, std::int64_t count, std::int64_t columns, VocabularyRows rows,
+                   const double* statistics) {
+  __shared__ GradientTerms terms;
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  const std::int32_t target = rows.targets[row];
+  T* const data = logits.At(row, 0);
+  if (target < 0) return ClearRow<T, kWidth>(data, columns);
+  if (threadIdx.x == 0) terms.Set(WholeRow(statistics, count, row, rows.parts), rows.smoothing);
+  __syncthreads();
+  GradientOfRow<T, kWidth>(data, data, columns, std::int64_t{target} - rows.first, rows, terms);
+}
+
+// Statistics, and then the gradient, of rows that are the whole vocabulary and lie in shared memory
+// meanwhile. logits: [rows, columns]; grid: rows; shared memory: a row.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMostThreads)
+    WholeRowKernel(View<T> logits, std::int64_t columns, VocabularyRows rows, double* statistics) {
+  __shared__ double shared[3][kMostWarps];  // of Running
+  __shared__ GradientTerms terms;
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  double* out = statistics + row * kSoftmaxStatistics;
+  const std::int32_t target = rows.targets[row];
+  T* const data = logits.At(row, 0);
+  if (target < 0) {
+    if (threadIdx.x < kSoftmaxStatistics) out[threadIdx.x] = 0;
+    return ClearRow<T, kWidth>(data, columns);
+  }
+  T* const kept = device::cuda::SharedMemory<T>();
+  ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+    if constexpr (width.value * sizeof(T) == device::cuda::kCopyBytes) {
+      device::cuda::CopyAsync(kept + column, data + column, true);
+    } else {
+      kept[column] = data[column];
+    }
+  });
+  device::cuda::CommitCopies();
+  device::cuda::WaitForCopies<0>();
+  const std::int64_t at = std::int64_t{target} - rows.first;
+  double own[kSoftmaxStatistics];
+  StatisticsOfRow<T, kWidth>(kept, columns, at, shared, own);
+  if (threadIdx.x == 0) {
+#pragma unroll
+    for (int i = 0; i < kSoftmaxStatistics; ++i) out[i] = own[i];
+    terms.Set(WholeRow(own, 1, 0, 1), rows.smoothing);
+  }
+  __syncthreads();
+  GradientOfRow<T, kWidth>(kept, data, columns, at, rows, terms);
 }
 
 // Threads of a row's block: each with some 16-byte accesses, whole warps.
@@ -277,6 +342,17 @@ void LogitStatistics(const device::Stream& stream, const tensor::Matrix& logits,
     using T = decltype(zero);
     device::cuda::Launch(device::cuda::Queue(stream), StatisticsKernel<T, width.value>,
                          BlockPerRow(logits.rows), threads, 0, ViewOf<const T>(logits),
+                         logits.columns, rows, statistics);
+  });
+}
+
+void LogitStatisticsAndGradients(const device::Stream& stream, const tensor::Matrix& logits,
+                                 const VocabularyRows& rows, double* statistics) {
+  ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
+    using T = decltype(zero);
+    const std::size_t bytes = static_cast<std::size_t>(logits.columns) * sizeof(T);
+    device::cuda::Launch(device::cuda::Queue(stream), WholeRowKernel<T, width.value>,
+                         BlockPerRow(logits.rows), threads, bytes, ViewOf<T>(logits),
                          logits.columns, rows, statistics);
   });
 }

@@ -1,9 +1,11 @@
 // vocabulary_loss on the GPU: the logits of a tile lie in device memory as a whole, [rows, slice],
 // and become their gradient in place. VocabularyGradient accumulates into dweight, everything else
-// is overwritten.
+// is overwritten. Where the tile has the whole vocabulary and its rows fit into a block's shared
+// memory, VocabularyStatistics makes the gradient, too, and VocabularyGradient only multiplies.
 #include "backends.hpp"
 #include "cuda/vocabulary.cuh"
 #include "gpu_sizes.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels {
 
@@ -30,6 +32,12 @@ cuda::VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
   return {tile.targets, tile.first, tile.vocabulary, tile.smoothing, parts};
 }
 
+// Whether statistics and gradients are made at once; a card may have less shared memory than the
+// supported ones.
+bool AtOnce(const device::Stream& stream, const VocabularyTile& tile) {
+  return gpu::LogitsReadOnce(tile) && stream.gpu->shared_bytes >= gpu::kLogitsOfBlock;
+}
+
 }  // namespace
 
 void cuda::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
@@ -38,7 +46,8 @@ void cuda::VocabularyStatistics(const device::Stream& stream, const VocabularyTi
   cuda::MatrixMultiply(stream, Form::kPlain, tile.x, Form::kTransposed,
                        WithSpareRows(tile.weight, tile.spare), WithSpareColumns(logits, tile.spare),
                        false);
-  cuda::LogitStatistics(stream, logits, RowsOf(tile, 1), statistics);
+  const auto statistics_of = AtOnce(stream, tile) ? LogitStatisticsAndGradients : LogitStatistics;
+  statistics_of(stream, logits, RowsOf(tile, 1), statistics);
 }
 
 void cuda::VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
@@ -50,7 +59,9 @@ void cuda::VocabularyGradient(const device::Stream& stream, const VocabularyTile
                               const Matrix& scratch, const double* statistics, int parts,
                               const Matrix& dx, const Matrix& dweight) {
   const Matrix logits = LogitsOf(tile, scratch);
-  cuda::LogitGradients(stream, logits, RowsOf(tile, parts), statistics);
+  if (!AtOnce(stream, tile)) {
+    cuda::LogitGradients(stream, logits, RowsOf(tile, parts), statistics);
+  }
   const Matrix whole = WithSpareColumns(logits, tile.spare);
   cuda::MatrixMultiply(stream, Form::kPlain, whole, Form::kPlain,
                        WithSpareRows(tile.weight, tile.spare), dx, false);

@@ -173,16 +173,29 @@ void CountAttentionPartBackward(const device::Stream& stream, const AttentionSha
   CountPart(stream, shape, tasks, block, kBackwardProducts);
 }
 
+// Times that the logits of a tile are read or written for the statistics, and for the gradient.
+struct LogitPasses {
+  int statistics = 1, gradient = 2;
+
+  LogitPasses(const device::Stream& stream, const VocabularyTile& tile) {
+    if (stream.OnGpu() && gpu::LogitsReadOnce(tile)) statistics = 2, gradient = 0;
+  }
+};
+
 void CountVocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                                const Matrix&, double*) {
   CountProduct(stream, tile.x.rows, tile.weight.rows, tile.x.columns, tile.x.dtype);
-  LogPass(stream, BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
+  LogPass(stream, LogitPasses(stream, tile).statistics *
+                      BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
 }
 
 // Gradients of x and of the weight.
 void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                              const Matrix&, const double*, int, const Matrix&, const Matrix&) {
-  LogPass(stream, 2 * BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
+  const int passes = LogitPasses(stream, tile).gradient;
+  if (passes > 0) {
+    LogPass(stream, passes * BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
+  }
   CountProduct(stream, tile.x.rows, tile.x.columns, tile.weight.rows, tile.x.dtype);
   CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows, tile.x.dtype);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/device/gpu.hpp"
+#include "trireme/device/work_log.hpp"
 #include "trireme/kernels/attention_part.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/embedding.hpp"
@@ -22,6 +23,20 @@ namespace {
 
 using device::Kind;
 using tensor::Matrix;
+
+// Adds up the bytes of kernels without products.
+class PassLog : public device::WorkLog {
+ public:
+  void Product(std::int64_t, std::int64_t, std::int64_t, Dtype, bool) override {}
+  void Attention(double, double, Dtype) override {}
+  void Pass(double pass) override { bytes += pass; }
+  int Start(const device::LoggedTransfer&) override { return 0; }
+  void Wait(int) override {}
+  void BeginTask(int, int, int) override {}
+  void EndTask() override {}
+
+  double bytes = 0;
+};
 
 // A planned CPU (parameter false) or GPU.
 class PlannedKernels : public testing::TestWithParam<bool> {
@@ -43,8 +58,9 @@ class PlannedKernels : public testing::TestWithParam<bool> {
     return static_cast<T*>(arena_.Allocate(1 << 20));
   }
 
- private:
   device::OperationCount count_;
+
+ private:
   const device::Gpu gpu_{device::GpuContext{.name = "a card", .major = 9}};
   device::Arena arena_{std::int64_t{1} << 40, Kind::kPlanned};
 };
@@ -166,6 +182,28 @@ TEST_P(PlannedKernels, TheVocabularyCountsThreeProducts) {
   EXPECT_EQ(Taken(), 0);
   VocabularyGradient(Stream(), tile, scratch, numbers, 2, x, weight);
   EXPECT_EQ(Taken(), 4.0 * 100 * 5000 * 64);
+}
+
+// Logits are read for the statistics, read and written for the gradient; a GPU reads them once
+// where a row is the whole vocabulary and short enough (28,672 in fp32).
+TEST_P(PlannedKernels, LogitsAreReadOnceWhereARowIsTheVocabulary) {
+  const auto bytes = [&](std::int64_t slice, std::int64_t vocabulary) {
+    PassLog log;
+    count_.log = &log;
+    const Matrix x = Of(10, 64), weight = Of(slice, 64), scratch = Of(1, 10 * slice);
+    const VocabularyTile tile{.x = x,
+                              .weight = weight,
+                              .targets = Pointer<std::int32_t>(),
+                              .vocabulary = vocabulary,
+                              .gradient = true};
+    VocabularyStatistics(Stream(), tile, scratch, Pointer<double>());
+    VocabularyGradient(Stream(), tile, scratch, Pointer<double>(), 1, x, weight);
+    count_.log = nullptr;
+    return log.bytes / (4.0 * 10 * static_cast<double>(slice));
+  };
+  EXPECT_EQ(bytes(28'672, 28'672), GetParam() ? 2 : 3);
+  EXPECT_EQ(bytes(28'673, 28'673), 3);
+  EXPECT_EQ(bytes(5000, 10'000), 3);
 }
 
 // An access would end the program.

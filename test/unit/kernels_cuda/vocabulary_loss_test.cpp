@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "multiply_testing.hpp"
 #include "trireme/base/partition.hpp"
@@ -187,6 +188,53 @@ TEST_F(VocabularyTest, TheSameBitsTwice) {
     const Result first = InSlices(p, 2), second = InSlices(p, 2);
     EXPECT_EQ(first.bits, second.bits);
   }
+}
+
+// Rows of logits lie in shared memory and are read once, or they are wider than a block's and read
+// twice (here on a card that has less): the same bits.
+TEST_F(VocabularyTest, LogitsReadOnceGiveTheSameBits) {
+  device::GpuContext small = *Stream().gpu;
+  small.shared_bytes = 48 << 10;
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
+    for (const std::int64_t vocabulary : {1, 90, 517, 4099, 13000}) {
+      for (const std::int64_t shift : {0, 8}) {
+        Problem p = MakeProblem(6, vocabulary, 3, 0.1, dtype);
+        p.x[0] = 40;  // a row with a certain token
+        const Result once = InSlices(p, 1, shift, shift == 0);
+        const device::GpuContext* const card = std::exchange(Stream().gpu, &small);
+        const Result twice = InSlices(p, 1, shift, shift == 0);
+        Stream().gpu = card;
+        EXPECT_EQ(once.bits, twice.bits) << trireme::NameOf(dtype) << " " << vocabulary;
+      }
+    }
+  }
+}
+
+// The statistics leave the gradients where the tile has the whole vocabulary, and logits elsewhere.
+TEST_F(VocabularyTest, GradientsComeWithTheStatistics) {
+  const auto change = [&](std::int64_t slice, std::int64_t vocabulary, Dtype dtype, bool gradient) {
+    Values logits(static_cast<std::size_t>(slice));
+    logits[0] = 3;
+    const GpuMatrix x(Stream(), dtype, 1, 1, {1}), weight(Stream(), dtype, slice, 1, logits);
+    const OnGpu targets(Stream(), std::vector<std::int32_t>{0});
+    const OnGpu statistics(Stream(), Values(kernels::kSoftmaxStatistics));
+    const GpuMatrix scratch(Stream(), dtype, 1,
+                            kernels::VocabularyScratch(Stream(), 1, slice, 1, gradient), {});
+    const kernels::VocabularyTile tile{.x = x.View(),
+                                       .weight = weight.View(),
+                                       .targets = targets.As<std::int32_t>(),
+                                       .vocabulary = vocabulary,
+                                       .gradient = gradient};
+    kernels::VocabularyStatistics(Stream(), tile, scratch.View(), statistics.As<double>());
+    return scratch.Values()[0] != 3;
+  };
+  EXPECT_TRUE(change(2, 2, Dtype::kFloat32, true));
+  EXPECT_FALSE(change(2, 2, Dtype::kFloat32, false));
+  EXPECT_FALSE(change(2, 3, Dtype::kFloat32, true));
+  EXPECT_TRUE(change(28'672, 28'672, Dtype::kFloat32, true));
+  EXPECT_FALSE(change(28'673, 28'673, Dtype::kFloat32, true));
+  EXPECT_TRUE(change(57'344, 57'344, Dtype::kBfloat16, true));
+  EXPECT_FALSE(change(57'345, 57'345, Dtype::kBfloat16, true));
 }
 
 // Beside a target that is nearly certain the other logits still count.
