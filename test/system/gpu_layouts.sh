@@ -86,7 +86,7 @@ if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
   TRIREME_EMULATOR_DRIVER=12020 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
   says_once "stages on GPUs (grid.pipeline), and a driver for CUDA 12.2: before 12.3 NCCL"
   # An NCCL that was built with an older CUDA than the driver's does the same, and is found out by messages that cross.
-  TRIREME_EMULATOR_NCCL_CUDA=12020 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
+  TRIREME_EMULATOR_NCCL_CUDA=12020 TRIREME_EMULATOR_PATIENCE=3000 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
   says_once "messages of two stages to each other did not arrive within 10 s"
   NCCL_GRAPH_MIXING_SUPPORT=0 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.data=2
   says_once "run.graphs"
