@@ -76,8 +76,9 @@ void Block::CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, 
 // the attention's branch on this rank's rows.
 void Block::CrossBackwardPre(const Pass& pass, Saved& saved) const {
   CrossSaved& cross = *saved.cross;
-  pass.tensor->Gather(BranchShard(pass, saved, cross.dbranch), cross.dbranch);
-  CrossBackward(pass, cross.dbranch, cross.normed, saved, saved.dinner);
+  const Matrix shard = BranchShard(pass, saved, cross.dbranch);
+  CrossBackward(pass, WholeBranch(pass, shard, cross.dmiddle, cross.dbranch), cross.normed, saved,
+                saved.dinner);
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = saved.dinner,
                          .residual = cross.dmiddle,
@@ -95,8 +96,8 @@ void Block::CrossBackwardPost(const Pass& pass, Saved& saved) const {
                          .dropout = BranchDropout(pass, Site::kCross),
                          .dx = cross.dsum,
                          .dbranch = shard});
-  pass.tensor->Gather(shard, cross.dbranch);
-  CrossBackward(pass, cross.dbranch, saved.middle, saved, saved.dmiddle);
+  CrossBackward(pass, WholeBranch(pass, shard, cross.dsum, cross.dbranch), saved.middle, saved,
+                saved.dmiddle);
 }
 
 }  // namespace trireme::model
