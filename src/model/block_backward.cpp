@@ -26,24 +26,9 @@ void Block::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
   return pre_ ? BackwardInputPre(pass, dy, saved, dx) : BackwardInputPost(pass, dy, saved, dx);
 }
 
-// Where the gradient of a branch on this rank's rows is written, besides that of the sum before it.
-// Empty() if both are the same, without dropout in between, and the latter lasts long enough:
-// weight gradients of a later task would find it overwritten, unless the branch's is gathered.
+// The matrix for a branch's gradient on this rank's rows, before they are gathered.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const {
-  const bool sharded = pass.tensor->Sharded();
-  const bool apart = BranchDropout(pass, Site::kFfn).Active() || (!pass.weights_too && !sharded);
-  if (!apart) return {};
-  return sharded ? saved.dshard : dbranch;
-}
-
-// The gradient of a branch for all tokens. shard: BranchShard; dsum: [rows, dim], the gradient of
-// the sum before the branch.
-Matrix Block::WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
-                          const Matrix& dbranch) const {
-  const Matrix& rows = shard.Empty() ? dsum : shard;
-  if (!pass.tensor->Sharded()) return rows;
-  pass.tensor->Gather(rows, dbranch);
-  return dbranch;
+  return pass.tensor->Sharded() ? saved.dshard : dbranch;
 }
 
 // dx = gradient through the attention, whose input was `in`. dy: [tokens, dim]; in, dx: [rows,
@@ -84,11 +69,9 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
   const Matrix& dmiddle = MiddleGradient(saved);
-  if (!ffn_shard.Empty()) {
-    kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
-  }
-  FeedBackward(pass, WholeBranch(pass, ffn_shard, dy, saved.dffn_branch), saved.ffn_normed, saved,
-               saved.dinner);
+  kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
+  pass.tensor->Gather(ffn_shard, saved.dffn_branch);
+  FeedBackward(pass, saved.dffn_branch, saved.ffn_normed, saved, saved.dinner);
   ffn_norm_.Backward(
       pass, saved.ffn_norm,
       {.dy = saved.dinner,
@@ -97,8 +80,8 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
        .dx = dmiddle,
        .dbranch = cross_ ? BranchShard(pass, saved, saved.cross->dbranch) : attention_shard});
   if (cross_) CrossBackwardPre(pass, saved);
-  AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dmiddle, saved.dbranch),
-                 saved.normed, saved, saved.dinner);
+  pass.tensor->Gather(attention_shard, saved.dbranch);
+  AttendBackward(pass, saved.dbranch, saved.normed, saved, saved.dinner);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dinner, .residual = saved.dmiddle, .dx = dx});
 }
@@ -112,8 +95,8 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                       .dropout = BranchDropout(pass, Site::kFfn),
                       .dx = saved.dsum,
                       .dbranch = ffn_shard});
-  FeedBackward(pass, WholeBranch(pass, ffn_shard, saved.dsum, saved.dffn_branch), Middle(saved),
-               saved, MiddleGradient(saved));
+  pass.tensor->Gather(ffn_shard, saved.dffn_branch);
+  FeedBackward(pass, saved.dffn_branch, Middle(saved), saved, MiddleGradient(saved));
   if (cross_) CrossBackwardPost(pass, saved);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dmiddle,
@@ -121,8 +104,8 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                             .dropout = BranchDropout(pass, Site::kAttention),
                             .dx = saved.dinner,
                             .dbranch = attention_shard});
-  AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dinner, saved.dbranch), saved.x,
-                 saved, dx);
+  pass.tensor->Gather(attention_shard, saved.dbranch);
+  AttendBackward(pass, saved.dbranch, saved.x, saved, dx);
   kernels::Add(pass.stream, saved.dinner, dx);
 }
 

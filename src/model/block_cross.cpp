@@ -76,9 +76,8 @@ void Block::CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, 
 // the attention's branch on this rank's rows.
 void Block::CrossBackwardPre(const Pass& pass, Saved& saved) const {
   CrossSaved& cross = *saved.cross;
-  const Matrix shard = BranchShard(pass, saved, cross.dbranch);
-  CrossBackward(pass, WholeBranch(pass, shard, cross.dmiddle, cross.dbranch), cross.normed, saved,
-                saved.dinner);
+  pass.tensor->Gather(BranchShard(pass, saved, cross.dbranch), cross.dbranch);
+  CrossBackward(pass, cross.dbranch, cross.normed, saved, saved.dinner);
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = saved.dinner,
                          .residual = cross.dmiddle,
@@ -96,8 +95,8 @@ void Block::CrossBackwardPost(const Pass& pass, Saved& saved) const {
                          .dropout = BranchDropout(pass, Site::kCross),
                          .dx = cross.dsum,
                          .dbranch = shard});
-  CrossBackward(pass, WholeBranch(pass, shard, cross.dsum, cross.dbranch), saved.middle, saved,
-                saved.dmiddle);
+  pass.tensor->Gather(shard, cross.dbranch);
+  CrossBackward(pass, cross.dbranch, saved.middle, saved, saved.dmiddle);
 }
 
 }  // namespace trireme::model

@@ -75,8 +75,7 @@ void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Ma
 }
 
 void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const {
-  const kernels::Dropout dropout = MakeDropout(pass, pass.Rows().begin);
-  if (dropout.Active()) kernels::DropoutForward(pass.stream, dy, dropout, dy);
+  kernels::DropoutForward(pass.stream, dy, MakeDropout(pass, pass.Rows().begin), dy);
   pass.tensor->Gather(dy, full);
   if (positions_ != tensor::kNoParameter) {
     kernels::PositionBackward(pass.stream, pass.tokens.begins, MakeDropout(pass, 0), full,
