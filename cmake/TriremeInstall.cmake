@@ -42,7 +42,7 @@ if(TRIREME_MANUAL AND NOT CMAKE_CROSSCOMPILING AND NOT TRIREME_SANITIZE AND NOT 
   endif()
   add_executable(trireme_manual src/manual.cpp)
   trireme_compile_options(trireme_manual)
-  target_link_libraries(trireme_manual PRIVATE trireme_driver)
+  target_link_libraries(trireme_manual PRIVATE trireme_tasks)
   set_target_properties(trireme_manual PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/manual)
   set(manual ${CMAKE_BINARY_DIR}/share/man/man1/trireme.1)
   file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/share/man/man1)

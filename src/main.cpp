@@ -5,10 +5,10 @@
 
 #include "trireme/comm/launcher.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/job/command_line.hpp"
-#include "trireme/monitor/page.hpp"
-#include "trireme/selftest/selftest.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/app/command_line.hpp"
+#include "trireme/report/page.hpp"
+#include "trireme/tasks/selftest.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -19,16 +19,16 @@ int main(int argc, char** argv) {
 
   // 1. Questions that need no MPI: --help, --help-deck, --version, -n; -v for ranks that are not
   // there.
-  const input::Schema schema = driver::DeclareAll();
-  std::optional<job::CommandLine> line;
+  const deck::Schema schema = tasks::DeclareAll();
+  std::optional<app::CommandLine> line;
   std::optional<Error> bad_line;
   try {
-    line = job::ParseCommandLine({argv + 1, argv + argc});
-    if (const auto answered = job::AnswerWithoutMpi(*line, schema)) {
+    line = app::ParseCommandLine({argv + 1, argv + argc});
+    if (const auto answered = app::AnswerWithoutMpi(*line, schema)) {
       return static_cast<int>(*answered);
     }
-    if (const auto answered = driver::AnswerWithPlan(*line, schema)) {
-      return static_cast<int>(job::Answered(*answered));
+    if (const auto answered = tasks::AnswerWithPlan(*line, schema)) {
+      return static_cast<int>(app::Answered(*answered));
     }
   } catch (const Error& error) {
     bad_line = error;  // told below, by one rank; perhaps not all could read the deck
@@ -36,10 +36,10 @@ int main(int argc, char** argv) {
 
   // 2. Signals are blocked until a task waits for them. MPI starts; from here on, every exception
   // becomes one message and one agreed exit code.
-  machine::StopSignals signals;
-  std::optional<selftest::Cleaner> cleaner;
+  device::StopSignals signals;
+  std::optional<tasks::Cleaner> cleaner;
   if (line && line->self_test) cleaner.emplace();
-  std::optional<monitor::PageOrder> page;
+  std::optional<report::PageOrder> page;
   int code = 0;
   {
     const comm::Launcher launcher = comm::ReadLauncher();
@@ -51,21 +51,21 @@ int main(int argc, char** argv) {
       });
 
       if (cleaner) {
-        return selftest::RunSelfTest(
+        return tasks::RunSelfTest(
             {&runtime, &schema, &signals, &*cleaner, line->self_test_folder});
       }
 
       // 3. The deck: read by one rank, parsed by all; the device.
-      job::Job job = job::MakeJob(runtime, *line, schema, signals);
+      app::Job job = app::MakeJob(runtime, *line, schema, signals);
 
       // 4. The task: plan, grid, data, model, optimizer and the loop, as it needs them.
-      const ExitCode task_code = driver::RunTask(job);
-      page = driver::OrderPage(job);
+      const ExitCode task_code = tasks::RunTask(job);
+      page = tasks::OrderPage(job);
       return task_code;
     });
   }
 
   // 5. The page of a training run that has ended, without MPI and without a say in the exit code.
-  if (page) monitor::MakePage(*page, [&] { return signals.Received(); });
+  if (page) report::MakePage(*page, [&] { return signals.Received(); });
   return code;
 }

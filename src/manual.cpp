@@ -4,9 +4,9 @@
 #include <fstream>
 
 #include "trireme/base/version.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/input/manual.hpp"
-#include "trireme/job/command_line.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/deck/manual.hpp"
+#include "trireme/app/command_line.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -15,8 +15,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   try {
-    const std::string page = input::ManualPage(
-        driver::DeclareAll(), {.version = Version(), .date = argv[2], .help = job::HelpText()});
+    const std::string page = deck::ManualPage(
+        tasks::DeclareAll(), {.version = Version(), .date = argv[2], .help = app::HelpText()});
     std::ofstream file(argv[1], std::ios::binary);
     file << page;
     file.close();

@@ -1,6 +1,6 @@
 // Instruction sets that the compiler was free to use everywhere in this program.
-#ifndef TRIREME_BASE_BUILT_FOR_HPP_
-#define TRIREME_BASE_BUILT_FOR_HPP_
+#ifndef TRIREME_SRC_BASE_BUILT_FOR_HPP_
+#define TRIREME_SRC_BASE_BUILT_FOR_HPP_
 
 namespace trireme {
 
@@ -10,4 +10,4 @@ extern const unsigned kBuiltFor;
 
 }  // namespace trireme
 
-#endif  // TRIREME_BASE_BUILT_FOR_HPP_
+#endif  // TRIREME_SRC_BASE_BUILT_FOR_HPP_

@@ -12,7 +12,7 @@
 
 namespace trireme::checkpoint {
 
-std::uint64_t BlockHash(const tensor::StateBlock& block, std::int64_t first, std::int64_t last,
+std::uint64_t BlockHash(const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
                         const ReadBlock& read) {
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
   if (!read) {

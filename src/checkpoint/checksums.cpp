@@ -10,8 +10,8 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/input/json_text.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::checkpoint {
 
@@ -25,11 +25,11 @@ constexpr std::size_t kHashDigits = 16;
 Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t file_bytes,
                      const std::string& where) {
   const bool has_form = item.is_array() && item.size() == 3 && item[2].is_string();
-  const auto offset = has_form ? input::WholeNumber(item[0]) : std::nullopt;
-  const auto length = has_form ? input::WholeNumber(item[1]) : std::nullopt;
+  const auto offset = has_form ? deck::WholeNumber(item[0]) : std::nullopt;
+  const auto length = has_form ? deck::WholeNumber(item[1]) : std::nullopt;
   if (!offset || !length) {
     throw InputError(
-        fmt::format("{}: [offset, length, hash] expected, {} found", where, input::Brief(item)));
+        fmt::format("{}: [offset, length, hash] expected, {} found", where, deck::Brief(item)));
   }
   if (*offset != at || *length <= 0 || *length > file_bytes - at) {
     throw InputError(fmt::format("{}: segments do not cover the file at offset {}", where, at));
@@ -47,12 +47,12 @@ Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t f
   if (error != std::errc() || end != digits.data() + digits.size() ||
       digits.size() != kHashDigits) {
     throw InputError(fmt::format("{}: {} is no hexadecimal hash of {} digits", where,
-                                 input::Brief(item[2]), kHashDigits));
+                                 deck::Brief(item[2]), kHashDigits));
   }
   return segment;
 }
 
-FileSums ParseFile(const input::JsonObject& object) {
+FileSums ParseFile(const deck::JsonObject& object) {
   FileSums sums;
   sums.bytes = object.Integer("bytes");
   std::int64_t at = 0;
@@ -69,7 +69,7 @@ FileSums ParseFile(const input::JsonObject& object) {
 std::string Owner(std::int64_t offset, const std::vector<Entry>& tensors) {
   for (const Entry& entry : tensors) {
     if (offset >= entry.offset && offset < entry.offset + entry.bytes) {
-      return "tensor " + input::Shown(entry.name);
+      return "tensor " + deck::Shown(entry.name);
     }
   }
   return "the header";
@@ -102,20 +102,20 @@ std::string ChecksumsText(const Checksums& sums) {
 
 Checksums ParseChecksums(const std::string& text, const std::string& path) {
   const std::string damaged = path + ": damaged";
-  const nlohmann::json object = input::ParseJson(text, damaged, kMaxChecksumsBytes);
-  const input::JsonObject top(object, damaged);
+  const nlohmann::json object = deck::ParseJson(text, damaged, kMaxChecksumsBytes);
+  const deck::JsonObject top(object, damaged);
   if (const std::string& algorithm = top.Text("algorithm"); algorithm != kAlgorithm) {
     throw InputError(fmt::format("{}: algorithm {} expected, {} found", damaged, kAlgorithm,
-                                 input::Brief(algorithm)));
+                                 deck::Brief(algorithm)));
   }
-  const input::JsonObject files = top.Object("files");
+  const deck::JsonObject files = top.Object("files");
   Checksums sums;
   for (const auto& [name, value] : object.at("files").items()) {
     if (name.empty() || name.size() > kMaxFileNameBytes || name.find('/') != std::string::npos) {
       throw InputError(fmt::format("{}: the name of a file expected, {} found", files.Where(),
-                                   input::Brief(name)));
+                                   deck::Brief(name)));
     }
-    sums[name] = ParseFile({value, fmt::format("{}: {}", damaged, input::Shown(name))});
+    sums[name] = ParseFile({value, fmt::format("{}: {}", damaged, deck::Shown(name))});
   }
   return sums;
 }

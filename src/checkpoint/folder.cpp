@@ -15,7 +15,7 @@
 #include "trireme/base/json.hpp"
 #include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/input/json_text.hpp"
+#include "trireme/deck/json_text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -76,8 +76,8 @@ std::string UnfinishedName(const std::string& name) {
 // say.
 std::int64_t SequenceOf(const std::string& run_text) {
   try {
-    const auto run = input::ParseJson(run_text, kRunFile, kMostRunBytes);
-    return input::JsonObject(run, kRunFile).Integer("sequence");
+    const auto run = deck::ParseJson(run_text, kRunFile, kMostRunBytes);
+    return deck::JsonObject(run, kRunFile).Integer("sequence");
   } catch (const std::exception&) {
     return 0;
   }

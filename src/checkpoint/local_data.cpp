@@ -16,7 +16,7 @@ namespace trireme::checkpoint {
 namespace {
 
 // Bytes [first, last) of a piece.
-void FillFrom(const State& state, const tensor::StateBlock& block, std::int64_t first,
+void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t first,
               std::int64_t last, std::byte* to) {
   if (!state.read) {
     std::memcpy(to, static_cast<const std::byte*>(block.data) + first,

@@ -20,7 +20,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/base/positioned_file.hpp"
 #include "trireme/checkpoint/local.hpp"
-#include "trireme/input/json_text.hpp"
+#include "trireme/deck/json_text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -66,8 +66,8 @@ Error Damaged(const std::string& path, const std::string& why) {
 
 // Members of the text, and the tables by its counts.
 LocalHeader Parse(const std::string& path, const std::string& tables, const std::string& text) {
-  const nlohmann::json json = input::ParseJson(text, path, kMostEndBytes);
-  const input::JsonObject members(json, path);
+  const nlohmann::json json = deck::ParseJson(text, path, kMostEndBytes);
+  const deck::JsonObject members(json, path);
   LocalHeader header;
   header.id = members.Text("run");
   header.session = members.Text("session");

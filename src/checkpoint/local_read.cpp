@@ -59,7 +59,7 @@ LocalMatch Choose(const Offer& wish, const std::vector<Offer>& holders) {
 class Reading {
  public:
   Reading(const LocalNodes& nodes, const std::vector<LocalFile>& files, const char* file,
-          const std::vector<tensor::StateBlock>& blocks)
+          const std::vector<kernels::StateBlock>& blocks)
       : world_(nodes.world), host_(nodes.hosts.Number(world_.Rank())) {
     for (const LocalFile& one : files) {
       const std::vector<std::int64_t> places = PlacesOf(one.header);
@@ -68,7 +68,7 @@ class Reading {
         have_[one.header.needs[number].key] = {&one, places[i]};
       }
     }
-    for (const tensor::StateBlock& block : blocks) {
+    for (const kernels::StateBlock& block : blocks) {
       if (block.begin == block.end) continue;
       const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
       wishes_.push_back({KeyOf(file, block), (block.end - block.begin) * size});
@@ -226,7 +226,7 @@ LocalCheckpoint::LocalCheckpoint(std::int64_t step, nlohmann::json run,
 LocalCheckpoint::~LocalCheckpoint() = default;
 
 std::int64_t LocalCheckpoint::Read(const LocalNodes& nodes, const char* file,
-                                   const std::vector<tensor::StateBlock>& blocks) const {
+                                   const std::vector<kernels::StateBlock>& blocks) const {
   const comm::Communicator& world = nodes.world;
   Reading reading(nodes, files_->list, file, blocks);
   const std::int64_t missing = reading.Meet();

@@ -93,7 +93,7 @@ std::set<LocalKey> AloneHere(const comm::Communicator& world, int host,
 
 }  // namespace
 
-LocalKey KeyOf(const char* file, const tensor::StateBlock& block) {
+LocalKey KeyOf(const char* file, const kernels::StateBlock& block) {
   const std::string text =
       fmt::format("{} {} {} {} {} {}", file, block.name, fmt::join(block.shape, "x"),
                   static_cast<int>(block.dtype), block.begin, block.end);
@@ -106,7 +106,7 @@ LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& 
   LocalShares shares;
   for (const auto& [file, blocks] :
        {std::pair{"model", &state.model}, std::pair{"optimizer", &state.optimizer}}) {
-    for (const tensor::StateBlock& block : *blocks) {
+    for (const kernels::StateBlock& block : *blocks) {
       if (block.begin == block.end) continue;
       const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
       shares.needs.push_back({KeyOf(file, block), (block.end - block.begin) * size});

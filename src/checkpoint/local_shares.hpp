@@ -11,7 +11,7 @@
 #include "local_places.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
@@ -23,7 +23,7 @@ struct LocalKey {
   int Meets(int ranks) const { return static_cast<int>(low % static_cast<std::uint64_t>(ranks)); }
 };
 // file: "model" or "optimizer".
-LocalKey KeyOf(const char* file, const tensor::StateBlock& block);
+LocalKey KeyOf(const char* file, const kernels::StateBlock& block);
 
 struct LocalPiece {
   LocalKey key;
@@ -32,7 +32,7 @@ struct LocalPiece {
 
 struct LocalShares {
   std::vector<LocalPiece> needs;                  // all that this rank holds, model first
-  std::vector<const tensor::StateBlock*> blocks;  // of the state, as needs
+  std::vector<const kernels::StateBlock*> blocks;  // of the state, as needs
   // Needs that this rank stores for its host, by number; the first `copied` of them for the partner
   // as well.
   std::vector<std::size_t> stored;

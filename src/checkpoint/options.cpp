@@ -4,29 +4,29 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
-#include "trireme/input/choice.hpp"
+#include "trireme/deck/choice.hpp"
 
 namespace trireme::checkpoint {
 
 namespace {
 
-constexpr input::Names<2> kAnswers = {"stop", "restore"};
+constexpr deck::Names<2> kAnswers = {"stop", "restore"};
 
 // Whether the state is fit to be saved.
-void DeclareReplicas(input::Schema& schema) {
+void DeclareReplicas(deck::Schema& schema) {
   schema
-      .Integer("run.check_replicas_every", 100, input::AtLeast(0), "steps",
+      .Integer("run.check_replicas_every", 100, deck::AtLeast(0), "steps",
                "After every so many steps, and before a checkpoint is written, compare hashes of "
                "weights and moments among the ranks that hold the same ones, and name the rank "
                "that differs (doc/reliability.md). 0: never.")
-      .Choice("run.on_corruption", "stop", input::Choices(kAnswers),
+      .Choice("run.on_corruption", "stop", deck::Choices(kAnswers),
               "If copies differ: stop ends the run with code 1 and writes nothing more; restore "
               "goes back to the newest valid checkpoint and on from there, unless a rank is "
               "named for the second time.");
 }
 
-void DeclareWhen(input::Schema& schema) {
-  using input::AtLeast;
+void DeclareWhen(deck::Schema& schema) {
+  using deck::AtLeast;
   schema.Section("checkpoint", "When the state of a run is saved, and how many states are kept.")
       .Integer("checkpoint.every_steps", 500, AtLeast(0), "steps",
                "Write a checkpoint after every so many steps; one always follows the last step. "
@@ -49,8 +49,8 @@ void DeclareWhen(input::Schema& schema) {
                "limit.");
 }
 
-void DeclareHow(input::Schema& schema) {
-  using input::AtLeast;
+void DeclareHow(deck::Schema& schema) {
+  using deck::AtLeast;
   schema
       .Integer("checkpoint.keep", 2, AtLeast(0), "checkpoints",
                "Keep so many checkpoints, those written last, and remove the others; the targets "
@@ -74,8 +74,8 @@ void DeclareHow(input::Schema& schema) {
             "moments and data order start afresh. Empty: random initial weights.");
 }
 
-void DeclareLocal(input::Schema& schema) {
-  using input::AtLeast;
+void DeclareLocal(deck::Schema& schema) {
+  using deck::AtLeast;
   schema
       .Path("checkpoint.local", "",
             "A folder on storage of each node, /tmp or /dev/shm say, the same path on all: regular "
@@ -86,19 +86,19 @@ void DeclareLocal(input::Schema& schema) {
                "With checkpoint.local: every so many regular checkpoints go to the run folder as "
                "well, as do the first, the best and the last one, and each one that cannot be "
                "written to all nodes. 0: those alone.")
-      .Real("checkpoint.local_survival", 0.9, input::Between(0, 0.999), "",
+      .Real("checkpoint.local_survival", 0.9, deck::Between(0, 0.999), "",
             "With checkpoint.local and checkpoint.auto: share of failures after which local "
             "checkpoints are whole. The run folder's interval follows from the other failures.");
 }
 
-void CheckLocal(const input::Deck& deck) {
+void CheckLocal(const deck::Deck& deck) {
   const std::string folder = deck.Text("checkpoint.local");
   if (folder.empty() || folder.front() == '/') return;
   throw deck.Complain("checkpoint.local", "'" + folder + "' is no absolute path",
                       "Give a path that is there on each node, such as /tmp/checkpoints.");
 }
 
-void CheckHints(const input::Deck& deck) {
+void CheckHints(const deck::Deck& deck) {
   std::istringstream hints(deck.Text("checkpoint.io_hints"));
   for (std::string hint; std::getline(hints, hint, ',');) {
     const std::size_t equals = hint.find('=');
@@ -109,7 +109,7 @@ void CheckHints(const input::Deck& deck) {
   }
 }
 
-void CheckAuto(const input::Deck& deck) {
+void CheckAuto(const deck::Deck& deck) {
   if (!deck.Switch("checkpoint.auto")) return;
   if (deck.Real("run.mtbf_hours") == 0) {
     throw deck.Complain("checkpoint.auto", "needs run.mtbf_hours",
@@ -130,21 +130,21 @@ void CheckAuto(const input::Deck& deck) {
 
 }  // namespace
 
-void Declare(input::Schema& schema) {
+void Declare(deck::Schema& schema) {
   DeclareReplicas(schema);
   DeclareWhen(schema);
   DeclareHow(schema);
   DeclareLocal(schema);
 }
 
-void Resolve(input::Deck& deck) {
+void Resolve(deck::Deck& deck) {
   if (deck.Switch("checkpoint.auto")) {
     deck.Supply("checkpoint.every_steps", "0", "checkpoint.auto");
     deck.Supply("checkpoint.drain_every", "0", "checkpoint.auto");
   }
 }
 
-Options Read(const input::Deck& deck) {
+Options Read(const deck::Deck& deck) {
   CheckHints(deck);
   CheckAuto(deck);
   CheckLocal(deck);
@@ -154,7 +154,7 @@ Options Read(const input::Deck& deck) {
           .automatic = automatic,
           .mtbf_hours = deck.Real("run.mtbf_hours"),
           .check_replicas_every = deck.Integer("run.check_replicas_every"),
-          .on_corruption = input::Pick<OnCorruption>(deck.Text("run.on_corruption"), kAnswers),
+          .on_corruption = deck::Pick<OnCorruption>(deck.Text("run.on_corruption"), kAnswers),
           .max_failures = deck.Integer("checkpoint.max_failures"),
           .max_restarts = deck.Integer("checkpoint.max_restarts"),
           .keep = deck.Integer("checkpoint.keep"),

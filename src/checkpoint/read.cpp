@@ -20,8 +20,8 @@
 #include "trireme/base/positioned_file.hpp"
 #include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/input/json_text.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::checkpoint {
 
@@ -101,13 +101,13 @@ std::string ReadHeader(const std::string& path, const FileSums& sums) {
 
 // The file's entry for each block, in the blocks' order. Throws InputError listing every
 // difference.
-std::vector<Entry> Match(const Layout& layout, const std::vector<tensor::StateBlock>& blocks,
+std::vector<Entry> Match(const Layout& layout, const std::vector<kernels::StateBlock>& blocks,
                          const std::string& path) {
   std::map<std::string, const Entry*> unused;
   for (const Entry& entry : layout.entries) unused[entry.name] = &entry;
   std::vector<Entry> matched;
   std::vector<std::string> problems;
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     const auto found = unused.find(block.name);
     if (found == unused.end()) {
       problems.push_back(
@@ -122,7 +122,7 @@ std::vector<Entry> Match(const Layout& layout, const std::vector<tensor::StateBl
     unused.erase(found);
   }
   for (const auto& [name, entry] : unused) {
-    problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found", input::Shown(name),
+    problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found", deck::Shown(name),
                                    SafetensorsName(entry->dtype), ShapeText(entry->shape)));
   }
   if (problems.empty()) return matched;
@@ -139,7 +139,7 @@ std::vector<Entry> Match(const Layout& layout, const std::vector<tensor::StateBl
 
 // Converts a whole block, whose bytes came as type From, into its memory, of type To.
 template <typename From, typename To>
-void Convert(const tensor::StateBlock& block, const Entry& entry, const void* bytes,
+void Convert(const kernels::StateBlock& block, const Entry& entry, const void* bytes,
              const std::string& path) {
   const From* in = static_cast<const From*>(bytes);
   To* out = static_cast<To*>(block.data);
@@ -159,10 +159,10 @@ void Convert(const tensor::StateBlock& block, const Entry& entry, const void* by
 // Memory that a file's bytes go to: the blocks themselves or, for another type, buffers.
 class Destination {
  public:
-  Destination(const std::vector<tensor::StateBlock>& blocks, const std::vector<Entry>& entries)
+  Destination(const std::vector<kernels::StateBlock>& blocks, const std::vector<Entry>& entries)
       : blocks_(blocks), entries_(entries), buffers_(blocks.size()) {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      const tensor::StateBlock& block = blocks[i];
+      const kernels::StateBlock& block = blocks[i];
       const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
       const std::int64_t bytes = (block.end - block.begin) * size;
       if (bytes == 0) continue;
@@ -195,7 +195,7 @@ class Destination {
  private:
   bool Converts(std::size_t i) const { return blocks_[i].dtype != entries_[i].dtype; }
 
-  const std::vector<tensor::StateBlock>& blocks_;
+  const std::vector<kernels::StateBlock>& blocks_;
   const std::vector<Entry>& entries_;
   std::vector<std::vector<char>> buffers_;  // [blocks]
   std::vector<Target> targets_, memory_;
@@ -251,7 +251,7 @@ nlohmann::json ReadRun(const std::string& checkpoint) {
   for (const Segment& segment : found->second.segments) {
     CheckSegment(segment, text.data() + segment.offset, path, {}, ExitCode::kBadInput);
   }
-  return input::ParseJson(text, path, kMostRunBytes);
+  return deck::ParseJson(text, path, kMostRunBytes);
 }
 
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint) {
@@ -263,7 +263,7 @@ nlohmann::json ReadRun(const comm::Communicator& world, const std::string& check
 }
 
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
-                 const std::string& file, const std::vector<tensor::StateBlock>& blocks,
+                 const std::string& file, const std::vector<kernels::StateBlock>& blocks,
                  const std::function<void()>& between) {
   const std::string name = file + ".safetensors";
   const std::string path = checkpoint + "/" + name;

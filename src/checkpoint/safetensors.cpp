@@ -15,8 +15,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/input/json_text.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::checkpoint {
 
@@ -33,19 +33,19 @@ enum class Types {
   kAny    // all that the format names
 };
 
-std::string ParseDtype(const input::JsonObject& object, Types types) {
+std::string ParseDtype(const deck::JsonObject& object, Types types) {
   const std::string text = object.Has("dtype") ? object.Text("dtype") : "";
   const bool ours = text == "F32" || text == "F64";
   if (ours || (types == Types::kAny && ElementBytes(text) > 0)) return text;
   throw InputError(fmt::format(
       "{}: {} expected, {} found", object.Where(),
       types == Types::kOurs ? "dtype \"F32\" or \"F64\"" : "a dtype of the safetensors format",
-      text.empty() ? "nothing" : input::Brief(text)));
+      text.empty() ? "nothing" : deck::Brief(text)));
 }
 
 // Bytes of a tensor; throws when the product does not fit 63 bits, an extent of 0 left out: others
 // multiply in another order.
-std::int64_t TensorBytes(const tensor::Shape& shape, std::int64_t element,
+std::int64_t TensorBytes(const kernels::Shape& shape, std::int64_t element,
                          const std::string& where) {
   std::int64_t bytes = element;
   bool empty = false;
@@ -61,12 +61,12 @@ std::int64_t TensorBytes(const tensor::Shape& shape, std::int64_t element,
 // data: bytes of the file from the header's end on.
 StoredTensor ParseTensor(const std::string& name, const nlohmann::json& value, Part data,
                          Types types, const std::string& path) {
-  const std::string where = fmt::format("{}: tensor {}", path, input::Shown(name));
+  const std::string where = fmt::format("{}: tensor {}", path, deck::Shown(name));
   if (name.size() > kMaxNameBytes) {
     throw InputError(fmt::format("{}: a name of at most {} bytes expected, {} found", where,
                                  kMaxNameBytes, name.size()));
   }
-  const input::JsonObject object(value, where);
+  const deck::JsonObject object(value, where);
   StoredTensor entry{name, ParseDtype(object, types), object.Integers("shape", kMaxDimensions), 0,
                      0};
   entry.bytes = TensorBytes(entry.shape, ElementBytes(entry.dtype), where);
@@ -92,7 +92,7 @@ void CheckTiling(const std::vector<StoredTensor>& tensors, Part data, const std:
     if (entry.offset != at) {
       throw InputError(
           fmt::format("{}: tensor {}: offset {} expected, {} found ({})", path,
-                      input::Shown(entry.name), at, entry.offset,
+                      deck::Shown(entry.name), at, entry.offset,
                       entry.offset < at ? "it overlaps another tensor" : "a hole lies before it"));
     }
     at += entry.bytes;
@@ -107,7 +107,7 @@ void CheckTiling(const std::vector<StoredTensor>& tensors, Part data, const std:
 std::map<std::string, std::string> ParseMetadata(const nlohmann::json& value,
                                                  const std::string& path) {
   if (value.is_null()) return {};  // some writers have none, and say so
-  const input::JsonObject object(value, path + ": " + kMetadata);
+  const deck::JsonObject object(value, path + ": " + kMetadata);
   std::map<std::string, std::string> metadata;
   for (const auto& [name, text] : value.items()) metadata[name] = object.Text(name);
   return metadata;
@@ -124,7 +124,7 @@ TensorFile ParseTensors(const std::string& header, std::int64_t file_bytes, Type
     throw InputError(fmt::format("{}: a header of {} to {} bytes expected, {} found", path,
                                  kLengthBytes, file_bytes, header_bytes));
   }
-  const auto object = input::ParseJson(std::string_view(header).substr(kLengthBytes),
+  const auto object = deck::ParseJson(std::string_view(header).substr(kLengthBytes),
                                        path + ": the header", kMaxHeaderBytes);
   if (!object.is_object()) throw InputError(fmt::format("{}: the header is no JSON object", path));
   const Part data{header_bytes, file_bytes};
@@ -190,18 +190,18 @@ std::string PlaceTensors(TensorFile& file) {
 
 const char* SafetensorsName(Dtype type) { return type == Dtype::kFloat32 ? "F32" : "F64"; }
 
-std::string ShapeText(const tensor::Shape& shape) {
+std::string ShapeText(const kernels::Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-Layout BuildLayout(const std::vector<tensor::StateBlock>& blocks) {
+Layout BuildLayout(const std::vector<kernels::StateBlock>& blocks) {
   Layout layout;
   nlohmann::ordered_json header;
   // "format" is what Python's loaders ask for; all values must be strings, and the same for each
   // run.
   header[kMetadata] = {{"format", "pt"}, {"trireme_checkpoint", "1"}};
   std::int64_t end = 0;
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     Entry entry{block.name, block.dtype, block.shape, end, 0};
     entry.bytes =
         TensorBytes(block.shape, static_cast<std::int64_t>(SizeOf(block.dtype)), block.name);

@@ -11,7 +11,7 @@
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
@@ -25,7 +25,7 @@ inline constexpr std::size_t kMaxDimensions = 32;             // as many as NumP
 struct Entry {
   std::string name;
   Dtype dtype = Dtype::kFloat32;
-  tensor::Shape shape;
+  kernels::Shape shape;
   std::int64_t offset = 0;  // of its first byte, from the start of the file
   std::int64_t bytes = 0;
 };
@@ -40,7 +40,7 @@ const char* SafetensorsName(Dtype type);  // "F32", "F64"
 
 // The layout of a file with these tensors, in their order. Depends on names, shapes and dtypes
 // only.
-Layout BuildLayout(const std::vector<tensor::StateBlock>& blocks);
+Layout BuildLayout(const std::vector<kernels::StateBlock>& blocks);
 
 // The header's size in a file of `file_bytes` that begins with the 8 bytes at `start`. Throws
 // InputError when that cannot be.

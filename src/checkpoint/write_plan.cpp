@@ -18,11 +18,11 @@ namespace trireme::checkpoint {
 
 namespace {
 
-void CheckBlocks(const std::string& file, const std::vector<tensor::StateBlock>& blocks) {
+void CheckBlocks(const std::string& file, const std::vector<kernels::StateBlock>& blocks) {
   std::set<std::string> names;
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     const std::string where = fmt::format("{}: tensor {}", file, block.name);
-    const std::int64_t count = tensor::ElementCount(block.shape);
+    const std::int64_t count = kernels::ElementCount(block.shape);
     if (block.name.empty() || block.name == "__metadata__") {
       throw RunError(where + ": safetensors does not allow this name");
     }
@@ -40,9 +40,9 @@ void CheckBlocks(const std::string& file, const std::vector<tensor::StateBlock>&
 }
 
 // One line a tensor: what all ranks must agree on.
-std::string Listing(const std::vector<tensor::StateBlock>& blocks) {
+std::string Listing(const std::vector<kernels::StateBlock>& blocks) {
   std::string text;
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     text += fmt::format("{} {} {}\n", block.name, ShapeText(block.shape), NameOf(block.dtype));
   }
   return text;
@@ -75,7 +75,7 @@ struct Candidate {
 // Segments of one block that this rank writes. Copies take turns, starting with another one for
 // each tensor, so that many small tensors spread as well. Segments lie at the same places of the
 // tensor whatever the block: copies that are cut into blocks at other places agree.
-void AddSegments(const tensor::StateBlock& block, std::size_t index, std::int64_t tensor_offset,
+void AddSegments(const kernels::StateBlock& block, std::size_t index, std::int64_t tensor_offset,
                  std::vector<Candidate>& segments) {
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
   const std::int64_t step = kSegmentBytes / size;  // elements
@@ -158,7 +158,7 @@ bool CoversOnce(const comm::Communicator& world, const std::vector<Candidate>& o
 
 }  // namespace
 
-std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks) {
+std::int64_t CopyBytes(const std::vector<kernels::StateBlock>& blocks) {
   std::vector<Candidate> segments;
   for (std::size_t i = 0; i < blocks.size(); ++i) AddSegments(blocks[i], i, 0, segments);
   std::int64_t bytes = 0;
@@ -173,7 +173,7 @@ const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment) {
 }
 
 WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicator& group,
-                        const std::string& file, const std::vector<tensor::StateBlock>& blocks) {
+                        const std::string& file, const std::vector<kernels::StateBlock>& blocks) {
   WritePlan plan;
   plan.file = file;
   std::string listing;

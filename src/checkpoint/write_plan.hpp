@@ -12,7 +12,7 @@
 #include "checksums.hpp"
 #include "safetensors.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
@@ -40,7 +40,7 @@ const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment);
 // AgreedError (exit code 1) if ranks list different tensors, or if an element would be written
 // by no rank or by several: the state would not be whole.
 WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicator& group,
-                        const std::string& file, const std::vector<tensor::StateBlock>& blocks);
+                        const std::string& file, const std::vector<kernels::StateBlock>& blocks);
 
 }  // namespace trireme::checkpoint
 

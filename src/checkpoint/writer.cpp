@@ -83,7 +83,7 @@ class Writer::Work {
   enum class Part { kNone, kPrepare, kWrite, kPublish };
 
   bool Leads() const { return group_.IsRoot(); }
-  const std::vector<tensor::StateBlock>& Blocks(std::size_t file) const {
+  const std::vector<kernels::StateBlock>& Blocks(std::size_t file) const {
     return file == 0 ? state_.model : state_.optimizer;
   }
   // Runs what may fail on this rank alone; the failure is agreed on later. Nothing is attempted
@@ -247,7 +247,7 @@ void Writer::Work::CopyIn(const Round& round, std::byte* slot) {
 const void* Writer::Work::DirectData(const StagedSegment& staged) const {
   const OwnSegment& own = OwnOf(plans_[staged.file], staged.segment);
   if (own.block == OwnSegment::kHeader) return plans_[staged.file].layout.header.data();
-  const tensor::StateBlock& block = Blocks(staged.file)[own.block];
+  const kernels::StateBlock& block = Blocks(staged.file)[own.block];
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
   return static_cast<const char*>(block.data) + (own.first - block.begin) * size;
 }

@@ -63,9 +63,9 @@ Collectives Collectives::Carrying(Payload payload) const {
 
 void Collectives::Record(Transfer transfer, std::int64_t payload, double waited) const {
   ledger_->Record(name_, transfer, Size(), payload, waited, 0);
-  trace::Recorder* const recorder = ledger_->Trace();
+  device::Recorder* const recorder = ledger_->Trace();
   if (recorder == nullptr || waited <= 0) return;
-  trace::Slice slice = SliceOf(name_, transfer, payload);
+  device::Slice slice = SliceOf(name_, transfer, payload);
   slice.end = Seconds();
   slice.begin = slice.end - waited;
   recorder->Add(slice);

@@ -64,7 +64,7 @@ class ProcessGrid::ListedChannel final : public Channel {
   void CheckHealth() override { channel_->CheckHealth(); }
   std::vector<std::shared_future<void>> GiveUp() noexcept override { return channel_->GiveUp(); }
   bool Recordable() const override { return channel_->Recordable(); }
-  void TraceInto(trace::Recorder* recorder) override { channel_->TraceInto(recorder); }
+  void TraceInto(device::Recorder* recorder) override { channel_->TraceInto(recorder); }
   bool Traces() const override { return channel_->Traces(); }
 
  private:
@@ -197,7 +197,7 @@ void ProcessGrid::Await(const device::Event& event) const {
   }
 }
 
-void ProcessGrid::TraceInto(trace::Recorder* recorder) const {
+void ProcessGrid::TraceInto(device::Recorder* recorder) const {
   ledger_.TraceInto(recorder);
   for (const auto& [group, channel] : listed_) channel->TraceInto(recorder);
 }

@@ -147,7 +147,7 @@ const char* Blamed(const Sizes& asked, std::int64_t ranks) {
 }
 
 // tensor x pipeline x context does not divide the ranks, whatever the data axis is.
-[[noreturn]] void RefuseAxes(const input::Deck& deck, const Asked& asked, std::int64_t ranks,
+[[noreturn]] void RefuseAxes(const deck::Deck& deck, const Asked& asked, std::int64_t ranks,
                              const Allowed& allowed) {
   std::vector<std::string> fits;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
@@ -172,7 +172,7 @@ const char* Blamed(const Sizes& asked, std::int64_t ranks) {
 
 }  // namespace
 
-GridShape ReadGrid(const Options& options, const input::Deck& deck, int ranks,
+GridShape ReadGrid(const Options& options, const deck::Deck& deck, int ranks,
                    const Allowed& given) {
   const Allowed allowed = given ? given : [](std::int64_t, std::int64_t) { return true; };
   const Asked asked{options.data, {options.tensor, options.pipeline, options.context}};

@@ -13,7 +13,7 @@ namespace trireme::comm {
 
 namespace {
 
-void CheckSequenceParallel(const Options& options, const input::Deck& deck,
+void CheckSequenceParallel(const Options& options, const deck::Deck& deck,
                            const GridShape& shape) {
   if (!options.sequence_parallel || !options.sequence_parallel_given || shape.tensor > 1) return;
   throw deck.Complain("grid.sequence_parallel",
@@ -22,7 +22,7 @@ void CheckSequenceParallel(const Options& options, const input::Deck& deck,
 }
 
 // 0 without sharding: a preset's size has no effect then, but a user's is refused.
-int ReadShardGroup(const Options& options, const input::Deck& deck, const GridShape& shape) {
+int ReadShardGroup(const Options& options, const deck::Deck& deck, const GridShape& shape) {
   const std::string key = "grid.shard_group";
   const std::int64_t group = options.shard_group;
   if (group == 0) return 0;
@@ -46,7 +46,7 @@ int ReadShardGroup(const Options& options, const input::Deck& deck, const GridSh
 
 }  // namespace
 
-GridOptions ReadGridOptions(const Options& options, const input::Deck& deck,
+GridOptions ReadGridOptions(const Options& options, const deck::Deck& deck,
                             const GridShape& shape) {
   CheckSequenceParallel(options, deck, shape);
   return {.sequence_parallel = options.sequence_parallel,

@@ -1,6 +1,6 @@
 // The divisors nearest to a size of an axis or group that does not divide the whole, for messages.
-#ifndef TRIREME_COMM_NEAREST_DIVISORS_HPP_
-#define TRIREME_COMM_NEAREST_DIVISORS_HPP_
+#ifndef TRIREME_SRC_COMM_NEAREST_DIVISORS_HPP_
+#define TRIREME_SRC_COMM_NEAREST_DIVISORS_HPP_
 
 #include <cstdint>
 #include <vector>
@@ -24,4 +24,4 @@ std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near,
 
 }  // namespace trireme::comm
 
-#endif  // TRIREME_COMM_NEAREST_DIVISORS_HPP_
+#endif  // TRIREME_SRC_COMM_NEAREST_DIVISORS_HPP_

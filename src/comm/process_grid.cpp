@@ -52,7 +52,7 @@ Communicator CutOut(const Communicator& whole, const GridGroup& group, const cha
 }  // namespace
 
 ProcessGrid::ProcessGrid(const Communicator& world, const comm::Options& options,
-                         const input::Deck& deck, const Allowed& allowed)
+                         const deck::Deck& deck, const Allowed& allowed)
     : world_(&world) {
   world.Together([&] {
     shape_ = ReadGrid(options, deck, world.Size(), allowed);

@@ -92,12 +92,12 @@ void Request::Finish(double waited, double hidden) {
   part_to_ = nullptr;
   part_.clear();
   ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
-  if (trace::Recorder* const recorder = ledger_->Trace()) Trace(*recorder, waited);
+  if (device::Recorder* const recorder = ledger_->Trace()) Trace(*recorder, waited);
   Places done = std::move(places_);  // for the next transfer
 }
 
-void Request::Trace(trace::Recorder& recorder, double waited) const {
-  trace::Slice slice = SliceOf(group_, transfer_, payload_);
+void Request::Trace(device::Recorder& recorder, double waited) const {
+  device::Slice slice = SliceOf(group_, transfer_, payload_);
   slice.begin = started_;
   slice.end = Seconds();
   if (flight_.peer >= 0) {

@@ -3,20 +3,20 @@
 
 namespace trireme::comm {
 
-trace::Slice WaitFor(const trace::Slice& transfer) {
-  trace::Slice wait = transfer;
+device::Slice WaitFor(const device::Slice& transfer) {
+  device::Slice wait = transfer;
   const bool stage = static_cast<Group>(wait.group) == Group::kPipeline &&
                      static_cast<Transfer>(wait.transfer) == Transfer::kReceive;
-  wait.name = stage ? trace::Name::kBubble : trace::Name::kWait;
-  wait.category = trace::Category::kWait;
+  wait.name = stage ? device::SliceName::kBubble : device::SliceName::kWait;
+  wait.category = device::SliceCategory::kWait;
   return wait;
 }
 
-void TraceWait(trace::Recorder& recorder, const trace::Slice& transfer, double waited) {
+void TraceWait(device::Recorder& recorder, const device::Slice& transfer, double waited) {
   constexpr double kShortest = 1e-6;  // seconds; a shorter wait is the call itself
   if (waited < kShortest) return;
-  trace::Slice wait = WaitFor(transfer);
-  wait.queue = trace::Queue::kHost;
+  device::Slice wait = WaitFor(transfer);
+  wait.queue = device::SliceQueue::kHost;
   wait.begin = wait.end - waited;
   recorder.Add(wait);
 }

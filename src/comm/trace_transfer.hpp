@@ -5,15 +5,15 @@
 #include <cstdint>
 
 #include "trireme/comm/ledger.hpp"
-#include "trireme/trace/recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::comm {
 
-inline trace::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) {
-  trace::Slice slice;
-  slice.name = trace::Name::kTransfer;
-  slice.category = trace::Category::kTransfer;
-  slice.queue = trace::Queue::kTransfers;
+inline device::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) {
+  device::Slice slice;
+  slice.name = device::SliceName::kTransfer;
+  slice.category = device::SliceCategory::kTransfer;
+  slice.queue = device::SliceQueue::kTransfers;
   slice.group = static_cast<std::int8_t>(group);
   slice.transfer = static_cast<std::int8_t>(transfer);
   slice.bytes = bytes;
@@ -21,9 +21,9 @@ inline trace::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) 
 }
 
 // The wait for a complete transfer on the host's queue: `waited` seconds up to the transfer's end.
-void TraceWait(trace::Recorder& recorder, const trace::Slice& transfer, double waited);
+void TraceWait(device::Recorder& recorder, const device::Slice& transfer, double waited);
 // The same slice as a wait.
-trace::Slice WaitFor(const trace::Slice& transfer);
+device::Slice WaitFor(const device::Slice& transfer);
 
 }  // namespace trireme::comm
 

@@ -6,14 +6,14 @@
 #include <string_view>
 #include <vector>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
 
 // Entries of the value `text` of `key`, trimmed, which point into it. Throws InputError with the
 // deck's line and the hint `forms` for an empty entry.
 std::vector<std::string_view> DeckList(std::string_view text, const char* key, const char* forms,
-                                       const input::Deck& deck);
+                                       const deck::Deck& deck);
 
 }  // namespace trireme::data
 

@@ -10,8 +10,8 @@
 #include "deck_list.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/mixture.hpp"
-#include "trireme/input/list.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/list.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::data {
 
@@ -24,8 +24,8 @@ constexpr const char* kForms =
     "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
 constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
 
-MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
-  const std::string shown = input::Shown(std::string(entry));
+MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {
+  const std::string shown = deck::Shown(std::string(entry));
   const std::size_t mark = entry.find_last_of(":*");
   if (mark == std::string_view::npos) {
     throw deck.Complain(kMixtureKey,
@@ -33,8 +33,8 @@ MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
                         kForms);
   }
   MixtureFile file;
-  file.path = std::string(input::Trimmed(entry.substr(0, mark)));
-  const std::string_view number = input::Trimmed(entry.substr(mark + 1));
+  file.path = std::string(deck::Trimmed(entry.substr(0, mark)));
+  const std::string_view number = deck::Trimmed(entry.substr(mark + 1));
   if (file.path.empty()) {
     throw deck.Complain(kMixtureKey, fmt::format("'{}' names no file", shown), kForms);
   }
@@ -46,7 +46,7 @@ MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
         kMixtureKey,
         fmt::format("'{}': {} expected, '{}' found", shown,
                     entry[mark] == ':' ? "a weight above 0" : "a number of epochs above 0",
-                    input::Shown(std::string(number))),
+                    deck::Shown(std::string(number))),
         kForms);
   }
   (entry[mark] == ':' ? file.proportion.weight : file.proportion.epochs) = value;
@@ -61,7 +61,7 @@ std::string Describe(const MixtureFile& file) {
                                : fmt::format("{}:{}", file.path, proportion.weight);
 }
 
-std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck) {
+std::vector<MixtureFile> ReadMixture(const std::string& text, const deck::Deck& deck) {
   std::vector<MixtureFile> files;
   for (const std::string_view entry : DeckList(text, kMixtureKey, kForms, deck)) {
     files.push_back(ReadEntry(entry, deck));
@@ -76,25 +76,25 @@ std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck&
     }
     if (std::any_of(files.begin(), file,
                     [&](const auto& each) { return each.path == file->path; })) {
-      throw deck.Complain(kMixtureKey, fmt::format("{} is there twice", input::Shown(file->path)),
+      throw deck.Complain(kMixtureKey, fmt::format("{} is there twice", deck::Shown(file->path)),
                           "Give each file once, with the sum of its numbers.");
     }
   }
   return files;
 }
 
-void CheckMixtureFiles(std::span<const MixtureFile> files, const input::Deck& deck) {
+void CheckMixtureFiles(std::span<const MixtureFile> files, const deck::Deck& deck) {
   for (std::size_t i = 0; i < files.size(); ++i) {
     std::error_code ignored;
     if (fs::status(files[i].path, ignored).type() == fs::file_type::not_found) {
-      throw deck.Complain(kMixtureKey, fmt::format("{}: no such file", input::Shown(files[i].path)),
+      throw deck.Complain(kMixtureKey, fmt::format("{}: no such file", deck::Shown(files[i].path)),
                           "Check the path, or write the file with job.task = tokenize.");
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (!fs::equivalent(files[i].path, files[j].path, ignored) || ignored) continue;
       throw deck.Complain(kMixtureKey,
-                          fmt::format("{} and {} are one file", input::Shown(files[j].path),
-                                      input::Shown(files[i].path)),
+                          fmt::format("{} and {} are one file", deck::Shown(files[j].path),
+                                      deck::Shown(files[i].path)),
                           "Give each file once, with the sum of its numbers.");
     }
   }

@@ -6,26 +6,26 @@
 #include <limits>
 
 #include "trireme/data/token_file.hpp"
-#include "trireme/input/choice.hpp"
+#include "trireme/deck/choice.hpp"
 
 namespace trireme::data {
 
 namespace {
 
-constexpr input::Names<4> kStagings = {"none", "shared_memory", "stream", "node"};
-constexpr input::Names<6> kKinds = {"word", "byte", "harbour", "numerals", "bpe", "sentencepiece"};
-constexpr input::Names<2> kModelTypes = {"bpe", "unigram"};
-constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
-constexpr input::Names<2> kInvalid = {"error", "replace"};
-constexpr input::Names<2> kMissing = {"error", "skip"};
-constexpr input::Names<2> kLongPairs = {"refuse", "leave_out"};
+constexpr deck::Names<4> kStagings = {"none", "shared_memory", "stream", "node"};
+constexpr deck::Names<6> kKinds = {"word", "byte", "harbour", "numerals", "bpe", "sentencepiece"};
+constexpr deck::Names<2> kModelTypes = {"bpe", "unigram"};
+constexpr deck::Names<3> kDocuments = {"file", "line", "blank_line"};
+constexpr deck::Names<2> kInvalid = {"error", "replace"};
+constexpr deck::Names<2> kMissing = {"error", "skip"};
+constexpr deck::Names<2> kLongPairs = {"refuse", "leave_out"};
 
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // of a vocabulary; steps
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
-void DeclareData(input::Schema& schema) {
+void DeclareData(deck::Schema& schema) {
   schema.Section("data", "the token file and how training takes windows from it")
       .Path("data.file", "data/tokens.h5",
             "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
@@ -39,22 +39,22 @@ void DeclareData(input::Schema& schema) {
             "Sets to validate on in place of the token file's own valid split: books:books.h5, "
             "code:code.h5 (a name and a token file, whose valid split counts). Each has its line; "
             "the first one decides on the best checkpoint.")
-      .Integer("data.sequence_length", 128, input::Between(1, kLargestCount), "tokens",
+      .Integer("data.sequence_length", 128, deck::Between(1, kLargestCount), "tokens",
                "Targets of one window: how far a prediction looks back. Pairs: the longest text.")
       .Integer(
-          "data.stride", 0, input::Between(0, kLargestCount), "tokens",
+          "data.stride", 0, deck::Between(0, kLargestCount), "tokens",
           "Distance between the beginnings of neighbouring windows; 0: the sequence length, so "
           "that each target is used once an epoch.")
-      .Integer("data.batch", 64, input::Between(1, kLargestCount), "windows",
+      .Integer("data.batch", 64, deck::Between(1, kLargestCount), "windows",
                "Windows a step, over all ranks; need not divide by anything. Pairs: the most.")
-      .Integer("data.batch_tokens", 0, input::Between(0, kLargestCount), "tokens",
+      .Integer("data.batch_tokens", 0, deck::Between(0, kLargestCount), "tokens",
                "Pairs: most tokens of a step, of source and of target, with padding; 0: any.")
-      .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
+      .Integer("data.micro_batch", 0, deck::Between(0, kLargestCount), "windows",
                "Windows, or pairs, that a rank takes at once; 0: chosen by the program.")
-      .Choice("data.long_pairs", "refuse", input::Choices(kLongPairs),
+      .Choice("data.long_pairs", "refuse", deck::Choices(kLongPairs),
               "Pairs with longer texts than data.sequence_length: an error, or left out.")
       .Choice(
-          "data.staging", "shared_memory", input::Choices(kStagings),
+          "data.staging", "shared_memory", deck::Choices(kStagings),
           "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
           "in the file alone, of which windows are read ahead of their use; node: likewise, in a "
           "copy in a folder of each node.")
@@ -62,17 +62,17 @@ void DeclareData(input::Schema& schema) {
             "Folder of the copies, with data.staging = node; empty: /dev/shm or, if a node has no "
             "room for them there, $TMPDIR.")
       .Integer(
-          "data.read_ahead", 2, input::Between(1, kMostReadAhead), "steps",
+          "data.read_ahead", 2, deck::Between(1, kMostReadAhead), "steps",
           "Steps whose windows are read before their use, with data.staging = stream and node.")
       .Switch("data.document_mask", false,
               "yes: attention does not cross the ends of documents, positions restart in each, and "
               "its first token is no target; needs /train/documents in the token file.");
 }
 
-void DeclareTokenize(input::Schema& schema) {
+void DeclareTokenize(deck::Schema& schema) {
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   schema.Section("tokenize", "job.task = tokenize: from texts to the token file")
-      .Choice("tokenize.kind", "word", input::Choices(kKinds),
+      .Choice("tokenize.kind", "word", deck::Choices(kKinds),
               "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
               "built-in corpus of known entropy, made from a grammar. numerals: built-in pairs to "
               "translate, numbers as digits and as English and German words. bpe: byte-level, by "
@@ -85,49 +85,49 @@ void DeclareTokenize(input::Schema& schema) {
       .Path("tokenize.valid", "", "Text of the valid split, likewise.")
       .Path("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
-      .Integer("tokenize.min_count", 1, input::AtLeast(1), "occurrences",
+      .Integer("tokenize.min_count", 1, deck::AtLeast(1), "occurrences",
                "Rarer words of the train split become <unk> (word).")
       .Switch("tokenize.overwrite", false,
               "Replace data.file where it exists; else that is refused.")
-      .Integer("tokenize.harbour_tokens", 1000000, input::Between(2, kLargestCorpus), "tokens",
+      .Integer("tokenize.harbour_tokens", 1000000, deck::Between(2, kLargestCorpus), "tokens",
                "Size of the train split (harbour); valid and test get a tenth each.")
-      .Integer("tokenize.harbour_seed", 1, input::Between(0, kLargestSeed), "",
+      .Integer("tokenize.harbour_seed", 1, deck::Between(0, kLargestSeed), "",
                "Another seed is another corpus of the same language (harbour).");
 }
 
-void DeclareSubword(input::Schema& schema) {
+void DeclareSubword(deck::Schema& schema) {
   schema
       .Path(
           "tokenize.tokenizer", "",
           "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
           "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
           "tokenizer is taken.")
-      .Integer("tokenize.vocabulary_size", 0, input::Between(0, kMostTypes), "tokens",
+      .Integer("tokenize.vocabulary_size", 0, deck::Between(0, kMostTypes), "tokens",
                "Size of the model to train on the train texts, in place of tokenize.tokenizer; 0: "
                "none is trained (sentencepiece).")
-      .Choice("tokenize.model_type", "bpe", input::Choices(kModelTypes),
+      .Choice("tokenize.model_type", "bpe", deck::Choices(kModelTypes),
               "Kind of the model to train (sentencepiece).")
       .Text("tokenize.text_key", "text",
             "Member of a JSON record that holds the document's text; a.b is b within a.")
-      .Choice("tokenize.missing", "error", input::Choices(kMissing),
+      .Choice("tokenize.missing", "error", deck::Choices(kMissing),
               "A JSON record without such a text, or with null: an error, or left out.")
       .Text("tokenize.prompt_key", "",
             "Member of a JSON record that comes before the text; its tokens do not count as "
             "targets. Empty: none.")
-      .Choice("tokenize.document", "file", input::Choices(kDocuments),
+      .Choice("tokenize.document", "file", deck::Choices(kDocuments),
               "Documents of plain text: the file, each line, or what blank lines separate.")
       .Text("tokenize.eos", "",
             "Name of the token that ends each document; empty: the one that the tokenizer names.")
-      .Choice("tokenize.invalid", "error", input::Choices(kInvalid),
+      .Choice("tokenize.invalid", "error", deck::Choices(kInvalid),
               "Bytes that are not UTF-8: an error, or replaced by U+FFFD.")
-      .Real("tokenize.valid_fraction", 0.01, input::HalfOpen(0, 1), "",
+      .Real("tokenize.valid_fraction", 0.01, deck::HalfOpen(0, 1), "",
             "Share of the train documents that a hash of their text puts into the valid split, "
             "where tokenize.valid is not given.")
-      .Real("tokenize.test_fraction", 0.01, input::HalfOpen(0, 1), "",
+      .Real("tokenize.test_fraction", 0.01, deck::HalfOpen(0, 1), "",
             "The same of the test split.");
 }
 
-void DeclarePairs(input::Schema& schema) {
+void DeclarePairs(deck::Schema& schema) {
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   constexpr double kMostPairs = 0x1p32;
   schema
@@ -145,14 +145,14 @@ void DeclarePairs(input::Schema& schema) {
       .Path("tokenize.source_tokenizer", "",
             "As tokenize.tokenizer, of the source alone, without a shared vocabulary (bpe, "
             "sentencepiece).")
-      .Integer("tokenize.numerals_pairs", 200000, input::Between(1, kMostPairs), "pairs",
+      .Integer("tokenize.numerals_pairs", 200000, deck::Between(1, kMostPairs), "pairs",
                "Size of the train split (numerals); valid and test get a hundredth each.")
-      .Integer("tokenize.numerals_seed", 1, input::Between(0, kLargestSeed), "",
+      .Integer("tokenize.numerals_seed", 1, deck::Between(0, kLargestSeed), "",
                "Another seed draws other pairs (numerals).");
 }
 
 // Refuses keys that have no effect, for the reason `why`.
-void RefuseKeys(const input::Deck& deck, std::initializer_list<const char*> names,
+void RefuseKeys(const deck::Deck& deck, std::initializer_list<const char*> names,
                 const std::string& why) {
   const auto given =
       std::find_if(names.begin(), names.end(), [&](const char* name) { return deck.Given(name); });
@@ -163,22 +163,22 @@ void RefuseKeys(const input::Deck& deck, std::initializer_list<const char*> name
 
 const char* NameOf(TokenizeKind kind) { return kKinds.at(static_cast<std::size_t>(kind)); }
 
-void Declare(input::Schema& schema) {
+void Declare(deck::Schema& schema) {
   DeclareData(schema);
   DeclareTokenize(schema);
   DeclareSubword(schema);
   DeclarePairs(schema);
 }
 
-void Resolve(input::Deck& deck) {
+void Resolve(deck::Deck& deck) {
   if (deck.Integer("data.stride") != 0) return;
   deck.Supply("data.stride", std::to_string(deck.Integer("data.sequence_length")),
               "data.sequence_length");
 }
 
-Options Read(const input::Deck& deck) {
+Options Read(const deck::Deck& deck) {
   Options options{.file = deck.Text("data.file"),
-                  .staging = input::Pick<Staging>(deck.Text("data.staging"), kStagings),
+                  .staging = deck::Pick<Staging>(deck.Text("data.staging"), kStagings),
                   .staging_path = deck.Text("data.staging_path"),
                   .read_ahead = deck.Integer("data.read_ahead"),
                   .sequence_length = deck.Integer("data.sequence_length"),
@@ -187,7 +187,7 @@ Options Read(const input::Deck& deck) {
                   .micro_batch = deck.Integer("data.micro_batch"),
                   .document_mask = deck.Switch("data.document_mask"),
                   .batch_tokens = deck.Integer("data.batch_tokens"),
-                  .long_pairs = input::Pick<LongPairs>(deck.Text("data.long_pairs"), kLongPairs)};
+                  .long_pairs = deck::Pick<LongPairs>(deck.Text("data.long_pairs"), kLongPairs)};
   if (deck.Given("data.mixture")) {
     options.mixture = ReadMixture(deck.Text("data.mixture"), deck);
     options.file = options.mixture.front().path;
@@ -198,9 +198,9 @@ Options Read(const input::Deck& deck) {
   return options;
 }
 
-TokenizeOptions ReadTokenize(const input::Deck& deck) {
+TokenizeOptions ReadTokenize(const deck::Deck& deck) {
   return {
-      .kind = input::Pick<TokenizeKind>(deck.Text("tokenize.kind"), kKinds),
+      .kind = deck::Pick<TokenizeKind>(deck.Text("tokenize.kind"), kKinds),
       .texts = {deck.Text("tokenize.train"), deck.Text("tokenize.valid"),
                 deck.Text("tokenize.test")},
       .lowercase = deck.Switch("tokenize.lowercase"),
@@ -211,11 +211,11 @@ TokenizeOptions ReadTokenize(const input::Deck& deck) {
       .tokenizer = deck.Text("tokenize.tokenizer"),
       .vocabulary_size = deck.Integer("tokenize.vocabulary_size"),
       .model_type =
-          input::Pick<tokenizer::ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
+          deck::Pick<ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
       .text_key = deck.Text("tokenize.text_key"),
       .skip_missing = deck.Text("tokenize.missing") == kMissing[1],
       .prompt_key = deck.Text("tokenize.prompt_key"),
-      .document = input::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
+      .document = deck::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
       .eos = deck.Text("tokenize.eos"),
       .replace_invalid = deck.Text("tokenize.invalid") == kInvalid[1],
       .valid_fraction = deck.Real("tokenize.valid_fraction"),
@@ -232,7 +232,7 @@ TokenizeOptions ReadTokenize(const input::Deck& deck) {
 namespace {
 
 // Throws unless every split gets something. name: of the key of a split's texts.
-void CheckFractions(const TokenizeOptions& options, const input::Deck& deck,
+void CheckFractions(const TokenizeOptions& options, const deck::Deck& deck,
                     const std::array<std::string, 2>& texts, const std::string& suffix) {
   if (!texts[0].empty()) {
     RefuseKeys(deck, {"tokenize.valid_fraction"},
@@ -256,7 +256,7 @@ void CheckFractions(const TokenizeOptions& options, const input::Deck& deck,
   }
 }
 
-void CheckTextKeys(const TokenizeOptions& options, const input::Deck& deck) {
+void CheckTextKeys(const TokenizeOptions& options, const deck::Deck& deck) {
   RefuseKeys(deck,
              {"tokenize.valid_source", "tokenize.valid_target", "tokenize.test_source",
               "tokenize.test_target", "tokenize.shared_vocabulary", "tokenize.source_tokenizer"},
@@ -279,7 +279,7 @@ void CheckTextKeys(const TokenizeOptions& options, const input::Deck& deck) {
   CheckFractions(options, deck, {options.texts[1], options.texts[2]}, "");
 }
 
-void CheckPairKeys(const TokenizeOptions& options, const input::Deck& deck) {
+void CheckPairKeys(const TokenizeOptions& options, const deck::Deck& deck) {
   RefuseKeys(deck,
              {"tokenize.train", "tokenize.valid", "tokenize.test", "tokenize.text_key",
               "tokenize.missing", "tokenize.prompt_key", "tokenize.document"},
@@ -324,7 +324,7 @@ void CheckPairKeys(const TokenizeOptions& options, const input::Deck& deck) {
 
 }  // namespace
 
-void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) {
+void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck) {
   if (options.kind != TokenizeKind::kHarbour) {
     RefuseKeys(deck, {"tokenize.harbour_tokens", "tokenize.harbour_seed"},
                "belongs to tokenize.kind = harbour");

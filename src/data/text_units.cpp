@@ -8,7 +8,7 @@
 #include "token_codec.hpp"
 #include "token_layout.hpp"
 #include "trireme/data/split_reader.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -76,7 +76,7 @@ void TextMeter::FillPieces(const TokenFile& file) {
                    .breaks = text.empty() || IsWhite(text.back())};
   }
   if (!IsSubword(file.Tokenizer())) return;
-  const auto tokenizer = tokenizer::Make(file.Layout().tokenizer_files, file.Path());
+  const auto tokenizer = Make(file.Layout().tokenizer_files, file.Path());
   std::vector<std::int32_t> marks, suffix;
   tokenizer->Template(marks, suffix);
   marks.insert(marks.end(), suffix.begin(), suffix.end());

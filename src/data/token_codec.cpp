@@ -11,7 +11,7 @@
 namespace trireme::data {
 
 TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer,
-                       const std::string& path, tokenizer::Files files)
+                       const std::string& path, Files files)
     : words_(vocabulary.words),
       eos_(static_cast<std::int32_t>(vocabulary.eos)),
       unk_(static_cast<std::int32_t>(vocabulary.unk)),
@@ -57,9 +57,9 @@ void TokenCodec::Index(const std::string& path) {
   }
 }
 
-tokenizer::Tokenizer& TokenCodec::Subwords() const {
+Tokenizer& TokenCodec::Subwords() const {
   if (!subwords_) {
-    auto made = tokenizer::Make(files_, path_ + ": /tokenizer");
+    auto made = Make(files_, path_ + ": /tokenizer");
     if (made->VocabularySize() != std::ssize(words_)) {
       throw InputError(fmt::format("{}: /tokenizer has {} tokens, /vocabulary {}", path_,
                                    made->VocabularySize(), words_.size()));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "trireme/data/token_file.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 #include "utf8.hpp"
 
 namespace trireme::data {
@@ -35,7 +35,7 @@ class TokenCodec {
   // vocabulary other than the 256 bytes in order. files: of a subword tokenizer, which is made at
   // the first text: to read its tables takes a second.
   TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer, const std::string& path,
-             tokenizer::Files files = {});
+             Files files = {});
 
   // Same as TokenFile::Encode and Decode. By one thread at a time.
   std::vector<std::int32_t> Encode(std::string_view text) const;
@@ -48,13 +48,13 @@ class TokenCodec {
   std::int32_t IdOf(std::string_view word) const;
   std::vector<std::int32_t> EncodePieces(std::string_view text) const;
 
-  tokenizer::Tokenizer& Subwords() const;
+  Tokenizer& Subwords() const;
 
   std::vector<std::string> words_;
   std::int32_t eos_, unk_;
   std::string path_;                                        // for messages
-  tokenizer::Files files_;                                  // empty: no subwords
-  mutable std::unique_ptr<tokenizer::Tokenizer> subwords_;  // null until it is needed
+  Files files_;                                  // empty: no subwords
+  mutable std::unique_ptr<Tokenizer> subwords_;  // null until it is needed
   bool bytes_ = false;
   bool pieces_ = false;      // numerals: texts are words without anything between them
   std::size_t longest_ = 0;  // bytes of a word

@@ -55,9 +55,9 @@ Vocabulary ReadVocabulary(const Inspector& file, const std::string& prefix) {
 }
 
 // Files of a subword tokenizer, which the token file keeps so that prompts can be encoded.
-tokenizer::Files ReadTokenizer(const Inspector& file, const std::string& prefix) {
+Files ReadTokenizer(const Inspector& file, const std::string& prefix) {
   const std::string folder = "/" + prefix + "tokenizer";
-  tokenizer::Files files;
+  Files files;
   for (const char* name : kTokenizerFiles) {
     const std::string path = fmt::format("{}/{}", folder, name);
     if (!file.Has(folder, path)) continue;

@@ -11,7 +11,7 @@
 
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -54,7 +54,7 @@ struct TokenLayout {
   std::string sample;  // hash of parts of the arrays, by which copies on other nodes are known
   Vocabulary vocabulary;
   std::string tokenizer;
-  tokenizer::Files tokenizer_files;  // of kind bpe; else empty
+  Files tokenizer_files;  // of kind bpe; else empty
   std::string source_sha256;
   std::optional<double> entropy_rate;
 

@@ -65,7 +65,7 @@ std::int64_t Append(const TextFile& file, const RecordKeys& keys, std::string& t
   return records.Missing();
 }
 
-std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const input::Deck& deck,
+std::array<SourceText, 3> ReadSources(const TokenizeOptions& options, const deck::Deck& deck,
                                       const std::string& target) {
   std::array<SourceText, 3> sources;
   std::vector<TextFile> all;
@@ -115,7 +115,7 @@ TokenData TokenizeBytes(const std::array<SourceText, 3>& sources) {
   return data;
 }
 
-TokenData TokenizeTexts(const TokenizeOptions& options, const input::Deck& deck,
+TokenData TokenizeTexts(const TokenizeOptions& options, const deck::Deck& deck,
                         const std::string& target) {
   std::array<SourceText, 3> sources = ReadSources(options, deck, target);
   const std::array<std::string_view, 3> texts = {sources[0].text, sources[1].text, sources[2].text};
@@ -156,7 +156,7 @@ TokenData TokenizeHarbour(const TokenizeOptions& options) {
 
 }  // namespace
 
-TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck,
+TokenData Tokenize(const TokenizeOptions& options, const deck::Deck& deck,
                    const std::string& target) {
   CheckTokenizeKeys(options, deck);
   return options.kind == TokenizeKind::kHarbour ? TokenizeHarbour(options)

@@ -8,8 +8,8 @@
 
 #include "deck_list.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/input/list.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/list.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::data {
 
@@ -29,20 +29,20 @@ bool IsName(std::string_view text) {
 
 }  // namespace
 
-std::vector<ValidationFile> ReadValidation(const std::string& text, const input::Deck& deck) {
+std::vector<ValidationFile> ReadValidation(const std::string& text, const deck::Deck& deck) {
   std::vector<ValidationFile> sets;
   for (const std::string_view entry : DeckList(text, kValidationKey, kForm, deck)) {
-    const std::string shown = input::Shown(std::string(entry));
+    const std::string shown = deck::Shown(std::string(entry));
     const std::size_t colon = entry.find(':');
     if (colon == std::string_view::npos) {
       throw deck.Complain(kValidationKey, fmt::format("'{}' has no name", shown), kForm);
     }
-    ValidationFile set{std::string(input::Trimmed(entry.substr(0, colon))),
-                       std::string(input::Trimmed(entry.substr(colon + 1)))};
+    ValidationFile set{std::string(deck::Trimmed(entry.substr(0, colon))),
+                       std::string(deck::Trimmed(entry.substr(colon + 1)))};
     if (!IsName(set.name)) {
       throw deck.Complain(kValidationKey,
                           fmt::format("'{}' is no name of letters, digits, '_', '-' and '.'",
-                                      input::Shown(set.name)),
+                                      deck::Shown(set.name)),
                           kForm);
     }
     if (set.path.empty()) {

@@ -9,7 +9,7 @@
 #include <map>
 #include <string_view>
 
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::hf {
 
@@ -162,13 +162,13 @@ void ConfigKeys::Demand(const std::string& name, const nlohmann::json& fallback,
   const std::string reason = fmt::format("only {} is computed", fmt::join(texts, " or "));
   if (!absent) throw Complain(name, reason);
   throw InputError(fmt::format("{}: {} is missing and counts as {}: {}", where_, name,
-                               input::Brief(value), reason));
+                               deck::Brief(value), reason));
 }
 
 Error ConfigKeys::Complain(const std::string& name, const std::string& reason,
                            const std::string& hint) const {
-  const std::string value = json_.contains(name) ? input::Brief(json_.at(name)) : "missing";
-  return InputError(fmt::format("{}: {} = {}: {}", where_, input::Shown(name), value, reason),
+  const std::string value = json_.contains(name) ? deck::Brief(json_.at(name)) : "missing";
+  return InputError(fmt::format("{}: {} = {}: {}", where_, deck::Shown(name), value, reason),
                     hint);
 }
 

@@ -9,7 +9,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/input/json_text.hpp"
+#include "trireme/deck/json_text.hpp"
 
 namespace trireme::hf {
 
@@ -42,7 +42,7 @@ class ConfigKeys {
  private:
   const nlohmann::json& json_;
   const std::string& where_;
-  input::JsonObject object_;
+  deck::JsonObject object_;
   std::set<std::string> read_;
 };
 

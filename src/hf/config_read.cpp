@@ -9,7 +9,7 @@
 #include "trireme/base/posix_file.hpp"
 #include "trireme/hf/config.hpp"
 #include "trireme/hf/listing.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::hf {
 
@@ -64,7 +64,7 @@ void CheckLayerTypes(ConfigKeys& config, std::int64_t layers) {
   for (const nlohmann::json& type : types) {
     if (type == "full_attention") continue;
     throw config.Complain("layer_types", fmt::format("only \"full_attention\" is computed, not {}",
-                                                     input::Brief(type)));
+                                                     deck::Brief(type)));
   }
 }
 
@@ -150,7 +150,7 @@ std::string ReadConfigText(const std::string& folder) {
 }
 
 Config ParseConfig(const std::string& text, const std::string& path) {
-  const nlohmann::json json = input::ParseJson(text, path, kMostConfigBytes);
+  const nlohmann::json json = deck::ParseJson(text, path, kMostConfigBytes);
   ConfigKeys keys(json, path);
   Config config;
   config.family = ReadFamily(keys);

@@ -18,7 +18,7 @@ struct Need {
   bool met;
 };
 
-void Require(const std::vector<Need>& needs, const char* families, const input::Deck& deck) {
+void Require(const std::vector<Need>& needs, const char* families, const deck::Deck& deck) {
   const auto missed =
       std::find_if(needs.begin(), needs.end(), [](const Need& need) { return !need.met; });
   if (missed == needs.end()) return;
@@ -120,7 +120,7 @@ nlohmann::json MarianJson(const model::Options& o, std::int64_t eos) {
           {"share_encoder_decoder_embeddings", true}};
 }
 
-void RequireMarian(const model::Options& o, const input::Deck& deck) {
+void RequireMarian(const model::Options& o, const deck::Deck& deck) {
   constexpr double kEpsilon = 1e-5;  // of nn.LayerNorm
   Require({{"norm_position", o.norm_position == model::NormPosition::kPost},
            {"norm", o.norm == model::Norm::kLayerNorm},
@@ -139,7 +139,7 @@ void RequireMarian(const model::Options& o, const input::Deck& deck) {
 
 }  // namespace
 
-Family FamilyOf(const model::Options& o, const input::Deck& deck) {
+Family FamilyOf(const model::Options& o, const deck::Deck& deck) {
   if (o.Translates()) {
     RequireMarian(o, deck);
     return Family::kMarian;

@@ -13,8 +13,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/base/posix_file.hpp"
-#include "trireme/input/json_text.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::hf {
 
@@ -41,18 +41,18 @@ struct Index {
 // Newer releases of transformers count the parameters beside the bytes.
 std::int64_t CountedParameters(const nlohmann::json& json, const std::string& path) {
   if (!json.contains("metadata") || !json.at("metadata").is_object()) return 0;
-  const input::JsonObject metadata(json.at("metadata"), path + ": metadata");
+  const deck::JsonObject metadata(json.at("metadata"), path + ": metadata");
   return metadata.Has(kParameters) ? metadata.Integer(kParameters) : 0;
 }
 
 Index ReadIndex(const std::string& path) {
   RefuseForeignFile(path);
   const nlohmann::json json =
-      input::ParseJson(ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
-  const input::JsonObject index(json, path);
+      deck::ParseJson(ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
+  const deck::JsonObject index(json, path);
   static_cast<void>(index.Object("weight_map"));
   const nlohmann::json& list = json.at("weight_map");
-  const input::JsonObject map(list, path + ": weight_map");
+  const deck::JsonObject map(list, path + ": weight_map");
   Index found{.files = {}, .parameters = CountedParameters(json, path)};
   for (const auto& [tensor, value] : list.items()) {
     const std::string& file = map.Text(tensor);
@@ -61,7 +61,7 @@ Index ReadIndex(const std::string& path) {
       throw InputError(
           fmt::format("{}: weight_map: {}: the name of a safetensors file in the same "
                       "folder expected, {} found",
-                      path, input::Shown(tensor), input::Brief(value)));
+                      path, deck::Shown(tensor), deck::Brief(value)));
     }
     found.files[tensor] = file;
   }
@@ -76,11 +76,11 @@ void CheckIndex(const std::string& path, std::map<std::string, std::string> inde
       const auto found = index.find(tensor.name);
       if (found == index.end()) {
         throw InputError(fmt::format("{}: weight_map lacks {}, which {} holds", path,
-                                     input::Shown(tensor.name), file.name));
+                                     deck::Shown(tensor.name), file.name));
       }
       if (found->second != file.name) {
         throw InputError(fmt::format("{}: weight_map: {} in {} expected, but {} holds it", path,
-                                     input::Shown(tensor.name), input::Shown(found->second),
+                                     deck::Shown(tensor.name), deck::Shown(found->second),
                                      file.name));
       }
       index.erase(found);
@@ -88,8 +88,8 @@ void CheckIndex(const std::string& path, std::map<std::string, std::string> inde
   }
   if (index.empty()) return;
   throw InputError(fmt::format("{}: weight_map: {} in {} expected, but it is not there", path,
-                               input::Shown(index.begin()->first),
-                               input::Shown(index.begin()->second)));
+                               deck::Shown(index.begin()->first),
+                               deck::Shown(index.begin()->second)));
 }
 
 }  // namespace
@@ -135,7 +135,7 @@ Error NotAModel(const std::string& folder, const std::string& lacks) {
     if (weights && &sign != &signs.front()) break;
     const auto found = std::find_if(names.begin(), names.end(), sign.is);
     if (found == names.end()) continue;
-    return InputError(fmt::format(fmt::runtime(sign.says), folder, input::Shown(*found)),
+    return InputError(fmt::format(fmt::runtime(sign.says), folder, deck::Shown(*found)),
                       sign.hint);
   }
   return InputError(fmt::format("{}: {}", folder, lacks),
@@ -163,7 +163,7 @@ Listing Inspect(const std::string& folder) {
   for (const std::string& name : names) {
     if (!IsFile(folder + "/" + name)) {
       throw InputError(
-          fmt::format("{}/{}: is missing, but {} names it", folder, input::Shown(name), kIndexFile),
+          fmt::format("{}/{}: is missing, but {} names it", folder, deck::Shown(name), kIndexFile),
           "Check that the download is complete.");
     }
     listing.files.push_back(inspect(name));
@@ -194,26 +194,26 @@ std::string ToText(const Listing& listing) {
 }
 
 Listing FromText(const std::string& text, const std::string& path) {
-  const nlohmann::json json = input::ParseJson(text, path, kMostListingBytes);
-  const input::JsonObject object(json, path);
+  const nlohmann::json json = deck::ParseJson(text, path, kMostListingBytes);
+  const deck::JsonObject object(json, path);
   Listing listing;
   listing.indexed = object.Truth("indexed");
   listing.parameters = object.Has(kParameters) ? object.Integer(kParameters) : 0;
   for (const nlohmann::json& each : object.List("files")) {
-    const input::JsonObject file(each, path + ": files");
+    const deck::JsonObject file(each, path + ": files");
     ListedFile listed{file.Text("name"), {}};
     listed.contents.bytes = file.Integer("bytes");
     if (listed.name.find('/') != std::string::npos) {
       throw InputError(
-          fmt::format("{}: files: name: {} is no plain name", path, input::Shown(listed.name)));
+          fmt::format("{}: files: name: {} is no plain name", path, deck::Shown(listed.name)));
     }
     static_cast<void>(file.Object("metadata"));
-    const input::JsonObject metadata(each.at("metadata"), path + ": metadata");
+    const deck::JsonObject metadata(each.at("metadata"), path + ": metadata");
     for (const auto& [name, value] : each.at("metadata").items()) {
       listed.contents.metadata[name] = metadata.Text(name);
     }
     for (const nlohmann::json& one : file.List("tensors")) {
-      const input::JsonObject tensor(one, path + ": tensors");
+      const deck::JsonObject tensor(one, path + ": tensors");
       listed.contents.tensors.push_back({tensor.Text("name"), tensor.Text("dtype"),
                                          tensor.Integers("shape", kMostDimensions),
                                          tensor.Integer("offset"), tensor.Integer("bytes")});

@@ -77,14 +77,14 @@ void ShareWriter::Add(const MappedTensor& mapped, const StoredTensor& to, std::i
   for (const MappedPart& part : mapped.parts) {
     const std::int64_t begin = part.begin * columns;
     const std::int64_t from = std::max(first, begin);
-    const std::int64_t until = std::min(last, begin + tensor::ElementCount(part.shape));
+    const std::int64_t until = std::min(last, begin + kernels::ElementCount(part.shape));
     Cut(part, from - begin, until - begin, {.to = &to, .file = File(), .at = from});
   }
 }
 
 void ShareWriter::AddWhole(const MappedTensor& mapped, const StoredTensor& to) {
   for (const MappedPart& part : mapped.parts) {
-    Cut(part, 0, tensor::ElementCount(part.shape), {.at = part.begin * mapped.Columns()});
+    Cut(part, 0, kernels::ElementCount(part.shape), {.at = part.begin * mapped.Columns()});
   }
   Room(whole_, mapped.Elements() * SizeIn(Parameter(mapped.parts.front())));
   Run();

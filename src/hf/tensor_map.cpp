@@ -11,7 +11,7 @@ namespace {
 
 // The tensor of one parameter, stored as it is.
 MappedTensor Alone(const std::string& name, const std::string& parameter,
-                   const tensor::Shape& shape) {
+                   const kernels::Shape& shape) {
   return {.name = name, .shape = shape, .parts = {{parameter, shape, 0}}};
 }
 
@@ -142,7 +142,7 @@ void AddMarianBlock(std::vector<MappedTensor>& map, std::int64_t block, const mo
 
 // Without tables of positions and biases of logits, which transformers computes and sets to zero.
 std::vector<MappedTensor> MapMarian(const model::Options& o) {
-  const tensor::Shape table = {o.vocabulary, o.dim};
+  const kernels::Shape table = {o.vocabulary, o.dim};
   std::vector<MappedTensor> map = {
       Halved(Alone("model.shared.weight", "embedding.token.weight", table))};
   for (std::int64_t block = 0; block < o.Blocks(); ++block) AddMarianBlock(map, block, o);
@@ -166,7 +166,7 @@ bool Ends(const std::string& name, const char* with) { return name.ends_with(wit
 std::vector<MappedTensor> MapTensors(Family family, const model::Options& o) {
   if (family == Family::kMarian) return MapMarian(o);
   const bool gpt2 = family == Family::kGpt2;
-  const tensor::Shape table = {o.vocabulary, o.dim};
+  const kernels::Shape table = {o.vocabulary, o.dim};
   const char* const embedding = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
   std::vector<MappedTensor> map = {Alone(embedding, "embedding.token.weight", table)};
   if (gpt2) {

@@ -8,20 +8,20 @@
 
 #include "trireme/hf/config.hpp"
 #include "trireme/model/options.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::hf {
 
 // A parameter within a tensor: [rows, columns], or [rows].
 struct MappedPart {
   std::string name;        // "blocks.0.attention.query.weight"
-  tensor::Shape shape;     // of the parameter
+  kernels::Shape shape;     // of the parameter
   std::int64_t begin = 0;  // first row, among those of the tensor
 };
 
 struct MappedTensor {
   std::string name;         // "model.layers.0.self_attn.q_proj.weight"
-  tensor::Shape shape;      // as stored
+  kernels::Shape shape;      // as stored
   bool transposed = false;  // stored as [columns, rows]
   bool copy = false;        // of parameters that another tensor holds: a tied head
   // Features of the residual stream, the last axis of its one parameter, are stored in Marian's

@@ -17,7 +17,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/base/positioned_file.hpp"
 #include "trireme/hf/weights.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::hf {
 
@@ -97,7 +97,7 @@ void WeightSource::State::Match(const std::string& folder, Family family) {
       if (mapped == nullptr) {
         if (IsBuffer(family, stored.name)) continue;
         problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found",
-                                       input::Shown(stored.name), stored.dtype,
+                                       deck::Shown(stored.name), stored.dtype,
                                        ShapeText(stored.shape)));
         continue;
       }
@@ -226,18 +226,18 @@ WeightSource::WeightSource(const std::string& folder, Listing listing, Family fa
 
 WeightSource::~WeightSource() = default;
 
-std::vector<tensor::StateBlock> WeightSource::Blocks(int rank, int ranks) const {
+std::vector<kernels::StateBlock> WeightSource::Blocks(int rank, int ranks) const {
   std::int64_t all = 0;
   for (const State::Place& place : state_->places) all += place.mapped->Elements();
   const Part mine = PartOf(all, rank, ranks);
-  std::vector<tensor::StateBlock> blocks;
+  std::vector<kernels::StateBlock> blocks;
   std::int64_t at = 0;
   for (const State::Place& place : state_->places) {
     // A whole tensor is the rank's that has its first element.
     const bool here = mine.begin <= at && at < mine.end;
     for (const MappedPart& part : place.mapped->parts) {
-      const std::int64_t count = tensor::ElementCount(part.shape);
-      tensor::StateBlock block{.name = part.name,
+      const std::int64_t count = kernels::ElementCount(part.shape);
+      kernels::StateBlock block{.name = part.name,
                                .shape = part.shape,
                                .dtype = CheckpointType(place.type),
                                .data = state_.get()};
@@ -254,7 +254,7 @@ std::vector<tensor::StateBlock> WeightSource::Blocks(int rank, int ranks) const 
   return blocks;
 }
 
-void WeightSource::Read(const tensor::StateBlock& block, std::int64_t first, std::int64_t last,
+void WeightSource::Read(const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
                         void* to) {
   const State::Parameter& parameter = state_->parameters.at(block.name);
   const State::Place& place = state_->places[parameter.place];

@@ -17,10 +17,10 @@
 namespace trireme::kernels {
 
 // Types of overloaded functions.
-using MultiplyFunction = void(const device::Stream&, Form, const tensor::Matrix&, Form,
-                              const tensor::Matrix&, const tensor::Matrix&, bool);
-using MultiplyThenFunction = void(const device::Stream&, Form, const tensor::Matrix&, Form,
-                                  const tensor::Matrix&, const tensor::Matrix&, bool,
+using MultiplyFunction = void(const device::Stream&, Form, const Matrix&, Form,
+                              const Matrix&, const Matrix&, bool);
+using MultiplyThenFunction = void(const device::Stream&, Form, const Matrix&, Form,
+                                  const Matrix&, const Matrix&, bool,
                                   FunctionRef<void(const Part&)>);
 using SquareSumFunction = double(const device::Stream&, Dtype, std::span<const FlatRange>);
 using ExactSquareSumFunction = void(const device::Stream&, Dtype, std::span<const FlatRange>,

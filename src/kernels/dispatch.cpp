@@ -23,120 +23,120 @@ const Backend& BackendOf(const device::Stream& stream) {
 
 }  // namespace
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate) {
   BackendOf(stream).MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
 }
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate,
                     FunctionRef<void(const Part& rows)> then) {
   BackendOf(stream).MatrixMultiplyThen(stream, form_a, a, form_b, b, c, accumulate, then);
 }
 
-void LinearForward(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
-                   const tensor::Matrix& bias, const tensor::Matrix& y,
+void LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                   const Matrix& bias, const Matrix& y,
                    FunctionRef<void(const Part& rows)> then) {
   BackendOf(stream).LinearForward(stream, linear, x, bias, y, then);
 }
 
-void LinearActivation(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
-                      const tensor::Matrix& bias, ActivationKind kind, const Dropout& dropout,
-                      const tensor::Matrix& pre, const tensor::Matrix& out) {
+void LinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                      const Matrix& bias, ActivationKind kind, const Dropout& dropout,
+                      const Matrix& pre, const Matrix& out) {
   BackendOf(stream).LinearActivation(stream, linear, x, bias, kind, dropout, pre, out);
 }
 
 void LinearInputGradient(const device::Stream& stream, const Linear& linear,
-                         const tensor::Matrix& dy, const tensor::Matrix& dx) {
+                         const Matrix& dy, const Matrix& dx) {
   BackendOf(stream).LinearInputGradient(stream, linear, dy, dx);
 }
 
 void LinearActivationGradient(const device::Stream& stream, const Linear& linear,
-                              const tensor::Matrix& dy, ActivationKind kind,
-                              const tensor::Matrix& from, const Dropout& dropout,
-                              const tensor::Matrix& dhidden, const tensor::Matrix& dpre) {
+                              const Matrix& dy, ActivationKind kind,
+                              const Matrix& from, const Dropout& dropout,
+                              const Matrix& dhidden, const Matrix& dpre) {
   BackendOf(stream).LinearActivationGradient(stream, linear, dy, kind, from, dropout, dhidden,
                                              dpre);
 }
 
 void LinearWeightGradient(const device::Stream& stream, const Linear& linear,
-                          const tensor::Matrix& x, const tensor::Matrix& dy,
-                          const tensor::Matrix& dweight) {
+                          const Matrix& x, const Matrix& dy,
+                          const Matrix& dweight) {
   BackendOf(stream).LinearWeightGradient(stream, linear, x, dy, dweight);
 }
 
-void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias) {
+void AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias) {
   BackendOf(stream).AddBias(stream, x, bias);
 }
 
-void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
-                     const tensor::Matrix& branch, const tensor::Matrix& bias,
-                     const Dropout& dropout, const tensor::Matrix& out) {
+void ResidualForward(const device::Stream& stream, const Matrix& residual,
+                     const Matrix& branch, const Matrix& bias,
+                     const Dropout& dropout, const Matrix& out) {
   BackendOf(stream).ResidualForward(stream, residual, branch, bias, dropout, out);
 }
 
-void Clear(const device::Stream& stream, const tensor::Matrix& x) {
+void Clear(const device::Stream& stream, const Matrix& x) {
   BackendOf(stream).Clear(stream, x);
 }
 
-void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   BackendOf(stream).Copy(stream, x, y);
 }
 
-void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   BackendOf(stream).Add(stream, x, y);
 }
 
-void ActivationForward(const device::Stream& stream, ActivationKind kind, const tensor::Matrix& pre,
-                       const tensor::Matrix& bias, const Dropout& dropout,
-                       const tensor::Matrix& out) {
+void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                       const Matrix& bias, const Dropout& dropout,
+                       const Matrix& out) {
   BackendOf(stream).ActivationForward(stream, kind, pre, bias, dropout, out);
 }
 
 void ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                        const tensor::Matrix& pre, const Dropout& dropout,
-                        const tensor::Matrix& dout, const tensor::Matrix& dpre) {
+                        const Matrix& pre, const Dropout& dropout,
+                        const Matrix& dout, const Matrix& dpre) {
   BackendOf(stream).ActivationBackward(stream, kind, pre, dropout, dout, dpre);
 }
 
-void DropoutForward(const device::Stream& stream, const tensor::Matrix& x, const Dropout& dropout,
-                    const tensor::Matrix& out) {
+void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                    const Matrix& out) {
   BackendOf(stream).DropoutForward(stream, x, dropout, out);
 }
 
 void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                      const tensor::Matrix& weight, double scale, const tensor::Matrix& out) {
+                      const Matrix& weight, double scale, const Matrix& out) {
   BackendOf(stream).EmbeddingForward(stream, tokens, first, weight, scale, out);
 }
 
 void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+                       double scale, const Matrix& dout, const Matrix& dweight) {
   BackendOf(stream).EmbeddingBackward(stream, tokens, first, scale, dout, dweight);
 }
 
-void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                     const std::int32_t* begins, const Dropout& dropout, const tensor::Matrix& x) {
+void PositionForward(const device::Stream& stream, const Matrix& positions,
+                     const std::int32_t* begins, const Dropout& dropout, const Matrix& x) {
   BackendOf(stream).PositionForward(stream, positions, begins, dropout, x);
 }
 
 void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                      const Dropout& dropout, const tensor::Matrix& dout,
-                      const tensor::Matrix& dpositions) {
+                      const Dropout& dropout, const Matrix& dout,
+                      const Matrix& dpositions) {
   BackendOf(stream).PositionBackward(stream, begins, dropout, dout, dpositions);
 }
 
-void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
-                 const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
-                 const tensor::Matrix& y, const tensor::Matrix& statistics) {
+void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
+                 const Matrix& weight, const Matrix& bias, double epsilon,
+                 const Matrix& y, const Matrix& statistics) {
   BackendOf(stream).NormForward(stream, kind, x, weight, bias, epsilon, y, statistics);
 }
 
 void ResidualNormForward(const device::Stream& stream, NormKind kind,
-                         const tensor::Matrix& residual, const tensor::Matrix& branch,
-                         const tensor::Matrix& bias, const Dropout& dropout,
-                         const tensor::Matrix& sum, const tensor::Matrix& weight,
-                         const tensor::Matrix& norm_bias, double epsilon, const tensor::Matrix& y,
-                         const tensor::Matrix& statistics) {
+                         const Matrix& residual, const Matrix& branch,
+                         const Matrix& bias, const Dropout& dropout,
+                         const Matrix& sum, const Matrix& weight,
+                         const Matrix& norm_bias, double epsilon, const Matrix& y,
+                         const Matrix& statistics) {
   BackendOf(stream).ResidualNormForward(stream, kind, residual, branch, bias, dropout, sum, weight,
                                         norm_bias, epsilon, y, statistics);
 }
@@ -145,26 +145,26 @@ void NormBackward(const device::Stream& stream, const NormBackwardPass& pass) {
   BackendOf(stream).NormBackward(stream, pass);
 }
 
-void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& sums,
-               const tensor::Matrix& scratch) {
+void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums,
+               const Matrix& scratch) {
   BackendOf(stream).ColumnSum(stream, x, sums, scratch);
 }
 
 void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                      const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
-                      const tensor::Matrix& lse, const tensor::Matrix& scratch) {
+                      const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                      const Matrix& lse, const Matrix& scratch) {
   BackendOf(stream).AttentionForward(stream, shape, qkv, dropout, out, lse, scratch);
 }
 
 void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
-                       const tensor::Matrix& dout, const tensor::Matrix& lse,
-                       const tensor::Matrix& dqkv, const tensor::Matrix& scratch) {
+                       const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                       const Matrix& dout, const Matrix& lse,
+                       const Matrix& dqkv, const Matrix& scratch) {
   BackendOf(stream).AttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
 }
 
-void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
-          bool inverse, const tensor::Matrix& qkv) {
+void Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
+          bool inverse, const Matrix& qkv) {
   BackendOf(stream).Rope(stream, shape, table, inverse, qkv);
 }
 
@@ -174,7 +174,7 @@ std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape
 }
 
 void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                   const tensor::Matrix& key_values, const CachedRows& rows,
+                   const Matrix& key_values, const CachedRows& rows,
                    const KeyValueCache& cache) {
   BackendOf(stream).KeepKeyValues(stream, shape, key_values, rows, cache);
 }
@@ -185,41 +185,41 @@ void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, co
 }
 
 void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
-                     const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
-                     const tensor::Matrix& out) {
+                     const Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
+                     const Matrix& out) {
   BackendOf(stream).CachedAttention(stream, shape, qkv, rows, cache, out);
 }
 
-void AttentionPartStart(const device::Stream& stream, const tensor::Matrix& out,
-                        const tensor::Matrix& lse) {
+void AttentionPartStart(const device::Stream& stream, const Matrix& out,
+                        const Matrix& lse) {
   BackendOf(stream).AttentionPartStart(stream, out, lse);
 }
 
 void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                          const Part& tasks, const tensor::Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const tensor::Matrix& out,
-                          const tensor::Matrix& lse, const tensor::Matrix& scratch) {
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out,
+                          const Matrix& lse, const Matrix& scratch) {
   BackendOf(stream).AttentionPartForward(stream, shape, tasks, qkv, block, dropout, out, lse,
                                          scratch);
 }
 
 void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const tensor::Matrix& dqkv) {
+                                const Matrix& dqkv) {
   BackendOf(stream).AttentionPartStartBackward(stream, shape, dqkv);
 }
 
 void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                           const Part& tasks, const tensor::Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const tensor::Matrix& out,
-                           const tensor::Matrix& dout, const tensor::Matrix& lse,
-                           const tensor::Matrix& dqkv, const tensor::Matrix& dblock,
-                           const tensor::Matrix& scratch) {
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out,
+                           const Matrix& dout, const Matrix& lse,
+                           const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch) {
   BackendOf(stream).AttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse,
                                           dqkv, dblock, scratch);
 }
 
 void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
-                          const tensor::Matrix& scratch, double* statistics) {
+                          const Matrix& scratch, double* statistics) {
   BackendOf(stream).VocabularyStatistics(stream, tile, scratch, statistics);
 }
 
@@ -229,8 +229,8 @@ void VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
 }
 
 void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
-                        const tensor::Matrix& scratch, const double* statistics, int parts,
-                        const tensor::Matrix& dx, const tensor::Matrix& dweight) {
+                        const Matrix& scratch, const double* statistics, int parts,
+                        const Matrix& dx, const Matrix& dweight) {
   BackendOf(stream).VocabularyGradient(stream, tile, scratch, statistics, parts, dx, dweight);
 }
 
@@ -258,31 +258,31 @@ void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, c
   BackendOf(stream).Accumulate(stream, dtype, count, from, to);
 }
 
-void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
-                       const tensor::Matrix& x, const tensor::Matrix& weight,
-                       const tensor::Matrix& statistics, const tensor::Matrix& dx,
+void NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
+                       const Matrix& x, const Matrix& weight,
+                       const Matrix& statistics, const Matrix& dx,
                        bool accumulate) {
   BackendOf(stream).NormBackwardInput(stream, kind, dy, x, weight, statistics, dx, accumulate);
 }
 
-void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
-                        const tensor::Matrix& x, const tensor::Matrix& statistics,
-                        const tensor::Matrix& dweight, const tensor::Matrix& dbias,
-                        const tensor::Matrix& scratch) {
+void NormBackwardWeight(const device::Stream& stream, const Matrix& dy,
+                        const Matrix& x, const Matrix& statistics,
+                        const Matrix& dweight, const Matrix& dbias,
+                        const Matrix& scratch) {
   BackendOf(stream).NormBackwardWeight(stream, dy, x, statistics, dweight, dbias, scratch);
 }
 
-void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
+void CrossEntropy(const device::Stream& stream, const Matrix& logits,
                   const std::int32_t* targets, double smoothing, bool gradient, double* losses) {
   BackendOf(stream).CrossEntropy(stream, logits, targets, smoothing, gradient, losses);
 }
 
-void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+void SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, double* statistics) {
   BackendOf(stream).SoftmaxStatistics(stream, logits, targets, first, statistics);
 }
 
-void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
+void CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
                        double smoothing, bool gradient, const double* statistics, int parts,
                        int part, double* losses) {

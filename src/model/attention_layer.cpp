@@ -185,11 +185,11 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
   kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv), saved.x, saved.dqkv,
                                 pass.Gradient(qkv_weight_, 3));
   pending.Test();
-  if (output_bias_ != tensor::kNoParameter) {
+  if (output_bias_ != kernels::kNoParameter) {
     kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
                        pass.workspace.reduction);
   }
-  if (qkv_bias_ == tensor::kNoParameter) return;
+  if (qkv_bias_ == kernels::kNoParameter) return;
   if (!steps_.empty()) {
     kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
                        pass.workspace.reduction);

@@ -44,7 +44,7 @@ std::vector<std::int64_t> Nearest(std::int64_t wanted, std::int64_t most, Fits f
   return found;
 }
 
-void CheckTensor(const input::Deck& deck, const Options& o, const comm::GridShape& grid) {
+void CheckTensor(const deck::Deck& deck, const Options& o, const comm::GridShape& grid) {
   const std::int64_t tensor = grid.tensor, ranks = grid.Ranks() / grid.pipeline;
   if (TensorFits(o, tensor)) return;
   std::string what;
@@ -67,7 +67,7 @@ void CheckTensor(const input::Deck& deck, const Options& o, const comm::GridShap
                                   grid.Ranks(), Alternatives(fits)));
 }
 
-void CheckStages(const input::Deck& deck, const Options& o, const comm::GridShape& grid,
+void CheckStages(const deck::Deck& deck, const Options& o, const comm::GridShape& grid,
                  const parallel::PipelineShape& pipeline) {
   const std::int64_t most = o.Blocks() + 1;  // the last may hold the head alone
   if (pipeline.VirtualStages() <= most) return;
@@ -97,7 +97,7 @@ bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::in
 }
 
 // The interleaved schedule runs micro-batches in groups of as many as there are stages.
-void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
+void CheckMicroBatches(const deck::Deck& deck, const parallel::PipelineShape& pipeline,
                        std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
                        std::int64_t unit) {
   if (pipeline.kind != parallel::ScheduleKind::kInterleaved || pipeline.stages == 1) return;
@@ -121,7 +121,7 @@ void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& p
                         Alternatives(sizes)));
 }
 
-void CheckLayout(const input::Deck& deck, const Options& options, const comm::GridShape& grid,
+void CheckLayout(const deck::Deck& deck, const Options& options, const comm::GridShape& grid,
                  const parallel::PipelineShape& pipeline) {
   CheckTensor(deck, options, grid);
   CheckStages(deck, options, grid, pipeline);

@@ -164,11 +164,11 @@ void CrossAttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
   kernels::LinearWeightGradient(pass.stream, Input({}), saved.memory, saved.dkey_values,
                                 pass.Gradient(key_weight_, 2));
   pending.Test();
-  if (output_bias_ != tensor::kNoParameter) {
+  if (output_bias_ != kernels::kNoParameter) {
     kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
                        pass.workspace.reduction);
   }
-  if (query_bias_ == tensor::kNoParameter) return;
+  if (query_bias_ == kernels::kNoParameter) return;
   // The gradient of a key's bias is zero, as in AttentionLayer.
   const std::int64_t keys = kv_heads_ * head_dim_;
   kernels::ColumnSum(pass.stream, saved.dquery, pass.Gradient(query_bias_),

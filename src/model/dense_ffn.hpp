@@ -1,6 +1,6 @@
 // The usual feed-forward layer: two products around an activation, or SwiGLU with its gate.
-#ifndef TRIREME_MODEL_DENSE_FFN_HPP_
-#define TRIREME_MODEL_DENSE_FFN_HPP_
+#ifndef TRIREME_SRC_MODEL_DENSE_FFN_HPP_
+#define TRIREME_SRC_MODEL_DENSE_FFN_HPP_
 
 #include <cstdint>
 #include <memory>
@@ -60,11 +60,11 @@ class DenseFfn : public Ffn {
   double dropout_;
   std::uint32_t layer_;
   ParameterId up_weight_;  // gate (SwiGLU) and up: adjacent
-  ParameterId up_bias_ = tensor::kNoParameter;
+  ParameterId up_bias_ = kernels::kNoParameter;
   ParameterId down_weight_;                       // [ffn, dim], input-major
-  ParameterId down_bias_ = tensor::kNoParameter;  // [dim]
+  ParameterId down_bias_ = kernels::kNoParameter;  // [dim]
 };
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_DENSE_FFN_HPP_
+#endif  // TRIREME_SRC_MODEL_DENSE_FFN_HPP_

@@ -18,7 +18,7 @@ EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage, b
   const Part slice = tables.tensor.Slice(o.vocabulary);
   first_ = static_cast<std::int32_t>(slice.begin);
   const bool shared = o.tie_embeddings && !one_stage && (first_stage || last_stage);
-  tensor::Parameter table = WeightOf(o, "embedding.token", o.vocabulary, o.dim);
+  kernels::Parameter table = WeightOf(o, "embedding.token", o.vocabulary, o.dim);
   const bool held = first_stage || shared;
   table.begin = held ? slice.begin * o.dim : 0;
   table.end = held ? slice.end * o.dim : 0;
@@ -29,7 +29,7 @@ EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage, b
     // The first and the last stage hold a copy each, and each finds a part of the gradient.
     table.copies = 2;
     table.copy = first_stage ? 0 : 1;
-    table.sum = tensor::GradientSum::kTied;
+    table.sum = kernels::GradientSum::kTied;
   }
   tables.parameters.BeginUnit("embedding.token");
   weight_ = tables.parameters.Add(table);
@@ -70,14 +70,14 @@ void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Ma
                             full);
   pass.tensor->Reduce(full, y);
   kernels::PositionForward(pass.stream,
-                           positions_ == tensor::kNoParameter ? positions : pass.Value(positions_),
+                           positions_ == kernels::kNoParameter ? positions : pass.Value(positions_),
                            pass.tokens.begins, MakeDropout(pass, pass.Rows().begin), y);
 }
 
 void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const {
   kernels::DropoutForward(pass.stream, dy, MakeDropout(pass, pass.Rows().begin), dy);
   pass.tensor->Gather(dy, full);
-  if (positions_ != tensor::kNoParameter) {
+  if (positions_ != kernels::kNoParameter) {
     kernels::PositionBackward(pass.stream, pass.tokens.begins, MakeDropout(pass, 0), full,
                               pass.Gradient(positions_));
   }

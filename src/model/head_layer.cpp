@@ -22,7 +22,7 @@ HeadLayer::HeadLayer(const ParameterPlace& place, ParameterId embedding)
       spare_(kernels::VocabularySpareRows(place.stream, slice_.Size())),
       weight_(embedding) {
   if (place.options.tie_embeddings) return;
-  tensor::Parameter weight = WeightOf(place.options, "head", vocabulary_, dim_);
+  kernels::Parameter weight = WeightOf(place.options, "head", vocabulary_, dim_);
   weight.spare = spare_ * dim_;
   weight_ = AddSlice(place, std::move(weight), slice_);
 }

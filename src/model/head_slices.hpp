@@ -1,6 +1,6 @@
 // Slices of the heads that a tensor rank holds, and sums over them.
-#ifndef TRIREME_MODEL_HEAD_SLICES_HPP_
-#define TRIREME_MODEL_HEAD_SLICES_HPP_
+#ifndef TRIREME_SRC_MODEL_HEAD_SLICES_HPP_
+#define TRIREME_SRC_MODEL_HEAD_SLICES_HPP_
 
 #include <cstdint>
 #include <utility>
@@ -31,8 +31,8 @@ struct HeadSlices {
     key_rows = Times(kv_heads, o.head_dim);
   }
   // Registers the rank's rows of a key's or a value's weight or bias.
-  tensor::ParameterId AddKeyValue(const ParameterPlace& place, tensor::Parameter parameter) const {
-    const auto sum = copies > 1 ? tensor::GradientSum::kKeyValue : tensor::GradientSum::kNone;
+  kernels::ParameterId AddKeyValue(const ParameterPlace& place, kernels::Parameter parameter) const {
+    const auto sum = copies > 1 ? kernels::GradientSum::kKeyValue : kernels::GradientSum::kNone;
     return AddSlice(place, std::move(parameter), key_rows, copies, sum);
   }
 
@@ -62,4 +62,4 @@ inline void SumOverHeads(const Pass& pass, const Matrix& in, const Matrix& weigh
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_HEAD_SLICES_HPP_
+#endif  // TRIREME_SRC_MODEL_HEAD_SLICES_HPP_

@@ -1,34 +1,34 @@
 // Initial values of a model's parameters, and the part of each that this rank holds.
-#ifndef TRIREME_MODEL_INITIALISERS_HPP_
-#define TRIREME_MODEL_INITIALISERS_HPP_
+#ifndef TRIREME_SRC_MODEL_INITIALISERS_HPP_
+#define TRIREME_SRC_MODEL_INITIALISERS_HPP_
 
 #include <cmath>
 #include <string>
 #include <utility>
 
 #include "trireme/model/parameter_place.hpp"
-#include "trireme/tensor/parameter_list.hpp"
+#include "trireme/kernels/parameter_list.hpp"
 
 namespace trireme::model {
 
 // A matrix of `rows` x `columns`; `residual`: its product is added to the residual stream.
 // kXavier: uniform, half-width sqrt(6 / (rows + columns)) (Glorot and Bengio 2010). kGpt2: residual
 // projections are scaled by 1 / sqrt(2 blocks) (Radford et al. 2019, section 2.3).
-inline tensor::Initialiser MatrixInitialiser(const Options& options, std::int64_t rows,
+inline kernels::Initialiser MatrixInitialiser(const Options& options, std::int64_t rows,
                                              std::int64_t columns, bool residual) {
   if (options.init == Init::kXavier) {
-    return {tensor::InitialiserKind::kUniform,
+    return {kernels::InitialiserKind::kUniform,
             std::sqrt(6.0 / static_cast<double>(rows + columns))};
   }
   const bool scaled = residual && options.init == Init::kGpt2;
   const double divisor = scaled ? std::sqrt(2.0 * static_cast<double>(options.Blocks())) : 1.0;
-  return {tensor::InitialiserKind::kNormal, options.init_deviation / divisor};
+  return {kernels::InitialiserKind::kNormal, options.init_deviation / divisor};
 }
 
-inline tensor::Parameter WeightOf(const Options& options, const std::string& name,
+inline kernels::Parameter WeightOf(const Options& options, const std::string& name,
                                   std::int64_t rows, std::int64_t columns, bool residual = false,
                                   bool adjacent = false) {
-  tensor::Parameter parameter;
+  kernels::Parameter parameter;
   parameter.name = name + ".weight";
   parameter.shape = {rows, columns};
   parameter.initialiser = MatrixInitialiser(options, rows, columns, residual);
@@ -37,25 +37,25 @@ inline tensor::Parameter WeightOf(const Options& options, const std::string& nam
   return parameter;
 }
 
-inline tensor::Parameter VectorOf(const std::string& name, std::int64_t size, double value,
+inline kernels::Parameter VectorOf(const std::string& name, std::int64_t size, double value,
                                   bool adjacent = false) {
-  tensor::Parameter parameter;
+  kernels::Parameter parameter;
   parameter.name = name;
   parameter.shape = {size};
-  parameter.initialiser = {tensor::InitialiserKind::kConstant, value};
+  parameter.initialiser = {kernels::InitialiserKind::kConstant, value};
   parameter.adjacent = adjacent;
   return parameter;
 }
 
-inline tensor::Parameter BiasOf(const std::string& name, std::int64_t size, bool adjacent = false) {
+inline kernels::Parameter BiasOf(const std::string& name, std::int64_t size, bool adjacent = false) {
   return VectorOf(name + ".bias", size, 0, adjacent);
 }
 
 // Registers rows `part` of the parameter (elements of a vector); `copies` tensor ranks hold them.
-inline tensor::ParameterId AddSlice(const ParameterPlace& place, tensor::Parameter parameter,
+inline kernels::ParameterId AddSlice(const ParameterPlace& place, kernels::Parameter parameter,
                                     Part part, int copies = 1,
-                                    tensor::GradientSum sum = tensor::GradientSum::kNone) {
-  const std::int64_t row = tensor::ElementCount(parameter.shape) / parameter.shape[0];
+                                    kernels::GradientSum sum = kernels::GradientSum::kNone) {
+  const std::int64_t row = kernels::ElementCount(parameter.shape) / parameter.shape[0];
   parameter.begin = place.held ? part.begin * row : 0;
   parameter.end = place.held ? part.end * row : 0;
   if (place.held) {
@@ -67,12 +67,12 @@ inline tensor::ParameterId AddSlice(const ParameterPlace& place, tensor::Paramet
 }
 
 // Registers a parameter that every tensor rank holds whole.
-inline tensor::ParameterId AddWhole(const ParameterPlace& place, tensor::Parameter parameter,
-                                    tensor::GradientSum sum = tensor::GradientSum::kNone) {
+inline kernels::ParameterId AddWhole(const ParameterPlace& place, kernels::Parameter parameter,
+                                    kernels::GradientSum sum = kernels::GradientSum::kNone) {
   const Part whole{0, parameter.shape[0]};
   return AddSlice(place, std::move(parameter), whole, place.tensor.Size(), sum);
 }
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_INITIALISERS_HPP_
+#endif  // TRIREME_SRC_MODEL_INITIALISERS_HPP_

@@ -112,16 +112,16 @@ kernels::CachedRows KeyValueCache::SourceRowsOf(std::size_t entry) const {
   return {rows.slots, rows.slots + 2 * slots_};
 }
 
-tensor::Matrix KeyValueCache::Picked(std::int64_t rows) const {
+kernels::Matrix KeyValueCache::Picked(std::int64_t rows) const {
   return {picked_.get(), type_, rows, dim_, dim_};
 }
 
-tensor::Matrix KeyValueCache::Logits(std::int64_t rows) const {
+kernels::Matrix KeyValueCache::Logits(std::int64_t rows) const {
   return {logits_.get(), type_, rows, slice_, stride_};
 }
 
-tensor::Matrix KeyValueCache::LogitsOnHost(std::int64_t rows) const {
-  tensor::Matrix logits = Logits(rows);
+kernels::Matrix KeyValueCache::LogitsOnHost(std::int64_t rows) const {
+  kernels::Matrix logits = Logits(rows);
   if (!stream_.OnGpu()) return logits;
   device::CopyOut(stream_, logits.data, logits_on_host_.get(),
                   rows * stride_ * static_cast<std::int64_t>(SizeOf(type_)));

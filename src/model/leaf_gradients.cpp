@@ -18,8 +18,8 @@ std::vector<Part> LeafGradients::RangesOf(int unit, Phase phase) const {
   std::vector<Part> ranges;
   const auto& parameters = registry_.Parameters();
   for (std::size_t id = 0; id < parameters.size(); ++id) {
-    const tensor::Parameter& parameter = parameters[id];
-    if (registry_.UnitOf(static_cast<tensor::ParameterId>(id)) != unit) continue;
+    const kernels::Parameter& parameter = parameters[id];
+    if (registry_.UnitOf(static_cast<kernels::ParameterId>(id)) != unit) continue;
     if (!parameter.Held() || parameter.early != (phase == Phase::kEarly)) continue;
     ranges.push_back({parameter.offset, parameter.offset + parameter.LocalSize()});
   }
@@ -56,11 +56,11 @@ void LeafGradients::Finish() {
 }
 
 void LeafGradients::AddSecond() const {
-  const tensor::ParameterId id = registry_.SecondOf();
-  if (id == tensor::kNoParameter) return;
-  const tensor::Owned to = registry_.OwnedOf(id);
-  const tensor::Parameter& parameter = registry_.Parameters().at(static_cast<std::size_t>(id));
-  for (const tensor::Piece& piece : registry_.Owns().pieces) {
+  const kernels::ParameterId id = registry_.SecondOf();
+  if (id == kernels::kNoParameter) return;
+  const kernels::Owned to = registry_.OwnedOf(id);
+  const kernels::Parameter& parameter = registry_.Parameters().at(static_cast<std::size_t>(id));
+  for (const kernels::Piece& piece : registry_.Owns().pieces) {
     if (piece.range.begin < registry_.SecondRange().begin || piece.own.Size() == 0) continue;
     if (piece.own.begin - registry_.Size() != to.flat.begin - parameter.offset ||
         piece.own.Size() < to.flat.Size()) {

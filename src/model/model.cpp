@@ -57,7 +57,7 @@ void Model::PlanMemory() {
 }
 
 ModelMemory Model::Memory() const {
-  const tensor::Registry& registry = layers_.Parameters();
+  const kernels::Registry& registry = layers_.Parameters();
   ModelMemory memory;
   memory.parameters = registry.ValueBytes();
   memory.gradients = registry.GradientBytes();

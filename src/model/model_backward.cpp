@@ -10,8 +10,8 @@ using Phase = LeafGradients::Phase;
 void Model::RecomputeBlock(const Pass& pass, const Block& block, Block::Saved& saved) const {
   const Recompute recompute = plan_.options.recompute;
   if (recompute == Recompute::kNone) return;
-  const trace::Scope scope(Trace(), {.name = trace::Name::kRecompute,
-                                     .phase = trace::Phase::kRecompute,
+  const device::Scope scope(Trace(), {.name = device::SliceName::kRecompute,
+                                     .phase = device::Phase::kRecompute,
                                      .layer = block.Number(),
                                      .queues = true});
   if (recompute == Recompute::kSelective) block.RecomputeCheap(pass, saved);
@@ -29,9 +29,9 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   if (recompute == Recompute::kFull) block.Allocate(pass, saved);
   block.AllocateBackward(pass, saved);
   if (!pass.Dry()) {
-    const trace::Scope scope(Trace(), {.name = trace::Name::kLayer,
-                                       .phase = pass.weights_too ? trace::Phase::kBackward
-                                                                 : trace::Phase::kInputGradient,
+    const device::Scope scope(Trace(), {.name = device::SliceName::kLayer,
+                                       .phase = pass.weights_too ? device::Phase::kBackward
+                                                                 : device::Phase::kInputGradient,
                                        .layer = block.Number(),
                                        .queues = true});
     RecomputeBlock(pass, block, saved);
@@ -104,8 +104,8 @@ void Model::BackwardWeight(TaskEntries& entries, int chunk, bool report) {
     BeginGradient({&unit, 1});
     for (const TaskEntry& entry : entries) {
       EnterLeaf(unit, Phase::kLate, entry.pass);
-      const trace::Scope scope(Trace(), {.name = trace::Name::kLayer,
-                                         .phase = trace::Phase::kWeightGradient,
+      const device::Scope scope(Trace(), {.name = device::SliceName::kLayer,
+                                         .phase = device::Phase::kWeightGradient,
                                          .layer = layers.blocks[i].Number(),
                                          .queues = true});
       layers.blocks[i].BackwardWeight(PassOf(entry, layers, i), entry.live->blocks[i]);

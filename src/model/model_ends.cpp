@@ -9,9 +9,9 @@ void Model::Embed(const EmbeddingLayer& layer, const Pass& pass, const Matrix& r
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : residual;
   if (!pass.Dry()) {
-    const trace::Scope scope(
+    const device::Scope scope(
         Trace(),
-        {.name = trace::Name::kEmbedding, .phase = trace::Phase::kForward, .queues = true});
+        {.name = device::SliceName::kEmbedding, .phase = device::Phase::kForward, .queues = true});
     layer.Forward(pass, positions_.Sinusoidal(), full, residual);
   }
   pass.lives.scratch->Release(mark);
@@ -30,9 +30,9 @@ void Model::EmbedBackward(const EmbeddingLayer& layer, const Pass& pass,
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : gradient;
   if (!pass.Dry()) {
-    const trace::Scope scope(
+    const device::Scope scope(
         Trace(),
-        {.name = trace::Name::kEmbedding, .phase = trace::Phase::kBackward, .queues = true});
+        {.name = device::SliceName::kEmbedding, .phase = device::Phase::kBackward, .queues = true});
     layer.BackwardWeight(pass, gradient, full);
   }
   pass.lives.scratch->Release(mark);
@@ -102,8 +102,8 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) co
     dfull = pass.Allocate(scratch, pass.Tokens(), dim);
   }
   if (!pass.Dry()) {
-    const trace::Scope scope(
-        Trace(), {.name = trace::Name::kHead, .phase = trace::Phase::kBackward, .queues = true});
+    const device::Scope scope(
+        Trace(), {.name = device::SliceName::kHead, .phase = device::Phase::kBackward, .queues = true});
     if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
     layers_.Head().Loss(pass, full, plan_.label_smoothing, dfull);

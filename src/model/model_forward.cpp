@@ -77,8 +77,8 @@ void Model::ForwardBlock(const TaskEntry& entry, int chunk, std::size_t block, c
   pass.source.memory = live.memory;
   layer.Allocate(pass, live.blocks[block]);
   if (!pass.Dry()) {
-    const trace::Scope scope(Trace(), {.name = trace::Name::kLayer,
-                                       .phase = trace::Phase::kForward,
+    const device::Scope scope(Trace(), {.name = device::SliceName::kLayer,
+                                       .phase = device::Phase::kForward,
                                        .layer = layer.Number(),
                                        .queues = true});
     layer.Forward(pass, live.residuals[block], live.blocks[block], out);

@@ -14,10 +14,10 @@ NormLayer::NormLayer(const ParameterPlace& place, const std::string& name, bool 
   // With a shard of the rows, a rank's gradient is a part of the sum over all of them; a canonical
   // one is summed at once.
   const parallel::TensorGroup& tensor = place.tensor;
-  const tensor::GradientSum sum = tensor.Sharded() && !tensor.Canonical()
-                                      ? tensor::GradientSum::kTensor
-                                      : tensor::GradientSum::kNone;
-  const auto add = [&](tensor::Parameter parameter) {
+  const kernels::GradientSum sum = tensor.Sharded() && !tensor.Canonical()
+                                      ? kernels::GradientSum::kTensor
+                                      : kernels::GradientSum::kNone;
+  const auto add = [&](kernels::Parameter parameter) {
     parameter.early = early;
     return AddWhole(place, std::move(parameter), sum);
   };
@@ -79,7 +79,7 @@ void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
     const auto rows_of = [&](const Matrix& m) { return m.Rows(rows.begin - begin, rows.Size()); };
     kernels::NormBackwardWeight(pass.stream, rows_of(dy), rows_of(saved.x),
                                 rows_of(saved.statistics), part.Columns(0, dim),
-                                bias_ == tensor::kNoParameter ? Matrix{} : part.Columns(dim, dim),
+                                bias_ == kernels::kNoParameter ? Matrix{} : part.Columns(dim, dim),
                                 pass.workspace.reduction);
   }
   if (tensor.Sharded()) {
@@ -88,7 +88,7 @@ void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
   }
   parallel::TreeSum(pass.stream, parts.dtype, parts.data, all, parts.columns);
   kernels::Add(pass.stream, parts.Rows(0, 1).Columns(0, dim), pass.Gradient(weight_));
-  if (bias_ == tensor::kNoParameter) return;
+  if (bias_ == kernels::kNoParameter) return;
   kernels::Add(pass.stream, parts.Rows(0, 1).Columns(dim, dim), pass.Gradient(bias_));
 }
 

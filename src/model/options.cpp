@@ -8,26 +8,26 @@
 #include <vector>
 
 #include "presets.hpp"
-#include "trireme/input/choice.hpp"
+#include "trireme/deck/choice.hpp"
 #include "trireme/model/rope_angles.hpp"
 
 namespace trireme::model {
 
 namespace {
 
-constexpr input::Names<2> kModelKinds = {"decoder", "encoder_decoder"};
-constexpr input::Names<2> kNorms = {"layernorm", "rmsnorm"};
-constexpr input::Names<2> kNormPositions = {"pre", "post"};
-constexpr input::Names<3> kActivations = {"relu", "gelu", "swiglu"};
-constexpr input::Names<3> kPositions = {"sinusoidal", "learned", "rope"};
-constexpr input::Names<4> kRopeScalings = {"none", "linear", "yarn", "llama3"};
-constexpr input::Names<3> kInits = {"normal", "gpt2", "xavier"};
-constexpr input::Names<3> kRecomputes = {"none", "selective", "full"};
+constexpr deck::Names<2> kModelKinds = {"decoder", "encoder_decoder"};
+constexpr deck::Names<2> kNorms = {"layernorm", "rmsnorm"};
+constexpr deck::Names<2> kNormPositions = {"pre", "post"};
+constexpr deck::Names<3> kActivations = {"relu", "gelu", "swiglu"};
+constexpr deck::Names<3> kPositions = {"sinusoidal", "learned", "rope"};
+constexpr deck::Names<4> kRopeScalings = {"none", "linear", "yarn", "llama3"};
+constexpr deck::Names<3> kInits = {"normal", "gpt2", "xavier"};
+constexpr deck::Names<3> kRecomputes = {"none", "selective", "full"};
 
 constexpr double kMostParameters = 1e14;  // in a matrix kind; byte counts stay within 64 bits
 
 // Divisibility; each complaint names the key and a remedy.
-void OptionsCheck(const input::Deck& deck, const Options& o) {
+void OptionsCheck(const deck::Deck& deck, const Options& o) {
   if (o.head_dim * o.heads != o.dim && deck.Integer("model.head_dim") == 0) {
     throw deck.Complain("model.heads",
                         fmt::format("{} heads do not divide model.dim = {}", o.heads, o.dim),
@@ -99,10 +99,10 @@ std::vector<Setting> SettingsOf(const Options& o) {
 
 namespace {
 
-void DeclareRope(input::Schema& schema) {
-  using input::AtLeast, input::Between, input::Above;
+void DeclareRope(deck::Schema& schema) {
+  using deck::AtLeast, deck::Between, deck::Above;
   schema.Real("model.rope_theta", 10000, Above(0), "", "Base of the rotary positions' angles.")
-      .Choice("model.rope_scaling", "none", input::Choices(kRopeScalings),
+      .Choice("model.rope_scaling", "none", deck::Choices(kRopeScalings),
               "Rotary positions beyond those of an earlier training. linear: positions divided by "
               "rope_factor; yarn: pairs of few turns in rope_original_positions alone, cosines and "
               "sines times rope_attention_factor; llama3: by wavelength, as Llama 3.1.")
@@ -122,8 +122,8 @@ void DeclareRope(input::Schema& schema) {
             "yarn: factor of cosines and sines. 0: 0.1 ln(rope_factor) + 1.");
 }
 
-void DeclareTraining(input::Schema& schema) {
-  using input::AtLeast, input::Between;
+void DeclareTraining(deck::Schema& schema) {
+  using deck::AtLeast, deck::Between;
   constexpr double kMostDropout = 0.99;  // 16-bit lanes: something must be kept
   schema
       .Real("model.dropout", 0, Between(0, kMostDropout), "",
@@ -132,28 +132,28 @@ void DeclareTraining(input::Schema& schema) {
             "The same for attention weights.")
       .Real("model.ffn_dropout", 0, Between(0, kMostDropout), "",
             "The same for the feed-forward layer's hidden activations.")
-      .Choice("model.init", "normal", input::Choices(kInits),
+      .Choice("model.init", "normal", deck::Choices(kInits),
               "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "
               "sqrt(2 layers); xavier: uniform by fan-in and fan-out.")
       .Real("model.init_deviation", 0.02, AtLeast(0), "", "Standard deviation of normal and gpt2.")
-      .Choice("model.recompute", "none", input::Choices(kRecomputes),
+      .Choice("model.recompute", "none", deck::Choices(kRecomputes),
               "What the backward pass computes again to save memory. selective: norms and "
               "activations, no products; full: everything but each block's input.");
 }
 
 }  // namespace
 
-void Declare(input::Schema& schema) {
+void Declare(deck::Schema& schema) {
   std::vector<std::string> presets = {"none"};
   for (const auto& [name, settings] : Presets()) presets.push_back(name);
-  using input::Between, input::Above;
+  using deck::Between, deck::Above;
   schema
       .Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
       .Choice("model.preset", "none", presets,
               "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
               "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
               "Explicit keys beat it.")
-      .Choice("model.kind", "decoder", input::Choices(kModelKinds),
+      .Choice("model.kind", "decoder", deck::Choices(kModelKinds),
               "decoder: a language model. encoder_decoder: translates; data.file holds pairs.")
       .Integer("model.vocabulary", 0, Between(0, 1 << 24), "tokens",
                "Rows of the token embedding and of the head. Those beyond the token file's types "
@@ -175,13 +175,13 @@ void Declare(input::Schema& schema) {
       .Integer("model.max_positions", 1024, Between(1, 1 << 28), "tokens",
                "Rows of the learned position table: the longest sequence.")
       .Real("model.norm_epsilon", 1e-5, Above(0), "", "Added to the variance in a norm.")
-      .Choice("model.norm", "layernorm", input::Choices(kNorms),
+      .Choice("model.norm", "layernorm", deck::Choices(kNorms),
               "LayerNorm, or RMSNorm (no mean, no bias).")
-      .Choice("model.norm_position", "pre", input::Choices(kNormPositions),
+      .Choice("model.norm_position", "pre", deck::Choices(kNormPositions),
               "Norms before each sub-layer, with one more before the head; or after its residual.")
-      .Choice("model.activation", "gelu", input::Choices(kActivations),
+      .Choice("model.activation", "gelu", deck::Choices(kActivations),
               "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
-      .Choice("model.position", "learned", input::Choices(kPositions), "How positions enter.")
+      .Choice("model.position", "learned", deck::Choices(kPositions), "How positions enter.")
       .Switch(
           "model.qk_norm", false,
           "RMSNorm of each head's queries and keys before their rotation, with learned weights.")
@@ -194,7 +194,7 @@ void Declare(input::Schema& schema) {
   DeclareTraining(schema);
 }
 
-void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
+void Supply(deck::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
             const std::string& origin) {
   std::string scaling;
   for (const auto& [name, value] : values) {
@@ -207,14 +207,14 @@ void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::str
   }
 }
 
-void ResolvePreset(input::Deck& deck) {
+void ResolvePreset(deck::Deck& deck) {
   const std::string preset = deck.Text("model.preset");
   for (const auto& [name, settings] : Presets()) {
     if (name == preset) Supply(deck, settings, "preset " + name);
   }
 }
 
-void Resolve(input::Deck& deck) {
+void Resolve(deck::Deck& deck) {
   ResolvePreset(deck);
   const std::int64_t dim = deck.Integer("model.dim"), heads = deck.Integer("model.heads");
   if (deck.Integer("model.kv_heads") == 0) {
@@ -230,9 +230,9 @@ void Resolve(input::Deck& deck) {
 
 namespace {
 
-void ReadRope(const input::Deck& deck, Options& o) {
+void ReadRope(const deck::Deck& deck, Options& o) {
   o.rope_theta = deck.Real("model.rope_theta");
-  o.rope_scaling = input::Pick<RopeScaling>(deck.Text("model.rope_scaling"), kRopeScalings);
+  o.rope_scaling = deck::Pick<RopeScaling>(deck.Text("model.rope_scaling"), kRopeScalings);
   o.rope_factor = deck.Real("model.rope_factor");
   o.rope_original_positions = deck.Integer("model.rope_original_positions");
   o.rope_low_frequency_factor = deck.Real("model.rope_low_frequency_factor");
@@ -243,7 +243,7 @@ void ReadRope(const input::Deck& deck, Options& o) {
 }
 
 // Keys of the other kind of model.
-void CheckKind(const input::Deck& deck, const Options& o) {
+void CheckKind(const deck::Deck& deck, const Options& o) {
   constexpr std::int64_t kMostBlocks = 4095;
   if (!o.Translates()) {
     const bool layers = o.encoder_layers != 0;
@@ -260,10 +260,10 @@ void CheckKind(const input::Deck& deck, const Options& o) {
 
 }  // namespace
 
-Options Read(const input::Deck& deck) {
+Options Read(const deck::Deck& deck) {
   Options o;
   o.preset = deck.Text("model.preset");
-  o.kind = input::Pick<Kind>(deck.Text("model.kind"), kModelKinds);
+  o.kind = deck::Pick<Kind>(deck.Text("model.kind"), kModelKinds);
   o.shared_vocabulary = deck.Switch("model.shared_vocabulary");
   o.encoder_layers = deck.Integer("model.encoder_layers");
   o.asked_vocabulary = deck.Integer("model.vocabulary");
@@ -277,10 +277,10 @@ Options Read(const input::Deck& deck) {
   o.max_positions = deck.Integer("model.max_positions");
   ReadRope(deck, o);
   o.norm_epsilon = deck.Real("model.norm_epsilon");
-  o.norm = input::Pick<Norm>(deck.Text("model.norm"), kNorms);
-  o.norm_position = input::Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
-  o.activation = input::Pick<Activation>(deck.Text("model.activation"), kActivations);
-  o.position = input::Pick<Position>(deck.Text("model.position"), kPositions);
+  o.norm = deck::Pick<Norm>(deck.Text("model.norm"), kNorms);
+  o.norm_position = deck::Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
+  o.activation = deck::Pick<Activation>(deck.Text("model.activation"), kActivations);
+  o.position = deck::Pick<Position>(deck.Text("model.position"), kPositions);
   o.qk_norm = deck.Switch("model.qk_norm");
   o.bias = deck.Switch("model.bias");
   o.qkv_bias = deck.Where("model.qkv_bias") == "default" ? o.bias : deck.Switch("model.qkv_bias");
@@ -289,16 +289,16 @@ Options Read(const input::Deck& deck) {
   o.dropout = deck.Real("model.dropout");
   o.attention_dropout = deck.Real("model.attention_dropout");
   o.ffn_dropout = deck.Real("model.ffn_dropout");
-  o.init = input::Pick<Init>(deck.Text("model.init"), kInits);
+  o.init = deck::Pick<Init>(deck.Text("model.init"), kInits);
   o.init_deviation = deck.Real("model.init_deviation");
-  o.recompute = input::Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
+  o.recompute = deck::Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
   if (o.Translates() && o.encoder_layers == 0) o.encoder_layers = o.layers;
   CheckKind(deck, o);
   OptionsCheck(deck, o);
   return o;
 }
 
-Options WithVocabulary(const Options& options, std::int64_t types, const input::Deck& deck) {
+Options WithVocabulary(const Options& options, std::int64_t types, const deck::Deck& deck) {
   Options o = options;
   o.types = types;
   o.vocabulary = o.asked_vocabulary > 0 ? o.asked_vocabulary : types;

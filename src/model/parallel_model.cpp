@@ -56,7 +56,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& pla
 
 // All ranks take as many pauses as the one with the most to draw.
 void ParallelModel::DrawWeights(const std::function<void()>& between) {
-  tensor::Registry& parameters = Parameters();
+  kernels::Registry& parameters = Parameters();
   if (!between) return parameters.Initialise(plan_.seed);
   const std::int64_t pauses = grid_.World().Max(parameters.InitialPieces());
   std::int64_t taken = 0;
@@ -75,14 +75,14 @@ void ParallelModel::Construct() {
       local_plan_.residual_rows * plan_.leaves, plan_.options.dim, stream_);
   layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
   const bool sharded = shard.sharding != comm::Sharding::kNone;
-  std::map<tensor::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
+  std::map<kernels::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
   if (plan_.training) {
     const comm::Collectives tensor = grid_.Over(comm::Group::kTensor);
     const comm::Collectives key_value(key_value_, comm::Group::kKeyValue, grid_.Traffic(),
                                       key_value_channel_.get());
-    groups = {{tensor::GradientSum::kTensor, tensor},
-              {tensor::GradientSum::kKeyValue, key_value},
-              {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
+    groups = {{kernels::GradientSum::kTensor, tensor},
+              {kernels::GradientSum::kKeyValue, key_value},
+              {kernels::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
     copied_ = std::make_unique<parallel::CopiedGradients>(
         layers_->Parameters(),
         parallel::CopyGroups{tensor, key_value, grid_.Over(comm::Group::kData),
@@ -275,7 +275,7 @@ void ParallelModel::SumSharedGradients() {
   if (copied_) copied_->Share();
 }
 
-std::vector<tensor::StateBlock> ParallelModel::Blocks() const {
+std::vector<kernels::StateBlock> ParallelModel::Blocks() const {
   return layers_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
                                            grid_.Shard().Size());
 }

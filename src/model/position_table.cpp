@@ -27,14 +27,14 @@ PositionTable::PositionTable(const ModelPlan& plan, const StagePlan& local,
   if (columns_ == 0) return;
   storage_ = device::AllocateZeroed(length_ * columns_ * static_cast<std::int64_t>(SizeOf(type_)),
                                     stream_.Where());
-  const tensor::Matrix table{storage_.get(), type_, length_, columns_, columns_};
+  const kernels::Matrix table{storage_.get(), type_, length_, columns_, columns_};
   (rope_ ? rotary_ : sinusoidal_) = table;
   if (!stream_.Planned()) Fill(table);
 }
 
-void PositionTable::Fill(const tensor::Matrix& there) const {
+void PositionTable::Fill(const kernels::Matrix& there) const {
   const std::int64_t bytes = there.Size() * static_cast<std::int64_t>(SizeOf(type_));
-  tensor::Matrix table = there;
+  kernels::Matrix table = there;
   const device::Buffer made =
       device::AllocateZeroed(table.Size() * static_cast<std::int64_t>(SizeOf(sums_)));
   table.data = made.get();

@@ -1,6 +1,6 @@
 // Known models: values for keys of [model] that a deck leaves out.
-#ifndef TRIREME_MODEL_PRESETS_HPP_
-#define TRIREME_MODEL_PRESETS_HPP_
+#ifndef TRIREME_SRC_MODEL_PRESETS_HPP_
+#define TRIREME_SRC_MODEL_PRESETS_HPP_
 
 #include <string>
 #include <utility>
@@ -14,4 +14,4 @@ const std::vector<std::pair<std::string, PresetValues>>& Presets();  // by name,
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_PRESETS_HPP_
+#endif  // TRIREME_SRC_MODEL_PRESETS_HPP_

@@ -23,9 +23,9 @@ Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_
 QueryKeyNorm::QueryKeyNorm(const ParameterPlace& place, const std::string& name)
     : epsilon_(place.options.norm_epsilon) {
   const auto add = [&](const char* part) {
-    tensor::Parameter parameter = VectorOf(name + part, place.options.head_dim, 1);
+    kernels::Parameter parameter = VectorOf(name + part, place.options.head_dim, 1);
     parameter.early = true;
-    return AddWhole(place, std::move(parameter), tensor::GradientSum::kTensor);
+    return AddWhole(place, std::move(parameter), kernels::GradientSum::kTensor);
   };
   query_weight_ = add(".query_norm.weight");
   key_weight_ = add(".key_norm.weight");

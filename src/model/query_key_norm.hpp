@@ -1,6 +1,6 @@
 // RMSNorm of each head's queries and keys (Henry et al. 2020, arXiv:2010.04245; as in Qwen 3).
-#ifndef TRIREME_MODEL_QUERY_KEY_NORM_HPP_
-#define TRIREME_MODEL_QUERY_KEY_NORM_HPP_
+#ifndef TRIREME_SRC_MODEL_QUERY_KEY_NORM_HPP_
+#define TRIREME_SRC_MODEL_QUERY_KEY_NORM_HPP_
 
 #include <memory>
 #include <string>
@@ -36,4 +36,4 @@ class QueryKeyNorm : public QueryKeyStep {
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_QUERY_KEY_NORM_HPP_
+#endif  // TRIREME_SRC_MODEL_QUERY_KEY_NORM_HPP_

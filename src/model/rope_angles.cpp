@@ -89,7 +89,7 @@ namespace {
 
 constexpr const char* kKey = "model.rope_scaling";
 
-void CheckNumbers(const input::Deck& deck, const Options& o, const std::string& kind) {
+void CheckNumbers(const deck::Deck& deck, const Options& o, const std::string& kind) {
   const Options plain;
   const bool scaled = o.rope_scaling != RopeScaling::kNone;
   const bool yarn = o.rope_scaling == RopeScaling::kYarn;
@@ -120,7 +120,7 @@ void CheckNumbers(const input::Deck& deck, const Options& o, const std::string& 
 
 }  // namespace
 
-void CheckRopeScaling(const input::Deck& deck, const Options& o) {
+void CheckRopeScaling(const deck::Deck& deck, const Options& o) {
   const std::string kind = NameOf(o.rope_scaling);
   if (o.rope_scaling != RopeScaling::kNone && o.position != Position::kRope) {
     throw deck.Complain(kKey, "scales rotary positions, which this model does not have",

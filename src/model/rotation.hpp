@@ -1,6 +1,6 @@
 // Rotary positions (Su et al. 2021).
-#ifndef TRIREME_MODEL_ROTATION_HPP_
-#define TRIREME_MODEL_ROTATION_HPP_
+#ifndef TRIREME_SRC_MODEL_ROTATION_HPP_
+#define TRIREME_SRC_MODEL_ROTATION_HPP_
 
 #include "trireme/model/query_key_step.hpp"
 
@@ -18,4 +18,4 @@ class Rotation : public QueryKeyStep {
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_ROTATION_HPP_
+#endif  // TRIREME_SRC_MODEL_ROTATION_HPP_

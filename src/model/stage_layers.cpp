@@ -13,20 +13,20 @@ using parallel::TaskKind;
 StageLayers::StageLayers(const ModelPlan& plan, const StagePlan& local,
                          const parallel::TensorGroup& tensor, const device::Stream& stream)
     : tied_(plan.options.tie_embeddings) {
-  tensor::ParameterList list = ListParameters(plan, local, tensor, stream);
-  tensor::Ownership owns = parallel::PlanOwnership(list, plan.dtype, local.shard);
-  registry_ = tensor::Registry(std::move(list), plan.dtype, std::move(owns), plan.training, stream);
+  kernels::ParameterList list = ListParameters(plan, local, tensor, stream);
+  kernels::Ownership owns = parallel::PlanOwnership(list, plan.dtype, local.shard);
+  registry_ = kernels::Registry(std::move(list), plan.dtype, std::move(owns), plan.training, stream);
 }
 
-tensor::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const StagePlan& local,
+kernels::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const StagePlan& local,
                                                   const parallel::TensorGroup& tensor,
                                                   const device::Stream& stream) {
   const bool first = local.First(), last = local.Last();
-  tensor::ParameterList list;
+  kernels::ParameterList list;
   ParameterPlace place{plan.options, list, tensor, true, stream};
   embedding_.emplace(place, first, last, local.stages == 1);
   token_unit_ = list.UnitOf(embedding_->Weight());
-  if (embedding_->Positions() != tensor::kNoParameter) {
+  if (embedding_->Positions() != kernels::kNoParameter) {
     position_unit_ = list.UnitOf(embedding_->Positions());
   }
   if (plan.options.Translates()) {
@@ -34,7 +34,7 @@ tensor::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const S
     if (source_embedding_->Weight() != embedding_->Weight()) {
       source_unit_ = list.UnitOf(source_embedding_->Weight());
     }
-    if (source_embedding_->Positions() != tensor::kNoParameter) {
+    if (source_embedding_->Positions() != kernels::kNoParameter) {
       source_position_unit_ = list.UnitOf(source_embedding_->Positions());
     }
   }

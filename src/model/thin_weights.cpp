@@ -16,7 +16,7 @@ ThinWeights::ThinWeights(const ModelPlan& plan, const StagePlan& local, const St
     }
   }
   if (local.Last()) weights_.push_back(layers.Head().Weight());
-  const tensor::Registry& registry = layers.Parameters();
+  const kernels::Registry& registry = layers.Parameters();
   begins_.assign(registry.Parameters().size(), -1);
   std::int64_t bytes = 0;
   for (const ThinWeight& weight : weights_) {
@@ -26,7 +26,7 @@ ThinWeights::ThinWeights(const ModelPlan& plan, const StagePlan& local, const St
   if (bytes > 0) panels_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-void ThinWeights::Pack(const tensor::Registry& registry, const device::Stream& stream) {
+void ThinWeights::Pack(const kernels::Registry& registry, const device::Stream& stream) {
   for (const ThinWeight& weight : weights_) {
     char* const to =
         static_cast<char*>(panels_.get()) + begins_[static_cast<std::size_t>(weight.id)];
@@ -35,7 +35,7 @@ void ThinWeights::Pack(const tensor::Registry& registry, const device::Stream& s
   packed_ = !weights_.empty();
 }
 
-const void* ThinWeights::PanelsOf(tensor::ParameterId id) const {
+const void* ThinWeights::PanelsOf(kernels::ParameterId id) const {
   if (!packed_ || begins_[static_cast<std::size_t>(id)] < 0) return nullptr;
   return static_cast<const char*>(panels_.get()) + begins_[static_cast<std::size_t>(id)];
 }

@@ -67,8 +67,8 @@ Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadL
   if (head == nullptr) return workspace;
   workspace.tile = head->AllocateTile(pass, arena, plan.training);
   const std::int64_t rows = head->TileTokens(pass);
-  workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, rows);
-  workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
+  workspace.losses = kernels::Allocate(arena, Dtype::kFloat64, 1, rows);
+  workspace.statistics = kernels::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
                                           kernels::kSoftmaxStatistics * rows);
   return workspace;
 }

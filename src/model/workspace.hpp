@@ -1,6 +1,6 @@
 // The scratch that all layers share, sized for the largest micro-batch.
-#ifndef TRIREME_MODEL_WORKSPACE_HPP_
-#define TRIREME_MODEL_WORKSPACE_HPP_
+#ifndef TRIREME_SRC_MODEL_WORKSPACE_HPP_
+#define TRIREME_SRC_MODEL_WORKSPACE_HPP_
 
 #include "trireme/model/head_layer.hpp"
 #include "trireme/model/plan.hpp"
@@ -13,4 +13,4 @@ Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadL
 
 }  // namespace trireme::model
 
-#endif  // TRIREME_MODEL_WORKSPACE_HPP_
+#endif  // TRIREME_SRC_MODEL_WORKSPACE_HPP_

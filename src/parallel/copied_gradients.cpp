@@ -10,14 +10,14 @@ namespace trireme::parallel {
 
 namespace {
 
-using tensor::GradientSum;
+using kernels::GradientSum;
 
 // Terms of a sum for which every order gives the same bits.
 constexpr int kCommute = 2;
 
 }  // namespace
 
-CopiedGradients::CopiedGradients(tensor::Registry& registry, const CopyGroups& groups, bool sharded,
+CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& groups, bool sharded,
                                  bool canonical, const device::Stream& stream)
     : registry_(&registry),
       stream_(stream),
@@ -47,11 +47,11 @@ CopiedGradients::CopiedGradients(tensor::Registry& registry, const CopyGroups& g
 void CopiedGradients::AddMessage(Message message, bool shared_heads, bool summed) {
   const auto& parameters = registry_->Parameters();
   for (std::size_t id = 0; id < parameters.size(); ++id) {
-    const tensor::Parameter& parameter = parameters[id];
+    const kernels::Parameter& parameter = parameters[id];
     if (!parameter.Held() || parameter.copies == 1 || parameter.sum == GradientSum::kTied) continue;
     if ((parameter.sum == GradientSum::kKeyValue) != shared_heads) continue;
     if ((parameter.sum != GradientSum::kNone) != summed) continue;
-    message.parameters.push_back(static_cast<tensor::ParameterId>(id));
+    message.parameters.push_back(static_cast<kernels::ParameterId>(id));
     message.elements += parameter.LocalSize();
   }
   if (message.elements == 0) return;
@@ -78,9 +78,9 @@ void CopiedGradients::Share() {
 void CopiedGradients::Copy(const Message& message, bool pack) {
   const Dtype type = registry_->SumType();
   std::int64_t at = 0;
-  for (const tensor::ParameterId id : message.parameters) {
-    const tensor::Parameter& parameter = registry_->Parameters()[static_cast<std::size_t>(id)];
-    const tensor::Owned owned = registry_->OwnedOf(id);
+  for (const kernels::ParameterId id : message.parameters) {
+    const kernels::Parameter& parameter = registry_->Parameters()[static_cast<std::size_t>(id)];
+    const kernels::Owned owned = registry_->OwnedOf(id);
     if (owned.flat.Size() > 0) {
       void* const packed = ElementAt(buffer_.get(), type, at + owned.flat.begin - parameter.offset);
       void* const gradient = ElementAt(registry_->Gradients(), type, owned.gradient);

@@ -21,8 +21,8 @@ constexpr std::size_t kAcrossLag = 2;
 // Elements of the largest operands of canonical sums over the data and the shard group: of an
 // all-reduce a bucket at a time is enough.
 struct Largest {
-  Largest(const tensor::Registry& registry, const ShardSetup& setup) {
-    for (const tensor::Piece& piece : registry.Owns().pieces) {
+  Largest(const kernels::Registry& registry, const ShardSetup& setup) {
+    for (const kernels::Piece& piece : registry.Owns().pieces) {
       reduced = std::max(reduced, piece.own.Size());
       const std::int64_t part = OwnCounts(piece).Largest(setup.ranks);
       scattered = std::max({scattered, piece.range.Size(), part * setup.ranks});
@@ -40,7 +40,7 @@ bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOpt
 }  // namespace
 
 GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
-                                 tensor::Registry& registry, const device::Stream& stream,
+                                 kernels::Registry& registry, const device::Stream& stream,
                                  const ShardSetup& setup, SharedGradients* shared)
     : data_(data.Carrying(comm::Payload::kGradients)),
       shard_(shard.Carrying(comm::Payload::kGradients)),
@@ -161,7 +161,7 @@ void GradientBuckets::Progress() {
 
 void GradientBuckets::SumInTree(const Bucket& bucket) {
   const Dtype dtype = registry_->SumType();
-  const tensor::Piece& cut = bucket.cut;
+  const kernels::Piece& cut = bucket.cut;
   if (sharding_ != comm::Sharding::kNone) {
     shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin), OwnCounts(cut));
   }

@@ -8,7 +8,7 @@
 
 namespace trireme::parallel {
 
-std::string FirstNotFinite(const device::Stream& stream, const tensor::Registry& registry,
+std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry& registry,
                            Part flat, void* gradients) {
   // The host would wait for the GPU here: there the norm of the sums finds them all at once.
   if (stream.OnGpu()) return {};
@@ -18,12 +18,12 @@ std::string FirstNotFinite(const device::Stream& stream, const tensor::Registry&
                                             ElementAt(gradients, dtype, begin - flat.begin)));
   };
   if (finite(flat.begin, flat.end)) return {};
-  for (const tensor::Parameter& parameter : registry.Parameters()) {
+  for (const kernels::Parameter& parameter : registry.Parameters()) {
     const std::int64_t begin = std::max(parameter.offset, flat.begin);
     const std::int64_t end = std::min(parameter.offset + parameter.LocalSize(), flat.end);
     if (begin < end && !finite(begin, end)) return parameter.name;
   }
-  if (registry.SecondOf() == tensor::kNoParameter) return {};  // in between: nobody reads it
+  if (registry.SecondOf() == kernels::kNoParameter) return {};  // in between: nobody reads it
   return registry.Parameters()[static_cast<std::size_t>(registry.SecondOf())].name;
 }
 

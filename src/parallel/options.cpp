@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/input/choice.hpp"
+#include "trireme/deck/choice.hpp"
 
 namespace trireme::parallel {
 
 namespace {
 
-constexpr input::Names<4> kSchedules = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+constexpr deck::Names<4> kSchedules = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
 constexpr int kMostChunks = 1024;  // far beyond any number of layers per stage
 constexpr int kMostPrefetch = 64;
 
@@ -34,7 +34,7 @@ bool PowerOfTwo(int value) {
   return value > 0 && std::has_single_bit(static_cast<unsigned>(value));
 }
 
-CanonicalOptions ReadCanonical(const input::Deck& deck) {
+CanonicalOptions ReadCanonical(const deck::Deck& deck) {
   const std::string& text = deck.Text("run.canonical");
   const std::int64_t leaf = deck.Integer("run.canonical_leaf");
   if (text == "none") {
@@ -53,7 +53,7 @@ CanonicalOptions ReadCanonical(const input::Deck& deck) {
 
 const char* NameOf(ScheduleKind kind) { return kSchedules.at(static_cast<std::size_t>(kind)); }
 
-void Declare(input::Schema& schema) {
+void Declare(deck::Schema& schema) {
   constexpr Options kDefaults;
   schema.Real(
       "grid.bucket_mib", kDefaults.bucket_mib, {1.0 / 1024, 1024}, "MiB",
@@ -62,7 +62,7 @@ void Declare(input::Schema& schema) {
       "grid.sharding = gradients or parameters the pieces are "
       "layers instead.");
   schema.Integer(
-      "grid.prefetch", 1, input::Between(0, kMostPrefetch), "layers",
+      "grid.prefetch", 1, deck::Between(0, kMostPrefetch), "layers",
       "With grid.sharding = parameters: how many layers ahead of the one that computes are "
       "gathered. More hide a slower network and take the memory of a whole layer each; 0 gathers "
       "each layer when it is needed and hides nothing.");
@@ -76,11 +76,11 @@ void Declare(input::Schema& schema) {
       "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
       "threads. Needs grid.context = 1 and costs some speed. none: the same up to rounding.");
   schema.Integer(
-      "run.canonical_leaf", 0, input::AtLeast(0), "sequences",
+      "run.canonical_leaf", 0, deck::AtLeast(0), "sequences",
       "With run.canonical: sequences that are always computed together; data.micro_batch "
       "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.");
   schema.Section("pipeline", "The order of forward and backward passes over grid.pipeline stages.")
-      .Choice("pipeline.schedule", "1f1b", input::Choices(kSchedules),
+      .Choice("pipeline.schedule", "1f1b", deck::Choices(kSchedules),
               "gpipe: all forward, then all backward passes. 1f1b: as gpipe in time, with the "
               "activations of no more micro-batches than stages. interleaved: every stage holds "
               "several parts of the model; shorter idle times, more messages and activations. "
@@ -90,8 +90,8 @@ void Declare(input::Schema& schema) {
                "Parts of the model that a stage holds; 2 or more with interleaved, else 1.");
 }
 
-Options Read(const input::Deck& deck) {
-  return {.schedule = input::Pick<ScheduleKind>(deck.Text("pipeline.schedule"), kSchedules),
+Options Read(const deck::Deck& deck) {
+  return {.schedule = deck::Pick<ScheduleKind>(deck.Text("pipeline.schedule"), kSchedules),
           .schedule_given = deck.Given("pipeline.schedule"),
           .chunks = static_cast<int>(deck.Integer("pipeline.chunks")),
           .bucket_mib = deck.Real("grid.bucket_mib"),
@@ -101,7 +101,7 @@ Options Read(const input::Deck& deck) {
           .canonical = ReadCanonical(deck)};
 }
 
-PipelineShape MakePipelineShape(const Options& options, const input::Deck& deck, int stages) {
+PipelineShape MakePipelineShape(const Options& options, const deck::Deck& deck, int stages) {
   const PipelineShape shape{.kind = options.schedule, .stages = stages, .chunks = options.chunks};
   const bool interleaved = shape.kind == ScheduleKind::kInterleaved;
   if (interleaved && stages == 1) {

@@ -9,7 +9,7 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/work_log.hpp"
-#include "trireme/trace/recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::parallel {
 
@@ -26,20 +26,20 @@ const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int m
   return programs.emplace(micro_batches, make(shape, stage)).first->second;
 }
 
-trace::Phase PhaseOf(TaskKind kind) {
+device::Phase PhaseOf(TaskKind kind) {
   switch (kind) {
     case TaskKind::kForward:
-      return trace::Phase::kForward;
+      return device::Phase::kForward;
     case TaskKind::kBackward:
-      return trace::Phase::kBackward;
+      return device::Phase::kBackward;
     case TaskKind::kBackwardInput:
-      return trace::Phase::kInputGradient;
+      return device::Phase::kInputGradient;
     case TaskKind::kBackwardWeight:
-      return trace::Phase::kWeightGradient;
+      return device::Phase::kWeightGradient;
     case TaskKind::kEvaluate:
       break;
   }
-  return trace::Phase::kEvaluate;
+  return device::Phase::kEvaluate;
 }
 
 }  // namespace
@@ -138,7 +138,7 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
     return lane.requests[static_cast<std::size_t>(operation.buffer)];
   };
   const auto matrix = [&](const Lane& lane, int buffer) {
-    return buffer == kNoBuffer ? tensor::Matrix{}
+    return buffer == kNoBuffer ? kernels::Matrix{}
                                : BufferOf(lane, buffer, work.Rows(task.task.micro_batch));
   };
   const auto wait = [](comm::Request& pending) {
@@ -148,7 +148,7 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
   };
   const auto receive = [&] {
     const Peer from = SenderTo(shape_, Stage(), task.task);
-    const tensor::Matrix to = matrix(in, operation.buffer);
+    const kernels::Matrix to = matrix(in, operation.buffer);
     request(in) = transfers_.StartReceive(dtype_, to.data, to.Size(), from.stage, from.tag);
   };
   switch (operation.action) {
@@ -175,14 +175,14 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
     }
     case Action::kSend: {
       const Peer to = ReceiverFrom(shape_, Stage(), task.task);
-      const tensor::Matrix from = matrix(out, operation.buffer);
+      const kernels::Matrix from = matrix(out, operation.buffer);
       request(out) = transfers_.StartSend(dtype_, from.data, from.Size(), to.stage, to.tag);
       break;
     }
   }
 }
 
-void Pipeline::Compute(const ProgramTask& task, const tensor::Matrix& in, const tensor::Matrix& out,
+void Pipeline::Compute(const ProgramTask& task, const kernels::Matrix& in, const kernels::Matrix& out,
                        StageWork& work) {
   device::WorkLog* const log = stream_.Planned() ? stream_.planned->log : nullptr;
   if (log != nullptr) {
@@ -190,12 +190,12 @@ void Pipeline::Compute(const ProgramTask& task, const tensor::Matrix& in, const 
     work.Run(task, in, out);
     return log->EndTask();
   }
-  trace::Recorder* const recorder = transfers_.Trace();
+  device::Recorder* const recorder = transfers_.Trace();
   if (recorder == nullptr) return work.Run(task, in, out);
   recorder->SetTask(task.task.micro_batch, task.task.chunk);
   {
-    const trace::Scope scope(
-        recorder, {.name = trace::Name::kTask, .phase = PhaseOf(task.task.kind), .queues = true});
+    const device::Scope scope(
+        recorder, {.name = device::SliceName::kTask, .phase = PhaseOf(task.task.kind), .queues = true});
     work.Run(task, in, out);
   }
   recorder->SetTask(-1, -1);
@@ -209,7 +209,7 @@ std::int64_t Pipeline::BufferBytes() const {
          kPipelineAlignment;
 }
 
-tensor::Matrix Pipeline::BufferOf(const Lane& lane, int buffer, std::int64_t rows) const {
+kernels::Matrix Pipeline::BufferOf(const Lane& lane, int buffer, std::int64_t rows) const {
   if (rows > rows_) {
     throw RunError(
         fmt::format("a micro-batch of {} rows in a pipeline planned for {}: a bug in "

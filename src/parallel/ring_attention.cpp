@@ -20,7 +20,7 @@ namespace {
 
 using kernels::AttentionShape;
 using kernels::KeyValueBlock;
-using tensor::Matrix;
+using kernels::Matrix;
 
 using Flights = std::array<comm::Request, 2>;
 

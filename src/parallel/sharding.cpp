@@ -13,13 +13,13 @@ ShardedUnits::ShardedUnits(ShardedUnits&& other) noexcept = default;
 ShardedUnits& ShardedUnits::operator=(ShardedUnits&& other) noexcept = default;
 ShardedUnits::~ShardedUnits() = default;
 
-ShardedUnits::ShardedUnits(const comm::Collectives& shard, tensor::Registry& registry,
+ShardedUnits::ShardedUnits(const comm::Collectives& shard, kernels::Registry& registry,
                            const device::Stream& stream, const ShardSetup& setup,
                            SharedGradients* shared)
     : shard_(shard.Carrying(comm::Payload::kParameters)),
       registry_(&registry),
       overlap_(setup.overlap) {
-  const tensor::Ownership& owns = registry.Owns();
+  const kernels::Ownership& owns = registry.Owns();
   if (owns.values_sharded) {
     gathers_ = std::make_unique<UnitGathers>(shard, registry, stream, setup);
   } else {
@@ -77,7 +77,7 @@ void ShardedUnits::GatherUpdated() {
   const Dtype dtype = registry_->Type();
   const double start = Seconds();
   updates_.clear();
-  for (const tensor::Piece& piece : registry_->Owns().pieces) {
+  for (const kernels::Piece& piece : registry_->Owns().pieces) {
     if (piece.range.begin >= registry_->Size()) continue;  // a second gradient has no values
     updates_.push_back(shard_.StartAllGatherInPlace(
         dtype, ElementAt(registry_->Values(), dtype, piece.range.begin), OwnCounts(piece)));

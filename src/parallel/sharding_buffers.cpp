@@ -7,13 +7,13 @@
 
 namespace trireme::parallel {
 
-UnitBuffers::UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::Kind where,
+UnitBuffers::UnitBuffers(const kernels::Registry& registry, Dtype dtype, device::Kind where,
                          int block_buffers) {
   const auto size = static_cast<std::int64_t>(SizeOf(dtype));
   const auto& units = registry.Units();
   std::int64_t largest = 0;
   int blocks = 0;
-  for (const tensor::Unit& unit : units) {
+  for (const kernels::Unit& unit : units) {
     if (!unit.block || unit.range.Size() == 0) continue;
     largest = std::max(largest, unit.range.Size() * size);
     ++blocks;
@@ -51,10 +51,10 @@ void UnitBuffers::Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)
 
 void UnitBuffers::Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }
 
-UnitPieces::UnitPieces(const tensor::Registry& registry) : registry_(&registry) {
+UnitPieces::UnitPieces(const kernels::Registry& registry) : registry_(&registry) {
   const auto& pieces = registry.Owns().pieces;
   std::size_t next = 0;
-  for (const tensor::Unit& unit : registry.Units()) {
+  for (const kernels::Unit& unit : registry.Units()) {
     const bool held = unit.range.Size() > 0;
     if (held && (next == pieces.size() || pieces[next].range.begin != unit.range.begin)) {
       throw RunError("sharding: " + unit.name + " is no piece of its own",

@@ -1,14 +1,14 @@
 // Memory for whole units of a sharded model: blocks share some buffers of the largest one's size,
 // every other unit has one of its own.
-#ifndef TRIREME_PARALLEL_SHARDING_BUFFERS_HPP_
-#define TRIREME_PARALLEL_SHARDING_BUFFERS_HPP_
+#ifndef TRIREME_SRC_PARALLEL_SHARDING_BUFFERS_HPP_
+#define TRIREME_SRC_PARALLEL_SHARDING_BUFFERS_HPP_
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "trireme/device/arena.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -16,7 +16,7 @@ class UnitBuffers {
  public:
   static constexpr int kNone = -1;
   // Allocates `block_buffers` for the blocks, at most one more than there are blocks.
-  UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::Kind where, int block_buffers);
+  UnitBuffers(const kernels::Registry& registry, Dtype dtype, device::Kind where, int block_buffers);
   std::int64_t Bytes() const;
 
   int Take(int unit);      // a free buffer for the unit, kNone: all are taken
@@ -37,10 +37,10 @@ class UnitBuffers {
 // Pieces of a registry in which every unit is one piece.
 class UnitPieces {
  public:
-  explicit UnitPieces(const tensor::Registry& registry);  // `registry` must outlive this
+  explicit UnitPieces(const kernels::Registry& registry);  // `registry` must outlive this
   bool Held(int unit) const { return Number(unit) >= 0; }
   int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // of the piece
-  const tensor::Piece& PieceOf(int unit) const {  // of one that is held
+  const kernels::Piece& PieceOf(int unit) const {  // of one that is held
     return registry_->Owns().pieces[static_cast<std::size_t>(Number(unit))];
   }
   const std::string& NameOf(int unit) const {
@@ -48,10 +48,10 @@ class UnitPieces {
   }
 
  private:
-  const tensor::Registry* registry_;
+  const kernels::Registry* registry_;
   std::vector<int> numbers_;  // [units]; -1: other ranks hold it
 };
 
 }  // namespace trireme::parallel
 
-#endif  // TRIREME_PARALLEL_SHARDING_BUFFERS_HPP_
+#endif  // TRIREME_SRC_PARALLEL_SHARDING_BUFFERS_HPP_

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kBug = "This is a bug in Trireme.";
 }
 
-UnitGathers::UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
+UnitGathers::UnitGathers(const comm::Collectives& shard, kernels::Registry& registry,
                          const device::Stream& stream, const ShardSetup& setup)
     : shard_(shard.Carrying(comm::Payload::kParameters)),
       registry_(&registry),
@@ -43,7 +43,7 @@ void UnitGathers::Announce(const std::vector<int>& uses) {
 }
 
 void UnitGathers::Start(Gather& gather) {
-  const tensor::Piece& piece = units_.PieceOf(gather.unit);
+  const kernels::Piece& piece = units_.PieceOf(gather.unit);
   const Dtype dtype = registry_->Type();
   gather.request = shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
                                          buffers_.At(gather.buffer), OwnCounts(piece));

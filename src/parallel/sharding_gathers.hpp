@@ -1,6 +1,6 @@
 // Values of sharded units: gathered ahead of their use, in the order that was announced.
-#ifndef TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
-#define TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
+#ifndef TRIREME_SRC_PARALLEL_SHARDING_GATHERS_HPP_
+#define TRIREME_SRC_PARALLEL_SHARDING_GATHERS_HPP_
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace trireme::parallel {
 // and Done, and never depend on what has arrived: so all ranks start them in the same order.
 class UnitGathers {
  public:
-  UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
+  UnitGathers(const comm::Collectives& shard, kernels::Registry& registry,
               const device::Stream& stream, const ShardSetup& setup);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
 
@@ -41,7 +41,7 @@ class UnitGathers {
   void CheckNext(int unit) const;
 
   comm::Collectives shard_;
-  tensor::Registry* registry_;
+  kernels::Registry* registry_;
   device::Stream stream_;
   int prefetch_ = 0;
   UnitBuffers buffers_;
@@ -56,4 +56,4 @@ class UnitGathers {
 
 }  // namespace trireme::parallel
 
-#endif  // TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
+#endif  // TRIREME_SRC_PARALLEL_SHARDING_GATHERS_HPP_

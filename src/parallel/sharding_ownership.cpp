@@ -20,7 +20,7 @@ using comm::Sharding;
 constexpr std::int64_t kShardingOwnershipMostElements = std::int64_t{1} << 28;
 
 // From the end, as the backward pass finishes them.
-std::vector<Part> Buckets(const tensor::ParameterList& list, std::int64_t bucket_elements) {
+std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucket_elements) {
   std::vector<Part> buckets;
   std::int64_t end = list.Size();
   const auto& parameters = list.Parameters();
@@ -47,14 +47,14 @@ struct UnitTraits {
   bool alone = false;         // holds the table that two stages or two gradients share
 };
 
-std::vector<UnitTraits> TraitsOf(const tensor::ParameterList& list, int tensor_ranks) {
+std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_ranks) {
   std::vector<UnitTraits> traits(list.Units().size());
   const auto& parameters = list.Parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto id = static_cast<tensor::ParameterId>(i);
+    const auto id = static_cast<kernels::ParameterId>(i);
     UnitTraits& unit = traits[static_cast<std::size_t>(list.UnitOf(id))];
-    unit.elements += tensor::ElementCount(parameters[i].shape);
-    if (parameters[i].sum == tensor::GradientSum::kTied || list.SecondOf() == id) {
+    unit.elements += kernels::ElementCount(parameters[i].shape);
+    if (parameters[i].sum == kernels::GradientSum::kTied || list.SecondOf() == id) {
       unit.alone = true;
     }
   }
@@ -63,7 +63,7 @@ std::vector<UnitTraits> TraitsOf(const tensor::ParameterList& list, int tensor_r
 }
 
 // Whole units, from the end, as many as make a bucket.
-std::vector<Part> UnitGroups(const tensor::ParameterList& list, std::int64_t bucket_elements,
+std::vector<Part> UnitGroups(const kernels::ParameterList& list, std::int64_t bucket_elements,
                              int tensor_ranks) {
   const std::vector<UnitTraits> traits = TraitsOf(list, tensor_ranks);
   const auto& units = list.Units();
@@ -86,16 +86,16 @@ std::vector<Part> UnitGroups(const tensor::ParameterList& list, std::int64_t buc
   return groups;
 }
 
-std::vector<Part> WholeUnits(const tensor::ParameterList& list) {
+std::vector<Part> WholeUnits(const kernels::ParameterList& list) {
   std::vector<Part> units;
-  for (const tensor::Unit& unit : list.Units()) {
+  for (const kernels::Unit& unit : list.Units()) {
     if (unit.range.Size() > 0) units.push_back(unit.range);
   }
   std::reverse(units.begin(), units.end());
   return units;
 }
 
-std::vector<Part> CutPieces(const tensor::ParameterList& list, Dtype dtype,
+std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
                             const ShardSetup& setup) {
   const std::int64_t elements =
       CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(dtype)));
@@ -111,10 +111,10 @@ std::vector<Part> CutPieces(const tensor::ParameterList& list, Dtype dtype,
 
 // Cuts a piece between parameters only: each cut is the parameter's begin that lies nearest to an
 // even one. Elements of each rank.
-std::vector<std::int64_t> CutBetweenParameters(const tensor::ParameterList& list, const Part& range,
+std::vector<std::int64_t> CutBetweenParameters(const kernels::ParameterList& list, const Part& range,
                                                int ranks) {
   std::vector<std::int64_t> cuts = {range.begin, range.end};
-  for (const tensor::Parameter& parameter : list.Parameters()) {
+  for (const kernels::Parameter& parameter : list.Parameters()) {
     const std::int64_t begin = parameter.offset;
     if (parameter.Held() && begin > range.begin && begin < range.end) cuts.push_back(begin);
   }
@@ -134,7 +134,7 @@ std::vector<std::int64_t> CutBetweenParameters(const tensor::ParameterList& list
 }
 
 // The elements of `range` that this rank owns; with parameters kept whole, every rank's count too.
-void Share(const tensor::ParameterList& list, const ShardSetup& setup, tensor::Piece& piece) {
+void Share(const kernels::ParameterList& list, const ShardSetup& setup, kernels::Piece& piece) {
   const Part& range = piece.range;
   Part own = {0, range.Size()};
   if (setup.sharding != Sharding::kNone && setup.whole_parameters) {
@@ -150,11 +150,11 @@ void Share(const tensor::ParameterList& list, const ShardSetup& setup, tensor::P
 
 }  // namespace
 
-tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
+kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype,
                                 const ShardSetup& setup) {
   const bool none = setup.sharding == Sharding::kNone;
   const Part second = list.SecondRange();
-  tensor::Ownership owns;
+  kernels::Ownership owns;
   owns.values_sharded = setup.sharding == Sharding::kParameters;
   owns.gradients_sharded = setup.sharding >= Sharding::kGradients && !setup.canonical;
   owns.gradient_levels = setup.gradient_levels;
@@ -165,7 +165,7 @@ tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
   std::vector<Part> cut = CutPieces(list, dtype, setup);
   std::reverse(cut.begin(), cut.end());
   for (const Part& range : cut) {
-    tensor::Piece piece{range, range, range.begin, range.begin, range.begin};
+    kernels::Piece piece{range, range, range.begin, range.begin, range.begin};
     Share(list, setup, piece);
     if (!none) {
       piece.value = owns.values_sharded ? owns.values : piece.own.begin;
@@ -187,18 +187,18 @@ tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
   if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
   if (second.Size() > 0) {
     // Cut as its table is, whose unit may end in up to a line of padding.
-    tensor::Piece piece{second, second, 0, second.begin, 0};
+    kernels::Piece piece{second, second, 0, second.begin, 0};
     Share(list, setup, piece);
     owns.pieces.push_back(std::move(piece));
   }
   return owns;
 }
 
-void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns) {
+void CheckTransfers(const kernels::ParameterList& list, const kernels::Ownership& owns) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  for (const tensor::Piece& piece : owns.pieces) {
+  for (const kernels::Piece& piece : owns.pieces) {
     if (piece.range.Size() <= kMost) continue;
-    for (const tensor::Unit& unit : list.Units()) {
+    for (const kernels::Unit& unit : list.Units()) {
       if (unit.range.begin < piece.range.begin || unit.range.Size() == 0) continue;
       throw InputError(
           fmt::format("grid.sharding: {} has {} elements on a rank, and one transfer ends at {}",

@@ -22,7 +22,7 @@ constexpr const char* kShardingScattersBug = "This is a bug in Trireme.";
 constexpr int kBlockBuffers = 2;
 }  // namespace
 
-UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,
+UnitScatters::UnitScatters(const comm::Collectives& shard, kernels::Registry& registry,
                            const device::Stream& stream, const ShardSetup& setup,
                            SharedGradients* shared)
     : shard_(shard.Carrying(comm::Payload::kGradients)),
@@ -71,7 +71,7 @@ void UnitScatters::End(int unit) {
         fmt::format("sharding: gradients of {} are ended and were not begun", units_.NameOf(unit)),
         kShardingScattersBug);
   }
-  const tensor::Piece& piece = units_.PieceOf(unit);
+  const kernels::Piece& piece = units_.PieceOf(unit);
   void* gradients = buffers_.At(scatter.buffer);
   registry_->TakeEarly(unit, [&](void* from, void* to, std::int64_t count) {
     const Dtype dtype = registry_->SumType();
@@ -108,7 +108,7 @@ void UnitScatters::AddFront() {
   const double start = Seconds();
   scatter.request.Wait();
   seconds_waited_ += Seconds() - start;
-  const tensor::Piece& piece = units_.PieceOf(scatter.unit);
+  const kernels::Piece& piece = units_.PieceOf(scatter.unit);
   const Dtype dtype = registry_->SumType();
   kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
                       ElementAt(registry_->Gradients(), dtype, piece.gradient));

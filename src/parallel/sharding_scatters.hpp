@@ -1,6 +1,6 @@
 // Gradients of sharded units: whole where they are added up, then scattered to their owners.
-#ifndef TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
-#define TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
+#ifndef TRIREME_SRC_PARALLEL_SHARDING_SCATTERS_HPP_
+#define TRIREME_SRC_PARALLEL_SHARDING_SCATTERS_HPP_
 
 #include <string>
 #include <vector>
@@ -14,7 +14,7 @@ namespace trireme::parallel {
 // starts, so that sums do not depend on arrival.
 class UnitScatters {
  public:
-  UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,
+  UnitScatters(const comm::Collectives& shard, kernels::Registry& registry,
                const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
 
@@ -37,7 +37,7 @@ class UnitScatters {
   void AddFront();  // the oldest one's part, when it has arrived
 
   comm::Collectives shard_;
-  tensor::Registry* registry_;
+  kernels::Registry* registry_;
   device::Stream stream_;
   SharedGradients* shared_;
   bool overlap_ = true;
@@ -51,4 +51,4 @@ class UnitScatters {
 
 }  // namespace trireme::parallel
 
-#endif  // TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
+#endif  // TRIREME_SRC_PARALLEL_SHARDING_SCATTERS_HPP_

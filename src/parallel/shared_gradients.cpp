@@ -11,7 +11,7 @@ namespace trireme::parallel {
 
 namespace {
 
-using tensor::GradientSum;
+using kernels::GradientSum;
 
 // The order in which all ranks enter their groups: one order for all, or two could wait for each
 // other.
@@ -19,7 +19,7 @@ constexpr std::array kOrder = {GradientSum::kTensor, GradientSum::kKeyValue, Gra
 
 }  // namespace
 
-SharedGradients::SharedGradients(tensor::Registry& registry,
+SharedGradients::SharedGradients(kernels::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,
                                  bool sharded, const device::Stream& stream)
     : registry_(&registry), stream_(stream) {
@@ -39,7 +39,7 @@ SharedGradients::SharedGradients(tensor::Registry& registry,
         message.elements = 0;
       }
       message.piece = piece;
-      Add(message, static_cast<tensor::ParameterId>(i));
+      Add(message, static_cast<kernels::ParameterId>(i));
     }
     if (!message.parameters.empty()) messages_.push_back(std::move(message));
   }
@@ -51,7 +51,7 @@ SharedGradients::SharedGradients(tensor::Registry& registry,
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-void SharedGradients::Add(Message& message, tensor::ParameterId id) {
+void SharedGradients::Add(Message& message, kernels::ParameterId id) {
   const std::int64_t elements =
       message.owned ? registry_->OwnedOf(id).flat.Size()
                     : registry_->Parameters()[static_cast<std::size_t>(id)].LocalSize();
@@ -60,9 +60,9 @@ void SharedGradients::Add(Message& message, tensor::ParameterId id) {
   message.elements += elements;
 }
 
-int SharedGradients::PieceOf(const tensor::Parameter& parameter) const {
+int SharedGradients::PieceOf(const kernels::Parameter& parameter) const {
   const auto& pieces = registry_->Owns().pieces;
-  const auto at = std::find_if(pieces.begin(), pieces.end(), [&](const tensor::Piece& piece) {
+  const auto at = std::find_if(pieces.begin(), pieces.end(), [&](const kernels::Piece& piece) {
     return parameter.offset < piece.range.end;
   });
   return static_cast<int>(at - pieces.begin());
@@ -81,13 +81,13 @@ void SharedGradients::SumPiece(int piece) {
 }
 
 SharedGradients::Span SharedGradients::SpanOf(const Message& message,
-                                              tensor::ParameterId id) const {
+                                              kernels::ParameterId id) const {
   if (message.owned) {
-    const tensor::Owned owned = registry_->OwnedOf(id);
+    const kernels::Owned owned = registry_->OwnedOf(id);
     return {ElementAt(registry_->Gradients(), registry_->SumType(), owned.gradient),
             owned.flat.Size()};
   }
-  const tensor::Matrix gradient = registry_->Gradient(id);
+  const kernels::Matrix gradient = registry_->Gradient(id);
   return {gradient.data, gradient.Size()};
 }
 
@@ -104,7 +104,7 @@ void SharedGradients::Sum(const Message& message) {
 
 void SharedGradients::Copy(const Message& message, bool pack) {
   auto* packed = static_cast<char*>(buffer_.get());
-  for (const tensor::ParameterId id : message.parameters) {
+  for (const kernels::ParameterId id : message.parameters) {
     const Span span = SpanOf(message, id);
     const std::int64_t bytes =
         span.elements * static_cast<std::int64_t>(SizeOf(registry_->SumType()));

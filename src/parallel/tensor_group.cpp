@@ -10,9 +10,9 @@ namespace trireme::parallel {
 namespace {
 
 // `part` rows of a stream whose whole is `full`; both without gaps, since they travel as one piece.
-void TensorGroupCheck(const tensor::Matrix& full, const tensor::Matrix& shard, const Part& part,
+void TensorGroupCheck(const kernels::Matrix& full, const kernels::Matrix& shard, const Part& part,
                       bool sharded) {
-  const auto dense = [](const tensor::Matrix& matrix) {
+  const auto dense = [](const kernels::Matrix& matrix) {
     return matrix.stride == matrix.columns || matrix.rows <= 1;
   };
   if (!dense(full) || !dense(shard)) {
@@ -27,7 +27,7 @@ void TensorGroupCheck(const tensor::Matrix& full, const tensor::Matrix& shard, c
 }
 
 // Each rank's rows.
-comm::Counts RowCounts(const tensor::Matrix& full) {
+comm::Counts RowCounts(const kernels::Matrix& full) {
   return comm::Counts::Cut(full.Size(), full.columns);
 }
 
@@ -44,7 +44,7 @@ TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_par
       slices_(slices / collectives.Size()),
       tree_(std::move(tree)) {}
 
-void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const {
+void TensorGroup::Reduce(const kernels::Matrix& full, const kernels::Matrix& shard) const {
   TensorGroupCheck(full, shard, Rows(full.rows), Sharded());
   if (canonical_ && Sharded()) {
     tree_.ReduceScatter(full.dtype, full.data, shard.data, RowCounts(full));
@@ -57,8 +57,8 @@ void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard
   }
 }
 
-comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
-                                       const tensor::Matrix& shard) const {
+comm::Request TensorGroup::StartReduce(const kernels::Matrix& full,
+                                       const kernels::Matrix& shard) const {
   if (canonical_) {
     Reduce(full, shard);
     return {};
@@ -70,7 +70,7 @@ comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
   return collectives_.StartAllReduce(full.dtype, full.data, full.Size());
 }
 
-void TensorGroup::Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const {
+void TensorGroup::Gather(const kernels::Matrix& shard, const kernels::Matrix& full) const {
   TensorGroupCheck(full, shard, Rows(full.rows), Sharded());
   if (Sharded()) collectives_.AllGather(full.dtype, shard.data, full.data, RowCounts(full));
 }

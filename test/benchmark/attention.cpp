@@ -16,7 +16,7 @@ namespace {
 
 using namespace trireme;
 using kernels::Form;
-using tensor::Matrix;
+using kernels::Matrix;
 
 struct Case {
   const char* name;
@@ -45,7 +45,7 @@ struct Operands {
     scores = Make(s.length, s.length);
   }
   Matrix Make(std::int64_t rows, std::int64_t columns) {
-    const Matrix m = tensor::Allocate(arena, Dtype::kFloat32, rows, columns);
+    const Matrix m = kernels::Allocate(arena, Dtype::kFloat32, rows, columns);
     for (std::int64_t i = 0; i < m.Size(); ++i) {
       m.As<float>()[i] = static_cast<float>(i * 7919 % 2003) / 1001 - 1;
     }

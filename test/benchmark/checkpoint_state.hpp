@@ -22,7 +22,7 @@ class Memory {
  public:
   Memory(const comm::Communicator& world, std::int64_t mib) {
     const std::int64_t elements = (mib << 20) / static_cast<std::int64_t>(sizeof(float));
-    for (std::vector<tensor::StateBlock>* list : {&state_.model, &state_.optimizer}) {
+    for (std::vector<kernels::StateBlock>* list : {&state_.model, &state_.optimizer}) {
       constexpr std::int64_t kSmall = 16384, kLarge = 3;  // elements of a small one; number
       const std::int64_t all = elements / 2, small = all / 4 / kSmall;
       const std::int64_t large = (all - small * kSmall) / kLarge;
@@ -43,7 +43,7 @@ class Memory {
   }
 
  private:
-  void Add(std::vector<tensor::StateBlock>& list, const std::string& name, std::int64_t count,
+  void Add(std::vector<kernels::StateBlock>& list, const std::string& name, std::int64_t count,
            std::int64_t begin, std::int64_t end) {
     auto& data = memory_.emplace_back(static_cast<std::size_t>(end - begin));
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i % 8191);

@@ -25,9 +25,9 @@ constexpr std::int64_t kPrompt = 1000, kTokens = 48, kShort = 16, kMany = 16;
 constexpr std::int64_t kVocabulary = 50257, kLength = 1024;
 
 model::ModelPlan PlanOf(std::int64_t slots) {
-  input::Schema schema;
+  deck::Schema schema;
   model::Declare(schema);
-  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", {"model.preset=gpt2_124m"});
+  deck::Deck deck = deck::Deck::Parse(schema, "", "benchmark", {"model.preset=gpt2_124m"});
   model::Resolve(deck);
   model::ModelPlan plan;
   plan.options = model::WithVocabulary(model::Read(deck), kVocabulary, deck);
@@ -87,9 +87,9 @@ class Bench {
 
   // Seconds for `count` texts of so many tokens each.
   double Write(std::int64_t count, std::int64_t prompt, std::int64_t tokens) {
-    std::vector<driver::Prompt> prompts;
+    std::vector<tasks::Prompt> prompts;
     for (std::int64_t i = 0; i < count; ++i) {
-      driver::Prompt& made = prompts.emplace_back();
+      tasks::Prompt& made = prompts.emplace_back();
       made.number = i;
       made.options.tokens = tokens;
       for (std::int64_t k = 1; k < prompt; ++k) {
@@ -124,7 +124,7 @@ class Bench {
   data::TokenFile tokens_;
   comm::ProcessGrid grid_;
   model::ParallelModel net_;
-  driver::Generator generator_;
+  tasks::Generator generator_;
 };
 
 void Run(const comm::Runtime& runtime, std::int64_t prompt, std::int64_t tokens, int rounds) {

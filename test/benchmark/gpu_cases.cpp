@@ -17,7 +17,7 @@ namespace trireme::benchmark {
 
 namespace {
 
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr double kEpsilon = 1e-5, kProbability = 0.1;
 

@@ -10,7 +10,7 @@ namespace {
 
 struct AttentionOperands {
   kernels::AttentionShape shape;
-  tensor::Matrix qkv, out, dout, lse, dqkv, scratch;
+  kernels::Matrix qkv, out, dout, lse, dqkv, scratch;
   kernels::Dropout dropout;
 };
 

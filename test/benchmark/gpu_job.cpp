@@ -1,4 +1,4 @@
-// The ranks' cards, opened as the program opens them (job::MakeJob), without a deck's file.
+// The ranks' cards, opened as the program opens them (app::MakeJob), without a deck's file.
 #include "gpu_job.hpp"
 
 #include <fmt/format.h>
@@ -7,8 +7,8 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
-#include "trireme/machine/gpu_choice.hpp"
-#include "trireme/machine/precision.hpp"
+#include "trireme/app/gpu_choice.hpp"
+#include "trireme/device/precision.hpp"
 #include "trireme/model/parameter_place.hpp"
 
 namespace trireme::benchmark {
@@ -30,26 +30,26 @@ int OnGpus(int* argc, char*** argv, const std::function<void(const comm::Runtime
   });
 }
 
-job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
+app::Job MakeGpuJob(const comm::Runtime& runtime, const deck::Schema& schema,
                     const std::string& deck, const std::vector<std::string>& overrides) {
   const comm::Communicator& world = runtime.World();
-  job::Job job;
+  app::Job job;
   job.start_seconds = Seconds();
   job.runtime = &runtime;
   world.Together([&] {
-    job::CommandLine line;
+    app::CommandLine line;
     line.deck = "benchmark";
     line.overrides = overrides;
-    job.deck = job::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
-    job.options = job::ReadAll(job.deck);
+    job.deck = app::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
+    job.options = app::ReadAll(job.deck);
   });
-  const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
+  const app::GpuChoice choice = app::ChooseGpu(runtime, job.options.machine, job.deck);
   world.Together([&] {
     if (!choice.use) throw InputError("run.device: this benchmark is about GPUs", "Leave it out.");
   });
-  job.placement = machine::PlaceThreads(runtime, job.options.machine, true);
+  job.placement = app::PlaceThreads(runtime, job.options.machine, true);
   job.stream.threads = job.placement.threads;
-  const machine::Arithmetic arithmetic = machine::ArithmeticOf(job.options.machine.precision, true);
+  const device::Arithmetic arithmetic = device::ArithmeticOf(job.options.machine.precision, true);
   world.Together([&] {
     job.gpu = std::make_unique<device::Gpu>(choice.device);
     job.gpu_staged = choice.staged;
@@ -57,7 +57,7 @@ job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
     job.dtype = arithmetic.dtype;
     job.stream.bf16 = arithmetic.bf16_products;
     job.stream.fp8 = arithmetic.fp8_products;
-    machine::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
+    device::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
     const std::int64_t sites = model::kSitesABlock * job.options.model.layers;
     job.libraries = kernels::MakeLibraries(job.stream, static_cast<int>(sites));
     job.stream.libraries = job.libraries.get();

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/job/job.hpp"
+#include "trireme/app/job.hpp"
 
 namespace trireme::benchmark {
 
@@ -19,8 +19,8 @@ int OnGpus(int* argc, char*** argv, const std::function<void(const comm::Runtime
 
 // Collective. A job on GPUs: one card a rank (run.share_device=yes: or fewer). deck: lines of the
 // form key = value, of [run] first; overrides beat them. AgreedError (exit code 2). `schema` is
-// driver::DeclareAll's and outlives the job.
-job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
+// tasks::DeclareAll's and outlives the job.
+app::Job MakeGpuJob(const comm::Runtime& runtime, const deck::Schema& schema,
                     const std::string& deck, const std::vector<std::string>& overrides);
 
 // Card, libraries and program, a line each. (The emulator's card says what it is.)

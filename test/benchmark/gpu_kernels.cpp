@@ -13,7 +13,7 @@
 #include "kernels/cuda/attention.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/driver/tasks.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace {
 
@@ -152,8 +152,8 @@ void TimeTransfers(const comm::ProcessGrid& grid, const device::Stream& stream, 
 
 void Run(const comm::Runtime& runtime, bool tiny, const std::string& only,
          const std::vector<std::string>& overrides) {
-  const input::Schema schema = driver::DeclareAll();
-  const job::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
+  const deck::Schema schema = tasks::DeclareAll();
+  const app::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
   const comm::Communicator& world = runtime.World();
   if (world.IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
   if (world.Size() == 1) {

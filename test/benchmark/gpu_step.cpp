@@ -20,10 +20,10 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/machine/roof.hpp"
-#include "trireme/plan/plan.hpp"
-#include "trireme/training/training_step.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/kernels/roof.hpp"
+#include "trireme/train/plan.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace {
 
@@ -123,7 +123,7 @@ data::TokenData MadeUpTokens(std::int64_t vocabulary, std::int64_t count) {
 // Launches that a step's gradients and their sums consist of, without those of the norm and of fp8
 // scales: recorded once more, and not run. Nothing where the schedule cannot be recorded. Leaves
 // the training in the middle of a step.
-std::optional<std::int64_t> CountNodes(training::TrainingState& state,
+std::optional<std::int64_t> CountNodes(train::TrainingState& state,
                                        const data::TokenFile& tokens, std::int64_t step) {
   model::ParallelModel& net = state.Net();
   const comm::ProcessGrid& grid = state.Grid();
@@ -131,8 +131,8 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& state,
       !grid.Recordable()) {
     return {};
   }
-  training::BatchLoader loader(state, tokens);
-  training::LoadedBatch batch;
+  train::BatchLoader loader(state, tokens);
+  train::LoadedBatch batch;
   loader.Load(step, batch);
   model::StagedBatches::Taken taken = net.Take(net.Stage(batch.Entries()));
   device::Synchronise(net.Stream());
@@ -153,13 +153,13 @@ struct Measured {
   std::int64_t peak_bytes = 0, card_bytes = 0;  // allocated by the program; all that is taken
 };
 
-Measured Measure(const job::Job& job, training::TrainingStep& training, int steps) {
+Measured Measure(const app::Job& job, train::TrainingStep& training, int steps) {
   Measured measured;
-  const double roof = machine::MeasureRoof(job.stream, job.dtype);
+  const double roof = kernels::MeasureRoof(job.stream, job.dtype);
   device::ResetPeakAllocatedBytes();
   for (int step = 0; step < kWarmUp + steps; ++step) {
     const double start = Seconds();
-    const training::StepResult result = training.Run(step);
+    const train::StepResult result = training.Run(step);
     if (step >= kWarmUp) measured.seconds.push_back(Seconds() - start);
     (step == 0 ? measured.first_loss : measured.last_loss) = result.loss;
   }
@@ -167,11 +167,11 @@ Measured Measure(const job::Job& job, training::TrainingStep& training, int step
   measured.peak_bytes = device::PeakAllocatedBytes();
   measured.card_bytes = job.stream.gpu->memory_bytes - device::FreeBytes(job.stream);
   // Cold and warm: what the step is held against is the better one.
-  measured.roof = std::max(roof, machine::MeasureRoof(job.stream, job.dtype));
+  measured.roof = std::max(roof, kernels::MeasureRoof(job.stream, job.dtype));
   return measured;
 }
 
-void Print(const Arguments& arguments, const training::TrainingPlan& plan, int ranks,
+void Print(const Arguments& arguments, const train::TrainingPlan& plan, int ranks,
            const Measured& measured, const std::string& nodes) {
   const model::Options& options = plan.model.options;
   const std::int64_t tokens = plan.batch * plan.model.length;
@@ -191,9 +191,9 @@ void Print(const Arguments& arguments, const training::TrainingPlan& plan, int r
       plan.graphs ? "auto" : "no", nodes, measured.first_loss, measured.last_loss);
 }
 
-void PrintPlan(const Arguments& arguments, const machine::MemoryTerms& memory) {
+void PrintPlan(const Arguments& arguments, const device::MemoryTerms& memory) {
   std::string text;
-  for (const machine::MemoryTerm& term : machine::kMemoryTerms) {
+  for (const device::MemoryTerm& term : device::kMemoryTerms) {
     const std::int64_t bytes = memory.*term.bytes;
     if (bytes == 0) continue;
     text += fmt::format("{}{} {}", text.empty() ? "" : " + ", term.name, bytes >> 20);
@@ -205,29 +205,29 @@ void PrintPlan(const Arguments& arguments, const machine::MemoryTerms& memory) {
 void Run(const comm::Runtime& runtime, const Arguments& arguments) {
   const comm::Communicator& world = runtime.World();
   const Preset& preset = Presets().at(arguments.model);
-  const input::Schema schema = driver::DeclareAll();
-  const job::Job job =
+  const deck::Schema schema = tasks::DeclareAll();
+  const app::Job job =
       benchmark::MakeGpuJob(runtime, schema, DeckOf(arguments, world.Size()), arguments.overrides);
   const data::Options& windows = job.options.data;
   const data::TokenFile tokens(
       world, MadeUpTokens(preset.vocabulary, kLap * windows.batch * windows.sequence_length + 1));
-  const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
+  const train::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
                                .train = tokens.Size(data::Split::kTrain),
                                .bytes = tokens.MemoryBytes(),
                                .source = "made-up tokens"};
-  plan::Plan plan;
-  world.Together([&] { plan = plan::MakePlan(job::RequestOf(job, facts)); });
+  train::Plan plan;
+  world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
-  const machine::MemoryTerms planned = plan::PlanMemory(plan, world.Rank());
-  job::CheckMemory(job, planned, grid);
-  world.Together([&] { plan::CheckTransfers(plan, world.Rank()); });
-  job::UseGpu(job, planned, grid);
-  training::TrainingState state(grid, plan.training, job.stream);
+  const device::MemoryTerms planned = train::PlanMemory(plan, world.Rank());
+  app::CheckMemory(job, planned, grid);
+  world.Together([&] { train::CheckTransfers(plan, world.Rank()); });
+  app::UseGpu(job, planned, grid);
+  train::TrainingState state(grid, plan.training, job.stream);
   if (arguments.steps == 0) {
     if (world.IsRoot()) PrintPlan(arguments, state.Memory());
     return;
   }
-  training::TrainingStep training(state, tokens);
+  train::TrainingStep training(state, tokens);
   const Measured measured = Measure(job, training, arguments.steps);
   const auto nodes = CountNodes(state, tokens, kWarmUp + arguments.steps);
   if (world.IsRoot()) {
@@ -246,8 +246,8 @@ int main(int argc, char** argv) {
     Arguments arguments;
     runtime.World().Together([&] { arguments = ReadArguments(argc, argv); });
     if (arguments.model != "machine") return Run(runtime, arguments);
-    const input::Schema schema = driver::DeclareAll();
-    const job::Job job = benchmark::MakeGpuJob(runtime, schema, "", arguments.overrides);
+    const deck::Schema schema = tasks::DeclareAll();
+    const app::Job job = benchmark::MakeGpuJob(runtime, schema, "", arguments.overrides);
     if (runtime.World().IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
   });
 }

@@ -59,7 +59,7 @@ void* Operands::Copied(const void* host, std::int64_t bytes) {
   return data;
 }
 
-tensor::Matrix Operands::Matrix(Dtype dtype, std::int64_t rows, std::int64_t columns) {
+kernels::Matrix Operands::Matrix(Dtype dtype, std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns, size = static_cast<std::int64_t>(SizeOf(dtype));
   void* const data = Zeros(count * size);
   device::Repeat(*stream_, Pattern(dtype), data, count * size);

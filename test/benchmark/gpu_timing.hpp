@@ -9,7 +9,7 @@
 
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::benchmark {
 
@@ -21,7 +21,7 @@ class Operands {
   explicit Operands(const device::Stream& stream) : stream_(&stream) {}
 
   // Numbers from -1 to 1.
-  tensor::Matrix Matrix(Dtype dtype, std::int64_t rows, std::int64_t columns);
+  kernels::Matrix Matrix(Dtype dtype, std::int64_t rows, std::int64_t columns);
   void* Zeros(std::int64_t bytes);
   template <typename T>
   T* Copied(const std::vector<T>& host) {

@@ -22,7 +22,7 @@ namespace {
 using namespace trireme;
 using kernels::ActivationKind;
 using kernels::NormKind;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr std::int64_t kRows = 4096, kLength = 256;
 constexpr double kFloat = sizeof(float);

@@ -73,7 +73,7 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens, Set
   if (layout.grid.data > 1 || world.Size() == 1) setup.model.micro_batch *= 2;
   Trial trial(grid, tokens, setup);
   std::vector<double> seconds, predicted, simulated;
-  training::StepTimes times;
+  train::StepTimes times;
   for (int step = 0; step <= steps; ++step) {
     world.Barrier();
     const double start = Seconds();

@@ -17,7 +17,7 @@ namespace {
 
 using namespace trireme;
 using kernels::Form;
-using tensor::Matrix;
+using kernels::Matrix;
 
 struct Product {
   const char* name;
@@ -50,7 +50,7 @@ std::vector<double> Measure(const std::vector<Way>& ways, const device::Stream& 
   const std::int64_t elements = p.m * p.k + p.k * p.n + p.m * p.n;
   device::Arena arena(elements * 4 + 4096);
   const auto make = [&](std::int64_t rows, std::int64_t columns) {
-    const Matrix m = tensor::Allocate(arena, Dtype::kFloat32, rows, columns);
+    const Matrix m = kernels::Allocate(arena, Dtype::kFloat32, rows, columns);
     for (std::int64_t i = 0; i < m.Size(); ++i) m.As<float>()[i] = static_cast<float>(i % 17) - 8;
     return m;
   };

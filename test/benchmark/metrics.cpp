@@ -10,7 +10,7 @@
 #include <string>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/monitor.hpp"
 
 namespace {
 
@@ -19,9 +19,9 @@ using namespace trireme;
 constexpr std::int64_t kSteps = 1'000'000;
 
 // Values with all their digits, as a run has them.
-monitor::Record RecordOf(std::int64_t step) {
+report::Record RecordOf(std::int64_t step) {
   const double x = 1 / static_cast<double>(step);
-  monitor::Record record;
+  report::Record record;
   record.step = step;
   record.epoch = static_cast<double>(step) / 127;
   record.tokens = step * 16384;
@@ -41,7 +41,7 @@ monitor::Record RecordOf(std::int64_t step) {
 
 // Seconds of a step, with records in `folder`, or without any.
 double SecondsAStep(const std::string& folder) {
-  monitor::Monitor monitor(
+  report::Monitor monitor(
       {.root = true, .folder = folder, .every_steps = 50, .total_steps = kSteps});
   const double start = Seconds();
   for (std::int64_t step = 1; step <= kSteps; ++step) monitor.Step(RecordOf(step));
@@ -75,11 +75,11 @@ int main(int argc, char** argv) {
   fmt::print(out, "metrics.jsonl: {:.1f} bytes a step\n",
              static_cast<double>(bytes) / static_cast<double>(kSteps));
   double start = Seconds();
-  const bool ended = monitor::HasEnded(folder);
+  const bool ended = report::HasEnded(folder);
   fmt::print(out, "the end: {}, after {:.3f} s\n", ended ? "found" : "not there",
              Seconds() - start);
   start = Seconds();
-  const monitor::Monitor resumed({.root = true,
+  const report::Monitor resumed({.root = true,
                                   .folder = folder,
                                   .total_steps = kSteps,
                                   .resumed = true,

@@ -9,33 +9,33 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/training/training_step.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::benchmark {
 
-struct Setup : training::TrainingOptions {
+struct Setup : train::TrainingOptions {
   device::Stream stream;
 };
 
 // A run on a grid.
 struct Trial {
   Trial(const comm::ProcessGrid& grid, const data::TokenFile& tokens, const Setup& setup)
-      : state(grid, training::PlanTraining(setup, tokens.Size(data::Split::kTrain), grid.Shape()),
+      : state(grid, train::PlanTraining(setup, tokens.Size(data::Split::kTrain), grid.Shape()),
               setup.stream),
         step(state, tokens) {}
-  training::TrainingState state;
-  training::TrainingStep step;
+  train::TrainingState state;
+  train::TrainingStep step;
 };
 
 // jsc: the deck input/wikitext2_jsc.in. gpt12: 12 blocks of dim 384 on bytes, where nearly all work
 // is in the blocks. Both with 8 micro-batches in a pipeline.
 inline Setup SetupOf(const std::string& model) {
-  input::Schema schema;
+  deck::Schema schema;
   model::Declare(schema);
   const bool jsc = model == "jsc";
   std::vector<std::string> keys = {"model.preset=jsc"};
   if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
-  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  deck::Deck deck = deck::Deck::Parse(schema, "", "benchmark", keys);
   model::Resolve(deck);
   Setup setup;
   setup.model.options = model::WithVocabulary(model::Read(deck), jsc ? 33278 : 256, deck);

@@ -10,7 +10,7 @@ namespace trireme::benchmark {
 namespace {
 
 using kernels::Form;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr std::int64_t kHeadRows = 512;   // tokens whose logits exist at a time
 constexpr std::int64_t kHeadBlock = 512;  // vocabulary entries of a block: logits of 1 MiB

@@ -41,7 +41,7 @@ class ProductRoof {
  private:
   struct Operands {
     device::Buffer storage[3];
-    tensor::Matrix a, b, c;
+    kernels::Matrix a, b, c;
   };
   double Fastest(const Product& product, const Operands& operands) const;
 

@@ -15,8 +15,8 @@
 #include "models.hpp"
 #include "roofs.hpp"
 #include "trireme/base/version.hpp"
-#include "trireme/machine/roof.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/kernels/roof.hpp"
+#include "trireme/report/monitor.hpp"
 #include "whole_model.hpp"
 
 namespace {
@@ -59,9 +59,9 @@ Work ReadWork(int argc, char** argv) {
 // The peer's models to the last parameter: positions learned, dropout on the embedding and the
 // residual branches only.
 benchmark::Setup SetupOf(const Work& work) {
-  input::Schema schema;
+  deck::Schema schema;
   model::Declare(schema);
-  optimizer::Declare(schema);
+  train::DeclareOptimizerAndSchedule(schema);
   std::vector<std::string> keys = {"model.preset=" + work.preset};
   if (work.preset == "wt2") {
     keys = {"model.dim=256", "model.heads=8", "model.layers=4", "model.ffn=1024",
@@ -72,7 +72,7 @@ benchmark::Setup SetupOf(const Work& work) {
                "model.max_positions=" + std::to_string(work.length)});
   // Norms and GELUs again in the backward pass: activations are a quarter of the memory.
   if (work.preset.starts_with("gpt2")) keys.push_back("model.recompute=selective");
-  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  deck::Deck deck = deck::Deck::Parse(schema, "", "benchmark", keys);
   model::Resolve(deck);
   benchmark::Setup setup;
   setup.model.options = model::WithVocabulary(
@@ -81,7 +81,7 @@ benchmark::Setup SetupOf(const Work& work) {
   setup.model.micro_batch = work.micro_batch;
   setup.stream.threads = device::ConfigureThreads(0, 1);
   setup.stream.bf16 = work.bf16;
-  setup.optimizer = optimizer::Read(deck);
+  setup.optimizer = train::ReadOptimizer(deck);
   return setup;
 }
 
@@ -129,7 +129,7 @@ class Trial {
  private:
   Work work_;
   test::WholeModel model_;
-  optimizer::Optimizer optimizer_;
+  train::Optimizer optimizer_;
   int step_ = 0;
   double loss_ = 0;
 };
@@ -141,14 +141,14 @@ void Run(const Work& work) {
   Trial trial(work, all);
   for (int step = 0; step < kWarmUp; ++step) trial.Step();
   // Before the roofs take memory of their own; later steps take no more.
-  const std::int64_t peak = monitor::PeakResidentBytes();
+  const std::int64_t peak = report::PeakResidentBytes();
 
   const benchmark::ProductRoof roof(
       stream, benchmark::ProductsOf(setup.options, work.micro_batch * work.length,
                                     work.batch / work.micro_batch));
   std::vector<double> times, speeds, products;
   const auto measure_roofs = [&] {
-    speeds.push_back(machine::MeasureRoof(stream, setup.dtype));
+    speeds.push_back(kernels::MeasureRoof(stream, setup.dtype));
     products.push_back(roof.Seconds());
   };
   measure_roofs();

@@ -14,7 +14,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace {
 
@@ -29,10 +29,10 @@ Encode EncodeOf(const std::string& path, bool library) {
       return ids.size();
     };
   }
-  using trireme::tokenizer::Kind;
+  using trireme::data::TokenizerKind;
   const Kind kind = path.ends_with(".model") ? Kind::kSentencePiece : Kind::kBpe;
-  std::shared_ptr<trireme::tokenizer::Tokenizer> tokenizer =
-      trireme::tokenizer::Make(trireme::tokenizer::ReadFiles(path, kind), path);
+  std::shared_ptr<trireme::data::Tokenizer> tokenizer =
+      trireme::data::Make(trireme::data::ReadFiles(path, kind), path);
   return [tokenizer, ids = std::vector<std::int32_t>()](const std::string& text) mutable {
     ids.clear();
     tokenizer->Encode(text, ids);

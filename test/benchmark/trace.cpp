@@ -9,7 +9,7 @@
 #include "models.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/trace/recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace {
 
@@ -36,7 +36,7 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens, con
   std::int64_t slices = 0;
   const auto seconds_of = [&](bool traced) {
     world.Barrier();
-    trace::Recorder recorder(kSlices, setup.stream);
+    device::Recorder recorder(kSlices, setup.stream);
     if (traced) grid.TraceInto(&recorder);
     const double start = Seconds();
     trial.step.Run(step++);

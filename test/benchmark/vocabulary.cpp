@@ -16,7 +16,7 @@ namespace {
 
 using namespace trireme;
 using kernels::Form;
-using tensor::Matrix;
+using kernels::Matrix;
 
 struct Model {
   const char* name;
@@ -50,8 +50,8 @@ class Tile {
         weight(Filled(c.model.vocabulary, c.model.dim, 0.05F)),
         dweight(Filled(c.model.vocabulary, c.model.dim, 0)),
         dx(Filled(c.rows, c.model.dim, 0)),
-        scratch(tensor::Allocate(arena_, Dtype::kFloat32, 1, ScratchOf(c))),
-        logits(tensor::Allocate(arena_, Dtype::kFloat32, c.rows, c.model.vocabulary)),
+        scratch(kernels::Allocate(arena_, Dtype::kFloat32, 1, ScratchOf(c))),
+        logits(kernels::Allocate(arena_, Dtype::kFloat32, c.rows, c.model.vocabulary)),
         statistics(static_cast<std::size_t>(kernels::kSoftmaxStatistics * c.rows)),
         losses(static_cast<std::size_t>(c.rows)) {
     for (std::int64_t r = 0; r < c.rows; ++r) {
@@ -70,7 +70,7 @@ class Tile {
            c.rows * c.model.vocabulary;
   }
   Matrix Filled(std::int64_t rows, std::int64_t columns, float scale) {
-    const Matrix m = tensor::Allocate(arena_, Dtype::kFloat32, rows, columns);
+    const Matrix m = kernels::Allocate(arena_, Dtype::kFloat32, rows, columns);
     std::uint32_t state = 1;
     for (std::int64_t i = 0; i < m.Size(); ++i) {
       state = state * 1664525U + 1013904223U;

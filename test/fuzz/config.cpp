@@ -4,14 +4,14 @@
 
 #include "fuzz.hpp"
 #include "tensor_map.hpp"
-#include "trireme/job/run_record.hpp"
+#include "trireme/app/run_record.hpp"
 
 namespace trireme::fuzz {
 namespace {
 
-const input::Schema& ModelSchema() {
-  static const input::Schema schema = [] {
-    input::Schema made;
+const deck::Schema& ModelSchema() {
+  static const deck::Schema schema = [] {
+    deck::Schema made;
     model::Declare(made);
     return made;
   }();
@@ -20,9 +20,9 @@ const input::Schema& ModelSchema() {
 
 // Options of a deck that says nothing of the model, as job.task = import takes them.
 model::Options OptionsOf(const hf::Config& config) {
-  input::Deck deck = input::Deck::Parse(ModelSchema(), "", "a.in", {});
+  deck::Deck deck = deck::Deck::Parse(ModelSchema(), "", "a.in", {});
   model::ResolvePreset(deck);
-  job::TakeModel(ModelSchema(), config.model, "config.json", deck);
+  app::TakeModel(ModelSchema(), config.model, "config.json", deck);
   model::Resolve(deck);
   model::Options options = model::Read(deck);
   options.vocabulary = options.asked_vocabulary;
@@ -33,14 +33,14 @@ void Try(const std::string& text) {
   const hf::Config config = hf::ParseConfig(text, "config.json");
   const model::Options options = OptionsOf(config);
   for (const hf::MappedTensor& tensor : hf::MapTensors(config.family, options)) {
-    Require(tensor.Elements() == tensor::ElementCount(tensor.shape), "rows and columns: " + text);
+    Require(tensor.Elements() == kernels::ElementCount(tensor.shape), "rows and columns: " + text);
   }
-  const input::Deck deck = input::Deck::Parse(ModelSchema(), "", "a.in", {});
+  const deck::Deck deck = deck::Deck::Parse(ModelSchema(), "", "a.in", {});
   const std::string written =
       hf::MakeConfig(hf::FamilyOf(options, deck), options, "float32", 1).dump();
   const model::Options again =
       ReadOwn([&] { return OptionsOf(hf::ParseConfig(written, "config.json")); });
-  Require(job::ModelJson(again) == job::ModelJson(options), "another model in: " + written);
+  Require(app::ModelJson(again) == app::ModelJson(options), "another model in: " + written);
 }
 
 }  // namespace

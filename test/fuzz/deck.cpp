@@ -1,6 +1,6 @@
 // Fuzz target: a deck and the command line's overrides, each after a zero byte. An accepted deck
 // prints as one that parses back to the same values.
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 #include "../unit/input/example_schema.hpp"
 #include "fuzz.hpp"
@@ -8,25 +8,25 @@
 namespace trireme::fuzz {
 namespace {
 
-const input::Schema& ExampleSchema() {
-  static const input::Schema schema = input::ExampleSchema();
+const deck::Schema& ExampleSchema() {
+  static const deck::Schema schema = deck::ExampleSchema();
   return schema;
 }
 
-void ReadEveryKey(const input::Deck& deck) {
-  for (const input::Key& key : ExampleSchema().Keys()) {
+void ReadEveryKey(const deck::Deck& deck) {
+  for (const deck::Key& key : ExampleSchema().Keys()) {
     switch (key.kind) {
-      case input::KeyKind::kInteger:
+      case deck::KeyKind::kInteger:
         deck.Integer(key.name);
         break;
-      case input::KeyKind::kReal:
+      case deck::KeyKind::kReal:
         deck.Real(key.name);
         break;
-      case input::KeyKind::kSwitch:
+      case deck::KeyKind::kSwitch:
         deck.Switch(key.name);
         break;
-      case input::KeyKind::kText:
-      case input::KeyKind::kChoice:
+      case deck::KeyKind::kText:
+      case deck::KeyKind::kChoice:
         deck.Text(key.name);
         break;
     }
@@ -34,10 +34,10 @@ void ReadEveryKey(const input::Deck& deck) {
 }
 
 void Try(const std::string& text, const std::vector<std::string>& overrides) {
-  const auto deck = input::Deck::Parse(ExampleSchema(), text, "a.in", overrides);
+  const auto deck = deck::Deck::Parse(ExampleSchema(), text, "a.in", overrides);
   ReadEveryKey(deck);
   const auto again = ReadOwn(
-      [&] { return input::Deck::Parse(ExampleSchema(), deck.Resolved(), "resolved.in", {}); });
+      [&] { return deck::Deck::Parse(ExampleSchema(), deck.Resolved(), "resolved.in", {}); });
   for (const auto& [section, help] : ExampleSchema().Sections()) {
     Require(deck.Section(section) == again.Section(section),
             "another [" + section + "] from the resolved deck:\n" + deck.Resolved());

@@ -28,7 +28,7 @@ void Try(const std::string& file, std::int64_t file_bytes) {
   const auto any = checkpoint::ParseTensorFile(header, file_bytes, "a.safetensors");
   const auto layout = checkpoint::ParseLayout(header, file_bytes, "a.safetensors");
   Require(any.tensors.size() == layout.entries.size(), "another number of tensors");
-  std::vector<tensor::StateBlock> blocks(layout.entries.size());
+  std::vector<kernels::StateBlock> blocks(layout.entries.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const checkpoint::Entry& entry = layout.entries[i];
     Require(entry.offset >= bytes && entry.bytes >= 0 && entry.bytes <= file_bytes - entry.offset,

@@ -36,8 +36,8 @@ std::int64_t Sampler::WindowsOf(std::int64_t) const { Unreached(); }
 
 }  // namespace trireme::data
 
-namespace trireme::job {
+namespace trireme::app {
 
 void CheckImportedTokenizer(const RunRecord&, const data::TokenFile&) { Unreached(); }
 
-}  // namespace trireme::job
+}  // namespace trireme::app

@@ -13,7 +13,7 @@
 #include "trireme/base/bfloat16.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::test {
 
@@ -87,7 +87,7 @@ class GpuMatrix {
     }
     memory_ = std::make_unique<OnGpu>(stream, bytes_);
   }
-  tensor::Matrix View() const {
+  kernels::Matrix View() const {
     return {ElementAt(memory_->Data(), dtype_, offset_), dtype_, rows_, columns_, stride_};
   }
   // As they are now, dense.

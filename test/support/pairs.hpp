@@ -22,8 +22,8 @@ inline void MakeTranslation(model::Options& options) {
 inline Parameters ParametersOf(const WholeModel& model, std::uint32_t seed, double scale = 0.4) {
   Parameters parameters;
   std::mt19937 engine(seed);
-  for (const tensor::Parameter& parameter : model.Parameters().Parameters()) {
-    const bool norm = parameter.initialiser.kind == tensor::InitialiserKind::kConstant &&
+  for (const kernels::Parameter& parameter : model.Parameters().Parameters()) {
+    const bool norm = parameter.initialiser.kind == kernels::InitialiserKind::kConstant &&
                       parameter.initialiser.scale == 1;
     std::vector<double>& values = parameters[parameter.name];
     values.resize(static_cast<std::size_t>(parameter.end));

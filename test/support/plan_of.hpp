@@ -5,40 +5,40 @@
 #include <string>
 #include <vector>
 
-#include "trireme/driver/tasks.hpp"
-#include "trireme/job/job.hpp"
-#include "trireme/plan/plan.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/app/job.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 
 // A deck's text with the values of `overrides`; its name in messages is "deck".
-inline input::Deck ParsedDeck(const std::string& text,
+inline deck::Deck ParsedDeck(const std::string& text,
                               const std::vector<std::string>& overrides = {}) {
-  static const input::Schema schema = driver::DeclareAll();  // decks refer to it
-  job::CommandLine line;
+  static const deck::Schema schema = tasks::DeclareAll();  // decks refer to it
+  app::CommandLine line;
   line.deck = "deck";
   line.overrides = overrides;
-  return job::ParseDeck(schema, line, text);
+  return app::ParseDeck(schema, line, text);
 }
 
 // The plan of a deck on `ranks` ranks of one thread. Throws InputError with the line in "deck".
-inline plan::Plan PlanOf(const std::string& text, const plan::TokenFacts& tokens, int ranks,
+inline train::Plan PlanOf(const std::string& text, const train::TokenFacts& tokens, int ranks,
                          Dtype dtype, const std::vector<std::string>& overrides = {},
                          bool bf16_products = false) {
-  const input::Deck deck = ParsedDeck(text, overrides);
-  const job::DeckOptions options = job::ReadAll(deck);
-  plan::MachineFacts machine;
+  const deck::Deck deck = ParsedDeck(text, overrides);
+  const app::DeckOptions options = app::ReadAll(deck);
+  train::MachineFacts machine;
   machine.dtype = dtype;
   machine.stream.bf16 = bf16_products;
   machine.stream.threads = 1;
-  return plan::MakePlan({options, deck, ranks, tokens, machine});
+  return train::MakePlan({options, deck, ranks, tokens, machine});
 }
 
 // With the facts of tokens in memory, whose own bytes are not counted.
-inline plan::Plan PlanOf(const std::string& text, const data::TokenFile& tokens, int ranks,
+inline train::Plan PlanOf(const std::string& text, const data::TokenFile& tokens, int ranks,
                          Dtype dtype, const std::vector<std::string>& overrides = {},
                          bool bf16_products = false) {
-  const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
+  const train::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
                                .train = tokens.Size(data::Split::kTrain),
                                .source = "tokens in memory",
                                .undocumented = tokens.HasDocuments(data::Split::kTrain)

@@ -7,7 +7,7 @@
 namespace trireme::test {
 
 ReferenceTraining::ReferenceTraining(const model::Options& options,
-                                     const optimizer::Options& optimizer, Parameters start,
+                                     const train::OptimizerOptions& optimizer, Parameters start,
                                      std::uint32_t seed)
     : options_(options), optimizer_(optimizer), seed_(seed), values_(std::move(start)) {}
 

@@ -6,14 +6,14 @@
 #include <cstdint>
 
 #include "reference_model.hpp"
-#include "trireme/optimizer/optimizer.hpp"
+#include "trireme/train/optimizer.hpp"
 
 namespace trireme::test {
 
 class ReferenceTraining {
  public:
   // seed: of dropout.
-  ReferenceTraining(const model::Options& options, const optimizer::Options& optimizer,
+  ReferenceTraining(const model::Options& options, const train::OptimizerOptions& optimizer,
                     Parameters start, std::uint32_t seed);
 
   // One step; the mean loss before it, nats a token.
@@ -25,7 +25,7 @@ class ReferenceTraining {
               double rate);
 
   model::Options options_;
-  optimizer::Options optimizer_;
+  train::OptimizerOptions optimizer_;
   std::uint32_t seed_;
   std::int64_t step_ = 0;               // so far
   Parameters values_, first_, second_;  // moments: empty before the first step

@@ -12,7 +12,7 @@
 #include "temporary_folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/training/training_step.hpp"
+#include "trireme/train/training_step.hpp"
 #include "whole_tensors.hpp"
 
 namespace trireme::test {
@@ -20,7 +20,7 @@ namespace trireme::test {
 // All ranks of the test program; mpi_main started MPI.
 inline comm::Communicator World() { return comm::Communicator::Adopt(MPI_COMM_WORLD); }
 
-struct RunSettings : training::TrainingOptions {
+struct RunSettings : train::TrainingOptions {
   std::optional<comm::GridShape> grid;  // none: data parallel over all ranks of the group
   comm::GridOptions options;
   device::Stream stream;
@@ -28,9 +28,9 @@ struct RunSettings : training::TrainingOptions {
 };
 
 // Bytes of one purpose, by its name on the screen.
-inline std::int64_t Term(const training::TrainingState& state, const std::string& name) {
-  const machine::MemoryTerms terms = state.Memory();
-  for (const machine::MemoryTerm& term : machine::kMemoryTerms) {
+inline std::int64_t Term(const train::TrainingState& state, const std::string& name) {
+  const device::MemoryTerms terms = state.Memory();
+  for (const device::MemoryTerm& term : device::kMemoryTerms) {
     if (term.name == name) return terms.*term.bytes;
   }
   throw std::logic_error("no term " + name);
@@ -44,7 +44,7 @@ class TrainingRun {
       : group_(group),
         grid_(group, ShapeOf(group, settings), settings.options),
         state_(Spoiled(settings.defect),
-               training::PlanTraining(settings, tokens.First().Size(data::Split::kTrain),
+               train::PlanTraining(settings, tokens.First().Size(data::Split::kTrain),
                                       grid_.Shape()),
                settings.stream),
         step_(state_, tokens) {}
@@ -54,7 +54,7 @@ class TrainingRun {
       : group_(group),
         grid_(group, ShapeOf(group, settings), settings.options),
         state_(grid_,
-               training::PlanTraining(settings, pairs.Pairs(data::Split::kTrain), grid_.Shape()),
+               train::PlanTraining(settings, pairs.Pairs(data::Split::kTrain), grid_.Shape()),
                settings.stream),
         step_(state_, pairs) {}
 
@@ -96,11 +96,11 @@ class TrainingRun {
 
   model::ParallelModel& Net() { return state_.Net(); }
   const model::ParallelModel& Net() const { return state_.Net(); }
-  training::TrainingState& All() { return state_; }
+  train::TrainingState& All() { return state_; }
   const comm::ProcessGrid& Grid() const { return grid_; }
-  const training::StepResult& Last() const { return last_; }
+  const train::StepResult& Last() const { return last_; }
   std::int64_t Steps() const { return done_; }  // so far
-  training::TrainingStep& Step() { return step_; }
+  train::TrainingStep& Step() { return step_; }
   std::size_t Buckets() { return state_.Buckets().Count(); }
 
  private:
@@ -116,9 +116,9 @@ class TrainingRun {
 
   const comm::Communicator& group_;
   comm::ProcessGrid grid_;
-  training::TrainingState state_;
-  training::TrainingStep step_;
-  training::StepResult last_;
+  train::TrainingState state_;
+  train::TrainingStep step_;
+  train::StepResult last_;
   std::int64_t done_ = 0;
 };
 

@@ -44,8 +44,8 @@ class WholeModel {
 
   const model::ModelPlan& Plan() const { return plan_; }
   const device::Stream& Stream() const { return stream_; }
-  tensor::Registry& Parameters() { return layers_.Parameters(); }
-  const tensor::Registry& Parameters() const { return layers_.Parameters(); }
+  kernels::Registry& Parameters() { return layers_.Parameters(); }
+  const kernels::Registry& Parameters() const { return layers_.Parameters(); }
   model::ModelMemory Memory() const { return model_.Memory(); }
 
  private:

@@ -13,7 +13,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::test {
 
@@ -21,12 +21,12 @@ namespace trireme::test {
 using Tensors = std::vector<std::vector<double>>;
 
 // The bytes of all blocks with their ranges, as one rank sends them to the others.
-inline std::string PackBlocks(const std::vector<tensor::StateBlock>& blocks) {
+inline std::string PackBlocks(const std::vector<kernels::StateBlock>& blocks) {
   std::string bytes;
   const auto append = [&](const void* data, std::size_t size) {
     bytes.append(static_cast<const char*>(data), size);
   };
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     append(&block.begin, sizeof block.begin);
     append(&block.end, sizeof block.end);
     if (block.end == block.begin) continue;
@@ -79,14 +79,14 @@ class TensorCopies {
 // all ranks the same, for an element whose copies differ, naming the tensor and the ranks, and for
 // one that no rank holds.
 inline Tensors WholeTensors(const comm::Communicator& group,
-                            const std::vector<tensor::StateBlock>& blocks) {
+                            const std::vector<kernels::StateBlock>& blocks) {
   const std::vector<std::string> all = group.Gather(PackBlocks(blocks));
   std::vector<std::size_t> read(all.size(), 0);  // bytes so far, of each rank's
   Tensors tensors;
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     DispatchDtype(block.dtype, [&](auto zero) {
       using T = decltype(zero);
-      TensorCopies<T> copies(block.name, tensor::ElementCount(block.shape));
+      TensorCopies<T> copies(block.name, kernels::ElementCount(block.shape));
       for (std::size_t rank = 0; rank < all.size(); ++rank) {
         std::int64_t range[2];
         std::memcpy(range, all[rank].data() + read[rank], sizeof range);

@@ -5,13 +5,13 @@
 #include <cstdint>
 
 #include "trireme/checkpoint/writer.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
 // XXH3 (64 bits) of elements [first, last) of a block, counted in the flattened tensor, as bytes of
 // the block's dtype. read: as of State; with one, memory for a piece of 4 MiB.
-std::uint64_t BlockHash(const tensor::StateBlock& block, std::int64_t first, std::int64_t last,
+std::uint64_t BlockHash(const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
                         const ReadBlock& read = {});
 
 }  // namespace trireme::checkpoint

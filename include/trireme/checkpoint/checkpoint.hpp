@@ -12,15 +12,15 @@
 #include "trireme/base/json.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
 // Contents of a checkpoint folder: model.safetensors, optimizer.safetensors and run.json, to which
 // checksums.json is added.
 struct Contents {
-  std::vector<tensor::StateBlock> model;
-  std::vector<tensor::StateBlock> optimizer;
+  std::vector<kernels::StateBlock> model;
+  std::vector<kernels::StateBlock> optimizer;
   nlohmann::json run;   // step, sampler position, seed, deck, versions; the same on every rank
   ReadBlock read = {};  // none: each block lies at its `data`
 };
@@ -94,7 +94,7 @@ nlohmann::json ReadRun(const comm::Communicator& world, const std::string& check
 // between: called on all ranks every few hundred megabytes per reader; may throw an AgreedError,
 // which ends the reading.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
-                 const std::string& file, const std::vector<tensor::StateBlock>& blocks,
+                 const std::string& file, const std::vector<kernels::StateBlock>& blocks,
                  const std::function<void()>& between = {});
 
 }  // namespace trireme::checkpoint

@@ -20,7 +20,7 @@
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/hosts.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
@@ -101,7 +101,7 @@ class LocalCheckpoint {
   // whatever rank has them on its node. Returns the bytes that came from other hosts, of all ranks.
   // DamagedError if a piece is there on no node: it was written by another layout, say.
   std::int64_t Read(const LocalNodes& nodes, const char* file,
-                    const std::vector<tensor::StateBlock>& blocks) const;
+                    const std::vector<kernels::StateBlock>& blocks) const;
 
  private:
   std::int64_t step_;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::checkpoint {
 
@@ -36,13 +36,13 @@ struct Options {
   std::int64_t Drains() const { return local.empty() ? 1 : drain_every; }
 };
 
-void Declare(input::Schema& schema);  // [checkpoint]
+void Declare(deck::Schema& schema);  // [checkpoint]
 
 // Takes the default of checkpoint.every_steps away if checkpoint.auto chooses the interval.
-void Resolve(input::Deck& deck);
+void Resolve(deck::Deck& deck);
 
 // Throws InputError with the deck's line for values that contradict each other.
-Options Read(const input::Deck& deck);
+Options Read(const deck::Deck& deck);
 
 }  // namespace trireme::checkpoint
 

@@ -9,14 +9,14 @@
 #include <string>
 #include <vector>
 
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
 struct StoredTensor {
   std::string name;
   std::string dtype;  // as the format names it: "F32", "BF16", "BOOL"
-  tensor::Shape shape;
+  kernels::Shape shape;
   std::int64_t offset = 0;  // of its first byte, from the start of the file
   std::int64_t bytes = 0;
 };
@@ -28,7 +28,7 @@ struct TensorFile {
 };
 
 std::int64_t ElementBytes(const std::string& dtype);  // 0: no dtype of the format
-std::string ShapeText(const tensor::Shape& shape);    // "[128, 64]"
+std::string ShapeText(const kernels::Shape& shape);    // "[128, 64]"
 
 // Serial. The header of a safetensors file, checked: every byte after it belongs to one tensor.
 // Throws InputError naming path, tensor, expected and found.

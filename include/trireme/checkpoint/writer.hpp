@@ -19,20 +19,20 @@
 
 #include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint {
 
 // Copies elements [first, last) of a block, counted in the flattened tensor, to `to`, in the
 // block's dtype. For state that does not lie in the host's memory.
-using ReadBlock = std::function<void(const tensor::StateBlock& block, std::int64_t first,
+using ReadBlock = std::function<void(const kernels::StateBlock& block, std::int64_t first,
                                      std::int64_t last, void* to)>;
 
 // State that checkpoints hold. Every rank lists every tensor, in the same order
 // (tensor/state_block.hpp).
 struct State {
-  std::vector<tensor::StateBlock> model;
-  std::vector<tensor::StateBlock> optimizer;
+  std::vector<kernels::StateBlock> model;
+  std::vector<kernels::StateBlock> optimizer;
   ReadBlock read = {};  // none: each block lies at its `data`
 };
 
@@ -66,7 +66,7 @@ struct Order {
 
 // Bytes of a state's blocks that this rank gives to its writer, and that an asynchronous one
 // copies.
-std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks);
+std::int64_t CopyBytes(const std::vector<kernels::StateBlock>& blocks);
 
 // Result of an order, the same on every rank.
 struct Outcome {

@@ -67,7 +67,7 @@ class Channel {
   virtual bool Recordable() const = 0;
   // The timeline in which the channel records its transfers, and the waits of the computation for
   // them, from now on; null: none. Nothing is queued when it becomes null.
-  virtual void TraceInto(trace::Recorder* /*recorder*/) {}
+  virtual void TraceInto(device::Recorder* /*recorder*/) {}
   // Whether it does so; else its callers see the transfers, in which the host takes part.
   virtual bool Traces() const { return false; }
 };

@@ -46,7 +46,7 @@ class Request {
  private:
   friend class Collectives;
   void Finish(double waited, double hidden);
-  void Trace(trace::Recorder& recorder, double waited) const;
+  void Trace(device::Recorder& recorder, double waited) const;
   void ScatterInPlace(const Communicator& group, Dtype dtype, void* data);
   void BeginFlight(const Communicator& group, Call call);
   void BeginMessage(const Communicator& group, Call call, int peer, int tag);
@@ -89,7 +89,7 @@ class Collectives {
   int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
   int Size() const { return group_ == nullptr ? 1 : group_->Size(); }
   bool IsPlanned() const { return group_ != nullptr && group_->IsPlanned(); }
-  trace::Recorder* Trace() const { return ledger_ == nullptr ? nullptr : ledger_->Trace(); }
+  device::Recorder* Trace() const { return ledger_ == nullptr ? nullptr : ledger_->Trace(); }
 
   // Collective. In place; every rank of the group ends with the same bits.
   void AllReduce(Dtype dtype, void* data, std::int64_t count,

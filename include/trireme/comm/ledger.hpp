@@ -8,7 +8,7 @@
 namespace trireme::device {
 class WorkLog;
 }
-namespace trireme::trace {
+namespace trireme::device {
 class Recorder;
 }
 
@@ -78,8 +78,8 @@ class Ledger {
 
   // The timeline in which this rank's transfers, and the computation between them, are recorded
   // from now on; null: none. It stays with a Clear, and with the copies of this ledger.
-  void TraceInto(trace::Recorder* recorder) { trace_ = recorder; }
-  trace::Recorder* Trace() const { return trace_; }
+  void TraceInto(device::Recorder* recorder) { trace_ = recorder; }
+  device::Recorder* Trace() const { return trace_; }
   // Is told of transfers of planned groups from now on; null: nothing is. Stays likewise.
   void LogInto(device::WorkLog* log) { log_ = log; }
   device::WorkLog* Log() const { return log_; }
@@ -87,7 +87,7 @@ class Ledger {
  private:
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};
   std::array<double, kGroups> waited_{};  // of no transfer in particular
-  trace::Recorder* trace_ = nullptr;
+  device::Recorder* trace_ = nullptr;
   device::WorkLog* log_ = nullptr;
 };
 

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::comm {
 
@@ -28,9 +28,9 @@ struct Options {
   bool layout_given = false;  // any of the axes, sharding or shard_group
 };
 
-void Declare(input::Schema& schema);  // [grid], without the keys of parallel/options.hpp
+void Declare(deck::Schema& schema);  // [grid], without the keys of parallel/options.hpp
 
-Options Read(const input::Deck& deck);
+Options Read(const deck::Deck& deck);
 
 }  // namespace trireme::comm
 

@@ -16,7 +16,7 @@
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/options.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::comm {
 
@@ -36,7 +36,7 @@ using Allowed = std::function<bool(std::int64_t tensor, std::int64_t pipeline)>;
 
 // The deck's grid on `ranks` ranks; data = 0 takes what is left. Throws InputError with the deck's
 // line when the layout does not fill them exactly, naming the nearest that do and are allowed.
-GridShape ReadGrid(const Options& options, const input::Deck& deck, int ranks,
+GridShape ReadGrid(const Options& options, const deck::Deck& deck, int ranks,
                    const Allowed& allowed = {});
 
 // Coordinates of `rank` on a grid, and the rank at coordinates.
@@ -60,14 +60,14 @@ int ShardRanks(const GridShape& shape, const GridOptions& options);
 // The deck's grid.sequence_parallel, grid.sharding, grid.shard_group on this grid. Throws
 // InputError with the deck's line: shard_group that does not divide data x context (names the
 // nearest that do), or given without sharding.
-GridOptions ReadGridOptions(const Options& options, const input::Deck& deck,
+GridOptions ReadGridOptions(const Options& options, const deck::Deck& deck,
                             const GridShape& shape);
 
 class ProcessGrid {
  public:
   // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) if the
   // deck's layout does not fit.
-  ProcessGrid(const Communicator& world, const comm::Options& options, const input::Deck& deck,
+  ProcessGrid(const Communicator& world, const comm::Options& options, const deck::Deck& deck,
               const Allowed& allowed = {});
   // Collective. shape.Ranks() must be world.Size().
   ProcessGrid(const Communicator& world, const GridShape& shape, const GridOptions& options = {});
@@ -143,7 +143,7 @@ class ProcessGrid {
   Ledger& Traffic() const { return ledger_; }
   // The timeline of this rank's transfers in all groups, and of what finds it in Traffic(); null:
   // none. Nothing is queued on the GPU when it becomes null.
-  void TraceInto(trace::Recorder* recorder) const;
+  void TraceInto(device::Recorder* recorder) const;
 
  private:
   using Listed = std::vector<std::pair<Group, Channel*>>;

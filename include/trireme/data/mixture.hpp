@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
 
@@ -35,11 +35,11 @@ std::string Describe(const MixtureFile& file);
 // The files of data.mixture, whose value is `text`, in the order of the deck. Throws InputError
 // with the deck's line for an entry without a number or a path, a number that is not positive and
 // finite, both forms in one list, and a path that is there twice.
-std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck);
+std::vector<MixtureFile> ReadMixture(const std::string& text, const deck::Deck& deck);
 
 // Throws InputError with the deck's line for a file that is not there and for two paths of one
 // file. Serial.
-void CheckMixtureFiles(std::span<const MixtureFile> files, const input::Deck& deck);
+void CheckMixtureFiles(std::span<const MixtureFile> files, const deck::Deck& deck);
 
 // Windows of each file in an epoch of the mixture; windows: of each file, >= 1. By weights, an
 // epoch has as many windows as all files together hold, shared out in proportion by largest

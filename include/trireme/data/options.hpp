@@ -9,8 +9,8 @@
 
 #include "trireme/data/mixture.hpp"
 #include "trireme/data/validation_sets.hpp"
-#include "trireme/input/deck.hpp"
-#include "trireme/tokenizer/train.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/data/train.hpp"
 
 namespace trireme::data {
 
@@ -78,7 +78,7 @@ struct TokenizeOptions {
   // The rest: kinds bpe and sentencepiece, whose `texts` are lists of files and globs.
   std::string tokenizer;             // path of the tokenizer's file or folder, or of a token file
   std::int64_t vocabulary_size = 0;  // tokens of a model to train; 0: none is (sentencepiece)
-  tokenizer::ModelType model_type = tokenizer::ModelType::kBpe;  // of that model
+  ModelType model_type = ModelType::kBpe;  // of that model
   std::string text_key = "text";  // member of a JSON record that holds the document
   bool skip_missing = false;      // records without these texts are left out; else an error
   std::string prompt_key;         // member whose tokens do not count as targets; empty: none
@@ -96,16 +96,16 @@ struct TokenizeOptions {
   }
 };
 
-void Declare(input::Schema& schema);  // [data], [tokenize]
+void Declare(deck::Schema& schema);  // [data], [tokenize]
 
 // Gives data.stride the value of data.sequence_length if the deck leaves it out.
-void Resolve(input::Deck& deck);
+void Resolve(deck::Deck& deck);
 
-Options Read(const input::Deck& deck);
-TokenizeOptions ReadTokenize(const input::Deck& deck);
+Options Read(const deck::Deck& deck);
+TokenizeOptions ReadTokenize(const deck::Deck& deck);
 
 // Throws InputError with the deck's line for a given key that has no effect on this kind of text.
-void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck);
+void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck);
 
 }  // namespace trireme::data
 

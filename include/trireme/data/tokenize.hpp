@@ -16,7 +16,7 @@ namespace trireme::data {
 // Tokenises as the deck says, in memory: kinds word, byte, harbour. Serial. Throws InputError with
 // the deck's line for a missing or empty file, an empty split, bad UTF-8 (file, line, byte offset),
 // keys that do not fit together, or a text that writing `target`, the token file, would replace.
-TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck,
+TokenData Tokenize(const TokenizeOptions& options, const deck::Deck& deck,
                    const std::string& target);
 
 // Numbers of what was written.
@@ -43,7 +43,7 @@ struct TextWatch {
 // deck's line for keys and files, and with file and offset for bad UTF-8 and records. dry:
 // everything is checked but the texts, and nothing is written; the result then holds no tokens.
 TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOptions& options,
-                              const input::Deck& deck, const std::string& path,
+                              const deck::Deck& deck, const std::string& path,
                               const TextWatch& watch, bool dry);
 
 // Numbers of a file of pairs that was written.
@@ -62,7 +62,7 @@ struct PairTokens {
 // with unequal numbers of lines. dry: keys, names of files and named tokenizers are checked,
 // nothing is written; the result then is empty.
 PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions& options,
-                         const input::Deck& deck, const std::string& path, const TextWatch& watch,
+                         const deck::Deck& deck, const std::string& path, const TextWatch& watch,
                          bool dry);
 
 }  // namespace trireme::data

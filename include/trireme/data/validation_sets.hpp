@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
 
@@ -17,7 +17,7 @@ struct ValidationFile {
 // The sets of data.validation, whose value is `text` ("books:books.h5, code:code.h5"), in the order
 // of the deck. Throws InputError with the deck's line for an entry without a name or a path, a name
 // of other characters than letters, digits, '_', '-' and '.', and a name that is there twice.
-std::vector<ValidationFile> ReadValidation(const std::string& text, const input::Deck& deck);
+std::vector<ValidationFile> ReadValidation(const std::string& text, const deck::Deck& deck);
 
 }  // namespace trireme::data
 

@@ -9,7 +9,7 @@
 
 namespace trireme::device {
 
-// A transfer of a planned group. Numbers of enumerations as in trace::Slice.
+// A transfer of a planned group. Numbers of enumerations as in Slice.
 struct LoggedTransfer {
   std::int8_t group = 0, transfer = 0, payload = 0;  // comm::Group, comm::Transfer, comm::Payload
   int ranks = 1;                                     // of the group

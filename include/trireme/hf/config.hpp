@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "trireme/base/json.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 #include "trireme/model/options.hpp"
 
 namespace trireme::hf {
@@ -34,7 +34,7 @@ Config ParseConfig(const std::string& text, const std::string& path);
 
 // The family that computes what the model does. Throws InputError with the deck's line of the key
 // of [model] for which none does.
-Family FamilyOf(const model::Options& options, const input::Deck& deck);
+Family FamilyOf(const model::Options& options, const deck::Deck& deck);
 // Configuration of the model in a family. dtype: "float32", "bfloat16", "float16". eos: id of the
 // token at the end of a text; -1: not known.
 nlohmann::json MakeConfig(Family family, const model::Options& options, const std::string& dtype,

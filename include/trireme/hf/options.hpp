@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::hf {
 
@@ -17,9 +17,9 @@ struct Options {
   std::int64_t shard_bytes = 0;  // of an exported file, at most
 };
 
-void Declare(input::Schema& schema);  // [hf]
+void Declare(deck::Schema& schema);  // [hf]
 
-Options Read(const input::Deck& deck);
+Options Read(const deck::Deck& deck);
 
 }  // namespace trireme::hf
 

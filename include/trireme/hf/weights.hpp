@@ -14,7 +14,7 @@
 #include "trireme/hf/listing.hpp"
 #include "trireme/hf/options.hpp"
 #include "trireme/model/options.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::hf {
 
@@ -37,10 +37,10 @@ class WeightSource {
 
   // Parts of all parameters that one of `ranks` ranks reads, cut evenly. Tensors that are stored
   // transposed stay whole. `data` is not to be read: Read gives the contents.
-  std::vector<tensor::StateBlock> Blocks(int rank, int ranks) const;
+  std::vector<kernels::StateBlock> Blocks(int rank, int ranks) const;
   // Elements [first, last) of a block's parameter. Throws InputError naming file, tensor and
   // element for one that is not finite. As of checkpoint::ReadBlock; several threads may call it.
-  void Read(const tensor::StateBlock& block, std::int64_t first, std::int64_t last, void* to);
+  void Read(const kernels::StateBlock& block, std::int64_t first, std::int64_t last, void* to);
   // Throws InputError unless a head that the folder holds beside a tied embedding is the same.
   // Looks at this rank's share.
   void CheckTiedHead(int rank, int ranks) const;

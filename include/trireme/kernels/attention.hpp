@@ -54,27 +54,27 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
 // Dropout's features are key positions, its rows query positions, its site the head (dropout.site
 // is not read).
 void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                      const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
-                      const tensor::Matrix& lse, const tensor::Matrix& scratch);
+                      const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                      const Matrix& lse, const Matrix& scratch);
 
 // dqkv (of the shape of qkv, overwritten) from dout (of the shape of out). out, lse: of
 // AttentionForward. Scores are recomputed, masks regenerated.
 void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
-                       const tensor::Matrix& dout, const tensor::Matrix& lse,
-                       const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
+                       const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                       const Matrix& dout, const Matrix& lse,
+                       const Matrix& dqkv, const Matrix& scratch);
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
 // of each head by angle t f_i, t the row's position in its document, and multiplies it by the
 // table's magnitude. table: of RopeTable. `inverse` turns the other way and multiplies alike: the
 // transpose, which is the gradient.
-void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
-          bool inverse, const tensor::Matrix& qkv);
+void Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
+          bool inverse, const Matrix& qkv);
 // Fills `table`, in host memory: [more than the last position, head_dim], cosines then sines of
 // position times frequency, both times `magnitude`. frequencies: [head_dim / 2], radians.
-void RopeTable(std::span<const double> frequencies, double magnitude, const tensor::Matrix& table);
+void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table);
 // The same with f_i = theta^(-2 i / head_dim) and magnitude 1.
-void RopeTable(double theta, const tensor::Matrix& table);
+void RopeTable(double theta, const Matrix& table);
 
 }  // namespace trireme::kernels
 

@@ -12,7 +12,7 @@ namespace trireme::kernels {
 // Keys and values of all sequences at `positions`.
 struct KeyValueBlock {
   Positions positions;
-  tensor::Matrix data;  // [sequences * positions.Count(), 2 kv_heads head_dim], keys then values,
+  Matrix data;  // [sequences * positions.Count(), 2 kv_heads head_dim], keys then values,
                         // of any stride: a packed copy, or those columns of a qkv
 };
 
@@ -48,30 +48,30 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 //   scratch    [1, AttentionPartScratch()]
 
 // Attention to no keys: out = 0, lse = -infinity.
-void AttentionPartStart(const device::Stream& stream, const tensor::Matrix& out,
-                        const tensor::Matrix& lse);
+void AttentionPartStart(const device::Stream& stream, const Matrix& out,
+                        const Matrix& lse);
 
 // Merges attention to `block` into out and lse, by running maximum and sum (Milakov and Gimelshein
 // 2018; Liu et al. 2023, "Ring attention"). After the last block they are those of
 // AttentionForward.
 void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                          const Part& tasks, const tensor::Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const tensor::Matrix& out,
-                          const tensor::Matrix& lse, const tensor::Matrix& scratch);
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out,
+                          const Matrix& lse, const Matrix& scratch);
 
 // Clears the queries' gradient, before the first block.
 void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const tensor::Matrix& dqkv);
+                                const Matrix& dqkv);
 
 // Gradients from the final out and lse (Dao et al. 2022, appendix B): adds the part of `block` to
 // the queries' columns of dqkv, and overwrites `dblock`, of the shape of block.data, with the part
 // of these queries.
 void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                           const Part& tasks, const tensor::Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const tensor::Matrix& out,
-                           const tensor::Matrix& dout, const tensor::Matrix& lse,
-                           const tensor::Matrix& dqkv, const tensor::Matrix& dblock,
-                           const tensor::Matrix& scratch);
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out,
+                           const Matrix& dout, const Matrix& lse,
+                           const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch);
 
 }  // namespace trireme::kernels
 

@@ -28,7 +28,7 @@ std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape
 // Copies key_values, [rows, 2 kv_heads head_dim], keys then values, of any stride, to the cache,
 // over what lies at their positions. Later positions of these sequences count as empty from now on.
 void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                   const tensor::Matrix& key_values, const CachedRows& rows,
+                   const Matrix& key_values, const CachedRows& rows,
                    const KeyValueCache& cache);
 
 // Copy of what a slot keeps at its first `positions` positions to another slot.
@@ -46,8 +46,8 @@ void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, co
 // of AttentionForward on the whole sequence. shape.causal, positions, begins and key_lengths are
 // not read.
 void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
-                     const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
-                     const tensor::Matrix& out);
+                     const Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
+                     const Matrix& out);
 
 }  // namespace trireme::kernels
 

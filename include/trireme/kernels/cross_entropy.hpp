@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "trireme/device/stream.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
 
@@ -15,7 +15,7 @@ namespace trireme::kernels {
 //            without they are used as scratch: their values are lost either way
 //   targets  [rows]
 //   losses   [rows], nats, overwritten
-void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
+void CrossEntropy(const device::Stream& stream, const Matrix& logits,
                   const std::int32_t* targets, double smoothing, bool gradient, double* losses);
 
 // The same with a slice of the vocabulary per rank, in two passes with an exchange of statistics
@@ -27,7 +27,7 @@ inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers per row
 //   statistics  [rows, 4] fp64, dense, overwritten: largest logit, sum of exp(logit - largest), the
 //               target's logit (0 if another slice has it), sum of logits
 //   targets     [rows], global ids; < 0: masked
-void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+void SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, double* statistics);
 
 // losses[r] of the whole vocabulary, the same bits on every rank; not finite if a logit is not.
@@ -36,7 +36,7 @@ void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logit
 //               gradient
 //   targets     [rows], global ids; < 0: masked
 //   losses      [rows], nats, overwritten
-void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
+void CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
                        double smoothing, bool gradient, const double* statistics, int parts,
                        int part, double* losses);

@@ -7,7 +7,7 @@
 #include "trireme/base/philox.hpp"
 #include "trireme/base/positions.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
 
@@ -43,8 +43,8 @@ struct Dropout {
 };
 
 // out = mask(x) (out may be x). x, out: [rows, features].
-void DropoutForward(const device::Stream& stream, const tensor::Matrix& x, const Dropout& dropout,
-                    const tensor::Matrix& out);
+void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                    const Matrix& out);
 
 }  // namespace trireme::kernels
 

@@ -13,7 +13,7 @@ namespace trireme::kernels {
 struct Linear {
   int site = -1;  // number in the model, under which fp8 scales are kept; < 0: never fp8
   Form form = Form::kTransposed;
-  tensor::Matrix weight;
+  Matrix weight;
   // There are few rows. On the CPU LinearForward and LinearActivation then run at the speed of the
   // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
   bool thin = false;
@@ -22,33 +22,33 @@ struct Linear {
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
 // Empty(); y: [rows, out], overwritten.
-void LinearForward(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
-                   const tensor::Matrix& bias, const tensor::Matrix& y,
+void LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                   const Matrix& bias, const Matrix& y,
                    FunctionRef<void(const Part& rows)> then);
 
 // pre = x form(weight) + bias, out = dropout(act(pre)), with pre and out as in ActivationForward.
 // x: [rows, in]; bias: [1, out] or Empty(); pre, out: overwritten.
-void LinearActivation(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
-                      const tensor::Matrix& bias, ActivationKind kind, const Dropout& dropout,
-                      const tensor::Matrix& pre, const tensor::Matrix& out);
+void LinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                      const Matrix& bias, ActivationKind kind, const Dropout& dropout,
+                      const Matrix& pre, const Matrix& out);
 
 // dx = dy form(weight)^T. dy: [rows, out]; dx: [rows, in], overwritten.
 void LinearInputGradient(const device::Stream& stream, const Linear& linear,
-                         const tensor::Matrix& dy, const tensor::Matrix& dx);
+                         const Matrix& dy, const Matrix& dx);
 
 // dhidden = dy form(weight)^T, then dpre from it as in ActivationBackward: the gradient of the
 // input of the activation before this layer. `from`: the activation's `pre`, for kRelu its output.
 // dy: [rows, out]; dhidden: [rows, in], overwritten; dpre: of the shape of `from`, overwritten.
 void LinearActivationGradient(const device::Stream& stream, const Linear& linear,
-                              const tensor::Matrix& dy, ActivationKind kind,
-                              const tensor::Matrix& from, const Dropout& dropout,
-                              const tensor::Matrix& dhidden, const tensor::Matrix& dpre);
+                              const Matrix& dy, ActivationKind kind,
+                              const Matrix& from, const Dropout& dropout,
+                              const Matrix& dhidden, const Matrix& dpre);
 
 // dweight += x^T dy, transposed if linear.form is kTransposed. x: [rows, in]; dy: [rows, out];
 // dweight: of the weight's shape and the sums' type. linear.weight is not read.
 void LinearWeightGradient(const device::Stream& stream, const Linear& linear,
-                          const tensor::Matrix& x, const tensor::Matrix& dy,
-                          const tensor::Matrix& dweight);
+                          const Matrix& x, const Matrix& dy,
+                          const Matrix& dweight);
 
 }  // namespace trireme::kernels
 

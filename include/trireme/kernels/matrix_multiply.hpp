@@ -5,7 +5,7 @@
 #include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
 
@@ -24,15 +24,15 @@ enum class Form { kPlain, kTransposed };
 // On a bf16 stream the operands of fp32 products are rounded to bf16 (to nearest, ties to even;
 // bf16 subnormals may count as 0) and added up in fp32. RunError if the stream is canonical too, or
 // the CPU has no bf16 instructions.
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate);
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate);
 
 // The same with an epilogue (a bias, an activation): calls then(rows) for ranges of rows of c, each
 // row once, as soon as a range is complete, by the thread that has it in its cache. Several threads
 // may call it at once; it must neither throw nor multiply with another `then`. On canonical streams
 // the bits are the same as without; on others a different algorithm may compute the product.
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate,
                     FunctionRef<void(const Part& rows)> then);
 
 // Name and version of the CPU's matrix library, for --version: "oneDNN 2.6.3".

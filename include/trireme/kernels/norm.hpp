@@ -12,37 +12,37 @@ enum class NormKind { kLayerNorm, kRmsNorm };
 //   x, y          [rows, dim]; y overwritten
 //   weight, bias  [1, dim]; bias may be Empty()
 //   statistics    [rows, 2], overwritten: mean, rstd; dense (as all scratch: strides are not read)
-void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
-                 const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
-                 const tensor::Matrix& y, const tensor::Matrix& statistics);
+void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
+                 const Matrix& weight, const Matrix& bias, double epsilon,
+                 const Matrix& y, const Matrix& statistics);
 
 // dx = gradient through the norm, or dx += with `accumulate` (without it dx may be dy). CPU only.
 //   dy, x, dx   [rows, dim]
 //   weight      [1, dim]
 //   statistics  [rows, 2], of NormForward
-void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
-                       const tensor::Matrix& x, const tensor::Matrix& weight,
-                       const tensor::Matrix& statistics, const tensor::Matrix& dx, bool accumulate);
+void NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
+                       const Matrix& x, const Matrix& weight,
+                       const Matrix& statistics, const Matrix& dx, bool accumulate);
 
 // dweight += , dbias += (unless Empty()); the same bits for any number of threads. CPU only.
 //   dy, x           [rows, dim]
 //   dweight, dbias  [1, dim]
 //   statistics      [rows, 2], of NormForward
 //   scratch         [kReductionBlocks, 2 * dim]
-void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
-                        const tensor::Matrix& x, const tensor::Matrix& statistics,
-                        const tensor::Matrix& dweight, const tensor::Matrix& dbias,
-                        const tensor::Matrix& scratch);
+void NormBackwardWeight(const device::Stream& stream, const Matrix& dy,
+                        const Matrix& x, const Matrix& statistics,
+                        const Matrix& dweight, const Matrix& dbias,
+                        const Matrix& scratch);
 
 // A residual addition and the norm after it in one pass: sum = residual + dropout(branch + bias), y
 // = norm(sum), statistics as in NormForward. Matrices: [rows, dim]; weight, norm_bias, bias: [1,
 // dim]; both biases may be Empty(). branch is only read; sum may be residual or branch.
 void ResidualNormForward(const device::Stream& stream, NormKind kind,
-                         const tensor::Matrix& residual, const tensor::Matrix& branch,
-                         const tensor::Matrix& bias, const Dropout& dropout,
-                         const tensor::Matrix& sum, const tensor::Matrix& weight,
-                         const tensor::Matrix& norm_bias, double epsilon, const tensor::Matrix& y,
-                         const tensor::Matrix& statistics);
+                         const Matrix& residual, const Matrix& branch,
+                         const Matrix& bias, const Dropout& dropout,
+                         const Matrix& sum, const Matrix& weight,
+                         const Matrix& norm_bias, double epsilon, const Matrix& y,
+                         const Matrix& statistics);
 
 // The backward pass of a norm and of the dropout before it in one pass. With g = dy + more:
 //   dx = residual + gradient of g through the norm
@@ -56,9 +56,9 @@ void ResidualNormForward(const device::Stream& stream, NormKind kind,
 //   scratch                             [kReductionBlocks, 2 * dim]
 struct NormBackwardPass {
   NormKind kind = NormKind::kLayerNorm;
-  tensor::Matrix dy = {}, more = {}, x = {}, weight = {}, statistics = {}, residual = {};
+  Matrix dy = {}, more = {}, x = {}, weight = {}, statistics = {}, residual = {};
   Dropout dropout = {};
-  tensor::Matrix dx = {}, dbranch = {}, dweight = {}, dbias = {}, scratch = {};
+  Matrix dx = {}, dbranch = {}, dweight = {}, dbias = {}, scratch = {};
 };
 void NormBackward(const device::Stream& stream, const NormBackwardPass& pass);
 
@@ -68,8 +68,8 @@ inline constexpr int kReductionBlocks = 16;
 
 // sums += sum over rows of x. x: [rows, columns], sums: [1, columns], scratch: [kReductionBlocks,
 // columns].
-void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& sums,
-               const tensor::Matrix& scratch);
+void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums,
+               const Matrix& scratch);
 
 }  // namespace trireme::kernels
 

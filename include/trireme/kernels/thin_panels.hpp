@@ -15,10 +15,10 @@ std::int64_t MostThinRows();
 bool HasThinProducts(const device::Stream& stream, Dtype dtype);
 
 // Bytes of the panels of a weight, [out, in] with Form::kTransposed, [in, out] with Form::kPlain.
-std::int64_t PanelBytes(Form form, const tensor::Matrix& weight);
+std::int64_t PanelBytes(Form form, const Matrix& weight);
 // Copies the weight to its panels, by the stream's threads. panels: PanelBytes(), on a boundary of
 // 64 bytes.
-void PackPanels(const device::Stream& stream, Form form, const tensor::Matrix& weight,
+void PackPanels(const device::Stream& stream, Form form, const Matrix& weight,
                 void* panels);
 
 }  // namespace trireme::kernels

@@ -8,14 +8,14 @@
 
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
 
 // A slice of the vocabulary and a tile of tokens.
 struct VocabularyTile {
-  tensor::Matrix x;                       // [rows, dim]
-  tensor::Matrix weight;                  // [slice, dim], tokens [first, first + slice)
+  Matrix x;                       // [rows, dim]
+  Matrix weight;                  // [slice, dim], tokens [first, first + slice)
   const std::int32_t* targets = nullptr;  // [rows], global; < 0: masked
   std::int32_t first = 0;
   std::int64_t vocabulary = 0;  // tokens of all slices
@@ -49,7 +49,7 @@ std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t row
 // scratch: [1, VocabularyScratch], on a boundary of 8 bytes (of 64 for speed); with tile.gradient
 // it keeps the operands of VocabularyGradient.
 void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
-                          const tensor::Matrix& scratch, double* statistics);
+                          const Matrix& scratch, double* statistics);
 
 // losses[r] (nats, as CrossEntropySlice) of the whole vocabulary. statistics: of all slices,
 // [parts, rows, kSoftmaxStatistics].
@@ -62,8 +62,8 @@ void VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
 //   dx          [rows, dim], overwritten: the sum over this slice
 //   dweight     [slice, dim], of the sums' type (SumTypeOf), added to
 void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
-                        const tensor::Matrix& scratch, const double* statistics, int parts,
-                        const tensor::Matrix& dx, const tensor::Matrix& dweight);
+                        const Matrix& scratch, const double* statistics, int parts,
+                        const Matrix& dx, const Matrix& dweight);
 
 }  // namespace trireme::kernels
 

@@ -63,9 +63,9 @@ class AttentionLayer {
   std::uint32_t layer_;
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;
   ParameterId qkv_weight_;  // query, key, value: adjacent
-  ParameterId qkv_bias_ = tensor::kNoParameter;
+  ParameterId qkv_bias_ = kernels::kNoParameter;
   ParameterId output_weight_;                       // [heads head_dim, dim], input-major
-  ParameterId output_bias_ = tensor::kNoParameter;  // [dim]
+  ParameterId output_bias_ = kernels::kNoParameter;  // [dim]
 };
 
 }  // namespace trireme::model

@@ -56,9 +56,9 @@ class CrossAttentionLayer {
   double dropout_;
   std::uint32_t layer_;
   ParameterId query_weight_, key_weight_;  // key, value: adjacent
-  ParameterId query_bias_ = tensor::kNoParameter, key_bias_ = tensor::kNoParameter;
+  ParameterId query_bias_ = kernels::kNoParameter, key_bias_ = kernels::kNoParameter;
   ParameterId output_weight_;                       // [heads head_dim, dim], input-major
-  ParameterId output_bias_ = tensor::kNoParameter;  // [dim]
+  ParameterId output_bias_ = kernels::kNoParameter;  // [dim]
 };
 
 }  // namespace trireme::model

@@ -35,7 +35,7 @@ class EmbeddingLayer {
   std::uint32_t site_ = 0;                        // of dropout
   std::int32_t first_;                            // first token of this rank's slice
   ParameterId weight_;                            // [vocabulary, dim]
-  ParameterId positions_ = tensor::kNoParameter;  // [max_positions, dim]
+  ParameterId positions_ = kernels::kNoParameter;  // [max_positions, dim]
 };
 
 }  // namespace trireme::model

@@ -12,7 +12,7 @@
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/cached_attention.hpp"
 #include "trireme/model/plan.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::model {
 
@@ -75,10 +75,10 @@ class KeyValueCache {
   kernels::CachedRows SourceRowsOf(std::size_t entry) const;
 
   // Last stage, [rows, dim] and [rows, slice of the vocabulary], rows <= slots.
-  tensor::Matrix Picked(std::int64_t rows) const;
-  tensor::Matrix Logits(std::int64_t rows) const;
+  kernels::Matrix Picked(std::int64_t rows) const;
+  kernels::Matrix Logits(std::int64_t rows) const;
   // The logits in the host's memory, valid until the next call. Waits for the stream.
-  tensor::Matrix LogitsOnHost(std::int64_t rows) const;
+  kernels::Matrix LogitsOnHost(std::int64_t rows) const;
 
  private:
   // Bytes at which a block's keys and values begin; -1: not on this rank, or there are none.

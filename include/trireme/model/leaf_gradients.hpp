@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trireme/parallel/canonical.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::model {
 
@@ -20,7 +20,7 @@ class LeafGradients {
   enum class Phase { kWhole, kEarly, kLate, kHead };
 
   // registry: of the gradients; must outlive this.
-  LeafGradients(tensor::Registry& registry, const device::Stream& stream, bool canonical)
+  LeafGradients(kernels::Registry& registry, const device::Stream& stream, bool canonical)
       : registry_(registry), stream_(stream), canonical_(canonical) {}
 
   // The next gradients of this unit and phase are those of a leaf of `group`. Groups come in order.
@@ -38,7 +38,7 @@ class LeafGradients {
   std::vector<Part> RangesOf(int unit, Phase phase) const;
   void Merge(const std::vector<Part>& ranges, int from, int to) const;
 
-  tensor::Registry& registry_;
+  kernels::Registry& registry_;
   device::Stream stream_;
   bool canonical_;
   std::map<std::pair<int, Phase>, Tracker> trackers_;  // of (unit, phase), as they come

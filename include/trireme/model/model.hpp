@@ -23,7 +23,7 @@
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/sharding.hpp"
-#include "trireme/trace/recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::model {
 
@@ -190,7 +190,7 @@ class Model : public parallel::StageWork {
   void Progress() const {
     if (with_.progress) with_.progress();
   }
-  trace::Recorder* Trace() const {
+  device::Recorder* Trace() const {
     return with_.traffic == nullptr ? nullptr : with_.traffic->Trace();
   }
 

@@ -46,7 +46,7 @@ class NormLayer {
   kernels::NormKind kind_;
   double epsilon_;
   ParameterId weight_;                       // [dim]
-  ParameterId bias_ = tensor::kNoParameter;  // [dim]
+  ParameterId bias_ = kernels::kNoParameter;  // [dim]
 };
 
 }  // namespace trireme::model

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::model {
 
@@ -79,25 +79,25 @@ struct Options {
   }
 };
 
-void Declare(input::Schema& schema);  // [model]
+void Declare(deck::Schema& schema);  // [model]
 
 // Gives the keys that the deck leaves out the values of its preset; kv_heads, head_dim and qkv_bias
 // follow from heads, dim and bias.
-void Resolve(input::Deck& deck);
+void Resolve(deck::Deck& deck);
 // The first part of it: the preset's values.
-void ResolvePreset(input::Deck& deck);
+void ResolvePreset(deck::Deck& deck);
 // Supplies keys of the section, named without "model.", from `origin`. Numbers of a rotary scaling
 // stay out if the deck states another kind of scaling.
-void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
+void Supply(deck::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
             const std::string& origin);
 
 // All keys, without the vocabulary. Throws InputError with the deck's line for sizes that do not
 // divide.
-Options Read(const input::Deck& deck);
+Options Read(const deck::Deck& deck);
 
 // The same for a token file of `types` words. Throws InputError with the deck's line for more words
 // than model.vocabulary says, and for more parameters than can be addressed.
-Options WithVocabulary(const Options& options, std::int64_t types, const input::Deck& deck);
+Options WithVocabulary(const Options& options, std::int64_t types, const deck::Deck& deck);
 
 // One key of the section and its effective value.
 struct Setting {

@@ -13,7 +13,7 @@
 
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/batch.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 #include "trireme/model/model.hpp"
 #include "trireme/parallel/copied_gradients.hpp"
 #include "trireme/parallel/pipeline.hpp"
@@ -75,7 +75,7 @@ class ParallelModel {
                              std::span<const std::int32_t> positions) const;
 
   // Collective over the replicas, after the sums over the data group: gradients that several ranks
-  // of the replica hold parts of (see tensor::GradientSum), then one rank's bits for all copies.
+  // of the replica hold parts of (see kernels::GradientSum), then one rank's bits for all copies.
   void SumSharedGradients();
   void BeginStep();  // gradients become zero
   // The sharding of values and gradients.
@@ -90,12 +90,12 @@ class ParallelModel {
   Model& Local() { return *local_; }
   const Model& Local() const { return *local_; }
   StageLayers& Layers() { return *layers_; }
-  tensor::Registry& Parameters() { return layers_->Parameters(); }
-  const tensor::Registry& Parameters() const { return layers_->Parameters(); }
+  kernels::Registry& Parameters() { return layers_->Parameters(); }
+  const kernels::Registry& Parameters() const { return layers_->Parameters(); }
   parallel::Pipeline& Stages() { return *pipeline_; }
   const parallel::Pipeline& Stages() const { return *pipeline_; }
   // Blocks that this rank holds of every tensor of the model, for a checkpoint.
-  std::vector<tensor::StateBlock> Blocks() const;
+  std::vector<kernels::StateBlock> Blocks() const;
   ModelMemory Memory() const;  // of this rank
 
  private:

@@ -7,18 +7,18 @@
 #include "trireme/device/stream.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/parallel/tensor_group.hpp"
-#include "trireme/tensor/parameter_list.hpp"
+#include "trireme/kernels/parameter_list.hpp"
 
 namespace trireme::model {
 
-using tensor::Matrix;
-using tensor::ParameterId;
+using kernels::Matrix;
+using kernels::ParameterId;
 
 // List that a layer adds its parameters to, the cut among tensor ranks, and whether this rank's
 // stage holds the layer (if not, its parameters are only listed).
 struct ParameterPlace {
   const Options& options;
-  tensor::ParameterList& parameters;
+  kernels::ParameterList& parameters;
   const parallel::TensorGroup& tensor;
   bool held = true;
   device::Stream stream;  // runs the products

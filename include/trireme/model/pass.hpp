@@ -18,8 +18,8 @@
 #include "trireme/model/thin_weights.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/tensor_group.hpp"
-#include "trireme/tensor/matrix.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/matrix.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::model {
 
@@ -28,13 +28,13 @@ using RowsDone = FunctionRef<void(const Part& rows)>;
 
 // Scratch shared by all layers; nothing in it outlives one call of a layer.
 struct Workspace {
-  tensor::Matrix attention;   // panels of scores, a pair per thread; blocks that go round a ring
-  tensor::Matrix reduction;   // partial sums over blocks of rows
-  tensor::Matrix tile;        // scratch of the vocabulary's loss (HeadLayer::AllocateTile)
-  tensor::Matrix statistics;  // fp64 [slices, 4 kTileTokens]: softmax statistics of all slices
-  tensor::Matrix losses;      // fp64 [1, kTileTokens]
-  tensor::Matrix slices;      // canonical, [levels rows, dim]: partial sums over slices
-  tensor::Matrix norm_parts;  // canonical, [slices, 2 dim]: norms' gradients by parts of the rows
+  kernels::Matrix attention;   // panels of scores, a pair per thread; blocks that go round a ring
+  kernels::Matrix reduction;   // partial sums over blocks of rows
+  kernels::Matrix tile;        // scratch of the vocabulary's loss (HeadLayer::AllocateTile)
+  kernels::Matrix statistics;  // fp64 [slices, 4 kTileTokens]: softmax statistics of all slices
+  kernels::Matrix losses;      // fp64 [1, kTileTokens]
+  kernels::Matrix slices;      // canonical, [levels rows, dim]: partial sums over slices
+  kernels::Matrix norm_parts;  // canonical, [slices, 2 dim]: norms' gradients by parts of the rows
 };
 
 // How long a matrix is needed. Each lifetime has its own arena in each phase of a pass, so that
@@ -51,14 +51,14 @@ struct Lifetimes {
 struct SourceStream {
   std::int64_t length = 0;                    // S, padding included; 0: there are none
   const std::int32_t* key_lengths = nullptr;  // [sequences]: without padding
-  tensor::Matrix memory;                      // [rows, dim]: the encoder's output on this rank
-  tensor::Matrix dmemory;                     // likewise: its gradient so far
+  kernels::Matrix memory;                      // [rows, dim]: the encoder's output on this rank
+  kernels::Matrix dmemory;                     // likewise: its gradient so far
 };
 
 // State of one pass; copied freely. Pointers are null or outlive the pass.
 struct Pass {
   device::Stream stream;
-  const tensor::Registry* registry = nullptr;
+  const kernels::Registry* registry = nullptr;
   const parallel::TensorGroup* tensor = nullptr;
   const parallel::RingAttention* ring = nullptr;
   const std::function<void()>* progress = nullptr;  // chances for transfers; may be empty
@@ -66,7 +66,7 @@ struct Pass {
   Workspace workspace;
   const data::Entry* batch = nullptr;  // null while the memory plan is measured
   StagedBatches::Entry tokens;         // arrays of `batch`, in the stream's memory
-  tensor::Matrix rope;                 // rotary positions: [length, head_dim], or Empty()
+  kernels::Matrix rope;                 // rotary positions: [length, head_dim], or Empty()
   double* losses = nullptr;            // [tokens], nats, on the host; pinned for a GPU
   std::int64_t sequences = 0;          // B of this micro-batch
   std::int64_t length = 0;             // T, or what this context rank has of it
@@ -92,23 +92,23 @@ struct Pass {
     return Dry() ? Part{0, tensor->MostRows(SourceTokens())} : tensor->Rows(SourceTokens());
   }
   Dtype Type() const { return registry->Type(); }
-  tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
-    return tensor::Allocate(*arena, Type(), rows, columns);
+  kernels::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
+    return kernels::Allocate(*arena, Type(), rows, columns);
   }
   // A matrix of sums or statistics, whose type is no narrower than fp32.
-  tensor::Matrix AllocateSums(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
-    return tensor::Allocate(*arena, registry->SumType(), rows, columns);
+  kernels::Matrix AllocateSums(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
+    return kernels::Allocate(*arena, registry->SumType(), rows, columns);
   }
-  tensor::Matrix Value(tensor::ParameterId id, int count = 1) const {
-    return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Value(id, count);
+  kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
+    return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Value(id, count);
   }
   // A product with this weight is thin in a pass that continues texts.
-  void MakeThin(kernels::Linear& linear, tensor::ParameterId weight) const {
+  void MakeThin(kernels::Linear& linear, kernels::ParameterId weight) const {
     linear.thin = cached.continues;
     if (cached.weights != nullptr) linear.panels = cached.weights->PanelsOf(weight);
   }
-  tensor::Matrix Gradient(tensor::ParameterId id, int count = 1) const {
-    return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Gradient(id, count);
+  kernels::Matrix Gradient(kernels::ParameterId id, int count = 1) const {
+    return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Gradient(id, count);
   }
   // The dropout of a matrix whose row 0 is row `first_row` of the micro-batch.
   kernels::Dropout MakeDropout(double probability, Purpose purpose, std::uint32_t layer,

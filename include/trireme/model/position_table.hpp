@@ -7,7 +7,7 @@
 #include "trireme/device/arena.hpp"
 #include "trireme/model/plan.hpp"
 #include "trireme/model/rope_angles.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::model {
 
@@ -18,11 +18,11 @@ class PositionTable {
   std::int64_t Bytes() const { return device::BytesOf(storage_); }  // 0: this rank needs no table
 
   // Empty() unless the model has this kind of positions, and this rank needs them.
-  const tensor::Matrix& Rotary() const { return rotary_; }          // [length, head_dim]
-  const tensor::Matrix& Sinusoidal() const { return sinusoidal_; }  // [length, dim]
+  const kernels::Matrix& Rotary() const { return rotary_; }          // [length, head_dim]
+  const kernels::Matrix& Sinusoidal() const { return sinusoidal_; }  // [length, dim]
 
  private:
-  void Fill(const tensor::Matrix& table) const;
+  void Fill(const kernels::Matrix& table) const;
 
   device::Stream stream_;
   bool rope_;
@@ -30,7 +30,7 @@ class PositionTable {
   Dtype sums_, type_;  // of the computation; of the table as it is kept
   std::int64_t length_, columns_ = 0;
   device::Buffer storage_;
-  tensor::Matrix rotary_, sinusoidal_;
+  kernels::Matrix rotary_, sinusoidal_;
 };
 
 }  // namespace trireme::model

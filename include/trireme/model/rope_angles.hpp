@@ -26,7 +26,7 @@ RopeAngles RopeAnglesOf(const Options& options);
 
 // Throws InputError with the deck's line for numbers that the kind of scaling needs and does not
 // have, and for numbers of other kinds.
-void CheckRopeScaling(const input::Deck& deck, const Options& options);
+void CheckRopeScaling(const deck::Deck& deck, const Options& options);
 
 }  // namespace trireme::model
 

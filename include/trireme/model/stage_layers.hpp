@@ -41,8 +41,8 @@ class StageLayers {
   const NormLayer* EncoderNorm() const { return encoder_norm_ ? &*encoder_norm_ : nullptr; }
   const NormLayer* FinalNorm() const { return norm_ ? &*norm_ : nullptr; }  // pre-norm models only
   const HeadLayer& Head() const { return *head_; }
-  tensor::Registry& Parameters() { return registry_; }
-  const tensor::Registry& Parameters() const { return registry_; }
+  kernels::Registry& Parameters() { return registry_; }
+  const kernels::Registry& Parameters() const { return registry_; }
 
   // Units of the registry. -1: the model has no such unit.
   int TokenUnit() const { return token_unit_; }  // the token table
@@ -54,13 +54,13 @@ class StageLayers {
   const std::vector<int>& UsesOf(const parallel::Program& program);
 
  private:
-  tensor::ParameterList ListParameters(const ModelPlan& plan, const StagePlan& local,
+  kernels::ParameterList ListParameters(const ModelPlan& plan, const StagePlan& local,
                                        const parallel::TensorGroup& tensor,
                                        const device::Stream& stream);
   void AddBlocks(const ModelPlan& plan, const StagePlan& local, ParameterPlace place);
   void AppendUses(const parallel::Task& task);
 
-  tensor::Registry registry_;
+  kernels::Registry registry_;
   bool tied_;
   std::optional<EmbeddingLayer> embedding_, source_embedding_;
   std::vector<Chunk> chunks_;

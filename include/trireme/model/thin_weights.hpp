@@ -9,7 +9,7 @@
 
 #include "trireme/device/arena.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::model {
 
@@ -19,7 +19,7 @@ struct StagePlan;
 
 // The weight of a linear layer: `count` adjacent parameters, from `id` on.
 struct ThinWeight {
-  tensor::ParameterId id = tensor::kNoParameter;
+  kernels::ParameterId id = kernels::kNoParameter;
   int count = 1;
   kernels::Form form = kernels::Form::kTransposed;
 };
@@ -30,9 +30,9 @@ class ThinWeights {
   ThinWeights(const ModelPlan& plan, const StagePlan& local, const StageLayers& layers,
               const device::Stream& stream);
   // Copies the weights as they are now.
-  void Pack(const tensor::Registry& registry, const device::Stream& stream);
+  void Pack(const kernels::Registry& registry, const device::Stream& stream);
   // The copy of the weight that begins with this parameter; null before Pack.
-  const void* PanelsOf(tensor::ParameterId id) const;
+  const void* PanelsOf(kernels::ParameterId id) const;
   std::int64_t Bytes() const { return device::BytesOf(panels_); }
 
  private:

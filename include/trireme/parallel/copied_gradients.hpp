@@ -10,7 +10,7 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/arena.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -32,7 +32,7 @@ class CopiedGradients {
   //   not sharded, summed over the copies   broadcast over the data group, of the first replica's
   //   sharded                               the owned parts put together over the shard group, and
   //                                         broadcast over the copies (whose cuts may differ)
-  CopiedGradients(tensor::Registry& registry, const CopyGroups& groups, bool sharded,
+  CopiedGradients(kernels::Registry& registry, const CopyGroups& groups, bool sharded,
                   bool canonical, const device::Stream& stream);
   // Collective over the replicas; queued on a GPU. Gradients are summed.
   void Share();
@@ -42,13 +42,13 @@ class CopiedGradients {
   struct Message {
     comm::Collectives group;  // of the broadcast, from its rank 0
     bool parts = false;       // first put together over the shard group
-    std::vector<tensor::ParameterId> parameters;
+    std::vector<kernels::ParameterId> parameters;
     std::int64_t elements = 0;
   };
   void AddMessage(Message message, bool shared_heads, bool summed);
   void Copy(const Message& message, bool pack);
 
-  tensor::Registry* registry_;
+  kernels::Registry* registry_;
   device::Stream stream_;
   comm::Collectives shard_;
   std::vector<Message> messages_;

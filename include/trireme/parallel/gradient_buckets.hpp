@@ -13,7 +13,7 @@
 #include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/sharding.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -28,7 +28,7 @@ class GradientBuckets {
   // buffers are allocated here. All referred to must outlive it. `shared` (or null): sums within
   // the replica that come before a reduce-scatter.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
-                  tensor::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
+                  kernels::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
                   SharedGradients* shared);
 
   void Begin();  // a new step: nothing is ready
@@ -63,7 +63,7 @@ class GradientBuckets {
  private:
   struct Bucket {
     int piece = 0;          // number in the registry's ownership
-    tensor::Piece cut;      // the piece itself
+    kernels::Piece cut;      // the piece itself
     comm::Request request;  // of the bucket's sum or scatter
     comm::Request across;   // of the owned part, over `data`, after the scatter
     double started = 0;     // Seconds() of this step's first transfer; 0: none yet
@@ -78,7 +78,7 @@ class GradientBuckets {
   void* Gradient(std::int64_t place) const;
 
   comm::Collectives data_, shard_;
-  tensor::Registry* registry_;
+  kernels::Registry* registry_;
   device::Stream stream_;
   SharedGradients* shared_;
   comm::Sharding sharding_;

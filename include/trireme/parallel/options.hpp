@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 #include "trireme/parallel/pipeline_schedule.hpp"
 
 namespace trireme::parallel {
@@ -29,15 +29,15 @@ struct Options {
 };
 
 // [pipeline]; grid.bucket_mib, prefetch, overlap; run.canonical, canonical_leaf.
-void Declare(input::Schema& schema);
+void Declare(deck::Schema& schema);
 
 // Throws InputError with the deck's line for a run.canonical that is no pair of powers of two, and
 // for a leaf without it.
-Options Read(const input::Deck& deck);
+Options Read(const deck::Deck& deck);
 
 // The schedule on `stages` stages; the number of micro-batches is left at 1. Throws InputError with
 // the deck's line if schedule, chunks and stages do not go together.
-PipelineShape MakePipelineShape(const Options& options, const input::Deck& deck, int stages);
+PipelineShape MakePipelineShape(const Options& options, const deck::Deck& deck, int stages);
 
 }  // namespace trireme::parallel
 

@@ -10,7 +10,7 @@
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/parallel/pipeline_program.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::parallel {
 
@@ -28,8 +28,8 @@ class StageWork {
   //                        gradient of the stream that entered
   //   kBackwardWeight      both Empty()
   // `in` of kForward keeps its contents until the micro-batch's weight gradient is done.
-  virtual void Run(const ProgramTask& task, const tensor::Matrix& in,
-                   const tensor::Matrix& out) = 0;
+  virtual void Run(const ProgramTask& task, const kernels::Matrix& in,
+                   const kernels::Matrix& out) = 0;
 };
 
 class Pipeline {
@@ -75,10 +75,10 @@ class Pipeline {
   };
   void Run(const Program& program, StageWork& work);
   void Execute(const Program& program, const Operation& operation, StageWork& work);
-  void Compute(const ProgramTask& task, const tensor::Matrix& in, const tensor::Matrix& out,
+  void Compute(const ProgramTask& task, const kernels::Matrix& in, const kernels::Matrix& out,
                StageWork& work);
   std::int64_t BufferBytes() const;  // of one buffer
-  tensor::Matrix BufferOf(const Lane& lane, int buffer, std::int64_t rows) const;
+  kernels::Matrix BufferOf(const Lane& lane, int buffer, std::int64_t rows) const;
 
   comm::Collectives transfers_;
   PipelineShape shape_;  // micro_batches: the most per step

@@ -38,13 +38,13 @@ class RingAttention {
   // Collective over the group. Operands as of kernels::AttentionForward and AttentionBackward;
   // buffers: [1, BufferElements()].
   void Forward(const device::Stream& stream, const kernels::AttentionShape& shape,
-               const tensor::Matrix& qkv, const kernels::Dropout& dropout,
-               const tensor::Matrix& out, const tensor::Matrix& lse,
-               const tensor::Matrix& buffers) const;
+               const kernels::Matrix& qkv, const kernels::Dropout& dropout,
+               const kernels::Matrix& out, const kernels::Matrix& lse,
+               const kernels::Matrix& buffers) const;
   void Backward(const device::Stream& stream, const kernels::AttentionShape& shape,
-                const tensor::Matrix& qkv, const kernels::Dropout& dropout,
-                const tensor::Matrix& out, const tensor::Matrix& dout, const tensor::Matrix& lse,
-                const tensor::Matrix& dqkv, const tensor::Matrix& buffers) const;
+                const kernels::Matrix& qkv, const kernels::Dropout& dropout,
+                const kernels::Matrix& out, const kernels::Matrix& dout, const kernels::Matrix& lse,
+                const kernels::Matrix& dqkv, const kernels::Matrix& buffers) const;
 
  private:
   comm::Collectives context_;

@@ -13,7 +13,7 @@
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -40,12 +40,12 @@ struct ShardSetup {
 //   parameters   one piece per unit
 // A rank owns PartOf a piece's length, cut on multiples of 32 elements; with whole_parameters, the
 // parameters between the begins nearest to these cuts. dtype: in which bucket_bytes are counted.
-tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
+kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype,
                                 const ShardSetup& setup);
 
 // Throws InputError if a piece of sharded state passes what one transfer can carry: its count is an
 // int. The ownership is PlanOwnership's with any sharding but none.
-void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns);
+void CheckTransfers(const kernels::ParameterList& list, const kernels::Ownership& owns);
 
 class UnitGathers;
 class UnitScatters;
@@ -63,7 +63,7 @@ class ShardedUnits {
   // Allocates memory for gathered values and for gradients that are collected. `registry` has
   // PlanOwnership's result for this setup. `shared`: sums that a unit's gradients need within the
   // replica before they are scattered (null: none). All referred to must outlive it.
-  ShardedUnits(const comm::Collectives& shard, tensor::Registry& registry,
+  ShardedUnits(const comm::Collectives& shard, kernels::Registry& registry,
                const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
 
   // Bytes of buffers for gathered values, and for whole gradients on their way to their owners.
@@ -107,7 +107,7 @@ class ShardedUnits {
 
  private:
   comm::Collectives shard_;
-  tensor::Registry* registry_ = nullptr;
+  kernels::Registry* registry_ = nullptr;
   std::unique_ptr<UnitGathers> gathers_;    // null: values are not sharded
   std::unique_ptr<UnitScatters> scatters_;  // null: gradients are not sharded
   bool gathers_updated_ = false;

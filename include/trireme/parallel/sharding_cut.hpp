@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "trireme/comm/counts.hpp"
-#include "trireme/tensor/ownership.hpp"
+#include "trireme/kernels/ownership.hpp"
 
 namespace trireme::parallel {
 
@@ -20,7 +20,7 @@ inline Part OwnPart(std::int64_t length, int rank, int ranks) {
 
 // Elements that each rank owns, of a length cut evenly, and of a piece.
 inline comm::Counts OwnCounts(std::int64_t length) { return comm::Counts::Cut(length, kCut); }
-inline comm::Counts OwnCounts(const tensor::Piece& piece) {
+inline comm::Counts OwnCounts(const kernels::Piece& piece) {
   if (piece.counts.empty()) return OwnCounts(piece.range.Size());
   return {piece.counts};
 }

@@ -9,7 +9,7 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/arena.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -19,8 +19,8 @@ class SharedGradients {
   // must outlive this. All ranks of a group hold the same parameters of its kind, in the same
   // sizes. sharded: gradients are reduce-scattered (grid.sharding); sums over tensor ranks come
   // before that, piece by piece, and sums of tied gradients after it, of owned elements alone.
-  SharedGradients(tensor::Registry& registry,
-                  const std::map<tensor::GradientSum, comm::Collectives>& groups,
+  SharedGradients(kernels::Registry& registry,
+                  const std::map<kernels::GradientSum, comm::Collectives>& groups,
                   bool sharded = false, const device::Stream& stream = {});
   // Sums all gradients; if sharded, tied ones only. Collective over the replica.
   void Sum();
@@ -35,7 +35,7 @@ class SharedGradients {
   struct Message {
     comm::Collectives group;
     int piece = kAll;
-    std::vector<tensor::ParameterId> parameters;
+    std::vector<kernels::ParameterId> parameters;
     bool owned = false;  // owned elements only, instead of all held ones
     std::int64_t elements = 0;
   };
@@ -43,12 +43,12 @@ class SharedGradients {
     void* data = nullptr;
     std::int64_t elements = 0;
   };
-  void Add(Message& message, tensor::ParameterId id);
-  int PieceOf(const tensor::Parameter& parameter) const;
-  Span SpanOf(const Message& message, tensor::ParameterId id) const;
+  void Add(Message& message, kernels::ParameterId id);
+  int PieceOf(const kernels::Parameter& parameter) const;
+  Span SpanOf(const Message& message, kernels::ParameterId id) const;
   void Sum(const Message& message);
   void Copy(const Message& message, bool pack);  // into the buffer, or back
-  tensor::Registry* registry_;
+  kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<Message> messages_;
   device::Buffer buffer_;  // packs the largest message of more than one parameter

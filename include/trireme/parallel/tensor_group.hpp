@@ -8,7 +8,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/parallel/canonical.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::parallel {
 
@@ -49,10 +49,10 @@ class TensorGroup {
   // Sums over the group. full: [rows, columns], dense, this rank's partial sums. Sharded: `shard`
   // becomes this rank's rows of the sum (full is lost). Else full becomes the sum, and shard must
   // be full.
-  void Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const;
-  comm::Request StartReduce(const tensor::Matrix& full, const tensor::Matrix& shard) const;
+  void Reduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
+  comm::Request StartReduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
   // Gathers all ranks' rows, from `shard` into `full`, if sharded. Else shard must be full.
-  void Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const;
+  void Gather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
 
  private:
   comm::Collectives collectives_;

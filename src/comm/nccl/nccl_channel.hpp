@@ -14,7 +14,7 @@
 #include "trireme/comm/channel.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/trace/recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::comm::nccl {
 
@@ -38,7 +38,7 @@ class NcclChannel : public Channel {
   void CheckHealth() override;
   std::vector<std::shared_future<void>> GiveUp() noexcept override;
   bool Recordable() const override { return true; }
-  void TraceInto(trace::Recorder* recorder) override;
+  void TraceInto(device::Recorder* recorder) override;
   bool Traces() const override { return true; }
 
  protected:
@@ -55,7 +55,7 @@ class NcclChannel : public Channel {
     bool recorded = false;  // part of a graph: no times, and no questions
     bool traced = false;    // part of a timeline, with
     device::Event begun;    // the transfer's beginning; timed
-    trace::Slice slice;     // description of the transfer
+    device::Slice slice;     // description of the transfer
   };
   struct Edge {  // of messages
     int peer = 0;
@@ -96,7 +96,7 @@ class NcclChannel : public Channel {
   std::vector<int> waited_;  // tickets whose times are still to be read, in the order of Wait
   double exposed_ = 0;       // seconds, of those that were read
   bool failed_ = false;
-  trace::Recorder* recorder_ = nullptr;
+  device::Recorder* recorder_ = nullptr;
 };
 
 }  // namespace trireme::comm::nccl

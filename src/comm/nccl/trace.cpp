@@ -14,7 +14,7 @@ std::int64_t BytesOf(const Operation& operation) {
 
 }  // namespace
 
-void NcclChannel::TraceInto(trace::Recorder* recorder) {
+void NcclChannel::TraceInto(device::Recorder* recorder) {
   if (recorder_ != nullptr && !Capturing()) Settle();
   recorder_ = recorder;
   for (Edge& edge : edges_) edge.traced = 0;
@@ -37,14 +37,14 @@ void NcclChannel::BeginTrace(const Operation& operation, Flight& flight, void* l
 }
 
 void NcclChannel::Trace(const Flight& flight) const {
-  trace::Slice transfer = flight.slice;
+  device::Slice transfer = flight.slice;
   recorder_->Place(transfer, flight.begun, flight.arrived);
   recorder_->Add(transfer);
   if (flight.arrived.SecondsSince(flight.stood) <= 0) return;
-  trace::Slice wait = WaitFor(transfer);
+  device::Slice wait = WaitFor(transfer);
   // Waits of both directions: a step's times on a GPU do not tell them apart.
-  if (name_ == Group::kPipeline) wait.name = trace::Name::kBubble;
-  wait.queue = trace::Queue::kGpu;
+  if (name_ == Group::kPipeline) wait.name = device::SliceName::kBubble;
+  wait.queue = device::SliceQueue::kGpu;
   recorder_->Place(wait, flight.stood, flight.arrived);
   recorder_->Add(wait);
 }

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "token_codec.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
-class CodecTokenizer : public tokenizer::Tokenizer {
+class CodecTokenizer : public Tokenizer {
  public:
   // kind: as of the attribute `tokenizer`.
   CodecTokenizer(Vocabulary vocabulary, std::string kind)
@@ -24,7 +24,7 @@ class CodecTokenizer : public tokenizer::Tokenizer {
     return std::make_unique<CodecTokenizer>(vocabulary_, kind_);
   }
   const char* Kind() const override { return kind_.c_str(); }
-  const tokenizer::Files& Source() const override { return none_; }
+  const Files& Source() const override { return none_; }
   std::int64_t VocabularySize() const override { return std::ssize(vocabulary_.words); }
   std::string Piece(std::int32_t id) const override {
     return vocabulary_.words.at(static_cast<std::size_t>(id));
@@ -51,7 +51,7 @@ class CodecTokenizer : public tokenizer::Tokenizer {
   Vocabulary vocabulary_;
   std::string kind_;
   TokenCodec codec_;
-  tokenizer::Files none_;
+  Files none_;
 };
 
 // <eos>, <unk>, then words by falling number of occurrences, equal ones by their bytes; words that

@@ -35,7 +35,7 @@ void PairEncoder::Begin(std::size_t unit) {
 }
 
 std::uint32_t PairEncoder::Encode(std::size_t which, std::string_view text) {
-  tokenizer::Tokenizer& tokenizer = *tokenizers_.of.at(which);
+  Tokenizer& tokenizer = *tokenizers_.of.at(which);
   ids_ = prefix_.at(which);
   tokenizer.Encode(text, ids_);
   ids_.insert(ids_.end(), suffix_.at(which).begin(), suffix_.at(which).end());

@@ -11,7 +11,7 @@
 
 #include "spill.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -23,7 +23,7 @@ inline constexpr PerText<Side> kPairSides = {Side::kSource, Side::kTarget};
 
 // Tokenizers of the texts; one object twice if they share a vocabulary.
 struct PairTokenizers {
-  PerText<tokenizer::Tokenizer*> of{};
+  PerText<Tokenizer*> of{};
   PerText<std::int64_t> eos{};  // ends each text
   bool Shared() const { return of[kSourceText] == of[kTargetText]; }
 };

@@ -9,7 +9,7 @@
 #include "plain_dataset.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -98,7 +98,7 @@ std::vector<std::int32_t> PairFile::Encode(Side side, std::string_view text) con
     std::optional<std::vector<std::int32_t>>& suffix = suffixes_[side == Side::kSource ? 0 : 1];
     if (!suffix) {
       std::vector<std::int32_t> prefix;
-      tokenizer::Make(file.TokenizerFiles(), file.Path())->Template(prefix, suffix.emplace());
+      Make(file.TokenizerFiles(), file.Path())->Template(prefix, suffix.emplace());
     }
     ids.insert(ids.end(), suffix->begin(), suffix->end());
   }

@@ -12,7 +12,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/data/numerals.hpp"
 #include "trireme/data/tokenize.hpp"
-#include "trireme/tokenizer/train.hpp"
+#include "trireme/data/train.hpp"
 #include "words.hpp"
 
 namespace trireme::data {
@@ -21,10 +21,10 @@ namespace {
 
 // Tokenizers with their owners.
 struct OwnedTokenizers {
-  PerText<std::unique_ptr<tokenizer::Tokenizer>> own;  // of the target alone if they share one
+  PerText<std::unique_ptr<Tokenizer>> own;  // of the target alone if they share one
   PairTokenizers tokenizers;
 
-  void Finish(const TokenizeOptions& options, const input::Deck& deck) {
+  void Finish(const TokenizeOptions& options, const deck::Deck& deck) {
     for (std::size_t t = 0; t < own.size(); ++t) {
       tokenizers.of.at(t) = own.at(t) ? own.at(t).get() : own.at(kTargetText).get();
       tokenizers.eos.at(t) = EosOf(*tokenizers.of.at(t), options, deck);
@@ -70,7 +70,7 @@ class NumeralMaker : public PairMaker {
 };
 
 std::vector<TextFile> FindFiles(const std::string& list, Split split, const std::string& key,
-                                const input::Deck& deck) {
+                                const deck::Deck& deck) {
   try {
     return FindTextFiles(list, split);
   } catch (const Error& error) {
@@ -80,7 +80,7 @@ std::vector<TextFile> FindFiles(const std::string& list, Split split, const std:
 
 // Files of all splits. Serial.
 PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options,
-                                             const input::Deck& deck, const std::string& path) {
+                                             const deck::Deck& deck, const std::string& path) {
   PerText<std::vector<TextFile>> files;
   for (const Split split : kSplits) {
     const PairTexts& texts = options.pairs.texts.at(static_cast<std::size_t>(split));
@@ -133,8 +133,8 @@ Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
 }
 
 // Train texts of at most about kSampleBytes, from units at even distances. Serial.
-tokenizer::Files Train(const LinePairs& lines, const TokenizeOptions& options,
-                       const std::vector<std::size_t>& texts, const input::Deck& deck,
+Files Train(const LinePairs& lines, const TokenizeOptions& options,
+                       const std::vector<std::size_t>& texts, const deck::Deck& deck,
                        const TextWatch& watch) {
   const auto units = static_cast<std::int64_t>(lines.Units());
   const std::int64_t step = std::max<std::int64_t>(CeilDivide(lines.Bytes(), kSampleBytes), 1);
@@ -145,14 +145,14 @@ tokenizer::Files Train(const LinePairs& lines, const TokenizeOptions& options,
     lines.VisitTrain(static_cast<std::size_t>(unit), [&](const PerText<std::string>& pair) {
       for (const std::size_t text : texts) {
         const std::string& line = pair.at(text);
-        if (line.size() > tokenizer::kLongestSentence || bytes >= kSampleBytes) continue;
+        if (line.size() > kLongestSentence || bytes >= kSampleBytes) continue;
         sentences.push_back(line);
         bytes += std::ssize(line);
       }
     });
   }
   try {
-    return tokenizer::TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
+    return TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
   } catch (const Error& error) {
     throw deck.Complain("tokenize.vocabulary_size", error.what());
   }
@@ -169,9 +169,9 @@ Vocabulary ShareWords(const comm::Communicator& world, const Vocabulary& words) 
 }
 
 // Collective. The tokenizer of `texts`, which are one or both.
-std::unique_ptr<tokenizer::Tokenizer> TokenizerOf(const comm::Communicator& world,
+std::unique_ptr<Tokenizer> TokenizerOf(const comm::Communicator& world,
                                                   const TokenizeOptions& options,
-                                                  const input::Deck& deck, const LinePairs& lines,
+                                                  const deck::Deck& deck, const LinePairs& lines,
                                                   const std::vector<std::size_t>& texts,
                                                   const TextWatch& watch) {
   if (options.kind == TokenizeKind::kByte) {
@@ -198,7 +198,7 @@ std::unique_ptr<tokenizer::Tokenizer> TokenizerOf(const comm::Communicator& worl
 }
 
 PairTokens TokenizeNumerals(const comm::Communicator& world, const TokenizeOptions& options,
-                            const input::Deck& deck, const std::string& path,
+                            const deck::Deck& deck, const std::string& path,
                             const TextWatch& watch, bool dry) {
   OwnedTokenizers owned;
   owned.own[kTargetText] =
@@ -213,7 +213,7 @@ PairTokens TokenizeNumerals(const comm::Communicator& world, const TokenizeOptio
 }  // namespace
 
 PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions& options,
-                         const input::Deck& deck, const std::string& path, const TextWatch& watch,
+                         const deck::Deck& deck, const std::string& path, const TextWatch& watch,
                          bool dry) {
   world.Together([&] {
     if (world.IsRoot()) CheckTokenizeKeys(options, deck);

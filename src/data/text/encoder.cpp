@@ -18,7 +18,7 @@ constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded a
 
 }  // namespace
 
-std::int64_t WidthOf(const tokenizer::Tokenizer& tokenizer) {
+std::int64_t WidthOf(const Tokenizer& tokenizer) {
   constexpr std::int64_t kNarrowIds = std::numeric_limits<std::uint16_t>::max() + std::int64_t{1};
   return tokenizer.VocabularySize() <= kNarrowIds ? 2 : 4;
 }
@@ -49,7 +49,7 @@ struct Encoder::Hash {
   XXH3_state_t* unit;
 };
 
-Encoder::Encoder(tokenizer::Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills)
+Encoder::Encoder(Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills)
     : tokenizer_(tokenizer),
       settings_(settings),
       spills_(spills),

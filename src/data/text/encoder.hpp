@@ -16,7 +16,7 @@
 #include "fill_splits.hpp"
 #include "spill.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -64,12 +64,12 @@ struct Spills {
 };
 
 // Bytes of a stored id: 2 or 4.
-std::int64_t WidthOf(const tokenizer::Tokenizer& tokenizer);
+std::int64_t WidthOf(const Tokenizer& tokenizer);
 
 class Encoder : public RecordSink {
  public:
   // The arguments must live longer.
-  Encoder(tokenizer::Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills);
+  Encoder(Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills);
   ~Encoder() override;
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
@@ -93,7 +93,7 @@ class Encoder : public RecordSink {
   [[noreturn]] void RefuseLong() const;
   void Emit(bool counted);  // what ids_ holds
 
-  tokenizer::Tokenizer& tokenizer_;
+  Tokenizer& tokenizer_;
   const EncodeSettings& settings_;
   Spills& spills_;
   std::int64_t width_;

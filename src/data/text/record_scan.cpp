@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/input/json_text.hpp"
-#include "trireme/input/shown.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/shown.hpp"
 
 namespace trireme::data {
 
@@ -37,10 +37,10 @@ void Append(unsigned code, std::string& text) {
 
 // A value that is no text, for a message.
 std::string Shown(std::string_view value) {
-  if (const auto json = input::TryParseJson(value, std::int64_t{1} << 20)) {
-    return input::Brief(*json);
+  if (const auto json = deck::TryParseJson(value, std::int64_t{1} << 20)) {
+    return deck::Brief(*json);
   }
-  return input::Shown(std::string(value.substr(0, kShownBytes)));
+  return deck::Shown(std::string(value.substr(0, kShownBytes)));
 }
 
 }  // namespace
@@ -81,7 +81,7 @@ void RecordScan::Read(Wanted& first, Wanted* second) {
   SkipBlanks();
   if (at_ < line_.size() && line_[at_] != '{') {
     const auto size = static_cast<std::int64_t>(line_.size());
-    Refuse("an object expected, " + input::Brief(input::ParseJson(line_, where_, size)) + " found");
+    Refuse("an object expected, " + deck::Brief(deck::ParseJson(line_, where_, size)) + " found");
   }
   Object(first, second);
   SkipBlanks();
@@ -121,7 +121,7 @@ void RecordScan::Member(Wanted& first, Wanted* second) {
     return;
   }
   if ((is_first && first.text) || (is_second && second->text)) {
-    Refuse(fmt::format("\"{}\" is named twice", input::Shown(key)));
+    Refuse(fmt::format("\"{}\" is named twice", deck::Shown(key)));
   }
   if (at_ < line_.size() && line_[at_] != '"') {
     const std::size_t begin = at_;
@@ -131,7 +131,7 @@ void RecordScan::Member(Wanted& first, Wanted* second) {
       if (is_second) second->is_null = true;
       return;
     }
-    Refuse(fmt::format("\"{}\" is no text but {}", input::Shown(key),
+    Refuse(fmt::format("\"{}\" is no text but {}", deck::Shown(key),
                        Shown(line_.substr(begin, at_ - begin))));
   }
   if (at_ == line_.size()) Expect('"');

@@ -8,7 +8,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/tokenizer/train.hpp"
+#include "trireme/data/train.hpp"
 #include "utf8_filter.hpp"
 
 namespace trireme::data {
@@ -72,8 +72,8 @@ class Lines : public RecordSink {
       const std::size_t end = rest.find('\n');
       std::string_view line = rest.substr(0, end);
       rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-      while (line.size() > tokenizer::kLongestSentence) {
-        const std::size_t cut = CutBefore(line, tokenizer::kLongestSentence);
+      while (line.size() > kLongestSentence) {
+        const std::size_t cut = CutBefore(line, kLongestSentence);
         lines_.emplace_back(line.substr(0, cut));
         line.remove_prefix(cut);
       }

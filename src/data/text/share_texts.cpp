@@ -45,8 +45,8 @@ std::vector<TextFile> ShareFiles(const comm::Communicator& world,
   return shared;
 }
 
-tokenizer::Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind,
-                                const input::Deck& deck) {
+Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind,
+                                const deck::Deck& deck) {
   const bool models = kind == TokenizeKind::kSentencePiece;
   if (name.path.empty()) {
     throw deck.Complain(name.key, fmt::format("tokenize.kind = {} needs one", NameOf(kind)),
@@ -54,18 +54,18 @@ tokenizer::Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind,
                                : "Name a tokenizer.json, or its folder.");
   }
   if (!std::string_view(name.path).ends_with(".h5")) {
-    return tokenizer::ReadFiles(name.path,
-                                models ? tokenizer::Kind::kSentencePiece : tokenizer::Kind::kBpe);
+    return ReadFiles(name.path,
+                                models ? TokenizerKind::kSentencePiece : TokenizerKind::kBpe);
   }
   const Side side = HoldsPairs(name.path) ? name.side : Side::kText;
-  tokenizer::Files files = InspectTokenFile(name.path, side).tokenizer_files;
+  Files files = InspectTokenFile(name.path, side).tokenizer_files;
   if (!files.empty()) return files;
   throw deck.Complain(name.key, "this token file has no subword tokenizer");
 }
 
-std::unique_ptr<tokenizer::Tokenizer> ShareTokenizer(
+std::unique_ptr<Tokenizer> ShareTokenizer(
     const comm::Communicator& world, const TokenizerName& name, TokenizeKind kind,
-    const input::Deck& deck, const std::function<tokenizer::Files()>& files_of) {
+    const deck::Deck& deck, const std::function<Files()>& files_of) {
   std::vector<std::string> texts;
   world.Together([&] {
     if (!world.IsRoot()) return;
@@ -75,11 +75,11 @@ std::unique_ptr<tokenizer::Tokenizer> ShareTokenizer(
     }
   });
   texts = Share(world, std::move(texts));
-  tokenizer::Files files;
+  Files files;
   for (std::size_t i = 0; i + 1 < texts.size(); i += 2) files[texts[i]] = texts[i + 1];
-  std::unique_ptr<tokenizer::Tokenizer> made;
+  std::unique_ptr<Tokenizer> made;
   world.Together([&] {
-    made = tokenizer::Make(files, name.path);
+    made = Make(files, name.path);
     if (std::string_view(made->Kind()) == NameOf(kind)) return;
     throw deck.Complain("tokenize.kind",
                         fmt::format("{} is a tokenizer of kind {}", name.path, made->Kind()));
@@ -87,8 +87,8 @@ std::unique_ptr<tokenizer::Tokenizer> ShareTokenizer(
   return made;
 }
 
-std::int64_t EosOf(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options,
-                   const input::Deck& deck) {
+std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                   const deck::Deck& deck) {
   if (options.eos.empty()) {
     if (const auto eos = tokenizer.Eos()) return *eos;
     throw deck.Complain("tokenize.eos", "the tokenizer names no token for the end of a document",

@@ -12,7 +12,7 @@
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -29,19 +29,19 @@ struct TokenizerName {
 
 // Files of a named tokenizer. Serial. Throws InputError, with the deck's line for a missing name
 // and for a token file without one.
-tokenizer::Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind,
-                                const input::Deck& deck);
+Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind,
+                                const deck::Deck& deck);
 
 // Collective. The tokenizer of the files that the first rank gets from `files_of`. Throws
 // AgreedError, with the deck's line for one of another kind.
-std::unique_ptr<tokenizer::Tokenizer> ShareTokenizer(
+std::unique_ptr<Tokenizer> ShareTokenizer(
     const comm::Communicator& world, const TokenizerName& name, TokenizeKind kind,
-    const input::Deck& deck, const std::function<tokenizer::Files()>& files_of);
+    const deck::Deck& deck, const std::function<Files()>& files_of);
 
 // Id of the token that ends a text: tokenize.eos or the tokenizer's own. Throws InputError with the
 // deck's line.
-std::int64_t EosOf(const tokenizer::Tokenizer& tokenizer, const TokenizeOptions& options,
-                   const input::Deck& deck);
+std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                   const deck::Deck& deck);
 
 }  // namespace trireme::data
 

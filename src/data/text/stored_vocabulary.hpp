@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "hdf5_writer.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
 // Must live until the file is written, as the tokenizer must.
 class StoredVocabulary {
  public:
-  explicit StoredVocabulary(const tokenizer::Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+  explicit StoredVocabulary(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
     for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
       bytes_ += tokenizer.Piece(static_cast<std::int32_t>(id));
       offsets_.push_back(bytes_.size());
@@ -46,7 +46,7 @@ class StoredVocabulary {
   }
 
  private:
-  const tokenizer::Tokenizer& tokenizer_;
+  const Tokenizer& tokenizer_;
   std::string bytes_;
   std::vector<std::uint64_t> offsets_ = {0};
 };

@@ -8,7 +8,7 @@
 #include "share_texts.hpp"
 #include "tokenize_texts.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/tokenizer/train.hpp"
+#include "trireme/data/train.hpp"
 
 namespace trireme::data {
 
@@ -17,7 +17,7 @@ namespace {
 std::string DeckKeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
 
 // Files of all splits, found by rank 0.
-std::vector<TextFile> FindFiles(const TokenizeOptions& options, const input::Deck& deck) {
+std::vector<TextFile> FindFiles(const TokenizeOptions& options, const deck::Deck& deck) {
   std::vector<TextFile> files;
   for (const Split split : kSplits) {
     const std::string& list = options.texts.at(static_cast<std::size_t>(split));
@@ -32,14 +32,14 @@ std::vector<TextFile> FindFiles(const TokenizeOptions& options, const input::Dec
 }
 
 // Files of the tokenizer that the deck names, or that is trained. Serial.
-tokenizer::Files FilesOf(const TokenizeOptions& options, const input::Deck& deck,
+Files FilesOf(const TokenizeOptions& options, const deck::Deck& deck,
                          const TextPlan& plan, const TextWatch& watch) {
   if (!options.tokenizer.empty() || options.vocabulary_size == 0) {
     return NamedTokenizer({.path = options.tokenizer}, options.kind, deck);
   }
   const std::vector<std::string> sentences = SampleSentences(plan, watch.stop);
   try {
-    return tokenizer::TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
+    return TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
   } catch (const Error& error) {
     throw deck.Complain("tokenize.vocabulary_size", error.what());
   }
@@ -48,7 +48,7 @@ tokenizer::Files FilesOf(const TokenizeOptions& options, const input::Deck& deck
 }  // namespace
 
 TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOptions& options,
-                              const input::Deck& deck, const std::string& path,
+                              const deck::Deck& deck, const std::string& path,
                               const TextWatch& watch, bool dry) {
   TextPlan plan{.files = {},
                 .document = options.document,
@@ -79,7 +79,7 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
   if (dry && trains) {
     return {.tokenizer = NameOf(options.kind), .vocabulary = options.vocabulary_size};
   }
-  const std::unique_ptr<tokenizer::Tokenizer> tokenizer =
+  const std::unique_ptr<Tokenizer> tokenizer =
       ShareTokenizer(world, {.path = options.tokenizer}, options.kind, deck,
                      [&] { return FilesOf(options, deck, plan, watch); });
   world.Together([&] { plan.encode.eos = EosOf(*tokenizer, options, deck); });

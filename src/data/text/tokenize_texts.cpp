@@ -86,7 +86,7 @@ std::vector<UnitResult> Exchange(const comm::Communicator& world,
   return results;
 }
 
-TextTokens Summarise(const tokenizer::Tokenizer& tokenizer, const std::vector<UnitResult>& results,
+TextTokens Summarise(const Tokenizer& tokenizer, const std::vector<UnitResult>& results,
                      std::string& source_sha256) {
   TextTokens all{.tokenizer = tokenizer.Kind(), .vocabulary = tokenizer.VocabularySize()};
   std::string digests;
@@ -214,7 +214,7 @@ struct Way {
 
 // Collective. Nothing if tokens were copied to a place that HDF5 did not give them.
 std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
-                                       tokenizer::Tokenizer& tokenizer, const TextPlan& plan,
+                                       Tokenizer& tokenizer, const TextPlan& plan,
                                        const Way& way) {
   const std::vector<TextUnit> units = CutIntoUnits(plan.files, plan.document, plan.unit_bytes);
   const std::vector<std::size_t> places =
@@ -270,7 +270,7 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
 
 }  // namespace
 
-TextTokens TokenizeTexts(const comm::Communicator& world, tokenizer::Tokenizer& tokenizer,
+TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
                          const TextPlan& plan, const std::string& path, const TextWatch& watch) {
   if (const auto all = TokenizeOnce(world, tokenizer, plan, {path, watch, true})) return *all;
   if (world.IsRoot()) {

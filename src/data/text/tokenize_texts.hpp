@@ -11,7 +11,7 @@
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/data/tokenize.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 #include "units.hpp"
 #include "write_parallel.hpp"
 
@@ -31,7 +31,7 @@ struct TextPlan {
 
 // Collective; the same bytes for any number of ranks. Memory does not grow with the texts, but for
 // the longest record and the longest stretch without a place where the tokenizer allows a cut.
-TextTokens TokenizeTexts(const comm::Communicator& world, tokenizer::Tokenizer& tokenizer,
+TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
                          const TextPlan& plan, const std::string& path, const TextWatch& watch);
 
 }  // namespace trireme::data

@@ -41,7 +41,7 @@ bool SeesOthersWrites(const std::string& path) {
 // The draft, and HDF5's hold of it: HDF5 empties a file that it opens, so that it has it open
 // before anybody writes tokens, and writes its own structures last.
 struct ParallelTokenFile::Root {
-  Root(const std::string& path, const tokenizer::Tokenizer& tokenizer, const TextFacts& text)
+  Root(const std::string& path, const Tokenizer& tokenizer, const TextFacts& text)
       : facts(text), width(WidthOf(tokenizer)), vocabulary(tokenizer), draft(Free(path)) {
     // HDF5 1.10 cannot close a file that found no space: it is tried before HDF5 begins.
     const std::size_t front = vocabulary.Bytes() + kHdf5MetadataBytes;
@@ -105,7 +105,7 @@ struct ParallelTokenFile::Root {
 };
 
 ParallelTokenFile::ParallelTokenFile(const comm::Communicator& world, const std::string& path,
-                                     const tokenizer::Tokenizer& tokenizer, const TextFacts& facts)
+                                     const Tokenizer& tokenizer, const TextFacts& facts)
     : world_(world) {
   world.Together([&] {
     if (!world.IsRoot()) return;

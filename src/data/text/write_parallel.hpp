@@ -11,7 +11,7 @@
 #include "encoder.hpp"
 #include "piece_writer.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -39,7 +39,7 @@ class ParallelTokenFile {
  public:
   // Collective. The tokenizer must live longer.
   ParallelTokenFile(const comm::Communicator& world, const std::string& path,
-                    const tokenizer::Tokenizer& tokenizer, const TextFacts& facts);
+                    const Tokenizer& tokenizer, const TextFacts& facts);
   ~ParallelTokenFile();
   ParallelTokenFile(const ParallelTokenFile&) = delete;
   ParallelTokenFile& operator=(const ParallelTokenFile&) = delete;

@@ -1,8 +1,8 @@
 // Fetches rows of attention's operands into the caches before they are needed, some at a time
 // between products: a head's columns are a few cache lines per row, far apart, which processors do
 // not predict.
-#ifndef TRIREME_KERNELS_CPU_ATTENTION_AHEAD_HPP_
-#define TRIREME_KERNELS_CPU_ATTENTION_AHEAD_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_AHEAD_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ATTENTION_AHEAD_HPP_
 
 #include "attention_call.hpp"
 
@@ -32,10 +32,10 @@ class AttentionAhead {
     }
     count_ = std::min({kAttentionKeys, call_.shape.length, block.positions.Count()});
     const AttentionTile tile{0, 0, count_};
-    for (const tensor::Matrix* m : {&call_.qkv, &call_.out, &call_.dout, &call_.dqkv}) {
+    for (const Matrix* m : {&call_.qkv, &call_.out, &call_.dout, &call_.dqkv}) {
       if (!m->Empty()) Add(next_.Queries<T>(call_, *m, tile), *m);
     }
-    for (const tensor::Matrix* m : {&block.data, &call_.dblock}) {
+    for (const Matrix* m : {&block.data, &call_.dblock}) {
       if (m->Empty()) continue;
       for (const int which : {0, 1}) Add(next_.KeysOrValues<T>(call_, *m, which, tile), *m);
     }
@@ -60,7 +60,7 @@ class AttentionAhead {
     const char* first;
     std::int64_t stride;  // bytes
   };
-  void Add(const T* first, const tensor::Matrix& of) {
+  void Add(const T* first, const Matrix& of) {
     view_[views_++] = {reinterpret_cast<const char*>(first),
                        of.stride * static_cast<std::int64_t>(sizeof(T))};
   }
@@ -74,4 +74,4 @@ class AttentionAhead {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ATTENTION_AHEAD_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_AHEAD_HPP_

@@ -9,7 +9,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 // One thread's way through a query head. Of whole sequences it overwrites dquery, and as the first
 // of its key/value head dkey and dvalue; else it adds to them.

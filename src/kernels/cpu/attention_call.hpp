@@ -1,7 +1,7 @@
 // Common parts of attention's two passes: pairs of queries and keys, places of operands, and the
 // scratch of a thread. Whole sequences are a block of keys at the queries' own positions.
-#ifndef TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
-#define TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_CALL_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ATTENTION_CALL_HPP_
 
 #include <omp.h>
 
@@ -84,7 +84,7 @@ void InPieces(std::int64_t count, std::int64_t most, Body&& body) {
 template <typename T>
 class AttentionScratchOf {
  public:
-  AttentionScratchOf(const tensor::Matrix& scratch, const AttentionSizes& sizes)
+  AttentionScratchOf(const Matrix& scratch, const AttentionSizes& sizes)
       : next_(scratch.As<T>() + omp_get_thread_num() * sizes.AThread()) {}
   T* Take(std::int64_t elements) {
     T* const taken = next_;
@@ -100,14 +100,14 @@ class AttentionScratchOf {
 struct AttentionCall {
   const device::Stream& stream;
   const AttentionShape& shape;
-  const tensor::Matrix& qkv;
+  const Matrix& qkv;
   KeyValueBlock block;
   const Dropout& dropout;
-  const tensor::Matrix& out;
-  const tensor::Matrix& lse;
-  const tensor::Matrix& scratch;
+  const Matrix& out;
+  const Matrix& lse;
+  const Matrix& scratch;
   bool whole;  // the block is all there is: results are overwritten
-  tensor::Matrix dout, dqkv, dblock;
+  Matrix dout, dqkv, dblock;
 
   AttentionSizes Sizes() const {
     return {shape, std::max(block.positions.early.Size(), block.positions.late.Size())};
@@ -161,7 +161,7 @@ struct AttentionCall {
 };
 
 // Keys and values of whole sequences are columns of their qkv.
-inline KeyValueBlock WholeBlock(const AttentionShape& shape, const tensor::Matrix& qkv) {
+inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
   const std::int64_t queries = shape.heads * shape.head_dim;
   return {{{0, shape.length}, {shape.length, shape.length}},
           qkv.Columns(queries, qkv.columns - queries)};
@@ -174,7 +174,7 @@ struct AttentionHead {
   // From the tile's first row on, the head's columns of a matrix of all queries: qkv, dqkv, out,
   // dout; and its column of lse.
   template <typename T>
-  T* Queries(const AttentionCall& call, const tensor::Matrix& m, const AttentionTile& tile) const {
+  T* Queries(const AttentionCall& call, const Matrix& m, const AttentionTile& tile) const {
     return m.As<T>() + (sequence * call.shape.length + tile.row) * m.stride +
            head * call.shape.head_dim;
   }
@@ -184,7 +184,7 @@ struct AttentionHead {
   }
   // The key/value head that it reads, in block.data or dblock: keys (which 0) or values (1).
   template <typename T>
-  T* KeysOrValues(const AttentionCall& call, const tensor::Matrix& m, int which,
+  T* KeysOrValues(const AttentionCall& call, const Matrix& m, int which,
                   const AttentionTile& tile) const {
     const AttentionShape& s = call.shape;
     const std::int64_t kv_head = head / (s.heads / s.kv_heads) + which * s.kv_heads;
@@ -269,7 +269,7 @@ T KeyScale(const AttentionShape& shape) {
 }
 
 template <typename T>
-void Fill(const tensor::Matrix& m, T value) {
+void Fill(const Matrix& m, T value) {
   for (std::int64_t row = 0; row < m.rows; ++row) {
     std::fill_n(m.As<T>() + row * m.stride, m.columns, value);
   }
@@ -277,4 +277,4 @@ void Fill(const tensor::Matrix& m, T value) {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_CALL_HPP_

@@ -9,7 +9,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 // One thread's way through a query head.
 template <typename T>

@@ -1,8 +1,8 @@
 // Kernels of attention's tiles for one instruction set. Files compiled for different instruction
 // sets include this header: it and the headers that include it must not define inline functions
 // that files could share.
-#ifndef TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
-#define TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_KERNELS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ATTENTION_KERNELS_HPP_
 
 #include <cstdint>
 
@@ -69,4 +69,4 @@ extern const AttentionKernels kAttentionAvx512;  // x86-64-v4 only
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_KERNELS_HPP_

@@ -1,8 +1,8 @@
 // The rows of attention's tiles between the products: online softmax (Milakov and Gimelshein 2018)
 // and its gradient (Dao et al. 2022, appendix B). Each file that includes this has its own copy,
 // for its instruction set: everything is in an unnamed namespace.
-#ifndef TRIREME_KERNELS_CPU_ATTENTION_SOFTMAX_HPP_
-#define TRIREME_KERNELS_CPU_ATTENTION_SOFTMAX_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_SOFTMAX_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ATTENTION_SOFTMAX_HPP_
 
 #include "attention_kernels.hpp"
 #include "attention_vector.hpp"
@@ -172,4 +172,4 @@ void Gradient(std::int64_t rows, const AttentionVisible& visible, typename V::Sc
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ATTENTION_SOFTMAX_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_SOFTMAX_HPP_

@@ -1,8 +1,8 @@
 // Packing and products of attention's tiles over a vector type (attention_vector.hpp). Each file
 // that includes this has its own copy, for its instruction set: everything is in an unnamed
 // namespace.
-#ifndef TRIREME_KERNELS_CPU_ATTENTION_TILE_HPP_
-#define TRIREME_KERNELS_CPU_ATTENTION_TILE_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_TILE_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ATTENTION_TILE_HPP_
 
 #include "attention_kernels.hpp"
 #include "attention_softmax.hpp"
@@ -158,4 +158,4 @@ constexpr AttentionKernelsOf<typename V::Scalar> MakeAttentionKernels() {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ATTENTION_TILE_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_TILE_HPP_

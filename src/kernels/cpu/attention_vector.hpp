@@ -2,8 +2,8 @@
 // arithmetic, comparison and selection are operators. Each file that includes this has its own
 // copy: everything is in an unnamed namespace. Sums of products are fused in files compiled with
 // -ffp-contract=fast.
-#ifndef TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
-#define TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_VECTOR_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ATTENTION_VECTOR_HPP_
 
 #include <cstdint>
 #include <type_traits>
@@ -163,4 +163,4 @@ template <typename V>
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_VECTOR_HPP_

@@ -9,7 +9,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 std::int64_t Tiles(std::int64_t positions) { return CeilDivide(positions, kAttentionKeys); }
 

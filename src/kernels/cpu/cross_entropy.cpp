@@ -51,7 +51,7 @@ Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
 
 }  // namespace
 
-void cpu::CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
+void cpu::CrossEntropy(const device::Stream& stream, const Matrix& logits,
                        const std::int32_t* targets, double smoothing, bool gradient,
                        double* losses) {
   DispatchDtype(logits.dtype, [&](auto zero) {
@@ -64,7 +64,7 @@ void cpu::CrossEntropy(const device::Stream& stream, const tensor::Matrix& logit
   });
 }
 
-void cpu::SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+void cpu::SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
                             const std::int32_t* targets, std::int32_t first, double* statistics) {
   DispatchDtype(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -80,7 +80,7 @@ void cpu::SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& 
   });
 }
 
-void cpu::CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
+void cpu::CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
                             const std::int32_t* targets, std::int32_t first,
                             std::int64_t vocabulary, double smoothing, bool gradient,
                             const double* statistics, int parts, int part, double* losses) {

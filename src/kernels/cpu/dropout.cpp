@@ -8,8 +8,8 @@
 
 namespace trireme::kernels {
 
-void cpu::DropoutForward(const device::Stream& stream, const tensor::Matrix& x,
-                         const Dropout& dropout, const tensor::Matrix& out) {
+void cpu::DropoutForward(const device::Stream& stream, const Matrix& x,
+                         const Dropout& dropout, const Matrix& out) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel num_threads(stream.threads)

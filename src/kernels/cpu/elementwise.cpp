@@ -9,8 +9,8 @@
 
 namespace trireme::kernels {
 
-void cpu::AddBias(const device::Stream& stream, const tensor::Matrix& x,
-                  const tensor::Matrix& bias) {
+void cpu::AddBias(const device::Stream& stream, const Matrix& x,
+                  const Matrix& bias) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -20,12 +20,12 @@ void cpu::AddBias(const device::Stream& stream, const tensor::Matrix& x,
   });
 }
 
-void cpu::Clear(const device::Stream&, const tensor::Matrix& x) {
+void cpu::Clear(const device::Stream&, const Matrix& x) {
   const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
   for (std::int64_t row = 0; row < x.rows; ++row) std::memset(x.Offset(row * x.stride), 0, bytes);
 }
 
-void cpu::Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void cpu::Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
   for (std::int64_t row = 0; row < x.rows; ++row) {
@@ -33,7 +33,7 @@ void cpu::Copy(const device::Stream& stream, const tensor::Matrix& x, const tens
   }
 }
 
-void cpu::Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void cpu::Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -43,9 +43,9 @@ void cpu::Add(const device::Stream& stream, const tensor::Matrix& x, const tenso
   });
 }
 
-void cpu::ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
-                          const tensor::Matrix& branch, const tensor::Matrix& bias,
-                          const Dropout& dropout, const tensor::Matrix& out) {
+void cpu::ResidualForward(const device::Stream& stream, const Matrix& residual,
+                          const Matrix& branch, const Matrix& bias,
+                          const Dropout& dropout, const Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
@@ -67,8 +67,8 @@ void cpu::ResidualForward(const device::Stream& stream, const tensor::Matrix& re
 }
 
 void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind,
-                            const tensor::Matrix& pre, const tensor::Matrix& bias,
-                            const Dropout& dropout, const tensor::Matrix& out) {
+                            const Matrix& pre, const Matrix& bias,
+                            const Dropout& dropout, const Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
@@ -94,8 +94,8 @@ void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind,
 }
 
 void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                             const tensor::Matrix& pre, const Dropout& dropout,
-                             const tensor::Matrix& dout, const tensor::Matrix& dpre) {
+                             const Matrix& pre, const Dropout& dropout,
+                             const Matrix& dout, const Matrix& dpre) {
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = dout.columns;

@@ -13,8 +13,8 @@
 namespace trireme::kernels {
 
 void cpu::EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens,
-                           std::int32_t first, const tensor::Matrix& weight, double scale,
-                           const tensor::Matrix& out) {
+                           std::int32_t first, const Matrix& weight, double scale,
+                           const Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -31,8 +31,8 @@ void cpu::EmbeddingForward(const device::Stream& stream, const std::int32_t* tok
 }
 
 void cpu::EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
-                            std::int32_t first, double scale, const tensor::Matrix& dout,
-                            const tensor::Matrix& dweight) {
+                            std::int32_t first, double scale, const Matrix& dout,
+                            const Matrix& dweight) {
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel num_threads(stream.threads)
@@ -61,7 +61,7 @@ std::int64_t PositionIn(const std::int32_t* begins, const Dropout& dropout, std:
 // Positions restart in documents: position t belongs to thread t % threads, as a token does above.
 template <typename T>
 void AddByPosition(const device::Stream& stream, const std::int32_t* begins, const Dropout& dropout,
-                   const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
+                   const Matrix& dout, const Matrix& dpositions) {
 #pragma omp parallel num_threads(stream.threads)
   {
     const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
@@ -76,9 +76,9 @@ void AddByPosition(const device::Stream& stream, const std::int32_t* begins, con
 
 }  // namespace
 
-void cpu::PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
+void cpu::PositionForward(const device::Stream& stream, const Matrix& positions,
                           const std::int32_t* begins, const Dropout& dropout,
-                          const tensor::Matrix& x) {
+                          const Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -99,8 +99,8 @@ void cpu::PositionForward(const device::Stream& stream, const tensor::Matrix& po
 }
 
 void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                           const Dropout& dropout, const tensor::Matrix& dout,
-                           const tensor::Matrix& dpositions) {
+                           const Dropout& dropout, const Matrix& dout,
+                           const Matrix& dpositions) {
   if (dpositions.Empty()) return;
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -118,7 +118,7 @@ void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* beg
   });
 }
 
-void SinusoidalPositions(const tensor::Matrix& table) {
+void SinusoidalPositions(const Matrix& table) {
   DispatchDtype(table.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (std::int64_t t = 0; t < table.rows; ++t) {

@@ -1,7 +1,7 @@
 // exp and the logistic function in a form that compilers vectorise; in fp64 those of the standard
 // library.
-#ifndef TRIREME_KERNELS_CPU_FAST_MATH_HPP_
-#define TRIREME_KERNELS_CPU_FAST_MATH_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_FAST_MATH_HPP_
+#define TRIREME_SRC_KERNELS_CPU_FAST_MATH_HPP_
 
 #include <algorithm>
 #include <bit>
@@ -51,4 +51,4 @@ namespace trireme::kernels {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_FAST_MATH_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_FAST_MATH_HPP_

@@ -10,7 +10,6 @@
 
 namespace trireme::kernels {
 
-using tensor::Matrix;
 
 namespace {
 

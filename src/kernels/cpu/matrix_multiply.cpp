@@ -25,8 +25,8 @@ bool MultipliesWithAmx() {
   return amx;
 }
 
-void MultiplyBf16(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                  const tensor::Matrix& b, const tensor::Matrix& c, std::int64_t inner,
+void MultiplyBf16(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                  const Matrix& b, const Matrix& c, std::int64_t inner,
                   bool accumulate) {
   const Bf16Kernels* kernels = UsableBf16Kernels();
   if (kernels == nullptr) {
@@ -47,7 +47,7 @@ void MultiplyBf16(const device::Stream& stream, Form form_a, const tensor::Matri
 // core: 1.1 to 1.25 below 2^18 multiply-adds, which end before the library is set up; 1.05 to 1.2
 // for weight gradients whose left operand no cache holds and the library transposes beforehand,
 // 0.85 to 0.95 for smaller ones; 1.15 with both operands transposed; otherwise 0.85 to 1.05.
-bool OwnIsFaster(Form form_a, Form form_b, const tensor::Matrix& c, std::int64_t inner) {
+bool OwnIsFaster(Form form_a, Form form_b, const Matrix& c, std::int64_t inner) {
   constexpr std::int64_t kSmall = 1 << 18, kLarge = 1 << 22;  // multiply-adds, elements
   if (!HasFastKernels() || c.dtype != Dtype::kFloat32) return false;
   if (c.rows * c.columns * inner < kSmall) return true;
@@ -68,8 +68,8 @@ void Follow(const device::Stream& stream, const Part& rows,
 }
 
 // In blocks of rows, by our own product. False, with nothing done, if that would be slower.
-bool MultiplyInRows(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+bool MultiplyInRows(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate,
                     FunctionRef<void(const Part& rows)> then) {
   if (stream.bf16 && c.dtype == Dtype::kFloat32) {
     if (stream.canonical || MultipliesWithAmx() || UsableBf16Kernels() == nullptr) return false;
@@ -83,8 +83,8 @@ bool MultiplyInRows(const device::Stream& stream, Form form_a, const tensor::Mat
 
 }  // namespace
 
-void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a,
+                         Form form_b, const Matrix& b, const Matrix& c,
                          bool accumulate) {
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (NoProduct(inner, c, accumulate)) return;
@@ -97,8 +97,8 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor
   LibraryMultiply(form_a, a, form_b, b, c, accumulate);
 }
 
-void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a,
+                         Form form_b, const Matrix& b, const Matrix& c,
                          bool accumulate, FunctionRef<void(const Part& rows)> then) {
   // Of c, in a slice that is gone through again while a third-level cache holds it; the rows that
   // make up for packing the right operand for each.

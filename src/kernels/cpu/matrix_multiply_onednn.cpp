@@ -16,7 +16,7 @@ namespace {
 using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 using View = Eigen::Map<RowMajor, Eigen::Unaligned, Eigen::OuterStride<>>;
 
-View AsEigen(const tensor::Matrix& m) {
+View AsEigen(const Matrix& m) {
   return {m.As<double>(), m.rows, m.columns, Eigen::OuterStride<>(m.stride)};
 }
 
@@ -29,8 +29,8 @@ void Assign(const A& a, const B& b, View c, bool accumulate) {
   }
 }
 
-void MultiplyDouble(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                    const tensor::Matrix& c, bool accumulate) {
+void MultiplyDouble(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                    const Matrix& c, bool accumulate) {
   const View left = AsEigen(a), right = AsEigen(b);
   const View out = AsEigen(c);
   if (form_a == Form::kPlain && form_b == Form::kPlain) {
@@ -46,8 +46,8 @@ void MultiplyDouble(Form form_a, const tensor::Matrix& a, Form form_b, const ten
 
 }  // namespace
 
-void LibraryMultiply(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                     const tensor::Matrix& c, bool accumulate) {
+void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                     const Matrix& c, bool accumulate) {
   if (c.dtype == Dtype::kFloat64) return MultiplyDouble(form_a, a, form_b, b, c, accumulate);
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   const dnnl_status_t status =

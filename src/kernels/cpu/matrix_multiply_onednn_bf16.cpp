@@ -93,7 +93,7 @@ class Matmuls {
 };
 
 // m [rows, columns], rounded, without gaps.
-void Round(const tensor::Matrix& m, int threads, std::uint16_t* to) {
+void Round(const Matrix& m, int threads, std::uint16_t* to) {
   const auto round = UsableBf16Kernels()->round;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
   for (std::int64_t row = 0; row < m.rows; ++row) {
@@ -114,8 +114,8 @@ void Execute(const Matmuls& matmuls, const Matmul& matmul) {
 
 }  // namespace
 
-void LibraryBf16Multiply(const device::Stream& /*stream*/, Form form_a, const tensor::Matrix& a,
-                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+void LibraryBf16Multiply(const device::Stream& /*stream*/, Form form_a, const Matrix& a,
+                         Form form_b, const Matrix& b, const Matrix& c,
                          bool accumulate) {
   thread_local Matmuls matmuls;
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;

@@ -9,8 +9,8 @@
 
 namespace trireme::kernels {
 
-void LibraryMultiply(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                     const tensor::Matrix& c, bool accumulate) {
+void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                     const Matrix& c, bool accumulate) {
   const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
   const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
@@ -26,8 +26,8 @@ void LibraryMultiply(Form form_a, const tensor::Matrix& a, Form form_b, const te
   }
 }
 
-void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const Matrix& a,
+                         Form form_b, const Matrix& b, const Matrix& c,
                          bool accumulate) {
   Bf16Multiply(*UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
 }

@@ -1,15 +1,15 @@
 // Products with an empty dimension, on which libraries disagree.
-#ifndef TRIREME_KERNELS_CPU_NO_PRODUCT_HPP_
-#define TRIREME_KERNELS_CPU_NO_PRODUCT_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_NO_PRODUCT_HPP_
+#define TRIREME_SRC_KERNELS_CPU_NO_PRODUCT_HPP_
 
 #include <algorithm>
 
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
 
 // True if a dimension of the product is 0; c then has its final value.
-inline bool NoProduct(std::int64_t inner, const tensor::Matrix& c, bool accumulate) {
+inline bool NoProduct(std::int64_t inner, const Matrix& c, bool accumulate) {
   if (c.rows == 0 || c.columns == 0) return true;
   if (inner > 0) return false;
   if (accumulate) return true;
@@ -23,4 +23,4 @@ inline bool NoProduct(std::int64_t inner, const tensor::Matrix& c, bool accumula
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_NO_PRODUCT_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_NO_PRODUCT_HPP_

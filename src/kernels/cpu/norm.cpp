@@ -9,9 +9,9 @@
 
 namespace trireme::kernels {
 
-void cpu::NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
-                      const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
-                      const tensor::Matrix& y, const tensor::Matrix& statistics) {
+void cpu::NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
+                      const Matrix& weight, const Matrix& bias, double epsilon,
+                      const Matrix& y, const Matrix& statistics) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
@@ -30,9 +30,9 @@ void cpu::NormForward(const device::Stream& stream, NormKind kind, const tensor:
   });
 }
 
-void cpu::NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
-                            const tensor::Matrix& x, const tensor::Matrix& weight,
-                            const tensor::Matrix& statistics, const tensor::Matrix& dx,
+void cpu::NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
+                            const Matrix& x, const Matrix& weight,
+                            const Matrix& statistics, const Matrix& dx,
                             bool accumulate) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -46,10 +46,10 @@ void cpu::NormBackwardInput(const device::Stream& stream, NormKind kind, const t
   });
 }
 
-void cpu::NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
-                             const tensor::Matrix& x, const tensor::Matrix& statistics,
-                             const tensor::Matrix& dweight, const tensor::Matrix& dbias,
-                             const tensor::Matrix& scratch) {
+void cpu::NormBackwardWeight(const device::Stream& stream, const Matrix& dy,
+                             const Matrix& x, const Matrix& statistics,
+                             const Matrix& dweight, const Matrix& dbias,
+                             const Matrix& scratch) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
@@ -69,8 +69,8 @@ void cpu::NormBackwardWeight(const device::Stream& stream, const tensor::Matrix&
   });
 }
 
-void cpu::ColumnSum(const device::Stream& stream, const tensor::Matrix& x,
-                    const tensor::Matrix& sums, const tensor::Matrix& scratch) {
+void cpu::ColumnSum(const device::Stream& stream, const Matrix& x,
+                    const Matrix& sums, const Matrix& scratch) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;

@@ -13,18 +13,18 @@ namespace trireme::kernels {
 namespace {
 
 template <typename T>
-T* RowOf(const tensor::Matrix& x, std::int64_t row) {
+T* RowOf(const Matrix& x, std::int64_t row) {
   return x.Empty() ? nullptr : x.As<T>() + row * x.stride;
 }
 
 }  // namespace
 
 void cpu::ResidualNormForward(const device::Stream& stream, NormKind kind,
-                              const tensor::Matrix& residual, const tensor::Matrix& branch,
-                              const tensor::Matrix& bias, const Dropout& dropout,
-                              const tensor::Matrix& sum, const tensor::Matrix& weight,
-                              const tensor::Matrix& norm_bias, double epsilon,
-                              const tensor::Matrix& y, const tensor::Matrix& statistics) {
+                              const Matrix& residual, const Matrix& branch,
+                              const Matrix& bias, const Dropout& dropout,
+                              const Matrix& sum, const Matrix& weight,
+                              const Matrix& norm_bias, double epsilon,
+                              const Matrix& y, const Matrix& statistics) {
   DispatchDtype(sum.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = sum.columns;

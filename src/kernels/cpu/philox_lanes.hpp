@@ -1,7 +1,7 @@
 // Philox lanes of one row, for each instruction set. Files compiled for different instruction sets
 // include this header: it must not define inline functions that files could share.
-#ifndef TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
-#define TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_PHILOX_LANES_HPP_
+#define TRIREME_SRC_KERNELS_CPU_PHILOX_LANES_HPP_
 
 #include <cstdint>
 
@@ -34,4 +34,4 @@ PhiloxLanesKernels UsablePhiloxLanes();
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_PHILOX_LANES_HPP_

@@ -1,6 +1,6 @@
 // Sums over rows in kReductionBlocks fixed blocks of rows: the same bits for any number of threads.
-#ifndef TRIREME_KERNELS_CPU_REDUCE_ROWS_HPP_
-#define TRIREME_KERNELS_CPU_REDUCE_ROWS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_REDUCE_ROWS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_REDUCE_ROWS_HPP_
 
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace trireme::kernels {
 // `width` may be 0, for rows that leave no sum.
 template <typename T, typename Add>
 int ReduceRows(const device::Stream& stream, std::int64_t row_count, std::int64_t width,
-               const tensor::Matrix& scratch, Add add) {
+               const Matrix& scratch, Add add) {
   const int blocks = static_cast<int>(std::clamp<std::int64_t>(row_count, 1, kReductionBlocks));
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
   for (int block = 0; block < blocks; ++block) {
@@ -27,4 +27,4 @@ int ReduceRows(const device::Stream& stream, std::int64_t row_count, std::int64_
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_REDUCE_ROWS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_REDUCE_ROWS_HPP_

@@ -1,6 +1,6 @@
 // Carries an exception out of an OpenMP region, which it must not leave by itself.
-#ifndef TRIREME_KERNELS_CPU_RESCUE_HPP_
-#define TRIREME_KERNELS_CPU_RESCUE_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_RESCUE_HPP_
+#define TRIREME_SRC_KERNELS_CPU_RESCUE_HPP_
 
 #include <exception>
 
@@ -29,4 +29,4 @@ class Rescue {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_RESCUE_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_RESCUE_HPP_

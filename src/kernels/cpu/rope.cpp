@@ -7,7 +7,7 @@
 
 namespace trireme::kernels {
 
-void RopeTable(std::span<const double> frequencies, double magnitude, const tensor::Matrix& table) {
+void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table) {
   DispatchDtype(table.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t half = table.columns / 2;
@@ -22,7 +22,7 @@ void RopeTable(std::span<const double> frequencies, double magnitude, const tens
   });
 }
 
-void RopeTable(double theta, const tensor::Matrix& table) {
+void RopeTable(double theta, const Matrix& table) {
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < table.columns / 2; ++i) {
     frequencies.push_back(
@@ -32,7 +32,7 @@ void RopeTable(double theta, const tensor::Matrix& table) {
 }
 
 void cpu::Rope(const device::Stream& stream, const AttentionShape& shape,
-               const tensor::Matrix& table, bool inverse, const tensor::Matrix& qkv) {
+               const Matrix& table, bool inverse, const Matrix& qkv) {
   DispatchDtype(qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t half = shape.head_dim / 2;

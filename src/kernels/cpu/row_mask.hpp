@@ -1,6 +1,6 @@
 // A thread's mask generator: the dropout lanes of one row at a time.
-#ifndef TRIREME_KERNELS_CPU_ROW_MASK_HPP_
-#define TRIREME_KERNELS_CPU_ROW_MASK_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ROW_MASK_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ROW_MASK_HPP_
 
 #include <cstdint>
 
@@ -59,4 +59,4 @@ class RowMask {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_ROW_MASK_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ROW_MASK_HPP_

@@ -1,7 +1,7 @@
 // Primitives on one contiguous row: the vectorised inner loops of all CPU kernels except products.
 // float versions are compiled for several instruction sets; double versions serve verification.
-#ifndef TRIREME_KERNELS_CPU_ROWS_HPP_
-#define TRIREME_KERNELS_CPU_ROWS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ROWS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ROWS_HPP_
 
 #include <cstdint>
 
@@ -81,4 +81,4 @@ void Mask(const T* x, const RowLanes& by, T* y, std::int64_t n) {
 
 }  // namespace trireme::kernels::rows
 
-#endif  // TRIREME_KERNELS_CPU_ROWS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ROWS_HPP_

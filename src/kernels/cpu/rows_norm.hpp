@@ -1,7 +1,7 @@
 // Norms on one contiguous row: forward, backward, and both in one pass with the operations before
 // the norm (bias, dropout, residual).
-#ifndef TRIREME_KERNELS_CPU_ROWS_NORM_HPP_
-#define TRIREME_KERNELS_CPU_ROWS_NORM_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_ROWS_NORM_HPP_
+#define TRIREME_SRC_KERNELS_CPU_ROWS_NORM_HPP_
 
 #include <cmath>
 #include <cstdint>
@@ -59,4 +59,4 @@ void NormBackward(const NormBackwardRow<double>& row);
 
 }  // namespace trireme::kernels::rows
 
-#endif  // TRIREME_KERNELS_CPU_ROWS_NORM_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_ROWS_NORM_HPP_

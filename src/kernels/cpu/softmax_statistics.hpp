@@ -1,6 +1,6 @@
 // Statistics of a row of logits, from slices of the vocabulary to the whole row.
-#ifndef TRIREME_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
-#define TRIREME_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
 
 #include <algorithm>
 #include <cmath>
@@ -48,4 +48,4 @@ inline Statistics Combine(const double* statistics, std::int64_t rows, std::int6
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_

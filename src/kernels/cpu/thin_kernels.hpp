@@ -2,8 +2,8 @@
 // reads the right operand, a weight, once: memory bounds it, and packing would double the traffic.
 // Files compiled for different instruction sets include this header: it and the headers that
 // include it must not define inline functions that files could share.
-#ifndef TRIREME_KERNELS_CPU_THIN_KERNELS_HPP_
-#define TRIREME_KERNELS_CPU_THIN_KERNELS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_THIN_KERNELS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_THIN_KERNELS_HPP_
 
 #include <cstdint>
 
@@ -51,4 +51,4 @@ extern const ThinKernels kThinAvx512;  // x86-64-v4 only
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_THIN_KERNELS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_THIN_KERNELS_HPP_

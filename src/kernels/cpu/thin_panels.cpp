@@ -11,7 +11,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 struct Sizes {
   std::int64_t outputs, inner, wide, panels;

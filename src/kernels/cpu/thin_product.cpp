@@ -12,7 +12,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 // Elements of the weight that are worth a thread.
 constexpr std::int64_t kAThread = 1 << 13;

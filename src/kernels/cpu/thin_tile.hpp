@@ -1,7 +1,7 @@
 // Products with few rows over a vector type (attention_vector.hpp). Each file that includes this
 // has its own copy, for its instruction set: everything is in an unnamed namespace.
-#ifndef TRIREME_KERNELS_CPU_THIN_TILE_HPP_
-#define TRIREME_KERNELS_CPU_THIN_TILE_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_THIN_TILE_HPP_
+#define TRIREME_SRC_KERNELS_CPU_THIN_TILE_HPP_
 
 #include <utility>
 
@@ -297,4 +297,4 @@ void ThinPanels(const ThinProduct<typename V::Scalar>& p) {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_THIN_TILE_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_THIN_TILE_HPP_

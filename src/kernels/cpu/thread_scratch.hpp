@@ -1,7 +1,7 @@
 // Memory of a thread that grows to the largest use and stays, so that the step loop allocates
 // nothing.
-#ifndef TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
-#define TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_THREAD_SCRATCH_HPP_
+#define TRIREME_SRC_KERNELS_CPU_THREAD_SCRATCH_HPP_
 
 #include <cstddef>
 #include <cstdint>
@@ -32,4 +32,4 @@ T* ThreadScratch(std::int64_t count) {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_THREAD_SCRATCH_HPP_

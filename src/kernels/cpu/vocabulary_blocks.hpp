@@ -1,6 +1,6 @@
 // Cut of a slice of the vocabulary into parts and blocks, and the layout of a tile's scratch.
-#ifndef TRIREME_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
-#define TRIREME_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
 
 #include <algorithm>
 #include <cstdint>
@@ -93,4 +93,4 @@ struct VocabularyLayout {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_

@@ -27,7 +27,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 template <typename T>
 struct Largest {

@@ -149,9 +149,9 @@ void DispatchKind(ActivationKind kind, Body body) {
 
 }  // namespace
 
-void ActivationForward(const device::Stream& stream, ActivationKind kind, const tensor::Matrix& pre,
-                       const tensor::Matrix& bias, const Dropout& dropout,
-                       const tensor::Matrix& out) {
+void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                       const Matrix& bias, const Dropout& dropout,
+                       const Matrix& out) {
   Dispatch(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool vectors = AllowVectors<T>(out.columns, pre, bias, out) && AllowVectors<T>(dropout);
@@ -167,8 +167,8 @@ void ActivationForward(const device::Stream& stream, ActivationKind kind, const 
 }
 
 void ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                        const tensor::Matrix& pre, const Dropout& dropout,
-                        const tensor::Matrix& dout, const tensor::Matrix& dpre) {
+                        const Matrix& pre, const Dropout& dropout,
+                        const Matrix& dout, const Matrix& dpre) {
   Dispatch(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool vectors = AllowVectors<T>(dout.columns, pre, dout, dpre) && AllowVectors<T>(dropout);

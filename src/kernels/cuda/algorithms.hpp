@@ -1,8 +1,8 @@
 // cuBLASLt's algorithm of each product: found by timing when a product is first met, kept as text,
 // taken over from other ranks and earlier runs. The library computes the same bits each time with
 // the same algorithm, version and kind of card, and other bits with another algorithm.
-#ifndef TRIREME_KERNELS_CUDA_ALGORITHMS_HPP_
-#define TRIREME_KERNELS_CUDA_ALGORITHMS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CUDA_ALGORITHMS_HPP_
+#define TRIREME_SRC_KERNELS_CUDA_ALGORITHMS_HPP_
 
 #include <map>
 #include <optional>
@@ -67,4 +67,4 @@ bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Pl
 
 }  // namespace trireme::kernels::cuda
 
-#endif  // TRIREME_KERNELS_CUDA_ALGORITHMS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CUDA_ALGORITHMS_HPP_

@@ -23,7 +23,6 @@ static_assert(kAttentionMostDims == gpu::kMostHeadDim);
 
 namespace {
 
-using tensor::Matrix;
 
 template <typename T, int kElements>
 struct FillOperation {

@@ -25,7 +25,7 @@ decltype(kernels::AttentionPartBackward) OwnAttentionPartBackward;
 // Operands of the passes over sequences of documents, as AttentionForward and AttentionBackward
 // have them; the forward pass has no dout and dqkv.
 struct DocumentOperands {
-  tensor::Matrix qkv, out, lse, scratch, dout = {}, dqkv = {};
+  Matrix qkv, out, lse, scratch, dout = {}, dqkv = {};
 };
 // The same passes by our own kernels over the sequences whose number in `served`, [sequences] on
 // the GPU, is 0. What belongs to the others is left alone. Without dropout.
@@ -36,9 +36,9 @@ void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionSha
 
 // Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                    const tensor::Matrix& lse, float* packed);
+                    const Matrix& lse, float* packed);
 void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                      const float* packed, const tensor::Matrix& lse);
+                      const float* packed, const Matrix& lse);
 
 }  // namespace trireme::kernels::cuda
 

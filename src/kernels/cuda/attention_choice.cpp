@@ -12,7 +12,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 constexpr bool kCudnn = TRIREME_CUDNN != 0;
 

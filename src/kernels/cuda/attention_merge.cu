@@ -10,7 +10,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 constexpr int kMergeThreads = 256, kWarp = 32;
 constexpr int kWidth = kVectorWidth<Bf16>;  // elements of a lane

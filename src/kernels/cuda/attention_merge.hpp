@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "trireme/device/stream.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -24,22 +24,22 @@ struct AttentionWindow {
 
 // Copies the window of lse, [., heads] in fp32, to `statistics`.
 void PackStatistics(const device::Stream& stream, const AttentionWindow& window,
-                    const tensor::Matrix& lse, float* statistics);
+                    const Matrix& lse, float* statistics);
 
 // A sum over blocks: as it is stored in bf16, and before it was rounded (fp32), which counts where
 // it rounds to what is stored. Rows on boundaries of 16 bytes.
 struct RoundedSum {
-  tensor::Matrix stored, exact;
+  Matrix stored, exact;
 };
 
 // Merges `part`, attention to some keys, and its statistics into `out` and `lse`: as
 // kernels::AttentionPartForward.
 void MergeAttention(const device::Stream& stream, const AttentionWindow& window,
-                    const tensor::Matrix& part, const float* statistics, const RoundedSum& out,
-                    const tensor::Matrix& lse);
+                    const Matrix& part, const float* statistics, const RoundedSum& out,
+                    const Matrix& lse);
 // Adds `part`, the queries' gradient by some keys, to `dquery`.
 void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,
-                      const tensor::Matrix& part, const RoundedSum& dquery);
+                      const Matrix& part, const RoundedSum& dquery);
 
 }  // namespace trireme::kernels::cuda
 

@@ -27,7 +27,7 @@ __global__ void __launch_bounds__(kStatisticsThreads)
 }
 
 template <bool kPack>
-void Move(const device::Stream& stream, const AttentionWindow& window, const tensor::Matrix& lse,
+void Move(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
           float* packed) {
   const std::int64_t elements = window.sequences * window.rows * window.heads;
   if (elements == 0) return;
@@ -45,16 +45,16 @@ AttentionWindow Whole(const AttentionShape& s) {
 }  // namespace
 
 void PackStatistics(const device::Stream& stream, const AttentionWindow& window,
-                    const tensor::Matrix& lse, float* statistics) {
+                    const Matrix& lse, float* statistics) {
   Move<true>(stream, window, lse, statistics);
 }
 
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                    const tensor::Matrix& lse, float* packed) {
+                    const Matrix& lse, float* packed) {
   PackStatistics(stream, Whole(shape), lse, packed);
 }
 void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                      const float* packed, const tensor::Matrix& lse) {
+                      const float* packed, const Matrix& lse) {
   // The kernel writes to one of the two, by its direction.
   Move<false>(stream, Whole(shape), lse, const_cast<float*>(packed));
 }

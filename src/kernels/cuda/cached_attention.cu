@@ -14,7 +14,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 constexpr int kCachedThreads = 128, kCachedWarps = kCachedThreads / kWarpLanes;
 constexpr int kCachedTile = 64;      // keys whose weights are in shared memory

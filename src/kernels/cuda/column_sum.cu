@@ -83,8 +83,8 @@ std::int64_t BlocksOfRows(const device::GpuContext& gpu, std::int64_t rows, std:
 
 }  // namespace
 
-void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& sums,
-               const tensor::Matrix&) {
+void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums,
+               const Matrix&) {
   if (x.rows == 0 || x.columns == 0) return;
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -107,8 +107,8 @@ void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tens
 }
 
 void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                      const Dropout& dropout, const tensor::Matrix& dout,
-                      const tensor::Matrix& dpositions) {
+                      const Dropout& dropout, const Matrix& dout,
+                      const Matrix& dpositions) {
   if (dpositions.Empty() || dout.rows == 0) return;
   if (begins != nullptr) {
     return DocumentPositionBackward(stream, begins, dropout, dout, dpositions);

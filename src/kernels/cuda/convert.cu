@@ -71,7 +71,7 @@ void DispatchTwo(Dtype x, Dtype y, Body body) {
 
 }  // namespace
 
-void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   DispatchTwo(x.dtype, y.dtype, [&](auto from, auto to) {
     using X = decltype(from);
     using Y = decltype(to);

@@ -16,7 +16,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kAlignment = 16;  // bytes, of every row

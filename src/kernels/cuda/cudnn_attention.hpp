@@ -32,12 +32,12 @@ std::int64_t CudnnAttentionScratch(const device::Stream& stream, const Attention
 // False, with nothing queued and a line on stderr, if cuDNN does not serve the shape or the
 // strides. RunError if scratch was planned for the pass and is too small.
 bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                           const tensor::Matrix& qkv, const tensor::Matrix& out,
-                           const tensor::Matrix& lse, const tensor::Matrix& scratch);
+                           const Matrix& qkv, const Matrix& out,
+                           const Matrix& lse, const Matrix& scratch);
 bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                            const tensor::Matrix& qkv, const tensor::Matrix& out,
-                            const tensor::Matrix& dout, const tensor::Matrix& lse,
-                            const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
+                            const Matrix& qkv, const Matrix& out,
+                            const Matrix& dout, const Matrix& lse,
+                            const Matrix& dqkv, const Matrix& scratch);
 
 // Sequences of documents (cudnn_documents.cpp). Elements (fp32) of scratch for the forward pass
 // over such a shape, and with `backward` for both, `own` elements of our own kernels included;
@@ -54,7 +54,7 @@ const std::int32_t* CudnnDocuments(const device::Stream& stream, const Attention
                                    const DocumentOperands& operands, bool backward);
 
 // Whether rows lie on boundaries of 16 bytes, as cuDNN reads them.
-bool OnCudnnBoundaries(const tensor::Matrix& m);
+bool OnCudnnBoundaries(const Matrix& m);
 
 // Blocks of ring attention (cudnn_part.cpp). Elements (fp32) of scratch for the forward pass over
 // the blocks of PositionsOf, and with `backward` for both, behind `own` elements of our own
@@ -66,14 +66,14 @@ std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape
 // was built for the block then. What the two leave in scratch is what our own kernels leave there,
 // so that blocks may alternate.
 bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-                      const tensor::Matrix& qkv, const KeyValueBlock& block,
-                      const tensor::Matrix& out, const tensor::Matrix& lse,
-                      const tensor::Matrix& scratch);
+                      const Matrix& qkv, const KeyValueBlock& block,
+                      const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch);
 // Operands of AttentionPartBackward.
 struct PartGradients {
-  tensor::Matrix qkv;
+  Matrix qkv;
   KeyValueBlock block;
-  tensor::Matrix out, dout, lse, dqkv, dblock, scratch;
+  Matrix out, dout, lse, dqkv, dblock, scratch;
 };
 bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
                        const PartGradients& operands);

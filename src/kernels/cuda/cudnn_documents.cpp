@@ -14,7 +14,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 constexpr std::int64_t kFloat = sizeof(float);
 // Elements (fp32) of a number of 64 bits.

@@ -18,7 +18,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 constexpr std::int64_t kFloat = sizeof(float);
 
@@ -108,7 +107,7 @@ class Window {
         if (rest.Size() == 0) continue;
         for (const std::int64_t first : {std::int64_t{0}, shape_.kv_heads}) {
           const Matrix m = dblock.Rows(s * rows + rest.begin, rest.Size());
-          Clear(stream, m.Columns((first + tasks_.kv_heads.begin) * shape_.head_dim, columns));
+          cuda::Clear(stream, m.Columns((first + tasks_.kv_heads.begin) * shape_.head_dim, columns));
         }
       }
     }

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "cudnn_plan.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -59,8 +59,8 @@ inline constexpr std::int64_t kCudnnLeastWorkspace = std::int64_t{1} << 20;
 // warning, if cuDNN does not serve it or rows of the operands are not on boundaries of 16 bytes.
 // RunError if scratch was planned for the pass and is too small.
 std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
-                                       const tensor::Matrix& scratch, std::int64_t workspace,
-                                       std::initializer_list<tensor::Matrix> operands);
+                                       const Matrix& scratch, std::int64_t workspace,
+                                       std::initializer_list<Matrix> operands);
 
 // Prints one line per pass, for the first reason.
 void WarnOfOwnAttention(const device::Stream& stream, bool backward, std::string why);

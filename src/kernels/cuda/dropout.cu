@@ -24,8 +24,8 @@ struct DropoutOperation {
 
 }  // namespace
 
-void DropoutForward(const device::Stream& stream, const tensor::Matrix& x, const Dropout& dropout,
-                    const tensor::Matrix& out) {
+void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                    const Matrix& out) {
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(x.columns, x, out) && AllowVectors<T>(dropout), [&](auto width) {

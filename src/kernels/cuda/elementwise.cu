@@ -62,7 +62,7 @@ struct ClearOperation {
 
 }  // namespace
 
-void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias) {
+void AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias) {
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(x.columns, x, bias), [&](auto width) {
@@ -72,7 +72,7 @@ void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor
   });
 }
 
-void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(x.columns, x, y), [&](auto width) {
@@ -81,9 +81,9 @@ void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Ma
   });
 }
 
-void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
-                     const tensor::Matrix& branch, const tensor::Matrix& bias,
-                     const Dropout& dropout, const tensor::Matrix& out) {
+void ResidualForward(const device::Stream& stream, const Matrix& residual,
+                     const Matrix& branch, const Matrix& bias,
+                     const Dropout& dropout, const Matrix& out) {
   Dispatch(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool vectors =
@@ -97,7 +97,7 @@ void ResidualForward(const device::Stream& stream, const tensor::Matrix& residua
   });
 }
 
-void Clear(const device::Stream& stream, const tensor::Matrix& x) {
+void Clear(const device::Stream& stream, const Matrix& x) {
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(x.columns, x), [&](auto width) {

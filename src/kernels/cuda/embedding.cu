@@ -54,7 +54,7 @@ struct PositionOperation {
 }  // namespace
 
 void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                      const tensor::Matrix& weight, double scale, const tensor::Matrix& out) {
+                      const Matrix& weight, double scale, const Matrix& out) {
   Dispatch(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(out.columns, weight, out), [&](auto width) {
@@ -65,8 +65,8 @@ void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, 
   });
 }
 
-void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                     const std::int32_t* begins, const Dropout& dropout, const tensor::Matrix& x) {
+void PositionForward(const device::Stream& stream, const Matrix& positions,
+                     const std::int32_t* begins, const Dropout& dropout, const Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);

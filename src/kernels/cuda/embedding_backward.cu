@@ -174,7 +174,7 @@ void AddSlab(const device::Stream& stream, const Gradient<T>& gradient) {
 
 template <typename T, int kWidth>
 void AddRows(const device::Stream& stream, const RowTokens& tokens, std::int32_t first,
-             double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+             double scale, const Matrix& dout, const Matrix& dweight) {
   using S = SumOf<T>;
   const std::int64_t dim = dout.columns;
   const auto edge_bytes = 2 * dim * static_cast<std::int64_t>(sizeof(S));
@@ -183,7 +183,7 @@ void AddRows(const device::Stream& stream, const RowTokens& tokens, std::int32_t
   std::byte* const scratch = stream.gpu->scratch;
   S* const edges = reinterpret_cast<S*>(scratch + RoundedBytes(TokenOrderBytes(cut.slab)));
   for (std::int64_t begin = 0; begin < dout.rows; begin += cut.slab) {
-    const tensor::Matrix slab = dout.Rows(begin, std::min(cut.slab, dout.rows - begin));
+    const Matrix slab = dout.Rows(begin, std::min(cut.slab, dout.rows - begin));
     const TokenOrder order = SortTokens(stream, tokens.From(begin), slab.rows, slice, scratch);
     AddSlab<T, kWidth>(
         stream, {order, static_cast<unsigned>(slab.rows), static_cast<unsigned>(cut.piece),
@@ -193,7 +193,7 @@ void AddRows(const device::Stream& stream, const RowTokens& tokens, std::int32_t
 }
 
 void AddAll(const device::Stream& stream, const RowTokens& tokens, std::int32_t first, double scale,
-            const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+            const Matrix& dout, const Matrix& dweight) {
   if (dout.rows == 0 || dout.columns == 0 || dweight.rows == 0) return;
   Dispatch(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -206,13 +206,13 @@ void AddAll(const device::Stream& stream, const RowTokens& tokens, std::int32_t 
 }  // namespace
 
 void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+                       double scale, const Matrix& dout, const Matrix& dweight) {
   AddAll(stream, {tokens}, first, scale, dout, dweight);
 }
 
 void DocumentPositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                              const Dropout& dropout, const tensor::Matrix& dout,
-                              const tensor::Matrix& dpositions) {
+                              const Dropout& dropout, const Matrix& dout,
+                              const Matrix& dpositions) {
   AddAll(stream, {nullptr, begins + dropout.first_row, DropoutPlace(dropout)}, 0, 1, dout,
          dpositions);
 }

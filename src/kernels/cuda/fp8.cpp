@@ -59,7 +59,7 @@ std::byte* Fp8::Place(int place, std::int64_t bytes) const {
 }
 
 // Known from the last steps, but for a tensor that is met first.
-void Fp8::FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x, int tensor) {
+void Fp8::FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor) {
   char& met = met_[static_cast<std::size_t>(tensor)];
   if (met != 0) return;
   Fp8Largest(stream, x, scales_.largest + tensor);
@@ -67,7 +67,7 @@ void Fp8::FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x
   met = 1;
 }
 
-void Fp8::FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x,
+void Fp8::FindCurrentScale(const device::Stream& stream, const Matrix& x,
                            int tensor) const {
   unsigned* const largest = scales_.largest + tensor;
   device::SetZero(stream, largest, sizeof(*largest));
@@ -75,7 +75,7 @@ void Fp8::FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x
   Fp8FirstScale(stream, scales_, tensor);
 }
 
-Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
+Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                       bool transposed, int place) {
   int tensor = site * kFp8Roles + static_cast<int>(role);
   if (site < 0 || tensor >= scales_.tensors || x.dtype != Dtype::kBfloat16) {

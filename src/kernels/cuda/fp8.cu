@@ -215,7 +215,7 @@ dim3 Blocks(const device::Stream& stream, std::int64_t chunks) {
 }
 
 template <Fp8Type kType, int kWidth>
-void RoundAs(const device::Stream& stream, const tensor::Matrix& x, const float* scale,
+void RoundAs(const device::Stream& stream, const Matrix& x, const float* scale,
              bool transposed, unsigned char* out, unsigned* largest) {
   cudaStream_t queue = device::cuda::Queue(stream);
   if (!transposed) {
@@ -233,7 +233,7 @@ void RoundAs(const device::Stream& stream, const tensor::Matrix& x, const float*
 
 }  // namespace
 
-void Fp8Largest(const device::Stream& stream, const tensor::Matrix& x, unsigned* largest) {
+void Fp8Largest(const device::Stream& stream, const Matrix& x, unsigned* largest) {
   if (x.Size() == 0) return;
   WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {
     device::cuda::Launch(device::cuda::Queue(stream), LargestKernel<width.value>,
@@ -247,7 +247,7 @@ void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int te
                        tensor, LargestOf(RoleOf(tensor)));
 }
 
-void Fp8Round(const device::Stream& stream, const tensor::Matrix& x, const Fp8Scales& scales,
+void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales,
               int tensor, bool transposed, unsigned char* out) {
   if (x.Size() == 0) return;
   WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {

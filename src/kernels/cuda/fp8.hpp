@@ -1,8 +1,8 @@
 // Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
 // gradients in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the
 // last steps (delayed scaling), so that one pass rounds and finds the next maximum.
-#ifndef TRIREME_KERNELS_CUDA_FP8_HPP_
-#define TRIREME_KERNELS_CUDA_FP8_HPP_
+#ifndef TRIREME_SRC_KERNELS_CUDA_FP8_HPP_
+#define TRIREME_SRC_KERNELS_CUDA_FP8_HPP_
 
 #include <cstdint>
 #include <span>
@@ -50,7 +50,7 @@ class Fp8 {
   // operands of a product; valid until that place is used again. Dense, [rows, columns], or
   // [columns, rows] with `transposed`; both must be multiples of kFp8Unit. The operand's form is
   // kPlain.
-  Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
+  Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
 
   // Scale = largest number of the type / largest magnitude of the last kFp8History steps, ignoring
@@ -65,8 +65,8 @@ class Fp8 {
 
  private:
   std::byte* Place(int place, std::int64_t bytes) const;
-  void FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x, int tensor);
-  void FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x, int tensor) const;
+  void FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor);
+  void FindCurrentScale(const device::Stream& stream, const Matrix& x, int tensor) const;
   void Upload(const device::Stream& stream);
 
   device::Buffer memory_;  // of scales_
@@ -84,13 +84,13 @@ class Fp8 {
 
 // Launchers (fp8.cu). x: bf16.
 // largest = max(largest, |x|).
-void Fp8Largest(const device::Stream& stream, const tensor::Matrix& x, unsigned* largest);
+void Fp8Largest(const device::Stream& stream, const Matrix& x, unsigned* largest);
 // The scale of one tensor from its `largest` of this step alone.
 void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int tensor);
 // out = fp8(x * scale), and `largest` as above. out: dense, [rows, columns] or its transpose.
-void Fp8Round(const device::Stream& stream, const tensor::Matrix& x, const Fp8Scales& scales,
+void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales,
               int tensor, bool transposed, unsigned char* out);
 
 }  // namespace trireme::kernels::cuda
 
-#endif  // TRIREME_KERNELS_CUDA_FP8_HPP_
+#endif  // TRIREME_SRC_KERNELS_CUDA_FP8_HPP_

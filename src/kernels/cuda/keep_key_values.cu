@@ -9,7 +9,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 // Column c of the pass is element c % row of part c / row: a head of the keys, then of the values.
 template <typename T, int kElements>
@@ -58,7 +57,7 @@ void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, co
     return Matrix{static_cast<char*>(cache.data) + number * bytes, cache.dtype, 2 * shape.kv_heads,
                   copy.positions * row, cache.positions * row};
   };
-  Copy(stream, slot(copy.from), slot(copy.to));
+  cuda::Copy(stream, slot(copy.from), slot(copy.to));
 }
 
 }  // namespace trireme::kernels::cuda

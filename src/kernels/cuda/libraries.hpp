@@ -1,7 +1,7 @@
 // State of a GPU's math libraries (kernels/libraries.hpp): algorithms of products, fp8 scales and
 // memory, cuDNN's plans.
-#ifndef TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
-#define TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
+#ifndef TRIREME_SRC_KERNELS_CUDA_LIBRARIES_HPP_
+#define TRIREME_SRC_KERNELS_CUDA_LIBRARIES_HPP_
 
 #include <cstdint>
 #include <memory>
@@ -56,4 +56,4 @@ void Multiply(const device::Stream& stream, const Product& product);
 
 }  // namespace trireme::kernels::cuda
 
-#endif  // TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
+#endif  // TRIREME_SRC_KERNELS_CUDA_LIBRARIES_HPP_

@@ -7,7 +7,6 @@
 
 namespace trireme::kernels {
 
-using tensor::Matrix;
 
 namespace cuda {
 

@@ -6,7 +6,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-using tensor::Matrix;
 
 // c = a b^T, both with the inner index contiguous.
 Product ProductOf(const Operand& a, Operand b, const Matrix& c, std::int64_t inner) {

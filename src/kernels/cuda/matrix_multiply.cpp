@@ -5,8 +5,8 @@
 
 namespace trireme::kernels {
 
-void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                          Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a,
+                          Form form_b, const Matrix& b, const Matrix& c,
                           bool accumulate) {
   if (stream.canonical) {
     throw RunError("There is no canonical product on a GPU.",
@@ -18,8 +18,8 @@ void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const tenso
   if (!accumulate) cuda::Clear(stream, c);
 }
 
-void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                          Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a,
+                          Form form_b, const Matrix& b, const Matrix& c,
                           bool accumulate, FunctionRef<void(const Part& rows)> then) {
   cuda::MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
   then({0, c.rows});

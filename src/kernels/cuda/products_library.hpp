@@ -1,6 +1,6 @@
 // Owners of cuBLASLt's handles, and its status codes as exceptions.
-#ifndef TRIREME_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
-#define TRIREME_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
+#ifndef TRIREME_SRC_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
+#define TRIREME_SRC_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
 
 #include <cublasLt.h>
 
@@ -42,4 +42,4 @@ void Set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
 
 }  // namespace trireme::kernels::cuda
 
-#endif  // TRIREME_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
+#endif  // TRIREME_SRC_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_

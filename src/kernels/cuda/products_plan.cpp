@@ -110,8 +110,8 @@ cudaDataType_t TypeOf(Dtype dtype) {
                                     : CUDA_R_32F;
 }
 
-Product MakeProduct(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                    const tensor::Matrix& c, bool accumulate) {
+Product MakeProduct(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                    const Matrix& c, bool accumulate) {
   if (a.dtype != b.dtype || (c.dtype != a.dtype && c.dtype != SumTypeOf(a.dtype))) {
     throw RunError(fmt::format("a matrix product of {} and {} into {}", trireme::NameOf(a.dtype),
                                trireme::NameOf(b.dtype), trireme::NameOf(c.dtype)),

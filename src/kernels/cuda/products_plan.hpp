@@ -1,7 +1,7 @@
 // One matrix product of a GPU: its operands, its key (all properties that an algorithm may depend
 // on), and its description for cuBLASLt.
-#ifndef TRIREME_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
-#define TRIREME_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
+#ifndef TRIREME_SRC_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
+#define TRIREME_SRC_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
 
 #include <compare>
 #include <cstdint>
@@ -51,8 +51,8 @@ struct Product {
 };
 
 // The product of two matrices, not yet with an epilogue.
-Product MakeProduct(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                    const tensor::Matrix& c, bool accumulate);
+Product MakeProduct(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                    const Matrix& c, bool accumulate);
 
 // All properties that an algorithm may depend on. Alignments are in bytes, those of 256 and more
 // alike.
@@ -101,4 +101,4 @@ class Plan {
 
 }  // namespace trireme::kernels::cuda
 
-#endif  // TRIREME_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
+#endif  // TRIREME_SRC_KERNELS_CUDA_PRODUCTS_PLAN_HPP_

@@ -42,8 +42,8 @@ struct RopeOperation {
 
 }  // namespace
 
-void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
-          bool inverse, const tensor::Matrix& qkv) {
+void Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
+          bool inverse, const Matrix& qkv) {
   Dispatch(qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t half = shape.head_dim / 2;

@@ -52,8 +52,8 @@ TokenOrder SortTokens(const device::Stream& stream, const RowTokens& tokens, std
 
 // PositionBackward where positions restart in documents: rows sorted by position.
 void DocumentPositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                              const Dropout& dropout, const tensor::Matrix& dout,
-                              const tensor::Matrix& dpositions);
+                              const Dropout& dropout, const Matrix& dout,
+                              const Matrix& dpositions);
 
 }  // namespace trireme::kernels::cuda
 

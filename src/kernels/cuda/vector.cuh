@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "trireme/device/cuda/launch.cuh"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 #include "types.cuh"
 
 namespace trireme::kernels::cuda {
@@ -154,7 +154,7 @@ struct View {
   }
 };
 template <typename T>
-View<T> ViewOf(const tensor::Matrix& matrix) {
+View<T> ViewOf(const Matrix& matrix) {
   return {static_cast<T*>(matrix.data), matrix.stride};
 }
 
@@ -162,7 +162,7 @@ inline bool OnVectorBoundary(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
 }
 // Whether every row of the matrix begins on a boundary of 16 bytes; so does one that is Empty().
-inline bool RowsOnVectorBoundaries(const tensor::Matrix& matrix) {
+inline bool RowsOnVectorBoundaries(const Matrix& matrix) {
   const std::size_t bytes = static_cast<std::size_t>(matrix.stride) * SizeOf(matrix.dtype);
   return OnVectorBoundary(matrix.data) && (matrix.rows <= 1 || bytes % kVectorBytes == 0);
 }

@@ -321,7 +321,7 @@ unsigned ThreadsOfRow(std::int64_t columns, int width) {
 // Calls body(T{}, width, threads) for the type of the logits and the width of accesses: the rest of
 // a row after its whole vectors is read element by element. No call if there are no rows.
 template <typename Body>
-void ForLogits(const tensor::Matrix& logits, const Body& body) {
+void ForLogits(const Matrix& logits, const Body& body) {
   if (logits.rows == 0) return;
   Dispatch(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -335,7 +335,7 @@ dim3 BlockPerRow(std::int64_t rows) { return dim3(static_cast<unsigned>(rows)); 
 
 }  // namespace
 
-void LogitStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+void LogitStatistics(const device::Stream& stream, const Matrix& logits,
                      const VocabularyRows& rows, double* statistics) {
   // An empty slice has statistics too: of no logits, which change nothing in the whole row's.
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
@@ -346,7 +346,7 @@ void LogitStatistics(const device::Stream& stream, const tensor::Matrix& logits,
   });
 }
 
-void LogitStatisticsAndGradients(const device::Stream& stream, const tensor::Matrix& logits,
+void LogitStatisticsAndGradients(const device::Stream& stream, const Matrix& logits,
                                  const VocabularyRows& rows, double* statistics) {
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
     using T = decltype(zero);
@@ -366,7 +366,7 @@ void LogitLosses(const device::Stream& stream, std::int64_t count, const Vocabul
                        dim3(static_cast<unsigned>(kRowsEach)), 0, count, rows, statistics, losses);
 }
 
-void LogitGradients(const device::Stream& stream, const tensor::Matrix& logits,
+void LogitGradients(const device::Stream& stream, const Matrix& logits,
                     const VocabularyRows& rows, const double* statistics) {
   if (logits.columns == 0) return;
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {

@@ -11,7 +11,6 @@ namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
 
 Matrix LogitsOf(const VocabularyTile& tile, const Matrix& scratch) {
   return {scratch.data, tile.x.dtype, tile.x.rows, tile.weight.rows,

@@ -11,7 +11,6 @@
 namespace trireme::kernels::planned {
 
 using device::LogPass;
-using tensor::Matrix;
 
 inline double BytesOf(const Matrix& matrix) {
   if (matrix.Empty()) return 0;

@@ -117,7 +117,7 @@ TEST_F(Layouts, AnyWritersWriteTheSameBytes) {
       Writer writer(world_, {model.Blocks(), moments.Blocks()}, options);
       writer.Begin({.folder = folder, .step = 5, .run = {{"step", 5}}, .best = true});
       if (options.async) {
-        for (const tensor::StateBlock& block : model.Blocks()) {
+        for (const kernels::StateBlock& block : model.Blocks()) {
           if (block.data == nullptr) continue;  // no elements here
           std::memset(block.data, 0,
                       static_cast<std::size_t>(block.end - block.begin) * SizeOf(block.dtype));

@@ -16,20 +16,20 @@ namespace {
 class GridTest : public testing::Test {
  protected:
   GridTest() { Declare(schema_); }
-  input::Deck Deck(const std::string& text, const std::vector<std::string>& overrides = {}) const {
-    return input::Deck::Parse(schema_, text, "a.in", overrides);
+  deck::Deck Deck(const std::string& text, const std::vector<std::string>& overrides = {}) const {
+    return deck::Deck::Parse(schema_, text, "a.in", overrides);
   }
-  static GridShape Shape(const input::Deck& deck, int ranks, const Allowed& allowed = {}) {
+  static GridShape Shape(const deck::Deck& deck, int ranks, const Allowed& allowed = {}) {
     return ReadGrid(Read(deck), deck, ranks, allowed);
   }
   ProcessGrid Make(const std::string& text) const {
-    const input::Deck deck = Deck(text);
+    const deck::Deck deck = Deck(text);
     return {world_, Read(deck), deck};
   }
   // Message of the readers for a deck on that many ranks; empty if it fits.
   std::string Complaint(const std::string& text, int ranks) const {
     try {
-      const input::Deck deck = Deck(text);
+      const deck::Deck deck = Deck(text);
       ReadGridOptions(Read(deck), deck, Shape(deck, ranks));
       return {};
     } catch (const Error& error) {
@@ -38,7 +38,7 @@ class GridTest : public testing::Test {
     }
   }
 
-  input::Schema schema_;
+  deck::Schema schema_;
   Communicator world_ = Communicator::Adopt(MPI_COMM_WORLD);
 };
 
@@ -317,7 +317,7 @@ TEST_F(GridTest, MessagesWithAContextAxis) {
 
 TEST_F(GridTest, ReadsSharding) {
   const auto read = [&](const std::string& text) {
-    const input::Deck deck = Deck(text);
+    const deck::Deck deck = Deck(text);
     return ReadGridOptions(Read(deck), deck, Shape(deck, 8));
   };
   EXPECT_EQ(read("").sharding, Sharding::kNone);
@@ -361,7 +361,7 @@ TEST_F(GridTest, ShardGroupsThatDoNotFit) {
   EXPECT_THROW(Deck("[grid]\nsharding = zero2\n"), Error);
   EXPECT_THROW(Deck("[grid]\nshard_group = -1\n"), Error);
   // Not asked for by the user: without effect, and no reason to stop.
-  input::Deck deck = Deck("");
+  deck::Deck deck = Deck("");
   deck.Supply("grid.shard_group", "3", "preset x");
   EXPECT_EQ(ReadGridOptions(Read(deck), deck, Shape(deck, 8)).shard_group, 0);
   // All ranks leave together.
@@ -378,7 +378,7 @@ TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {
             "a.in:2: grid.sequence_parallel = yes: it cuts the rows over the tensor group, which "
             "has one rank\n  What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
   // Not asked for by the user: without effect, and no reason to stop.
-  input::Deck deck = Deck("");
+  deck::Deck deck = Deck("");
   deck.Supply("grid.sequence_parallel", "yes", "preset x");
   const GridShape shape = Shape(deck, 8);
   EXPECT_EQ(shape.data, 8);

@@ -65,7 +65,7 @@ class SpoiledRun {
              const RunSettings& settings, comm::Group spoiled = comm::Group::kWorld)
       : grid_(group, *settings.grid, settings.options),
         state_(Armed(spoiled),
-               training::PlanTraining(settings, tokens.Size(data::Split::kTrain), grid_.Shape()),
+               train::PlanTraining(settings, tokens.Size(data::Split::kTrain), grid_.Shape()),
                {}),
         step_(state_, tokens),
         group_(group) {}
@@ -78,7 +78,7 @@ class SpoiledRun {
       if (step == kSpoiled && transfer) *armed_ = guilty;
       double* const value = step == kSpoiled && !transfer && guilty ? Victim() : nullptr;
       const double kept = value == nullptr ? 0 : std::exchange(*value, kNan);
-      const auto result = step_.Run(step, {}, training::OnFault::kSkip);
+      const auto result = step_.Run(step, {}, train::OnFault::kSkip);
       if (value != nullptr) *value = kept;
       EXPECT_EQ(result.fault.has_value(), step == kSpoiled) << step;
       EXPECT_EQ(std::isnan(result.loss), step == kSpoiled);
@@ -91,7 +91,7 @@ class SpoiledRun {
   }
   // Name of the parameter that was spoiled on this rank.
   const std::string& Name() const { return name_; }
-  const training::Fault& Fault() const { return fault_; }
+  const train::Fault& Fault() const { return fault_; }
   bool Spent() const { return !*armed_; }
   Tensors Weights() {
     return WholeTensors(
@@ -109,7 +109,7 @@ class SpoiledRun {
   }
   // An element of the last block's first parameter that this rank holds.
   double* Victim() {
-    for (const tensor::StateBlock& block : state_.Net().Blocks()) {
+    for (const kernels::StateBlock& block : state_.Net().Blocks()) {
       if (!block.name.starts_with("blocks.1.") || block.begin == block.end) continue;
       name_ = block.name;
       return static_cast<double*>(block.data);
@@ -120,11 +120,11 @@ class SpoiledRun {
 
   const std::shared_ptr<bool> armed_ = std::make_shared<bool>(false);
   comm::ProcessGrid grid_;
-  training::TrainingState state_;
-  training::TrainingStep step_;
+  train::TrainingState state_;
+  train::TrainingStep step_;
   const comm::Communicator& group_;
   std::string name_;
-  training::Fault fault_;
+  train::Fault fault_;
 };
 
 class BadSteps : public LayoutTest, public testing::WithParamInterface<bool> {

@@ -15,8 +15,8 @@
 #include "random_deck.hpp"
 #include "small_run.hpp"
 #include "temporary_folder.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -233,19 +233,19 @@ TEST_F(CanonicalTest, ARunThatMovesEndsInTheSameFiles) {
 TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
   TrainingRun serial(self_, tokens_, Serial());
   serial.Train(1);
-  const double wanted = training::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
+  const double wanted = train::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
   for (const CanonicalGrid& layout : kMoves) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
       TrainingRun run(group, tokens_, settings);
       run.Train(1);
-      EXPECT_EQ(training::Evaluate(run.Net(), tokens_, data::Split::kValid).loss, wanted);
+      EXPECT_EQ(train::Evaluate(run.Net(), tokens_, data::Split::kValid).loss, wanted);
       const std::string path = fmt::format("{}/evaluated_{}", folder_.Path(), &layout - &kMoves[0]);
       run.Save(path);
       settings.model.training = false;
       settings.model.micro_batch = 3;
       model::ParallelModel net(run.Grid(), settings.model, settings.stream);
       checkpoint::ReadTensors(group, checkpoint::Find(group, path), "model", net.Blocks());
-      EXPECT_EQ(training::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
+      EXPECT_EQ(train::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
     });
   }
 }

@@ -11,9 +11,9 @@
 
 namespace trireme::test {
 // A planned run's settings, with gradients kept to be compared.
-inline RunSettings SettingsOf(const plan::Plan& plan) {
+inline RunSettings SettingsOf(const train::Plan& plan) {
   RunSettings settings;
-  static_cast<training::TrainingOptions&>(settings) = plan.options;
+  static_cast<train::TrainingOptions&>(settings) = plan.options;
   settings.stream = plan.machine.stream;
   settings.keep_gradients = true;
   settings.grid = plan.grid;

@@ -8,7 +8,7 @@
 
 #include "layout_fixture.hpp"
 #include "masked_tokens.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -90,7 +90,7 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     plain.batch = std::ssize(apart);
     plain.model.micro_batch = 1;
     TrainingRun separate(self_, tokens_, plain);
-    training::TrainingState& state = separate.All();
+    train::TrainingState& state = separate.All();
     state.QueueGradients(state.Net().Take(state.Net().Stage(apart)));
     const double loss = state.Net().FinishLoss().Value() / static_cast<double>(targets);
     state.QueueSums();
@@ -120,7 +120,7 @@ TEST_P(DocumentMask, EveryLayoutComputesTheSerialRunsNumbers) {
         SettingsOf(DocumentMaskDeckOf(architecture, ""), tokens_, 1, Dtype::kFloat64);
     TrainingRun serial(self_, tokens_, alone);
     const std::vector<double> losses = serial.Train(kMaskSteps);
-    const double valid = training::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
+    const double valid = train::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
     for (const char* layout : kDocumentMaskLayouts) {
       const std::string what = fmt::format("{}, {}", architecture.name, layout);
       TrainingRun run(world_, tokens_,
@@ -131,7 +131,7 @@ TEST_P(DocumentMask, EveryLayoutComputesTheSerialRunsNumbers) {
           << what;
       EXPECT_EQ(run.Last().targets, serial.Last().targets) << what;
       EXPECT_EQ(run.Last().visible_keys, serial.Last().visible_keys) << what;
-      EXPECT_LT(WorstRelative({training::Evaluate(run.Net(), tokens_, data::Split::kValid).loss},
+      EXPECT_LT(WorstRelative({train::Evaluate(run.Net(), tokens_, data::Split::kValid).loss},
                               {valid}),
                 kDocumentMaskFp64)
           << what;
@@ -164,9 +164,9 @@ TEST(DocumentMaskEvaluation, NeedsTheDocumentsOfTheSplit) {
   TrainingRun run(self, tokens,
                   SettingsOf(DocumentMaskDeckOf(kDocumentMaskArchitectures[0], ""), tokens, 1,
                              Dtype::kFloat32));
-  EXPECT_GT(training::Evaluate(run.Net(), tokens, data::Split::kTest).targets, 0);
+  EXPECT_GT(train::Evaluate(run.Net(), tokens, data::Split::kTest).targets, 0);
   try {
-    training::Evaluate(run.Net(), tokens, data::Split::kValid);
+    train::Evaluate(run.Net(), tokens, data::Split::kValid);
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);

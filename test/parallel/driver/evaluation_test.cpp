@@ -10,7 +10,7 @@
 #include "layout_fixture.hpp"
 #include "masked_tokens.hpp"
 #include "trireme/base/exact_sum.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -51,12 +51,12 @@ class EvaluationLayouts : public LayoutTest {
 
   // Losses by offset of the target, of all ranks; each must be visited once.
   struct Outcome {
-    training::Evaluation result;
+    train::Evaluation result;
     std::map<std::int64_t, double> losses;
   };
   static Outcome Collect(
       const comm::Communicator& group, std::int64_t tokens,
-      const std::function<training::Evaluation(const std::function<void(std::int64_t, double)>&)>&
+      const std::function<train::Evaluation(const std::function<void(std::int64_t, double)>&)>&
           evaluate) {
     std::vector<double> losses(static_cast<std::size_t>(tokens)), visits(losses.size());
     Outcome outcome;
@@ -73,10 +73,10 @@ class EvaluationLayouts : public LayoutTest {
     return outcome;
   }
   Outcome Evaluated(const comm::Communicator& group, TrainingRun& run,
-                    training::EvaluationOptions options) const {
+                    train::EvaluationOptions options) const {
     return Collect(group, tokens_.Size(kSplit), [&](const auto& visit) {
       options.visit = visit;
-      return training::Evaluate(run.Net(), tokens_, kSplit, options);
+      return train::Evaluate(run.Net(), tokens_, kSplit, options);
     });
   }
 
@@ -135,9 +135,9 @@ TEST_F(EvaluationLayouts, OverlappingWindowsCountEachTargetOnceWithItsContext) {
 
 TEST_F(EvaluationLayouts, StrideOfALengthIsTheDefaultToTheBit) {
   TrainingRun run(self_, tokens_, Serial());
-  const auto plain = training::Evaluate(run.Net(), tokens_, kSplit);
-  EXPECT_EQ(plain.loss, training::Evaluate(run.Net(), tokens_, kSplit, {.stride = kLength}).loss);
-  EXPECT_NE(plain.loss, training::Evaluate(run.Net(), tokens_, kSplit, {.stride = 3}).loss);
+  const auto plain = train::Evaluate(run.Net(), tokens_, kSplit);
+  EXPECT_EQ(plain.loss, train::Evaluate(run.Net(), tokens_, kSplit, {.stride = kLength}).loss);
+  EXPECT_NE(plain.loss, train::Evaluate(run.Net(), tokens_, kSplit, {.stride = 3}).loss);
   EXPECT_EQ(plain.loss, plain.nats / static_cast<double>(plain.targets));
   EXPECT_EQ(plain.windows, plain.all_windows);
 }
@@ -170,7 +170,7 @@ TEST_F(EvaluationLayouts, GivenWindowsMayLieAnywhere) {
       {.ordinal = 2, .start = 10, .targets = 1, .source = 0}};
   const auto of = [&](const comm::Communicator& group, TrainingRun& run) {
     return Collect(group, tokens_.Size(kSplit), [&](const auto& visit) {
-      return training::EvaluateWindows(run.Net(), tokens_, kSplit, windows, {.visit = visit});
+      return train::EvaluateWindows(run.Net(), tokens_, kSplit, windows, {.visit = visit});
     });
   };
   TrainingRun serial(self_, tokens_, Serial());

@@ -10,7 +10,7 @@
 
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/training/training_plan.hpp"
+#include "trireme/train/training_plan.hpp"
 
 namespace trireme::test {
 
@@ -37,7 +37,7 @@ struct ExpectedPiece {
 class ExpectedStorage {
  public:
   // blocks: how many this rank's stage holds.
-  ExpectedStorage(const training::TrainingOptions& setup, const comm::ProcessGrid& grid,
+  ExpectedStorage(const train::TrainingOptions& setup, const comm::ProcessGrid& grid,
                   std::int64_t blocks)
       : o_(setup.model.options), grid_(grid), tensor_(grid.Shape().tensor) {
     bytes_ = setup.model.dtype == Dtype::kFloat64 ? 8 : 4;

@@ -13,7 +13,7 @@
 #include "trireme/base/positions.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/training/training_plan.hpp"
+#include "trireme/train/training_plan.hpp"
 
 namespace trireme::test {
 
@@ -25,7 +25,7 @@ struct Expected {
 class ExpectedTraffic {
  public:
   // blocks: how many this rank's stage holds; windows: of the step's batch.
-  ExpectedTraffic(const training::TrainingOptions& setup, const comm::ProcessGrid& grid,
+  ExpectedTraffic(const train::TrainingOptions& setup, const comm::ProcessGrid& grid,
                   std::int64_t blocks, std::int64_t windows)
       : setup_(setup),
         o_(setup.model.options),
@@ -278,7 +278,7 @@ class ExpectedTraffic {
     Add(group, Transfer::kBroadcast, copies, calls, bytes);
   }
 
-  training::TrainingOptions setup_;
+  train::TrainingOptions setup_;
   model::Options o_;
   const comm::ProcessGrid& grid_;
   std::int64_t blocks_;

@@ -17,7 +17,7 @@
 namespace trireme::test {
 namespace {
 
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr double kFamiliesFp64 = 1e-11;  // relative: losses; gradients and weights in rule 4's norm
 constexpr std::int64_t kFamiliesDeckSteps = 5;
@@ -38,9 +38,9 @@ class StepTest : public testing::Test {
     options.norm_epsilon = kEpsilon;
     options.qk_norm = true;
     options.position = model::Position::kRope;
-    tensor::ParameterList list;
+    kernels::ParameterList list;
     steps_ = model::MakeQueryKeySteps({options, list, tensor_, true, {}}, "attention");
-    registry_ = tensor::Registry(std::move(list), Dtype::kFloat64);
+    registry_ = kernels::Registry(std::move(list), Dtype::kFloat64);
     for (int id = 0; id < 2; ++id) {
       for (std::size_t i = 0; i < kHeadDim; ++i) Weight(id)[i] = 1 + 0.3 * Wave(i, id);
     }
@@ -75,7 +75,7 @@ class StepTest : public testing::Test {
   static constexpr std::int64_t kBytes = 1 << 17;
   device::Arena arena_;
   parallel::TensorGroup tensor_;
-  tensor::Registry registry_;
+  kernels::Registry registry_;
   std::vector<std::unique_ptr<model::QueryKeyStep>> steps_;
   std::unique_ptr<model::QueryKeyStep::Saved> saved_;
   model::Pass pass_;
@@ -159,12 +159,12 @@ TEST(QueryKeyNorm, GradientsOfTheModelAreDerivatives) {
       batch.targets.push_back(i * 5 % kVocabulary);
     }
     batch.ordinals = {3, 8};
-    const tensor::Registry& registry = model.Parameters();
+    const kernels::Registry& registry = model.Parameters();
     model.ForwardBackward(batch, {});
     const auto* gradients = static_cast<const double*>(registry.Gradients());
     const std::vector<double> all(gradients, gradients + registry.Size());
     std::int64_t count = 0;
-    for (const tensor::Parameter& parameter : registry.Parameters()) {
+    for (const kernels::Parameter& parameter : registry.Parameters()) {
       count += parameter.LocalSize();
       const auto begin = all.begin() + parameter.offset;
       const std::vector<double> gradient(begin, begin + parameter.LocalSize());

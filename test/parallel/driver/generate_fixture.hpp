@@ -39,10 +39,10 @@ inline std::string DeckOf(const char* model, const std::string& layout) {
 
 // Prompts that are empty, short, longer than the window and grow beyond it, each with its own way
 // of choosing.
-inline std::vector<driver::Prompt> Prompts() {
-  std::vector<driver::Prompt> prompts;
+inline std::vector<tasks::Prompt> Prompts() {
+  std::vector<tasks::Prompt> prompts;
   for (std::int64_t i = 0; i < 9; ++i) {
-    driver::Prompt prompt{.number = i + (i > 5 ? std::int64_t{1} << 33 : 0),
+    tasks::Prompt prompt{.number = i + (i > 5 ? std::int64_t{1} << 33 : 0),
                           .where = fmt::format("prompt {}", i),
                           .text = {},
                           .id = {},
@@ -76,18 +76,18 @@ inline data::Entry Window(const std::vector<std::int32_t>& ids) {
 }
 
 // The text of a prompt from whole windows.
-inline driver::Continuation Anew(model::ParallelModel& net, const driver::Prompt& prompt) {
-  driver::Continuation text;
+inline tasks::Continuation Anew(model::ParallelModel& net, const tasks::Prompt& prompt) {
+  tasks::Continuation text;
   std::vector<std::int32_t> ids = {0};
   ids.insert(ids.end(), prompt.ids.begin(), prompt.ids.end());
   while (std::ssize(text.tokens) < prompt.options.tokens) {
     std::vector<double> logits = net.Logits(Window(ids), SeenOf(ids) - 1);
     const std::vector<double> plain = logits;
-    driver::Penalise(ids, prompt.options.repetition_penalty, logits);
+    tasks::Penalise(ids, prompt.options.repetition_penalty, logits);
     const std::int32_t next =
-        driver::Choose(logits, prompt.options,
-                       driver::DrawOf(prompt.options.seed, prompt.number, std::ssize(text.tokens)));
-    text.log_probability += driver::LogProbability(plain, next);
+        tasks::Choose(logits, prompt.options,
+                       tasks::DrawOf(prompt.options.seed, prompt.number, std::ssize(text.tokens)));
+    text.log_probability += tasks::LogProbability(plain, next);
     ids.push_back(next);
     text.tokens.push_back(next);
   }
@@ -95,8 +95,8 @@ inline driver::Continuation Anew(model::ParallelModel& net, const driver::Prompt
 }
 
 // Results of a data rank: the prompts that are its own.
-inline void ExpectTexts(const std::vector<std::optional<driver::Continuation>>& got,
-                        const std::vector<driver::Continuation>& wanted,
+inline void ExpectTexts(const std::vector<std::optional<tasks::Continuation>>& got,
+                        const std::vector<tasks::Continuation>& wanted,
                         const comm::ProcessGrid& grid) {
   ASSERT_EQ(got.size(), wanted.size());
   const auto step = static_cast<std::size_t>(grid.Shape().data);
@@ -105,7 +105,7 @@ inline void ExpectTexts(const std::vector<std::optional<driver::Continuation>>& 
     ASSERT_EQ(got[i].has_value(), mine) << i;
     if (!mine) continue;
     EXPECT_EQ(got[i]->tokens, wanted[i].tokens) << i;
-    EXPECT_EQ(got[i]->end, driver::End::kLength) << i;
+    EXPECT_EQ(got[i]->end, tasks::End::kLength) << i;
     EXPECT_NEAR(got[i]->log_probability, wanted[i].log_probability,
                 kTextFp64 * std::abs(wanted[i].log_probability))
         << i;

@@ -1,15 +1,15 @@
 // Text from a key-value cache against whole windows computed anew for every token: the same tokens
 // and, in fp64, logits, in every layout that holds the model, for prompts of any length at once.
 #include "generate_fixture.hpp"
-#include "trireme/driver/tasks.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::test {
 namespace {
 
-using driver::Continuation;
-using driver::End;
-using driver::Generator;
-using driver::Prompt;
+using tasks::Continuation;
+using tasks::End;
+using tasks::Generator;
+using tasks::Prompt;
 
 struct GenerateLayout {
   int ranks;

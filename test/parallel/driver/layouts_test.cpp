@@ -10,8 +10,8 @@
 
 #include "rule_four.hpp"
 #include "small_run.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -136,7 +136,7 @@ TEST_F(Layouts, ACopyThatDiffersIsNamed) {
   for (const RunSettings& settings : LayoutsWithCopies()) {
     TrainingRun run(world_, *tokens_, settings);
     run.Train(1);
-    const std::vector<tensor::StateBlock> blocks = run.Net().Blocks();
+    const std::vector<kernels::StateBlock> blocks = run.Net().Blocks();
     const auto held = std::find_if(blocks.rbegin(), blocks.rend(),
                                    [](const auto& block) { return block.end > block.begin; });
     const std::int64_t place = (held->begin + held->end) / 2;
@@ -202,12 +202,12 @@ TEST_F(Layouts, ResumeOnAnotherNumberOfRanks) {
 
 TEST_F(Layouts, EvaluationIsTheSameOnAnyNumberOfRanks) {
   SmallRun serial(self_, *tokens_, Dtype::kFloat64, 2);
-  const auto wanted = training::Evaluate(serial.Net(), *tokens_, data::Split::kValid);
+  const auto wanted = train::Evaluate(serial.Net(), *tokens_, data::Split::kValid);
   EXPECT_EQ(wanted.targets, tokens_->Size(data::Split::kValid) - 1);
   for (const int ranks : kRankCounts) {
     OnRanks(ranks, [&](const comm::Communicator& group) {
       SmallRun run(group, *tokens_, Dtype::kFloat64, 2);
-      const auto got = training::Evaluate(run.Net(), *tokens_, data::Split::kValid);
+      const auto got = train::Evaluate(run.Net(), *tokens_, data::Split::kValid);
       EXPECT_EQ(got.targets, wanted.targets);
       EXPECT_NEAR(got.loss, wanted.loss, kLayoutsFp64 * wanted.loss) << ranks << " ranks";
     });
@@ -217,7 +217,7 @@ TEST_F(Layouts, EvaluationIsTheSameOnAnyNumberOfRanks) {
 // Weights of this rank, widened: not collective.
 Tensors LayoutsHeld(TrainingRun& run) {
   Tensors tensors;
-  for (const tensor::StateBlock& block : run.Net().Blocks()) {
+  for (const kernels::StateBlock& block : run.Net().Blocks()) {
     const auto* data = static_cast<const float*>(block.data);
     tensors.emplace_back(data, data + (block.end - block.begin));
   }
@@ -255,11 +255,11 @@ TEST_F(Layouts, AValueThatIsNotFiniteStopsAllRanksByName) {
 // finite.
 TEST_F(Layouts, AGradientThatIsNotFiniteIsNamed) {
   SmallRun run(world_, *tokens_, Dtype::kFloat32, 2);
-  const tensor::Registry& registry = run.Net().Parameters();
+  const kernels::Registry& registry = run.Net().Parameters();
   const auto& parameters = registry.Parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (parameters[i].name != "blocks.1.ffn.down.weight") continue;
-    const tensor::Matrix weight = registry.Value(static_cast<int>(i));
+    const kernels::Matrix weight = registry.Value(static_cast<int>(i));
     for (std::int64_t j = 0; j < weight.Size(); ++j) {
       weight.As<float>()[j] = j % 2 == 0 ? 3e38F : -3e38F;
     }

@@ -9,7 +9,7 @@
 
 #include "layout_fixture.hpp"
 #include "masked_tokens.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -93,7 +93,7 @@ TEST_F(LossMask, AnEvaluationCountsTheSameTargetsInAnyLayout) {
     RunSettings settings = Plain();
     settings.grid = grid;
     TrainingRun run(world_, tokens_, settings);
-    const training::Evaluation got = training::Evaluate(run.Net(), tokens_, data::Split::kValid);
+    const train::Evaluation got = train::Evaluate(run.Net(), tokens_, data::Split::kValid);
     EXPECT_EQ(got.targets, targets) << comm::Describe(grid);
     EXPECT_NEAR(got.loss, sum / static_cast<double>(targets), kLossMaskFp64 * got.loss)
         << comm::Describe(grid);
@@ -169,7 +169,7 @@ TEST_F(NoTarget, TheUpdateIsLeftOutByAllRanks) {
   settings.grid = comm::GridShape{1, 2, 2, 1};
   TrainingRun run(world_, tokens_, settings);
   const Tensors before = run.Weights();
-  const training::StepResult result = run.Step().Run(0, {}, training::OnFault::kSkip);
+  const train::StepResult result = run.Step().Run(0, {}, train::OnFault::kSkip);
   ASSERT_TRUE(result.fault.has_value());
   EXPECT_EQ(result.fault->Text("node07"), "no target of this batch counts");
   EXPECT_THAT(result.fault->Advice(), testing::HasSubstr("/train/mask"));
@@ -190,13 +190,13 @@ TEST_F(NoTarget, AnEvaluationIsRefusedByName) {
   RunSettings settings = SmallSettings(Dtype::kFloat32, 2);
   TrainingRun run(world_, tokens_, settings);
   try {
-    training::Evaluate(run.Net(), tokens_, data::Split::kValid);
+    train::Evaluate(run.Net(), tokens_, data::Split::kValid);
     ADD_FAILURE() << "no error";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
     EXPECT_THAT(error.what(), testing::HasSubstr("no target of /valid/tokens counts"));
   }
-  EXPECT_GT(training::Evaluate(run.Net(), tokens_, data::Split::kTest).targets, 0);
+  EXPECT_GT(train::Evaluate(run.Net(), tokens_, data::Split::kTest).targets, 0);
 }
 
 // A mask with a single target in the valid split, in its last window.
@@ -215,15 +215,15 @@ TEST_F(OneTarget, ASampleGrowsUntilItHasOne) {
   RunSettings settings = SmallSettings(Dtype::kFloat64, 2);
   settings.grid = comm::GridShape{1, 2, 2, 1};
   TrainingRun run(world_, tokens_, settings);
-  const training::Evaluation all = training::Evaluate(run.Net(), tokens_, data::Split::kValid);
+  const train::Evaluation all = train::Evaluate(run.Net(), tokens_, data::Split::kValid);
   ASSERT_EQ(all.targets, 1);
   std::int64_t most = 0;
   for (std::uint32_t seed = 0; seed < 4; ++seed) {
-    training::EvaluationOptions options;
+    train::EvaluationOptions options;
     options.windows = 1;
     options.seed = seed;
-    const training::Evaluation sample =
-        training::Evaluate(run.Net(), tokens_, data::Split::kValid, options);
+    const train::Evaluation sample =
+        train::Evaluate(run.Net(), tokens_, data::Split::kValid, options);
     EXPECT_EQ(sample.targets, 1);
     EXPECT_EQ(sample.loss, all.loss);
     most = std::max(most, sample.windows);

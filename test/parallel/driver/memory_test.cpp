@@ -9,8 +9,8 @@
 
 #include "layout_fixture.hpp"
 #include "trireme/device/arena.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -51,17 +51,17 @@ class MemoryTest : public LayoutTest {
     device::ResetPeakAllocatedBytes();
     TrainingRun run(world_, tokens_, settings);
     const std::int64_t built = device::AllocatedBytes();
-    const machine::MemoryTerms terms = run.All().Memory();
+    const device::MemoryTerms terms = run.All().Memory();
     const std::int64_t planned = terms.Total() - terms.mpi_buffers;
     const std::string what = fmt::format("rank {}, {}{}", world_.Rank(), model, layout);
     EXPECT_GT(planned, kSomeMegabytes) << what;
     EXPECT_EQ(built - before, planned) << what;
     // Two steps, an evaluation and a prediction take no more.
     run.Train(2);
-    training::Evaluate(run.Net(), tokens_, data::Split::kValid);
-    driver::GenerateOptions few;
+    train::Evaluate(run.Net(), tokens_, data::Split::kValid);
+    tasks::GenerateOptions few;
     few.tokens = 2;
-    driver::Continue(run.Net(), {1, 2, 3}, few);
+    tasks::Continue(run.Net(), {1, 2, 3}, few);
     EXPECT_EQ(device::PeakAllocatedBytes(), built) << what;
     EXPECT_EQ(device::AllocatedBytes(), built) << what;
   }

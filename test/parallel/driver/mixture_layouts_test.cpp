@@ -11,7 +11,7 @@
 
 #include "layout_fixture.hpp"
 #include "masked_tokens.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -76,7 +76,7 @@ class MixtureLayouts : public testing::Test {
   // The deck's run on a mixture of the two files, from an origin.
   RunSettings Settings(const MixtureLayout& layout, const std::array<double, 2>& weights,
                        const data::Origin& origin = {}) const {
-    plan::TokenFacts facts{
+    train::TokenFacts facts{
         .vocabulary = kVocabulary, .train = 0, .source = "tokens in memory", .loss_mask = masks_};
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const std::int64_t tokens = files_[i].Size(data::Split::kTrain);
@@ -135,7 +135,7 @@ class MixtureLayouts : public testing::Test {
     const auto train = [](TrainingRun& run, const data::TokenFile& tokens) {
       Numbers numbers;
       numbers.losses = run.Train(kMixtureLayoutsEnd);
-      numbers.valid = training::Evaluate(run.Net(), tokens, data::Split::kValid).loss;
+      numbers.valid = train::Evaluate(run.Net(), tokens, data::Split::kValid).loss;
       numbers.again = run.Train(kMixtureLayoutsEnd + 3);
       numbers.weights = run.Weights();
       return numbers;
@@ -204,7 +204,7 @@ TEST_F(MixtureLayouts, GoOnWhereAnyOtherStopped) {
     run.Save(stopped);
   });
   const auto samples = [&](const std::array<double, 2>& weights) {
-    return training::PlanTraining(Settings(kMixtureLayouts.front(), weights), 0, {}).samples;
+    return train::PlanTraining(Settings(kMixtureLayouts.front(), weights), 0, {}).samples;
   };
   const data::Origin origin = OriginOf(data::Sampler(samples(kBefore)), kMixtureLayoutsMoved);
   const Outcome whole = Serial(kMixtureLayoutsEnd);

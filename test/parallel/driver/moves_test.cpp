@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "layout_fixture.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -130,7 +130,7 @@ TEST_F(MovesTest, AnyLayoutContinuesWhatAnyOtherBegan) {
     for (std::size_t i = 0; i < kMovesLayouts.size(); ++i) {
       In(kMovesLayouts[i], model, [&](TrainingRun& run) {
         run.Train(1);
-        training::Evaluate(run.Net(), tokens_, data::Split::kValid);  // leaves no trace
+        train::Evaluate(run.Net(), tokens_, data::Split::kValid);  // leaves no trace
         run.Train(kMovesMoved);
         run.Save(checkpoint(i));
       });
@@ -186,9 +186,9 @@ struct MovesHeld {
 
 // Collective. [tensors][ranks that hold some].
 std::vector<std::vector<MovesHeld>> HeldByAll(const comm::Communicator& group,
-                                              const std::vector<tensor::StateBlock>& blocks) {
+                                              const std::vector<kernels::StateBlock>& blocks) {
   std::string mine;
-  for (const tensor::StateBlock& block : blocks) {
+  for (const kernels::StateBlock& block : blocks) {
     mine += fmt::format("{} {} {} {}\n", block.begin, block.end, block.replica, block.replicas);
   }
   std::vector<std::vector<MovesHeld>> all(blocks.size());
@@ -205,7 +205,7 @@ std::vector<std::vector<MovesHeld>> HeldByAll(const comm::Communicator& group,
 // Whether the ranks with one number hold each tensor once, for every number. Copies of key/value
 // heads need not be cut alike.
 void ExpectCovered(const std::vector<std::vector<MovesHeld>>& all,
-                   const std::vector<tensor::StateBlock>& blocks) {
+                   const std::vector<kernels::StateBlock>& blocks) {
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     ASSERT_FALSE(all[i].empty()) << blocks[i].name;
     const int replicas = all[i].front().replicas;
@@ -222,14 +222,14 @@ void ExpectCovered(const std::vector<std::vector<MovesHeld>>& all,
         EXPECT_EQ(begin, next) << blocks[i].name;
         next = end;
       }
-      EXPECT_EQ(next, tensor::ElementCount(blocks[i].shape)) << blocks[i].name;
+      EXPECT_EQ(next, kernels::ElementCount(blocks[i].shape)) << blocks[i].name;
     }
   }
 }
 
-std::int64_t ElementsOf(const std::vector<tensor::StateBlock>& blocks) {
+std::int64_t ElementsOf(const std::vector<kernels::StateBlock>& blocks) {
   std::int64_t sum = 0;
-  for (const tensor::StateBlock& block : blocks) sum += block.end - block.begin;
+  for (const kernels::StateBlock& block : blocks) sum += block.end - block.begin;
   return sum;
 }
 
@@ -238,7 +238,7 @@ TEST_F(MovesTest, BlocksCoverEachTensorAndNothingElse) {
   for (const char* model : {kGpt, kLlama}) {
     for (const MovesLayout& layout : kMovesLayouts) {
       In(layout, model, [&](TrainingRun& run) {
-        const std::vector<tensor::StateBlock> values = run.All().ModelBlocks(),
+        const std::vector<kernels::StateBlock> values = run.All().ModelBlocks(),
                                               moments = run.All().OptimizerBlocks(),
                                               gradients = run.All().GradientBlocks();
         for (const auto* blocks : {&values, &moments, &gradients}) {
@@ -272,8 +272,8 @@ struct Words {
 
 Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
   Words words;
-  const training::Evaluation evaluation =
-      training::Evaluate(run.Net(), tokens, data::Split::kValid);
+  const train::Evaluation evaluation =
+      train::Evaluate(run.Net(), tokens, data::Split::kValid);
   words.loss = evaluation.loss;
   words.targets = evaluation.targets;
   data::Entry batch;
@@ -286,11 +286,11 @@ Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
     const std::vector<double> logits = run.Net().Logits(batch, position);
     words.logits.insert(words.logits.end(), logits.begin(), logits.end());
   }
-  driver::GenerateOptions options;
+  tasks::GenerateOptions options;
   options.tokens = 12;
   options.seed = 5;
-  words.continued = driver::Continue(run.Net(), {3, 99, 17}, options);
-  words.once = driver::ContinueOnce(run.Net(), {3, 99, 17}, options);
+  words.continued = tasks::Continue(run.Net(), {3, 99, 17}, options);
+  words.once = tasks::ContinueOnce(run.Net(), {3, 99, 17}, options);
   return words;
 }
 
@@ -312,10 +312,10 @@ TEST_F(MovesTest, WindowsOfEveryLengthFitWhereRowsAreSharded) {
       settings.model.training = false;
       const comm::ProcessGrid grid(ranks, *settings.grid, settings.options);
       model::ParallelModel net(grid, settings.model, settings.stream);
-      driver::GenerateOptions options;
+      tasks::GenerateOptions options;
       options.tokens = 14;
       options.seed = 3;
-      return driver::ContinueOnce(net, {7}, options);
+      return tasks::ContinueOnce(net, {7}, options);
     };
     EXPECT_EQ(predict(group), predict(self_)) << tensor;
   }

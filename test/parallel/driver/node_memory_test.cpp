@@ -1,5 +1,5 @@
 // Ranks of a node add up what they plan, and refuse together what is too much.
-#include "trireme/machine/node_memory.hpp"
+#include "trireme/comm/node_memory.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -25,11 +25,11 @@ using NodeMemoryTest = LayoutTest;
 // Ranks need different amounts: stages do.
 TEST_F(NodeMemoryTest, TermsAreAddedUpOneByOne) {
   const std::int64_t rank = world_.Rank(), ranks = world_.Size();
-  machine::MemoryTerms mine{.parameters = 10, .moments = rank};
+  device::MemoryTerms mine{.parameters = 10, .moments = rank};
   if (rank == ranks - 1) mine.vocabulary_tile = 3;
-  const machine::NodeDemand demand = machine::DemandOf(world_, mine);
+  const comm::NodeDemand demand = comm::DemandOf(world_, mine);
   EXPECT_EQ(demand.ranks, ranks);
-  EXPECT_EQ(demand.terms, (machine::MemoryTerms{.parameters = 10 * ranks,
+  EXPECT_EQ(demand.terms, (device::MemoryTerms{.parameters = 10 * ranks,
                                                 .moments = ranks * (ranks - 1) / 2,
                                                 .vocabulary_tile = 3}));
   EXPECT_EQ(demand.available.bytes, world_.Min(demand.available.bytes));
@@ -38,12 +38,12 @@ TEST_F(NodeMemoryTest, TermsAreAddedUpOneByOne) {
 // The message of too large a demand on this grid.
 std::string Refusal(const comm::Communicator& world, Sharding sharding, bool canonical) {
   const comm::ProcessGrid grid(world, {.data = world.Size()}, {.sharding = sharding});
-  const machine::NodeDemand demand{
+  const comm::NodeDemand demand{
       world.Size(),
       {.parameters = kGib, .gradients = 2 * kGib, .moments = 4 * kGib, .activations = 8 * kGib},
       {kGib, "available on the node"}};
   try {
-    machine::CheckNodeMemory(demand, grid, canonical);
+    comm::CheckNodeMemory(demand, grid, canonical);
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
     return error.what();
@@ -79,13 +79,13 @@ TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
         "context=2\nsharding=gradients\n"}) {
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
-    const plan::Plan plan =
+    const train::Plan plan =
         PlanOf(NodeMemoryDeckOf(kDim, kLayers, layout), tokens_, world_.Size(), Dtype::kFloat32);
     const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
-    const machine::NodeDemand demand =
-        machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
+    const comm::NodeDemand demand =
+        comm::DemandOf(world_, train::PlanMemory(plan, world_.Rank()));
     try {
-      machine::CheckNodeMemory(demand, grid, false);
+      comm::CheckNodeMemory(demand, grid, false);
       ADD_FAILURE() << "nothing was thrown: " << layout;
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput) << layout;
@@ -103,9 +103,9 @@ TEST_F(NodeMemoryTest, ASmallModelPasses) {
   for (const char* layout :
        {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {
     const std::string deck = NodeMemoryDeckOf(32, 48, layout);
-    const plan::Plan plan = PlanOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
-    const machine::NodeDemand demand =
-        machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
+    const train::Plan plan = PlanOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
+    const comm::NodeDemand demand =
+        comm::DemandOf(world_, train::PlanMemory(plan, world_.Rank()));
     const std::int64_t before = device::AllocatedBytes();
     const TrainingRun run(world_, tokens_,
                           SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));

@@ -100,8 +100,8 @@ class Watched : public parallel::StageWork {
 
   std::int64_t Rows(int micro_batch) const override { return run_.Net().Local().Rows(micro_batch); }
 
-  void Run(const parallel::ProgramTask& task, const tensor::Matrix& in,
-           const tensor::Matrix& out) override {
+  void Run(const parallel::ProgramTask& task, const kernels::Matrix& in,
+           const kernels::Matrix& out) override {
     ExpectPosted();
     ++done_;
     const std::pair<int, int> pass{task.task.chunk, task.task.micro_batch};

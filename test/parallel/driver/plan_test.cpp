@@ -11,7 +11,7 @@
 #include "same_ledgers.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/plan/plan.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 namespace {
@@ -72,7 +72,7 @@ constexpr std::array kPrecisions = {Precision{"fp32", Dtype::kFloat32},
 
 class PlanTest : public LayoutTest {
  protected:
-  plan::Plan PlanOf(const std::string& layout, const Precision& precision) const {
+  train::Plan PlanOf(const std::string& layout, const Precision& precision) const {
     return test::PlanOf(TextOf(layout), tokens_, world_.Size(), precision.dtype, {},
                         precision.bf16_products);
   }
@@ -85,19 +85,19 @@ TEST_F(PlanTest, MemoryAndTransfersAreTheRuns) {
     for (const char* layout : kPlanLayouts) {
       const std::string what =
           fmt::format("rank {}, {}, {}", world_.Rank(), precision.name, layout);
-      const plan::Plan plan = PlanOf(layout, precision);
+      const train::Plan plan = PlanOf(layout, precision);
       const std::int64_t planned_before = device::PlannedBytes();
-      const plan::RankPlan mine = plan::PlanRank(plan, world_.Rank());
+      const train::RankPlan mine = train::PlanRank(plan, world_.Rank());
       EXPECT_EQ(device::PlannedBytes(), planned_before) << what;
 
       const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
       const std::int64_t before = device::AllocatedBytes();
-      training::TrainingState state(grid, plan.training, plan.machine.stream);
-      training::TrainingStep step(state, tokens_);
+      train::TrainingState state(grid, plan.training, plan.machine.stream);
+      train::TrainingStep step(state, tokens_);
       EXPECT_EQ(device::AllocatedBytes() - before, mine.memory.Total() - mine.memory.mpi_buffers)
           << what;
       EXPECT_EQ(state.Memory(), mine.memory) << what;
-      EXPECT_EQ(plan::PlanMemory(plan, world_.Rank()), mine.memory) << what;
+      EXPECT_EQ(train::PlanMemory(plan, world_.Rank()), mine.memory) << what;
 
       if (!runs || (precision.bf16_products && plan.training.model.canonical.On())) continue;
       grid.Traffic().Clear();
@@ -128,12 +128,12 @@ TEST_F(MaskedPlanTest, MemoryAndTransfersAreTheRuns) {
   for (const char* layout : {"", "[data]\ndocument_mask=yes\n",
                              "[grid]\npipeline=2\ncontext=2\nsharding=gradients\n"
                              "[data]\ndocument_mask=yes\n"}) {
-    const plan::Plan plan = test::PlanOf(TextOf(layout), tokens_, world_.Size(), Dtype::kFloat32);
-    EXPECT_THAT(plan::Describe(plan), testing::HasSubstr("; loss mask\n"));
-    const plan::RankPlan mine = plan::PlanRank(plan, world_.Rank());
+    const train::Plan plan = test::PlanOf(TextOf(layout), tokens_, world_.Size(), Dtype::kFloat32);
+    EXPECT_THAT(train::Describe(plan), testing::HasSubstr("; loss mask\n"));
+    const train::RankPlan mine = train::PlanRank(plan, world_.Rank());
     const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
-    training::TrainingState state(grid, plan.training, plan.machine.stream);
-    training::TrainingStep step(state, tokens_);
+    train::TrainingState state(grid, plan.training, plan.machine.stream);
+    train::TrainingStep step(state, tokens_);
     EXPECT_EQ(state.Memory(), mine.memory) << layout;
     grid.Traffic().Clear();
     step.Run(0);
@@ -143,9 +143,9 @@ TEST_F(MaskedPlanTest, MemoryAndTransfersAreTheRuns) {
 
 // The same answer for every rank that asks: a plan needs no rank of its own.
 TEST_F(PlanTest, EveryRankPlansForEveryOther) {
-  const plan::Plan plan = PlanOf("[grid]\npipeline=2\nsharding=parameters\n", kPrecisions[0]);
+  const train::Plan plan = PlanOf("[grid]\npipeline=2\nsharding=parameters\n", kPrecisions[0]);
   for (int rank = 0; rank < world_.Size(); ++rank) {
-    const std::int64_t bytes = plan::PlanRank(plan, rank).memory.Total();
+    const std::int64_t bytes = train::PlanRank(plan, rank).memory.Total();
     EXPECT_EQ(world_.Max(bytes), bytes);
     EXPECT_EQ(world_.Min(bytes), bytes);
   }

@@ -29,7 +29,7 @@ class ProductAgreement : public testing::Test {
   // Texts that this rank adopts, if its own is `own`.
   std::vector<std::string> Adopted(const std::string& own) const {
     Listening libraries(own);
-    training::AgreeOnChoices(world_, libraries);
+    train::AgreeOnChoices(world_, libraries);
     EXPECT_EQ(libraries.Adopted().size(), 1);
     return libraries.Adopted().at(0);
   }

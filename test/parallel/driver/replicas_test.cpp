@@ -1,6 +1,6 @@
 // Copies that must be equal: a flipped bit is found and its rank named in every kind of layout, and
 // nothing is found where nothing differs; processors of different kinds.
-#include "trireme/training/replica_check.hpp"
+#include "trireme/train/replica_check.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "layout_fixture.hpp"
-#include "trireme/training/processors.hpp"
+#include "trireme/train/processors.hpp"
 
 namespace trireme::test {
 namespace {
 
-using training::Corruption;
-using training::ReplicaCheck;
+using train::Corruption;
+using train::ReplicaCheck;
 
 constexpr const char* kReplicasModel =
     "[model]\nheads=4\nkv_heads=4\nhead_dim=3\ndim=12\nlayers=4\nffn=17\nmax_positions=7\n"
@@ -58,15 +58,15 @@ std::vector<std::string> Hosts(int ranks) {
 class ReplicasTest : public LayoutTest {
  protected:
   // The blocks that `state` compares: values, then moments.
-  static std::vector<tensor::StateBlock> Blocks(training::TrainingState& state) {
+  static std::vector<kernels::StateBlock> Blocks(train::TrainingState& state) {
     const checkpoint::State all = state.ReplicatedState();
-    std::vector<tensor::StateBlock> blocks = all.model;
+    std::vector<kernels::StateBlock> blocks = all.model;
     blocks.insert(blocks.end(), all.optimizer.begin(), all.optimizer.end());
     return blocks;
   }
   // Ranks that hold an element of a block.
   static std::vector<int> HoldersOf(const comm::Communicator& group,
-                                    const tensor::StateBlock& block, std::int64_t element) {
+                                    const kernels::StateBlock& block, std::int64_t element) {
     const bool mine = block.begin <= element && element < block.end;
     const std::vector<std::string> all = group.Gather(mine ? "y" : "n");
     std::vector<int> ranks;
@@ -75,7 +75,7 @@ class ReplicasTest : public LayoutTest {
     }
     return ranks;
   }
-  static void FlipLastBit(const tensor::StateBlock& block, std::int64_t element) {
+  static void FlipLastBit(const kernels::StateBlock& block, std::int64_t element) {
     auto* const bytes = static_cast<unsigned char*>(block.data);
     bytes[static_cast<std::size_t>(element - block.begin) * SizeOf(block.dtype)] ^= 1;
   }
@@ -83,8 +83,8 @@ class ReplicasTest : public LayoutTest {
   // Flips a bit of the element in the middle of a block's tensor on one of its holders, and back.
   void ExpectFound(const comm::Communicator& group, TrainingRun& run, ReplicaCheck& check,
                    std::size_t which, std::size_t holder) {
-    const tensor::StateBlock block = Blocks(run.All()).at(which);
-    const std::int64_t element = tensor::ElementCount(block.shape) / 2;
+    const kernels::StateBlock block = Blocks(run.All()).at(which);
+    const std::int64_t element = kernels::ElementCount(block.shape) / 2;
     const std::vector<int> holders = HoldersOf(group, block, element);
     if (holders.size() < 2) return;
     const int culprit = holders[holder % holders.size()];
@@ -137,7 +137,7 @@ TEST_F(ReplicasTest, PartsTakeTurns) {
       world_, tokens_,
       SettingsOf(ReplicasDeckOf(kReplicasLayouts[0]), tokens_, world_.Size(), Dtype::kFloat32));
   ReplicaCheck check(run.All());
-  const std::vector<tensor::StateBlock> blocks = Blocks(run.All());
+  const std::vector<kernels::StateBlock> blocks = Blocks(run.All());
   for (std::size_t which = 0; which < 8; ++which) {
     const std::vector<int> holders = HoldersOf(world_, blocks[which], 0);
     const bool here = world_.Rank() == holders.back();
@@ -164,14 +164,14 @@ TEST_F(ReplicasTest, NothingIsComparedWithoutCopies) {
 TEST(Describe, SaysWhoAndWhat) {
   const comm::Hosts hosts(Hosts(8));
   Corruption one{.tensor = "head.weight", .elements = {0, 8}, .wrong = {3}, .holders = {1, 3, 5}};
-  EXPECT_EQ(training::Describe(one, hosts),
+  EXPECT_EQ(train::Describe(one, hosts),
             "rank 3 on h3 holds other bits of head.weight than ranks 1, 5 of 8, which agree");
   Corruption two{.tensor = "norm.bias",
                  .elements = {0, 8},
                  .wrong = {2, 6},
                  .holders = {2, 6},
                  .certain = false};
-  EXPECT_EQ(training::Describe(two, hosts),
+  EXPECT_EQ(train::Describe(two, hosts),
             "rank 2 on h2 and rank 6 on h6 differ in norm.bias; with two copies it cannot be told "
             "which one is wrong");
 }
@@ -182,7 +182,7 @@ class ProcessorsTest : public ReplicasTest {
       : grid_(world_, {.pipeline = 2, .data = 2, .context = 1, .tensor = 2}),
         hosts_(Hosts(world_.Size())) {}
   std::string Check(const std::string& kind, std::uint64_t bits) {
-    return training::CheckProcessors(
+    return train::CheckProcessors(
         grid_, kind, [bits] { return bits; }, hosts_);
   }
   std::string Refusal(const std::string& kind, std::uint64_t bits) {
@@ -222,7 +222,7 @@ TEST_F(ProcessorsTest, UpdateBitsAreTheSameOnEveryRankAndThoseOfTheRule) {
     TrainingRun run(world_, tokens_,
                     SettingsOf(ReplicasDeckOf(kReplicasLayouts[0]) + optimizer, tokens_,
                                world_.Size(), Dtype::kFloat32));
-    return training::UpdateBits(run.All());
+    return train::UpdateBits(run.All());
   };
   const std::uint64_t bits = bits_of("");
   EXPECT_EQ(bits, bits_of(""));

@@ -46,10 +46,10 @@ std::string LargeDeck(const std::string& layout) {
       layout);
 }
 
-std::int64_t ModelSize(const tensor::Registry& registry) {
+std::int64_t ModelSize(const kernels::Registry& registry) {
   std::int64_t elements = 0;
-  for (const tensor::Parameter& parameter : registry.Parameters()) {
-    elements += tensor::ElementCount(parameter.shape);
+  for (const kernels::Parameter& parameter : registry.Parameters()) {
+    elements += kernels::ElementCount(parameter.shape);
   }
   return elements;
 }
@@ -89,7 +89,7 @@ TEST_F(ShardingCosts, ModelStatesAreThoseOfZero) {
         const RunSettings settings = SettingsOf(deck, tokens_, ranks, Dtype::kFloat32);
         const std::int64_t before = device::AllocatedBytes();
         TrainingRun run(world, tokens_, settings);
-        const training::TrainingState& training = run.All();
+        const train::TrainingState& training = run.All();
         const std::int64_t counted = device::AllocatedBytes() - before;
         const auto psi = static_cast<double>(ModelSize(training.Net().Parameters()));
         EXPECT_GT(psi, 1e6);
@@ -97,7 +97,7 @@ TEST_F(ShardingCosts, ModelStatesAreThoseOfZero) {
         const std::int64_t planned =
             Term(training, "parameters") + Term(training, "gradients") + Term(training, "moments");
         // Bytes that the allocator counts beside everything else that is planned.
-        const machine::MemoryTerms terms = training.Memory();
+        const device::MemoryTerms terms = training.Memory();
         const std::int64_t stored = counted - (terms.Total() - terms.mpi_buffers - planned);
         const std::string what = fmt::format("{} on {} ranks, shards of {}, rank {}",
                                              comm::NameOf(sharding), ranks, group, world.Rank());
@@ -296,10 +296,10 @@ TEST_F(ShardingCosts, ActivationsFallWithTheContextRanks) {
                                             world_.Size(), Dtype::kFloat32);
     const std::int64_t before = device::AllocatedBytes();
     TrainingRun run(world_, tokens_, settings);
-    const training::TrainingState& training = run.All();
+    const train::TrainingState& training = run.All();
     const std::int64_t counted = device::AllocatedBytes() - before;
     const std::int64_t planned = Term(training, "activations");
-    const machine::MemoryTerms terms = training.Memory();
+    const device::MemoryTerms terms = training.Memory();
     const std::int64_t others = terms.Total() - terms.mpi_buffers - planned;
     return Bytes{static_cast<double>(planned), static_cast<double>(counted - others)};
   };

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "layout_fixture.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -51,10 +51,10 @@ class Stops : public testing::Test {
 TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
   for (const StopsLayout& layout : kStopsLayouts) {
     TrainingRun run(world_, tokens_, StopsSettingsOf(layout));
-    const auto wanted = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
+    const auto wanted = train::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     EXPECT_FALSE(wanted.stopped);
     std::int64_t asked = 0;
-    const auto got = training::Evaluate(run.Net(), tokens_, data::Split::kTrain, {.stop = [&] {
+    const auto got = train::Evaluate(run.Net(), tokens_, data::Split::kTrain, {.stop = [&] {
                                           ++asked;
                                           return false;
                                         }});
@@ -69,17 +69,17 @@ TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
 TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
   for (const StopsLayout& layout : kStopsLayouts) {
     TrainingRun run(world_, tokens_, StopsSettingsOf(layout));
-    const auto whole = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
+    const auto whole = train::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     std::int64_t asked = 0;
     const auto got =
-        training::Evaluate(run.Net(), tokens_, data::Split::kTrain,
+        train::Evaluate(run.Net(), tokens_, data::Split::kTrain,
                            {.stop = [&] { return ++asked == 2 && world_.Rank() == 2; }});
     EXPECT_EQ(asked, 2);
     EXPECT_TRUE(got.stopped);
     EXPECT_TRUE(std::isnan(got.loss));
     EXPECT_EQ(got.targets, 0);
     // No rest of the stopped evaluation is left over.
-    EXPECT_EQ(training::Evaluate(run.Net(), tokens_, data::Split::kTrain).loss, whole.loss);
+    EXPECT_EQ(train::Evaluate(run.Net(), tokens_, data::Split::kTrain).loss, whole.loss);
   }
 }
 
@@ -88,10 +88,10 @@ TEST_F(Stops, AllRanksPauseEquallyOftenInTheConstruction) {
     const RunSettings settings = StopsSettingsOf(layout);
     const comm::ProcessGrid grid(world_, layout.grid, settings.options);
     const auto plan =
-        training::PlanTraining(settings, tokens_.Size(data::Split::kTrain), grid.Shape());
+        train::PlanTraining(settings, tokens_.Size(data::Split::kTrain), grid.Shape());
     std::int64_t pauses = 0;
     {
-      const training::TrainingState state(grid, plan, {}, [&] { ++pauses; });
+      const train::TrainingState state(grid, plan, {}, [&] { ++pauses; });
     }
     EXPECT_GT(pauses, 2);
     ExpectSame(pauses);
@@ -99,7 +99,7 @@ TEST_F(Stops, AllRanksPauseEquallyOftenInTheConstruction) {
     const auto stop = [&] {
       if (++before == 2) throw AgreedError(ExitCode::kStopped, "stopped");
     };
-    EXPECT_THROW(const training::TrainingState state(grid, plan, {}, stop), AgreedError);
+    EXPECT_THROW(const train::TrainingState state(grid, plan, {}, stop), AgreedError);
     EXPECT_EQ(before, 2);
   }
 }

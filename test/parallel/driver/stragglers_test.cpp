@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace trireme::driver {
+namespace trireme::tasks {
 namespace {
 
 class Stragglers : public testing::Test {
@@ -48,4 +48,4 @@ TEST_F(Stragglers, OfEqualOnesTheLowestIsNamed) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::tasks

@@ -9,14 +9,14 @@
 #include <optional>
 
 #include "layout_fixture.hpp"
-#include "trireme/evaluate/log_softmax.hpp"
-#include "trireme/evaluate/translator.hpp"
+#include "trireme/tasks/log_softmax.hpp"
+#include "trireme/tasks/translator.hpp"
 
 namespace trireme::test {
 namespace {
 
-using evaluate::BeamSearch;
-using evaluate::Translator;
+using tasks::BeamSearch;
+using tasks::Translator;
 using Ids = std::vector<std::int32_t>;
 
 constexpr double kTranslateFp64 = 1e-12;  // relative: logits and log-probabilities
@@ -137,7 +137,7 @@ BeamSearch::Result TranslatedAnew(model::ParallelModel& net, const Ids& source,
     for (std::size_t i = 0; i < search.Beams().size(); ++i) {
       std::vector<double> logits = LogitsOf(net, source, search.Beams()[i].tokens);
       logits.resize(kTypes);
-      evaluate::LikeliestTokens(logits, options.beams,
+      tasks::LikeliestTokens(logits, options.beams,
                                 std::span(candidates).subspan(i * width, width));
     }
     search.Advance(candidates);

@@ -16,9 +16,9 @@
 #include "trireme/data/options.hpp"
 #include "trireme/data/pair_file.hpp"
 #include "trireme/data/tokenize.hpp"
-#include "trireme/input/deck.hpp"
-#include "trireme/plan/plan.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/train/plan.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -70,9 +70,9 @@ class TranslationLayouts : public testing::Test {
   TranslationLayouts()
       : world_(World()), self_(comm::Communicator::Adopt(MPI_COMM_SELF)), folder_(world_) {
     const std::string path = folder_ / "pairs.h5";
-    input::Schema schema;
+    deck::Schema schema;
     data::Declare(schema);
-    const input::Deck deck = input::Deck::Parse(
+    const deck::Deck deck = deck::Deck::Parse(
         schema, "", "test",
         {"tokenize.kind=numerals", fmt::format("tokenize.numerals_pairs={}", kPairs)});
     data::TokenizePairs(world_, data::ReadTokenize(deck), deck, path, {}, false);
@@ -243,11 +243,11 @@ TEST_F(TranslationLayouts, Evaluations) {
   const auto evaluate = [&](const comm::Communicator& group, RunSettings settings,
                             std::int64_t pairs) {
     TrainingRun run(group, *pairs_, settings);
-    return training::EvaluatePairs(run.Net(), *pairs_, data::Split::kValid,
+    return train::EvaluatePairs(run.Net(), *pairs_, data::Split::kValid,
                                    {.windows = pairs, .seed = 3});
   };
   for (const std::int64_t pairs : {0, 23}) {
-    const training::Evaluation wanted = evaluate(self_, Of(Dtype::kFloat64, 7), pairs);
+    const train::Evaluation wanted = evaluate(self_, Of(Dtype::kFloat64, 7), pairs);
     EXPECT_EQ(wanted.windows, pairs == 0 ? pairs_->Pairs(data::Split::kValid) : pairs);
     EXPECT_GT(wanted.targets, wanted.windows);
     for (const auto& [grid, sharding] :
@@ -257,7 +257,7 @@ TEST_F(TranslationLayouts, Evaluations) {
       RunSettings settings = Of(Dtype::kFloat64, 2);
       settings.grid = grid;
       settings.options.sharding = sharding;
-      const training::Evaluation got = evaluate(world_, settings, pairs);
+      const train::Evaluation got = evaluate(world_, settings, pairs);
       EXPECT_EQ(got.targets, wanted.targets);
       EXPECT_NEAR(got.loss, wanted.loss, kTranslationLayoutsFp64 * wanted.loss);
     }
@@ -272,14 +272,14 @@ TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
     settings.options.sequence_parallel = grid.tensor > 1;
     settings.model.pipeline.kind = parallel::ScheduleKind::kZeroBubble;
     TrainingRun run(world_, *pairs_, settings);
-    const plan::Plan plan{.grid = grid,
+    const train::Plan plan{.grid = grid,
                           .sharing = settings.options,
                           .options = settings,
                           .training = run.All().Plan(),
                           .machine = {.dtype = Dtype::kFloat32, .stream = {}},
                           .tokens = {}};
-    EXPECT_EQ(plan::PlanMemory(plan, world_.Rank()).Total(), run.All().Memory().Total());
-    plan::CheckTransfers(plan, world_.Rank());
+    EXPECT_EQ(train::PlanMemory(plan, world_.Rank()).Total(), run.All().Memory().Total());
+    train::CheckTransfers(plan, world_.Rank());
     device::ResetPeakAllocatedBytes();
     const std::int64_t before = device::AllocatedBytes();
     run.Train(2);
@@ -309,16 +309,16 @@ TEST_F(TranslationLayouts, TransfersAndOperationsAreAsPlanned) {
     settings.options = each.options;
     settings.model.pipeline.kind = each.kind;
     TrainingRun run(world_, *pairs_, settings);
-    plan::Plan plan{.grid = each.grid,
+    train::Plan plan{.grid = each.grid,
                     .sharing = each.options,
                     .options = settings,
                     .training = run.All().Plan(),
                     .machine = {.dtype = Dtype::kFloat32, .stream = {}},
                     .tokens = {}};
-    plan.tokens.pairs = plan::PairFacts();
+    plan.tokens.pairs = train::PairFacts();
     for (std::int64_t step = 0; step < kTranslationLayoutsSteps; ++step) {
       const data::PairBatchShape shape = run.Step().Pairs().Shape(step);
-      const plan::RankPlan planned = plan::PlanRank(
+      const train::RankPlan planned = train::PlanRank(
           plan, world_.Rank(), {shape.pairs, shape.source_length, shape.target_length}, nullptr);
       run.Grid().Traffic().Clear();
       run.Train(step + 1);

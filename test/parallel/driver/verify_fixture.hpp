@@ -11,9 +11,9 @@
 
 #include "plan_of.hpp"
 #include "small_run.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/job/command_line.hpp"
-#include "trireme/verify/verify.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/app/command_line.hpp"
+#include "trireme/tasks/verify.hpp"
 
 namespace trireme::test {
 
@@ -48,10 +48,10 @@ class Verifying : public testing::Test {
   Verifying() : world_(World()), folder_(world_) {}
 
   struct Large {
-    input::Deck deck;
+    deck::Deck deck;
     comm::GridShape grid;
     comm::GridOptions sharing;
-    training::TrainingOptions setup;
+    train::TrainingOptions setup;
     device::Stream stream;
   };
   // The deck with other keys, "section.key=value ...", as large as it is.
@@ -59,33 +59,33 @@ class Verifying : public testing::Test {
     std::istringstream words(keys);
     std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    plan::TokenFacts facts{
+    train::TokenFacts facts{
         .vocabulary = kVocabulary, .train = kTokens, .source = "made up", .loss_mask = loss_mask_};
     if (pairs_) {
       const bool shared = keys.find("shared_vocabulary=no") == std::string::npos;
       overrides.emplace_back("model.kind=encoder_decoder");
-      facts.pairs = plan::PairFacts{.source_vocabulary = kVocabulary + (shared ? 0 : 7),
+      facts.pairs = train::PairFacts{.source_vocabulary = kVocabulary + (shared ? 0 : 7),
                                     .shared_vocabulary = shared,
                                     .pairs = kTokens,
                                     .steps = kTokens / kDeckBatch,
                                     .batch = kDeckBatch};
     }
-    const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
+    const train::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
             plan.machine.stream};
   }
 
-  verify::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
+  tasks::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
                            Dtype precision = Dtype::kFloat32) {
     const Large large = Read(keys);
     comm::ProcessGrid grid(world_, large.grid, large.sharing);
     Spoil(grid, defect);
-    const training::TrainingOptions small = verify::Shrink(large.setup, large.grid);
+    const train::TrainingOptions small = tasks::Shrink(large.setup, large.grid);
     const std::string folder = folder_ / std::to_string(runs_++);
     world_.Together([&] {
       if (world_.IsRoot()) std::filesystem::create_directories(folder);
     });
-    return verify::Verify(grid, small, large.stream, precision, folder);
+    return tasks::Verify(grid, small, large.stream, precision, folder);
   }
 
   comm::Communicator world_;
@@ -95,7 +95,7 @@ class Verifying : public testing::Test {
   bool pairs_ = false;  // a model that translates
 };
 
-inline const verify::VerifiedQuantity& Quantity(const verify::Verification& verification,
+inline const tasks::VerifiedQuantity& Quantity(const tasks::Verification& verification,
                                                 const std::string& name) {
   for (const auto& quantity : verification.quantities) {
     if (quantity.name == name) return quantity;

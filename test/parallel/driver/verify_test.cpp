@@ -1,6 +1,6 @@
 // Verification: sound layouts pass on a deck shrunk to their divisibilities, and each deliberate
 // mistake is found, named and placed.
-#include "trireme/verify/verify.hpp"
+#include "trireme/tasks/verify.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,8 +22,8 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using training::TrainingOptions;
-using verify::Verification;
+using train::TrainingOptions;
+using tasks::Verification;
 
 TEST_F(Verifying, SoundLayoutsPass) {
   for (const char* keys : {
@@ -134,7 +134,7 @@ TEST_F(Verifying, ShrinksBothStacks) {
   pairs_ = true;
   const auto shrunk = [&](const std::string& keys) {
     const Large large = Read(keys);
-    return verify::Shrink(large.setup, large.grid).model.options;
+    return tasks::Shrink(large.setup, large.grid).model.options;
   };
   model::Options o = shrunk("grid.data=8");
   EXPECT_EQ(o.encoder_layers, 3);
@@ -212,7 +212,7 @@ TEST_F(Verifying, FindsANormWhoseGradientIsNotSummed) {
         << keys;
     EXPECT_THAT(verification.hint, HasSubstr("grid.sequence_parallel = no")) << keys;
     EXPECT_FALSE(Quantity(verification, "gradient norm, fp64").Within()) << keys;
-    const std::string table = verify::Describe(verification);
+    const std::string table = tasks::Describe(verification);
     EXPECT_THAT(table, AllOf(HasSubstr("FAIL"), HasSubstr(".norm.weight"))) << keys;
   }
 }
@@ -314,7 +314,7 @@ TEST_F(Verifying, OneRankIsNotComparedWithItself) {
   const comm::ProcessGrid grid(alone, large.grid);
   const std::string folder = folder_ / ("alone" + std::to_string(world_.Rank()));
   std::filesystem::create_directories(folder);
-  const Verification verification = verify::Verify(grid, verify::Shrink(large.setup, large.grid),
+  const Verification verification = tasks::Verify(grid, tasks::Shrink(large.setup, large.grid),
                                                    large.stream, Dtype::kFloat32, folder);
   EXPECT_EQ(verification.failure, "");
   EXPECT_GT(verification.tensors.front().gradient, 0);
@@ -324,10 +324,10 @@ TEST_F(Verifying, OneRankIsNotComparedWithItself) {
 TEST_F(Verifying, ARunThatCannotGoOnSaysWhich) {
   const Large large = Read("grid.data=8");
   const comm::ProcessGrid grid(world_, large.grid);
-  TrainingOptions small = verify::Shrink(large.setup, large.grid);
+  TrainingOptions small = tasks::Shrink(large.setup, large.grid);
   small.model.options.init_deviation = 1e300;
   try {
-    verify::Verify(grid, small, large.stream, Dtype::kFloat32, folder_.Path());
+    tasks::Verify(grid, small, large.stream, Dtype::kFloat32, folder_.Path());
     FAIL() << "no error";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kFailed);
@@ -344,7 +344,7 @@ bool HeadAlone(const model::Options& o, std::int64_t length, int stages) {
 }
 
 // The compared run is small, suits the layout, and has the deck's remainders.
-void ExpectShrunk(const input::Deck& deck, const TrainingOptions& large,
+void ExpectShrunk(const deck::Deck& deck, const TrainingOptions& large,
                   const TrainingOptions& small, const comm::GridShape& grid) {
   const model::Options &from = large.model.options, &to = small.model.options;
   EXPECT_EQ(from.ffn % grid.tensor, to.ffn % grid.tensor);
@@ -360,8 +360,8 @@ void ExpectShrunk(const input::Deck& deck, const TrainingOptions& large,
     EXPECT_EQ(HeadAlone(from, large.model.length, stages),
               HeadAlone(to, small.model.length, stages));
   }
-  EXPECT_EQ(training::MicroBatches(large.batch, grid.data, large.model.micro_batch) > 1,
-            training::MicroBatches(small.batch, grid.data, small.model.micro_batch) > 1);
+  EXPECT_EQ(train::MicroBatches(large.batch, grid.data, large.model.micro_batch) > 1,
+            train::MicroBatches(small.batch, grid.data, small.model.micro_batch) > 1);
   model::CheckLayout(deck, to, grid, small.model.pipeline);
   model::CheckMicroBatches(deck, small.model.pipeline, grid.data,
                            CeilDivide(small.batch, grid.data), small.model.micro_batch);
@@ -398,7 +398,7 @@ TEST_F(Verifying, ShrinkingKeepsDivisibilities) {
           Large large = Read(keys, data * context * tensor * pipeline);
           for (const std::int64_t vocabulary : {101, 1000, 50257}) {
             large.setup.model.options.vocabulary = vocabulary;
-            ExpectShrunk(large.deck, large.setup, verify::Shrink(large.setup, large.grid),
+            ExpectShrunk(large.deck, large.setup, tasks::Shrink(large.setup, large.grid),
                          large.grid);
           }
         }
@@ -409,7 +409,7 @@ TEST_F(Verifying, ShrinkingKeepsDivisibilities) {
 
 // Groups, slices, leaves: short and empty ones where the deck has some.
 TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
-  using training::LeavesOfGroup, training::LargestShare, training::MicroBatches;
+  using train::LeavesOfGroup, train::LargestShare, train::MicroBatches;
   for (const int groups : {1, 4, 8}) {
     for (const int slices : {1, 4, 8}) {
       for (const int pipeline : {1, 2, 3}) {
@@ -426,7 +426,7 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
               more.starts_with("model") ? more : "model.heads=32 model.kv_heads=8 " + more);
           SCOPED_TRACE(keys);
           const Large large = Read(keys, data * tensor * pipeline);
-          const TrainingOptions small = verify::Shrink(large.setup, large.grid);
+          const TrainingOptions small = tasks::Shrink(large.setup, large.grid);
           const parallel::Canonical &from = large.setup.model.canonical,
                                     &to = small.model.canonical;
           EXPECT_EQ(to.data_groups, from.data_groups);
@@ -459,29 +459,29 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
 
 TEST_F(Verifying, WhatShrankIsSaid) {
   const Large large = Read("grid.tensor=8");
-  const TrainingOptions small = verify::Shrink(large.setup, large.grid);
-  const std::string text = verify::DescribeShrinking(large.setup, small, 8);
+  const TrainingOptions small = tasks::Shrink(large.setup, large.grid);
+  const std::string text = tasks::DescribeShrinking(large.setup, small, 8);
   EXPECT_THAT(text, HasSubstr("layers 24 -> 3, dim 1024 -> 32, "));
   EXPECT_THAT(text, HasSubstr(",\n        "));
-  EXPECT_EQ(verify::DescribeShrinking(small, small, 8), "nothing");
+  EXPECT_EQ(tasks::DescribeShrinking(small, small, 8), "nothing");
 }
 
 // The runs are worth comparing: clipping acts, and the weights learn.
 TEST_F(Verifying, TheSmallRunClipsAndHasAShortWindow) {
   const Large large = Read("grid.data=8");
-  const TrainingOptions small = verify::Shrink(large.setup, large.grid);
-  const data::TokenFile tokens(world_, verify::VerificationTokens(small));
+  const TrainingOptions small = tasks::Shrink(large.setup, large.grid);
+  const data::TokenFile tokens(world_, tasks::VerificationTokens(small));
   const comm::ProcessGrid grid(world_, large.grid);
-  training::TrainingState state(
-      grid, training::PlanTraining(small, tokens.Size(data::Split::kTrain), grid.Shape()), {});
-  training::TrainingStep training(state, tokens);
+  train::TrainingState state(
+      grid, train::PlanTraining(small, tokens.Size(data::Split::kTrain), grid.Shape()), {});
+  train::TrainingStep training(state, tokens);
   const std::int64_t whole = small.batch * small.model.length;
   EXPECT_EQ(training.Samples().StepsPerEpoch(), 2);
   EXPECT_LT(training.Samples().TargetsBefore(2), whole + (small.batch - 1) * small.model.length);
   EXPECT_GT(training.Run(0).gradient_norm, 2 * small.optimizer.clip_norm);
 }
 
-tensor::StateBlock Block(std::vector<double>& values, std::int64_t begin, std::int64_t size) {
+kernels::StateBlock Block(std::vector<double>& values, std::int64_t begin, std::int64_t size) {
   return {"t", {size}, Dtype::kFloat64, begin, begin + std::ssize(values), values.data(), 0, 1};
 }
 
@@ -489,35 +489,35 @@ tensor::StateBlock Block(std::vector<double>& values, std::int64_t begin, std::i
 TEST(VerifyCompare, WhatIsNoNumberIsInfinitelyFar) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(verify::RelativeDifference(kNan, 1), kInfinite);
-  EXPECT_EQ(verify::RelativeDifference(1, kNan), kInfinite);
-  EXPECT_EQ(verify::RelativeDifference(kNan, kNan), kInfinite);
-  EXPECT_EQ(verify::RelativeDifference(kInfinite, 1), kInfinite);
-  EXPECT_EQ(verify::RelativeDifference(0, 0), 0);
-  EXPECT_DOUBLE_EQ(verify::RelativeDifference(1, 2), 0.5);
+  EXPECT_EQ(tasks::RelativeDifference(kNan, 1), kInfinite);
+  EXPECT_EQ(tasks::RelativeDifference(1, kNan), kInfinite);
+  EXPECT_EQ(tasks::RelativeDifference(kNan, kNan), kInfinite);
+  EXPECT_EQ(tasks::RelativeDifference(kInfinite, 1), kInfinite);
+  EXPECT_EQ(tasks::RelativeDifference(0, 0), 0);
+  EXPECT_DOUBLE_EQ(tasks::RelativeDifference(1, 2), 0.5);
 
   const comm::Communicator world = World();
   const comm::ProcessGrid grid(world, {1, 1, 1, world.Size()});
   std::vector<double> whole(static_cast<std::size_t>(world.Size()), 2.0), mine = {2.0};
   const std::int64_t size = world.Size();
   const auto compare = [&] {
-    return verify::Compare(grid, {Block(mine, world.Rank(), size)}, {Block(whole, 0, size)}).all[0];
+    return tasks::Compare(grid, {Block(mine, world.Rank(), size)}, {Block(whole, 0, size)}).all[0];
   };
   EXPECT_EQ(compare(), 0);
   const bool last = world.Rank() == world.Size() - 1;
   mine[0] = last ? 3.0 : 2.0;
   EXPECT_DOUBLE_EQ(compare(), 1.0 / (2.0 * std::sqrt(static_cast<double>(size))));
-  EXPECT_THAT(verify::WhereLargest(grid, last ? 1.0 : 0.0),
+  EXPECT_THAT(tasks::WhereLargest(grid, last ? 1.0 : 0.0),
               fmt::format("rank {0} (pipeline 0, data 0, context 0, tensor {0})", size - 1));
   mine[0] = last ? kNan : 2.0;
   EXPECT_EQ(compare(), kInfinite);
-  EXPECT_EQ(verify::CompareBits(grid, {Block(mine, 0, 1)}, {Block(mine, 0, 1)}).all[0], 0);
+  EXPECT_EQ(tasks::CompareBits(grid, {Block(mine, 0, 1)}, {Block(mine, 0, 1)}).all[0], 0);
   mine[0] = 2.0;
   if (last) mine.clear();
   EXPECT_EQ(compare(), kInfinite);
 
   std::vector<double> zero = {0.0}, minus = {-0.0};
-  EXPECT_GT(verify::CompareBits(grid, {Block(zero, 0, 1)}, {Block(minus, 0, 1)}).all[0], 0);
+  EXPECT_GT(tasks::CompareBits(grid, {Block(zero, 0, 1)}, {Block(minus, 0, 1)}).all[0], 0);
 }
 
 TEST(VerifyCompare, TheTableSaysWhatFails) {
@@ -526,7 +526,7 @@ TEST(VerifyCompare, TheTableSaysWhatFails) {
   verification.quantities = {{"loss, fp64", 2e-3, 1e-11}, {"stop, resume", 0, 0}};
   for (int i = 0; i < 12; ++i) verification.tensors.push_back({"t" + std::to_string(i), 1e-16, 0});
   verification.tensors[11].weights = std::numeric_limits<double>::infinity();
-  const std::string table = verify::Describe(verification);
+  const std::string table = tasks::Describe(verification);
   EXPECT_THAT(table, testing::ContainsRegex("loss, fp64 +2.0e-03 +1e-11  FAIL\n"));
   EXPECT_THAT(table, testing::ContainsRegex("stop, resume +0 +same bits  ok\n"));
   EXPECT_THAT(table, testing::ContainsRegex("t11 +1.0e-16 not finite +1e-11  FAIL\n"));
@@ -536,11 +536,11 @@ TEST(VerifyCompare, TheTableSaysWhatFails) {
 TEST(VerifyCompare, AFailureIsOneErrorWithExitCodeOne) {
   const comm::Communicator world = World();
   Verification verification;
-  EXPECT_NO_THROW(verify::Judge(verification, world, 1));
+  EXPECT_NO_THROW(tasks::Judge(verification, world, 1));
   verification.failure = "in step 1 the loss differs";
   verification.hint = "Suspect this.";
   try {
-    verify::Judge(verification, world, 1);
+    tasks::Judge(verification, world, 1);
     FAIL() << "no error";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kFailed);

@@ -9,9 +9,9 @@
 namespace trireme::test {
 namespace {
 
-using driver::Continuation;
-using driver::Generator;
-using driver::Prompt;
+using tasks::Continuation;
+using tasks::Generator;
+using tasks::Prompt;
 
 struct Layout {
   int ranks;
@@ -26,26 +26,26 @@ class GenerateOnGpus : public RankGpuTest {
   GenerateOnGpus() : tokens_(world_, SyntheticTokens()) {}
   void SetUp() override { Open(false); }
 
-  plan::EvaluationPlan PlanFor(const comm::Communicator& group, const std::string& text,
+  train::EvaluationPlan PlanFor(const comm::Communicator& group, const std::string& text,
                                const device::Stream& stream, Dtype dtype,
                                std::int64_t slots) const {
-    const input::Deck deck = ParsedDeck(text);
-    const job::DeckOptions options = job::ReadAll(deck);
-    plan::MachineFacts machine;
+    const deck::Deck deck = ParsedDeck(text);
+    const app::DeckOptions options = app::ReadAll(deck);
+    train::MachineFacts machine;
     machine.dtype = dtype;
     machine.stream = stream;
     machine.stream.threads = 1;
-    const plan::TokenFacts facts{.vocabulary = tokens_.VocabularySize(),
+    const train::TokenFacts facts{.vocabulary = tokens_.VocabularySize(),
                                  .train = tokens_.Size(data::Split::kTrain),
                                  .source = "tokens in memory"};
-    return plan::MakeEvaluationPlan({options, deck, group.Size(), facts, machine}, 2, slots);
+    return train::MakeEvaluationPlan({options, deck, group.Size(), facts, machine}, 2, slots);
   }
 
   // body(model, planned memory) for a model that only writes; slots: 0 without a cache.
   template <typename Body>
   void With(const comm::Communicator& group, const std::string& text, device::Stream stream,
             Dtype dtype, std::int64_t slots, const Body& body) const {
-    const plan::EvaluationPlan plan = PlanFor(group, text, stream, dtype, slots);
+    const train::EvaluationPlan plan = PlanFor(group, text, stream, dtype, slots);
     EXPECT_EQ(plan.model.cache_slots, slots);
     comm::ProcessGrid grid(group, plan.grid, plan.sharing);
     std::unique_ptr<kernels::Libraries> libraries;
@@ -56,7 +56,7 @@ class GenerateOnGpus : public RankGpuTest {
       grid.UseGpu(stream, false, 1);
     }
     model::ParallelModel net(grid, plan.model, stream);
-    body(net, plan::PlanMemory(plan, group.Rank()));
+    body(net, train::PlanMemory(plan, group.Rank()));
   }
   template <typename Body>
   void OnGpus(const char* model, const Layout& layout, Dtype dtype, std::int64_t slots,

@@ -1,5 +1,5 @@
 // Meter: four ranks as if on two nodes of two, each with a tree of counters of its own.
-#include "trireme/energy/meter.hpp"
+#include "trireme/report/meter.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "temporary_folder.hpp"
 #include "trireme/comm/communicator.hpp"
 
-namespace trireme::energy {
+namespace trireme::report {
 namespace {
 
 using comm::Communicator;
@@ -38,7 +38,7 @@ class MeterTest : public testing::Test {
     setenv("TRIREME_STUB_NVML", (folder_ / "cards").c_str(), 1);
   }
   // Readings at Collect() alone.
-  energy::Setup MakeSetup(const std::string& card = {}) const {
+  report::Setup MakeSetup(const std::string& card = {}) const {
     return {.places = {.root = fake_.Root(),
                        .nvml = STUB_NVML,
                        .probe_seconds = 0,
@@ -82,7 +82,7 @@ TEST_F(MeterTest, SumsOverNodesNotOverRanks) {
 
 TEST_F(MeterTest, AThreadReadsBetween) {
   OnEachNode([&] { fake_.Zone(kZone, "package-0", 1000); });
-  energy::Setup setup = MakeSetup();
+  report::Setup setup = MakeSetup();
   setup.places.period_seconds = 0.06;
   Meter meter(world_, node_, setup);
   meter.Collect();
@@ -175,4 +175,4 @@ TEST_F(MeterTest, ACounterThatVanishesLosesTimeAndNoRun) {
 }
 
 }  // namespace
-}  // namespace trireme::energy
+}  // namespace trireme::report

@@ -25,7 +25,7 @@ class BucketsTest : public testing::Test {
  protected:
   // Adds a parameter of `count` elements, 0: held by other ranks.
   void Add(const std::string& name, std::int64_t count) {
-    tensor::Parameter parameter;
+    kernels::Parameter parameter;
     parameter.name = name;
     parameter.shape = {std::max(count, std::int64_t{1})};
     parameter.end = count;
@@ -47,7 +47,7 @@ class BucketsTest : public testing::Test {
     ShardSetup setup;
     setup.bucket_bytes = bucket_bytes;
     registry_ =
-        tensor::Registry(list_, Dtype::kFloat32, PlanOwnership(list_, Dtype::kFloat32, setup));
+        kernels::Registry(list_, Dtype::kFloat32, PlanOwnership(list_, Dtype::kFloat32, setup));
     for (std::int64_t i = 0; i < registry_.Size(); ++i) {
       Gradients()[i] = static_cast<float>((i % 1000) * (world_.Rank() + 1));
     }
@@ -57,7 +57,7 @@ class BucketsTest : public testing::Test {
   // them.
   std::vector<std::int64_t> BackwardOrder() const {
     std::vector<std::int64_t> offsets;
-    for (const tensor::Parameter& parameter : registry_.Parameters()) {
+    for (const kernels::Parameter& parameter : registry_.Parameters()) {
       if (parameter.begin < parameter.end) offsets.push_back(parameter.offset);
     }
     std::reverse(offsets.begin(), offsets.end());
@@ -74,8 +74,8 @@ class BucketsTest : public testing::Test {
   comm::Ledger ledger_;
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   comm::Collectives data_{world_, Group::kData, ledger_};
-  tensor::ParameterList list_;
-  tensor::Registry registry_;
+  kernels::ParameterList list_;
+  kernels::Registry registry_;
 };
 
 TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
@@ -198,7 +198,7 @@ TEST_F(BucketsTest, ABucketThatWasNeverReadyIsAnError) {
 }
 
 TEST(BucketKeys, HaveDefaultsAndRanges) {
-  input::Schema schema;
+  deck::Schema schema;
   Declare(schema);
   ASSERT_NE(schema.Find("grid.prefetch"), nullptr);
   EXPECT_EQ(schema.Find("grid.prefetch")->fallback, "1");

@@ -185,13 +185,13 @@ TEST(CanonicalSums, GroupsThatAreNoPowerOfTwoAreRefused) {
 class CanonicalBucketsTest : public CanonicalSumsTest {
  protected:
   void Build(Sharding sharding) {
-    tensor::ParameterList list;
+    kernels::ParameterList list;
     for (const auto& [name, rows] : {std::pair<const char*, std::int64_t>{"embedding.token", 53},
                                      {"blocks.0", 40},
                                      {"blocks.1", 41},
                                      {"head", 3}}) {
       list.BeginUnit(name, std::string(name).starts_with("blocks"));
-      tensor::Parameter parameter;
+      kernels::Parameter parameter;
       parameter.name = std::string(name) + ".weight";
       parameter.shape = {rows, 7};
       list.Add(parameter);
@@ -204,12 +204,12 @@ class CanonicalBucketsTest : public CanonicalSumsTest {
     setup_.gradient_levels = 2;
     setup_.bucket_bytes = 500;
     registry_ =
-        tensor::Registry(list, Dtype::kFloat32, PlanOwnership(list, Dtype::kFloat32, setup_));
+        kernels::Registry(list, Dtype::kFloat32, PlanOwnership(list, Dtype::kFloat32, setup_));
     const Floats local = Local(layout_.world_rank, kGroups, kGroups, registry_.GradientSize());
     std::memcpy(registry_.Gradients(), local.data(), local.size() * sizeof(float));
   }
   float* Gradients() { return static_cast<float*>(registry_.Gradients()); }
-  tensor::Registry registry_;
+  kernels::Registry registry_;
   ShardSetup setup_;
 };
 
@@ -220,7 +220,7 @@ TEST_P(CanonicalBucketsTest, SumToTheBitsOfTheTreeHoweverSharded) {
        {Sharding::kNone, Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
     if (sharding == Sharding::kNone && Ranks() != 1) continue;  // then the data group is the world
     Build(sharding);
-    const tensor::Ownership& owns = registry_.Owns();
+    const kernels::Ownership& owns = registry_.Owns();
     EXPECT_FALSE(owns.gradients_sharded);
     const std::int64_t before = device::AllocatedBytes();
     GradientBuckets buckets(layout_.Data(), layout_.Shard(), registry_, {}, setup_, nullptr);
@@ -231,7 +231,7 @@ TEST_P(CanonicalBucketsTest, SumToTheBitsOfTheTreeHoweverSharded) {
     buckets.Wait();
     const Floats wanted = Tree(0, kGroups, kGroups, registry_.GradientSize());
     std::int64_t owned = 0;
-    for (const tensor::Piece& piece : owns.pieces) {
+    for (const kernels::Piece& piece : owns.pieces) {
       EXPECT_EQ(Different(Gradients() + piece.gradient, wanted.data() + piece.own.begin,
                           piece.own.Size()),
                 0);
@@ -239,10 +239,10 @@ TEST_P(CanonicalBucketsTest, SumToTheBitsOfTheTreeHoweverSharded) {
     }
     EXPECT_EQ(layout_.shard.Sum(owned), registry_.GradientSize());
     // Both gradients of the table are cut alike.
-    const tensor::Piece &table = owns.pieces.front(), &second = owns.pieces.back();
+    const kernels::Piece &table = owns.pieces.front(), &second = owns.pieces.back();
     EXPECT_EQ(second.range.begin, registry_.SecondRange().begin);
     if (sharding != Sharding::kNone) {
-      const tensor::Owned part = registry_.OwnedOf(0);
+      const kernels::Owned part = registry_.OwnedOf(0);
       EXPECT_EQ(second.own.begin - second.range.begin, table.own.begin);
       EXPECT_EQ(second.own.Size(), part.flat.Size());
     }

@@ -18,7 +18,7 @@ namespace {
 
 using comm::Group;
 using comm::Transfer;
-using tensor::GradientSum;
+using kernels::GradientSum;
 using test::counted_mpi::Function;
 
 constexpr std::int64_t kCollectivesBytesRows = 13, kCollectivesBytesColumns = 6;
@@ -26,10 +26,10 @@ constexpr std::int64_t kCollectivesBytesRows = 13, kCollectivesBytesColumns = 6;
 void Exchange(const TensorGroup& group) {
   std::vector<float> values(kCollectivesBytesRows * kCollectivesBytesColumns, 1),
       apart(kCollectivesBytesRows * kCollectivesBytesColumns, 1);
-  const tensor::Matrix full{values.data(), Dtype::kFloat32, kCollectivesBytesRows,
+  const kernels::Matrix full{values.data(), Dtype::kFloat32, kCollectivesBytesRows,
                             kCollectivesBytesColumns, kCollectivesBytesColumns};
   const std::int64_t rows = group.Rows(kCollectivesBytesRows).Size();
-  const tensor::Matrix shard{group.Sharded() ? apart.data() : values.data(), Dtype::kFloat32, rows,
+  const kernels::Matrix shard{group.Sharded() ? apart.data() : values.data(), Dtype::kFloat32, rows,
                              kCollectivesBytesColumns, kCollectivesBytesColumns};
   group.Reduce(full, shard);
   group.Gather(shard, full);
@@ -37,20 +37,20 @@ void Exchange(const TensorGroup& group) {
 }
 
 void SumGradients(const comm::ProcessGrid& grid) {
-  const auto add = [](tensor::ParameterList& list, const char* name, GradientSum sum) {
-    tensor::Parameter parameter;
+  const auto add = [](kernels::ParameterList& list, const char* name, GradientSum sum) {
+    kernels::Parameter parameter;
     parameter.name = name;
     parameter.shape = {40, 5};
     parameter.sum = sum;
     list.Add(parameter);
   };
-  tensor::ParameterList list;
+  kernels::ParameterList list;
   if (grid.FirstStage() || grid.LastStage()) add(list, "embedding", GradientSum::kTied);
   add(list, "norm", GradientSum::kTensor);
   add(list, "ffn.norm", GradientSum::kTensor);
   ShardSetup setup;
   setup.bucket_bytes = 1024;
-  tensor::Registry registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
+  kernels::Registry registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
   GradientBuckets buckets(grid.Over(Group::kData), {}, registry, {}, setup, nullptr);
   buckets.Begin();
   buckets.Ready(0);

@@ -16,7 +16,7 @@ namespace trireme::parallel {
 namespace {
 
 using enum TaskKind;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr std::int64_t kMostRows = 5;
 

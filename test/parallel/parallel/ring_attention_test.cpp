@@ -22,7 +22,7 @@ namespace {
 
 using comm::Transfer;
 using kernels::AttentionShape;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr double kFp32 = 1e-5, kFp64 = 1e-12;  // relative to the largest element
 constexpr std::uint64_t kOrdinals[] = {7, (std::uint64_t{9} << 32) + 3};

@@ -60,9 +60,9 @@ struct Toy {
   Toy(Layout& layout, ShardSetup wanted, int blocks = 3) : setup(wanted) {
     setup.rank = layout.shard.Rank();
     setup.ranks = layout.shard.Size();
-    tensor::ParameterList list;
+    kernels::ParameterList list;
     AddToyUnits(list, blocks);
-    registry = tensor::Registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
+    registry = kernels::Registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
     const std::int64_t before = device::AllocatedBytes();
     units = ShardedUnits(layout.Shard(), registry, {}, setup, nullptr);
     allocated = device::AllocatedBytes() - before;
@@ -82,7 +82,7 @@ struct Toy {
     return uses;
   }
   ShardSetup setup;
-  tensor::Registry registry;
+  kernels::Registry registry;
   ShardedUnits units;
   std::int64_t allocated = 0;
 };

@@ -80,12 +80,12 @@ TEST_P(ShardingGradientsTest, MicroBatchesAreAddedInTheirOrder) {
   if (Ranks() > 2) return;  // more have their sum in MPI's order
   Toy toy(layout_, SetupOf(Sharding::kGradients));
   toy.units.BeginStep();
-  const tensor::ParameterId id = 2;  // blocks.0.weight
+  const kernels::ParameterId id = 2;  // blocks.0.weight
   const std::int64_t offset = toy.registry.Parameters()[id].offset;
   for (int i = 0; i < kMicroBatches; ++i) {
     for (const int unit : {2, 1}) {
       toy.units.BeginGradient(unit);
-      const tensor::Matrix gradient = toy.registry.Gradient(unit == 1 ? id : 5);
+      const kernels::Matrix gradient = toy.registry.Gradient(unit == 1 ? id : 5);
       for (std::int64_t j = 0; j < gradient.Size(); ++j) {
         gradient.As<double>()[j] += found(layout_.shard.Rank(), i, offset + j);
       }
@@ -95,7 +95,7 @@ TEST_P(ShardingGradientsTest, MicroBatchesAreAddedInTheirOrder) {
     }
   }
   toy.units.FinishGradients();
-  const tensor::Owned owned = toy.registry.OwnedOf(id);
+  const kernels::Owned owned = toy.registry.OwnedOf(id);
   const auto* gradients = static_cast<const double*>(toy.registry.Gradients()) + owned.gradient;
   for (std::int64_t j = 0; j < owned.flat.Size(); ++j) {
     double wanted = 0;
@@ -175,7 +175,7 @@ TEST_P(ShardingGradientsTest, BucketsSumAcrossShardGroups) {
       EXPECT_EQ(WrongGradients(toy.registry, layout_.world_size, 1), 0);
       EXPECT_EQ(buckets.NotFinite(), "");
       std::int64_t owned = 0, parts = 0;
-      for (const tensor::Piece& piece : toy.registry.Owns().pieces) {
+      for (const kernels::Piece& piece : toy.registry.Owns().pieces) {
         owned += piece.own.Size();
         if (piece.own.Size() > 0) ++parts;
       }

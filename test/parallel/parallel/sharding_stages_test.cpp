@@ -17,7 +17,7 @@ namespace {
 
 using comm::Group;
 using comm::Sharding;
-using tensor::GradientSum;
+using kernels::GradientSum;
 
 constexpr std::int64_t kVocabulary = 37, kDim = 5, kFeatures = 13;
 constexpr int kBlocksAStage = 3;
@@ -47,10 +47,10 @@ class StagesTest : public testing::Test {
     setup_.tensor_ranks = 2;
     setup_.bucket_bytes = 700;  // between a block of the smaller and of the larger slice
     registry_ =
-        tensor::Registry(list_, Dtype::kFloat64, PlanOwnership(list_, Dtype::kFloat64, setup_));
+        kernels::Registry(list_, Dtype::kFloat64, PlanOwnership(list_, Dtype::kFloat64, setup_));
   }
-  void Add(const char* name, const tensor::Shape& shape, GradientSum sum, bool here, bool sliced) {
-    tensor::Parameter parameter;
+  void Add(const char* name, const kernels::Shape& shape, GradientSum sum, bool here, bool sliced) {
+    kernels::Parameter parameter;
     parameter.name = name;
     parameter.shape = shape;
     parameter.sum = sum;
@@ -84,9 +84,9 @@ class StagesTest : public testing::Test {
   void AddFound(int unit) {
     const comm::GridShape at = grid_->Coordinates();
     for (std::size_t id = 0; id < registry_.Parameters().size(); ++id) {
-      const auto number = static_cast<tensor::ParameterId>(id);
+      const auto number = static_cast<kernels::ParameterId>(id);
       if (registry_.UnitOf(number) != unit || !registry_.Parameters()[id].Held()) continue;
-      const tensor::Matrix gradient = registry_.Gradient(number);
+      const kernels::Matrix gradient = registry_.Gradient(number);
       for (std::int64_t i = 0; i < gradient.Size(); ++i) {
         gradient.As<double>()[i] += Found(at.pipeline, at.data, at.tensor, id, i);
       }
@@ -119,7 +119,7 @@ class StagesTest : public testing::Test {
     int wrong = 0;
     const auto* gradients = static_cast<const double*>(registry_.Gradients());
     for (std::size_t id = 0; id < registry_.Parameters().size(); ++id) {
-      const tensor::Owned owned = registry_.OwnedOf(static_cast<tensor::ParameterId>(id));
+      const kernels::Owned owned = registry_.OwnedOf(static_cast<kernels::ParameterId>(id));
       const std::int64_t first = owned.flat.begin - registry_.Parameters()[id].offset;
       for (std::int64_t i = 0; i < owned.flat.Size(); ++i) {
         if (gradients[owned.gradient + i] != Wanted(id, first + i)) ++wrong;
@@ -131,8 +131,8 @@ class StagesTest : public testing::Test {
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   std::unique_ptr<comm::ProcessGrid> grid_;
   comm::Communicator key_value_;
-  tensor::ParameterList list_;
-  tensor::Registry registry_;
+  kernels::ParameterList list_;
+  kernels::Registry registry_;
   ShardSetup setup_;
 };
 
@@ -159,7 +159,7 @@ TEST_F(StagesTest, TensorRanksGroupTheSameUnitsInSpiteOfUnevenSlices) {
   EXPECT_LT(smallest, grid_->World().Max(bytes(block)));
   for (setup_.bucket_bytes = smallest; setup_.bucket_bytes < 3 * smallest;
        setup_.bucket_bytes += 8) {
-    const tensor::Ownership owns = PlanOwnership(list_, Dtype::kFloat64, setup_);
+    const kernels::Ownership owns = PlanOwnership(list_, Dtype::kFloat64, setup_);
     const auto pieces = static_cast<std::int64_t>(owns.pieces.size());
     ASSERT_EQ(grid_->Tensor().Min(pieces), grid_->Tensor().Max(pieces)) << setup_.bucket_bytes;
   }

@@ -22,9 +22,9 @@ TEST_P(ShardingTest, OwnedPartsMakeUpEveryUnitOnce) {
   for (const Sharding sharding :
        {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
     Toy toy(layout_, SetupOf(sharding));
-    const tensor::Ownership& owns = toy.registry.Owns();
+    const kernels::Ownership& owns = toy.registry.Owns();
     std::int64_t end = 0, owned = 0;
-    for (const tensor::Piece& piece : owns.pieces) {
+    for (const kernels::Piece& piece : owns.pieces) {
       EXPECT_EQ(piece.range.begin, end);
       end = piece.range.end;
       EXPECT_EQ(piece.moment, owned);
@@ -78,13 +78,13 @@ TEST_P(ShardingTest, WholeParametersHaveOneOwner) {
     for (std::size_t id = 0; id < toy.registry.Parameters().size(); ++id) {
       const std::int64_t size = toy.registry.Parameters()[id].LocalSize();
       const std::int64_t own =
-          toy.registry.OwnedOf(static_cast<tensor::ParameterId>(id)).flat.Size();
+          toy.registry.OwnedOf(static_cast<kernels::ParameterId>(id)).flat.Size();
       EXPECT_TRUE(own == 0 || own == size) << id;
       EXPECT_EQ(layout_.shard.Sum(own), size) << id;
       moments += own;
     }
     EXPECT_GE(toy.registry.Owns().moments, moments);
-    for (const tensor::Piece& piece : toy.registry.Owns().pieces) {
+    for (const kernels::Piece& piece : toy.registry.Owns().pieces) {
       ASSERT_EQ(std::ssize(piece.counts), Ranks());
       EXPECT_EQ(piece.moment % 32, 0);
       EXPECT_EQ(piece.own.Size(), piece.counts[static_cast<std::size_t>(layout_.shard.Rank())]);

@@ -18,7 +18,7 @@ namespace {
 
 using comm::Group;
 using comm::Transfer;
-using tensor::GradientSum;
+using kernels::GradientSum;
 
 constexpr std::int64_t kVocabulary = 7, kDim = 3;
 
@@ -42,17 +42,17 @@ class SharedGradientsTest : public testing::Test {
   }
   void Fill(const ShardSetup& setup) {
     registry_ =
-        tensor::Registry(list_, Dtype::kFloat64, PlanOwnership(list_, Dtype::kFloat64, setup));
-    for (const tensor::Parameter& parameter : registry_.Parameters()) {
+        kernels::Registry(list_, Dtype::kFloat64, PlanOwnership(list_, Dtype::kFloat64, setup));
+    for (const kernels::Parameter& parameter : registry_.Parameters()) {
       for (std::int64_t i = 0; i < parameter.end - parameter.begin; ++i) {
         Gradients()[parameter.offset + i] = Own(world_.Rank(), parameter, i);
       }
     }
   }
 
-  void Add(const char* name, const tensor::Shape& shape, GradientSum sum, bool here,
+  void Add(const char* name, const kernels::Shape& shape, GradientSum sum, bool here,
            int slice = -1) {
-    tensor::Parameter parameter;
+    kernels::Parameter parameter;
     parameter.name = name;
     parameter.shape = shape;
     parameter.sum = sum;
@@ -66,7 +66,7 @@ class SharedGradientsTest : public testing::Test {
   }
   double* Gradients() { return static_cast<double*>(registry_.Gradients()); }
   // Gradient that rank `rank` found for an element.
-  static double Own(int rank, const tensor::Parameter& parameter, std::int64_t i) {
+  static double Own(int rank, const kernels::Parameter& parameter, std::int64_t i) {
     return (rank + 1) * 100 + static_cast<double>(parameter.offset + i);
   }
   // The ranks over which a sum goes.
@@ -83,7 +83,7 @@ class SharedGradientsTest : public testing::Test {
   }
   // Every gradient is its sum, those of kind `but` this rank's own.
   void ExpectSummed(GradientSum but = GradientSum::kNone) {
-    for (const tensor::Parameter& parameter : registry_.Parameters()) {
+    for (const kernels::Parameter& parameter : registry_.Parameters()) {
       for (std::int64_t i = 0; i < parameter.end - parameter.begin; ++i) {
         double wanted = 0;
         for (const int rank : Ranks(parameter.sum)) wanted += Own(rank, parameter, i);
@@ -99,8 +99,8 @@ class SharedGradientsTest : public testing::Test {
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   comm::ProcessGrid grid_{world_, {2, 1, 1, 2}, {.sequence_parallel = true}};
   comm::Communicator key_value_;
-  tensor::ParameterList list_;
-  tensor::Registry registry_;
+  kernels::ParameterList list_;
+  kernels::Registry registry_;
 };
 
 TEST_F(SharedGradientsTest, EachKindIsSummedOverItsGroup) {
@@ -132,7 +132,7 @@ TEST_F(SharedGradientsTest, GroupsOfOneAndMissingGroupsHaveNothingToSum) {
   SharedGradients shared(registry_, {{GradientSum::kTied, comm::Collectives()}});
   shared.Sum();
   EXPECT_EQ(shared.Bytes(), 0);
-  for (const tensor::Parameter& parameter : registry_.Parameters()) {
+  for (const kernels::Parameter& parameter : registry_.Parameters()) {
     if (parameter.begin == parameter.end) continue;
     EXPECT_EQ(Gradients()[parameter.offset], Own(world_.Rank(), parameter, 0));
   }

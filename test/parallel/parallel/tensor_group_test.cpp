@@ -14,7 +14,7 @@
 namespace trireme::parallel {
 namespace {
 
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr std::int64_t kColumns = 5;
 constexpr std::int64_t kRows[] = {0, 1, 3, 8, 10};

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "trireme/parallel/sharding.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
-inline tensor::ParameterId AddToy(tensor::ParameterList& list, const std::string& name,
-                                  const tensor::Shape& shape, bool early = false,
+inline kernels::ParameterId AddToy(kernels::ParameterList& list, const std::string& name,
+                                  const kernels::Shape& shape, bool early = false,
                                   bool here = true) {
-  tensor::Parameter parameter;
+  kernels::Parameter parameter;
   parameter.name = name;
   parameter.shape = shape;
   parameter.early = early;
@@ -25,7 +25,7 @@ inline tensor::ParameterId AddToy(tensor::ParameterList& list, const std::string
 
 // embedding.token, blocks.0 ... of different sizes, one held elsewhere among them, head. Sizes are
 // odd, so that lines, shards and units end in different places.
-inline void AddToyUnits(tensor::ParameterList& list, int blocks = 3) {
+inline void AddToyUnits(kernels::ParameterList& list, int blocks = 3) {
   list.BeginUnit("embedding.token");
   AddToy(list, "embedding.token.weight", {53, 7});
   for (int i = 0; i < blocks; ++i) {
@@ -57,10 +57,10 @@ inline double ToyGradientSum(int ranks, int micro_batches, std::int64_t flat) {
 }
 
 // Owned values become ToyValue, all other stored ones something else.
-inline void FillOwned(tensor::Registry& registry) {
+inline void FillOwned(kernels::Registry& registry) {
   auto* values = static_cast<double*>(registry.Values());
   for (std::int64_t i = 0; i < registry.Owns().values; ++i) values[i] = -1;
-  for (const tensor::Piece& piece : registry.Owns().pieces) {
+  for (const kernels::Piece& piece : registry.Owns().pieces) {
     if (piece.range.begin >= registry.Size()) continue;
     for (std::int64_t i = piece.own.begin; i < piece.own.end; ++i) {
       values[piece.value + i - piece.own.begin] = ToyValue(i);
@@ -69,11 +69,11 @@ inline void FillOwned(tensor::Registry& registry) {
 }
 
 // Elements of the unit's parameters that are not ToyValue.
-inline int WrongValues(const tensor::Registry& registry, int unit) {
+inline int WrongValues(const kernels::Registry& registry, int unit) {
   int wrong = 0;
   for (std::size_t i = 0; i < registry.Parameters().size(); ++i) {
-    const auto id = static_cast<tensor::ParameterId>(i);
-    const tensor::Parameter& parameter = registry.Parameters()[i];
+    const auto id = static_cast<kernels::ParameterId>(i);
+    const kernels::Parameter& parameter = registry.Parameters()[i];
     if (registry.UnitOf(id) != unit || !parameter.Held()) continue;
     const auto* values = registry.Value(id).As<double>();
     for (std::int64_t j = 0; j < parameter.LocalSize(); ++j) {
@@ -84,11 +84,11 @@ inline int WrongValues(const tensor::Registry& registry, int unit) {
 }
 
 // Adds what a rank found to the unit's gradients, to those that are early (or not) alone.
-inline void AddGradients(tensor::Registry& registry, int unit, int rank, int micro_batch,
+inline void AddGradients(kernels::Registry& registry, int unit, int rank, int micro_batch,
                          bool early) {
   for (std::size_t i = 0; i < registry.Parameters().size(); ++i) {
-    const auto id = static_cast<tensor::ParameterId>(i);
-    const tensor::Parameter& parameter = registry.Parameters()[i];
+    const auto id = static_cast<kernels::ParameterId>(i);
+    const kernels::Parameter& parameter = registry.Parameters()[i];
     if (registry.UnitOf(id) != unit || !parameter.Held() || parameter.early != early) continue;
     auto* gradients = registry.Gradient(id).As<double>();
     for (std::int64_t j = 0; j < parameter.LocalSize(); ++j) {
@@ -98,11 +98,11 @@ inline void AddGradients(tensor::Registry& registry, int unit, int rank, int mic
 }
 
 // Owned gradients that are not the sum over so many ranks and micro-batches.
-inline int WrongGradients(const tensor::Registry& registry, int ranks, int micro_batches) {
+inline int WrongGradients(const kernels::Registry& registry, int ranks, int micro_batches) {
   int wrong = 0;
   const auto* gradients = static_cast<const double*>(registry.Gradients());
   for (std::size_t i = 0; i < registry.Parameters().size(); ++i) {
-    const tensor::Owned owned = registry.OwnedOf(static_cast<tensor::ParameterId>(i));
+    const kernels::Owned owned = registry.OwnedOf(static_cast<kernels::ParameterId>(i));
     for (std::int64_t j = 0; j < owned.flat.Size(); ++j) {
       const double wanted = ToyGradientSum(ranks, micro_batches, owned.flat.begin + j);
       if (gradients[owned.gradient + j] != wanted) ++wrong;
@@ -111,7 +111,7 @@ inline int WrongGradients(const tensor::Registry& registry, int ranks, int micro
   return wrong;
 }
 
-inline std::vector<int> HeldUnits(const tensor::Registry& registry) {
+inline std::vector<int> HeldUnits(const kernels::Registry& registry) {
   std::vector<int> units;
   for (std::size_t i = 0; i < registry.Units().size(); ++i) {
     if (registry.Units()[i].range.Size() > 0) units.push_back(static_cast<int>(i));

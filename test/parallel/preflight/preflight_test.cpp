@@ -6,10 +6,10 @@
 
 #include "trireme/comm/hosts.hpp"
 #include "trireme/comm/same_everywhere.hpp"
-#include "trireme/preflight/measure.hpp"
-#include "trireme/preflight/preflight.hpp"
+#include "trireme/tools/measure.hpp"
+#include "trireme/tools/preflight.hpp"
 
-namespace trireme::preflight {
+namespace trireme::tools {
 namespace {
 
 using testing::ElementsAre;
@@ -113,4 +113,4 @@ TEST_F(PreflightTest, TheProgramsFileIsHashedOnce) {
 }
 
 }  // namespace
-}  // namespace trireme::preflight
+}  // namespace trireme::tools

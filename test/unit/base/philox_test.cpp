@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trireme/kernels/dropout.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::test {
 namespace {
@@ -33,14 +33,14 @@ TEST(Philox, UniformIsNeverZero) {
 }
 
 TEST(InitialWeights, AreWhatTheyWere) {
-  tensor::ParameterList list;
+  kernels::ParameterList list;
   list.Add({.name = "embedding.token.weight",
             .shape = {2, 3},
-            .initialiser = {tensor::InitialiserKind::kNormal, 1.0}});
+            .initialiser = {kernels::InitialiserKind::kNormal, 1.0}});
   list.Add({.name = "head.weight",
             .shape = {2, 3},
-            .initialiser = {tensor::InitialiserKind::kUniform, 1.0}});
-  tensor::Registry registry(list, Dtype::kFloat32);
+            .initialiser = {kernels::InitialiserKind::kUniform, 1.0}});
+  kernels::Registry registry(list, Dtype::kFloat32);
   registry.Initialise(1);
   const float normal[] = {-0.229227066F, 1.04389095F,   1.05394983F,
                           0.997808218F,  -0.145413443F, -0.496243685F};
@@ -61,8 +61,8 @@ TEST(DropoutMask, IsTheLayoutOfTheDocument) {
   const kernels::Dropout dropout{
       0.3, kSeed, Purpose::kResidualDropout, kLayer, kSite, ordinals.data(), kLength};
   std::vector<float> x(2 * kLength * kFeatures, 1.0F), y(x.size());
-  const tensor::Matrix in{x.data(), Dtype::kFloat32, 2 * kLength, kFeatures, kFeatures};
-  const tensor::Matrix out{y.data(), Dtype::kFloat32, 2 * kLength, kFeatures, kFeatures};
+  const kernels::Matrix in{x.data(), Dtype::kFloat32, 2 * kLength, kFeatures, kFeatures};
+  const kernels::Matrix out{y.data(), Dtype::kFloat32, 2 * kLength, kFeatures, kFeatures};
   kernels::DropoutForward({}, in, dropout, out);
   const std::uint32_t threshold = 19661;  // round(0.3 * 65536)
   ASSERT_EQ(dropout.Threshold(), threshold);

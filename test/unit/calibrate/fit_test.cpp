@@ -6,11 +6,11 @@
 
 #include <cmath>
 
-namespace trireme::calibrate {
+namespace trireme::predict {
 namespace {
 
-simulate::Machine Known() {
-  simulate::Machine machine;
+predict::Machine Known() {
+  predict::Machine machine;
   machine.fp64 = {.peak = 40e9, .efficiency = 0.5, .half = 12};
   machine.fp32 = {.peak = 100e9, .efficiency = 0.8, .half = 24};
   machine.attention = 0.3;
@@ -41,7 +41,7 @@ std::vector<Work> Works(Dtype type) {
   return works;
 }
 
-std::vector<Observation> Observed(const simulate::Machine& machine) {
+std::vector<Observation> Observed(const predict::Machine& machine) {
   std::vector<Observation> observations;
   for (const Dtype type : {Dtype::kFloat32, Dtype::kFloat64}) {
     for (const Work& work : Works(type)) observations.push_back({work, SecondsOf(work, machine)});
@@ -50,8 +50,8 @@ std::vector<Observation> Observed(const simulate::Machine& machine) {
 }
 
 TEST(Fit, FindsAMachineAgain) {
-  const simulate::Machine known = Known();
-  simulate::Machine found;
+  const predict::Machine known = Known();
+  predict::Machine found;
   found.fp64.peak = known.fp64.peak;
   found.fp32.peak = known.fp32.peak;
   Fit(Observed(known), found);
@@ -67,8 +67,8 @@ TEST(Fit, FindsAMachineAgain) {
 
 // Steps that are faster than the measured peak raise it: shares stay at most 1, times as they were.
 TEST(Fit, RaisesAPeakThatWasMeasuredTooLow) {
-  const simulate::Machine known = Known();
-  simulate::Machine found;
+  const predict::Machine known = Known();
+  predict::Machine found;
   found.fp64.peak = 10e9;
   found.fp32.peak = 25e9;
   const std::vector<Observation> observations = Observed(known);
@@ -100,4 +100,4 @@ TEST(LeastSquares, SolvesWhatHasASolution) {
 }
 
 }  // namespace
-}  // namespace trireme::calibrate
+}  // namespace trireme::predict

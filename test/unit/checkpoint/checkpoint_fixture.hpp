@@ -19,7 +19,7 @@
 #include "folder_test.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/tensor/state_block.hpp"
+#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::checkpoint::test {
 
@@ -55,7 +55,7 @@ class SmallDisk {
 // One global tensor; element i has the value Value(i), whoever holds it.
 struct TestTensor {
   std::string name;
-  tensor::Shape shape;
+  kernels::Shape shape;
   Dtype dtype = Dtype::kFloat32;
   double scale = 1;
   double Value(std::int64_t i) const {
@@ -78,7 +78,7 @@ class TestState {
       : tensors_(std::move(tensors)) {
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const Part part =
-          split(static_cast<std::int64_t>(t), tensor::ElementCount(tensors_[t].shape));
+          split(static_cast<std::int64_t>(t), kernels::ElementCount(tensors_[t].shape));
       parts_.push_back(part);
       memory_.emplace_back(static_cast<std::size_t>(part.end - part.begin) *
                            SizeOf(tensors_[t].dtype));
@@ -103,8 +103,8 @@ class TestState {
     return wrong;
   }
 
-  std::vector<tensor::StateBlock> Blocks() {
-    std::vector<tensor::StateBlock> blocks;
+  std::vector<kernels::StateBlock> Blocks() {
+    std::vector<kernels::StateBlock> blocks;
     for (std::size_t t = 0; t < tensors_.size(); ++t) {
       const Part& part = parts_[t];
       blocks.push_back({tensors_[t].name, tensors_[t].shape, tensors_[t].dtype, part.begin,

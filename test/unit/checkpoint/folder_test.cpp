@@ -382,10 +382,10 @@ TEST(StepNames, OnlyExactOnesCount) {
 }
 
 TEST(Declaration, KeysHaveTheirDefaults) {
-  input::Schema schema;
+  deck::Schema schema;
   Declare(schema);
   const auto fallback = [&](const char* name) {
-    const input::Key* key = schema.Find(name);
+    const deck::Key* key = schema.Find(name);
     return key == nullptr ? "undeclared" : key->fallback;
   };
   EXPECT_EQ(fallback("checkpoint.every_steps"), "500");

@@ -59,7 +59,7 @@ TEST_F(RoundTrip, PrecisionsConvertIntoEachOther) {
 TEST_F(RoundTrip, ValueBeyondFloatIsRefused) {
   std::vector<double> values = {1, -std::numeric_limits<double>::infinity(), 1e300};
   const auto block = [](Dtype dtype, void* data) {
-    return tensor::StateBlock{"w", {3}, dtype, 0, 3, data, 0, 1};
+    return kernels::StateBlock{"w", {3}, dtype, 0, 3, data, 0, 1};
   };
   Write(self_, folder_.Path(), 1, {{block(Dtype::kFloat64, values.data())}, {}, {}}, false, 0);
   std::vector<float> back(3);
@@ -139,7 +139,7 @@ TEST_F(RoundTrip, StepThatExistsIsReplaced) {
 
 TEST_F(RoundTrip, StateThatIsNotWholeIsRefused) {
   std::vector<float> values(10);
-  const auto attempt = [&](std::vector<tensor::StateBlock> blocks) {
+  const auto attempt = [&](std::vector<kernels::StateBlock> blocks) {
     const Error error = Caught([&] {
       Write(self_, folder_.Path(), 1, {blocks, {}, {}}, false, 0);
     });

@@ -256,7 +256,7 @@ TEST_F(Asynchronous, TakesTheStateAsItWas) {
     moments.Fill();
     writer.Begin({.folder = behind, .step = step, .run = {{"step", step}}, .best = true});
     EXPECT_TRUE(writer.UnderWay());
-    for (const tensor::StateBlock& block : model.Blocks()) {
+    for (const kernels::StateBlock& block : model.Blocks()) {
       std::memset(block.data, 0xFF,
                   static_cast<std::size_t>(block.end - block.begin) * SizeOf(block.dtype));
     }
@@ -332,12 +332,12 @@ TEST_F(Asynchronous, TouchesNothingInAFolderThatIsAnothers) {
 TEST_F(Asynchronous, ReadsBlocksThroughAFunction) {
   TestState model(SmallModel()), none({});
   model.Fill();
-  std::vector<tensor::StateBlock> elsewhere = model.Blocks();
-  const std::vector<tensor::StateBlock> here = elsewhere;
-  for (tensor::StateBlock& block : elsewhere) block.data = &block;  // must not be read
-  const ReadBlock read = [&](const tensor::StateBlock& block, std::int64_t first, std::int64_t last,
+  std::vector<kernels::StateBlock> elsewhere = model.Blocks();
+  const std::vector<kernels::StateBlock> here = elsewhere;
+  for (kernels::StateBlock& block : elsewhere) block.data = &block;  // must not be read
+  const ReadBlock read = [&](const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
                              void* to) {
-    for (const tensor::StateBlock& each : here) {
+    for (const kernels::StateBlock& each : here) {
       if (each.name != block.name) continue;
       const std::size_t size = SizeOf(each.dtype);
       std::memcpy(to, static_cast<const char*>(each.data) + first * size,

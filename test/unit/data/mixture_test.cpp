@@ -311,16 +311,16 @@ TEST(Mixture, OriginsOfAnotherMixtureAreRefused) {
 
 class MixtureFiles : public Scratch {
  protected:
-  input::Deck DeckOf(const std::string& value) {
+  deck::Deck DeckOf(const std::string& value) {
     Declare(schema_);
-    return input::Deck::Parse(schema_, "[data]\nbatch=1\nmixture=" + value + "\n", "a.in", {});
+    return deck::Deck::Parse(schema_, "[data]\nbatch=1\nmixture=" + value + "\n", "a.in", {});
   }
   std::string Refusal(const std::string& value) {
     schema_ = {};
-    const input::Deck deck = DeckOf(value);
+    const deck::Deck deck = DeckOf(value);
     return MessageOf([&] { static_cast<void>(Read(deck)); });
   }
-  input::Schema schema_;
+  deck::Schema schema_;
 };
 
 TEST_F(MixtureFiles, ListsAreReadAsWritten) {
@@ -362,11 +362,11 @@ TEST_F(MixtureFiles, BadListsAreRefusedWithTheDecksLine) {
 TEST_F(MixtureFiles, BothKeysAreRefused) {
   Declare(schema_);
   EXPECT_THAT(MessageOf([&] {
-                input::Deck::Parse(schema_, "[data]\nfile=a.h5\nmixture=b.h5:1\n", "a.in", {});
+                deck::Deck::Parse(schema_, "[data]\nfile=a.h5\nmixture=b.h5:1\n", "a.in", {});
               }),
               HasSubstr("a.in:3"));
-  const input::Deck deck =
-      input::Deck::Parse(schema_, "[data]\nmixture=b.h5:1\n", "a.in", {"data.file=c.h5"});
+  const deck::Deck deck =
+      deck::Deck::Parse(schema_, "[data]\nmixture=b.h5:1\n", "a.in", {"data.file=c.h5"});
   EXPECT_TRUE(Read(deck).mixture.empty());
   EXPECT_EQ(Read(deck).file, "c.h5");
 }
@@ -376,7 +376,7 @@ TEST_F(MixtureFiles, MissingFilesAndOneFileTwiceAreRefused) {
   std::filesystem::create_symlink("a.h5", In("link.h5"));
   const auto refusal = [&](const std::string& value) {
     schema_ = {};
-    const input::Deck deck = DeckOf(value);
+    const deck::Deck deck = DeckOf(value);
     return MessageOf([&] { CheckMixtureFiles(Read(deck).mixture, deck); });
   };
   EXPECT_EQ(refusal(In("a.h5") + ":1"), "");

@@ -81,10 +81,10 @@ inline std::string MessageOf(const std::function<void()>& body,
 struct TestDeck {
   explicit TestDeck(const std::vector<std::string>& values) {
     Declare(schema);
-    deck = input::Deck::Parse(schema, "", "test.in", values);
+    deck = deck::Deck::Parse(schema, "", "test.in", values);
   }
-  input::Schema schema;
-  input::Deck deck;
+  deck::Schema schema;
+  deck::Deck deck;
 };
 
 }  // namespace trireme::data

@@ -19,11 +19,11 @@
 namespace trireme::data {
 
 // An id for each byte, 256 at the end of a document, 257 before each.
-class ByteTokenizer : public tokenizer::Tokenizer {
+class ByteTokenizer : public data::Tokenizer {
  public:
   std::unique_ptr<Tokenizer> Clone() const override { return std::make_unique<ByteTokenizer>(); }
   const char* Kind() const override { return "bpe"; }
-  const tokenizer::Files& Source() const override { return files_; }
+  const data::Files& Source() const override { return files_; }
   std::int64_t VocabularySize() const override { return 258; }
   std::string Piece(std::int32_t id) const override {
     return id < 256 ? std::string(1, static_cast<char>(id)) : id == 256 ? "<end>" : "<begin>";
@@ -51,7 +51,7 @@ class ByteTokenizer : public tokenizer::Tokenizer {
   bool cuts = true;
 
  private:
-  tokenizer::Files files_ = {{"tokenizer.json", "{}"}};
+  data::Files files_ = {{"tokenizer.json", "{}"}};
 };
 
 // Whole documents as they come.

@@ -3,13 +3,13 @@
 
 #include <cmath>
 
-#include "trireme/driver/tasks.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::test {
 namespace {
 
-using driver::Choose;
-using driver::GenerateOptions;
+using tasks::Choose;
+using tasks::GenerateOptions;
 
 // Probabilities 0.1, 0.4, 0.2, 0.3 at temperature 1.
 const std::vector<double> kLogits = {std::log(0.1), std::log(0.4), std::log(0.2), std::log(0.3)};

@@ -10,37 +10,37 @@
 #include "sampling.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/driver/options.hpp"
+#include "trireme/tasks/options.hpp"
 
 namespace trireme::test {
 namespace {
 
-using driver::GenerateOptions;
-using driver::GrowingText;
+using tasks::GenerateOptions;
+using tasks::GrowingText;
 
 TEST(Draws, HaveCoordinates) {
   // Prompt 0 draws what a lone prompt always has.
   const PhiloxCounter words = Philox({5, 0, 0, 0}, MakeKey(3, Purpose::kGenerate));
-  EXPECT_EQ(driver::DrawOf(3, 0, 5), UniformFrom(words[0]));
+  EXPECT_EQ(tasks::DrawOf(3, 0, 5), UniformFrom(words[0]));
   std::set<double> draws;
   for (const std::int64_t prompt : {std::int64_t{0}, std::int64_t{1}, std::int64_t{1} << 33}) {
-    for (const std::int64_t position : {0, 1, 2}) draws.insert(driver::DrawOf(3, prompt, position));
+    for (const std::int64_t position : {0, 1, 2}) draws.insert(tasks::DrawOf(3, prompt, position));
   }
   EXPECT_EQ(draws.size(), 9u);
 }
 
 TEST(Penalty, LowersWhatWasSeenOnce) {
   std::vector<double> logits = {2, -2, 3, 0};
-  driver::Penalise(std::vector<std::int32_t>{0, 1, 1, 3}, 2, logits);
+  tasks::Penalise(std::vector<std::int32_t>{0, 1, 1, 3}, 2, logits);
   EXPECT_EQ(logits, (std::vector<double>{1, -4, 3, 0}));
-  driver::Penalise(std::vector<std::int32_t>{0, 1, 2}, 1, logits);
+  tasks::Penalise(std::vector<std::int32_t>{0, 1, 2}, 1, logits);
   EXPECT_EQ(logits, (std::vector<double>{1, -4, 3, 0}));
 }
 
 TEST(LogProbability, IsThatOfTheSoftmax) {
   const std::vector<double> logits = {std::log(0.1) + 700, std::log(0.6) + 700,
                                       std::log(0.3) + 700};
-  EXPECT_NEAR(driver::LogProbability(logits, 1), std::log(0.6), 1e-12);
+  EXPECT_NEAR(tasks::LogProbability(logits, 1), std::log(0.6), 1e-12);
 }
 
 // Logits far below the likeliest included, whose exponential no double holds.
@@ -52,34 +52,34 @@ TEST(LogProbability, EqualsTheLibrarysExponentials) {
   for (const double logit : logits) sum += std::exp(logit);
   for (const std::int32_t token : {0, 3, 500, 1001}) {
     const double exact = logits[static_cast<std::size_t>(token)] - std::log(sum);
-    EXPECT_NEAR(driver::LogProbability(logits, token), exact, 1e-15 * std::abs(exact) + 1e-15);
+    EXPECT_NEAR(tasks::LogProbability(logits, token), exact, 1e-15 * std::abs(exact) + 1e-15);
   }
 }
 
 TEST(Logits, AreFiniteOrNot) {
   std::vector<double> logits(37, 1.0);
-  EXPECT_TRUE(driver::AllFinite(logits));
+  EXPECT_TRUE(tasks::AllFinite(logits));
   for (const double bad :
        {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
         std::numeric_limits<double>::quiet_NaN()}) {
     for (const std::size_t place : {0u, 17u, 36u}) {
       std::vector<double> some = logits;
       some[place] = bad;
-      EXPECT_FALSE(driver::AllFinite(some)) << bad << " at " << place;
+      EXPECT_FALSE(tasks::AllFinite(some)) << bad << " at " << place;
     }
   }
 }
 
 TEST(Stops, AreReadWithEscapes) {
   using Stops = std::vector<std::string>;
-  EXPECT_EQ(driver::ReadStops(""), Stops());
-  EXPECT_EQ(driver::ReadStops("a|b c"), (Stops{"a", "b c"}));
-  EXPECT_EQ(driver::ReadStops("\\n\\n|\\|\\t\\\\"), (Stops{"\n\n", "|\t\\"}));
-  for (const char* bad : {"a|", "|", "\\", "a\\x"}) EXPECT_FALSE(driver::ReadStops(bad)) << bad;
+  EXPECT_EQ(tasks::ReadStops(""), Stops());
+  EXPECT_EQ(tasks::ReadStops("a|b c"), (Stops{"a", "b c"}));
+  EXPECT_EQ(tasks::ReadStops("\\n\\n|\\|\\t\\\\"), (Stops{"\n\n", "|\t\\"}));
+  for (const char* bad : {"a|", "|", "\\", "a\\x"}) EXPECT_FALSE(tasks::ReadStops(bad)) << bad;
 }
 
 TEST(WholeCharacters, LeaveOutAnUnfinishedOne) {
-  using driver::WholeCharacters;
+  using tasks::WholeCharacters;
   EXPECT_EQ(WholeCharacters(""), 0u);
   EXPECT_EQ(WholeCharacters("ab"), 2u);
   const std::string text = "a\xC3\xA9\xE2\x82\xAC\xF0\x9F\x9A\xA2";  // 1, 2, 3 and 4 bytes
@@ -143,7 +143,7 @@ TEST_F(GrowingTextTest, HoldsBackWhatMayBecomeAStop) {
 TEST(Prompts, AreReadLineByLine) {
   GenerateOptions options;
   options.tokens = 9;
-  const std::vector<driver::Prompt> prompts = driver::ParsePrompts(
+  const std::vector<tasks::Prompt> prompts = tasks::ParsePrompts(
       "{\"prompt\": \"a\", \"id\": 4}\n\r\n"
       "{\"prompt\": \"\", \"tokens\": 2, \"temperature\": 0, \"stop\": \"x\"}",
       "p", options);
@@ -162,7 +162,7 @@ TEST(Prompts, AreRefusedWithTheirLine) {
                            "{\"prompt\": \"a\", \"seed\": -1}", "{\"prompt\": \"a\", \"top_p\": 0}",
                            "{\"prompt\": \"a\", \"repetition_penalty\": 0}", "{}", "nonsense"}) {
     try {
-      driver::ParsePrompts(std::string("{\"prompt\": \"\"}\n") + line, "p", {});
+      tasks::ParsePrompts(std::string("{\"prompt\": \"\"}\n") + line, "p", {});
       ADD_FAILURE() << line;
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput) << line;
@@ -173,10 +173,10 @@ TEST(Prompts, AreRefusedWithTheirLine) {
 
 // A line of the output is JSON even if the text is no UTF-8.
 TEST(Prompts, TextsOfAnyBytesAreWrittenAsJson) {
-  driver::Continuation text{
-      .tokens = {1, 2}, .text = "a\xFF\n", .log_probability = -1.25, .end = driver::End::kEos};
+  tasks::Continuation text{
+      .tokens = {1, 2}, .text = "a\xFF\n", .log_probability = -1.25, .end = tasks::End::kEos};
   const std::string line =
-      driver::LineOf({.where = {}, .text = "p", .id = "7", .options = {}}, text);
+      tasks::LineOf({.where = {}, .text = "p", .id = "7", .options = {}}, text);
   EXPECT_EQ(line,
             "{\"id\":\"7\",\"prompt\":\"p\",\"text\":\"a\xEF\xBF\xBD\\n\",\"tokens\":[1,2],"
             "\"reason\":\"eos\",\"log_probability\":-1.25}\n");

@@ -6,7 +6,7 @@
 namespace trireme::test {
 namespace {
 
-using driver::Printable;
+using tasks::Printable;
 
 TEST(Printable, LeavesTextAlone) {
   const std::string text = "Jos\xC3\xA9 , \xE2\x82\xAC 5\tand \xF0\x9F\x9A\xA2\n";

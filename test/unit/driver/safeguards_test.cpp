@@ -6,29 +6,29 @@
 
 #include "trireme/base/error.hpp"
 
-namespace trireme::driver {
+namespace trireme::tasks {
 namespace {
 
 using testing::HasSubstr;
 
-training::Options Rollback() {
+train::SafeguardOptions Rollback() {
   return {.max_bad_steps = 2,
           .spike_window = 2,
           .spike_threshold = 6,
-          .on_spike = training::OnSpike::kRollback,
+          .on_spike = train::OnSpike::kRollback,
           .max_rollbacks = 2};
 }
 
 // run.json of a checkpoint, as it is read.
-job::RunRecord RecordOf(const Safeguards& safeguards, std::int64_t step, bool stop_only) {
+app::RunRecord RecordOf(const Safeguards& safeguards, std::int64_t step, bool stop_only) {
   const nlohmann::json run = {{"step", step},
                               {"next_sample", 10 * step},
                               {"tokens", 100 * step},
                               {"safeguards", safeguards.Json(stop_only)}};
-  return job::ParseRunRecord(nlohmann::json::parse(run.dump()), "run.json");
+  return app::ParseRunRecord(nlohmann::json::parse(run.dump()), "run.json");
 }
 
-Safeguards Resumed(const job::RunRecord& record) {
+Safeguards Resumed(const app::RunRecord& record) {
   Safeguards resumed(Rollback());
   resumed.Restore(record);
   return resumed;
@@ -43,7 +43,7 @@ TEST(Safeguards, BadStepsAreCountedInARow) {
   EXPECT_FALSE(run.TakeBadStep());
   EXPECT_TRUE(run.TakeBadStep());
   EXPECT_EQ(run.BadSteps(), 5);
-  EXPECT_TRUE(Safeguards(training::Options{}).TakeBadStep());  // the default
+  EXPECT_TRUE(Safeguards(train::SafeguardOptions{}).TakeBadStep());  // the default
 }
 
 TEST(Safeguards, AStopDoesNotBeginTheRowAnew) {
@@ -59,7 +59,7 @@ TEST(Safeguards, GoesBackOnlySoOftenToOneCheckpoint) {
   Safeguards run(Rollback());
   EXPECT_EQ(run.WhyNot(), "there is no checkpoint to go back to");
   run.HaveWritten(10);
-  const job::RunRecord record = RecordOf(run, 10, false);
+  const app::RunRecord record = RecordOf(run, 10, false);
   for (const std::int64_t next : {150, 170}) {
     EXPECT_EQ(run.WhyNot(), "");
     run.GoBack(record, next);
@@ -91,7 +91,7 @@ TEST(Safeguards, GoingBackRestoresTheLossesAndTheRow) {
   run.TakeLoss(1.5);
   const nlohmann::json there = run.Json(false);
   run.HaveWritten(2);
-  const job::RunRecord record = RecordOf(run, 2, false);
+  const app::RunRecord record = RecordOf(run, 2, false);
   EXPECT_TRUE(run.TakeLoss(100));
   run.TakeBadStep();
   run.GoBack(record, 50);
@@ -105,7 +105,7 @@ TEST(Safeguards, GoingBackRestoresTheLossesAndTheRow) {
 
 TEST(Safeguards, AnOlderCheckpointKnowsOfNothing) {
   const nlohmann::json run = {{"step", 5}};
-  const Safeguards resumed = Resumed(job::ParseRunRecord(run, "run.json"));
+  const Safeguards resumed = Resumed(app::ParseRunRecord(run, "run.json"));
   EXPECT_EQ(resumed.GoesBackTo(), 5);
   EXPECT_EQ(resumed.Summary(), "");
 }
@@ -120,7 +120,7 @@ TEST(Safeguards, AFileThatLiesIsRefused) {
                                                            {"goes_back_to", 8}}) {
     nlohmann::json json = {{"step", 7}, {"safeguards", run.Json(true)}};
     json["safeguards"][member] = value;
-    const job::RunRecord record = job::ParseRunRecord(json, "run.json");
+    const app::RunRecord record = app::ParseRunRecord(json, "run.json");
     Safeguards resumed(Rollback());
     try {
       resumed.Restore(record);
@@ -133,4 +133,4 @@ TEST(Safeguards, AFileThatLiesIsRefused) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::tasks

@@ -5,7 +5,7 @@
 
 #include "timeline.hpp"
 
-namespace trireme::driver {
+namespace trireme::tasks {
 namespace {
 
 TEST(TracedRanks, AreAllOfASmallJob) {
@@ -26,7 +26,7 @@ TEST(TracedRanks, AreWholePipelinesOfALargeOne) {
 
 TEST(PeerOf, IsARankOfTheWorld) {
   const comm::GridShape shape{.pipeline = 4, .data = 3, .context = 2, .tensor = 2};
-  trace::Slice message;
+  device::Slice message;
   message.peer = 1;
   message.group = static_cast<std::int8_t>(comm::Group::kPipeline);
   EXPECT_EQ(PeerOf(message, 5, shape), 17);
@@ -37,4 +37,4 @@ TEST(PeerOf, IsARankOfTheWorld) {
 }
 
 }  // namespace
-}  // namespace trireme::driver
+}  // namespace trireme::tasks

@@ -61,9 +61,9 @@ TEST_F(DocumentsOnGpu, GraphsReadTheBeginsOfTheirStep) {
 
 TEST_F(DocumentsOnGpu, PlannedMemoryIsTheRuns) {
   const std::string deck = Masked(kLlama);
-  plan::Plan plan = PlanOf(deck, Tokens(), 1, Dtype::kFloat32);
+  train::Plan plan = PlanOf(deck, Tokens(), 1, Dtype::kFloat32);
   plan.machine.stream = Stream();
-  const machine::MemoryTerms planned = plan::PlanMemory(plan, 0);
+  const device::MemoryTerms planned = train::PlanMemory(plan, 0);
   OneRank run = OnCard(deck, Dtype::kFloat32), plain = OnCard(DeckOf(kLlama), Dtype::kFloat32);
   EXPECT_EQ(run.All().Memory(), planned);
   EXPECT_NE(run.All().Memory(), plain.All().Memory());

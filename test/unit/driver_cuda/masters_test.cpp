@@ -7,9 +7,9 @@
 
 #include "gpu_testing.hpp"
 #include "trireme/kernels/update.hpp"
-#include "trireme/optimizer/optimizer.hpp"
-#include "trireme/tensor/registry.hpp"
-#include "trireme/training/state_on_host.hpp"
+#include "trireme/train/optimizer.hpp"
+#include "trireme/kernels/registry.hpp"
+#include "trireme/train/state_on_host.hpp"
 
 namespace trireme::test {
 namespace {
@@ -22,9 +22,9 @@ constexpr double kFp32 = 1e-6;
 
 using Floats = std::vector<float>;
 
-tensor::ParameterList Parameters() {
-  tensor::ParameterList list;
-  using tensor::InitialiserKind;
+kernels::ParameterList Parameters() {
+  kernels::ParameterList list;
+  using kernels::InitialiserKind;
   list.BeginUnit("embedding");
   list.Add({.name = "embedding",
             .shape = {101, 5},
@@ -46,8 +46,8 @@ tensor::ParameterList Parameters() {
 
 // Elements [begin, end) of all parameters on this rank, as with ZeRO; sharded: nothing else is
 // stored of the values.
-tensor::Ownership Own(std::int64_t size, Part own, bool sharded) {
-  tensor::Ownership owns;
+kernels::Ownership Own(std::int64_t size, Part own, bool sharded) {
+  kernels::Ownership owns;
   owns.pieces = {{.range = {0, size},
                   .own = own,
                   .value = sharded ? 0 : own.begin,
@@ -68,14 +68,14 @@ class Masters : public GpuTest {
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    cpu_ = tensor::Registry(Parameters(), Dtype::kFloat32);
+    cpu_ = kernels::Registry(Parameters(), Dtype::kFloat32);
     cpu_.Initialise(kMastersSeed);
   }
   // A registry of bf16 on the GPU with everything, or as the ownership says.
-  void Allocate(tensor::Registry& registry, const tensor::Ownership* owns = nullptr) const {
-    tensor::ParameterList list = Parameters();
-    const tensor::Ownership all = tensor::OwnAll(list.Size());
-    registry = tensor::Registry(std::move(list), Dtype::kBfloat16, owns == nullptr ? all : *owns,
+  void Allocate(kernels::Registry& registry, const kernels::Ownership* owns = nullptr) const {
+    kernels::ParameterList list = Parameters();
+    const kernels::Ownership all = kernels::OwnAll(list.Size());
+    registry = kernels::Registry(std::move(list), Dtype::kBfloat16, owns == nullptr ? all : *owns,
                                 true, Stream());
     registry.Initialise(kMastersSeed);
   }
@@ -94,11 +94,11 @@ class Masters : public GpuTest {
     std::transform(values.begin(), values.end(), rounded.begin(), RoundToBfloat16);
     return rounded;
   }
-  tensor::Registry cpu_;
+  kernels::Registry cpu_;
 };
 
 TEST_F(Masters, ValuesAreTheirRoundings) {
-  tensor::Registry gpu;
+  kernels::Registry gpu;
   Allocate(gpu);
   const std::int64_t size = gpu.Size();
   EXPECT_EQ(size, cpu_.Size());
@@ -115,10 +115,10 @@ TEST_F(Masters, ValuesAreTheirRoundings) {
 
 // A checkpoint holds the masters: those of the CPU's run, bit for bit.
 TEST_F(Masters, AreWhatBlocksHold) {
-  tensor::Registry gpu;
+  kernels::Registry gpu;
   Allocate(gpu);
-  const training::StateOnHost here =
-      training::StateOnHost(Stream(), gpu.ValueBlocks(0, 1, 1)).Fetch();
+  const train::StateOnHost here =
+      train::StateOnHost(Stream(), gpu.ValueBlocks(0, 1, 1)).Fetch();
   const auto wanted = cpu_.ValueBlocks(0, 1, 1);
   ASSERT_EQ(here.size(), wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -134,7 +134,7 @@ TEST_F(Masters, AreWhatBlocksHold) {
 
 // Without gradients, as for an evaluation, nobody needs them.
 TEST_F(Masters, AreForTrainingOnly) {
-  tensor::Registry gpu(Parameters(), Dtype::kBfloat16, false, Stream());
+  kernels::Registry gpu(Parameters(), Dtype::kBfloat16, false, Stream());
   gpu.Initialise(kMastersSeed);
   EXPECT_EQ(gpu.Masters(), nullptr);
   EXPECT_EQ(Out<std::uint16_t>(gpu.Values(), gpu.Size()), Rounded(Wanted(0, gpu.Size())));
@@ -145,8 +145,8 @@ TEST_F(Masters, AreOfTheOwnedElementsAlone) {
   const std::int64_t size = cpu_.Size();
   for (const bool sharded : {false, true}) {
     for (const Part own : {Part{0, size / 3}, Part{size / 3, size - 7}, Part{size - 7, size}}) {
-      tensor::Registry gpu;
-      const tensor::Ownership owns = Own(size, own, sharded);
+      kernels::Registry gpu;
+      const kernels::Ownership owns = Own(size, own, sharded);
       Allocate(gpu, &owns);
       EXPECT_EQ(gpu.ValueBytes(), BufferBytes(owns.values * 2) + BufferBytes(own.Size() * 4));
       EXPECT_EQ(Out<float>(gpu.Masters(), own.Size()), Wanted(own.begin, own.end));
@@ -176,20 +176,20 @@ double Worst(const Floats& got, const Floats& wanted) {
   return worst;
 }
 
-class MastersMove : public Masters, public testing::WithParamInterface<optimizer::Kind> {};
+class MastersMove : public Masters, public testing::WithParamInterface<train::OptimizerKind> {};
 
 // The elements of parameters, in their order; what lies between is nobody's.
 TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
   constexpr int kSteps = 6;
   const std::int64_t size = cpu_.Size();
-  const optimizer::Options options{.kind = GetParam(), .weight_decay = 0.1, .clip_norm = 0.8};
+  const train::OptimizerOptions options{.kind = GetParam(), .weight_decay = 0.1, .clip_norm = 0.8};
   for (const Part own : {Part{0, size}, Part{61, size - 35}}) {
-    tensor::Registry gpu;
-    const tensor::Ownership owns = Own(size, own, false);
-    tensor::Registry reference(Parameters(), Dtype::kFloat32, owns);
+    kernels::Registry gpu;
+    const kernels::Ownership owns = Own(size, own, false);
+    kernels::Registry reference(Parameters(), Dtype::kFloat32, owns);
     reference.Initialise(kMastersSeed);
     Allocate(gpu, &owns);
-    optimizer::Optimizer wanted(options, reference, {}), got(options, gpu, Stream());
+    train::Optimizer wanted(options, reference, {}), got(options, gpu, Stream());
     for (int step = 1; step <= kSteps; ++step) {
       const Floats gradients = SomeGradients(size, step);
       std::copy(gradients.begin(), gradients.end(), static_cast<float*>(reference.Gradients()));
@@ -219,8 +219,8 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
     const auto moved = Rounded(masters);
     std::copy(moved.begin(), moved.end(), expected.begin() + own.begin);
     EXPECT_EQ(copies, expected);
-    const training::StateOnHost moments =
-        training::StateOnHost(Stream(), got.Blocks(0, 1, 1)).Fetch();
+    const train::StateOnHost moments =
+        train::StateOnHost(Stream(), got.Blocks(0, 1, 1)).Fetch();
     const auto reference_moments = wanted.Blocks(0, 1, 1);
     ASSERT_EQ(moments.size(), reference_moments.size());
     for (std::size_t i = 0; i < moments.size(); ++i) {
@@ -234,22 +234,22 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Optimizers, MastersMove,
-                         testing::Values(optimizer::Kind::kAdamW, optimizer::Kind::kSgd),
+                         testing::Values(train::OptimizerKind::kAdamW, train::OptimizerKind::kSgd),
                          [](const auto& info) {
-                           return info.param == optimizer::Kind::kSgd ? "Sgd" : "AdamW";
+                           return info.param == train::OptimizerKind::kSgd ? "Sgd" : "AdamW";
                          });
 
 // Behind the reading of a checkpoint.
 TEST_F(Masters, AreRoundedOnceMore) {
-  tensor::Registry gpu;
+  kernels::Registry gpu;
   Allocate(gpu);
-  optimizer::Optimizer optimizer({}, gpu, Stream());
+  train::Optimizer optimizer({}, gpu, Stream());
   Floats masters = Wanted(0, gpu.Size());
   for (float& master : masters) master = master * 1.7F + 0.01F;
   device::CopyIn(Stream(), masters.data(), gpu.Masters(), gpu.Size() * 4);
   optimizer.RoundMasters();
   const auto values = Out<std::uint16_t>(gpu.Values(), gpu.Size());
-  for (const tensor::Parameter& parameter : gpu.Parameters()) {
+  for (const kernels::Parameter& parameter : gpu.Parameters()) {
     const auto begin = static_cast<std::size_t>(parameter.offset);
     for (std::size_t i = begin; i < begin + static_cast<std::size_t>(parameter.LocalSize()); ++i) {
       EXPECT_EQ(values[i], RoundToBfloat16(masters[i])) << parameter.name;
@@ -258,13 +258,13 @@ TEST_F(Masters, AreRoundedOnceMore) {
 }
 
 TEST_F(Masters, TheFirstGradientThatIsNotFiniteIsNamed) {
-  tensor::Registry gpu;
+  kernels::Registry gpu;
   Allocate(gpu);
-  optimizer::Optimizer optimizer({}, gpu, Stream());
+  train::Optimizer optimizer({}, gpu, Stream());
   EXPECT_EQ(optimizer.FirstNotFinite(), "");
   for (const float bad : {std::nanf(""), -HUGE_VALF}) {
     for (const int id : {3, 2, 0}) {
-      const tensor::Matrix gradient = gpu.Gradient(id);
+      const kernels::Matrix gradient = gpu.Gradient(id);
       device::CopyIn(Stream(), &bad, gradient.As<float>() + gradient.Size() - 1, 4);
       EXPECT_EQ(optimizer.FirstNotFinite(), gpu.Parameters()[static_cast<std::size_t>(id)].name);
       optimizer.QueueSquares();

@@ -10,11 +10,11 @@
 #include "deck_run.hpp"
 #include "gpu_testing.hpp"
 #include "small_run.hpp"
-#include "trireme/driver/tasks.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/model/parameter_place.hpp"
-#include "trireme/training/evaluation.hpp"
-#include "trireme/training/training_step.hpp"
+#include "trireme/train/evaluation.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::test {
 
@@ -59,10 +59,10 @@ class OneRank {
     settings_.keep_gradients = false;  // as in a run
     settings_.graphs = graphs;
     settings_.products_file = products_file;
-    training_ = std::make_unique<training::TrainingState>(
-        grid_, training::PlanTraining(settings_, tokens.Size(data::Split::kTrain), grid_.Shape()),
+    training_ = std::make_unique<train::TrainingState>(
+        grid_, train::PlanTraining(settings_, tokens.Size(data::Split::kTrain), grid_.Shape()),
         stream_);
-    step_ = std::make_unique<training::TrainingStep>(*training_, tokens);
+    step_ = std::make_unique<train::TrainingStep>(*training_, tokens);
   }
 
   // Takes the library's first proposal for each product instead of the fastest one: the same bits
@@ -73,26 +73,26 @@ class OneRank {
   std::vector<double> Train(std::int64_t end) {
     std::vector<double> losses;
     for (; done_ < end; ++done_) {
-      const training::StepResult result = step_->Run(done_);
+      const train::StepResult result = step_->Run(done_);
       losses.push_back(result.loss);
       norms_.push_back(result.gradient_norm);
     }
     return losses;
   }
   double Evaluate(data::Split split) {
-    return training::Evaluate(training_->Net(), tokens_, split).loss;
+    return train::Evaluate(training_->Net(), tokens_, split).loss;
   }
   const std::vector<double>& Norms() const { return norms_; }  // of the gradients, so far
-  training::TrainingState& All() { return *training_; }
-  training::TrainingStep& Step() { return *step_; }
+  train::TrainingState& All() { return *training_; }
+  train::TrainingStep& Step() { return *step_; }
   const kernels::Libraries& Libraries() const { return *libraries_; }
 
   // Contents of a checkpoint, widened: parameters, then moments.
   Tensors State() {
     Tensors tensors;
-    for (const training::StateOnHost& blocks :
+    for (const train::StateOnHost& blocks :
          {training_->ModelBlocks(), training_->OptimizerBlocks()}) {
-      for (const tensor::StateBlock& block : blocks.Blocks()) {
+      for (const kernels::StateBlock& block : blocks.Blocks()) {
         DispatchDtype(block.dtype, [&](auto zero) {
           const auto* const data = static_cast<const decltype(zero)*>(block.data);
           tensors.emplace_back(data, data + (block.end - block.begin));
@@ -108,8 +108,8 @@ class OneRank {
   device::Stream stream_;
   comm::ProcessGrid grid_;
   std::unique_ptr<kernels::Libraries> libraries_;
-  std::unique_ptr<training::TrainingState> training_;
-  std::unique_ptr<training::TrainingStep> step_;
+  std::unique_ptr<train::TrainingState> training_;
+  std::unique_ptr<train::TrainingStep> step_;
   std::vector<double> norms_;
   std::int64_t done_ = 0;
 };

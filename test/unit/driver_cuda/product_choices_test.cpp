@@ -57,7 +57,7 @@ class ProductChoices : public testing::Test {
   // Output of KeepChoices on stderr.
   std::string Keep(const std::string& file, const kernels::Libraries& products) const {
     testing::internal::CaptureStderr();
-    training::KeepChoices(world_, file, products);
+    train::KeepChoices(world_, file, products);
     return testing::internal::GetCapturedStderr();
   }
   std::size_t FilesIn(const std::string& folder) const {
@@ -73,18 +73,18 @@ TEST_F(ProductChoices, TheFileIsOfTheCardAndTheLibrary) {
       "/trireme/products_NVIDIA_H100_80GB_HBM3__132_multiprocessors_cuBLASLt_130100.json";
   {
     const Variable cache("XDG_CACHE_HOME", "/some/cache"), home("HOME", "/some/home");
-    EXPECT_EQ(training::ChoicesFile(kChosen), "/some/cache" + name);
+    EXPECT_EQ(train::ChoicesFile(kChosen), "/some/cache" + name);
   }
   {
     const Variable cache("XDG_CACHE_HOME", nullptr), home("HOME", "/some/home");
-    EXPECT_EQ(training::ChoicesFile(kChosen), "/some/home/.cache" + name);
+    EXPECT_EQ(train::ChoicesFile(kChosen), "/some/home/.cache" + name);
   }
   {
     const Variable cache("XDG_CACHE_HOME", ""), home("HOME", "/some/home");
-    EXPECT_EQ(training::ChoicesFile(kChosen), "/some/home/.cache" + name);
+    EXPECT_EQ(train::ChoicesFile(kChosen), "/some/home/.cache" + name);
   }
   const Variable cache("XDG_CACHE_HOME", nullptr), home("HOME", nullptr);
-  EXPECT_EQ(training::ChoicesFile(kChosen), "");
+  EXPECT_EQ(train::ChoicesFile(kChosen), "");
 }
 
 TEST_F(ProductChoices, KeptAndTaken) {
@@ -93,7 +93,7 @@ TEST_F(ProductChoices, KeptAndTaken) {
   EXPECT_EQ(Read(file), std::string(kChosen) + "\n");
   EXPECT_EQ(FilesIn(folder_ / "a/b"), 1u);  // the temporary one is gone
   Listening taking(kChosen);
-  training::TakeKeptChoices(world_, file, taking);
+  train::TakeKeptChoices(world_, file, taking);
   EXPECT_THAT(taking.Adopted(), ElementsAre(ElementsAre(std::string(kChosen) + "\n")));
   // Written anew.
   EXPECT_EQ(Keep(file, Listening("{}")), "");
@@ -102,10 +102,10 @@ TEST_F(ProductChoices, KeptAndTaken) {
 
 TEST_F(ProductChoices, NothingIsTakenOfNothing) {
   Listening taking(kChosen);
-  training::TakeKeptChoices(world_, "", taking);
-  training::TakeKeptChoices(world_, folder_ / "missing.json", taking);
+  train::TakeKeptChoices(world_, "", taking);
+  train::TakeKeptChoices(world_, folder_ / "missing.json", taking);
   std::ofstream(folder_ / "empty.json").close();
-  training::TakeKeptChoices(world_, folder_ / "empty.json", taking);
+  train::TakeKeptChoices(world_, folder_ / "empty.json", taking);
   EXPECT_TRUE(taking.Adopted().empty());
   EXPECT_EQ(Keep("", taking), "");
 }
@@ -136,7 +136,7 @@ TEST_F(ProductChoices, WhatCannotBeKeptIsAWarning) {
   EXPECT_EQ(FilesIn(folder_ / "taken"), 1u);
   EXPECT_TRUE(fs::is_directory(folder_ / "taken/products.json/full"));
   Listening taking(kChosen);
-  training::TakeKeptChoices(world_, folder_ / "taken/products.json", taking);
+  train::TakeKeptChoices(world_, folder_ / "taken/products.json", taking);
   EXPECT_TRUE(taking.Adopted().empty());
 }
 

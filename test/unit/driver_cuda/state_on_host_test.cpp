@@ -1,5 +1,5 @@
 // Blocks of training state that lie on a GPU, fetched to the host and stored again.
-#include "trireme/training/state_on_host.hpp"
+#include "trireme/train/state_on_host.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ namespace {
 class StateOnGpu : public GpuTest {};
 
 template <typename T>
-tensor::StateBlock BlockOf(const std::string& name, const OnGpu& memory, std::int64_t begin,
+kernels::StateBlock BlockOf(const std::string& name, const OnGpu& memory, std::int64_t begin,
                            std::int64_t end, Dtype dtype) {
   return {.name = name,
           .shape = {end + 3},
@@ -25,7 +25,7 @@ tensor::StateBlock BlockOf(const std::string& name, const OnGpu& memory, std::in
 }
 
 template <typename T>
-std::vector<T> ValuesOf(const tensor::StateBlock& block) {
+std::vector<T> ValuesOf(const kernels::StateBlock& block) {
   const auto* const data = static_cast<const T*>(block.data);
   return {data, data + (block.end - block.begin)};
 }
@@ -36,11 +36,11 @@ const std::vector<double> kDoubles = {0.1, -1e300, 5e-324, 2};
 
 TEST_F(StateOnGpu, IsFetchedAsItIs) {
   const OnGpu singles(Stream(), kSingles), doubles(Stream(), kDoubles);
-  const std::vector<tensor::StateBlock> there = {
+  const std::vector<kernels::StateBlock> there = {
       BlockOf<float>("a", singles, 5, 12, Dtype::kFloat32),
       {.name = "elsewhere", .shape = {9, 2}, .dtype = Dtype::kFloat32},
       BlockOf<double>("b", doubles, 0, 4, Dtype::kFloat64)};
-  const training::StateOnHost here = training::StateOnHost(Stream(), there).Fetch();
+  const train::StateOnHost here = train::StateOnHost(Stream(), there).Fetch();
   ASSERT_EQ(here.size(), 3u);
   EXPECT_EQ(ValuesOf<float>(here[0]), kSingles);
   EXPECT_TRUE(std::signbit(ValuesOf<float>(here[0])[1]));
@@ -59,9 +59,9 @@ TEST_F(StateOnGpu, IsFetchedAsItIs) {
 TEST_F(StateOnGpu, IsStoredWhereItWas) {
   const OnGpu singles(Stream(), kSingles), doubles(Stream(), kDoubles);
   // The middle of an array: what is around it stays.
-  tensor::StateBlock middle = BlockOf<float>("a", singles, 10, 13, Dtype::kFloat32);
+  kernels::StateBlock middle = BlockOf<float>("a", singles, 10, 13, Dtype::kFloat32);
   middle.data = singles.As<float>() + 2;
-  const training::StateOnHost here = training::StateOnHost(
+  const train::StateOnHost here = train::StateOnHost(
       Stream(), {middle, BlockOf<double>("b", doubles, 0, 4, Dtype::kFloat64)});
   for (int i = 0; i < 3; ++i) static_cast<float*>(here[0].data)[i] = static_cast<float>(i) + 0.5F;
   for (int i = 0; i < 4; ++i) static_cast<double*>(here[1].data)[i] = i / 3.0;
@@ -81,8 +81,8 @@ TEST_F(StateOnGpu, Bf16PassesThroughFp32) {
                                            RoundToBfloat16(1e-40F), RoundToBfloat16(3e38F),
                                            RoundToBfloat16(0)};
   const OnGpu narrow(Stream(), bits);
-  training::StateOnHost here =
-      training::StateOnHost(Stream(), {BlockOf<std::uint16_t>("a", narrow, 2, 7, Dtype::kBfloat16)})
+  train::StateOnHost here =
+      train::StateOnHost(Stream(), {BlockOf<std::uint16_t>("a", narrow, 2, 7, Dtype::kBfloat16)})
           .Fetch();
   EXPECT_EQ(here[0].dtype, Dtype::kFloat32);
   auto* const values = static_cast<float*>(here[0].data);
@@ -107,8 +107,8 @@ TEST_F(StateOnGpu, LargeBlocksPassThrough) {
   std::vector<float> values(size);
   for (std::size_t i = 0; i < size; ++i) values[i] = static_cast<float>(i);
   const OnGpu memory(Stream(), values);
-  const training::StateOnHost here =
-      training::StateOnHost(Stream(),
+  const train::StateOnHost here =
+      train::StateOnHost(Stream(),
                             {BlockOf<float>("a", memory, 0, std::ssize(values), Dtype::kFloat32)})
           .Fetch();
   EXPECT_TRUE(ValuesOf<float>(here[0]) == values);
@@ -118,8 +118,8 @@ TEST_F(StateOnGpu, LargeBlocksPassThrough) {
 TEST(StateOnCpu, IsWhereItWas) {
   std::vector<float> values = kSingles;
   const device::Stream cpu;
-  const training::StateOnHost here =
-      training::StateOnHost(cpu, {{.name = "a", .shape = {7}, .end = 7, .data = values.data()}})
+  const train::StateOnHost here =
+      train::StateOnHost(cpu, {{.name = "a", .shape = {7}, .end = 7, .data = values.data()}})
           .Fetch();
   EXPECT_EQ(here[0].data, values.data());
   here.Store();

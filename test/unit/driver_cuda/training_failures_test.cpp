@@ -18,9 +18,9 @@ class NotFinite : public TrainingOnGpu, public testing::WithParamInterface<Dtype
  protected:
   // The parameter's elements become what `value` says of their number.
   static void Set(OneRank& run, const std::string& name, FunctionRef<float(std::int64_t)> value) {
-    const training::StateOnHost blocks = run.All().ModelBlocks();
+    const train::StateOnHost blocks = run.All().ModelBlocks();
     bool found = false;
-    for (const tensor::StateBlock& block : blocks.Blocks()) {
+    for (const kernels::StateBlock& block : blocks.Blocks()) {
       if (block.name != name) continue;
       found = true;
       for (std::int64_t i = 0; i < block.end; ++i) static_cast<float*>(block.data)[i] = value(i);
@@ -39,9 +39,9 @@ class NotFinite : public TrainingOnGpu, public testing::WithParamInterface<Dtype
   }
   static std::vector<std::vector<std::byte>> Bits(OneRank& run) {
     std::vector<std::vector<std::byte>> bits;
-    for (const training::StateOnHost& blocks :
+    for (const train::StateOnHost& blocks :
          {run.All().ModelBlocks(), run.All().OptimizerBlocks()}) {
-      for (const tensor::StateBlock& block : blocks.Blocks()) {
+      for (const kernels::StateBlock& block : blocks.Blocks()) {
         const auto* const data = static_cast<const std::byte*>(block.data);
         bits.emplace_back(data, data + (block.end - block.begin) * 4);
       }
@@ -105,9 +105,9 @@ TEST_P(NotFinite, NothingOfAStepLeftOutIsLeftBehind) {
         continue;
       }
       const auto before = Bits(spoiled);
-      const training::StateOnHost weights = spoiled.All().ModelBlocks();
+      const train::StateOnHost weights = spoiled.All().ModelBlocks();
       Set(spoiled, "blocks.1.ffn.down.weight", [](std::int64_t) { return std::nanf(""); });
-      const auto result = spoiled.Step().Run(step, {}, training::OnFault::kSkip);
+      const auto result = spoiled.Step().Run(step, {}, train::OnFault::kSkip);
       ASSERT_TRUE(result.fault);
       EXPECT_THAT(result.fault->Text(), HasSubstr("the loss is not finite on rank 0"));
       EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.gradient_norm));

@@ -93,9 +93,9 @@ TEST_P(SameBits, PlannedMemoryIsTheRuns) {
   for (const char* recompute : {"none", "selective", "full"}) {
     const std::string deck =
         DeckOf(std::string(GetParam().model) + "recompute=" + recompute + "\n");
-    plan::Plan plan = PlanOf(deck, Tokens(), 1, GetParam().dtype);
+    train::Plan plan = PlanOf(deck, Tokens(), 1, GetParam().dtype);
     plan.machine.stream = Stream();
-    const machine::MemoryTerms planned = plan::PlanMemory(plan, 0);
+    const device::MemoryTerms planned = train::PlanMemory(plan, 0);
     OneRank run = OnCard(deck, GetParam().dtype);
     EXPECT_EQ(run.All().Memory(), planned) << recompute;
     EXPECT_GT(planned.activations, 0);

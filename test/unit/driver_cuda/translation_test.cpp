@@ -19,7 +19,7 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/model/parameter_place.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -49,9 +49,9 @@ class TranslationOnGpu : public GpuTest {
     GpuTest::SetUp();
     if (IsSkipped()) return;
     const std::string path = folder_ / "pairs.h5";
-    input::Schema schema;
+    deck::Schema schema;
     data::Declare(schema);
-    const input::Deck deck = input::Deck::Parse(
+    const deck::Deck deck = deck::Deck::Parse(
         schema, "", "test", {"tokenize.kind=numerals", "tokenize.numerals_pairs=100"});
     data::TokenizePairs(self_, data::ReadTokenize(deck), deck, path, {}, false);
     pairs_ = std::make_unique<data::PairFile>(self_, self_, path, data::Keeping());
@@ -68,16 +68,16 @@ class TranslationOnGpu : public GpuTest {
       stream.libraries = libraries.get();
       grid.UseGpu(stream, false, 1);
     }
-    training::TrainingState state(
-        grid, training::PlanTraining(settings, pairs_->Pairs(data::Split::kTrain), grid.Shape()),
+    train::TrainingState state(
+        grid, train::PlanTraining(settings, pairs_->Pairs(data::Split::kTrain), grid.Shape()),
         stream);
-    training::TrainingStep step(state, *pairs_);
+    train::TrainingStep step(state, *pairs_);
     Results results;
     for (std::int64_t i = 0; i < kSteps; ++i) results.losses.push_back(step.Run(i).loss);
     results.evaluation =
-        training::EvaluatePairs(state.Net(), *pairs_, data::Split::kValid, {.windows = 9}).loss;
-    for (const training::StateOnHost& blocks : {state.ModelBlocks(), state.OptimizerBlocks()}) {
-      for (const tensor::StateBlock& block : blocks.Blocks()) {
+        train::EvaluatePairs(state.Net(), *pairs_, data::Split::kValid, {.windows = 9}).loss;
+    for (const train::StateOnHost& blocks : {state.ModelBlocks(), state.OptimizerBlocks()}) {
+      for (const kernels::StateBlock& block : blocks.Blocks()) {
         DispatchDtype(block.dtype, [&](auto zero) {
           const auto* const values = static_cast<const decltype(zero)*>(block.data);
           results.state.emplace_back(values, values + (block.end - block.begin));

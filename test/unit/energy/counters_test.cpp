@@ -12,7 +12,7 @@
 #include "file_counter.hpp"
 #include "temporary_folder.hpp"
 
-namespace trireme::energy {
+namespace trireme::report {
 namespace {
 
 using testing::ElementsAre;
@@ -198,4 +198,4 @@ TEST_F(CountersTest, CardsThatCannotBeCounted) {
 }
 
 }  // namespace
-}  // namespace trireme::energy
+}  // namespace trireme::report

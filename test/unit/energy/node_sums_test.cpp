@@ -5,7 +5,7 @@
 
 #include <optional>
 
-namespace trireme::energy {
+namespace trireme::report {
 namespace {
 
 class Told : public Card {
@@ -155,4 +155,4 @@ TEST_F(WithinTest, CardsAreNotAdded) {
 }
 
 }  // namespace
-}  // namespace trireme::energy
+}  // namespace trireme::report

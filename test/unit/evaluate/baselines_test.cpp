@@ -1,5 +1,5 @@
 // Baselines on the harbour corpus, whose entropy no honest model goes below, and on masked splits.
-#include "trireme/evaluate/baselines.hpp"
+#include "trireme/tasks/baselines.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include "trireme/data/harbour.hpp"
 #include "word_tokens.hpp"
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 using test::Self;
@@ -93,4 +93,4 @@ TEST(Baselines, LargeTrainSplitsAreLeftOutAndSaidSo) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

@@ -1,5 +1,5 @@
 // Beam search against all texts of a tiny vocabulary, against greedy choice, and its ties.
-#include "trireme/evaluate/beam_search.hpp"
+#include "trireme/tasks/beam_search.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,12 +10,12 @@
 #include <span>
 #include <vector>
 
-#include "trireme/evaluate/log_softmax.hpp"
+#include "trireme/tasks/log_softmax.hpp"
 
 namespace trireme::test {
 namespace {
 
-using evaluate::BeamSearch;
+using tasks::BeamSearch;
 using Text = std::vector<std::int32_t>;
 
 constexpr std::int32_t kEos = 0;
@@ -40,7 +40,7 @@ struct Chain {
   double Of(const Text& text) const {
     double sum = 0;
     for (std::size_t i = 0; i < text.size(); ++i) {
-      sum += evaluate::LogProbability(
+      sum += tasks::LogProbability(
           LogitsAfter({text.begin(), text.begin() + static_cast<std::ptrdiff_t>(i)}), text[i]);
     }
     return sum;
@@ -52,7 +52,7 @@ void Step(const Chain& chain, const BeamSearch::Options& options, BeamSearch& se
   const auto width = static_cast<std::size_t>(options.beams);
   std::vector<BeamSearch::Candidate> candidates(search.Beams().size() * width);
   for (std::size_t i = 0; i < search.Beams().size(); ++i) {
-    evaluate::LikeliestTokens(chain.LogitsAfter(search.Beams()[i].tokens), options.beams,
+    tasks::LikeliestTokens(chain.LogitsAfter(search.Beams()[i].tokens), options.beams,
                               std::span(candidates).subspan(i * width, width));
   }
   search.Advance(candidates);
@@ -75,7 +75,7 @@ BeamSearch::Result Exhaustive(const Chain& chain, const BeamSearch::Options& opt
   Text text;
   const std::function<void(double)> visit = [&](double sum) {
     for (std::int32_t token = 0; token < chain.vocabulary; ++token) {
-      const double longer = sum + evaluate::LogProbability(chain.LogitsAfter(text), token);
+      const double longer = sum + tasks::LogProbability(chain.LogitsAfter(text), token);
       text.push_back(token);
       if (token == options.eos) {
         const double score = ScoreOf(longer, text.size(), options.length_penalty);
@@ -222,14 +222,14 @@ TEST(LikeliestTokens, AreInOrderAndOfEqualOnesTheSmallest) {
     for (std::size_t i = 0; i < count; ++i) ids.push_back(likeliest[i].token);
     return ids;
   };
-  evaluate::LikeliestTokens(logits, 3, likeliest);
+  tasks::LikeliestTokens(logits, 3, likeliest);
   EXPECT_EQ(tokens(3), (Text{1, 3, 2}));
-  evaluate::LikeliestTokens(logits, 8, likeliest);
+  tasks::LikeliestTokens(logits, 8, likeliest);
   EXPECT_EQ(tokens(8), (Text{1, 3, 2, 5, 0, 4, -1, -1}));
   double sum = 0;
   for (std::size_t i = 0; i < 6; ++i) {
     sum += std::exp(likeliest[i].log_probability);
-    EXPECT_NEAR(likeliest[i].log_probability, evaluate::LogProbability(logits, likeliest[i].token),
+    EXPECT_NEAR(likeliest[i].log_probability, tasks::LogProbability(logits, likeliest[i].token),
                 1e-15);
   }
   EXPECT_NEAR(sum, 1, 1e-15);

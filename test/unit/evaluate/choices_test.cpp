@@ -11,7 +11,7 @@
 #include "trireme/base/error.hpp"
 #include "word_tokens.hpp"
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 using test::ByteData;
@@ -111,4 +111,4 @@ TEST_F(Choices, StandardErrorIsThatOfAMean) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

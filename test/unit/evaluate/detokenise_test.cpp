@@ -1,5 +1,5 @@
 // WikiText's detokenisation, rule by rule.
-#include "trireme/evaluate/detokenise.hpp"
+#include "trireme/tasks/detokenise.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 #include "trireme/data/text_units.hpp"
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 TEST(Detokenise, FollowsEachRule) {
@@ -55,4 +55,4 @@ TEST(Detokenise, GivesTheKnownBytesOfWikiText) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

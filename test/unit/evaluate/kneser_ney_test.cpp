@@ -1,5 +1,5 @@
 // The Kneser-Ney model against its definition with tables of n-grams, and as a distribution.
-#include "trireme/evaluate/kneser_ney.hpp"
+#include "trireme/tasks/kneser_ney.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 constexpr double kRounding = 1e-12;  // relative
@@ -169,4 +169,4 @@ TEST(KneserNey, WithoutTrainingTargetsIsUniform) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

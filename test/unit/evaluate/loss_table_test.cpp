@@ -10,7 +10,7 @@
 
 #include "trireme/base/exact_sum.hpp"
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 TEST(LossTable, SumsDoNotDependOnTheOrder) {
@@ -47,4 +47,4 @@ TEST(LossTable, KeepsSmallLossesAndNotFiniteOnes) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

@@ -1,5 +1,5 @@
 // The keys of [evaluate]: what does not fit together is refused with its line.
-#include "trireme/evaluate/options.hpp"
+#include "trireme/tasks/evaluate_options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,19 +9,19 @@
 #include "temporary_folder.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 using testing::HasSubstr;
 
-class EvaluateOptions : public testing::Test {
+class EvaluateOptionsTest : public testing::Test {
  protected:
-  EvaluateOptions() { Declare(schema_); }
+  EvaluateOptionsTest() { DeclareEvaluate(schema_); }
 
-  Options Checked(const std::string& keys) {
-    const input::Deck deck = input::Deck::Parse(schema_, "[evaluate]\n" + keys, "a.in", {});
-    const Options options = Read(deck);
-    Check(options, deck, 16);
+  EvaluateOptions Checked(const std::string& keys) {
+    const deck::Deck deck = deck::Deck::Parse(schema_, "[evaluate]\n" + keys, "a.in", {});
+    const EvaluateOptions options = ReadEvaluate(deck);
+    CheckEvaluate(options, deck, 16);
     return options;
   }
   void Refused(const std::string& keys, const std::string& message) {
@@ -35,14 +35,14 @@ class EvaluateOptions : public testing::Test {
     }
   }
 
-  input::Schema schema_;
+  deck::Schema schema_;
   test::TemporaryFolder folder_;
 };
 
-TEST_F(EvaluateOptions, ReadAllKeys) {
+TEST_F(EvaluateOptionsTest, ReadAllKeys) {
   const std::string text = folder_ / "a.txt";
   std::ofstream(text) << "text";
-  const Options options = Checked(
+  const EvaluateOptions options = Checked(
       "stride = 16\ntext = " + text + "\ndetokenise = wikitext\n" +
       "baselines = yes\nchoices = " + text + "\noutput = " + (folder_ / "o") +
       "\nresults = " + (folder_ / "r") + "\ndocuments = " + (folder_ / "d") + "\noverwrite = no\n");
@@ -56,7 +56,7 @@ TEST_F(EvaluateOptions, ReadAllKeys) {
   EXPECT_EQ(options.documents, folder_ / "d");
 }
 
-TEST_F(EvaluateOptions, RefuseWhatDoesNotFit) {
+TEST_F(EvaluateOptionsTest, RefuseWhatDoesNotFit) {
   Refused("stride = 17\n", "windows of 16 tokens would skip some");
   Refused("stride = -1\n", "evaluate.stride");
   Refused("detokenise = wikitext\n", "there is no text to change");
@@ -73,4 +73,4 @@ TEST_F(EvaluateOptions, RefuseWhatDoesNotFit) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

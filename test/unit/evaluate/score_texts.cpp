@@ -4,16 +4,16 @@
 #include <fstream>
 #include <string>
 
-#include "trireme/evaluate/scores.hpp"
+#include "trireme/tasks/scores.hpp"
 
 int main(int count, char** arguments) {
   if (count != 3) return 2;
   std::ifstream hypotheses(arguments[1], std::ios::binary),
       references(arguments[2], std::ios::binary);
-  trireme::evaluate::ScoreCounts all;
+  trireme::tasks::ScoreCounts all;
   std::string hypothesis, reference;
   while (std::getline(hypotheses, hypothesis) && std::getline(references, reference)) {
-    all += trireme::evaluate::CountMatches(hypothesis, reference);
+    all += trireme::tasks::CountMatches(hypothesis, reference);
   }
   std::printf("%.17g\n%.17g\n%.17g\n", Bleu(all), ChrF(all), ExactMatch(all));
   return 0;

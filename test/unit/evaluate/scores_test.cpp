@@ -1,12 +1,12 @@
 // Scores of translations: numbers of sacrebleu 2.6.0, and sums in any order.
-#include "trireme/evaluate/scores.hpp"
+#include "trireme/tasks/scores.hpp"
 
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
-namespace trireme::evaluate {
+namespace trireme::tasks {
 namespace {
 
 constexpr double kTolerance = 1e-9;  // relative
@@ -99,4 +99,4 @@ TEST(Scores, TakeAnyBytes) {
 }
 
 }  // namespace
-}  // namespace trireme::evaluate
+}  // namespace trireme::tasks

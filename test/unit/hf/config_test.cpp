@@ -9,16 +9,16 @@
 
 #include "config_samples.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/input/deck.hpp"
-#include "trireme/input/schema.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/deck/schema.hpp"
 
 namespace trireme::hf {
 namespace {
 
 using testing::HasSubstr;
 
-input::Schema ModelSchema() {
-  input::Schema schema;
+deck::Schema ModelSchema() {
+  deck::Schema schema;
   model::Declare(schema);
   return schema;
 }
@@ -30,10 +30,10 @@ std::string AsDeck(const nlohmann::json& value) {
 
 // Options of a deck with a configuration's keys.
 model::Options OptionsOf(const nlohmann::json& model) {
-  const input::Schema schema = ModelSchema();
+  const deck::Schema schema = ModelSchema();
   std::string text = "[model]\n";
   for (const auto& [name, value] : model.items()) text += name + " = " + AsDeck(value) + "\n";
-  input::Deck deck = input::Deck::Parse(schema, text, "deck", {});
+  deck::Deck deck = deck::Deck::Parse(schema, text, "deck", {});
   model::Resolve(deck);
   model::Options options = model::Read(deck);
   options.vocabulary = options.asked_vocabulary;
@@ -41,8 +41,8 @@ model::Options OptionsOf(const nlohmann::json& model) {
 }
 
 Family FamilyFor(const model::Options& options) {
-  const input::Schema schema = ModelSchema();
-  return FamilyOf(options, input::Deck::Parse(schema, "", "deck", {}));
+  const deck::Schema schema = ModelSchema();
+  return FamilyOf(options, deck::Deck::Parse(schema, "", "deck", {}));
 }
 
 std::string MessageOf(const std::function<void()>& body) {

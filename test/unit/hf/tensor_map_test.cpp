@@ -48,7 +48,7 @@ TEST_P(HfTensorMap, HoldsEachParameterOnce) {
       for (const MappedPart& part : tensor.parts) {
         EXPECT_EQ(part.begin, rows) << part.name;
         rows += part.shape.front();
-        EXPECT_EQ(tensor::ElementCount(part.shape), part.shape.front() * tensor.Columns());
+        EXPECT_EQ(kernels::ElementCount(part.shape), part.shape.front() * tensor.Columns());
         const bool first = parameters.insert(part.name).second;
         EXPECT_NE(first, tensor.copy) << part.name;
       }

@@ -7,9 +7,9 @@
 
 #include "example_schema.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
-namespace trireme::input {
+namespace trireme::deck {
 namespace {
 
 class DeckErrors : public testing::Test {
@@ -288,4 +288,4 @@ TEST_F(DeckErrors, AFileThatIsNoDeckEndsQuickly) {
 }
 
 }  // namespace
-}  // namespace trireme::input
+}  // namespace trireme::deck

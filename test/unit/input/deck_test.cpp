@@ -1,5 +1,5 @@
 // Decks that are right: values, where they come from, who wins, and the resolved deck.
-#include "trireme/input/deck.hpp"
+#include "trireme/deck/deck.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "example_schema.hpp"
 
-namespace trireme::input {
+namespace trireme::deck {
 namespace {
 
 class DeckTest : public testing::Test {
@@ -219,4 +219,4 @@ TEST_F(DeckTest, ReadingUndeclaredKeysIsABug) {
 }
 
 }  // namespace
-}  // namespace trireme::input
+}  // namespace trireme::deck

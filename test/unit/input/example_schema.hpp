@@ -2,9 +2,9 @@
 #ifndef TRIREME_TEST_UNIT_INPUT_EXAMPLE_SCHEMA_HPP_
 #define TRIREME_TEST_UNIT_INPUT_EXAMPLE_SCHEMA_HPP_
 
-#include "trireme/input/schema.hpp"
+#include "trireme/deck/schema.hpp"
 
-namespace trireme::input {
+namespace trireme::deck {
 
 inline Schema ExampleSchema() {
   Schema schema;
@@ -34,6 +34,6 @@ inline Schema ExampleSchema() {
   return schema;
 }
 
-}  // namespace trireme::input
+}  // namespace trireme::deck
 
 #endif  // TRIREME_TEST_UNIT_INPUT_EXAMPLE_SCHEMA_HPP_

@@ -1,5 +1,5 @@
 // JSON from files: what is refused, how it is said, and that nothing hostile takes time or memory.
-#include "trireme/input/json_text.hpp"
+#include "trireme/deck/json_text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "trireme/base/error.hpp"
 
-namespace trireme::input {
+namespace trireme::deck {
 namespace {
 
 using nlohmann::json;
@@ -127,4 +127,4 @@ TEST(JsonObject, RefusesOtherTypesAndRanges) {
 }
 
 }  // namespace
-}  // namespace trireme::input
+}  // namespace trireme::deck

@@ -1,5 +1,5 @@
 // The manual page: escapes of roff, and every key with what its declaration says.
-#include "trireme/input/manual.hpp"
+#include "trireme/deck/manual.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 #include "example_schema.hpp"
 
-namespace trireme::input {
+namespace trireme::deck {
 namespace {
 
 using testing::HasSubstr;
@@ -87,4 +87,4 @@ TEST(Manual, LinesAreShort) {
 }
 
 }  // namespace
-}  // namespace trireme::input
+}  // namespace trireme::deck

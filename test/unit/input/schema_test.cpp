@@ -1,5 +1,5 @@
 // Schema: declarations that contradict themselves, nearest names, and the page of --help-deck.
-#include "trireme/input/schema.hpp"
+#include "trireme/deck/schema.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include "example_schema.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::input {
+namespace trireme::deck {
 namespace {
 
 TEST(Schema, RefusesFaultyDeclarations) {
@@ -117,4 +117,4 @@ TEST(Schema, HelpOfOneKey) {
 }
 
 }  // namespace
-}  // namespace trireme::input
+}  // namespace trireme::deck

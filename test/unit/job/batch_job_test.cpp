@@ -1,12 +1,12 @@
 // A batch job's number, restarts and end, as the environment tells.
-#include "trireme/job/batch_job.hpp"
+#include "trireme/app/batch_job.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <ctime>
 
-namespace trireme::job::test {
+namespace trireme::app::test {
 namespace {
 
 class BatchJobTest : public testing::Test {
@@ -97,4 +97,4 @@ TEST_F(BatchJobTest, SlurmsOwnEndComesFirst) {
 }
 
 }  // namespace
-}  // namespace trireme::job::test
+}  // namespace trireme::app::test

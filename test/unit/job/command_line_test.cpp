@@ -1,15 +1,15 @@
 // The command line: every option, and what is wrong with the others.
-#include "trireme/job/command_line.hpp"
+#include "trireme/app/command_line.hpp"
 
 #include <gtest/gtest.h>
 
-#include "trireme/driver/tasks.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::test {
 namespace {
 
-using job::ParseCommandLine;
+using app::ParseCommandLine;
 
 TEST(CommandLine, TakesItsOptionsInAnyOrder) {
   const auto line = ParseCommandLine({"data.batch=4", "-r", "runs/a", "-v", "-i", "a.in", "-n"});
@@ -54,13 +54,13 @@ TEST(CommandLine, SaysWhatIsWrong) {
 
 // Every key of every module is declared once and has a default that its own checks accept.
 TEST(CommandLine, EveryModulesKeysAreDeclared) {
-  const input::Schema schema = driver::DeclareAll();
+  const deck::Schema schema = tasks::DeclareAll();
   for (const char* key : {"job.task", "run.precision", "grid.data", "grid.bucket_mib", "data.file",
                           "tokenize.kind", "model.preset", "optimizer.kind", "schedule.steps",
                           "checkpoint.keep", "monitor.every_steps", "generate.prompt"}) {
     EXPECT_NE(schema.Find(key), nullptr) << key;
   }
-  EXPECT_NO_THROW(input::Deck::Parse(schema, "", "empty.in", {}));
+  EXPECT_NO_THROW(deck::Deck::Parse(schema, "", "empty.in", {}));
 }
 
 }  // namespace

@@ -1,11 +1,11 @@
 // The margin before a job's end.
-#include "trireme/job/deadline.hpp"
+#include "trireme/app/deadline.hpp"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-namespace trireme::job::test {
+namespace trireme::app::test {
 namespace {
 
 constexpr double kUnixNow = 1795356245;
@@ -76,4 +76,4 @@ TEST(Deadline, AnEndThatHasPassedStopsAtOnce) {
 }
 
 }  // namespace
-}  // namespace trireme::job::test
+}  // namespace trireme::app::test

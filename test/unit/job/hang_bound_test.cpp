@@ -1,9 +1,9 @@
 // Bounds of the watchdogs.
-#include "trireme/job/hang_bound.hpp"
+#include "trireme/app/hang_bound.hpp"
 
 #include <gtest/gtest.h>
 
-namespace trireme::job {
+namespace trireme::app {
 namespace {
 
 using comm::Phase;
@@ -55,4 +55,4 @@ TEST_F(HangBoundTest, IsTheStatedOneButForCheckpointsAndSetUp) {
 }
 
 }  // namespace
-}  // namespace trireme::job
+}  // namespace trireme::app

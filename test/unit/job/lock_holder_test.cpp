@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace trireme::job {
+namespace trireme::app {
 namespace {
 
 constexpr const char* kFirst = "11111111-1111-1111-1111-111111111111";
@@ -39,4 +39,4 @@ TEST(LockHolder, AProcessOfThisBootIsSeenWithoutAnId) {
 }
 
 }  // namespace
-}  // namespace trireme::job
+}  // namespace trireme::app

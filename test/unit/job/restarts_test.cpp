@@ -1,5 +1,5 @@
 // The count of starts in a row from one step.
-#include "trireme/job/restarts.hpp"
+#include "trireme/app/restarts.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 
-namespace trireme::job::test {
+namespace trireme::app::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -91,4 +91,4 @@ TEST_F(Restarts, SaysWhyTheNoteCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace trireme::job::test
+}  // namespace trireme::app::test

@@ -14,9 +14,9 @@
 #include "lock_holder.hpp"
 #include "temporary_folder.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/job/run_lock.hpp"
+#include "trireme/app/run_lock.hpp"
 
-namespace trireme::job::test {
+namespace trireme::app::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -173,4 +173,4 @@ TEST(RunLockRace, HasOneHolderAtATimeWhileProcessesAreKilled) {
 }
 
 }  // namespace
-}  // namespace trireme::job::test
+}  // namespace trireme::app::test

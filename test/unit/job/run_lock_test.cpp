@@ -1,5 +1,5 @@
 // The lock of a run folder: who may take it over, who may not, and what is said.
-#include "trireme/job/run_lock.hpp"
+#include "trireme/app/run_lock.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 #include "squeue.hpp"
 #include "trireme/base/clock.hpp"
 
-namespace trireme::job::test {
+namespace trireme::app::test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -407,4 +407,4 @@ TEST_F(RunLockTest, ContinuesAChainOfKilledNewcomers) {
 }
 
 }  // namespace
-}  // namespace trireme::job::test
+}  // namespace trireme::app::test

@@ -1,5 +1,5 @@
 // Formats of run.json: those of this version and before are read, later ones refused.
-#include "trireme/job/run_record.hpp"
+#include "trireme/app/run_record.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
 
-namespace trireme::job {
+namespace trireme::app {
 namespace {
 
 using testing::AllOf;
@@ -134,12 +134,12 @@ TEST(RunRecord, FormatsThatAreNoneAreRefused) {
 // A checkpoint is a file from anywhere: nothing of it reaches a terminal as it is, or at any
 // length.
 TEST(RunRecord, ValuesAreShownSafely) {
-  input::Schema schema;
+  deck::Schema schema;
   model::Declare(schema);
   const auto taken = [&](const std::string& norm) {
     const RunRecord record =
         ParseRunRecord({{"step", 10}, {"model", {{"norm", norm}}}}, "run.json");
-    input::Deck deck = input::Deck::Parse(schema, "", "a.in", {});
+    deck::Deck deck = deck::Deck::Parse(schema, "", "a.in", {});
     try {
       TakeModel(schema, record, false, deck);
     } catch (const Error& error) {
@@ -174,7 +174,7 @@ class OlderModel : public testing::Test {
   // The model that a deck of these keys has with the checkpoint's weights.
   model::Options Taken(const std::vector<std::string>& keys, bool weights_alone = false) {
     const RunRecord record = ParseRunRecord({{"step", 10}, {"model", json_}}, "run.json");
-    input::Deck deck = input::Deck::Parse(schema_, "", "a.in", keys);
+    deck::Deck deck = deck::Deck::Parse(schema_, "", "a.in", keys);
     model::ResolvePreset(deck);
     TakeModel(schema_, record, weights_alone, deck);
     model::Resolve(deck);
@@ -189,7 +189,7 @@ class OlderModel : public testing::Test {
     return "";
   }
 
-  input::Schema schema_;
+  deck::Schema schema_;
   nlohmann::json json_;
 };
 
@@ -302,4 +302,4 @@ TEST(Changes, NameAnotherMixture) {
 }
 
 }  // namespace
-}  // namespace trireme::job
+}  // namespace trireme::app

@@ -6,26 +6,26 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/job/sources.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/app/sources.hpp"
 
 namespace trireme::test {
 namespace {
 
 using ::testing::HasSubstr;
 
-const input::Schema& Keys() {
-  static const input::Schema schema = driver::DeclareAll();
+const deck::Schema& Keys() {
+  static const deck::Schema schema = tasks::DeclareAll();
   return schema;
 }
 
 // The user's deck and command line, over the site's deck.
-input::Deck Parse(const std::string& site, const std::string& user,
+deck::Deck Parse(const std::string& site, const std::string& user,
                   const std::vector<std::string>& overrides = {}) {
-  job::CommandLine line;
+  app::CommandLine line;
   line.deck = "a.in";
   line.overrides = overrides;
-  return job::ParseDeck(Keys(), line,
+  return app::ParseDeck(Keys(), line,
                         {.deck_path = "a.in",
                          .deck_text = user,
                          .site_path = "/etc/site.in",
@@ -46,7 +46,7 @@ std::string Complaint(const std::string& site, const std::string& user = "") {
 TEST(SiteDeck, IsWeakerThanDeckAndCommandLineAndStrongerThanDefaults) {
   const char* const site =
       "[checkpoint]\nasync = yes\nwriters = 3\nkeep = 5\n[data]\nstaging = none\n";
-  const input::Deck deck = Parse(site, "[checkpoint]\nwriters = 2\n", {"checkpoint.keep=7"});
+  const deck::Deck deck = Parse(site, "[checkpoint]\nwriters = 2\n", {"checkpoint.keep=7"});
   EXPECT_TRUE(deck.Switch("checkpoint.async"));
   EXPECT_EQ(deck.Where("checkpoint.async"), "/etc/site.in:2");
   EXPECT_EQ(deck.Text("data.staging"), "none");
@@ -54,13 +54,13 @@ TEST(SiteDeck, IsWeakerThanDeckAndCommandLineAndStrongerThanDefaults) {
   EXPECT_EQ(deck.Integer("checkpoint.keep"), 7);
   EXPECT_THAT(deck.Resolved(), HasSubstr("# from /etc/site.in:2\n"));
   // The resolved deck alone, on another machine: the same values.
-  const input::Deck again = Parse("[checkpoint]\nasync = no\nkeep = 9\n", deck.Resolved());
+  const deck::Deck again = Parse("[checkpoint]\nasync = no\nkeep = 9\n", deck.Resolved());
   EXPECT_TRUE(again.Switch("checkpoint.async"));
   EXPECT_EQ(again.Integer("checkpoint.keep"), 7);
 }
 
 TEST(SiteDeck, EveryKeyOfASiteIsDeclared) {
-  for (const std::string_view name : job::SiteKeys()) {
+  for (const std::string_view name : app::SiteKeys()) {
     EXPECT_NE(Keys().Find(std::string(name)), nullptr) << name;
   }
 }
@@ -70,19 +70,19 @@ TEST(SiteDeck, AUsersKeyReplacesTheSitesWholeGroup) {
   const char* const automatic = "[checkpoint]\nauto = yes\n[run]\nmtbf_hours = 24\n";
   EXPECT_TRUE(Parse(automatic, "").Switch("checkpoint.auto"));
   EXPECT_EQ(Parse(automatic, "").Integer("checkpoint.every_steps"), 0);
-  const input::Deck steps = Parse(automatic, "[checkpoint]\nevery_steps = 40\n");
+  const deck::Deck steps = Parse(automatic, "[checkpoint]\nevery_steps = 40\n");
   EXPECT_FALSE(steps.Switch("checkpoint.auto"));
   EXPECT_EQ(steps.Integer("checkpoint.every_steps"), 40);
-  EXPECT_EQ(job::ReadAll(steps).checkpoint.every_steps, 40);
-  const input::Deck minutes = Parse("[checkpoint]\nevery_minutes = 30\nevery_steps = 7\n",
+  EXPECT_EQ(app::ReadAll(steps).checkpoint.every_steps, 40);
+  const deck::Deck minutes = Parse("[checkpoint]\nevery_minutes = 30\nevery_steps = 7\n",
                                     "[checkpoint]\nauto = yes\n", {"run.mtbf_hours=24"});
   EXPECT_EQ(minutes.Real("checkpoint.every_minutes"), 0);
-  EXPECT_TRUE(job::ReadAll(minutes).checkpoint.automatic);
+  EXPECT_TRUE(app::ReadAll(minutes).checkpoint.automatic);
 }
 
 // All keys of [checkpoint], as the manual says, but what chooses weights.
 TEST(SiteDeck, TakesAllThatDecidesHowCheckpointsAreWritten) {
-  const input::Deck defaults = input::Deck::Parse(Keys(), "", "deck.in", {});
+  const deck::Deck defaults = deck::Deck::Parse(Keys(), "", "deck.in", {});
   for (const auto& [key, value] : defaults.Section("checkpoint")) {
     const std::string text = "[checkpoint]\n" + key + " = " + value + "\n";
     const bool weights = key == "best" || key == "start_from";
@@ -110,9 +110,9 @@ TEST(SiteDeck, ErrorsNameItsFileAndLine) {
   EXPECT_THAT(Complaint("[checkpoint]\nkeep = -3\n"), HasSubstr("/etc/site.in:2: checkpoint.keep"));
   EXPECT_THAT(Complaint("nonsense\n"), HasSubstr("/etc/site.in:1"));
   // A value that is found wrong where it is read.
-  const input::Deck deck = Parse("[checkpoint]\nio_hints = a\n", "");
+  const deck::Deck deck = Parse("[checkpoint]\nio_hints = a\n", "");
   try {
-    job::ReadAll(deck);
+    app::ReadAll(deck);
     FAIL();
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("/etc/site.in:2"));

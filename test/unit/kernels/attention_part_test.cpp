@@ -122,14 +122,14 @@ class AttentionPartTest : public KernelTest {
       }
     };
     kernels::AttentionPartStart(Stream(), y.View(), lse.View());
-    for_blocks([&](const kernels::KeyValueBlock& block, const tensor::Matrix& scratch) {
+    for_blocks([&](const kernels::KeyValueBlock& block, const kernels::Matrix& scratch) {
       for (std::int64_t task = 0; task < all.end; task += step) {
         kernels::AttentionPartForward(Stream(), shape, {task, task + step}, x.View(), block,
                                       dropout, y.View(), lse.View(), scratch);
       }
     });
     kernels::AttentionPartStartBackward(Stream(), shape, dx.View());
-    for_blocks([&](const kernels::KeyValueBlock& block, const tensor::Matrix& scratch) {
+    for_blocks([&](const kernels::KeyValueBlock& block, const kernels::Matrix& scratch) {
       const Operand gradient = Fresh(block.data.rows, block.data.columns);
       for (std::int64_t task = 0; task < all.end; task += step) {
         kernels::AttentionPartBackward(Stream(), shape, {task, task + step}, x.View(), block,

@@ -36,10 +36,10 @@ class Bf16MultiplyTest : public testing::Test {
   }
 };
 
-using Multiply = void (*)(const device::Stream&, Form, const tensor::Matrix&, Form,
-                          const tensor::Matrix&, const tensor::Matrix&, bool);
-void Own(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-         const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+using Multiply = void (*)(const device::Stream&, Form, const kernels::Matrix&, Form,
+                          const kernels::Matrix&, const kernels::Matrix&, bool);
+void Own(const device::Stream& stream, Form form_a, const kernels::Matrix& a, Form form_b,
+         const kernels::Matrix& b, const kernels::Matrix& c, bool accumulate) {
   kernels::Bf16Multiply(*kernels::UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
 }
 struct Named {

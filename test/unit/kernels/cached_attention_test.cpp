@@ -52,7 +52,7 @@ Array Plain(const CachedAttentionCase& c, const Array& qkv) {
   return out;
 }
 
-tensor::Matrix KeyValuesOf(const kernels::AttentionShape& shape, const tensor::Matrix& qkv) {
+kernels::Matrix KeyValuesOf(const kernels::AttentionShape& shape, const kernels::Matrix& qkv) {
   return qkv.Columns(shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim);
 }
 

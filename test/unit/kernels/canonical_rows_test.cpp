@@ -21,7 +21,7 @@ namespace {
 
 using device::Stream;
 using kernels::ActivationKind;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr std::int64_t kRows = 5;
 constexpr std::int64_t kOffsets[] = {0, 1, 3, 8, 13};

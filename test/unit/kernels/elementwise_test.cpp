@@ -94,7 +94,7 @@ TEST_P(ElementwiseTest, Residual) {
         const Array want = Add(x, Masked(dropout, AddRow(branch, bias)));
         const Operand residual(GetParam(), x), in(GetParam(), branch), row(GetParam(), bias);
         const Operand out(GetParam(), Poison(size.rows, size.columns));
-        const tensor::Matrix bias_view = biased ? row.View() : None();
+        const kernels::Matrix bias_view = biased ? row.View() : None();
         kernels::ResidualForward(Stream(), residual.View(), in.View(), bias_view, dropout,
                                  out.View());
         ExpectClose(out.Values(), want, Tolerance(kElementwiseFp32, kElementwiseFp64), "residual");

@@ -110,7 +110,7 @@ TEST_P(EmbeddingSlicesTest, PositionsOfAShardOfTheRows) {
         }
         const Array want = Dropout(SiteOf(dropout), kOrdinals, kEmbeddingSlicesLength, sum);
         const Operand p(GetParam(), table), whole(GetParam(), x);
-        const tensor::Matrix positions = with_table ? p.View() : None();
+        const kernels::Matrix positions = with_table ? p.View() : None();
         kernels::PositionForward(Stream(), positions, nullptr, dropout, whole.View());
         ExpectClose(whole.Values(), want, Tolerance(kEmbeddingSlicesFp32, kEmbeddingSlicesFp64),
                     "all rows");

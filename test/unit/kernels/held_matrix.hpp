@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::test {
 
@@ -40,7 +40,7 @@ class Held {
   T At(std::int64_t i, std::int64_t j) const {
     return matrix_.template As<T>()[i * matrix_.stride + j];
   }
-  const tensor::Matrix& View() const { return matrix_; }
+  const kernels::Matrix& View() const { return matrix_; }
   // Guards and padding included.
   bool SameBits(const Held& other) const {
     return memory_.size() == other.memory_.size() &&
@@ -50,7 +50,7 @@ class Held {
  private:
   static constexpr std::int64_t kGuard = 40;  // elements around that nothing may touch
   std::vector<T> memory_;
-  tensor::Matrix matrix_;
+  kernels::Matrix matrix_;
 };
 
 }  // namespace trireme::test

@@ -14,7 +14,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
-#include "trireme/tensor/matrix.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::test {
 
@@ -57,14 +57,14 @@ class Operand {
   Operand(Operand&&) = default;  // the view stays valid: a moved vector keeps its memory
   Operand(const Operand&) = delete;
 
-  const tensor::Matrix& View() const { return matrix_; }
+  const kernels::Matrix& View() const { return matrix_; }
   Array Values() const;  // also checks the marks
   bool SameBits(const Operand& other) const { return bytes_ == other.bytes_; }
 
  private:
   double Element(std::int64_t index) const;
   std::vector<std::byte> bytes_;
-  tensor::Matrix matrix_;
+  kernels::Matrix matrix_;
 };
 // Setting without padding: statistics and scratch are dense by contract.
 inline Setting Dense(Setting setting) {
@@ -72,7 +72,7 @@ inline Setting Dense(Setting setting) {
   return setting;
 }
 // Stands for "none".
-inline tensor::Matrix None() { return {}; }
+inline kernels::Matrix None() { return {}; }
 
 // Largest difference at most tolerance * max(largest |want|, floor); NaN and infinity never pass. A
 // floor stands for terms that cancel.

@@ -40,7 +40,7 @@ TEST_P(NoRowsTest, Elementwise) {
                            none_.View());
   for (const ActivationKind kind :
        {ActivationKind::kRelu, ActivationKind::kGelu, ActivationKind::kSwiglu}) {
-    const tensor::Matrix pre = (kind == ActivationKind::kSwiglu ? wide_ : none_).View();
+    const kernels::Matrix pre = (kind == ActivationKind::kSwiglu ? wide_ : none_).View();
     kernels::ActivationForward(Stream(), kind, pre, None(), dropout_, none_.View());
     kernels::ActivationBackward(Stream(), kind, pre, dropout_, none_.View(), pre);
   }

@@ -44,8 +44,8 @@ TEST_P(NormFusedTest, ResidualNormForward) {
       const Array x = Random(size.rows, size.dim, 1, 2), b = Random(size.rows, size.dim, 2);
       const Operand weight = Hold(Random(1, size.dim, 3)), bias = Hold(Random(1, size.dim, 4));
       const Operand norm_bias = Hold(Random(1, size.dim, 5));
-      const tensor::Matrix added = biased ? bias.View() : None();
-      const tensor::Matrix shift = norm_biased ? norm_bias.View() : None();
+      const kernels::Matrix added = biased ? bias.View() : None();
+      const kernels::Matrix shift = norm_biased ? norm_bias.View() : None();
 
       const Operand changed = Hold(b), residual = Hold(x), branch = Hold(b);
       const Operand want_sum = Blank(size), want_y = Blank(size), want = Statistics(size.rows);

@@ -22,7 +22,7 @@ namespace trireme::kernels {
 namespace {
 
 using device::Kind;
-using tensor::Matrix;
+using kernels::Matrix;
 
 // Adds up the bytes of kernels without products.
 class PassLog : public device::WorkLog {
@@ -51,7 +51,7 @@ class PlannedKernels : public testing::TestWithParam<bool> {
     return flops;
   }
   Matrix Of(std::int64_t rows, std::int64_t columns) {
-    return tensor::Allocate(arena_, Dtype::kFloat32, rows, columns);
+    return kernels::Allocate(arena_, Dtype::kFloat32, rows, columns);
   }
   template <typename T>
   T* Pointer() {

@@ -51,7 +51,7 @@ class CudnnPartTest : public CudnnOnGpu {
     kernels::cuda::AttentionPartForward(Stream(), r.shape, tasks, r.qkv->View(), block, {},
                                         r.out->View(), r.lse->View(), r.scratch->View());
   }
-  void Backward(const Rank& r, const KeyValueBlock& block, const tensor::Matrix& dblock,
+  void Backward(const Rank& r, const KeyValueBlock& block, const kernels::Matrix& dblock,
                 const Part& tasks) const {
     kernels::cuda::AttentionPartBackward(Stream(), r.shape, tasks, r.qkv->View(), block, {},
                                          r.out->View(), r.dout->View(), r.lse->View(),
@@ -79,7 +79,7 @@ class CudnnPartTest : public CudnnOnGpu {
     }
     kernels::cuda::AttentionPartStartBackward(Stream(), r.shape, r.dqkv->View());
     const KeyValueBlock mine = {own, r.qkv->View().Columns(queries, keys)};
-    const tensor::Matrix my_gradient = r.dqkv->View().Columns(queries, keys);
+    const kernels::Matrix my_gradient = r.dqkv->View().Columns(queries, keys);
     const std::int64_t middle = kernels::AttentionPartHalf(Stream(), r.shape);
     Backward(r, mine, my_gradient, {0, middle});
     for (std::size_t step = 1; step < cut.size(); ++step) {

@@ -43,7 +43,7 @@ class AttentionCudnnOperands {
 
   // Queues both passes.
   void Run(const Calls& calls) const {
-    const tensor::Matrix scratch = {scratch_.Data(), kSum, 1, elements_, elements_};
+    const kernels::Matrix scratch = {scratch_.Data(), kSum, 1, elements_, elements_};
     calls.forward(stream_, shape_, qkv_.View(), {}, out_.View(), lse_.View(), scratch);
     calls.backward(stream_, shape_, qkv_.View(), {}, out_.View(), dout_.View(), lse_.View(),
                    dqkv_.View(), scratch);

@@ -13,10 +13,10 @@ using kernels::KeyValueBlock;
 
 // One pass over `keys` rows of keys per sequence, on the CPU or a GPU.
 struct AttentionPaddingOperands {
-  tensor::Matrix query, keys, out, lse, dout, dquery, dkeys, scratch;
+  kernels::Matrix query, keys, out, lse, dout, dquery, dkeys, scratch;
 };
 
-tensor::Matrix AttentionPaddingDoubles(Values& values, std::int64_t columns) {
+kernels::Matrix AttentionPaddingDoubles(Values& values, std::int64_t columns) {
   const auto size = static_cast<std::int64_t>(values.size());
   return {values.data(), Dtype::kFloat64, size / columns, columns, columns};
 }

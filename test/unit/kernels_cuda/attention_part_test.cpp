@@ -75,14 +75,14 @@ class CudaAttentionPartTest : public AttentionOnGpu, public testing::WithParamIn
       }
     };
     kernels::cuda::AttentionPartStart(Stream(), y->View(), lse->View());
-    for_blocks([&](const KeyValueBlock& block, const tensor::Matrix& scratch) {
+    for_blocks([&](const KeyValueBlock& block, const kernels::Matrix& scratch) {
       for (std::int64_t task = 0; task < all.end; task += step) {
         kernels::cuda::AttentionPartForward(Stream(), shape, {task, task + step}, x->View(), block,
                                             dropout, y->View(), lse->View(), scratch);
       }
     });
     kernels::cuda::AttentionPartStartBackward(Stream(), shape, dx->View());
-    for_blocks([&](const KeyValueBlock& block, const tensor::Matrix& scratch) {
+    for_blocks([&](const KeyValueBlock& block, const kernels::Matrix& scratch) {
       const auto gradient = Fresh(way.layout, Type(), block.data.rows, keys);
       for (std::int64_t task = 0; task < all.end; task += step) {
         kernels::cuda::AttentionPartBackward(Stream(), shape, {task, task + step}, x->View(), block,

@@ -21,7 +21,7 @@ Values Random(std::int64_t count, std::uint32_t seed, double scale) {
   return values;
 }
 
-tensor::Matrix AttentionTestingDoubles(Values& values, std::int64_t columns) {
+kernels::Matrix AttentionTestingDoubles(Values& values, std::int64_t columns) {
   const auto size = static_cast<std::int64_t>(values.size());
   return {values.data(), Dtype::kFloat64, size / columns, columns, columns};
 }
@@ -59,9 +59,9 @@ AttentionResults AttentionProblem::OnCpu() const {
   on_host.begins = DataOf(begins);
   on_host.key_lengths = DataOf(key_lengths);
   Values scratch(static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
-  const tensor::Matrix out = AttentionTestingDoubles(results.out, Queries());
-  const tensor::Matrix lse = AttentionTestingDoubles(results.lse, shape.heads);
-  const tensor::Matrix memory = {scratch.data(), Dtype::kFloat64, 1,
+  const kernels::Matrix out = AttentionTestingDoubles(results.out, Queries());
+  const kernels::Matrix lse = AttentionTestingDoubles(results.lse, shape.heads);
+  const kernels::Matrix memory = {scratch.data(), Dtype::kFloat64, 1,
                                  static_cast<std::int64_t>(scratch.size()),
                                  static_cast<std::int64_t>(scratch.size())};
   const kernels::Dropout dropout = DropoutWith(ordinals.data());

@@ -21,7 +21,7 @@ struct Case {
   std::vector<std::int32_t> firsts;  // of each sequence: positions kept before
 };
 
-tensor::Matrix KeyValuesOf(const AttentionShape& shape, const tensor::Matrix& qkv) {
+kernels::Matrix KeyValuesOf(const AttentionShape& shape, const kernels::Matrix& qkv) {
   return qkv.Columns(shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim);
 }
 
@@ -53,7 +53,7 @@ class CudaCachedAttentionTest : public AttentionOnGpu, public testing::WithParam
     const kernels::KeyValueCache cache{memory.data(), Dtype::kFloat64, kSlots, c.positions};
     const auto view = [&](Values& values, std::int64_t columns) {
       const auto size = static_cast<std::int64_t>(values.size());
-      return tensor::Matrix{values.data(), Dtype::kFloat64, size / columns, columns, columns};
+      return kernels::Matrix{values.data(), Dtype::kFloat64, size / columns, columns, columns};
     };
     const std::int32_t start = 0;
     for (std::size_t i = 0; i < texts.kept.size(); ++i) {

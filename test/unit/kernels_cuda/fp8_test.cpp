@@ -13,7 +13,7 @@ namespace trireme::test {
 namespace {
 
 using kernels::Form;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr double kE4m3 = 448, kE5m2 = 57344;  // the largest of each type
 constexpr int kSite = 1;

@@ -10,7 +10,7 @@ namespace {
 
 using kernels::ActivationKind;
 using kernels::Form;
-using tensor::Matrix;
+using kernels::Matrix;
 
 constexpr Form kLinearForms[] = {Form::kTransposed, Form::kPlain};
 constexpr Dtype kTypes[] = {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16};

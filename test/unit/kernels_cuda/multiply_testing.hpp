@@ -49,7 +49,7 @@ class HostMatrix {
       : rows_(rows), columns_(columns), values_(std::move(values)) {}
   HostMatrix(std::int64_t rows, std::int64_t columns)
       : HostMatrix(rows, columns, Values(static_cast<std::size_t>(rows * columns))) {}
-  tensor::Matrix View() { return {values_.data(), Dtype::kFloat64, rows_, columns_, columns_}; }
+  kernels::Matrix View() { return {values_.data(), Dtype::kFloat64, rows_, columns_, columns_}; }
   const Values& Numbers() const { return values_; }
 
  private:

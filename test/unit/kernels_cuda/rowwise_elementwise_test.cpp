@@ -71,10 +71,10 @@ TEST_P(RowwiseElementwise, Residual) {
         const RowwiseDropout dropout(Stream(), probability, (size.rows + 3) / 4, 2, 8);
         // In place, as the layers have it.
         kernels::ResidualForward(Stream(), stays.View(), goes.View(),
-                                 biased ? add.View() : tensor::Matrix{}, dropout.OnCard(),
+                                 biased ? add.View() : kernels::Matrix{}, dropout.OnCard(),
                                  stays.View());
         kernels::ResidualForward(Cpu(), residual.View(), branch.View(),
-                                 biased ? bias.View() : tensor::Matrix{}, dropout.OnHost(),
+                                 biased ? bias.View() : kernels::Matrix{}, dropout.OnHost(),
                                  residual.View());
         Expect(stays, residual, "Residual " + Describe(size));
       }
@@ -130,9 +130,9 @@ TEST_P(RowwiseElementwise, Positions) {
         HostRows positions = HostRows::Random(3 * length, size.columns, 2);
         const GpuMatrix on = On(x), from = On(positions);
         const RowwiseDropout dropout(Stream(), probability, length, length / 2, 8);
-        kernels::PositionForward(Stream(), table ? from.View() : tensor::Matrix{}, nullptr,
+        kernels::PositionForward(Stream(), table ? from.View() : kernels::Matrix{}, nullptr,
                                  dropout.OnCard(), on.View());
-        kernels::PositionForward(Cpu(), table ? positions.View() : tensor::Matrix{}, nullptr,
+        kernels::PositionForward(Cpu(), table ? positions.View() : kernels::Matrix{}, nullptr,
                                  dropout.OnHost(), x.View());
         Expect(on, x, "Positions " + Describe(size));
       }
@@ -221,7 +221,7 @@ TEST_P(RowwiseElementwise, NoRowsAndNoColumnsAreNothing) {
   for (const RowwiseSize& size : {RowwiseSize{0, 8}, RowwiseSize{0, 3}}) {
     HostRows none(size.rows, size.columns), row(1, size.columns);
     const GpuMatrix some = On(row);
-    const tensor::Matrix x{some.View().data, Type(), 0, size.columns, size.columns};
+    const kernels::Matrix x{some.View().data, Type(), 0, size.columns, size.columns};
     kernels::AddBias(Stream(), x, some.View());
     kernels::Add(Stream(), x, x);
     kernels::Copy(Stream(), x, x);

@@ -52,10 +52,10 @@ TEST_P(RowwiseNorm, Forward) {
     const GpuMatrix on = On(x), scale = On(weight), shift = On(bias), to = On(y);
     const GpuMatrix found = DenseSumsOn(statistics);
     kernels::NormForward(Stream(), kind, on.View(), scale.View(),
-                         biased ? shift.View() : tensor::Matrix{}, kEpsilon, to.View(),
+                         biased ? shift.View() : kernels::Matrix{}, kEpsilon, to.View(),
                          found.View());
     kernels::NormForward(Cpu(), kind, x.View(), weight.View(),
-                         biased ? bias.View() : tensor::Matrix{}, kEpsilon, y.View(),
+                         biased ? bias.View() : kernels::Matrix{}, kEpsilon, y.View(),
                          statistics.View());
     ExpectRows(to.Values(), y, Near(size), what);
     ExpectRows(found.Values(), statistics, ToleranceFor(SumTypeOf(Type()), size.columns),
@@ -250,8 +250,8 @@ TEST_P(RowwiseNorm, BackwardInPlaceTwiceTheSameBits) {
 TEST_P(RowwiseNorm, NoRowsAreNothing) {
   HostRows row(1, 8, 3);
   const GpuMatrix some = On(row), sums = SumsOn(row);
-  const tensor::Matrix x{some.View().data, Type(), 0, 8, 8};
-  const tensor::Matrix statistics{sums.View().data, SumTypeOf(Type()), 0, 2, 2};
+  const kernels::Matrix x{some.View().data, Type(), 0, 8, 8};
+  const kernels::Matrix statistics{sums.View().data, SumTypeOf(Type()), 0, 2, 2};
   kernels::NormForward(Stream(), NormKind::kLayerNorm, x, some.View(), {}, kEpsilon, x, statistics);
   kernels::ResidualNormForward(Stream(), NormKind::kLayerNorm, x, x, {}, {}, x, some.View(), {},
                                kEpsilon, x, statistics);

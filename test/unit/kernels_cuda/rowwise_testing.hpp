@@ -30,7 +30,7 @@ struct HostRows {
   // Multiples of 1/64 in [-2, 2] but 0, which every type holds exactly; other ones for each seed.
   static HostRows Random(std::int64_t rows, std::int64_t columns, unsigned seed);
 
-  tensor::Matrix View() { return {values.data(), Dtype::kFloat64, rows, columns, columns}; }
+  kernels::Matrix View() { return {values.data(), Dtype::kFloat64, rows, columns, columns}; }
 
   std::int64_t rows = 0, columns = 0;
   std::vector<double> values;

@@ -13,7 +13,7 @@
 namespace trireme::test {
 namespace {
 
-using tensor::Matrix;
+using kernels::Matrix;
 
 struct Problem {
   std::int64_t rows, vocabulary, dim;

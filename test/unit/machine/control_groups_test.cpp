@@ -1,5 +1,5 @@
 // Processors that control groups allow, from trees like /proc and /sys/fs/cgroup.
-#include "trireme/machine/control_groups.hpp"
+#include "trireme/device/control_groups.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "temporary_folder.hpp"
 
-namespace trireme::machine {
+namespace trireme::device {
 namespace {
 
 class CpuQuotaTest : public testing::Test {
@@ -58,4 +58,4 @@ TEST_F(CpuQuotaTest, GroupsOfVersion1) {
 }
 
 }  // namespace
-}  // namespace trireme::machine
+}  // namespace trireme::device

@@ -1,9 +1,9 @@
 // Choice of a card for each rank of a node.
-#include "trireme/machine/gpu_choice.hpp"
+#include "trireme/app/gpu_choice.hpp"
 
 #include <gtest/gtest.h>
 
-namespace trireme::machine {
+namespace trireme::app {
 namespace {
 
 using Visible = std::vector<std::vector<std::string>>;
@@ -44,4 +44,4 @@ TEST(GpuChoice, RanksThatSeeApartAreFound) {
 }
 
 }  // namespace
-}  // namespace trireme::machine
+}  // namespace trireme::app

@@ -1,6 +1,6 @@
 // Memory that a process may still take, from trees like /proc and /sys/fs/cgroup, and the refusal
 // of more.
-#include "trireme/machine/node_memory.hpp"
+#include "trireme/comm/node_memory.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -50,8 +50,8 @@ class NodeMemoryTest : public testing::Test {
           "inactive_file 3\ntotal_inactive_file " + std::to_string(droppable) + "\n");
   }
   void ExpectLeft(std::int64_t bytes, const char* source) {
-    const machine::Available available =
-        machine::AvailableMemory(folder_ / "proc", folder_ / "cgroup");
+    const comm::Available available =
+        comm::AvailableMemory(folder_ / "proc", folder_ / "cgroup");
     EXPECT_EQ(available.bytes, bytes);
     EXPECT_EQ(available.source, source);
   }
@@ -144,7 +144,7 @@ TEST_F(NodeMemoryTest, BothVersionsCount) {
 }
 
 TEST_F(NodeMemoryTest, ThisMachineSaysSomething) {
-  const machine::Available available = machine::AvailableMemory();
+  const comm::Available available = comm::AvailableMemory();
   EXPECT_GT(available.bytes, 0);
   EXPECT_LT(available.bytes, std::int64_t{1} << 60);
 }
@@ -153,8 +153,8 @@ constexpr std::int64_t kGib = std::int64_t{1} << 30;
 
 TEST(NodeDemand, AddsUpTheTerms) {
   const comm::Communicator world = World();
-  const machine::MemoryTerms mine{.parameters = 5, .moments = 7};
-  const machine::NodeDemand demand = machine::DemandOf(world, mine);
+  const device::MemoryTerms mine{.parameters = 5, .moments = 7};
+  const comm::NodeDemand demand = comm::DemandOf(world, mine);
   EXPECT_EQ(demand.ranks, 1);
   EXPECT_EQ(demand.terms, mine);
   EXPECT_EQ(demand.terms.Total(), 12);
@@ -162,23 +162,23 @@ TEST(NodeDemand, AddsUpTheTerms) {
 }
 
 // A field that is missing from the table of terms would be missing from every sum.
-TEST(MemoryTerms, TheTableNamesEveryField) {
-  EXPECT_EQ(sizeof(machine::MemoryTerms),
-            machine::kMemoryTerms.size() * sizeof(machine::kMemoryTerms[0].bytes));
-  machine::MemoryTerms terms;
-  for (const machine::MemoryTerm& term : machine::kMemoryTerms) terms.*term.bytes += 1;
-  EXPECT_EQ(terms.Total(), static_cast<std::int64_t>(machine::kMemoryTerms.size()));
+TEST(device::MemoryTerms, TheTableNamesEveryField) {
+  EXPECT_EQ(sizeof(device::MemoryTerms),
+            device::kMemoryTerms.size() * sizeof(device::kMemoryTerms[0].bytes));
+  device::MemoryTerms terms;
+  for (const device::MemoryTerm& term : device::kMemoryTerms) terms.*term.bytes += 1;
+  EXPECT_EQ(terms.Total(), static_cast<std::int64_t>(device::kMemoryTerms.size()));
 }
 
 TEST(NodeDemand, IsRefusedWhereItIsTooMuch) {
   const comm::Communicator world = World();
   const comm::ProcessGrid grid(world, comm::GridShape{});
-  machine::NodeDemand demand{
+  comm::NodeDemand demand{
       1, {.parameters = kGib, .activations = 2 * kGib}, {3 * kGib, kByTheGroup}};
-  EXPECT_NO_THROW(machine::CheckNodeMemory(demand, grid, false));
+  EXPECT_NO_THROW(comm::CheckNodeMemory(demand, grid, false));
   demand.available.bytes -= 1;
   try {
-    machine::CheckNodeMemory(demand, grid, false);
+    comm::CheckNodeMemory(demand, grid, false);
     FAIL() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);

@@ -1,9 +1,9 @@
 // Cores that the ranks of a node get: pure, from the cores that each rank is bound to.
-#include "trireme/machine/placement.hpp"
+#include "trireme/app/placement.hpp"
 
 #include <gtest/gtest.h>
 
-namespace trireme::machine {
+namespace trireme::app {
 namespace {
 
 using device::HardwareThread;
@@ -24,7 +24,7 @@ std::vector<HardwareThread> Double() {
   return threads;
 }
 
-std::vector<NodePlacement> All(const std::vector<RankThreads>& node, Pin pin) {
+std::vector<NodePlacement> All(const std::vector<RankThreads>& node, device::Pin pin) {
   std::vector<NodePlacement> all;
   for (std::size_t rank = 0; rank < node.size(); ++rank) {
     all.push_back(PlaceOnNode(node, static_cast<int>(rank), pin));
@@ -35,7 +35,7 @@ std::vector<NodePlacement> All(const std::vector<RankThreads>& node, Pin pin) {
 using Numbers = std::vector<int>;
 
 TEST(Placement, SharesWhatRanksAreBoundToAlike) {
-  const auto all = All({4, RankThreads{0, Single(0, 8)}}, Pin::kAuto);
+  const auto all = All({4, RankThreads{0, Single(0, 8)}}, device::Pin::kAuto);
   for (int rank = 0; rank < 4; ++rank) {
     const NodePlacement& placement = all[static_cast<std::size_t>(rank)];
     EXPECT_EQ(placement.threads, 2);
@@ -45,7 +45,7 @@ TEST(Placement, SharesWhatRanksAreBoundToAlike) {
 }
 
 TEST(Placement, ABindingOfItsOwnIsUsed) {
-  const auto all = All({{0, Single(4, 6)}, {0, Single(0, 1)}}, Pin::kAuto);
+  const auto all = All({{0, Single(4, 6)}, {0, Single(0, 1)}}, device::Pin::kAuto);
   EXPECT_EQ(all[0].numbers, (Numbers{4, 5}));
   EXPECT_EQ(all[1].numbers, (Numbers{0}));
 }
@@ -53,7 +53,7 @@ TEST(Placement, ABindingOfItsOwnIsUsed) {
 // Two sockets, two ranks bound to each.
 TEST(Placement, GroupsOfRanksShareApart) {
   const auto all =
-      All({{0, Single(0, 4)}, {0, Single(0, 4)}, {0, Single(4, 8)}, {0, Single(4, 8)}}, Pin::kAuto);
+      All({{0, Single(0, 4)}, {0, Single(0, 4)}, {0, Single(4, 8)}, {0, Single(4, 8)}}, device::Pin::kAuto);
   EXPECT_EQ(all[1].numbers, (Numbers{2, 3}));
   EXPECT_EQ(all[2].numbers, (Numbers{4, 5}));
 }
@@ -61,36 +61,36 @@ TEST(Placement, GroupsOfRanksShareApart) {
 // Cores that are left may be another program's; yes spreads the ranks over all of them.
 TEST(Placement, AutoPinsWhereNoCoreIsLeft) {
   const std::vector<RankThreads> node(2, RankThreads{1, Single(0, 8)});
-  for (const NodePlacement& placement : All(node, Pin::kAuto)) {
+  for (const NodePlacement& placement : All(node, device::Pin::kAuto)) {
     EXPECT_EQ(placement.threads, 1);
     EXPECT_TRUE(placement.numbers.empty());
     EXPECT_EQ(placement.shortage, "");
   }
-  const auto all = All(node, Pin::kYes);
+  const auto all = All(node, device::Pin::kYes);
   EXPECT_EQ(all[0].numbers, (Numbers{0}));
   EXPECT_EQ(all[1].numbers, (Numbers{4}));
 }
 
 TEST(Placement, NoPinsNothing) {
-  for (const NodePlacement& placement : All({2, RankThreads{0, Single(0, 2)}}, Pin::kNo)) {
+  for (const NodePlacement& placement : All({2, RankThreads{0, Single(0, 2)}}, device::Pin::kNo)) {
     EXPECT_EQ(placement.threads, 1);
     EXPECT_TRUE(placement.numbers.empty());
   }
 }
 
 TEST(Placement, SecondHardwareThreadsServeOnRequestOnly) {
-  const auto share = All({2, RankThreads{0, Double()}}, Pin::kAuto);
+  const auto share = All({2, RankThreads{0, Double()}}, device::Pin::kAuto);
   EXPECT_EQ(share[0].numbers, (Numbers{0, 1}));
   EXPECT_EQ(share[1].numbers, (Numbers{2, 3}));
-  const auto twice = All({2, RankThreads{4, Double()}}, Pin::kAuto);
+  const auto twice = All({2, RankThreads{4, Double()}}, device::Pin::kAuto);
   EXPECT_EQ(twice[0].numbers, (Numbers{0, 4, 1, 5}));
   EXPECT_EQ(twice[1].numbers, (Numbers{2, 6, 3, 7}));
-  EXPECT_EQ(PlaceOnNode({2, RankThreads{5, Double()}}, 0, Pin::kYes).shortage,
+  EXPECT_EQ(PlaceOnNode({2, RankThreads{5, Double()}}, 0, device::Pin::kYes).shortage,
             "2 ranks x 5 threads on 4 cores");
 }
 
 TEST(Placement, UnequalRanksGetTheirProportion) {
-  const auto all = All({{3, Single(0, 6)}, {1, Single(0, 6)}, {2, Single(0, 6)}}, Pin::kYes);
+  const auto all = All({{3, Single(0, 6)}, {1, Single(0, 6)}, {2, Single(0, 6)}}, device::Pin::kYes);
   EXPECT_EQ(all[0].numbers, (Numbers{0, 1, 2}));
   EXPECT_EQ(all[1].numbers, (Numbers{3}));
   EXPECT_EQ(all[2].numbers, (Numbers{4, 5}));
@@ -98,7 +98,7 @@ TEST(Placement, UnequalRanksGetTheirProportion) {
 
 TEST(Placement, SaysWhatIsShort) {
   const auto says = [](const std::vector<RankThreads>& node, const std::string& text) {
-    for (const NodePlacement& placement : All(node, Pin::kYes)) {
+    for (const NodePlacement& placement : All(node, device::Pin::kYes)) {
       EXPECT_EQ(placement.shortage, text);
       EXPECT_TRUE(placement.numbers.empty());
     }
@@ -110,21 +110,21 @@ TEST(Placement, SaysWhatIsShort) {
 }
 
 TEST(Placement, AQuotaIsSharedByTheNodesRanks) {
-  const auto all = All({2, RankThreads{0, Single(0, 8), 3}}, Pin::kAuto);
+  const auto all = All({2, RankThreads{0, Single(0, 8), 3}}, device::Pin::kAuto);
   EXPECT_EQ(all[0].threads, 2);  // ceil(3 / 2)
   EXPECT_TRUE(all[0].numbers.empty());
-  EXPECT_EQ(All({1, RankThreads{0, Single(0, 2), 0.5}}, Pin::kYes)[0].threads, 1);
-  EXPECT_EQ(All({1, RankThreads{0, Single(0, 2), 1}}, Pin::kYes)[0].shortage, "");
-  EXPECT_EQ(All({1, RankThreads{2, Single(0, 2), 1.5}}, Pin::kYes)[0].shortage, "");
-  EXPECT_EQ(All({1, RankThreads{2, Single(0, 2), 1}}, Pin::kYes)[0].shortage,
+  EXPECT_EQ(All({1, RankThreads{0, Single(0, 2), 0.5}}, device::Pin::kYes)[0].threads, 1);
+  EXPECT_EQ(All({1, RankThreads{0, Single(0, 2), 1}}, device::Pin::kYes)[0].shortage, "");
+  EXPECT_EQ(All({1, RankThreads{2, Single(0, 2), 1.5}}, device::Pin::kYes)[0].shortage, "");
+  EXPECT_EQ(All({1, RankThreads{2, Single(0, 2), 1}}, device::Pin::kYes)[0].shortage,
             "1 rank x 2 threads on a quota of 1 processor");
-  EXPECT_EQ(All({4, RankThreads{0, Single(0, 8), 2.5}}, Pin::kYes)[0].shortage,
+  EXPECT_EQ(All({4, RankThreads{0, Single(0, 8), 2.5}}, device::Pin::kYes)[0].shortage,
             "4 ranks x 1 thread on a quota of 2.5 processors");
 }
 
 // A rank that is bound to a part of what another one may use.
 TEST(Placement, LeavesPartlySharedCoresAlone) {
-  const auto all = All({{2, Single(0, 4)}, {0, Single(2, 6)}, {0, Single(6, 7)}}, Pin::kYes);
+  const auto all = All({{2, Single(0, 4)}, {0, Single(2, 6)}, {0, Single(6, 7)}}, device::Pin::kYes);
   EXPECT_EQ(all[0].threads, 2);
   EXPECT_TRUE(all[0].numbers.empty());
   EXPECT_EQ(all[1].threads, 2);
@@ -133,4 +133,4 @@ TEST(Placement, LeavesPartlySharedCoresAlone) {
 }
 
 }  // namespace
-}  // namespace trireme::machine
+}  // namespace trireme::app

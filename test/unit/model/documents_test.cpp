@@ -130,7 +130,7 @@ TEST_P(DocumentsAlone, AreWhatTheyAreInAWindow) {
   }
   EXPECT_NEAR(loss, sum, kDocumentsFp64 * sum);
   Parameters wanted;
-  for (const tensor::Parameter& parameter : apart->Parameters().Parameters()) {
+  for (const kernels::Parameter& parameter : apart->Parameters().Parameters()) {
     wanted[parameter.name] = GradientOf(*apart, parameter);
   }
   const auto [difference, name] = WorstGradient(*together, wanted);

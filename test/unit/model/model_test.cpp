@@ -141,7 +141,7 @@ TEST_P(ModelAgainstReference, GradientIsTheDerivativeOfTheLoss) {
   if (configuration.options.activation == model::Activation::kRelu) return;
   Trial trial = MakeTrial(configuration, Dtype::kFloat64, 1);
   trial.model->ForwardBackward(trial.batch, {});
-  for (const tensor::Parameter& parameter : trial.model->Parameters().Parameters()) {
+  for (const kernels::Parameter& parameter : trial.model->Parameters().Parameters()) {
     const std::vector<double> gradient = GradientOf(*trial.model, parameter);
     // Along the gradient itself the derivative is its norm, far from cancellation.
     const double norm = Norm(gradient);
@@ -167,10 +167,10 @@ INSTANTIATE_TEST_SUITE_P(Table, ModelAgainstReference, testing::ValuesIn(AllConf
 
 // The base of the rotary angles, from the deck to the loss; the reference has a base of its own.
 TEST(RotaryBase, OfTheDeckIsTheModels) {
-  input::Schema schema;
+  deck::Schema schema;
   model::Declare(schema);
   for (const double theta : {100.0, 500'000.0}) {
-    const input::Deck deck = input::Deck::Parse(
+    const deck::Deck deck = deck::Deck::Parse(
         schema, "", "test", {"model.position=rope", fmt::format("model.rope_theta={}", theta)});
     Configuration configuration = MakeConfiguration(
         "Rotary", 0, [](model::Options& o) { o.position = model::Position::kRope; });
@@ -241,7 +241,7 @@ TEST(ModelInitialisation, FollowsItsDistribution) {
   configuration.options.init_deviation = 0.02;
   configuration.options.vocabulary = 5000;
   WholeModel model(PlanOf(configuration, Dtype::kFloat64));
-  const tensor::Matrix weight = model.Parameters().Value(0);
+  const kernels::Matrix weight = model.Parameters().Value(0);
   double sum = 0, squares = 0;
   for (std::int64_t i = 0; i < weight.Size(); ++i) {
     sum += weight.As<double>()[i];

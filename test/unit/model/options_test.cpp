@@ -21,12 +21,12 @@ using model::RopeScaling;
 using testing::HasSubstr;
 
 Options OptionsOf(const std::vector<std::string>& keys, const std::string& text = "") {
-  static const input::Schema schema = [] {
-    input::Schema made;
+  static const deck::Schema schema = [] {
+    deck::Schema made;
     model::Declare(made);
     return made;
   }();
-  input::Deck deck = input::Deck::Parse(schema, text, "a.in", keys);
+  deck::Deck deck = deck::Deck::Parse(schema, text, "a.in", keys);
   model::Resolve(deck);
   return model::Read(deck);
 }

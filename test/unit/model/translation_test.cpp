@@ -73,7 +73,7 @@ Trial MakePairTrial(const Configuration& configuration, Dtype dtype, int threads
 
 std::vector<std::vector<double>> GradientsOf(const WholeModel& model) {
   std::vector<std::vector<double>> all;
-  for (const tensor::Parameter& p : model.Parameters().Parameters()) {
+  for (const kernels::Parameter& p : model.Parameters().Parameters()) {
     all.push_back(GradientOf(model, p));
   }
   return all;
@@ -94,7 +94,7 @@ TEST_P(TranslationModel, GradientIsTheDerivativeOfTheLoss) {
   Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
   trial.model->ForwardBackward(trial.batch, {});
   int compared = 0;
-  for (const tensor::Parameter& parameter : trial.model->Parameters().Parameters()) {
+  for (const kernels::Parameter& parameter : trial.model->Parameters().Parameters()) {
     const std::vector<double> gradient = GradientOf(*trial.model, parameter);
     const double norm = Norm(gradient);
     if (norm < 1e-9) {

@@ -41,9 +41,9 @@ inline model::ModelPlan PlanOf(const Configuration& configuration, Dtype dtype) 
 inline device::Stream Threads(int threads) { return {.threads = threads}; }
 
 inline void SetParameters(WholeModel& model, const Parameters& parameters) {
-  const tensor::Registry& registry = model.Parameters();
+  const kernels::Registry& registry = model.Parameters();
   DispatchDtype(registry.Type(), [&](auto zero) {
-    for (const tensor::Parameter& parameter : registry.Parameters()) {
+    for (const kernels::Parameter& parameter : registry.Parameters()) {
       const std::vector<double>& values = parameters.at(parameter.name);
       ASSERT_EQ(static_cast<std::int64_t>(values.size()), parameter.end);
       auto* to = static_cast<decltype(zero)*>(registry.Values()) + parameter.offset;
@@ -54,8 +54,8 @@ inline void SetParameters(WholeModel& model, const Parameters& parameters) {
   });
 }
 
-inline std::vector<double> GradientOf(const WholeModel& model, const tensor::Parameter& parameter) {
-  const tensor::Registry& registry = model.Parameters();
+inline std::vector<double> GradientOf(const WholeModel& model, const kernels::Parameter& parameter) {
+  const kernels::Registry& registry = model.Parameters();
   std::vector<double> values;
   DispatchDtype(registry.Type(), [&](auto zero) {
     const auto* from = static_cast<const decltype(zero)*>(registry.Gradients()) + parameter.offset;
@@ -78,7 +78,7 @@ inline std::pair<double, std::string> WorstGradient(const WholeModel& model,
                                                     const Parameters& wanted) {
   std::vector<std::vector<double>> got, right;
   const auto& parameters = model.Parameters().Parameters();
-  for (const tensor::Parameter& parameter : parameters) {
+  for (const kernels::Parameter& parameter : parameters) {
     got.push_back(GradientOf(model, parameter));
     right.push_back(wanted.at(parameter.name));
   }
@@ -90,7 +90,7 @@ inline std::pair<double, std::string> WorstGradient(const WholeModel& model,
 // whole pass. twin: the same trial.
 inline void ExpectReportsWhenFinal(Trial& trial, Trial& twin) {
   twin.model->ForwardBackward(twin.batch, {});
-  const tensor::Registry& registry = trial.model->Parameters();
+  const kernels::Registry& registry = trial.model->Parameters();
   const auto* final_values = static_cast<const double*>(twin.model->Parameters().Gradients());
   const auto* now = static_cast<const double*>(registry.Gradients());
   std::int64_t last = registry.Size() + 1;

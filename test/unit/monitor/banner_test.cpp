@@ -3,7 +3,7 @@
 
 #include "table.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 constexpr std::int64_t kMebi = 1 << 20;
@@ -112,4 +112,4 @@ TEST(Banner, RoofScales) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -6,9 +6,9 @@
 #include <limits>
 #include <vector>
 
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/monitor.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 TEST(Format, Thousands) {
@@ -70,4 +70,4 @@ TEST(Format, PeakResidentBytesFollowsAnAllocation) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -15,10 +15,10 @@
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/monitor/append_file.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/append_file.hpp"
+#include "trireme/report/monitor.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 using test::FolderTest;
@@ -425,4 +425,4 @@ TEST_F(LastCheckpointTest, IsOfTheLastWholeEventOfOne) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -15,9 +15,9 @@
 #include "full_disk.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/monitor.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 using test::FolderTest;
@@ -192,7 +192,7 @@ class Notes : public Sink {
  public:
   explicit Notes(std::vector<std::string>& calls) : calls_(calls) {}
   void Step(const Record& record) override { Note("step", record.step); }
-  void Interval(const monitor::Interval& interval) override {
+  void Interval(const report::Interval& interval) override {
     Note("interval", interval.last.step);
   }
   void Evaluation(const Record& record) override { Note("evaluation", record.step); }
@@ -241,4 +241,4 @@ TEST_F(MetricsSinkTest, EverySinkHearsEverything) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -1,5 +1,5 @@
 // The monitor as the driver uses it: which steps are printed and recorded, and where lines go.
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/monitor.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,9 +12,9 @@
 #include "table.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/monitor/options.hpp"
+#include "trireme/report/options.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 using test::FolderTest;
@@ -278,7 +278,7 @@ TEST_F(MonitorTest, AFolderThatIsMissingIsAnError) {
 }
 
 TEST(MonitorKeys, HaveTheDocumentedDefaults) {
-  input::Schema schema;
+  deck::Schema schema;
   Declare(schema);
   EXPECT_EQ(schema.Find("monitor.every_steps")->fallback, "50");
   EXPECT_EQ(schema.Find("monitor.validate_every_steps")->fallback, "500");
@@ -286,4 +286,4 @@ TEST(MonitorKeys, HaveTheDocumentedDefaults) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -1,5 +1,5 @@
 // monitor.trace_steps: its forms, and what is refused.
-#include "trireme/monitor/options.hpp"
+#include "trireme/report/options.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,14 +7,14 @@
 
 #include "trireme/base/error.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 StepWindow Window(const std::string& text) {
-  input::Schema schema;
+  deck::Schema schema;
   Declare(schema);
-  const input::Deck deck =
-      input::Deck::Parse(schema, "[monitor]\ntrace_steps = " + text + "\n", "test.in", {});
+  const deck::Deck deck =
+      deck::Deck::Parse(schema, "[monitor]\ntrace_steps = " + text + "\n", "test.in", {});
   return Read(deck).trace_steps;
 }
 
@@ -34,4 +34,4 @@ TEST(TraceSteps, RefuseWhatNamesNoSteps) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

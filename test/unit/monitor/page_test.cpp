@@ -1,5 +1,5 @@
 // Start of the page's script: where it is found, its bound in time, its failures, stops.
-#include "trireme/monitor/page.hpp"
+#include "trireme/report/page.hpp"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 #include "trireme/base/clock.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -127,4 +127,4 @@ TEST_F(Page, WithoutTimeTheScriptIsNotStarted) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -10,9 +10,9 @@
 #include "call_record.hpp"
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/monitor.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 using test::FolderTest;
@@ -145,4 +145,4 @@ TEST_F(RunFolder, ImpossiblePathsAreInputErrors) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -7,7 +7,7 @@
 #include <array>
 #include <string>
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 TEST(Screen, BatchLogHasNoLiveLine) {
@@ -52,4 +52,4 @@ TEST(Screen, OutlivesItsReader) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -9,9 +9,9 @@
 
 #include "folder_test.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/report/monitor.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 using test::FolderTest;
@@ -163,4 +163,4 @@ TEST(SummaryRanks, OfALargeJobAreThoseWithMostAndLeastMemory) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

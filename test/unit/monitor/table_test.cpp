@@ -7,7 +7,7 @@
 
 #include "tally.hpp"
 
-namespace trireme::monitor {
+namespace trireme::report {
 namespace {
 
 Record Example() {
@@ -274,4 +274,4 @@ TEST(Summary, SaysHowManyGathersWereCompleteWhenNeeded) {
 }
 
 }  // namespace
-}  // namespace trireme::monitor
+}  // namespace trireme::report

@@ -1,13 +1,13 @@
 // The learning-rate schedule at its corners.
-#include "trireme/optimizer/schedule.hpp"
+#include "trireme/train/schedule.hpp"
 
 #include <gtest/gtest.h>
 
 namespace trireme::test {
 namespace {
 
-using optimizer::Decay;
-using optimizer::Schedule;
+using train::Decay;
+using train::Schedule;
 
 Schedule Make(Decay decay) {
   Schedule schedule;
@@ -58,28 +58,28 @@ TEST(Schedule, WithoutWarmUpStartsBelowThePeakOnly) {
   EXPECT_GT(schedule.Rate(1), 0.97 * schedule.peak);
 }
 
-input::Deck Parse(const input::Schema& schema, const std::vector<std::string>& keys) {
-  return input::Deck::Parse(schema, "", "test.in", keys);
+deck::Deck Parse(const deck::Schema& schema, const std::vector<std::string>& keys) {
+  return deck::Deck::Parse(schema, "", "test.in", keys);
 }
 
 // With 320 steps in the deck's epochs.
-std::int64_t StepsOf(const input::Deck& deck) {
-  return optimizer::MakeSchedule(optimizer::ReadSchedule(deck), 1, 320).steps;
+std::int64_t StepsOf(const deck::Deck& deck) {
+  return train::MakeSchedule(train::ReadSchedule(deck), 1, 320).steps;
 }
 
 TEST(Schedule, EpochsBecomeSteps) {
-  input::Schema schema;
-  optimizer::Declare(schema);
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
   EXPECT_EQ(StepsOf(Parse(schema, {"schedule.epochs=2.5"})), 320);
   EXPECT_EQ(StepsOf(Parse(schema, {})), 320);
   EXPECT_EQ(StepsOf(Parse(schema, {"schedule.steps=20"})), 20);
 }
 
 TEST(Schedule, StepsOnTheCommandLineReplaceTheDecksEpochs) {
-  input::Schema schema;
-  optimizer::Declare(schema);
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
   const auto deck =
-      input::Deck::Parse(schema, "[schedule]\nepochs = 3\n", "a.in", {"schedule.steps=20"});
+      deck::Deck::Parse(schema, "[schedule]\nepochs = 3\n", "a.in", {"schedule.steps=20"});
   EXPECT_EQ(StepsOf(deck), 20);
 }
 

@@ -9,9 +9,9 @@ namespace trireme::parallel {
 namespace {
 
 std::string Complaint(comm::Sharding sharding, std::int64_t rows) {
-  tensor::ParameterList list;
+  kernels::ParameterList list;
   list.BeginUnit("small");
-  tensor::Parameter parameter{.name = "a", .shape = {8, 8}, .initialiser = {}};
+  kernels::Parameter parameter{.name = "a", .shape = {8, 8}, .initialiser = {}};
   list.Add(parameter);
   list.BeginUnit("large");
   parameter.name = "b";
@@ -19,7 +19,7 @@ std::string Complaint(comm::Sharding sharding, std::int64_t rows) {
   list.Add(parameter);
   const ShardSetup setup{.sharding = sharding, .rank = 1, .ranks = 2};
   try {
-    const tensor::Ownership owns = PlanOwnership(list, Dtype::kFloat32, setup);
+    const kernels::Ownership owns = PlanOwnership(list, Dtype::kFloat32, setup);
     CheckTransfers(list, owns);
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);

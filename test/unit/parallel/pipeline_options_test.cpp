@@ -14,9 +14,9 @@ namespace {
 using testing::HasSubstr;
 
 PipelineShape Read(const std::string& text, int stages) {
-  input::Schema schema;
+  deck::Schema schema;
   Declare(schema);
-  const input::Deck deck = input::Deck::Parse(schema, text, "a.in", {});
+  const deck::Deck deck = deck::Deck::Parse(schema, text, "a.in", {});
   return MakePipelineShape(parallel::Read(deck), deck, stages);
 }
 

@@ -6,10 +6,10 @@
 
 #include "canonical.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/job/command_line.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/app/command_line.hpp"
 
-namespace trireme::plan {
+namespace trireme::train {
 namespace {
 
 constexpr std::int64_t kBatch = 32, kLength = 512, kVocabulary = 100;
@@ -23,16 +23,16 @@ comm::GridShape Grid(int data, int tensor = 1, int context = 1) {
   return grid;
 }
 
-input::Deck DeckOf(const std::string& text) {
-  static const input::Schema schema = driver::DeclareAll();  // decks refer to it
-  job::CommandLine line;
+deck::Deck DeckOf(const std::string& text) {
+  static const deck::Schema schema = tasks::DeclareAll();  // decks refer to it
+  app::CommandLine line;
   line.deck = "a.in";
-  return job::ParseDeck(schema, line, text);
+  return app::ParseDeck(schema, line, text);
 }
 
 parallel::Canonical Read(const std::string& text, const comm::GridShape& grid,
                          std::int64_t batch = kBatch, std::int64_t length = kLength) {
-  const input::Deck deck = DeckOf(text);
+  const deck::Deck deck = DeckOf(text);
   DeckOptions asked = ReadAll(deck);
   asked.data.sequence_length = length;
   const Request request{.options = asked, .deck = deck, .ranks = 1, .tokens = {}, .machine = {}};
@@ -152,7 +152,7 @@ TEST(CanonicalDeck, MoreSlicesThanKeyValueHeads) {
 TEST(CanonicalDeck, MicroBatchesAreWholeLeaves) {
   const parallel::Canonical leaf_of_four{4, 1, 4};
   const auto check = [&](int asked, const parallel::Canonical& canonical) {
-    const input::Deck deck = DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n");
+    const deck::Deck deck = DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n");
     const DeckOptions options = ReadAll(deck);
     CheckLeaves({.options = options, .deck = deck, .ranks = 1, .tokens = {}, .machine = {}},
                 canonical);
@@ -169,12 +169,12 @@ TEST(CanonicalDeck, MicroBatchesAreWholeLeaves) {
 }
 
 std::string GridComplaint(const std::string& keys, const comm::GridShape& grid) {
-  const input::Deck deck = DeckOf("[grid]\n" + keys);
+  const deck::Deck deck = DeckOf("[grid]\n" + keys);
   return Complaint([&] { comm::ReadGridOptions(comm::Read(deck), deck, grid); });
 }
 
 TEST(GridDeck, WhatIsShared) {
-  const input::Deck deck = DeckOf("[grid]\nsharding = gradients\nshard_group = 6\n");
+  const deck::Deck deck = DeckOf("[grid]\nsharding = gradients\nshard_group = 6\n");
   const auto options = comm::ReadGridOptions(comm::Read(deck), deck, Grid(6, 1, 2));
   EXPECT_EQ(options.sharding, comm::Sharding::kGradients);
   EXPECT_EQ(options.shard_group, 6);
@@ -211,4 +211,4 @@ TEST(GridDeck, AKindOfShardingThatIsNone) {
 }
 
 }  // namespace
-}  // namespace trireme::plan
+}  // namespace trireme::train

@@ -9,7 +9,7 @@
 
 #include "plan_of.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/plan/plan.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 namespace {
@@ -17,17 +17,17 @@ namespace {
 using testing::HasSubstr;
 
 // A sequence of activations has 2^28 elements: 8 of them are too many, 7 are not.
-constexpr plan::TokenFacts kTokens{.vocabulary = 1000, .train = 100'000'000, .source = "made up"};
+constexpr train::TokenFacts kTokens{.vocabulary = 1000, .train = 100'000'000, .source = "made up"};
 const std::string kDeck =
     "[data]\nbatch=64\nsequence_length=65536\n[model]\ndim=4096\nheads=32\nffn=4096\nlayers=4\n"
     "max_positions=65536\nposition=rope\n[schedule]\nsteps=20\n";
 
 // Message of the refusal of rank 0's transfers; empty: there was none.
 std::string Refusal(const std::vector<std::string>& keys, int ranks,
-                    const plan::TokenFacts& tokens = kTokens) {
-  const plan::Plan plan = PlanOf(kDeck, tokens, ranks, Dtype::kFloat32, keys);
+                    const train::TokenFacts& tokens = kTokens) {
+  const train::Plan plan = PlanOf(kDeck, tokens, ranks, Dtype::kFloat32, keys);
   try {
-    plan::CheckTransfers(plan, 0);
+    train::CheckTransfers(plan, 0);
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput) << error.what();
     return error.what();
@@ -64,7 +64,7 @@ TEST(Lengths, ActivationsThatMpiCannotCountAreRefused) {
 
 // A table of 2^31 + 2^19 elements, whole, in halves, and not sharded.
 TEST(Lengths, ShardedStateThatMpiCannotCountIsRefused) {
-  plan::TokenFacts tokens = kTokens;
+  train::TokenFacts tokens = kTokens;
   tokens.vocabulary = (1 << 19) + 128;
   for (const char* sharding : {"optimizer", "gradients", "parameters"}) {
     const std::string key = std::string("grid.sharding=") + sharding;
@@ -78,13 +78,13 @@ TEST(Lengths, ShardedStateThatMpiCannotCountIsRefused) {
 
 TEST(Lengths, EvaluationsAreHeldToThemToo) {
   const auto refusal = [](int micro_batch) -> std::string {
-    const input::Deck deck = ParsedDeck(kDeck, With({"grid.pipeline=2"}, micro_batch));
-    const job::DeckOptions options = job::ReadAll(deck);
-    plan::MachineFacts machine;
+    const deck::Deck deck = ParsedDeck(kDeck, With({"grid.pipeline=2"}, micro_batch));
+    const app::DeckOptions options = app::ReadAll(deck);
+    train::MachineFacts machine;
     machine.stream.threads = 1;
-    const auto plan = plan::MakeEvaluationPlan({options, deck, 2, kTokens, machine});
+    const auto plan = train::MakeEvaluationPlan({options, deck, 2, kTokens, machine});
     try {
-      plan::CheckTransfers(plan, 0);
+      train::CheckTransfers(plan, 0);
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput);
       return error.what();

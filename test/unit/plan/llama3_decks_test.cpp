@@ -13,8 +13,8 @@
 
 #include "plan_of.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/machine/precision.hpp"
-#include "trireme/plan/plan.hpp"
+#include "trireme/device/precision.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 namespace {
@@ -48,16 +48,16 @@ std::vector<StatedLayout> LayoutsIn(const std::string& text) {
   return layouts;
 }
 
-plan::Plan PlanOnGpus(const std::string& text, const StatedLayout& layout, const device::Gpu& gpu) {
-  const input::Deck deck = ParsedDeck(text, layout.keys);
-  const job::DeckOptions options = job::ReadAll(deck);
-  const machine::Arithmetic arithmetic = machine::ArithmeticOf(options.machine.precision, true);
-  plan::MachineFacts facts;
+train::Plan PlanOnGpus(const std::string& text, const StatedLayout& layout, const device::Gpu& gpu) {
+  const deck::Deck deck = ParsedDeck(text, layout.keys);
+  const app::DeckOptions options = app::ReadAll(deck);
+  const device::Arithmetic arithmetic = device::ArithmeticOf(options.machine.precision, true);
+  train::MachineFacts facts;
   facts.dtype = arithmetic.dtype;
   facts.stream.gpu = &gpu.Context();
-  const plan::TokenFacts tokens{
+  const train::TokenFacts tokens{
       .vocabulary = options.plan.vocabulary, .train = options.plan.tokens, .source = "plan.tokens"};
-  return plan::MakePlan({options, deck, layout.gpus, tokens, facts, options.checkpoint.async});
+  return train::MakePlan({options, deck, layout.gpus, tokens, facts, options.checkpoint.async});
 }
 
 class Llama3Plans : public testing::Test {
@@ -78,10 +78,10 @@ TEST_P(Llama3Decks, StatedLayoutsFitInGpusOf80Gb) {
   EXPECT_EQ(layouts.back().gpus, 512);
   for (const StatedLayout& layout : layouts) {
     SCOPED_TRACE(fmt::format("{} GPUs", layout.gpus));
-    const plan::Plan plan = PlanOnGpus(text, layout, gpu_);
+    const train::Plan plan = PlanOnGpus(text, layout, gpu_);
     EXPECT_EQ(plan.grid.Ranks(), layout.gpus);
     EXPECT_EQ(plan.training.model.dtype, Dtype::kBfloat16);
-    const machine::MemoryTerms memory = plan::PlanKinds(plan).front().memory;
+    const device::MemoryTerms memory = train::PlanKinds(plan).front().memory;
     EXPECT_LT(memory.Total(), kUsable) << static_cast<double>(memory.Total()) / kGib << " GiB";
     // Nothing is left out: state of 16 bytes a parameter, shared out at best by all.
     const std::int64_t parameters = model::ParameterCount(plan.training.model.options);
@@ -94,8 +94,8 @@ TEST_P(Llama3Decks, StatedLayoutsFitInGpusOf80Gb) {
 TEST_P(Llama3Decks, ALayoutThatDoesNotFitIsSeen) {
   if (std::string(GetParam()) == "1b") GTEST_SKIP() << "fits in one GPU";
   const std::string text = TextOf(fmt::format("llama3_{}.in", GetParam()));
-  const plan::Plan plan = PlanOnGpus(text, {8, {"grid.sharding=none"}}, gpu_);
-  EXPECT_GT(plan::PlanKinds(plan).front().memory.Total(), kUsable);
+  const train::Plan plan = PlanOnGpus(text, {8, {"grid.sharding=none"}}, gpu_);
+  EXPECT_GT(train::PlanKinds(plan).front().memory.Total(), kUsable);
 }
 
 // As the deck says: 16 GPUs are too few for 70 billion parameters, however they share them.
@@ -104,9 +104,9 @@ TEST_F(Llama3Plans, SeventyBillionNeed32Gpus) {
   const std::string common = "grid.tensor=8 grid.sequence_parallel=yes model.recompute=full ";
   for (const char* more : {"grid.sharding=parameters", "grid.pipeline=2", "grid.context=2"}) {
     std::istringstream keys(common + more);
-    const plan::Plan plan =
+    const train::Plan plan =
         PlanOnGpus(text, {16, {std::istream_iterator<std::string>(keys), {}}}, gpu_);
-    EXPECT_GT(plan::PlanKinds(plan).front().memory.Total(), kUsable) << more;
+    EXPECT_GT(train::PlanKinds(plan).front().memory.Total(), kUsable) << more;
   }
 }
 

@@ -11,14 +11,14 @@
 #include "plan_of.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/plan/plan.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr plan::TokenFacts kPlanTokens{.vocabulary = 1000, .train = 100'000, .source = "made up"};
+constexpr train::TokenFacts kPlanTokens{.vocabulary = 1000, .train = 100'000, .source = "made up"};
 
 std::string PlanTextOf(const std::string& more) {
   return "[data]\nbatch=64\nsequence_length=64\n[model]\ndim=64\nheads=8\nffn=201\nlayers=12\n"
@@ -26,7 +26,7 @@ std::string PlanTextOf(const std::string& more) {
          more;
 }
 
-plan::Plan Made(const std::string& more, int ranks, const std::vector<std::string>& keys = {}) {
+train::Plan Made(const std::string& more, int ranks, const std::vector<std::string>& keys = {}) {
   return PlanOf(PlanTextOf(more), kPlanTokens, ranks, Dtype::kFloat32, keys);
 }
 
@@ -42,21 +42,21 @@ std::string Refusal(const std::string& more, int ranks) {
 }
 
 TEST(Plan, DecidesTheLayout) {
-  const plan::Plan plan = Made("[grid]\ntensor=2\npipeline=3\nsharding=optimizer\n", 24);
+  const train::Plan plan = Made("[grid]\ntensor=2\npipeline=3\nsharding=optimizer\n", 24);
   EXPECT_EQ(plan.grid, (comm::GridShape{.pipeline = 3, .data = 4, .context = 1, .tensor = 2}));
   EXPECT_EQ(plan.training.batch, 64);
   EXPECT_EQ(plan.training.model.pipeline.stages, 3);
   // 16 windows for each data rank, in micro-batches of which each stage has 4.
   EXPECT_EQ(plan.training.model.micro_batch, 1);
   EXPECT_EQ(plan.training.model.pipeline.micro_batches, 16);
-  EXPECT_THAT(plan::Describe(plan), HasSubstr("pipeline 3 x data 4 x context 1 x tensor 2; moments "
+  EXPECT_THAT(train::Describe(plan), HasSubstr("pipeline 3 x data 4 x context 1 x tensor 2; moments "
                                               "sharded over 4 ranks; 1f1b, 16 micro-batches"));
 }
 
 TEST(Plan, OdditiesAreSaid) {
   using testing::ElementsAre;
   const auto odd = [](const std::vector<std::string>& keys, int ranks) {
-    return plan::Oddities(Made("", ranks, keys));
+    return train::Oddities(Made("", ranks, keys));
   };
   EXPECT_THAT(odd({}, 64), testing::IsEmpty());
   EXPECT_THAT(odd({}, 80),
@@ -86,14 +86,14 @@ TEST(Plan, NormsOfHeadsKeepTheirInputs) {
   const device::Gpu gpu(device::GpuContext{.name = "a card", .major = 9, .multiprocessors = 132});
   for (const bool on_gpu : {false, true}) {
     const auto activations = [&](const std::string& norms) {
-      const input::Deck deck =
+      const deck::Deck deck =
           ParsedDeck(PlanTextOf("[model]\nposition=rope\n"), {"data.micro_batch=1", norms});
-      const job::DeckOptions options = job::ReadAll(deck);
-      plan::MachineFacts machine;
+      const app::DeckOptions options = app::ReadAll(deck);
+      train::MachineFacts machine;
       machine.dtype = on_gpu ? Dtype::kBfloat16 : Dtype::kFloat32;
       machine.stream.gpu = on_gpu ? &gpu.Context() : nullptr;
-      const plan::Plan plan = plan::MakePlan({options, deck, 1, kPlanTokens, machine});
-      return plan::PlanMemory(plan, 0).activations;
+      const train::Plan plan = train::MakePlan({options, deck, 1, kPlanTokens, machine});
+      return train::PlanMemory(plan, 0).activations;
     };
     const std::int64_t kept = kRows * kAllHeads * (kWidth * (on_gpu ? 2 : 4) + 2 * 4);
     EXPECT_EQ(activations("model.qk_norm=yes") - activations("model.qk_norm=no"), kLayers * kept)
@@ -103,14 +103,14 @@ TEST(Plan, NormsOfHeadsKeepTheirInputs) {
 
 // 99,999 targets make 1,563 windows of 64: 25 steps of 64 windows per epoch, or 49 of 32.
 TEST(Plan, EpochsAreCountedFromTheOrigin) {
-  const input::Deck deck =
+  const deck::Deck deck =
       ParsedDeck(PlanTextOf(""), {"schedule.epochs=3", "data.batch=32", "data.micro_batch=1"});
-  const job::DeckOptions options = job::ReadAll(deck);
-  plan::Request request{options, deck, 2, kPlanTokens, {}, {}};
-  EXPECT_EQ(plan::MakePlan(request).training.schedule.steps, 3 * 49);
+  const app::DeckOptions options = app::ReadAll(deck);
+  train::Request request{options, deck, 2, kPlanTokens, {}, {}};
+  EXPECT_EQ(train::MakePlan(request).training.schedule.steps, 3 * 49);
   // After 30 steps of 64 windows, 20 steps of an epoch are left at half the batch, doubled.
   request.origin = {.step = 30, .sample = 1563 + 5 * 64, .targets = 99'999 + 5 * 64 * 64};
-  const plan::Plan plan = plan::MakePlan(request);
+  const train::Plan plan = train::MakePlan(request);
   EXPECT_EQ(plan.training.schedule.steps, 30 + 39 + 49);
   EXPECT_EQ(plan.training.samples.origin.sample, request.origin.sample);
   EXPECT_EQ(plan.StepsPerEpoch(), 49);
@@ -121,10 +121,10 @@ TEST(Plan, EpochsAreCountedFromTheOrigin) {
 // Windows that are read ahead are memory of the first rank of a replica; those in use, of all.
 TEST(Plan, CountsTheWindowsOfAStream) {
   const auto bytes = [](std::int64_t ahead, const char* keys, int rank) {
-    plan::TokenFacts tokens = kPlanTokens;
+    train::TokenFacts tokens = kPlanTokens;
     tokens.read_ahead = ahead;
     tokens.loss_mask = true;
-    return plan::PlanMemory(PlanOf(PlanTextOf(keys), tokens, 4, Dtype::kFloat32), rank).tokens;
+    return train::PlanMemory(PlanOf(PlanTextOf(keys), tokens, 4, Dtype::kFloat32), rank).tokens;
   };
   // 32 windows of a data rank's share of a step, and a micro-batch of a validation.
   constexpr std::int64_t kWindows = 32 + 4, kTokensOfAWindow = 65;
@@ -156,11 +156,11 @@ TEST(Plan, KindsCoverAllRanks) {
                              "[grid]\ncontext=5\ntensor=2\nsharding=parameters\n",
                              "[grid]\npipeline=4\nsharding=gradients\nshard_group=5\n",
                              "[grid]\ntensor=4\nsharding=optimizer\n"}) {
-    const plan::Plan plan = Made(layout, 60, {"data.sequence_length=61"});
+    const train::Plan plan = Made(layout, 60, {"data.sequence_length=61"});
     std::map<std::int64_t, std::int64_t> wanted, got;  // ranks by bytes
-    for (int rank = 0; rank < 60; ++rank) ++wanted[plan::PlanMemory(plan, rank).Total()];
-    const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan);
-    for (const plan::RankKind& kind : kinds) got[kind.memory.Total()] += kind.ranks;
+    for (int rank = 0; rank < 60; ++rank) ++wanted[train::PlanMemory(plan, rank).Total()];
+    const std::vector<train::RankKind> kinds = train::PlanKinds(plan);
+    for (const train::RankKind& kind : kinds) got[kind.memory.Total()] += kind.ranks;
     EXPECT_EQ(got, wanted) << layout;
     EXPECT_EQ(kinds.front().memory.Total(), wanted.rbegin()->first) << layout;
     EXPECT_LT(kinds.size(), 60U) << layout;
@@ -172,10 +172,10 @@ TEST(Plan, OperationsAreTheModels) {
   for (const char* layout :
        {"", "[grid]\ntensor=2\n", "[grid]\npipeline=3\n[data]\nmicro_batch=2\n",
         "[grid]\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
-    const plan::Plan plan = Made(layout, 6);
+    const train::Plan plan = Made(layout, 6);
     double sum = 0;
     for (int rank = 0; rank < 6; ++rank) {
-      for (const auto& chunk : plan::PlanRank(plan, rank).operations) {
+      for (const auto& chunk : train::PlanRank(plan, rank).operations) {
         for (const double operations : chunk) sum += operations;
       }
     }
@@ -187,7 +187,7 @@ TEST(Plan, OperationsAreTheModels) {
 TEST(Plan, RecomputationRepeatsTheForwardPass) {
   const auto forward_and_backward = [](const char* model) {
     double sum = 0;
-    for (const auto& chunk : plan::PlanRank(Made(model, 1), 0).operations) {
+    for (const auto& chunk : train::PlanRank(Made(model, 1), 0).operations) {
       for (const double operations : chunk) sum += operations;
     }
     return sum;
@@ -198,21 +198,21 @@ TEST(Plan, RecomputationRepeatsTheForwardPass) {
 // 7 windows: the first data rank has 1, the last one 2, and of 9 data ranks the first has none.
 TEST(Plan, TheBusiestRankHasTheLargestShareOfTheBatch) {
   const std::vector<std::string> keys = {"data.batch=7", "data.micro_batch=1"};
-  EXPECT_THAT(plan::Describe(Made("", 4, keys)), HasSubstr("busiest rank; 50% of that"));
-  EXPECT_THAT(plan::Describe(Made("", 9, keys)), HasSubstr("busiest rank; 0% of that"));
-  EXPECT_THAT(plan::Describe(Made("[run]\ncanonical=4x1\ncanonical_leaf=1\n", 4, keys)),
+  EXPECT_THAT(train::Describe(Made("", 4, keys)), HasSubstr("busiest rank; 50% of that"));
+  EXPECT_THAT(train::Describe(Made("", 9, keys)), HasSubstr("busiest rank; 0% of that"));
+  EXPECT_THAT(train::Describe(Made("[run]\ncanonical=4x1\ncanonical_leaf=1\n", 4, keys)),
               HasSubstr("busiest rank; 50% of that"));
 }
 
 TEST(Plan, ManyRanks) {
   constexpr int kRanks = 100'000;
-  const plan::Plan plan =
+  const train::Plan plan =
       Made("[grid]\ntensor=4\npipeline=5\nsharding=parameters\n", kRanks, {"data.batch=40000"});
-  const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan);
+  const std::vector<train::RankKind> kinds = train::PlanKinds(plan);
   std::int64_t ranks = 0;
-  for (const plan::RankKind& kind : kinds) ranks += kind.ranks;
+  for (const train::RankKind& kind : kinds) ranks += kind.ranks;
   EXPECT_EQ(ranks, kRanks);
-  EXPECT_THAT(plan::Describe(plan), HasSubstr("sharded over 5000 ranks"));
+  EXPECT_THAT(train::Describe(plan), HasSubstr("sharded over 5000 ranks"));
 }
 
 }  // namespace

@@ -5,9 +5,9 @@
 #include <numeric>
 #include <set>
 
-#include "trireme/preflight/report.hpp"
+#include "trireme/tools/report.hpp"
 
-namespace trireme::preflight {
+namespace trireme::tools {
 namespace {
 
 using testing::HasSubstr;
@@ -123,4 +123,4 @@ TEST(Report, IsBoundedForManyNodes) {
 }
 
 }  // namespace
-}  // namespace trireme::preflight
+}  // namespace trireme::tools

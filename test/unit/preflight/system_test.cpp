@@ -1,5 +1,5 @@
 // Facts of a host from trees of the test's own: network devices, distances, file systems, fabrics.
-#include "trireme/preflight/system.hpp"
+#include "trireme/tools/system.hpp"
 #include "trireme/base/file_system.hpp"
 
 #include <gmock/gmock.h>
@@ -12,7 +12,7 @@
 
 #include "temporary_folder.hpp"
 
-namespace trireme::preflight {
+namespace trireme::tools {
 namespace {
 
 using testing::HasSubstr;
@@ -157,4 +157,4 @@ TEST(Ranges, OfNumbers) {
 }
 
 }  // namespace
-}  // namespace trireme::preflight
+}  // namespace trireme::tools

@@ -82,15 +82,15 @@ std::vector<data::Entry> Batches() {
 // The model and the optimizer as a deck with `preset = jsc` has them; dropout everywhere.
 struct Settings {
   model::Options model;
-  optimizer::Options optimizer;
+  train::OptimizerOptions optimizer;
 };
 Settings Jsc() {
-  input::Schema schema;
+  deck::Schema schema;
   model::Declare(schema);
-  optimizer::Declare(schema);
-  input::Deck deck = input::Deck::Parse(schema, "", "test", {"model.preset=jsc"});
+  train::DeclareOptimizerAndSchedule(schema);
+  deck::Deck deck = deck::Deck::Parse(schema, "", "test", {"model.preset=jsc"});
   model::Resolve(deck);
-  return {model::WithVocabulary(model::Read(deck), kVocabulary, deck), optimizer::Read(deck)};
+  return {model::WithVocabulary(model::Read(deck), kVocabulary, deck), train::ReadOptimizer(deck)};
 }
 
 // A linear warm-up: in its first steps AdamW moves a weight by the whole rate in the direction of
@@ -125,7 +125,7 @@ class Training {
   Parameters RoundedStart() {
     Parameters start;
     DispatchDtype(model_.Parameters().Type(), [&](auto zero) {
-      for (const tensor::Parameter& parameter : model_.Parameters().Parameters()) {
+      for (const kernels::Parameter& parameter : model_.Parameters().Parameters()) {
         auto* from = static_cast<decltype(zero)*>(model_.Parameters().Values()) + parameter.offset;
         for (std::int64_t i = 0; i < parameter.LocalSize(); ++i) {
           from[i] = static_cast<decltype(zero)>(static_cast<float>(from[i]));
@@ -150,7 +150,7 @@ class Training {
     return {.threads = device::ConfigureThreads(0, 1), .bf16 = bf16};
   }
   WholeModel model_;
-  optimizer::Optimizer optimizer_;
+  train::Optimizer optimizer_;
   std::int64_t step_ = 0;
 };
 

@@ -1,5 +1,5 @@
 // Keys of [scaling], and the messages to those who mistype them.
-#include "trireme/scaling/options.hpp"
+#include "trireme/tasks/scaling_options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,16 +7,16 @@
 #include <string>
 #include <vector>
 
-namespace trireme::scaling {
+namespace trireme::tasks {
 namespace {
 
 using testing::HasSubstr;
 
-class ScalingOptions : public testing::Test {
+class ScalingOptionsTest : public testing::Test {
  protected:
-  ScalingOptions() { Declare(schema_); }
-  Options Of(const std::vector<std::string>& keys) const {
-    return Read(input::Deck::Parse(schema_, "", "a.in", keys));
+  ScalingOptionsTest() { DeclareScaling(schema_); }
+  ScalingOptions Of(const std::vector<std::string>& keys) const {
+    return ReadScaling(deck::Deck::Parse(schema_, "", "a.in", keys));
   }
   std::string Refusal(const std::vector<std::string>& keys) const {
     try {
@@ -27,24 +27,24 @@ class ScalingOptions : public testing::Test {
     }
     return "taken";
   }
-  input::Schema schema_;
+  deck::Schema schema_;
 };
 
-TEST_F(ScalingOptions, HaveDefaults) {
-  const Options options = Of({});
+TEST_F(ScalingOptionsTest, HaveDefaults) {
+  const ScalingOptions options = Of({});
   EXPECT_TRUE(options.ranks.empty());
-  EXPECT_EQ(options.kinds, std::vector{Kind::kStrong});
+  EXPECT_EQ(options.kinds, std::vector{ScalingKind::kStrong});
   EXPECT_EQ(options.base_ranks, 0);
   EXPECT_GE(options.repeats, 2) << "intervals of confidence by default";
 }
 
-TEST_F(ScalingOptions, ReadLists) {
-  const Options options = Of({"scaling.ranks=8, 1,2 ,4", "scaling.kind=weak,strong"});
+TEST_F(ScalingOptionsTest, ReadLists) {
+  const ScalingOptions options = Of({"scaling.ranks=8, 1,2 ,4", "scaling.kind=weak,strong"});
   EXPECT_EQ(options.ranks, (std::vector{1, 2, 4, 8}));
-  EXPECT_EQ(options.kinds, (std::vector{Kind::kWeak, Kind::kStrong}));
+  EXPECT_EQ(options.kinds, (std::vector{ScalingKind::kWeak, ScalingKind::kStrong}));
 }
 
-TEST_F(ScalingOptions, RefuseWhatIsNoCount) {
+TEST_F(ScalingOptionsTest, RefuseWhatIsNoCount) {
   for (const char* text : {"0", "-1", "1,x", "2.5", "1,,2", "1,", "99999999999999999999"}) {
     EXPECT_THAT(Refusal({std::string("scaling.ranks=") + text}), HasSubstr("is no number of ranks"))
         << text;
@@ -52,7 +52,7 @@ TEST_F(ScalingOptions, RefuseWhatIsNoCount) {
   EXPECT_THAT(Refusal({"scaling.ranks=1,2,1"}), HasSubstr("1 stands there twice"));
 }
 
-TEST_F(ScalingOptions, RefuseWhatIsNoKind) {
+TEST_F(ScalingOptionsTest, RefuseWhatIsNoKind) {
   EXPECT_THAT(Refusal({"scaling.kind=week"}), HasSubstr("'week' is no kind"));
   EXPECT_THAT(Refusal({"scaling.kind=weak,weak"}), HasSubstr("twice"));
   EXPECT_THAT(Refusal({"scaling.kind="}), HasSubstr("no kind is named"));
@@ -60,4 +60,4 @@ TEST_F(ScalingOptions, RefuseWhatIsNoKind) {
 }
 
 }  // namespace
-}  // namespace trireme::scaling
+}  // namespace trireme::tasks

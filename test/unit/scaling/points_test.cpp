@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace trireme::scaling {
+namespace trireme::tasks {
 namespace {
 
 using Counts = std::vector<int>;
@@ -20,12 +20,12 @@ TEST(DefaultCounts, HoldWholeReplicas) {
 }
 
 TEST(Batch, StaysOrGrowsWithTheRanks) {
-  EXPECT_EQ(BatchOf(Kind::kStrong, 32, 8, 1), 32);
-  EXPECT_EQ(BatchOf(Kind::kWeak, 32, 1, 1), 32);
-  EXPECT_EQ(BatchOf(Kind::kWeak, 32, 8, 1), 256);
-  EXPECT_EQ(BatchOf(Kind::kWeak, 32, 8, 2), 128);
-  EXPECT_EQ(BatchOf(Kind::kWeak, 32, 2, 8), 8);
-  EXPECT_EQ(BatchOf(Kind::kWeak, 30, 1, 8), 0) << "no whole number of windows";
+  EXPECT_EQ(BatchOf(ScalingKind::kStrong, 32, 8, 1), 32);
+  EXPECT_EQ(BatchOf(ScalingKind::kWeak, 32, 1, 1), 32);
+  EXPECT_EQ(BatchOf(ScalingKind::kWeak, 32, 8, 1), 256);
+  EXPECT_EQ(BatchOf(ScalingKind::kWeak, 32, 8, 2), 128);
+  EXPECT_EQ(BatchOf(ScalingKind::kWeak, 32, 2, 8), 8);
+  EXPECT_EQ(BatchOf(ScalingKind::kWeak, 30, 1, 8), 0) << "no whole number of windows";
 }
 
 // Ranks 0 and 1 wait 0 and 2 seconds in step 0, 1 and 0 in step 1: 3 seconds of 2 ranks and 2
@@ -44,4 +44,4 @@ TEST(Imbalance, ComparesRanksOfAStage) {
 }
 
 }  // namespace
-}  // namespace trireme::scaling
+}  // namespace trireme::tasks

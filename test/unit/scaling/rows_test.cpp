@@ -11,7 +11,7 @@
 #include "losses.hpp"
 #include "table.hpp"
 
-namespace trireme::scaling {
+namespace trireme::tasks {
 namespace {
 
 using testing::HasSubstr;
@@ -30,17 +30,17 @@ Round Made(const Split& split, double tokens, double loss) {
 
 // One rank computes a second; four compute 0.3 each, of which one waits 0.02 for the slowest, and
 // 0.08 for transfers.
-Study Made(Kind kind) {
+Study Made(ScalingKind kind) {
   Study study;
   study.options.kinds = {kind};
   study.options.steps = 2;
   study.counts = {1, 4};
   study.points.resize(2);
   study.points[0].size = {1, 8};
-  study.points[1].size = {4, kind == Kind::kStrong ? 8 : 32};
+  study.points[1].size = {4, kind == ScalingKind::kStrong ? 8 : 32};
   Split one, four;
   one.compute = 1;
-  const double work = kind == Kind::kStrong ? 1 : 4;
+  const double work = kind == ScalingKind::kStrong ? 1 : 4;
   four.compute = 0.3 * work;
   four.waited[kData] = 0.1;
   four.imbalance = 0.02;
@@ -51,7 +51,7 @@ Study Made(Kind kind) {
 }
 
 TEST(Rows, OfStrongScaling) {
-  const Study study = Made(Kind::kStrong);
+  const Study study = Made(ScalingKind::kStrong);
   const std::vector<Row> rows = RowsOf(study);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_DOUBLE_EQ(rows[0].gain->speedup.value, 1);
@@ -72,7 +72,7 @@ TEST(Rows, OfStrongScaling) {
 
 // 4 x the tokens in 1.3 s: 4 / 1.3 times as fast, of 4.
 TEST(Rows, OfWeakScaling) {
-  const Study study = Made(Kind::kWeak);
+  const Study study = Made(ScalingKind::kWeak);
   const std::vector<Row> rows = RowsOf(study);
   const Gain& gain = *rows[1].gain;
   EXPECT_NEAR(gain.speedup.value, 4 / 1.3, 1e-12);
@@ -83,18 +83,18 @@ TEST(Rows, OfWeakScaling) {
 }
 
 TEST(Rows, OfAStudyThatWasStopped) {
-  Study study = Made(Kind::kStrong);
+  Study study = Made(ScalingKind::kStrong);
   study.points[0].rounds.clear();
   const std::vector<Row> rows = RowsOf(study);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_FALSE(rows[0].gain);
-  study = Made(Kind::kStrong);
+  study = Made(ScalingKind::kStrong);
   study.points[1].rounds.pop_back();
   EXPECT_FALSE(RowsOf(study)[1].gain->speedup.interval) << "one pair";
 }
 
 TEST(Losses, MustAgreeBetweenCounts) {
-  Study study = Made(Kind::kStrong);
+  Study study = Made(ScalingKind::kStrong);
   EXPECT_TRUE(CompareLosses(RowsOf(study), kSameLoss).empty());
   for (Round& round : study.points[1].rounds) round.loss *= 1 + 0.9 * kSameLoss;
   EXPECT_TRUE(CompareLosses(RowsOf(study), kSameLoss).empty());
@@ -107,7 +107,7 @@ TEST(Losses, MustAgreeBetweenCounts) {
 }
 
 TEST(Losses, HaveTheSameBitsInEveryRound) {
-  Study study = Made(Kind::kWeak);
+  Study study = Made(ScalingKind::kWeak);
   study.points[1].rounds[1].loss = std::nextafter(5.0, 6.0);
   const std::vector<std::string> faults = CompareLosses(RowsOf(study), kSameLoss);
   ASSERT_EQ(faults.size(), 1u);
@@ -115,7 +115,7 @@ TEST(Losses, HaveTheSameBitsInEveryRound) {
 }
 
 TEST(Table, HasACellForEachName) {
-  Study study = Made(Kind::kStrong);
+  Study study = Made(ScalingKind::kStrong);
   study.points[1].room.oversubscribed = true;
   std::istringstream lines(Csv(RowsOf(study), study));
   std::vector<std::ptrdiff_t> commas;
@@ -130,4 +130,4 @@ TEST(Table, HasACellForEachName) {
 }
 
 }  // namespace
-}  // namespace trireme::scaling
+}  // namespace trireme::tasks

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace trireme::scaling {
+namespace trireme::tasks {
 namespace {
 
 // Printed tables have three decimals.
@@ -78,4 +78,4 @@ TEST(KarpFlatt, FindsAmdahlsFraction) {
 }
 
 }  // namespace
-}  // namespace trireme::scaling
+}  // namespace trireme::tasks

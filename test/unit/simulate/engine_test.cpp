@@ -7,7 +7,7 @@
 #include "trireme/parallel/pipeline_program.hpp"
 #include "trireme/parallel/pipeline_schedule.hpp"
 
-namespace trireme::simulate {
+namespace trireme::predict {
 namespace {
 
 using comm::Group, comm::Transfer;
@@ -170,4 +170,4 @@ TEST(Engine, InstantTransfersGiveTheSchedulesTimes) {
 }
 
 }  // namespace
-}  // namespace trireme::simulate
+}  // namespace trireme::predict

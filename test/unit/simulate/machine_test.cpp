@@ -1,5 +1,5 @@
 // Machine descriptions: all that come with Trireme are read, and a written one reads back alike.
-#include "trireme/simulate/machine.hpp"
+#include "trireme/predict/machine.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "trireme/base/error.hpp"
 
-namespace trireme::simulate {
+namespace trireme::predict {
 namespace {
 
 using testing::HasSubstr;
@@ -61,7 +61,7 @@ TEST(Machine, ARunHasTheDescriptionOfItsCardOrNone) {
   device::GpuContext card;
   card.name = "NVIDIA H200";
   card.memory_bytes = std::int64_t{140} << 30;
-  plan::MachineFacts facts;
+  train::MachineFacts facts;
   facts.stream.gpu = &card;
   facts.dtype = Dtype::kBfloat16;
   const Described described = DescribeRun(kAutoMachine, facts, TRIREME_SOURCE);
@@ -74,4 +74,4 @@ TEST(Machine, ARunHasTheDescriptionOfItsCardOrNone) {
 }
 
 }  // namespace
-}  // namespace trireme::simulate
+}  // namespace trireme::predict

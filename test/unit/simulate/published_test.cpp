@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "cases.hpp"
-#include "trireme/simulate/prediction.hpp"
+#include "trireme/predict/prediction.hpp"
 
-namespace trireme::simulate {
+namespace trireme::predict {
 namespace {
 
 using test::Case;
@@ -116,4 +116,4 @@ TEST(Prediction, HundredThousandRanks) {
 }
 
 }  // namespace
-}  // namespace trireme::simulate
+}  // namespace trireme::predict

@@ -8,9 +8,9 @@
 
 #include "cases.hpp"
 #include "steps.hpp"
-#include "trireme/simulate/prediction.hpp"
+#include "trireme/predict/prediction.hpp"
 
-namespace trireme::simulate {
+namespace trireme::predict {
 namespace {
 
 using test::Case;
@@ -24,7 +24,7 @@ std::vector<std::string> With(std::vector<std::string> more) {
   return more;
 }
 
-void ExpectLedger(const plan::Plan& plan, const Machine& machine) {
+void ExpectLedger(const train::Plan& plan, const Machine& machine) {
   const PlayedStep step = PlayStep(plan, machine, {plan.training.batch}, false);
   for (std::size_t stage = 0; stage < step.tapes.size(); ++stage) {
     comm::Ledger counted;
@@ -33,7 +33,7 @@ void ExpectLedger(const plan::Plan& plan, const Machine& machine) {
                      static_cast<comm::Transfer>(transfer.what.transfer), transfer.what.ranks,
                      transfer.what.bytes, 0, 0);
     }
-    const plan::RankPlan whole = plan::PlanRank(
+    const train::RankPlan whole = train::PlanRank(
         plan,
         comm::RankAt({.pipeline = static_cast<int>(stage), .data = 0, .context = 0, .tensor = 0},
                      plan.grid));
@@ -101,4 +101,4 @@ TEST(Prediction, ShortStepsExtendToTheWhole) {
 }
 
 }  // namespace
-}  // namespace trireme::simulate
+}  // namespace trireme::predict

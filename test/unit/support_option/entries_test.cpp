@@ -12,7 +12,7 @@
 namespace trireme::test {
 namespace {
 
-using namespace trireme::support;
+using namespace trireme::tools;
 using ::testing::HasSubstr;
 
 TEST(SupportEntries, LongFilesKeepWholeLinesOfBothEnds) {

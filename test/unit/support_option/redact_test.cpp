@@ -10,7 +10,7 @@
 namespace trireme::test {
 namespace {
 
-using namespace trireme::support;
+using namespace trireme::tools;
 using ::testing::HasSubstr;
 using ::testing::Not;
 

@@ -1,5 +1,5 @@
 // The parameter registry where a rank holds slices of parameters, or none of them.
-#include "trireme/tensor/registry.hpp"
+#include "trireme/kernels/registry.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 
-namespace trireme::tensor {
+namespace trireme::kernels {
 namespace {
 
 constexpr std::uint32_t kSeed = 7;
@@ -376,4 +376,4 @@ TEST(Registry, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace trireme::tensor
+}  // namespace trireme::kernels

@@ -1,5 +1,5 @@
 // Event files as a session leaves them, and what the next one keeps.
-#include "trireme/tensorboard/event_log.hpp"
+#include "trireme/report/event_log.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@
 #include "record.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::tensorboard {
+namespace trireme::report {
 namespace {
 
 using testing::ElementsAre;
@@ -222,4 +222,4 @@ TEST_F(EventLogTest, ADiskThatStaysFullLosesEvents) {
 }
 
 }  // namespace
-}  // namespace trireme::tensorboard
+}  // namespace trireme::report

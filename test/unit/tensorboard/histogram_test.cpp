@@ -1,5 +1,5 @@
 // Histograms against a plain search of the limits, and put together from parts.
-#include "trireme/tensorboard/histogram.hpp"
+#include "trireme/report/histogram.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 #include <random>
 #include <vector>
 
-namespace trireme::tensorboard {
+namespace trireme::report {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -108,7 +108,7 @@ TEST(HistogramsOf, CountsEachElementOnce) {
   std::normal_distribution<float> normal;
   for (float& value : values) value = normal(random);
   const auto block = [&](std::int64_t begin, std::int64_t end, int replica, int replicas) {
-    return tensor::StateBlock{.name = "w",
+    return kernels::StateBlock{.name = "w",
                               .shape = {200000},
                               .dtype = Dtype::kFloat32,
                               .begin = begin,
@@ -117,8 +117,8 @@ TEST(HistogramsOf, CountsEachElementOnce) {
                               .replica = replica,
                               .replicas = replicas};
   };
-  const auto count = [](const tensor::StateBlock& part) {
-    const std::vector<tensor::StateBlock> blocks = {part};
+  const auto count = [](const kernels::StateBlock& part) {
+    const std::vector<kernels::StateBlock> blocks = {part};
     return HistogramsOf({}, blocks, {}, "weights/").front();
   };
   const NamedHistogram whole = count(block(0, 200000, 0, 1));
@@ -137,9 +137,9 @@ TEST(HistogramsOf, CountsEachElementOnce) {
 
 TEST(HistogramsOf, ReadsAndDivides) {
   std::vector<double> values = {2, 4, 6};
-  const std::vector<tensor::StateBlock> blocks = {
+  const std::vector<kernels::StateBlock> blocks = {
       {.name = "g", .shape = {3}, .dtype = Dtype::kFloat64, .begin = 0, .end = 3, .data = nullptr}};
-  const auto read = [&](const tensor::StateBlock&, std::int64_t first, std::int64_t last,
+  const auto read = [&](const kernels::StateBlock&, std::int64_t first, std::int64_t last,
                         void* to) {
     std::copy(values.begin() + first, values.begin() + last, static_cast<double*>(to));
   };
@@ -150,4 +150,4 @@ TEST(HistogramsOf, ReadsAndDivides) {
 }
 
 }  // namespace
-}  // namespace trireme::tensorboard
+}  // namespace trireme::report

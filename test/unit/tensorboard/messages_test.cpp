@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace trireme::tensorboard {
+namespace trireme::report {
 namespace {
 
 using testing::ElementsAre;
@@ -75,4 +75,4 @@ TEST(Messages, AnEmptyHistogramHasOneBucket) {
 }
 
 }  // namespace
-}  // namespace trireme::tensorboard
+}  // namespace trireme::report

@@ -9,7 +9,7 @@
 
 #include "folder_test.hpp"
 
-namespace trireme::tensorboard {
+namespace trireme::report {
 namespace {
 
 // RFC 3720, appendix B.4, and the check value of the Rocksoft catalogue.
@@ -98,4 +98,4 @@ TEST_F(RecordFile, SaysThatAFileCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace trireme::tensorboard
+}  // namespace trireme::report

@@ -10,7 +10,7 @@
 
 #include "small_bpe.hpp"
 
-namespace trireme::tokenizer {
+namespace trireme::data {
 namespace {
 
 using testing::HasSubstr;
@@ -122,12 +122,12 @@ TEST(Files, ThatAreBrokenAreRefused) {
   EXPECT_THROW(Make({{"tokenizer.json", "{"}}, "here"), Error);
   EXPECT_THROW(Make({{"vocab.json", "{}"}}, "here"), Error);
   EXPECT_THROW(Make({{"vocab.json", "{\"a\": 0}"}, {"merges.txt", "a\n"}}, "here"), Error);
-  EXPECT_THROW(ReadFiles("/nowhere/tokenizer.json", Kind::kBpe), Error);
+  EXPECT_THROW(ReadFiles("/nowhere/tokenizer.json", TokenizerKind::kBpe), Error);
   const std::string folder = testing::TempDir();
-  const std::vector<std::tuple<std::string, Kind, std::string>> others = {
-      {"vocab.json", Kind::kBpe, "is one half of a tokenizer\n  Name the folder"},
-      {"a.model", Kind::kBpe, "is no tokenizer.json\n  tokenize.kind = sentencepiece"},
-      {"tokenizer.json", Kind::kSentencePiece, "is no SentencePiece model\n  tokenize.kind = bpe"}};
+  const std::vector<std::tuple<std::string, TokenizerKind, std::string>> others = {
+      {"vocab.json", TokenizerKind::kBpe, "is one half of a tokenizer\n  Name the folder"},
+      {"a.model", TokenizerKind::kBpe, "is no tokenizer.json\n  tokenize.kind = sentencepiece"},
+      {"tokenizer.json", TokenizerKind::kSentencePiece, "is no SentencePiece model\n  tokenize.kind = bpe"}};
   for (const auto& [name, kind, message] : others) {
     const std::string path = folder + "/" + name;
     std::ofstream(path) << "{}";
@@ -142,4 +142,4 @@ TEST(Files, ThatAreBrokenAreRefused) {
 }
 
 }  // namespace
-}  // namespace trireme::tokenizer
+}  // namespace trireme::data

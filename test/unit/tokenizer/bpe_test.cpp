@@ -11,7 +11,7 @@
 
 #include "trireme/base/json.hpp"
 
-namespace trireme::tokenizer {
+namespace trireme::data {
 namespace {
 
 using testing::ElementsAre;
@@ -34,7 +34,7 @@ std::string Gpt2Folder() {
 TEST(Gpt2, GivesThePublishedIds) {
   const std::string folder = Gpt2Folder();
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
-  const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
+  const auto tokenizer = Make(ReadFiles(folder, TokenizerKind::kBpe), folder);
   EXPECT_EQ(tokenizer->VocabularySize(), 50257);
   EXPECT_EQ(tokenizer->Eos(), 50256);
   EXPECT_EQ(tokenizer->Piece(15496), "Hello");
@@ -53,7 +53,7 @@ TEST(Gpt2, GivesThePublishedIds) {
 TEST(Gpt2, EncodesLongRunsAndAnyText) {
   const std::string folder = Gpt2Folder();
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
-  const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
+  const auto tokenizer = Make(ReadFiles(folder, TokenizerKind::kBpe), folder);
   std::mt19937 random(1);
   std::string any;
   for (int i = 0; i < 20000; ++i) {
@@ -69,7 +69,7 @@ TEST(Gpt2, EncodesLongRunsAndAnyText) {
 TEST(Gpt2, CutsAtSafePlaces) {
   const std::string folder = Gpt2Folder();
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
-  const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
+  const auto tokenizer = Make(ReadFiles(folder, TokenizerKind::kBpe), folder);
   std::mt19937 random(2);
   const std::vector<std::string> characters = {"a",  "b",  "'s", " ",  " ",     "\n",
                                                "\n", ",",  ".",  "1",  "\t",    "é",
@@ -222,4 +222,4 @@ TEST(SmallBpe, ClonesGiveTheSameIds) {
 }
 
 }  // namespace
-}  // namespace trireme::tokenizer
+}  // namespace trireme::data

@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "trireme/base/json.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace {
 
-using trireme::tokenizer::Tokenizer;
+using trireme::data::Tokenizer;
 
 // In pieces of `bytes` bytes, the rest of a character added.
 std::vector<std::int32_t> EncodePieces(Tokenizer& tokenizer, const std::string& text,
@@ -45,10 +45,10 @@ int main(int argc, char** argv) try {
     std::cerr << "encode_texts TOKENIZER [BYTES] <texts.jsonl >ids.jsonl\n";
     return 2;
   }
-  using trireme::tokenizer::Kind;
+  using trireme::data::TokenizerKind;
   const std::string path = argv[1];
   const Kind kind = path.ends_with(".model") ? Kind::kSentencePiece : Kind::kBpe;
-  const auto tokenizer = trireme::tokenizer::Make(trireme::tokenizer::ReadFiles(path, kind), path);
+  const auto tokenizer = trireme::data::Make(trireme::data::ReadFiles(path, kind), path);
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::int32_t> ids;
     const auto text = nlohmann::json::parse(line).get<std::string>();

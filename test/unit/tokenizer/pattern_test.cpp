@@ -10,7 +10,7 @@
 #include "late_characters.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::tokenizer {
+namespace trireme::data {
 namespace {
 
 using testing::ElementsAre;
@@ -129,4 +129,4 @@ TEST(Pattern, TellsMatchesThatStayWhateverFollows) {
 }
 
 }  // namespace
-}  // namespace trireme::tokenizer
+}  // namespace trireme::data

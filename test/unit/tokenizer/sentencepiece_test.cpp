@@ -3,9 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.hpp"
-#include "trireme/tokenizer/train.hpp"
+#include "trireme/data/train.hpp"
 
-namespace trireme::tokenizer {
+namespace trireme::data {
 namespace {
 
 using testing::HasSubstr;
@@ -137,7 +137,7 @@ TEST(SentencePieceErrors, WhatIsNoModelIsRefused) {
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("llama3.model: this is a file of tiktoken"));
   }
-  EXPECT_THROW(ReadFiles("/nowhere/a.model", Kind::kSentencePiece), Error);
+  EXPECT_THROW(ReadFiles("/nowhere/a.model", TokenizerKind::kSentencePiece), Error);
 }
 
 TEST(SentencePieceErrors, ModelsThatCannotBeTrained) {
@@ -148,4 +148,4 @@ TEST(SentencePieceErrors, ModelsThatCannotBeTrained) {
 }
 
 }  // namespace
-}  // namespace trireme::tokenizer
+}  // namespace trireme::data

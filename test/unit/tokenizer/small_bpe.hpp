@@ -8,9 +8,9 @@
 #include "byte_alphabet.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/tokenizer/tokenizer.hpp"
+#include "trireme/data/tokenizer.hpp"
 
-namespace trireme::tokenizer {
+namespace trireme::data {
 
 struct SmallBpe {
   // another: an entry more, of id 9.
@@ -20,7 +20,7 @@ struct SmallBpe {
     return larger.Make();
   }
   std::unique_ptr<Tokenizer> Make() const {
-    return tokenizer::Make({{"tokenizer.json", json.dump()}}, "small.json");
+    return data::Make({{"tokenizer.json", json.dump()}}, "small.json");
   }
   void Add(int id, const std::string& content) {
     json["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
@@ -35,6 +35,6 @@ struct SmallBpe {
       "merges": [["b", "c"], ["a", "b"], ["ab", "c"], ["d", "e"]]}})");
 };
 
-}  // namespace trireme::tokenizer
+}  // namespace trireme::data
 
 #endif  // TRIREME_TEST_UNIT_TOKENIZER_SMALL_BPE_HPP_

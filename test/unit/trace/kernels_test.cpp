@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "temporary_folder.hpp"
-#include "trireme/trace/recorder.hpp"
-#include "trireme/trace/trace_file.hpp"
+#include "trireme/device/recorder.hpp"
+#include "trireme/device/trace_file.hpp"
 #include "unzipped.hpp"
 
-namespace trireme::trace {
+namespace trireme::device {
 namespace {
 
 using device::Activity;
@@ -35,7 +35,7 @@ struct Script {
   std::vector<std::uint64_t> open, pushed;
   device::ActivityRecord record;
   bool finished = false;
-  void Queue(Activity activity) {
+  void SliceQueue(Activity activity) {
     activity.tag = open.empty() ? 0 : open.back();
     record.all.push_back(activity);
   }
@@ -73,10 +73,10 @@ TEST(Recorder, KnowsTheSliceOfAKernel) {
   recorder.SetStep(7);
   script.Queue(Now(15, -1));
   {
-    const Scope step(&recorder, {.name = Name::kStep, .category = Category::kStep});
+    const Scope step(&recorder, {.name = SliceName::kStep, .category = SliceCategory::kStep});
     recorder.SetTask(3, 1);
     {
-      const Scope layer(&recorder, {.name = Name::kLayer, .phase = Phase::kBackward, .layer = 2});
+      const Scope layer(&recorder, {.name = SliceName::kLayer, .phase = Phase::kBackward, .layer = 2});
       script.Queue(Now(14, 0));
       script.Queue(Now(99, 1));
     }
@@ -98,12 +98,12 @@ TEST(Recorder, KnowsTheSliceOfAKernel) {
   EXPECT_FALSE(input.tagged || later.tagged);
   EXPECT_EQ(input.step, 7);
   EXPECT_EQ(later.step, 8);
-  EXPECT_EQ(layer.task, Name::kLayer);
+  EXPECT_EQ(layer.task, SliceName::kLayer);
   EXPECT_EQ(layer.phase, Phase::kBackward);
   EXPECT_EQ(layer.layer, 2);
   EXPECT_EQ(layer.micro_batch, 3);
   EXPECT_EQ(layer.chunk, 1);
-  EXPECT_EQ(step.task, Name::kStep);
+  EXPECT_EQ(step.task, SliceName::kStep);
   EXPECT_EQ(step.layer, -1);
   EXPECT_EQ(step.micro_batch, -1);
   EXPECT_EQ((std::vector<int>{input.queue, layer.queue, other.queue, step.queue}),
@@ -116,9 +116,9 @@ TEST(Recorder, TagsNoMoreThanItHasRoomFor) {
   Recorder recorder(2, {}, std::make_unique<Played>(script));
   recorder.SetStep(1);
   {
-    const Scope outer(&recorder, {.name = Name::kStep});
+    const Scope outer(&recorder, {.name = SliceName::kStep});
     for (int i = 1; i <= 3; ++i) {
-      const Scope inner(&recorder, {.name = Name::kLayer, .layer = i});
+      const Scope inner(&recorder, {.name = SliceName::kLayer, .layer = i});
     }
   }
   EXPECT_THAT(script.pushed, testing::ElementsAre(1, 2, 1, 1));
@@ -143,7 +143,7 @@ TEST(TraceFile, HasAThreadForEachQueueOfACard) {
   const std::string path = folder.Path() + "/trace.json.gz";
   TraceFile file(path);
   Kernel kernel{.begin = 1e-3, .end = 2e-3, .step = 5, .layer = 2, .name = 0, .graph = 4};
-  kernel.task = Name::kLayer;
+  kernel.task = SliceName::kLayer;
   kernel.tagged = true;
   Kernel beside = kernel;  // at the same time: of a graph
   beside.begin = 1.5e-3;
@@ -176,4 +176,4 @@ TEST(TraceFile, HasAThreadForEachQueueOfACard) {
 }
 
 }  // namespace
-}  // namespace trireme::trace
+}  // namespace trireme::device

@@ -1,25 +1,25 @@
 // Recorder: scopes that nest, the bound, and what a null pointer costs: nothing.
-#include "trireme/trace/recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
-namespace trireme::trace {
+namespace trireme::device {
 namespace {
 
 TEST(Recorder, KeepsScopesWithTheirPlace) {
   Recorder recorder(10, {});
   recorder.SetStep(7);
   {
-    const Scope outer(&recorder, {.name = Name::kStep, .category = Category::kStep});
+    const Scope outer(&recorder, {.name = SliceName::kStep, .category = SliceCategory::kStep});
     recorder.SetTask(3, 1);
-    const Scope inner(&recorder, {.name = Name::kLayer, .phase = Phase::kBackward, .layer = 2});
+    const Scope inner(&recorder, {.name = SliceName::kLayer, .phase = Phase::kBackward, .layer = 2});
   }
   const auto slices = recorder.Slices();
   ASSERT_EQ(slices.size(), 2u);
   const Slice &inner = slices[0], &outer = slices[1];
-  EXPECT_EQ(inner.name, Name::kLayer);
+  EXPECT_EQ(inner.name, SliceName::kLayer);
   EXPECT_EQ(inner.phase, Phase::kBackward);
   EXPECT_EQ(inner.layer, 2);
   EXPECT_EQ(inner.micro_batch, 3);
@@ -48,7 +48,7 @@ TEST(Recorder, TakesNothingFromBeforeItsTime) {
   EXPECT_GE(recorder.Slices().front().begin, before);
 }
 
-TEST(Recorder, IsNotNeeded) { const Scope scope(nullptr, {.name = Name::kUpdate, .queues = true}); }
+TEST(Recorder, IsNotNeeded) { const Scope scope(nullptr, {.name = SliceName::kUpdate, .queues = true}); }
 
 }  // namespace
-}  // namespace trireme::trace
+}  // namespace trireme::device

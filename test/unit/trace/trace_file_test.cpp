@@ -1,6 +1,6 @@
 // TraceFile: JSON that a reader of the format takes, lanes for slices that overlap, a failure that
 // is told.
-#include "trireme/trace/trace_file.hpp"
+#include "trireme/device/trace_file.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "temporary_folder.hpp"
 #include "unzipped.hpp"
 
-namespace trireme::trace {
+namespace trireme::device {
 namespace {
 
 using test::Unzipped;
@@ -28,9 +28,9 @@ RankFacts Facts() {
 
 Slice Transfer(double begin, double end) {
   Slice slice{.begin = begin, .end = end, .bytes = 512};
-  slice.name = Name::kTransfer;
-  slice.category = Category::kTransfer;
-  slice.queue = Queue::kTransfers;
+  slice.name = SliceName::kTransfer;
+  slice.category = SliceCategory::kTransfer;
+  slice.queue = SliceQueue::kTransfers;
   slice.group = 5;
   slice.transfer = 5;
   return slice;
@@ -47,8 +47,8 @@ TEST(TraceFile, IsWhatReadersOfTheFormatTake) {
   const std::string path = folder.Path() + "/trace.json.gz";
   TraceFile file(path);
   Slice task{.begin = 1e-3, .end = 3e-3};
-  task.name = Name::kTask;
-  task.category = Category::kCompute;
+  task.name = SliceName::kTask;
+  task.category = SliceCategory::kCompute;
   task.phase = Phase::kForward;
   task.micro_batch = 4;
   Slice message = Transfer(1e-3, 2e-3);
@@ -105,4 +105,4 @@ TEST(TraceFile, LeavesNothingIfItCannotBeWrittenWhole) {
 }
 
 }  // namespace
-}  // namespace trireme::trace
+}  // namespace trireme::device

@@ -1,5 +1,5 @@
 // LossWindow: which losses are spikes, and the same answers after a stop.
-#include "trireme/training/loss_window.hpp"
+#include "trireme/train/loss_window.hpp"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "trireme/base/json.hpp"
 
-namespace trireme::training {
+namespace trireme::train {
 namespace {
 
 constexpr std::int64_t kWindow = 8;
@@ -109,4 +109,4 @@ TEST(LossWindow, AShorterWindowKeepsTheLastLosses) {
 }
 
 }  // namespace
-}  // namespace trireme::training
+}  // namespace trireme::train

@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 TEST(Curve, RisesAndFalls) {
@@ -48,4 +48,4 @@ TEST(Curve, AnEarlierStepTakesBackLaterOnes) {
 }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

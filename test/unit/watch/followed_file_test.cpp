@@ -10,7 +10,7 @@
 
 #include "folder_test.hpp"
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 using testing::ElementsAre;
@@ -144,4 +144,4 @@ TEST_F(FollowedFileTest, NoFile) {
 }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 std::string NewOnes(KnownLines& known, const std::string& lines) {
@@ -43,4 +43,4 @@ TEST(KnownLines, AnotherFileIsNewAsAWhole) {
 }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

@@ -10,7 +10,7 @@
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 using testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST_F(LayoutTest, APathThatIsNotThereIsRefused) {
 }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

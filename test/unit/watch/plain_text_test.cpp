@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 TEST(OneLine, KeepsText) {
@@ -48,4 +48,4 @@ TEST(OneLine, IsCut) {
 TEST(Wide, HasACharacterEach) { EXPECT_EQ(Wide("aä東𝄞"), L"aä東𝄞"); }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 TEST(RecordLine, OfEachKind) {
@@ -36,4 +36,4 @@ TEST(RecordLine, IsPrintable) {
 }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

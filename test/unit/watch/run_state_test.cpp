@@ -6,7 +6,7 @@
 
 #include "trireme/base/clock.hpp"
 
-namespace trireme::watch {
+namespace trireme::tools {
 namespace {
 
 std::string Step(std::int64_t step, double loss, double seconds = 0.5) {
@@ -154,4 +154,4 @@ TEST(Schedule, OfADeck) {
 }
 
 }  // namespace
-}  // namespace trireme::watch
+}  // namespace trireme::tools

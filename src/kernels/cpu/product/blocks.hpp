@@ -1,7 +1,7 @@
 // Pieces of our own matrix product: its operands, the sizes of packed blocks, packing the right
 // operand, and multiplying rows by a packed superblock.
-#ifndef TRIREME_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
-#define TRIREME_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
 
 #include <omp.h>
 
@@ -66,13 +66,13 @@ Product<K> PieceOf(const Product<K>& p, Range rows, Range columns) {
 }
 
 template <typename T>
-ProductSource<T> SourceOf(const tensor::Matrix& m, bool lanes_are_rows) {
+ProductSource<T> SourceOf(const Matrix& m, bool lanes_are_rows) {
   return {m.As<T>(), lanes_are_rows ? m.stride : 1, lanes_are_rows ? 1 : m.stride};
 }
 
 template <typename K>
-Product<K> ProductOf(const K& kernels, Form form_a, const tensor::Matrix& a, Form form_b,
-                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+Product<K> ProductOf(const K& kernels, Form form_a, const Matrix& a, Form form_b,
+                     const Matrix& b, const Matrix& c, bool accumulate) {
   using T = typename K::Scalar;
   return {kernels,
           SourceOf<T>(a, form_a == Form::kPlain),
@@ -199,4 +199,4 @@ void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Ra
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_PRODUCT_BLOCKS_HPP_

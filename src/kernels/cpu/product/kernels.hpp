@@ -1,8 +1,8 @@
 // Kernels of our own matrix product for one instruction set: packing, and the product of one block
 // of the inner dimension. Files compiled for different instruction sets include this header: it and
 // the headers that include it must not define inline functions that files could share.
-#ifndef TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
-#define TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_PRODUCT_KERNELS_HPP_
+#define TRIREME_SRC_KERNELS_CPU_PRODUCT_KERNELS_HPP_
 
 #include <cstdint>
 
@@ -92,4 +92,4 @@ extern const Bf16Kernels kBf16Avx512;    // x86-64-v4 with AVX512-BF16 only
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_PRODUCT_KERNELS_HPP_

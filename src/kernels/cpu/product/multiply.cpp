@@ -127,8 +127,8 @@ void Run(const Product<K>& p, std::int64_t threads) {
 }
 
 template <typename K>
-void Multiply(const K& kernels, const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-              Form form_b, const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+void Multiply(const K& kernels, const device::Stream& stream, Form form_a, const Matrix& a,
+              Form form_b, const Matrix& b, const Matrix& c, bool accumulate) {
   const Product<K> p = ProductOf(kernels, form_a, a, form_b, b, c, accumulate);
   Run(p, ThreadsOf(stream, p));
 }
@@ -136,8 +136,8 @@ void Multiply(const K& kernels, const device::Stream& stream, Form form_a, const
 }  // namespace
 
 void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                     const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                     const tensor::Matrix& c, bool accumulate) {
+                     const Matrix& a, Form form_b, const Matrix& b,
+                     const Matrix& c, bool accumulate) {
   if (c.dtype == Dtype::kFloat64) {
     Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate);
   } else {
@@ -146,8 +146,8 @@ void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Fo
 }
 
 void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                  const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                  const tensor::Matrix& c, bool accumulate) {
+                  const Matrix& a, Form form_b, const Matrix& b,
+                  const Matrix& c, bool accumulate) {
   Multiply(kernels.product, stream, form_a, a, form_b, b, c, accumulate);
 }
 

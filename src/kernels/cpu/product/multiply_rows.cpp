@@ -82,8 +82,8 @@ bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const P
 }
 
 template <typename K>
-bool Multiply(const K& kernels, const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-              Form form_b, const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+bool Multiply(const K& kernels, const device::Stream& stream, Form form_a, const Matrix& a,
+              Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
               FunctionRef<void(const Part&)> then) {
   const Product<K> p = ProductOf(kernels, form_a, a, form_b, b, c, accumulate);
   return RunRows(p, ThreadsOf(stream, p), then);
@@ -92,8 +92,8 @@ bool Multiply(const K& kernels, const device::Stream& stream, Form form_a, const
 }  // namespace
 
 bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                         const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                         const tensor::Matrix& c, bool accumulate,
+                         const Matrix& a, Form form_b, const Matrix& b,
+                         const Matrix& c, bool accumulate,
                          FunctionRef<void(const Part&)> then) {
   if (c.dtype == Dtype::kFloat64) {
     return Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate, then);
@@ -102,8 +102,8 @@ bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream
 }
 
 bool Bf16MultiplyRows(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                      const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                      const tensor::Matrix& c, bool accumulate,
+                      const Matrix& a, Form form_b, const Matrix& b,
+                      const Matrix& c, bool accumulate,
                       FunctionRef<void(const Part&)> then) {
   return Multiply(kernels.product, stream, form_a, a, form_b, b, c, accumulate, then);
 }

@@ -3,8 +3,8 @@
 // Broadcast, MultiplyAdd (a b + c), Transpose of kLanes operands; LoadInner and CopyLanes make
 // words. Each file that includes this has its own copy, for its instruction set: everything is in
 // an unnamed namespace.
-#ifndef TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
-#define TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
+#ifndef TRIREME_SRC_KERNELS_CPU_PRODUCT_TILE_HPP_
+#define TRIREME_SRC_KERNELS_CPU_PRODUCT_TILE_HPP_
 
 #include <cstddef>
 #include <cstdint>
@@ -324,4 +324,4 @@ constexpr ProductKernels<typename V::Scalar, typename V::Word> MakeKernels() {
 
 }  // namespace trireme::kernels
 
-#endif  // TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
+#endif  // TRIREME_SRC_KERNELS_CPU_PRODUCT_TILE_HPP_

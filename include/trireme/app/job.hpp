@@ -1,0 +1,164 @@
+// A job: the deck, the ranks, and the device that every task of the program computes on.
+#ifndef TRIREME_APP_JOB_HPP_
+#define TRIREME_APP_JOB_HPP_
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/comm/runtime.hpp"
+#include "trireme/data/staging_place.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/app/command_line.hpp"
+#include "trireme/app/options.hpp"
+#include "trireme/app/sources.hpp"
+#include "trireme/kernels/libraries.hpp"
+#include "trireme/app/placement.hpp"
+#include "trireme/device/signals.hpp"
+#include "trireme/train/plan.hpp"
+#include "trireme/tools/preflight.hpp"
+
+namespace trireme::app {
+
+// Allowance for code of the program and its libraries that is loaded after the start, and for small
+// data, on a CPU (doc/benchmarks.md: 18 to 29 MiB).
+inline constexpr std::int64_t kLoadedLater = std::int64_t{20} << 20;
+
+struct Job {
+  const comm::Runtime* runtime = nullptr;
+  const CommandLine* line = nullptr;
+  device::StopSignals* signals = nullptr;
+  const deck::Schema* schema = nullptr;
+  deck::Deck deck;                               // resolved
+  DeckOptions options;                            // the deck's values
+  std::unique_ptr<device::Gpu> gpu;               // null: the CPU computes
+  std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
+  bool gpu_staged = false;  // some ranks share a card: transfers pass through the host
+  Start start;
+  Sources sources;                // texts that the deck was made of; their start is above
+  device::Stream stream;          // of the ranks' computations
+  Placement placement;   // of the stream's threads
+  Dtype dtype = Dtype::kFloat32;  // of values and activations
+  tools::Findings preflight;  // of the start; whole on rank 0
+  double start_seconds = 0;       // Seconds() when the job began
+  // MemoryInUse() of this rank before anything was planned; on CPUs with kLoadedLater.
+  std::int64_t program_bytes = 0;
+  std::string ended_run;  // folder of the training run that this job has ended; or empty
+  // Chosen by InspectTokens (data.staging = node).
+  std::shared_ptr<data::StagingPlace> staging = std::make_shared<data::StagingPlace>();
+  // Found by InspectTokens on rank 0, used by the opening of the files.
+  std::shared_ptr<data::KnownFiles> known_files = std::make_shared<data::KnownFiles>();
+
+  const comm::Communicator& World() const { return runtime->World(); }
+  const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
+};
+
+// Collective. World rank 0 reads the deck's file and finds the checkpoint to start from, all parse
+// the same texts; then the device is chosen and opened, and threads are placed. AgreedError (exit
+// code 2).
+Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const deck::Schema& schema,
+            device::StopSignals& signals);
+
+// Peak resident set of this rank or, on a GPU, the bytes of its card in use now.
+std::int64_t MemoryInUse(const Job& job);
+
+// Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by:
+// ranks of a node that share one copy with data.staging = shared_memory; 0: unknown, so that no
+// rank's share of it is counted. known: as of CountTokens. Serial. Throws InputError as
+// data::CountTokens does and, with the deck's line, for a mixture of several vocabularies, of a
+// missing file or of one file twice, and for a validation set of another vocabulary.
+train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, int shared_by,
+                         data::KnownFiles* known = nullptr);
+
+// Collective, of tools::LookAround, after MakeJob: the run folder, the data, cores and card of
+// this job.
+tools::Findings LookAround(const Job& job, bool whole);
+
+// Collective. Facts of the deck's token files, of the device, and the request for a plan. With
+// data.staging = node the folder of the copies is chosen; AgreedError (exit code 2) without room.
+train::TokenFacts InspectTokens(const Job& job);
+// Collective. The same of a file of pairs, with the batches of `data`.
+train::TokenFacts InspectPairs(const Job& job, const data::Options& data);
+// Collective. The file of pairs of a model that translates, as the deck keeps tokens.
+data::PairFile OpenPairs(const Job& job);
+train::MachineFacts FactsOf(const Job& job);
+train::Request RequestOf(const Job& job, const train::TokenFacts& tokens);
+
+// Position in the data at which a run that -r continues goes on: what the checkpoint says, in this
+// deck's windows; each file of a mixture at its own place, known by its contents. The start of
+// training for any other job.
+data::Origin OriginOf(const Job& job, const train::TokenFacts& tokens);
+
+// Collective. Runs `body`, which loads the first candidate of job.start; if the bytes of that one
+// are damaged, again with the one before it, and so on. Notes in job.start what it passed over.
+// Throws what `body` throws for any other reason; AgreedError (exit code 2) naming all damaged ones
+// if the last candidate is damaged, too.
+ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body);
+
+// Collective. Calls `read`, which is collective, with the first candidate of job.start. In a task
+// that only reads, a checkpoint that its run has removed meanwhile gives way to the newest one, a
+// bounded number of times. Returns the checkpoint that was read; throws what `read` throws.
+std::string ReadNewest(const Job& job,
+                       const std::function<void(const std::string& checkpoint)>& read);
+
+// Collective. Checks that a rank's planned memory is there, together with that of the ranks that
+// share it. AgreedError (exit code 2) that names the terms and what would help.
+void CheckMemory(const Job& job, const device::MemoryTerms& planned,
+                 const comm::ProcessGrid& grid);
+// Collective. Whether CheckMemory would find all of it.
+bool HasMemory(const Job& job, const device::MemoryTerms& planned);
+
+// Collective. From here on the grid moves the memory of the ranks' GPUs, if they compute.
+void UseGpu(const Job& job, comm::ProcessGrid& grid);
+// The same, and checks that what the communicators have left is enough for the rest of `planned`:
+// their memory was estimated before. AgreedError as CheckMemory's.
+void UseGpu(const Job& job, const device::MemoryTerms& planned, comm::ProcessGrid& grid);
+
+// Collective. AgreedError (exit code 3) if a signal has asked a rank to stop: asked between the
+// phases of a training job's set-up, and within long ones.
+void StopIfAsked(const Job& job);
+
+// Collective. The deck's token file, of a mixture the first one, staged as it says; of its splits
+// those that the task reads. A stream is opened on the first rank of each of the grid's replicas.
+// AgreedError as of StopIfAsked.
+data::TokenFile OpenTokens(const Job& job, const comm::ProcessGrid& grid);
+// Collective. The files that training takes windows from, in the order of data.mixture.
+std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid& grid);
+
+// A set of data.validation.
+struct ValidationSet {
+  std::string name;
+  data::TokenFile tokens;  // keeps its valid split
+};
+// Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
+std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);
+// Line for the screen about what data.staging = node took; empty without copies. Valid once all
+// token files are open, on rank 0.
+std::string StagingLine(const Job& job);
+// "attention: our own (model.attention_dropout = 0.1)"; "" on a CPU.
+std::string DescribeAttention(const Job& job);
+// A valid split whose loss is computed. name: of its set; empty for the token file's own.
+struct ValidSplit {
+  std::string name;
+  const data::TokenFile* tokens = nullptr;
+};
+// The sets' splits in their order, or the own one of `tokens` if there is no set; at least one, of
+// which the first decides on the best checkpoint. Refers to both arguments.
+std::vector<ValidSplit> ValidSplits(const data::TokenFile& tokens,
+                                    std::span<const ValidationSet> sets);
+// Collective, before a training writes anything. AgreedError (exit code 2) naming the file if a
+// split that it validates or tests on has no target that counts.
+void RequireTargets(const Job& job, const data::TokenFile& tokens,
+                    std::span<const ValidSplit> validation);
+
+// The end of -v in a task that only computes.
+ExitCode SayValid(const Job& job);
+
+}  // namespace trireme::app
+
+#endif  // TRIREME_APP_JOB_HPP_

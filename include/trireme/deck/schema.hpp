@@ -1,0 +1,92 @@
+// Declarations of the keys that a deck may hold. Each folder declares its own in options.cpp, next
+// to the code that reads them.
+#ifndef TRIREME_DECK_SCHEMA_HPP_
+#define TRIREME_DECK_SCHEMA_HPP_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace trireme::deck {
+
+enum class KeyKind { kInteger, kReal, kText, kChoice, kSwitch };
+
+// One declared key, "section.name". Ranges are closed, in the key's unit.
+struct Key {
+  std::string name;  // "section.name"
+  KeyKind kind = KeyKind::kText;
+  std::string fallback;  // default value as a user would write it; empty text is allowed
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+  bool open_minimum = false;         // true: the value must lie above `minimum`
+  bool open_maximum = false;         // true: the value must lie below `maximum`
+  bool path = false;                 // kText only: names files or folders
+  std::vector<std::string> choices;  // kChoice only; kSwitch takes yes/no/true/false/on/off
+  std::string unit;                  // "": none
+  std::string help;                  // one or more sentences, for --help-deck
+};
+
+// Range of a number, in the key's unit; closed unless an end is open.
+struct Range {
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+  bool open_minimum = false;
+  bool open_maximum = false;
+};
+constexpr Range AtLeast(double minimum) { return {minimum}; }
+constexpr Range Above(double minimum) {
+  return {minimum, std::numeric_limits<double>::infinity(), true, false};
+}
+constexpr Range Between(double minimum, double maximum) { return {minimum, maximum}; }
+constexpr Range HalfOpen(double minimum, double maximum) { return {minimum, maximum, false, true}; }
+
+class Schema {
+ public:
+  // Adds a section's one-line description; sections print in the order of their first mention.
+  Schema& Section(const std::string& name, const std::string& help);
+  // Declare one key each, `fallback` its default, `help` one or more sentences. Throw
+  // std::logic_error for a key declared twice and for a default that its own checks refuse.
+  Schema& Integer(const std::string& name, std::int64_t fallback, Range range,
+                  const std::string& unit, const std::string& help);
+  Schema& Real(const std::string& name, double fallback, Range range, const std::string& unit,
+               const std::string& help);
+  Schema& Text(const std::string& name, const std::string& fallback, const std::string& help);
+  // Text that names files or folders. A value that a shell or another INI reader would change (~,
+  // $, a comment after ';') is refused.
+  Schema& Path(const std::string& name, const std::string& fallback, const std::string& help);
+  Schema& Choice(const std::string& name, const std::string& fallback,
+                 const std::vector<std::string>& choices, const std::string& help);
+  Schema& Switch(const std::string& name, bool fallback, const std::string& help);
+  // Declares keys of which a deck may give at most one; one on the command line replaces the
+  // deck's. Without any, the first one's default stands. Throws std::logic_error for an undeclared
+  // key.
+  Schema& Exclusive(const std::vector<std::string>& names);
+
+  const Key* Find(const std::string& name) const;  // nullptr: undeclared
+  bool HasSection(const std::string& section) const;
+  // Declared names nearest to `name` (edit distance; whole name and name without section), joined
+  // by "or"; empty if none is near.
+  std::string Nearest(const std::string& name) const;
+  // Nearest section to a section's name: "[model]".
+  std::string NearestSection(const std::string& section) const;
+  // Text of --help-deck: every key of a section, one key ("model.dim"), or all if `what` is empty.
+  // Throws InputError for what does not exist, naming the nearest.
+  std::string Help(const std::string& what) const;
+
+  const std::vector<Key>& Keys() const { return keys_; }
+  const std::vector<std::pair<std::string, std::string>>& Sections() const { return sections_; }
+  const std::vector<std::vector<std::string>>& ExclusiveGroups() const { return exclusive_; }
+
+ private:
+  Schema& Add(Key key);  // throws std::logic_error for a key declared twice or a bad default
+
+  std::vector<std::pair<std::string, std::string>> sections_;  // name, help
+  std::vector<Key> keys_;                                      // in declaration order
+  std::vector<std::vector<std::string>> exclusive_;
+};
+
+}  // namespace trireme::deck
+
+#endif  // TRIREME_DECK_SCHEMA_HPP_

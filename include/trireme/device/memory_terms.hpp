@@ -1,0 +1,64 @@
+// Memory of one rank by purpose: what a plan says before a run, and what a node's ranks add up.
+#ifndef TRIREME_DEVICE_MEMORY_TERMS_HPP_
+#define TRIREME_DEVICE_MEMORY_TERMS_HPP_
+
+#include <array>
+#include <cstdint>
+
+namespace trireme::device {
+
+// Bytes of the allocated buffers, and of what libraries take beside them.
+struct MemoryTerms {
+  std::int64_t parameters = 0;           // values, and fp32 masters of bf16 values
+  std::int64_t gradients = 0;            // sums of gradients that outlive a micro-batch
+  std::int64_t moments = 0;              // of the optimizer
+  std::int64_t activations = 0;          // slots of the schedule, scratch, tables of positions
+  std::int64_t vocabulary_tile = 0;      // logits of the tokens that the head takes at once
+  std::int64_t key_value_cache = 0;      // of text that is being written
+  std::int64_t packed_weights = 0;       // second copy of weights, for texts written at once
+  std::int64_t gathered_parameters = 0;  // sharded parameters while they are in use
+  std::int64_t gradients_under_way = 0;  // whole gradients on their way to their owners
+  std::int64_t exchange_buffers = 0;     // messages between stages, packed and exchanged sums
+  std::int64_t mpi_buffers = 0;          // MPI's own, for sums of gradients under way on CPUs
+  std::int64_t tokens = 0;               // of the token file
+  std::int64_t checkpoint_copy = 0;      // of the state, for asynchronous checkpoints
+  std::int64_t gpu_libraries = 0;        // code and plans that libraries load (an allowance)
+  std::int64_t communicators = 0;        // buffers of transfers between GPUs (an estimate)
+  std::int64_t fp8_operands = 0;         // rounded operands of matrix products
+  std::int64_t Total() const;
+  bool operator==(const MemoryTerms&) const = default;
+};
+
+// Names on the screen, in the order in which they are shown.
+struct MemoryTerm {
+  const char* name;
+  std::int64_t MemoryTerms::*bytes;
+};
+inline constexpr std::array<MemoryTerm, 16> kMemoryTerms = {{
+    {"parameters", &MemoryTerms::parameters},
+    {"gradients", &MemoryTerms::gradients},
+    {"moments", &MemoryTerms::moments},
+    {"activations", &MemoryTerms::activations},
+    {"vocabulary tile", &MemoryTerms::vocabulary_tile},
+    {"key-value cache", &MemoryTerms::key_value_cache},
+    {"packed weights", &MemoryTerms::packed_weights},
+    {"gathered parameters", &MemoryTerms::gathered_parameters},
+    {"gradients under way", &MemoryTerms::gradients_under_way},
+    {"exchange buffers", &MemoryTerms::exchange_buffers},
+    {"MPI buffers", &MemoryTerms::mpi_buffers},
+    {"tokens", &MemoryTerms::tokens},
+    {"checkpoint copy", &MemoryTerms::checkpoint_copy},
+    {"GPU libraries", &MemoryTerms::gpu_libraries},
+    {"communicators", &MemoryTerms::communicators},
+    {"fp8 operands", &MemoryTerms::fp8_operands},
+}};
+
+inline std::int64_t MemoryTerms::Total() const {
+  std::int64_t sum = 0;
+  for (const MemoryTerm& term : kMemoryTerms) sum += this->*term.bytes;
+  return sum;
+}
+
+}  // namespace trireme::device
+
+#endif  // TRIREME_DEVICE_MEMORY_TERMS_HPP_

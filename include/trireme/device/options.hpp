@@ -1,0 +1,41 @@
+// The [run] section: the device, its threads and the arithmetic.
+#ifndef TRIREME_DEVICE_OPTIONS_HPP_
+#define TRIREME_DEVICE_OPTIONS_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/device/gpu.hpp"
+#include "trireme/deck/deck.hpp"
+
+namespace trireme::device {
+
+enum class Device { kAuto, kCpu, kCuda };  // kAuto: GPUs if every rank sees one
+inline bool MayTakeGpu(Device device) { return device == Device::kAuto || device == Device::kCuda; }
+enum class Precision { kFp32, kBf16, kFp8, kFp64 };
+const char* NameOf(Precision precision);      // as in the deck
+enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers pass through the host
+enum class Pin { kAuto, kYes, kNo };
+
+struct Options {
+  Device device = Device::kAuto;
+  ShareDevice share_device = ShareDevice::kNo;  // whether several ranks may share a GPU
+  bool graphs = true;             // on a GPU: steps are recorded as CUDA graphs if they can be
+  std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
+                                  // cache folder; empty: none
+  device::AttentionKernels attention = device::AttentionKernels::kAuto;  // on a GPU
+  bool deterministic = true;  // on a GPU: the same bits in every run
+  Precision precision = Precision::kFp32;
+  std::uint32_t seed = 1;   // of initial weights, sample order and dropout
+  int threads = 0;          // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share
+  Pin pin = Pin::kAuto;     // of threads to cores
+  double hang_timeout = 0;  // seconds without progress; 0: from measured times
+};
+
+void Declare(deck::Schema& schema);  // [run], without its canonical keys (parallel/options.hpp)
+
+Options Read(const deck::Deck& deck);
+
+}  // namespace trireme::device
+
+#endif  // TRIREME_DEVICE_OPTIONS_HPP_

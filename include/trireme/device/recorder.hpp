@@ -1,0 +1,140 @@
+// Recorder: the slices of one rank in memory of a fixed bound. Code that may be recorded holds a
+// pointer, which is null unless a timeline is being recorded.
+#ifndef TRIREME_DEVICE_RECORDER_HPP_
+#define TRIREME_DEVICE_RECORDER_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/device/activities.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/device/kernel.hpp"
+#include "trireme/device/slice.hpp"
+
+namespace trireme::device {
+
+// Used by one thread.
+class Recorder {
+ public:
+  // Takes memory for `most` slices. On a GPU, slices of its queue come from events there, and its
+  // kernels from `activities`; null: they are not told apart.
+  Recorder(std::int64_t most, const device::Stream& stream,
+           std::unique_ptr<device::Activities> activities = nullptr);
+
+  // Adds a complete slice, as far as it lies in this object's life, with the step and the
+  // micro-batch that are set, unless there is no room left.
+  void Add(Slice slice);
+  void SetStep(std::int64_t step);
+  // Task of the slices to come; -1: none.
+  void SetTask(int micro_batch, int chunk) {
+    micro_batch_ = micro_batch;
+    chunk_ = chunk;
+  }
+
+  bool OnGpu() const { return stream_.Where() == device::Kind::kCuda; }
+  // Whether there is a GPU, and room for one more slice of its queue; else the slice is left out.
+  bool TakesQueued();
+  // A moment in the GPU's queue, for AddQueued.
+  std::size_t Mark();
+  // A slice of the GPU's queue between two moments; its times become known in Settle.
+  void AddQueued(const Slice& slice, std::size_t begin, std::size_t end);
+  // Sets the times of a slice from two timed events of the GPU, which have happened.
+  void Place(Slice& slice, const device::Event& begin, const device::Event& end) const;
+  // Work that is queued between the two calls, which nest, is of this slice.
+  void Enter(const Slice& slice);
+  void Leave();
+  bool TellsKernels() const { return activities_ != nullptr; }
+  // Waits for the GPU's queue, reads the times of what was queued, and compares the clocks anew.
+  void Settle();
+  // Settles, and ends the recording of kernels.
+  void Finish();
+  // Largest difference that there may be between the clocks of host and GPU, seconds.
+  double GpuClockError() const { return gpu_clock_error_; }
+
+  std::span<const Slice> Slices() const { return slices_; }
+  std::int64_t LeftOut() const { return left_out_; }          // slices that found no room
+  std::int64_t FirstStepLeftOut() const { return full_at_; }  // 0: none
+
+  // After Finish.
+  struct Kernels {
+    std::vector<Kernel> all;
+    std::vector<std::string> names;  // short; two kernels may have the same
+    double clock_error = 0;          // seconds
+    std::int64_t left_out = 0;       // found no room
+    std::int64_t first_step_left_out = 0;
+    std::string library;
+  };
+  const Kernels& AllKernels() const { return kernels_; }
+
+ private:
+  struct Queued {
+    Slice slice;
+    std::size_t begin, end;
+  };
+  void Put(const Slice& slice);
+  void LeaveOut(std::int64_t step);
+  void CompareClocks();
+  std::int32_t StepAt(double time) const;
+  Kernel KernelOf(const device::Activity& activity) const;
+
+  std::size_t most_;
+  double since_;  // of Seconds()
+  device::Stream stream_;
+  std::vector<Slice> slices_;
+  std::int64_t left_out_ = 0, full_at_ = 0;
+  std::int32_t step_ = 0, micro_batch_ = -1, chunk_ = -1;
+
+  std::vector<device::Event> marks_;  // used again after each Settle
+  std::size_t marked_ = 0;
+  std::vector<Queued> queued_;
+  device::Event origin_;    // a moment in the queue, at
+  double origin_time_ = 0;  // of Seconds()
+  double gpu_clock_error_ = 0;
+
+  std::unique_ptr<device::Activities> activities_;
+  std::vector<Slice> tagged_;                           // [tag - 1]: the slice, without its times
+  std::vector<std::uint64_t> open_;                     // tags of the slices around
+  std::vector<std::pair<double, std::int32_t>> steps_;  // beginnings, ascending
+  Kernels kernels_;
+};
+
+// Records a slice on the host's queue for as long as it lives, and one on the GPU's queue for the
+// work queued meanwhile. recorder: null: does nothing.
+class Scope {
+ public:
+  struct What {
+    SliceName name = SliceName::kStep;
+    SliceCategory category = SliceCategory::kCompute;
+    Phase phase = Phase::kNone;
+    std::int32_t layer = -1;
+    bool queues = false;  // work for the GPU
+  };
+  Scope(Recorder* recorder, const What& what) : recorder_(recorder) {
+    if (recorder_ != nullptr) Begin(what);
+  }
+  ~Scope() {
+    if (recorder_ != nullptr) End();
+  }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  void Begin(const What& what);
+  void End();
+  Slice SliceOf() const;  // without times
+  Recorder* recorder_;
+  What what_;
+  double begin_ = 0;
+  std::size_t mark_ = 0;
+};
+
+}  // namespace trireme::device
+
+#endif  // TRIREME_DEVICE_RECORDER_HPP_

@@ -1,0 +1,63 @@
+// Search: layouts of a run that fit a machine, by predicted step time.
+#ifndef TRIREME_PREDICT_SEARCH_HPP_
+#define TRIREME_PREDICT_SEARCH_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/device/memory_terms.hpp"
+#include "trireme/train/plan.hpp"
+#include "trireme/predict/machine.hpp"
+#include "trireme/predict/prediction.hpp"
+
+namespace trireme::predict {
+
+// The keys of a deck that make up a layout.
+struct Layout {
+  int data = 1, context = 1, tensor = 1, pipeline = 1;
+  bool sequence_parallel = false;
+  comm::Sharding sharding = comm::Sharding::kNone;
+  int shard_group = 0;
+  parallel::ScheduleKind schedule = parallel::ScheduleKind::kOneForwardOneBackward;
+  int chunks = 1;
+  std::int64_t micro_batch = 1;
+  model::Recompute recompute = model::Recompute::kNone;
+  bool operator==(const Layout&) const = default;
+};
+
+// Keys and values as a deck or a command line has them; data is left to the program.
+std::vector<std::pair<std::string, std::string>> KeysOf(const Layout& layout);
+
+struct Candidate {
+  Layout layout;
+  device::MemoryTerms memory;  // bytes of the rank with most
+  bool fits = true;             // the memory of a rank
+  Prediction prediction;
+  bool own = false;  // the deck's
+};
+
+struct SearchResult {
+  std::vector<Candidate> rows;  // fastest first; the deck's own, if it states a layout, first
+  std::int64_t looked_at = 0;   // layouts that the grid allows
+  std::int64_t simulated = 0;
+  std::string own_refused;  // why the deck's own layout cannot be; empty: it can
+};
+
+// The plan of the deck on `request.ranks` ranks with another layout. Throws InputError as
+// train::MakePlan does.
+train::Plan PlanWith(const train::Request& request, const Layout& layout);
+Layout LayoutOf(const train::Plan& plan);
+
+// Memory of the rank of a plan that needs most, among one of each stage. Bytes.
+device::MemoryTerms LargestMemory(const train::Plan& plan);
+
+// Layouts that fit, by predicted time. Those that a quick estimate puts first are simulated, `most`
+// of them. own: the deck states a layout.
+SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most);
+
+}  // namespace trireme::predict
+
+#endif  // TRIREME_PREDICT_SEARCH_HPP_

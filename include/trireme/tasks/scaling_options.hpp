@@ -1,0 +1,32 @@
+// The [scaling] section: which counts of ranks a scaling study compares, and how long it measures.
+#ifndef TRIREME_TASKS_SCALING_OPTIONS_HPP_
+#define TRIREME_TASKS_SCALING_OPTIONS_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/deck/deck.hpp"
+
+namespace trireme::tasks {
+
+// Strong: the batch stays. Weak: it grows with the ranks.
+enum class ScalingKind { kStrong, kWeak };
+const char* NameOf(ScalingKind kind);
+
+struct ScalingOptions {
+  std::vector<int> ranks;   // counts, rising; empty: DefaultCounts
+  std::vector<ScalingKind> kinds;  // at least one, none twice
+  int base_ranks = 0;       // for which data.batch stands in weak scaling; 0: the smallest count
+  std::int64_t steps = 10;  // measured, of each count in each round
+  std::int64_t warmup_steps = 3;  // before them, dropped; at least one
+  std::int64_t repeats = 5;       // rounds
+};
+
+void DeclareScaling(deck::Schema& schema);  // [scaling]
+
+// Throws InputError with the deck's line.
+ScalingOptions ReadScaling(const deck::Deck& deck);
+
+}  // namespace trireme::tasks
+
+#endif  // TRIREME_TASKS_SCALING_OPTIONS_HPP_

@@ -1,0 +1,66 @@
+// Losses of trained weights: every target of a split once, or those of given windows, on any number
+// of ranks.
+#ifndef TRIREME_TRAIN_EVALUATION_HPP_
+#define TRIREME_TRAIN_EVALUATION_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "trireme/data/pair_batches.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/model/parallel_model.hpp"
+
+namespace trireme::train {
+
+// Windows of an evaluation, and functions that follow it.
+struct EvaluationOptions {
+  // Tokens between the beginnings of neighbouring windows, at most their length; 0: the length.
+  // Windows that overlap count each target once, in the first one that holds it, so that all but
+  // those of the split's first window have at least length - stride tokens before them.
+  std::int64_t stride = 0;
+  // At most as many, a sample by `seed` alone, twice as large as often as no target in it counts;
+  // 0: all.
+  std::int64_t windows = 0;
+  std::uint32_t seed = 0;
+  // Whether this rank wishes to stop, asked before every round of micro-batches; all ranks pass one
+  // or none does. They agree, and all stop if one wishes it.
+  std::function<bool()> stop = {};
+  // Called for every target that counts, on one of the ranks that compute its loss: its offset in
+  // the split, and its loss in nats. All ranks pass one or none does.
+  std::function<void(std::int64_t token, double loss)> visit = {};
+};
+
+struct Evaluation {
+  double loss = 0;  // nats per token, mean over the targets that count
+  double nats = 0;  // sum over these targets
+  std::int64_t targets = 0;
+  std::int64_t windows = 0;      // evaluated
+  std::int64_t all_windows = 0;  // of the split
+  double seconds = 0;
+  bool stopped = false;  // before the end: `loss` and `nats` are not numbers, `targets` 0
+};
+// Collective over the model's grid. The split's windows are spread over the data ranks; every
+// target counts once, whatever the layout, but those that a mask leaves out: of the loss, and of
+// documents as the model's plan says. Throws AgreedError (exit code 2) if none is left, and for
+// document masks without the split's documents; exit code 1 if a rank cannot read the windows of a
+// stream.
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                    const EvaluationOptions& options = {});
+
+// Likewise for given windows, the same ones on all ranks, each at most as long as the model's; of
+// the options stop and visit are used.
+Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
+                           data::Split split, std::span<const data::Sample> windows,
+                           const EvaluationOptions& options = {});
+
+// Of a model that translates, with teacher forcing: each target token after those before it. Pairs
+// that are longer than the model takes are left out. Of the options windows (pairs), seed and stop
+// are used. The result counts pairs as windows.
+Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pairs,
+                         data::Split split, const EvaluationOptions& options = {});
+
+}  // namespace trireme::train
+
+#endif  // TRIREME_TRAIN_EVALUATION_HPP_

@@ -1,0 +1,67 @@
+// The plan of a training run on a grid: every decision that its objects are constructed from.
+#ifndef TRIREME_TRAIN_TRAINING_PLAN_HPP_
+#define TRIREME_TRAIN_TRAINING_PLAN_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/data/pair_batches.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/model/plan.hpp"
+#include "trireme/train/optimizer.hpp"
+#include "trireme/train/schedule.hpp"
+#include "trireme/train/batch_share.hpp"
+
+namespace trireme::train {
+
+// A training run as it is asked for, before it meets its tokens and a grid.
+struct TrainingOptions {
+  model::ModelPlan model;    // micro_batch as wanted; stages, micro-batches and leaves follow
+  std::int64_t stride = 0;   // tokens between windows; 0: their length
+  std::int64_t batch = 1;    // windows per step, over all ranks
+  data::Origin origin = {};  // of the steps
+  bool loss_mask = false;    // the training split says which targets count
+  std::vector<data::Source> sources = {};  // files of a mixture; empty: one file
+  // Of a model that translates: how pairs make batches. `pairs` of them is `batch`.
+  std::optional<data::PairBatches::Options> pairs = {};
+  OptimizerOptions optimizer;
+  Schedule schedule;
+  bool keep_gradients = true;      // after a step; false: the update clears them as it goes
+  bool async_checkpoints = false;  // write from a copy of the state
+  bool graphs = false;             // run.graphs: a step on a GPU is recorded if that is possible
+  std::string products_file;       // run.products; empty: choices of algorithms are kept nowhere
+};
+
+// The same run on a grid, complete; never changed.
+struct TrainingPlan {
+  model::ModelPlan model;
+  // Of the training split: tokens, length, stride, batch, seed, origin, mixture.
+  data::Sampler::Options samples;
+  std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
+  bool loss_mask = false;
+  std::optional<data::PairBatches::Options> pairs;  // none: windows
+  OptimizerOptions optimizer;
+  Schedule schedule;
+  bool keep_gradients = true;
+  bool async_checkpoints = false;
+  bool graphs = false;
+  std::string products_file;
+
+  // True: how many targets count in a step depends on the tokens, and the ranks add it up.
+  bool CountsTargets() const { return loss_mask || model.document_mask; }
+
+  // How a data rank takes its part of every batch. data_ranks: size of that axis; alike: ranks of a
+  // shard group exchange parameters or gradients in each micro-batch.
+  BatchShare ShareOf(int data_rank, int data_ranks, bool alike) const;
+};
+
+// Completes the plan for a grid. Pure. tokens: length of the training split, unless of a mixture;
+// of pairs, their number in it.
+TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
+                          const comm::GridShape& grid);
+
+}  // namespace trireme::train
+
+#endif  // TRIREME_TRAIN_TRAINING_PLAN_HPP_

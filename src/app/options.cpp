@@ -1,0 +1,52 @@
+// The keys of [job], and the reading of all sections.
+#include "trireme/app/options.hpp"
+
+#include "trireme/deck/choice.hpp"
+
+namespace trireme::app {
+
+namespace {
+constexpr deck::Names<10> kTasks = {"train",  "evaluate", "generate",  "tokenize", "verify",
+                                     "import", "export",   "preflight", "scaling",  "plan"};
+}  // namespace
+
+void Declare(deck::Schema& schema) {
+  schema.Section("job", "What to do, and where its results go.")
+      .Choice(
+          "job.task", "train", deck::Choices(kTasks),
+          "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
+          "with -r; tokenize: write data.file from text; verify: compare a small run of this "
+          "deck on these ranks with one rank's; import: make a run of hf.path's model; "
+          "export: write the model of -r to hf.path; preflight: look at the ranks' hosts, "
+          "measure their speeds, name slow ones; scaling: compare the speeds of this deck's "
+          "training on several numbers of ranks; plan: layouts of this deck on plan.machine, by "
+          "predicted time, without ranks.")
+      .Text("job.name", "run", "Name of the run.")
+      .Path("job.output", "",
+            "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
+}
+
+void Resolve(deck::Deck& deck) {
+  if (!deck.Text("job.output").empty()) return;
+  deck.Supply("job.output", "runs/" + deck.Text("job.name"), "job.name");
+}
+
+Options Read(const deck::Deck& deck) {
+  return {.task = deck::Pick<Task>(deck.Text("job.task"), kTasks),
+          .name = deck.Text("job.name"),
+          .output = deck.Text("job.output"),
+          .output_given = deck.Given("job.output")};
+}
+
+DeckOptions ReadAll(const deck::Deck& deck) {
+  DeckOptions options;
+  static_cast<train::DeckOptions&>(options) = train::ReadAll(deck);
+  options.job = Read(deck);
+  options.tokenize = data::ReadTokenize(deck);
+  options.checkpoint = checkpoint::Read(deck);
+  options.monitor = report::Read(deck);
+  options.training = train::ReadSafeguards(deck);
+  return options;
+}
+
+}  // namespace trireme::app

@@ -1,0 +1,372 @@
+// RunRecord: reading run.json, and holding a deck against it.
+#include "trireme/app/run_record.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "decider_record.hpp"
+#include "imported_record.hpp"
+#include "mixture_record.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/version.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/shown.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::app {
+
+namespace {
+
+constexpr std::int64_t kMostRecordedDeckBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostProductsBytes = std::int64_t{16} << 20;
+constexpr std::size_t kMostScales = 1'000'000;
+constexpr std::int64_t kMostVersionBytes = 100;
+constexpr std::int64_t kFormat = 1;  // of checkpoints that this program reads; absent: 1
+
+// A value of run.json as a deck would have it.
+std::string DeckText(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_number_integer()) return fmt::format("{}", value.get<std::int64_t>());
+  if (value.is_number()) return fmt::format("{}", value.get<double>());
+  return value.dump();
+}
+
+// A model as versions without some keys recorded it: biases of queries, keys and values as the
+// others, no norms of heads, plain rotation.
+nlohmann::json WithLaterKeys(nlohmann::json model) {
+  if (!model.contains("bias")) return model;
+  const auto add = [&](const char* name, const nlohmann::json& value) {
+    if (!model.contains(name)) model[name] = value;
+  };
+  add("qkv_bias", model.at("bias"));
+  add("kind", "decoder");
+  const nlohmann::json plain = ModelJson({});
+  for (const model::Setting& setting : model::SettingsOf({})) {
+    if (setting.of_rotation || setting.name == "qk_norm") {
+      add(setting.name.c_str(), plain.at(setting.name));
+    }
+  }
+  return model;
+}
+
+// The recorded model, for a version that has no object of it: the keys of the recorded deck.
+nlohmann::json ModelOf(const deck::Schema& schema, const RunRecord& record) {
+  if (record.json.contains("model")) {
+    static_cast<void>(deck::JsonObject(record.json, record.path).Object("model"));
+    return WithLaterKeys(record.json.at("model"));
+  }
+  if (record.deck.empty()) return nlohmann::json::object();
+  deck::Deck deck = deck::Deck::Parse(schema, record.deck, record.path + ": deck", {});
+  model::Resolve(deck);
+  return ModelJson(model::Read(deck));
+}
+
+// Whether two texts of values say the same: "1e-3" and "0.001".
+bool SameValue(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  try {
+    std::size_t read_a = 0, read_b = 0;
+    const double x = std::stod(a, &read_a), y = std::stod(b, &read_b);
+    return read_a == a.size() && read_b == b.size() && x == y;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// A key of the model as the deck has it; automatic values follow from the checkpoint's others.
+std::string Stated(const deck::Deck& deck, const nlohmann::json& model, const std::string& name) {
+  const auto values = deck.Section("model");
+  const auto found = std::find_if(values.begin(), values.end(),
+                                  [&](const auto& value) { return value.first == name; });
+  const std::string text = found == values.end() ? std::string() : found->second;
+  if (model.at(name).is_boolean()) {
+    return text == "yes" || text == "true" || text == "on" ? "yes" : "no";
+  }
+  if (text != "0") return text;
+  if (name == "kv_heads" && model.contains("heads")) return DeckText(model.at("heads"));
+  if (name == "encoder_layers" && model.contains("layers")) return DeckText(model.at("layers"));
+  if (name != "head_dim" || !model.contains("dim") || !model.contains("heads")) return text;
+  const nlohmann::json &dim = model.at("dim"), &heads = model.at("heads");
+  if (!dim.is_number_integer() || !heads.is_number_integer()) return text;
+  const std::int64_t by = heads.get<std::int64_t>();
+  return by <= 0 ? text : std::to_string(dim.get<std::int64_t>() / by);
+}
+
+std::optional<std::int64_t> MaybeInteger(const deck::JsonObject& run, const std::string& name) {
+  if (!run.Has(name)) return std::nullopt;
+  return run.Integer(name);
+}
+
+std::string MaybeText(const deck::JsonObject& run, const std::string& name,
+                      std::int64_t most = deck::kMaxJsonText) {
+  return run.Has(name) ? run.Text(name, most) : std::string();
+}
+
+// Refuses what a later version wrote, before its members are read by the rules of this one.
+void CheckFormat(const deck::JsonObject& run, const std::string& path) {
+  const std::int64_t format = run.Has("format") ? run.Integer("format", 1) : kFormat;
+  if (format <= kFormat) return;
+  const std::string writer = run.Has("trireme") ? run.Text("trireme", kMostVersionBytes) : "";
+  throw InputError(
+      fmt::format("{}: written by {} in format {}; this is Trireme {}, which reads format {}", path,
+                  writer.empty() ? "a later Trireme" : "Trireme " + deck::Shown(writer), format,
+                  Version(), kFormat),
+      writer.empty() ? "Use the version of Trireme that wrote it, or a later one."
+                     : fmt::format("Use Trireme {} or a later version.", deck::Shown(writer)));
+}
+
+}  // namespace
+
+nlohmann::json ProgramJson(const std::string& host) {
+  return {{"format", kFormat},
+          {"trireme", Version()},
+          {"commit", Commit()},
+          {"compiler", Compiler()},
+          {"host", host}};
+}
+
+std::string DateNow(const comm::Communicator& world) { return world.Broadcast(report::UtcNow()); }
+
+nlohmann::json ModelJson(const model::Options& options) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const model::Setting& setting : model::SettingsOf(options)) {
+    std::visit([&](const auto& value) { json[setting.name] = value; }, setting.value);
+  }
+  return json;
+}
+
+nlohmann::json SectionJson(const deck::Deck& deck, const std::string& section) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, value] : deck.Section(section)) json[name] = value;
+  return json;
+}
+
+nlohmann::json VocabularyJson(const data::TokenFile& tokens) {
+  nlohmann::json json = {{"size", tokens.VocabularySize()},
+                         {"sha256", tokens.VocabularySha256()},
+                         {"tokenizer", tokens.Tokenizer()}};
+  if (std::string sha256 = tokens.TokenizerSha256(); !sha256.empty()) {
+    json["tokenizer_sha256"] = std::move(sha256);
+  }
+  return json;
+}
+
+RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
+  constexpr std::int64_t kMostSeed = std::numeric_limits<std::uint32_t>::max();
+  RunRecord record;
+  record.path = path;
+  record.json = json;
+  const deck::JsonObject run(record.json, path);
+  CheckFormat(run, path);
+  record.step = run.Integer("step");
+  if (run.Has("next_sample") && run.Has("tokens")) {
+    record.origin = {.step = record.step,
+                     .sample = run.Integer("next_sample"),
+                     .targets = run.Integer("tokens")};
+  }
+  ParseMixture(record.json, path, record);
+  ParseDecider(record.json, path, record);
+  if (run.Has("train_tokens")) {
+    record.train_tokens = run.Integer("train_tokens", 2, kMostTrainTokens);
+  }
+  if (run.Has("seed")) record.seed = run.Integer("seed", 0, kMostSeed);
+  record.length = MaybeInteger(run, "sequence_length");
+  record.stride = MaybeInteger(run, "stride");
+  record.batch = MaybeInteger(run, "batch");
+  record.source_sha256 = MaybeText(run, "source_sha256");
+  record.precision = MaybeText(run, "precision");
+  record.canonical = MaybeText(run, "canonical");
+  if (run.Has("best_loss")) record.best_loss = run.Real("best_loss");
+  if (run.Has("planned")) {
+    const deck::JsonObject planned = run.Object("planned");
+    record.planned = {.epochs = planned.Real("epochs"), .steps = planned.Integer("steps", 1)};
+  }
+  if (run.Has("validation_due")) record.validation_due = run.Truth("validation_due");
+  record.products = MaybeText(run, "products", kMostProductsBytes);
+  if (run.Has("fp8_scales")) {
+    const nlohmann::json& scales = run.List("fp8_scales");
+    if (scales.size() > kMostScales) {
+      throw InputError(fmt::format("{}: fp8_scales: {} are too many", path, scales.size()));
+    }
+    for (const nlohmann::json& scale : scales) {
+      // No single-precision number: an infinite scale would make every product of it infinite.
+      const double value = scale.is_number() ? scale.get<double>() : INFINITY;
+      if (std::abs(value) > std::numeric_limits<float>::max()) {
+        throw InputError(
+            fmt::format("{}: fp8_scales: numbers in single precision expected, {} found", path,
+                        deck::Brief(scale)));
+      }
+      record.fp8_scales.push_back(static_cast<float>(value));
+    }
+  }
+  record.deck = MaybeText(run, "deck", kMostRecordedDeckBytes);
+  return record;
+}
+
+namespace {
+
+// Values for what the deck leaves out, and a line for each key of the function that it states
+// otherwise. any_rotation: keys of rotary positions may differ.
+std::vector<std::string> TakeKeys(const deck::Schema& schema, const nlohmann::json& model,
+                                  const std::string& origin, const char* has, bool any_rotation,
+                                  deck::Deck& deck) {
+  // Keys that the deck does not state, by themselves or by its preset.
+  std::vector<std::pair<std::string, std::string>> values;
+  for (const auto& [name, value] : model.items()) {
+    const std::string key = "model." + name;
+    if (schema.Find(key) == nullptr || deck.Where(key).starts_with("preset ")) continue;
+    values.emplace_back(name, DeckText(value));
+  }
+  model::Supply(deck, values, origin);
+  std::vector<std::string> problems;
+  model::Options every;
+  every.kind = model::Kind::kEncoderDecoder;  // has all settings
+  for (const model::Setting& setting : model::SettingsOf(every)) {
+    const std::string key = "model." + setting.name;
+    if (!setting.of_function || !model.contains(setting.name)) continue;
+    if (setting.of_rotation && any_rotation) continue;
+    const std::string was = DeckText(model.at(setting.name));
+    const std::string now = Stated(deck, model, setting.name);
+    if (SameValue(now, was)) continue;
+    problems.push_back(fmt::format("{}: {} = {}, but {} {} = {}", deck.Where(key), key,
+                                   deck::Shown(now), has, key, deck::Shown(was)));
+  }
+  return problems;
+}
+
+}  // namespace
+
+void TakeModel(const deck::Schema& schema, const RunRecord& record, bool weights_alone,
+               deck::Deck& deck) {
+  const std::vector<std::string> problems =
+      TakeKeys(schema, ModelOf(schema, record), "the checkpoint's " + record.path,
+               "the checkpoint was trained with", weights_alone, deck);
+  if (problems.empty()) return;
+  throw InputError(fmt::format("{}: another model than the deck's\n  {}", record.path,
+                               fmt::join(problems, "\n  ")),
+                   "Leave these keys out: the model comes from the checkpoint.");
+}
+
+void TakeModel(const deck::Schema& schema, const nlohmann::json& model, const std::string& path,
+               deck::Deck& deck) {
+  const std::vector<std::string> problems =
+      TakeKeys(schema, model, path, "the folder's model has", false, deck);
+  if (problems.empty()) return;
+  throw InputError(
+      fmt::format("{}: another model than the deck's\n  {}", path, fmt::join(problems, "\n  ")),
+      "Leave these keys and model.preset out: the model comes from hf.path.");
+}
+
+void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
+  CheckImportedTokenizer(record, tokens);
+  if (!record.json.contains("vocabulary")) return;
+  const deck::JsonObject was = deck::JsonObject(record.json, record.path).Object("vocabulary");
+  const std::string sha256 = was.Text("sha256");
+  if (sha256 == tokens.VocabularySha256() && was.Text("tokenizer") == tokens.Tokenizer()) {
+    if (!record.json.at("vocabulary").contains("tokenizer_sha256")) return;
+    const std::string files = was.Text("tokenizer_sha256");
+    if (files == tokens.TokenizerSha256()) return;
+    throw InputError(
+        fmt::format("{}: its /tokenizer is not the checkpoint's: sha256 {:.12}; {} has {:.12}",
+                    tokens.Path(), tokens.TokenizerSha256(), record.path, deck::Shown(files)),
+        "Give a data.file that was made with the same tokenizer.");
+  }
+  throw InputError(
+      fmt::format("{}: its vocabulary is not the checkpoint's: {} words by the tokenizer {}, "
+                  "sha256 {:.12}; {} has {} words by the tokenizer {}, sha256 {:.12}",
+                  tokens.Path(), tokens.VocabularySize(), tokens.Tokenizer(),
+                  tokens.VocabularySha256(), record.path, was.Integer("size"),
+                  deck::Shown(was.Text("tokenizer")), deck::Shown(sha256)),
+      "Give a data.file that was made with the same vocabulary.");
+}
+
+namespace {
+
+// Keys of a session, not of the numbers that a run computes.
+bool EndsSession(const std::string& section, const std::string& name) {
+  return section == "schedule" && (name == "stop_at" || name == "walltime_minutes");
+}
+
+// A member's value; "not set" for a key that lost to another, as schedule.steps to schedule.epochs.
+std::string TextOfMember(const nlohmann::json& section, const std::string& name) {
+  return section.contains(name) ? DeckText(section.at(name)) : "not set";
+}
+
+// "data.file holds another text: 2,500 train tokens, was 2,000"; empty: it does not. The contents
+// of a mixture are compared apart.
+std::string TextChange(const nlohmann::json& was, const nlohmann::json& now) {
+  const auto differs = [&](const char* name) {
+    return was.contains(name) && now.contains(name) &&
+           !SameValue(DeckText(was.at(name)), DeckText(now.at(name)));
+  };
+  const bool mixed = was.contains("mixture") || now.contains("mixture");
+  const bool tokens = differs("train_tokens"), text = !mixed && differs("source_sha256");
+  if (!tokens && !text) return {};
+  return fmt::format(
+      "data.file holds another text: {} train tokens{}",
+      deck::Shown(DeckText(now.value("train_tokens", nlohmann::json()))),
+      tokens ? ", was " + deck::Shown(DeckText(was.at("train_tokens"))) : ", as many as before");
+}
+
+}  // namespace
+
+std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now) {
+  std::vector<std::string> changes;
+  const auto change = [&](const std::string& name, const std::string& was, const std::string& is) {
+    if (SameValue(was, is)) return;
+    changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written",
+                                  deck::Shown(name), deck::Shown(is), deck::Shown(was)));
+  };
+  // Members of the record and the keys that they come from.
+  constexpr std::pair<const char*, const char*> kMembers[] = {
+      {"seed", "run.seed"},
+      {"sequence_length", "data.sequence_length"},
+      {"stride", "data.stride"},
+      {"batch", "data.batch"},
+      {"batch_tokens", "data.batch_tokens"},
+      {"precision", "run.precision"},
+      {"canonical", "run.canonical"}};
+  if (std::string text = TextChange(record.json, now); !text.empty()) {
+    changes.push_back(std::move(text));
+  }
+  for (const auto& [member, key] : kMembers) {
+    if (record.json.contains(member) && now.contains(member)) {
+      change(key, DeckText(record.json.at(member)), DeckText(now.at(member)));
+    }
+  }
+  // Runs of versions without document masks have none.
+  const auto masked = [](const nlohmann::json& run) {
+    return run.contains("document_mask") ? DeckText(run.at("document_mask")) : "no";
+  };
+  change("data.document_mask", masked(record.json), masked(now));
+  if (std::string mixture = MixtureChange(record.json, now); !mixture.empty()) {
+    changes.push_back(std::move(mixture));
+  }
+  for (const char* section : {"model", "optimizer", "schedule"}) {
+    if (!record.json.contains(section) || !record.json.at(section).is_object()) continue;
+    const nlohmann::json &was = record.json.at(section), &is = now.at(section);
+    std::set<std::string> names;
+    for (const nlohmann::json* side : {&was, &is}) {
+      for (const auto& [name, value] : side->items()) names.insert(name);
+    }
+    for (const std::string& name : names) {
+      if (EndsSession(section, name)) continue;
+      // A model has every key but those that came with a later version.
+      const bool on_both = was.contains(name) && is.contains(name);
+      if (!on_both && section == std::string_view("model")) continue;
+      change(fmt::format("{}.{}", section, name), TextOfMember(was, name), TextOfMember(is, name));
+    }
+  }
+  return changes;
+}
+
+}  // namespace trireme::app

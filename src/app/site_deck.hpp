@@ -1,0 +1,30 @@
+// A site's deck: defaults that a centre gives to everybody on its machine, weaker than a user's
+// deck.
+#ifndef TRIREME_SRC_APP_SITE_DECK_HPP_
+#define TRIREME_SRC_APP_SITE_DECK_HPP_
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "trireme/deck/deck.hpp"
+
+namespace trireme::app {
+
+// Environment variable that names the file; unset or empty: the site has none.
+inline constexpr const char* kSiteDeckVariable = "TRIREME_SITE_DECK";
+
+// Keys that a site may give: they say how jobs use the machine and change no number that a run
+// computes.
+std::span<const std::string_view> SiteKeys();
+
+// Supplies the values of the site's deck, whose file `path` holds `text`, where the user's deck and
+// command line give none; of keys that decide on one thing together, none if the user gives one.
+// Throws InputError naming path and line for what Deck::Parse refuses and for other keys than
+// SiteKeys(), all in one message.
+void SupplySite(const deck::Schema& schema, const std::string& text, const std::string& path,
+                deck::Deck& user);
+
+}  // namespace trireme::app
+
+#endif  // TRIREME_SRC_APP_SITE_DECK_HPP_

@@ -1,0 +1,350 @@
+// Job: what it knows of its token files, where in them it goes on, and the opened files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <span>
+
+#include "pair_facts.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/data/has_target.hpp"
+#include "trireme/app/job.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::app {
+
+namespace {
+
+// Whether the job computes losses of splits other than the training's.
+bool Evaluates(const DeckOptions& options) {
+  const Task task = options.job.task;
+  return task == Task::kEvaluate ||
+         (task == Task::kTrain && options.monitor.validate_every_steps > 0);
+}
+
+// Parts that a job keeps of a token file: only training reads the train split, and of a mixture's
+// other files nothing else. reads: whether a stream is read on this rank.
+data::Keeping KeepingOf(const DeckOptions& options, bool first, bool reads = true) {
+  const bool trains = ReadsTraining(options.job.task);
+  const bool evaluates = first && Evaluates(options);
+  const bool validates = evaluates && options.data.validation.empty();
+  return {options.data.staging, {trains, validates, evaluates}, options.data.read_ahead, reads};
+}
+
+data::Keeping KeepingOfSet(const DeckOptions& options, bool reads = true) {
+  const data::Options& data = options.data;
+  return {data.staging, {false, Evaluates(options), false}, data.read_ahead, reads};
+}
+
+// Notes the first split that is read without documents.
+void LookForDocuments(const std::string& path, const data::TokenCounts& counts,
+                      const data::Keeping& keeping, train::TokenFacts& facts) {
+  for (const data::Split split : data::kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    if (!keeping.splits[i] || counts.documents[i] || !facts.undocumented.empty()) continue;
+    facts.undocumented =
+        fmt::format("{} has no /{}/documents", std::filesystem::path(path).filename().string(),
+                    data::NameOf(split));
+  }
+}
+
+// Bytes of a rank's share of what is kept.
+std::int64_t ShareOf(const data::TokenCounts& counts, const data::Keeping& keeping, int shared_by) {
+  const std::int64_t bytes = data::BytesOf(counts, keeping);
+  if (keeping.staging != data::Staging::kSharedMemory) return bytes;
+  return shared_by == 0 ? 0 : bytes / shared_by;
+}
+
+std::int64_t AheadOf(const data::Options& options) {
+  return data::IsStream(options.staging) ? options.read_ahead : 0;
+}
+
+std::string DescribeVocabulary(const data::TokenCounts& counts) {
+  return fmt::format(
+      "{} words by the tokenizer {}{}, sha256 {:.12}, eos {}, unk {}",
+      report::WithThousands(counts.vocabulary), counts.tokenizer,
+      counts.tokenizer_sha256.empty() ? "" : fmt::format(" ({:.12})", counts.tokenizer_sha256),
+      counts.vocabulary_sha256, counts.eos, counts.unk);
+}
+
+// Ids of one file must mean the same in all others.
+void RequireOneVocabulary(const char* key, const std::string& path, const data::TokenCounts& counts,
+                          const std::string& first_path, const data::TokenCounts& first,
+                          const deck::Deck& deck) {
+  if (counts.vocabulary_sha256 == first.vocabulary_sha256 && counts.tokenizer == first.tokenizer &&
+      counts.tokenizer_sha256 == first.tokenizer_sha256 && counts.eos == first.eos &&
+      counts.unk == first.unk) {
+    return;
+  }
+  throw deck.Complain(key,
+                      fmt::format("{} has another vocabulary than {}: {}; {}", path, first_path,
+                                  DescribeVocabulary(counts), DescribeVocabulary(first)),
+                      "Tokenise all texts with one tokenizer and one vocabulary.");
+}
+
+// Whether a task validates on the deck's sets.
+bool Validates(Task task) { return task == Task::kTrain || task == Task::kEvaluate; }
+
+// Adds the sets of data.validation; first: of the deck's token file.
+void AddValidation(const DeckOptions& options, const deck::Deck& deck, int shared_by,
+                   data::KnownFiles* known, const data::TokenCounts& first,
+                   train::TokenFacts& facts) {
+  if (!Validates(options.job.task)) return;
+  for (const data::ValidationFile& set : options.data.validation) {
+    std::error_code ignored;
+    if (std::filesystem::status(set.path, ignored).type() ==
+        std::filesystem::file_type::not_found) {
+      throw deck.Complain("data.validation", fmt::format("{}: no such file", set.path),
+                          "Check the path, or write the file with job.task = tokenize.");
+    }
+    const data::TokenCounts counts = data::CountTokens(set.path, known);
+    RequireOneVocabulary("data.validation", set.path, counts, options.data.file, first, deck);
+    const data::Keeping keeping = KeepingOfSet(options);
+    LookForDocuments(set.path, counts, keeping, facts);
+    facts.bytes += ShareOf(counts, keeping, shared_by);
+    facts.staged += data::StagedBytesOf(counts, keeping);
+  }
+}
+
+train::TokenFacts FactsOfMixture(const DeckOptions& options, const deck::Deck& deck, int shared_by,
+                                data::KnownFiles* known) {
+  data::CheckMixtureFiles(options.data.mixture, deck);
+  train::TokenFacts facts;
+  data::TokenCounts first;
+  for (const data::MixtureFile& file : options.data.mixture) {
+    const data::TokenCounts counts = data::CountTokens(file.path, known);
+    if (facts.sources.empty()) first = counts;
+    RequireOneVocabulary("data.mixture", file.path, counts, options.data.file, first, deck);
+    const data::Keeping keeping = KeepingOf(options, facts.sources.empty());
+    LookForDocuments(file.path, counts, keeping, facts);
+    facts.train += counts.tokens.front();
+    facts.bytes += ShareOf(counts, keeping, shared_by);
+    facts.staged += data::StagedBytesOf(counts, keeping);
+    facts.source += facts.source.empty() ? "" : " + ";
+    facts.source += std::filesystem::path(file.path).filename().string();
+    facts.sources.push_back({counts.tokens.front(), file.proportion});
+    facts.contents.push_back(counts.source_sha256);
+    facts.loss_mask = facts.loss_mask || counts.masks.front();
+  }
+  AddValidation(options, deck, shared_by, known, first, facts);
+  facts.vocabulary = first.vocabulary;
+  facts.read_ahead = AheadOf(options.data);
+  return facts;
+}
+
+}  // namespace
+
+train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, int shared_by,
+                         data::KnownFiles* known) {
+  if (options.model.Translates()) return FactsOfPairs(options, deck, shared_by);
+  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by, known);
+  const std::string& path = options.data.file;
+  const data::TokenCounts counts = data::CountTokens(path, known);
+  const data::Keeping keeping = KeepingOf(options, true);
+  train::TokenFacts facts{.vocabulary = counts.vocabulary,
+                         .train = counts.tokens.front(),
+                         .bytes = ShareOf(counts, keeping, shared_by),
+                         .source = std::filesystem::path(path).filename().string(),
+                         .sources = {},
+                         .contents = {counts.source_sha256},
+                         .loss_mask = counts.masks.front(),
+                         .read_ahead = AheadOf(options.data),
+                         .staged = data::StagedBytesOf(counts, keeping)};
+  LookForDocuments(path, counts, keeping, facts);
+  AddValidation(options, deck, shared_by, known, counts, facts);
+  return facts;
+}
+
+namespace {
+
+// Collective. Chooses the folder of the copies on nodes, and counts them if they take memory.
+void PlaceCopies(const Job& job, train::TokenFacts& facts) {
+  if (facts.staged == 0) return;
+  const comm::Communicator &world = job.World(), &node = job.runtime->Node();
+  job.staging->Choose(world, node, data::StagingPlace::Candidates(job.options.data.staging_path),
+                      facts.staged);
+  if (!job.staging->InMemory()) return;
+  facts.bytes += world.Sum(world.IsRoot() ? facts.staged / node.Size() : 0);
+}
+
+}  // namespace
+
+train::TokenFacts InspectTokens(const Job& job) {
+  if (job.options.model.Translates()) return InspectPairs(job, job.options.data);
+  const comm::Communicator& world = job.World();
+  DeckOptions options = job.options;
+  std::vector<data::MixtureFile>& mixture = options.data.mixture;
+  // Other tasks take no training windows: they need the vocabulary, and the valid and test splits.
+  if (!ReadsTraining(job.options.job.task)) mixture.clear();
+  train::TokenFacts facts;
+  world.Together([&] {
+    // A wrong number of ranks is said before a missing file; a scaling study has others.
+    if (job.options.job.task != Task::kScaling) {
+      train::PlanGrid(job.options, job.deck, world.Size());
+    }
+    if (!world.IsRoot()) return;
+    facts = FactsOf(options, job.deck, job.runtime->Node().Size(), job.known_files.get());
+  });
+  facts.sources.resize(mixture.size());
+  facts.contents.resize(std::max<std::size_t>(1, mixture.size()));
+  // Sums of one rank's numbers and of zeros.
+  for (std::int64_t* number :
+       {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead, &facts.staged}) {
+    *number = world.Sum(*number);
+  }
+  for (std::size_t i = 0; i < facts.sources.size(); ++i) {
+    facts.sources[i] = {world.Sum(facts.sources[i].tokens), mixture[i].proportion};
+  }
+  facts.loss_mask = world.Sum(std::int64_t{facts.loss_mask}) > 0;
+  facts.source = world.Broadcast(facts.source);
+  facts.undocumented = world.Broadcast(facts.undocumented);
+  for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
+  PlaceCopies(job, facts);
+  return facts;
+}
+
+namespace {
+
+// The files of the recorded training.
+std::vector<RunRecord::Source> FilesOf(const RunRecord& record, const train::TokenFacts& tokens) {
+  if (!record.mixture.empty()) return record.mixture;
+  RunRecord::Source file;
+  file.sha256 = record.source_sha256;
+  file.source.tokens = record.train_tokens.value_or(0);
+  // Earlier versions did not write the number: contents tell it if the file is still there.
+  for (std::size_t i = 0; file.source.tokens == 0 && i < tokens.contents.size(); ++i) {
+    if (tokens.contents[i] != file.sha256) continue;
+    file.source.tokens = tokens.sources.empty() ? tokens.train : tokens.sources[i].tokens;
+  }
+  if (file.source.tokens == 0) {
+    file.source.tokens = tokens.sources.empty() ? tokens.train : tokens.sources.front().tokens;
+  }
+  return {file};
+}
+
+// For each file of now its place among those of the record, by contents and, of several alike, by
+// name; -1: a new one.
+std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data::Options& options,
+                         const train::TokenFacts& now) {
+  std::vector<int> places(now.contents.size(), -1);
+  std::vector<bool> taken(then.size(), false);
+  for (const bool by_name : {true, false}) {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      const std::string& name = now.sources.empty() ? options.file : options.mixture[i].path;
+      const std::int64_t tokens = now.sources.empty() ? now.train : now.sources[i].tokens;
+      for (std::size_t j = 0; j < then.size() && places[i] < 0; ++j) {
+        const bool same =
+            then[j].sha256 == now.contents[i] && then[j].source.tokens == tokens && !taken[j];
+        if (!same || (by_name && then[j].file != name)) continue;
+        places[i] = static_cast<int>(j);
+        taken[j] = true;
+      }
+    }
+  }
+  return places;
+}
+
+}  // namespace
+
+data::Origin OriginOf(const Job& job, const train::TokenFacts& tokens) {
+  const std::optional<RunRecord>& record = job.start.record;
+  if (!record || job.start.weights_alone || !record->origin || tokens.pairs) return {};
+  const bool mixed = !record->mixture.empty() || !tokens.sources.empty();
+  if (mixed && job.options.job.task != Task::kTrain) return {};
+  const data::Sampler::Options now{.tokens = tokens.train,
+                                   .length = job.options.data.sequence_length,
+                                   .stride = job.options.data.stride,
+                                   .batch = job.options.data.batch,
+                                   .seed = job.options.machine.seed,
+                                   .shuffle = true,
+                                   .origin = {},
+                                   .sources = tokens.sources};
+  data::Sampler::Options was = now;
+  was.length = record->length.value_or(now.length);
+  was.stride = record->stride.value_or(now.stride);
+  was.batch = record->batch.value_or(now.batch);
+  if (!mixed) return data::MoveOrigin(*record->origin, was, now);
+  const std::vector<RunRecord::Source> then = FilesOf(*record, tokens);
+  was.sources.clear();
+  was.tokens = then.front().source.tokens;
+  if (!record->mixture.empty()) {
+    for (const RunRecord::Source& file : then) was.sources.push_back(file.source);
+  }
+  return data::MoveOrigin(*record->origin, was, now, Matches(then, job.options.data, tokens));
+}
+
+namespace {
+
+data::TokenFile Open(const Job& job, const std::string& path, data::Keeping keeping) {
+  keeping.folder = job.staging->Folder();
+  keeping.known = job.known_files.get();
+  data::TokenFile file(job.World(), job.runtime->Node(), path, keeping,
+                       [&job] { StopIfAsked(job); });
+  job.staging->Add(file.Staged());
+  return file;
+}
+
+}  // namespace
+
+data::TokenFile OpenTokens(const Job& job, const comm::ProcessGrid& grid) {
+  return Open(job, job.options.data.file, KeepingOf(job.options, true, grid.Replica().IsRoot()));
+}
+
+std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid& grid) {
+  std::vector<data::TokenFile> files;
+  for (const data::MixtureFile& file : job.options.data.mixture) {
+    files.push_back(
+        Open(job, file.path, KeepingOf(job.options, files.empty(), grid.Replica().IsRoot())));
+  }
+  if (files.empty()) files.push_back(OpenTokens(job, grid));
+  return files;
+}
+
+std::string StagingLine(const Job& job) {
+  const data::StagedCopies& staged = job.staging->Total();
+  if (staged.files == 0) return {};
+  return fmt::format(
+      "staged  {} of {}, read once, to {} of {} in {:.2f} s: {}/s{}",
+      report::AsBytes(staged.bytes), report::Counted(staged.files, "file"), job.staging->Folder(),
+      report::Counted(staged.nodes, "node"), staged.seconds,
+      report::AsBytes(std::llround(static_cast<double>(staged.bytes) / staged.seconds)),
+      job.staging->InMemory() ? ", in memory" : "");
+}
+
+std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid) {
+  std::vector<ValidationSet> sets;
+  for (const data::ValidationFile& set : job.options.data.validation) {
+    sets.push_back(
+        {set.name, Open(job, set.path, KeepingOfSet(job.options, grid.Replica().IsRoot()))});
+  }
+  return sets;
+}
+
+std::vector<ValidSplit> ValidSplits(const data::TokenFile& tokens,
+                                    std::span<const ValidationSet> sets) {
+  if (sets.empty()) return {{"", &tokens}};
+  std::vector<ValidSplit> splits;
+  for (const ValidationSet& set : sets) splits.push_back({set.name, &set.tokens});
+  return splits;
+}
+
+void RequireTargets(const Job& job, const data::TokenFile& tokens,
+                    std::span<const ValidSplit> validation) {
+  if (!Evaluates(job.options)) return;
+  const auto require = [&](const data::TokenFile& file, data::Split split) {
+    if (data::HasTarget(file, split, job.options.data.document_mask)) return;
+    throw InputError(fmt::format("{}: no target of /{}/tokens counts: it has no loss", file.Path(),
+                                 data::NameOf(split)),
+                     "Its mask, and with data.document_mask its documents, leave none. Without "
+                     "validation (monitor.validate_every_steps = 0) it is not needed.");
+  };
+  job.World().Together([&] {
+    if (!job.World().IsRoot()) return;
+    for (const ValidSplit& valid : validation) require(*valid.tokens, data::Split::kValid);
+    require(tokens, data::Split::kTest);
+  });
+}
+
+}  // namespace trireme::app

@@ -1,0 +1,262 @@
+// Reading of byte-level BPE: tokenizer.json of Hugging Face's `tokenizers`, component by component,
+// or GPT-2's vocab.json and merges.txt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "bpe_definition.hpp"
+#include "byte_alphabet.hpp"
+#include "json_component.hpp"
+#include "pattern_syntax.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
+
+namespace trireme::data {
+
+const char* const kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
+
+// Llama 3's and Qwen2's.
+constexpr const char* kLlama3Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr const char* kQwen2Pattern =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+std::int32_t IdFrom(const Component& id) {
+  const std::int64_t value = id.Integer();
+  if (value < 0 || value >= kMostIds) {
+    throw id.Complain(fmt::format("the id {} is not in [0, {})", value, kMostIds));
+  }
+  return static_cast<std::int32_t>(value);
+}
+
+void ReadVocabulary(const Component& entries, BpeVocabulary& vocabulary) {
+  for (const auto& [name, id] : entries.Members()) vocabulary.ids[name] = IdFrom(id);
+}
+
+// Symbols of a merge, "a b".
+std::pair<std::string, std::string> MergeOf(const std::string& line, const std::string& where) {
+  const std::size_t blank = line.find(' ');
+  if (blank == std::string::npos || line.find(' ', blank + 1) != std::string::npos) {
+    throw InputError(fmt::format("{}: '{}' is no merge of two symbols", where, line));
+  }
+  return {line.substr(0, blank), line.substr(blank + 1)};
+}
+
+void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
+  const bool unigram = model.Has("type") && model.At("type").Text() == "Unigram";
+  if (unigram || model.Flag("byte_fallback", false)) {
+    throw InputError(model.Where() + (unigram ? ".type: 'Unigram'" : ".byte_fallback: true") +
+                         ": this is a SentencePiece model in another form (as T5's and Llama 2's)",
+                     "Name the tokenizer.model or spiece.model that is published with it, and set "
+                     "tokenize.kind = sentencepiece.");
+  }
+  // Old files name no type.
+  if (model.Has("type")) model.RequireText("type", {"BPE"});
+  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    if (model.Has(name)) model.RequireText(name, {""});
+  }
+  if (model.Has("dropout") && model.At("dropout").Number() != 0) {
+    throw model.At("dropout").Complain("dropout of merges is not supported");
+  }
+  vocabulary.ignore_merges = model.Flag("ignore_merges", false);
+  vocabulary.fuse_unk = model.Flag("fuse_unk", false);
+  ReadVocabulary(model.At("vocab"), vocabulary);
+  for (const Component& merge : model.At("merges").Elements()) {
+    if (merge.IsText()) {
+      vocabulary.merges.push_back(MergeOf(merge.Text(), merge.Where()));
+      continue;
+    }
+    const std::vector<Component> pair = merge.Elements();
+    if (pair.size() != 2) throw merge.Complain("no pair");
+    vocabulary.merges.emplace_back(pair[0].Text(), pair[1].Text());
+  }
+  if (!model.Has("unk_token")) return;
+  const auto unk = vocabulary.ids.find(model.At("unk_token").Text());
+  if (unk != vocabulary.ids.end()) {
+    vocabulary.unk = unk->second;
+    return;
+  }
+  // No byte is unknown: it is never used.
+  for (const std::string& byte : ByteAlphabet()) {
+    if (vocabulary.ids.contains(byte)) continue;
+    throw model.At("unk_token")
+        .Complain(fmt::format("'{}' is not in the vocabulary, and byte '{}' has no entry there",
+                              model.At("unk_token").Text(), byte));
+  }
+}
+
+void ReadNormalizer(const Component& normalizer, BpeDefinition& definition) {
+  normalizer.RequireText("type", {"NFC", "Sequence"});
+  if (normalizer.At("type").Text() == "NFC") {
+    definition.form_c = true;
+    return;
+  }
+  for (const Component& step : normalizer.At("normalizers").Elements()) {
+    ReadNormalizer(step, definition);
+  }
+}
+
+PatternSplit SplitOf(const Component& step) {
+  const Component pattern = step.At("pattern");
+  const bool regex = pattern.Has("Regex");
+  const Component text = pattern.At(regex ? "Regex" : "String");
+  step.RequireText("behavior", {"Isolated", "Removed"});
+  const bool removed = step.At("behavior").Text() == "Removed";
+  const bool invert = step.Flag("invert", false);
+  return {.pattern = Pattern(regex ? text.Text() : QuotePattern(text.Text()), text.Where()),
+          .matches = !removed || invert,
+          .between = !removed || !invert};
+}
+
+// True after ByteLevel, which must come last.
+bool ReadPreTokenizer(const Component& step, BpeDefinition& definition) {
+  step.RequireText("type", {"ByteLevel", "Split", "Digits", "Sequence"});
+  const std::string type = step.At("type").Text();
+  if (type == "Split") {
+    definition.splits.push_back(SplitOf(step));
+    return false;
+  }
+  if (type == "Digits") {
+    const bool single = step.Flag("individual_digits", false);
+    definition.splits.push_back({.pattern = Pattern(single ? "\\p{N}" : "\\p{N}+", step.Where())});
+    return false;
+  }
+  if (type == "ByteLevel") {
+    definition.add_prefix_space = step.Flag("add_prefix_space", true);
+    definition.prefix_space_before = definition.splits.size();
+    if (step.Flag("use_regex", true)) {
+      definition.splits.push_back({.pattern = Pattern(kGpt2Pattern, step.Where())});
+    }
+    return true;
+  }
+  bool bytes = false;
+  for (const Component& part : step.At("pretokenizers").Elements()) {
+    if (bytes) throw part.Complain("nothing is supported after ByteLevel");
+    bytes = ReadPreTokenizer(part, definition);
+  }
+  return bytes;
+}
+
+void AppendIds(const Component& ids, std::vector<std::int32_t>& list) {
+  for (const Component& id : ids.Elements()) list.push_back(IdFrom(id));
+}
+
+void ReadPostProcessor(const Component& step, BpeDefinition& definition) {
+  step.RequireText("type", {"ByteLevel", "TemplateProcessing", "Sequence"});
+  const std::string type = step.At("type").Text();
+  if (type == "Sequence") {
+    for (const Component& part : step.At("processors").Elements()) {
+      ReadPostProcessor(part, definition);
+    }
+  }
+  if (type != "TemplateProcessing") return;
+  bool after = false;
+  for (const Component& part : step.At("single").Elements()) {
+    if (part.Has("Sequence")) {
+      after = true;
+      continue;
+    }
+    const std::string name = part.At("SpecialToken").At("id").Text();
+    AppendIds(step.At("special_tokens").At(name).At("ids"),
+              after ? definition.suffix : definition.prefix);
+  }
+}
+
+void RequireByteLevelDecoder(const Component& decoder) {
+  decoder.RequireText("type", {"ByteLevel", "Sequence"});
+  if (decoder.At("type").Text() == "ByteLevel") return;
+  for (const Component& part : decoder.At("decoders").Elements()) RequireByteLevelDecoder(part);
+}
+
+// Id of the next added token, as `tokenizers` finds it: that of an entry or a token of the same
+// content, else the first behind all.
+std::int32_t IdOfAdded(const std::string& content, const BpeDefinition& definition) {
+  const auto entry = definition.vocabulary.ids.find(content);
+  if (entry != definition.vocabulary.ids.end()) return entry->second;
+  auto next = static_cast<std::int32_t>(definition.vocabulary.ids.size());
+  for (const AddedToken& token : definition.added) {
+    if (token.content == content) return token.id;
+    next = std::max(next, token.id + 1);
+  }
+  return next;
+}
+
+void ReadAdded(const Component& token, BpeDefinition& definition) {
+  token.RequireNo("single_word");
+  AddedToken added{.id = IdFrom(token.At("id")),
+                   .content = token.At("content").Text(),
+                   .lstrip = token.Flag("lstrip", false),
+                   .rstrip = token.Flag("rstrip", false),
+                   .normalized = token.Flag("normalized", true)};
+  if (added.content.empty()) throw token.At("content").Complain("an added token is empty");
+  const std::int32_t id = IdOfAdded(added.content, definition);
+  if (id != added.id) {
+    throw token.At("id").Complain(
+        fmt::format("'{}' has id {} here, but {} by the vocabulary and the tokens before it",
+                    added.content, added.id, id));
+  }
+  definition.added.push_back(std::move(added));
+}
+
+BpeDefinition FromJson(const std::string& text, const std::string& where) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  if (json.is_discarded()) throw InputError(where + ": tokenizer.json is not valid JSON");
+  const Component root(json, where, "");
+  BpeDefinition definition;
+  ReadModel(root.At("model"), definition.vocabulary);
+  if (root.Has("normalizer")) ReadNormalizer(root.At("normalizer"), definition);
+  if (!root.Has("pre_tokenizer") || !ReadPreTokenizer(root.At("pre_tokenizer"), definition)) {
+    throw InputError(where + ": pre_tokenizer has no ByteLevel; only byte-level BPE is supported");
+  }
+  if (root.Has("post_processor")) ReadPostProcessor(root.At("post_processor"), definition);
+  if (root.Has("decoder")) RequireByteLevelDecoder(root.At("decoder"));
+  if (!root.Has("added_tokens")) return definition;
+  for (const Component& token : root.At("added_tokens").Elements()) ReadAdded(token, definition);
+  return definition;
+}
+
+BpeDefinition FromVocabularyAndMerges(const Files& files, const std::string& where) {
+  const nlohmann::json json = nlohmann::json::parse(files.at("vocab.json"), nullptr, false);
+  if (json.is_discarded()) throw InputError(where + ": vocab.json is not valid JSON");
+  BpeDefinition definition;
+  ReadVocabulary(Component(json, where, ""), definition.vocabulary);
+  std::istringstream lines(files.at("merges.txt"));
+  std::int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty() || line.starts_with("#version")) continue;
+    definition.vocabulary.merges.push_back(
+        MergeOf(line, fmt::format("{}: line {} of merges.txt", where, number)));
+  }
+  definition.splits.push_back({.pattern = Pattern(kGpt2Pattern, where)});
+  // GPT-2's only special token; its files do not mark it.
+  const auto end = definition.vocabulary.ids.find("<|endoftext|>");
+  if (end != definition.vocabulary.ids.end()) {
+    definition.added.push_back({.id = end->second, .content = end->first});
+  }
+  return definition;
+}
+
+}  // namespace
+
+bool CutsAtSpaces(const std::string& expression) {
+  return expression == kGpt2Pattern || expression == kLlama3Pattern || expression == kQwen2Pattern;
+}
+
+BpeDefinition ReadBpe(const Files& files, const std::string& where) {
+  const auto json = files.find("tokenizer.json");
+  if (json != files.end()) return FromJson(json->second, where);
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    if (!files.contains(name)) throw InputError(fmt::format("{}: there is no {}", where, name));
+  }
+  return FromVocabularyAndMerges(files, where);
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,179 @@
+// ManualPage: trireme(1) in the macros of man(7). Each input line holds one sentence or less, as
+// roff's readers and checkers like it.
+#include "trireme/deck/manual.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+#include "help_words.hpp"
+#include "roff.hpp"
+#include "value.hpp"
+
+namespace trireme::deck {
+
+namespace {
+
+std::vector<std::string> LinesOf(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// The help text's paragraphs, which blank lines separate.
+std::vector<std::vector<std::string>> Paragraphs(const std::string& text) {
+  std::vector<std::vector<std::string>> paragraphs(1);
+  for (const std::string& line : LinesOf(text)) {
+    if (line.empty()) {
+      paragraphs.emplace_back();
+    } else {
+      paragraphs.back().push_back(line);
+    }
+  }
+  std::erase_if(paragraphs, [](const auto& lines) { return lines.empty(); });
+  return paragraphs;
+}
+
+// "usage: trireme ..." and the lines below it; two forms may share one line, far apart.
+std::string Synopsis(const std::vector<std::string>& lines) {
+  std::string out = ".SH SYNOPSIS\n.nf\n";
+  for (std::string line : lines) {
+    if (line.starts_with("usage:")) line.erase(0, line.find(':') + 1);
+    for (std::string rest = Trim(line); !rest.empty();) {
+      const std::size_t gap = rest.find("   ");
+      out += roff::Escaped(rest.substr(0, gap), roff::Hyphen::kMinus) + "\n";
+      rest = gap == std::string::npos ? "" : Trim(rest.substr(gap));
+    }
+  }
+  return out + ".fi\n";
+}
+
+// End of an option's name and beginning of its description, in a line of --help. `column` is where
+// descriptions begin; one that a long name has pushed away stands two blanks behind it.
+struct SectionCut {
+  std::size_t end, begin;
+};
+SectionCut CutOf(const std::string& line, std::size_t column) {
+  const bool in_column = column > 0 && column < line.size() && line[column - 1] == ' ' &&
+                         line[column] != ' ' && line.find("  ", 2) >= column - 1;
+  if (in_column) return {column - 1, column};
+  const std::size_t end = line.find("  ", line.find_first_not_of(' '));
+  if (end == std::string::npos) throw std::logic_error("--help: no description: " + line);
+  return {end, line.find_first_not_of(' ', end)};
+}
+
+// "  -i DECK    the input deck", a description going on in deeper lines.
+std::string Options(const std::vector<std::string>& lines) {
+  std::string out = ".SH OPTIONS\n", description;
+  std::size_t column = 0;
+  for (const std::string& line : lines) {
+    constexpr std::size_t kDepthOfOptions = 2;
+    if (line.find_first_not_of(' ') > kDepthOfOptions) {
+      description += " " + Trim(line);
+      continue;
+    }
+    const SectionCut cut = CutOf(line, column);
+    if (column == 0) column = cut.begin;
+    out += roff::Prose(description) + ".TP\n" + roff::Bold(Trim(line.substr(0, cut.end)));
+    description = line.substr(cut.begin);
+  }
+  return out + roff::Prose(description);
+}
+
+// "exit codes: 0 done; 1 failed; ...".
+std::string ExitStatus(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += Trim(line) + " ";
+  all.erase(0, all.find(':') + 1);
+  std::string out = ".SH EXIT STATUS\n";
+  while (!Trim(all).empty()) {
+    const std::size_t end = all.find(';');
+    const std::string code = Trim(all.substr(0, end));
+    const std::size_t gap = code.find(' ');
+    if (gap == std::string::npos) throw std::logic_error("--help: no meaning: " + code);
+    out += ".TP\n" + roff::Bold(code.substr(0, gap)) + roff::Prose(Trim(code.substr(gap)));
+    all.erase(0, end == std::string::npos ? end : end + 1);
+  }
+  return out;
+}
+
+std::string KeyEntry(const Schema& schema, const Key& key) {
+  std::string out = ".TP\n" + roff::Bold(Trim(key.name + " = " + key.fallback));
+  out += roff::Prose(KindText(key) + ".") + roff::Prose(key.help);
+  return out + roff::Prose(ExcludesText(schema, key));
+}
+
+std::string Keys(const Schema& schema) {
+  std::string out =
+      ".SH THE DECK\n"
+      "A deck is a text of\n.B [section]\nheads and\n.B key = value\nlines;\n.B #\nbegins a "
+      "comment.\nOn the command line a key is written with its section, as here.\nBehind the = "
+      "stands"
+      " the default.\n";
+  for (const auto& [section, help] : schema.Sections()) {
+    out += ".SS " + roff::Escaped("[" + section + "]", roff::Hyphen::kMinus) + "\n";
+    out += roff::Prose(help);
+    for (const Key& key : schema.Keys()) {
+      if (key.name.starts_with(section + ".")) out += KeyEntry(schema, key);
+    }
+  }
+  return out;
+}
+
+constexpr const char* kFiles =
+    R"(.SH FILES
+Where Trireme is installed, seen from the folder of the program:
+.TP
+.I ../share/trireme/input
+Decks to start from.
+.TP
+.I ../share/trireme/jobscripts
+Scripts for Slurm, and facts of machines.
+.TP
+.I ../share/trireme/vis
+Pages and pictures of runs.
+.TP
+.I ../share/trireme/doc
+What each part does, and how to use it.
+.SH SEE ALSO
+.BR mpirun (1),
+.BR srun (1),
+.BR sbatch (1)
+)";
+
+}  // namespace
+
+std::string ManualPage(const Schema& schema, const ManualFacts& facts) {
+  std::string name, rest, exit_status;
+  for (const auto& lines : Paragraphs(facts.help)) {
+    if (name.empty()) {
+      std::string sentence = Trim(fmt::format("{}", fmt::join(lines, " ")));
+      if (!sentence.starts_with("Trireme ") || !sentence.ends_with('.')) {
+        throw std::logic_error("--help: does not begin with a sentence about Trireme");
+      }
+      sentence.pop_back();
+      sentence.erase(0, sentence.find(' ') + 1);
+      name = ".SH NAME\ntrireme \\- " + roff::Escaped(sentence, roff::Hyphen::kInWords) + "\n";
+    } else if (lines.front().starts_with("usage:")) {
+      rest += Synopsis(lines);
+    } else if (lines.front().starts_with("  -")) {
+      rest += Options(lines);
+    } else if (lines.front().starts_with("exit codes:")) {
+      exit_status = ExitStatus(lines);
+    } else {
+      throw std::logic_error("--help: a paragraph of no known kind: " + lines.front());
+    }
+  }
+  return ".\\\" Made from the declarations of the keys and from --help.\n" +
+         fmt::format(".TH TRIREME 1 {0} \"Trireme {1}\" \"User Commands\"\n", facts.date,
+                     facts.version) +
+         name + rest + Keys(schema) + exit_status + kFiles;
+}
+
+}  // namespace trireme::deck

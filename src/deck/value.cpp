@@ -1,0 +1,217 @@
+// Checks of single values. Numbers are read strictly: the whole text, finite, no separators.
+#include "value.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <sstream>
+
+#include "nearest.hpp"
+
+namespace trireme::deck {
+
+namespace {
+
+// " (unit: sequences; default: 16)": what a user needs to write a better value.
+std::string Facts(const Key& key) {
+  const std::string unit = key.unit.empty() ? "" : "unit: " + key.unit + "; ";
+  return fmt::format(" ({}default: {})", unit, key.fallback.empty() ? "empty" : key.fallback);
+}
+
+bool InRange(const Key& key, double value) {
+  const bool above = key.open_minimum ? value > key.minimum : value >= key.minimum;
+  const bool below = key.open_maximum ? value < key.maximum : value <= key.maximum;
+  return above && below;
+}
+
+Problem OutOfRange(const Key& key) {
+  const std::string range = RangeText(key);
+  return {(range.empty() ? "too large" : "must be " + range) + Facts(key), ""};
+}
+
+// Characters that look like ASCII ones and are others, as text programs write them.
+Problem CheckLookalikes(const std::string& text) {
+  if (text.find("\xC2\xA0") != std::string::npos) {
+    return {"the value holds a no-break space", "Type it anew, with a plain blank."};
+  }
+  for (const char* const dash : {"\xE2\x88\x92", "\xE2\x80\x93", "\xE2\x80\x94", "\xE2\x80\x90"}) {
+    if (text.find(dash) != std::string::npos) {
+      return {"the value holds a dash that is no minus sign", "Type it anew, with '-'."};
+    }
+  }
+  return {};
+}
+
+// A guess at the number that a person may have meant.
+std::string NumberHint(const std::string& text) {
+  std::string other = text;
+  if (std::count(other.begin(), other.end(), ',') == 1 && other.find('.') == std::string::npos) {
+    other[other.find(',')] = '.';
+    if (ToReal(other)) return "Decimals follow a point: " + other;
+  }
+  if (text.size() > 1 && std::string("fFlLdD").find(text.back()) != std::string::npos) {
+    other = text.substr(0, text.size() - 1);
+    if (ToReal(other)) return fmt::format("Without the '{}': {}", text.back(), other);
+  }
+  return "";
+}
+
+// Likewise of an integer: thousands are not set apart.
+std::string IntegerHint(const std::string& text) {
+  std::string digits = text;
+  std::erase_if(digits, [](char c) { return c == ',' || c == '_' || c == '\''; });
+  const bool apart = digits.size() < text.size() && ToInteger(digits);
+  return apart ? "Write it in digits: " + digits : NumberHint(text);
+}
+
+Problem CheckInteger(const Key& key, const std::string& text) {
+  if (const auto value = ToInteger(text)) {
+    return InRange(key, static_cast<double>(*value)) ? Problem{} : OutOfRange(key);
+  }
+  if (const Problem problem = CheckLookalikes(text)) return problem;
+  const std::size_t digits = text.starts_with('-') || text.starts_with('+') ? 1 : 0;
+  const bool only_digits =
+      text.size() > digits && text.find_first_not_of("0123456789", digits) == std::string::npos;
+  if (only_digits) return {"does not fit 64 bits" + Facts(key), ""};
+  // 1e6 and 1000.0 are integers to a person: say how to write them.
+  const auto real = ToReal(text);
+  constexpr double kExactIntegers = 0x1p53;
+  const bool whole = real && std::abs(*real) < kExactIntegers && *real == std::floor(*real);
+  return {"not an integer" + Facts(key),
+          whole ? fmt::format("Write it in digits: {:.0f}", *real) : IntegerHint(text)};
+}
+
+Problem CheckReal(const Key& key, const std::string& text) {
+  if (const auto value = ToReal(text)) return InRange(key, *value) ? Problem{} : OutOfRange(key);
+  if (const Problem problem = CheckLookalikes(text)) return problem;
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool number = end == text.data() + text.size() && error != std::errc::invalid_argument;
+  return {(number ? "not a finite number in double precision" : "not a number") + Facts(key),
+          NumberHint(text)};
+}
+
+// Names are taken as they stand: nothing expands them, and only '#' begins a comment.
+Problem CheckPath(const std::string& text) {
+  if (text.find(" ;") != std::string::npos || text.find("\t;") != std::string::npos) {
+    return {"the ';' would become part of the name", "Comments begin with '#'."};
+  }
+  const std::size_t dollar = text.find('$');
+  const auto begins_name = [](char c) { return std::isalpha(c) != 0 || c == '_' || c == '{'; };
+  if (dollar != std::string::npos && dollar + 1 < text.size() && begins_name(text[dollar + 1])) {
+    return {"variables are not replaced by their values",
+            "Write the value, or give the key on the command line, where the shell replaces it."};
+  }
+  std::istringstream list(text);
+  for (std::string item; std::getline(list, item, ',');) {
+    if (Trim(item).starts_with('~')) {
+      return {"'~' does not stand for the home folder here", "Write the whole path."};
+    }
+  }
+  return {};
+}
+
+Problem CheckText(const Key& key, const std::string& text) {
+  if (text.find('#') != std::string::npos) {
+    return {"the value holds a '#', which begins a comment in a deck",
+            "Choose a name without '#'."};
+  }
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t'; };
+  if (std::any_of(text.begin(), text.end(), control)) {
+    return {"the value holds a line break or another control character", ""};
+  }
+  const bool quoted = text.size() >= 2 && text.front() == text.back() &&
+                      (text.front() == '"' || text.front() == '\'');
+  if (quoted) {
+    return {"quotes would become part of the value" + Facts(key),
+            "Write it without quotes; blanks inside are kept."};
+  }
+  return key.path ? CheckPath(text) : Problem{};
+}
+
+Problem CheckChoice(const Key& key, const std::string& text) {
+  if (std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end()) return {};
+  if (const Problem problem = CheckLookalikes(text)) return problem;
+  const std::string nearest = NearestOf(text, key.choices);
+  return {fmt::format("not one of {}{}", fmt::join(key.choices, ", "), Facts(key)),
+          nearest.empty() ? "" : "Did you mean " + nearest + "?"};
+}
+
+}  // namespace
+
+Problem CheckValue(const Key& key, const std::string& text) {
+  switch (key.kind) {
+    case KeyKind::kInteger:
+      return CheckInteger(key, text);
+    case KeyKind::kReal:
+      return CheckReal(key, text);
+    case KeyKind::kText:
+      return CheckText(key, text);
+    case KeyKind::kChoice:
+    case KeyKind::kSwitch:
+      break;
+  }
+  return CheckChoice(key, text);
+}
+
+// The first character of a number: behind a '+', which from_chars does not take.
+static const char* BeginOf(const std::string& text) {
+  const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-';
+  return text.data() + (plus ? 1 : 0);
+}
+
+std::optional<std::int64_t> ToInteger(const std::string& text) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(BeginOf(text), end, value);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
+
+std::optional<double> ToReal(const std::string& text) {
+  double value = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(BeginOf(text), end, value);
+  if (error != std::errc{} || stop != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::string RangeText(const Key& key) {
+  const bool has_minimum = std::isfinite(key.minimum);
+  const bool has_maximum = std::isfinite(key.maximum);
+  // Integers print as such up to 2^53: 1000000, not 1e+06.
+  const auto number = [&](double value) {
+    return key.kind == KeyKind::kInteger ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
+  };
+  if (has_minimum && has_maximum && !key.open_minimum && !key.open_maximum) {
+    return fmt::format("between {} and {}", number(key.minimum), number(key.maximum));
+  }
+  std::string text;
+  if (has_minimum) text = (key.open_minimum ? "above " : "at least ") + number(key.minimum);
+  if (has_minimum && has_maximum) text += " and ";
+  if (has_maximum) text += (key.open_maximum ? "below " : "at most ") + number(key.maximum);
+  return text;
+}
+
+std::string Shown(const std::string& text) {
+  constexpr std::size_t kLongest = 120;
+  std::string shown = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
+  for (char& c : shown) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) c = '?';
+  }
+  return shown;
+}
+
+std::string Trim(const std::string& text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+}  // namespace trireme::deck

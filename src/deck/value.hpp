@@ -1,0 +1,39 @@
+// Checks of one value of one key: its kind, its range, its choices.
+#ifndef TRIREME_SRC_DECK_VALUE_HPP_
+#define TRIREME_SRC_DECK_VALUE_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/deck/schema.hpp"
+#include "trireme/deck/shown.hpp"
+
+namespace trireme::deck {
+
+// A fault of a value and its remedy; both empty for a good value.
+struct Problem {
+  std::string message;
+  std::string hint;
+  explicit operator bool() const { return !message.empty(); }
+};
+
+// Checks `text` (without surrounding blanks) against the key's declaration.
+Problem CheckValue(const Key& key, const std::string& text);
+
+// The whole text as a number; nothing if it is none or does not fit.
+std::optional<std::int64_t> ToInteger(const std::string& text);
+std::optional<double> ToReal(const std::string& text);  // finite
+
+// "at least 1", "above 0 and at most 1", "between 0 and 1"; empty if every number is allowed.
+std::string RangeText(const Key& key);
+
+// `text` without leading and trailing blanks, tabs and line ends.
+std::string Trim(const std::string& text);
+
+// Origin of the values that the command line gives.
+inline constexpr const char* kCommandLine = "command line";
+
+}  // namespace trireme::deck
+
+#endif  // TRIREME_SRC_DECK_VALUE_HPP_

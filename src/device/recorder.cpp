@@ -1,0 +1,197 @@
+// Recorder: slices of the host as they end, slices of a GPU's queue from pairs of events.
+#include "trireme/device/recorder.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+
+#include "trireme/device/memory.hpp"
+
+namespace trireme::device {
+
+Recorder::Recorder(std::int64_t most, const device::Stream& stream,
+                   std::unique_ptr<device::Activities> activities)
+    : most_(static_cast<std::size_t>(std::max<std::int64_t>(most, 0))),
+      since_(Seconds()),
+      stream_(stream),
+      activities_(std::move(activities)) {
+  slices_.reserve(most_);  // pages are taken as they are written
+  if (!OnGpu()) return;
+  origin_ = device::Event(stream_, true);
+  CompareClocks();
+}
+
+void Recorder::Put(const Slice& slice) {
+  if (slices_.size() < most_) {
+    slices_.push_back(slice);
+    return;
+  }
+  LeaveOut(slice.step);
+}
+
+void Recorder::LeaveOut(std::int64_t step) {
+  if (left_out_++ == 0) full_at_ = step;
+}
+
+void Recorder::SetStep(std::int64_t step) {
+  step_ = static_cast<std::int32_t>(step);
+  if (TellsKernels()) steps_.emplace_back(Seconds(), step_);
+}
+
+// Beyond the bound what is queued counts for the slices around.
+void Recorder::Enter(const Slice& slice) {
+  if (!TellsKernels()) return;
+  std::uint64_t tag = open_.empty() ? 0 : open_.back();
+  if (tagged_.size() < most_) {
+    tagged_.push_back(slice);
+    tagged_.back().step = step_;
+    tagged_.back().micro_batch = micro_batch_;
+    tagged_.back().chunk = chunk_;
+    tag = tagged_.size();
+  }
+  open_.push_back(tag);
+  activities_->Push(tag);
+}
+
+void Recorder::Leave() {
+  if (open_.empty()) return;
+  open_.pop_back();
+  if (TellsKernels()) activities_->Pop();
+}
+
+bool Recorder::TakesQueued() {
+  if (!OnGpu()) return false;
+  if (slices_.size() + queued_.size() < most_) return true;
+  LeaveOut(step_);
+  return false;
+}
+
+void Recorder::Add(Slice slice) {
+  slice.begin = std::max(slice.begin, since_);
+  slice.step = step_;
+  if (slice.queue == SliceQueue::kHost) {
+    slice.micro_batch = micro_batch_;
+    slice.chunk = chunk_;
+  }
+  Put(slice);
+}
+
+std::size_t Recorder::Mark() {
+  if (marked_ == marks_.size()) marks_.emplace_back(stream_, true);
+  marks_[marked_].Record(stream_.gpu->queue);
+  return marked_++;
+}
+
+void Recorder::AddQueued(const Slice& slice, std::size_t begin, std::size_t end) {
+  queued_.push_back({slice, begin, end});
+  Slice& queued = queued_.back().slice;
+  queued.queue = SliceQueue::kGpu;
+  queued.step = step_;
+  queued.micro_batch = micro_batch_;
+  queued.chunk = chunk_;
+}
+
+// A moment that lies between two readings of the host's clock.
+void Recorder::CompareClocks() {
+  device::Synchronise(stream_);
+  const double before = Seconds();
+  origin_.Record(stream_.gpu->queue);
+  origin_.Await();
+  const double after = Seconds();
+  origin_time_ = (before + after) / 2;
+  gpu_clock_error_ = std::max(gpu_clock_error_, (after - before) / 2);
+}
+
+void Recorder::Place(Slice& slice, const device::Event& begin, const device::Event& end) const {
+  slice.begin = origin_time_ + begin.SecondsSince(origin_);
+  slice.end = origin_time_ + end.SecondsSince(origin_);
+}
+
+void Recorder::Settle() {
+  if (!OnGpu()) return;
+  device::Synchronise(stream_);
+  for (Queued& queued : queued_) {
+    Place(queued.slice, marks_[queued.begin], marks_[queued.end]);
+    Put(queued.slice);
+  }
+  queued_.clear();
+  marked_ = 0;
+  CompareClocks();
+}
+
+std::int32_t Recorder::StepAt(double time) const {
+  const auto next =
+      std::ranges::upper_bound(steps_, time, {}, &decltype(steps_)::value_type::first);
+  if (next == steps_.begin()) return steps_.empty() ? step_ : steps_.front().second;
+  return std::prev(next)->second;
+}
+
+Kernel Recorder::KernelOf(const device::Activity& activity) const {
+  Kernel kernel;
+  kernel.begin = activity.begin;
+  kernel.end = activity.end;
+  kernel.bytes = activity.bytes;
+  kernel.name = activity.name;
+  kernel.graph = activity.graph;
+  kernel.kind = activity.kind;
+  kernel.tagged = activity.tag >= 1 && activity.tag <= tagged_.size();
+  if (!kernel.tagged) {
+    kernel.step = StepAt(activity.begin);
+    return kernel;
+  }
+  const Slice& slice = tagged_[activity.tag - 1];
+  kernel.step = slice.step;
+  kernel.layer = slice.layer;
+  kernel.micro_batch = slice.micro_batch;
+  kernel.chunk = slice.chunk;
+  kernel.task = slice.name;
+  kernel.phase = slice.phase;
+  return kernel;
+}
+
+void Recorder::Finish() {
+  Settle();
+  if (!TellsKernels()) return;
+  const device::ActivityRecord record = activities_->Finish();
+  kernels_.library = activities_->Library();
+  activities_.reset();
+  std::map<std::uint32_t, std::int16_t> queues = {{record.queue, 0}, {record.input_queue, 1}};
+  for (const device::Activity& activity : record.all) {
+    if (activity.begin < since_) continue;
+    const auto next = static_cast<std::int16_t>(queues.size());
+    kernels_.all.push_back(KernelOf(activity));
+    kernels_.all.back().queue = queues.try_emplace(activity.queue, next).first->second;
+  }
+  for (const std::string& symbol : record.names) kernels_.names.push_back(ShortName(symbol));
+  kernels_.clock_error = record.clock_error;
+  kernels_.left_out = record.left_out;
+  if (record.left_out > 0) kernels_.first_step_left_out = StepAt(record.full_at);
+}
+
+void Scope::Begin(const What& what) {
+  what_ = what;
+  what_.queues = what_.queues && recorder_->TakesQueued();
+  if (what_.queues) mark_ = recorder_->Mark();
+  if (recorder_->TellsKernels()) recorder_->Enter(SliceOf());
+  begin_ = Seconds();
+}
+
+Slice Scope::SliceOf() const {
+  Slice slice;
+  slice.name = what_.name;
+  slice.category = what_.category;
+  slice.phase = what_.phase;
+  slice.layer = what_.layer;
+  return slice;
+}
+
+void Scope::End() {
+  Slice slice = SliceOf();
+  slice.begin = begin_;
+  slice.end = Seconds();
+  recorder_->Leave();
+  recorder_->Add(slice);
+  if (what_.queues) recorder_->AddQueued(slice, mark_, recorder_->Mark());
+}
+
+}  // namespace trireme::device

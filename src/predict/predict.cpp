@@ -1,0 +1,188 @@
+// Predict: tapes of the stages, played whole or in short.
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "engine.hpp"
+#include "steps.hpp"
+#include "tape.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/train/rank_plan.hpp"
+#include "trireme/predict/prediction.hpp"
+#include "trireme/train/batch_share.hpp"
+
+namespace trireme::predict {
+
+namespace {
+
+// The data rank with the largest part of a batch.
+int BusiestDataRank(const train::Plan& plan, std::int64_t batch) {
+  int busiest = 0;
+  std::int64_t most = 0;
+  for (int rank = 0; rank < plan.grid.data; ++rank) {
+    const std::int64_t share = PartOf(batch, rank, plan.grid.data).Size();
+    if (share > most) std::tie(busiest, most) = std::tuple(rank, share);
+  }
+  return busiest;
+}
+
+std::int64_t MicroBatches(const train::Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  const std::int64_t share =
+      train::LargestShare(plan.TypicalStep().sequences, plan.grid.data, model.canonical);
+  return CeilDivide(share, model.micro_batch * model.leaves);
+}
+
+// Sums over the stages of a played step.
+struct Sums {
+  double makespan = 0;
+  StageTimes times;
+  std::int64_t tasks = 0, transfers = 0;
+};
+
+Sums SumsOf(const PlayedStep& step) {
+  Sums sums;
+  sums.makespan = step.simulated.Makespan();
+  for (const StageTimes& stage : step.simulated.stages) {
+    sums.times.compute += stage.compute;
+    sums.times.bubble += stage.bubble;
+    for (std::size_t i = 0; i < stage.exposed.size(); ++i) {
+      sums.times.exposed[i] += stage.exposed[i];
+    }
+  }
+  for (const Tape& tape : step.tapes) {
+    sums.tasks += std::ssize(tape.tasks);
+    sums.transfers += std::ssize(tape.transfers);
+  }
+  return sums;
+}
+
+// The line through two short steps, at `to` micro-batches.
+class Line {
+ public:
+  Line(std::int64_t one, std::int64_t two, std::int64_t to)
+      : factor_(static_cast<double>(to - one) / static_cast<double>(two - one)) {}
+  template <typename Number>
+  Number At(Number one, Number two) const {
+    return static_cast<Number>(static_cast<double>(one) + factor_ * static_cast<double>(two - one));
+  }
+
+ private:
+  double factor_;
+};
+
+Sums Extend(const Sums& one, const Sums& two, const Line& line) {
+  Sums sums;
+  sums.makespan = line.At(one.makespan, two.makespan);
+  sums.tasks = line.At(one.tasks, two.tasks);
+  sums.transfers = line.At(one.transfers, two.transfers);
+  sums.times.compute = line.At(one.times.compute, two.times.compute);
+  sums.times.bubble = line.At(one.times.bubble, two.times.bubble);
+  for (std::size_t i = 0; i < sums.times.exposed.size(); ++i) {
+    sums.times.exposed[i] = line.At(one.times.exposed[i], two.times.exposed[i]);
+  }
+  return sums;
+}
+
+struct Parts {
+  double products = 0, attention = 0, passes = 0;
+  double Sum() const { return products + attention + passes; }
+};
+Parts PartsOf(const PlayedStep& step) {
+  Parts most;
+  for (const Tape& tape : step.tapes) {
+    const Parts parts{tape.product_seconds, tape.attention_seconds, tape.pass_seconds};
+    if (parts.Sum() > most.Sum()) most = parts;
+  }
+  return most;
+}
+
+// Of a step: target tokens without padding, operations with it.
+struct Work {
+  double tokens = 0, flops = 0;
+};
+Work WorkOf(const train::Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  const train::StepShape step = plan.TypicalStep();
+  if (step.target_length > 0) {
+    return {static_cast<double>(plan.tokens.pairs->typical.target_tokens),
+            static_cast<double>(step.sequences) *
+                model::PairFlops(model.options, step.source_length, step.target_length)};
+  }
+  const auto tokens = static_cast<double>(step.sequences * model.length);
+  return {tokens, tokens * model::FlopsPerToken(model.options, model.length)};
+}
+
+Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums& sums,
+                     const Parts& parts) {
+  const auto stages = static_cast<double>(plan.grid.pipeline);
+  Prediction prediction;
+  prediction.step = sums.makespan + machine.step_seconds;
+  prediction.compute = sums.times.compute / stages;
+  prediction.bubble = sums.times.bubble / stages;
+  for (std::size_t i = 0; i < prediction.exposed.size(); ++i) {
+    prediction.exposed[i] = sums.times.exposed[i] / stages;
+  }
+  prediction.other =
+      prediction.step - prediction.compute - prediction.bubble - prediction.Exposed();
+  prediction.products = parts.products;
+  prediction.attention = parts.attention;
+  prediction.passes = parts.passes;
+  prediction.micro_batches = MicroBatches(plan);
+  prediction.tasks = sums.tasks;
+  prediction.transfers = sums.transfers;
+  const model::ModelPlan& model = plan.training.model;
+  const Work work = WorkOf(plan);
+  prediction.tokens_per_second = work.tokens / prediction.step;
+  const Products& products = machine.Of(model.dtype, plan.machine.stream.fp8);
+  prediction.utilisation = work.flops / prediction.step / (products.peak * plan.grid.Ranks());
+  return prediction;
+}
+
+}  // namespace
+
+double Prediction::Exposed() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
+
+PlayedStep PlayStep(const train::Plan& plan, const Machine& machine,
+                    const train::StepShape& shape, bool slices) {
+  PlayedStep step;
+  const int data = BusiestDataRank(plan, shape.sequences);
+  for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
+    const int rank =
+        comm::RankAt({.pipeline = stage, .data = data, .context = 0, .tensor = 0}, plan.grid);
+    const Network network(machine, plan.grid, plan.sharing, rank);
+    Tape& tape = step.tapes.emplace_back();
+    TapeWriter writer(machine, network, tape);
+    step.ranks.push_back(train::PlanRank(plan, rank, shape, &writer));
+  }
+  step.simulated = Play(machine, step.tapes, slices);
+  return step;
+}
+
+Prediction Predict(const train::Plan& plan, const Machine& machine) {
+  const model::ModelPlan& model = plan.training.model;
+  const std::int64_t all = MicroBatches(plan), stages = plan.grid.pipeline;
+  // Enough for all stages to be busy, and multiples of the stages for interleaved schedules.
+  const std::int64_t one = 2 * stages, two = one + std::max<std::int64_t>(stages, 2);
+  if (all <= two) {
+    const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), false);
+    return Summarise(plan, machine, SumsOf(step), PartsOf(step));
+  }
+  const std::int64_t each = plan.grid.data * model.micro_batch * model.leaves;
+  train::StepShape shape = plan.TypicalStep();
+  shape.sequences = one * each;
+  const PlayedStep shorter = PlayStep(plan, machine, shape, false);
+  shape.sequences = two * each;
+  const PlayedStep longer = PlayStep(plan, machine, shape, false);
+  const std::int64_t padded = model.pipeline.kind == parallel::ScheduleKind::kInterleaved
+                                  ? CeilDivide(all, stages) * stages
+                                  : all;
+  const Line line(one, two, padded);
+  const Parts first = PartsOf(shorter), second = PartsOf(longer);
+  return Summarise(
+      plan, machine, Extend(SumsOf(shorter), SumsOf(longer), line),
+      {line.At(first.products, second.products), line.At(first.attention, second.attention),
+       line.At(first.passes, second.passes)});
+}
+
+}  // namespace trireme::predict

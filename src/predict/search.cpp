@@ -1,0 +1,274 @@
+// Search: every layout is estimated, the best are planned to the byte, and those that fit
+// simulated.
+#include "trireme/predict/search.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "estimate.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/model/check_layout.hpp"
+#include "trireme/parallel/pipeline_program.hpp"
+#include "trireme/train/rank_plan.hpp"
+
+namespace trireme::predict {
+
+namespace {
+
+using comm::Sharding;
+using model::Recompute;
+using parallel::ScheduleKind;
+
+constexpr int kMostStages = 64, kMostContext = 16;
+constexpr std::int64_t kMostMicroBatch = 16;
+constexpr std::int64_t kLongSequence = 32768;  // from here on a context is worth its transfers
+constexpr int kMostLooks = 400;                // plans to the byte
+
+std::vector<int> DivisorsUpTo(int number, std::int64_t most) {
+  std::vector<int> divisors;
+  for (int i = 1; i <= std::min<std::int64_t>(number, most); ++i) {
+    if (number % i == 0) divisors.push_back(i);
+  }
+  return divisors;
+}
+
+struct Schedule {
+  ScheduleKind kind;
+  int chunks;
+};
+std::vector<Schedule> SchedulesFor(int stages, std::int64_t layers) {
+  std::vector<Schedule> schedules = {{ScheduleKind::kOneForwardOneBackward, 1}};
+  if (stages == 1) return schedules;
+  schedules.push_back({ScheduleKind::kZeroBubble, 1});
+  for (const int chunks : {2, 4}) {
+    if (std::int64_t{chunks} * stages <= layers) {
+      schedules.push_back({ScheduleKind::kInterleaved, chunks});
+    }
+  }
+  return schedules;
+}
+
+// All layouts of the grid, without a choice of micro-batch and recomputation.
+class Grids {
+ public:
+  Grids(const train::Request& request, const Machine& machine)
+      : request_(request), machine_(machine) {
+    const std::int64_t layers = request.options.model.Blocks();
+    const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
+    const int most_tensor = machine.ranks_per_node;
+    for (const int tensor : DivisorsUpTo(request.ranks, most_tensor)) {
+      const int rest = request.ranks / tensor;
+      for (const int pipeline : DivisorsUpTo(rest, std::min<std::int64_t>(layers, kMostStages))) {
+        if (!model::LayoutFits(request.options.model, 1, tensor, pipeline)) continue;
+        const int left = rest / pipeline;
+        const std::int64_t given = request.options.comm.context;
+        for (const int context :
+             DivisorsUpTo(left, std::max<std::int64_t>(given, long_sequences ? kMostContext : 1))) {
+          Add({.data = left / context,
+               .context = context,
+               .tensor = tensor,
+               .pipeline = pipeline,
+               .sequence_parallel = tensor > 1});
+        }
+      }
+    }
+  }
+  const std::vector<Layout>& List() const { return list_; }
+
+ private:
+  void Add(Layout layout) {
+    const int replicas = layout.data * layout.context;
+    std::vector<Sharding> kinds = {Sharding::kNone};
+    if (replicas > 1) kinds = {Sharding::kOptimizer, Sharding::kParameters};
+    for (const Schedule& schedule :
+         SchedulesFor(layout.pipeline, request_.options.model.Blocks())) {
+      layout.schedule = schedule.kind;
+      layout.chunks = schedule.chunks;
+      for (const Sharding kind : kinds) {
+        layout.sharding = kind;
+        layout.shard_group = 0;
+        list_.push_back(layout);
+        const int on_node = std::max(1, machine_.ranks_per_node / layout.tensor);
+        if (kind != Sharding::kParameters || on_node < 2 || on_node >= replicas ||
+            replicas % on_node != 0) {
+          continue;
+        }
+        layout.shard_group = on_node;
+        list_.push_back(layout);
+      }
+    }
+  }
+  const train::Request& request_;
+  const Machine& machine_;
+  std::vector<Layout> list_;
+};
+
+// Sequences of a step.
+std::int64_t BatchOf(const train::Request& request) {
+  const std::optional<train::PairFacts>& pairs = request.tokens.pairs;
+  return pairs && pairs->typical.pairs > 0 ? pairs->typical.pairs : request.options.data.batch;
+}
+
+// Micro-batches worth a look, up to a data rank's share; all of it for pairs, whose texts are
+// short.
+std::vector<std::int64_t> MicroBatchesFor(const train::Request& request, std::int64_t share) {
+  std::vector<std::int64_t> sizes;
+  const std::int64_t most = request.tokens.pairs ? share : std::min(share, kMostMicroBatch);
+  for (std::int64_t micro = 1; micro <= most; micro *= 2) sizes.push_back(micro);
+  if (request.tokens.pairs && sizes.back() < share) sizes.push_back(share);
+  return sizes;
+}
+
+// Layouts with their micro-batches and recomputation, the quickest by estimate first.
+std::vector<std::pair<double, Layout>> Estimated(const train::Request& request,
+                                                 const Machine& machine) {
+  std::vector<std::pair<double, Layout>> list;
+  const Grids grids(request, machine);
+  for (Layout layout : grids.List()) {
+    const std::int64_t share = CeilDivide(BatchOf(request), std::int64_t{layout.data});
+    for (const std::int64_t micro : MicroBatchesFor(request, share)) {
+      const std::int64_t count = CeilDivide(share, micro);
+      if (layout.schedule == ScheduleKind::kInterleaved && count < layout.pipeline) continue;
+      layout.micro_batch = micro;
+      for (const Recompute recompute :
+           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        layout.recompute = recompute;
+        const Estimate estimate = EstimateOf(request, machine, layout);
+        if (estimate.least_bytes > static_cast<double>(machine.memory_bytes)) continue;
+        list.emplace_back(estimate.seconds, layout);
+      }
+    }
+  }
+  std::ranges::stable_sort(list, {}, [](const auto& each) { return each.first; });
+  return list;
+}
+
+Candidate Look(const train::Plan& plan, const Machine& machine) {
+  Candidate candidate;
+  candidate.layout = LayoutOf(plan);
+  candidate.memory = LargestMemory(plan);
+  candidate.fits = candidate.memory.Total() <= machine.memory_bytes;
+  return candidate;
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, std::string>> KeysOf(const Layout& layout) {
+  std::vector<std::pair<std::string, std::string>> keys;
+  const auto add = [&keys](const char* key, const std::string& value) {
+    keys.emplace_back(key, value);
+  };
+  add("grid.tensor", fmt::format("{}", layout.tensor));
+  if (layout.tensor > 1) add("grid.sequence_parallel", layout.sequence_parallel ? "yes" : "no");
+  add("grid.pipeline", fmt::format("{}", layout.pipeline));
+  add("grid.context", fmt::format("{}", layout.context));
+  add("grid.sharding", comm::NameOf(layout.sharding));
+  if (layout.sharding != Sharding::kNone && layout.shard_group > 0) {
+    add("grid.shard_group", fmt::format("{}", layout.shard_group));
+  }
+  if (layout.pipeline > 1) {
+    add("pipeline.schedule", parallel::NameOf(layout.schedule));
+    if (layout.chunks > 1) add("pipeline.chunks", fmt::format("{}", layout.chunks));
+  }
+  add("data.micro_batch", fmt::format("{}", layout.micro_batch));
+  add("model.recompute", model::NameOf(layout.recompute));
+  return keys;
+}
+
+train::Plan PlanWith(const train::Request& request, const Layout& layout) {
+  train::DeckOptions options = request.options;
+  options.comm.data = layout.data;
+  options.comm.context = layout.context;
+  options.comm.tensor = layout.tensor;
+  options.comm.pipeline = layout.pipeline;
+  options.comm.sequence_parallel = layout.sequence_parallel;
+  options.comm.sequence_parallel_given = layout.tensor > 1;
+  options.comm.sharding = layout.sharding;
+  options.comm.shard_group = layout.shard_group;
+  options.comm.shard_group_given = layout.shard_group > 0;
+  options.parallel.schedule = layout.schedule;
+  options.parallel.chunks = layout.chunks;
+  options.data.micro_batch = layout.micro_batch;
+  options.model.recompute = layout.recompute;
+  return train::MakePlan({.options = options,
+                         .deck = request.deck,
+                         .ranks = request.ranks,
+                         .tokens = request.tokens,
+                         .machine = request.machine,
+                         .async_checkpoints = request.async_checkpoints});
+}
+
+Layout LayoutOf(const train::Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  return {.data = plan.grid.data,
+          .context = plan.grid.context,
+          .tensor = plan.grid.tensor,
+          .pipeline = plan.grid.pipeline,
+          .sequence_parallel = plan.sharing.sequence_parallel,
+          .sharding = plan.sharing.sharding,
+          .shard_group = plan.sharing.shard_group,
+          .schedule = model.pipeline.kind,
+          .chunks = model.pipeline.chunks,
+          .micro_batch = model.micro_batch,
+          .recompute = model.options.recompute};
+}
+
+device::MemoryTerms LargestMemory(const train::Plan& plan) {
+  device::MemoryTerms most;
+  for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
+    // Ends have embeddings and head, the first of the others most micro-batches under way.
+    if (stage > 1 && stage + 1 < plan.grid.pipeline) continue;
+    const int rank =
+        comm::RankAt({.pipeline = stage, .data = 0, .context = 0, .tensor = 0}, plan.grid);
+    const device::MemoryTerms memory = train::PlanMemory(plan, rank);
+    if (memory.Total() > most.Total()) most = memory;
+  }
+  return most;
+}
+
+SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most) {
+  const parallel::KeptPrograms kept;
+  SearchResult result;
+  std::optional<Candidate> mine;
+  if (own) {
+    try {
+      const train::Plan plan = train::MakePlan(request);
+      mine = Look(plan, machine);
+      mine->own = true;
+      mine->prediction = Predict(plan, machine);
+    } catch (const Error& error) {
+      result.own_refused = error.what();
+    }
+  }
+  if (most == 0 && mine) {
+    result.rows.push_back(*mine);
+    return result;
+  }
+  const std::vector<std::pair<double, Layout>> list = Estimated(request, machine);
+  result.looked_at = std::ssize(list);
+  int looks = 0;
+  for (const auto& [seconds, layout] : list) {
+    if (looks >= kMostLooks || result.simulated >= most) break;
+    if (mine && layout == mine->layout) continue;
+    try {
+      ++looks;
+      const train::Plan plan = PlanWith(request, layout);
+      Candidate candidate = Look(plan, machine);
+      if (!candidate.fits) continue;
+      candidate.prediction = Predict(plan, machine);
+      ++result.simulated;
+      result.rows.push_back(candidate);
+    } catch (const Error&) {
+      // a layout that the model or the batch does not allow
+    }
+  }
+  std::ranges::stable_sort(result.rows, {},
+                           [](const Candidate& each) { return each.prediction.step; });
+  if (mine) result.rows.insert(result.rows.begin(), *mine);
+  return result;
+}
+
+}  // namespace trireme::predict

@@ -1,0 +1,304 @@
+// The monitor of a run: decides which steps are printed and recorded, and where lines go.
+#include "trireme/report/monitor.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "metrics_sink.hpp"
+#include "screen.hpp"
+#include "summary_file.hpp"
+#include "table.hpp"
+#include "tally.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/report/append_file.hpp"
+
+namespace trireme::report {
+
+namespace {
+
+constexpr int kLinesPerHeader = 20;  // step lines on a terminal before the columns are named again
+
+double SecondsSince(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
+// Of metrics.jsonl when a run is resumed; "" if no step lacks its record.
+std::string MissingText(const History& history) {
+  constexpr std::size_t kShown = 3;
+  std::string ranges;
+  for (std::size_t i = 0; i < std::min(history.missing.size(), kShown); ++i) {
+    const auto& [first, last] = history.missing[i];
+    ranges +=
+        fmt::format("{}{} to {}", i == 0 ? "" : ", ", WithThousands(first), WithThousands(last));
+  }
+  if (ranges.empty()) return {};
+  return fmt::format(
+      "metrics.jsonl holds no records of steps {}{}: they were deleted, or could not be written",
+      ranges, history.missing.size() > kShown ? " and others" : "");
+}
+
+}  // namespace
+
+struct Monitor::State {
+  explicit State(const Session& given) : options(given), screen(IsTerminal()) {
+    if (options.folder.empty()) return;
+    const std::string metrics_path = options.folder + "/metrics.jsonl";
+    if (options.resumed)
+      losses.history = CutMetrics(metrics_path, options.resume_step, options.best_after);
+    log = std::make_unique<AppendFile>(options.folder + "/log.txt", !options.resumed);
+    auto own = std::make_unique<MetricsSink>(metrics_path, !options.resumed);
+    metrics = own.get();
+    sinks.push_back({std::move(own)});
+    sinks.push_back({std::make_unique<SummaryFile>(options.folder, !options.resumed)});
+  }
+
+  // One or more lines to the screen and the log.
+  void Put(const std::string& text) {
+    screen.Line(text);
+    // Losing a log must not lose a run: the first failure is said, later ones are silent.
+    const std::string reason = log ? log->Append(text + "\n") : std::string();
+    if (reason.empty() || log_failed) return;
+    log_failed = true;
+    Put(fmt::format("warning: {}: cannot be written: {}; the run goes on without it", log->Path(),
+                    reason));
+  }
+
+  // Calls give(sink) for each sink, and says what fails.
+  template <typename Give>
+  void Each(Give&& give) {
+    GiveAll(give);
+    std::vector<std::string> failures;
+    {
+      const std::lock_guard<std::mutex> lock(failing);
+      failures.swap(untold);
+    }
+    for (const std::string& failure : failures) {
+      Put(fmt::format("warning: {}; the run goes on without it", failure));
+    }
+  }
+
+  // Likewise, without a word: for any thread.
+  template <typename Give>
+  void GiveAll(Give&& give) {
+    for (Kept& kept : sinks) {
+      try {
+        give(*kept.sink);
+      } catch (const std::exception& error) {
+        const std::lock_guard<std::mutex> lock(failing);
+        if (!std::exchange(kept.failed, true)) untold.emplace_back(error.what());
+      }
+    }
+  }
+
+  // Files that someone has deleted, moved or replaced begin anew, and that is said.
+  void Renew() {
+    std::vector<std::string> anew;
+    std::error_code ignored;
+    // Without the folder the checkpoint fails, and says so.
+    if (options.folder.empty() || !std::filesystem::exists(options.folder, ignored)) return;
+    if (log && log->Gone()) {
+      try {
+        log = std::make_unique<AppendFile>(log->Path(), false);
+        anew.push_back(log->Path());
+      } catch (const Error&) {
+        // The checkpoint will fail, and say why.
+      }
+    }
+    Each([&](Sink& sink) {
+      if (std::string path = sink.Renew(); !path.empty()) anew.push_back(std::move(path));
+    });
+    for (const std::string& path : anew) {
+      const std::string what = fmt::format(
+          "{}: was deleted, moved or replaced while the run went on; a new file goes on after step "
+          "{}",
+          path, WithThousands(step));
+      Put("warning: " + what);
+      Each([&](Sink& sink) {
+        sink.Happened({.name = "file gone", .step = step, .host = options.host, .text = what});
+      });
+    }
+  }
+
+  void PutHeader() {
+    const bool again = screen.Terminal() && lines_since_header >= kLinesPerHeader;
+    if (header_shown && !again) return;
+    const std::string header =
+        options.total_steps > 0 ? TableHeader(options.has_stages) : ShortTableHeader();
+    if (header_shown) {
+      screen.Line(header);  // a log names its columns once
+    } else {
+      Put(header);
+    }
+    header_shown = true;
+    lines_since_header = 0;
+  }
+
+  // Seconds to the end of the schedule at this session's pace, validation and checkpoints included.
+  double Left(std::int64_t step) const {
+    if (options.total_steps <= 0 || session.steps == 0) return -1;
+    const double pace = SecondsSince(stepping_since) / static_cast<double>(session.steps);
+    return pace * static_cast<double>(options.total_steps - step);
+  }
+
+  Session options;
+  Screen screen;
+  std::unique_ptr<AppendFile> log;  // null without a run folder
+  bool log_failed = false;
+  struct Kept {
+    std::unique_ptr<Sink> sink;
+    bool failed = false;  // once
+  };
+  std::vector<Kept> sinks;
+  MetricsSink* metrics = nullptr;   // the first of the sinks; null without a run folder
+  std::mutex failing;               // of Kept::failed and untold
+  std::vector<std::string> untold;  // failures of sinks
+  bool header_shown = false;
+  int lines_since_header = 0;
+  std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point stepping_since;  // begin of this session's first step
+  Tally interval;                                        // steps since the last line
+  Tally session;                                         // steps since the start of the program
+  Losses losses;
+  std::int64_t step = options.resume_step;  // last one taken
+  std::vector<std::string> samples;
+};
+
+Monitor::Monitor(const Session& session) {
+  if (session.root) state_ = std::make_unique<State>(session);
+}
+
+Monitor::~Monitor() = default;
+
+void Monitor::Banner(const BannerFacts& facts) {
+  if (!state_) return;
+  state_->Put(BannerText(facts));
+  if (const std::string text = MissingText(state_->losses.history); !text.empty()) Warn(text);
+}
+
+void Monitor::Line(const std::string& text) {
+  if (state_) state_->Put(text);
+}
+
+void Monitor::Warn(const std::string& text) {
+  if (state_) state_->Put("warning: " + text);
+}
+
+void Monitor::Attach(std::unique_ptr<Sink> sink) {
+  if (state_) state_->sinks.push_back({std::move(sink)});
+}
+
+void Monitor::FlushRecords() {
+  if (!state_) return;
+  state_->Renew();
+  state_->Each([](Sink& sink) { sink.Flush(); });
+}
+
+void Monitor::SyncRecords() {
+  if (state_) state_->GiveAll([](Sink& sink) { sink.Sync(); });
+}
+
+void Monitor::Happened(const Event& event) {
+  if (!state_) return;
+  Event told = event;
+  if (told.host.empty()) told.host = state_->options.host;
+  state_->Each([&](Sink& sink) { sink.Happened(told); });
+}
+
+void Monitor::Sample(std::int64_t step, const std::string& text) {
+  if (!state_) return;
+  state_->Put("sample  " + text);
+  state_->samples.push_back(text);
+  state_->Each([&](Sink& sink) { sink.Sample(step, text); });
+}
+
+void Monitor::GoBack(std::int64_t step, std::int64_t best_after) {
+  if (!state_) return;
+  State& state = *state_;
+  state.Renew();
+  state.interval = {};
+  state.step = step;
+  state.Each([&](Sink& sink) {
+    if (&sink == state.metrics) {
+      state.losses.history = state.metrics->CutTo(step, best_after);
+    } else {
+      sink.GoBack(step);
+    }
+  });
+}
+
+void Monitor::Step(const Record& record) {
+  if (!state_) return;
+  State& state = *state_;
+  if (state.session.steps == 0) {
+    const std::chrono::duration<double> first(record.step_seconds);
+    state.stepping_since = std::chrono::steady_clock::now() -
+                           std::chrono::duration_cast<std::chrono::steady_clock::duration>(first);
+  }
+  state.interval.Add(record);
+  state.session.Add(record);
+  state.losses.Add(record);
+  state.step = record.step;
+  const bool due = record.step % state.options.every_steps == 0 || record.step == 1 ||
+                   record.step == state.options.total_steps;
+  const double left = state.Left(record.step);
+  state.Each([&](Sink& sink) { sink.Step(record); });
+  if (!due && record.ends_interval) {  // for the records; the screen shows what is due
+    state.Each(
+        [&, interval = state.interval.Since(record)](Sink& sink) { sink.Interval(interval); });
+    state.interval = {};
+  }
+  if (!due) {
+    if (state.screen.WantsLive()) {
+      state.screen.Live(LiveLine(state.interval.Mean(record), state.options.total_steps, left));
+    }
+    return;
+  }
+  const Interval interval = state.interval.Since(record);
+  state.interval = {};
+  state.PutHeader();
+  state.Put(StepLine(interval.last, SecondsSince(state.started), left, state.options.has_stages));
+  ++state.lines_since_header;
+  state.Each([&](Sink& sink) { sink.Interval(interval); });
+}
+
+void Monitor::Evaluation(const Record& record) {
+  if (!state_) return;
+  state_->session.validation += record.step_seconds;
+  state_->losses.Add(record);
+  state_->PutHeader();
+  state_->Put(EvaluationLine(record));
+  state_->Each([&](Sink& sink) { sink.Evaluation(record); });
+}
+
+std::pair<Record, std::int64_t> Monitor::Means() const {
+  if (!state_) return {};
+  return {state_->session.Mean({}), state_->session.steps};
+}
+
+void Monitor::Done(const Record& record, Summary summary) {
+  if (!state_) return;
+  State& state = *state_;
+  const double elapsed = SecondsSince(state.started);
+  state.session.checkpoint += record.seconds_checkpoint;
+  summary.done = record.ended && record.step >= state.options.total_steps;
+  summary.ended = UtcNow();
+  summary.last = state.session.Mean(record);
+  summary.losses = state.losses.Facts();
+  summary.time = state.session.Times(elapsed);
+  summary.samples = std::move(state.samples);
+  LeaveOutRanks(summary);
+  state.Renew();
+  state.Each([&](Sink& sink) { sink.Done(summary); });
+  state.Put(SummaryText(summary.done ? "done" : "stopped", record, state.session, state.losses,
+                        elapsed, summary.files, summary.traffic, summary.gathers));
+}
+
+}  // namespace trireme::report

@@ -1,0 +1,124 @@
+// The run folder: made for a new run, refused if it already holds a run's checkpoint.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <system_error>
+
+#include "metrics_file.hpp"
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/report/append_file.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::report {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void MakeFolder(const fs::path& folder) {
+  if (const int error = MakeFolderDurably(folder.string()); error != 0) {
+    throw InputError(fmt::format("{}: cannot be made: {}", folder.string(), ErrorText(error)),
+                     "choose another job.output");
+  }
+}
+
+// First and last line of a deck.in, by which one that was cut off is known.
+constexpr std::string_view kFirstLine =
+    "# Deck of a run. Its last line is \"# end of the deck\": without it, it counts as cut off.\n";
+constexpr std::string_view kLastLine = "# end of the deck\n";
+
+// A run that died before its first checkpoint, or while it wrote it, left nothing to continue: its
+// folder is free.
+bool HoldsCheckpoint(const fs::path& checkpoints) {
+  std::error_code ignored;
+  if (!fs::exists(checkpoints, ignored)) return false;
+  for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step_") && !name.ends_with(".tmp")) return true;
+  }
+  return false;
+}
+
+// Whether its deck.in is one that a run wrote, or began to write.
+bool IsOfARun(const fs::path& run) {
+  std::ifstream file(run / "deck.in", std::ios::binary);
+  const std::string deck{std::istreambuf_iterator<char>(file), {}};
+  return file.is_open() && EndOf(deck) != DeckEnd::kUnmarked;
+}
+
+}  // namespace
+
+void CheckRunFolder(const std::string& folder, bool resume) {
+  if (folder.empty()) throw InputError("job.output is empty", "name a folder for the run");
+  const fs::path run(folder);
+  std::error_code ignored;
+  if (fs::exists(run, ignored) && !fs::is_directory(run, ignored)) {
+    throw InputError(folder + ": is a file, not a folder", "choose another job.output");
+  }
+  if (!resume && HoldsCheckpoint(run / "checkpoints")) {
+    throw InputError(folder + ": holds a run already",
+                     fmt::format("continue it with -r {}, or choose another job.output", folder));
+  }
+  if (resume) return;
+  for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
+    // Nothing is lost with an empty file, a pipe or a device.
+    if (!fs::is_regular_file(run / name, ignored) || fs::is_empty(run / name, ignored)) continue;
+    if (IsOfARun(run)) return;
+    throw InputError(
+        fmt::format("{}: is there already, and no run wrote it", (run / name).string()),
+        "Choose another job.output: a run's own files would replace it.");
+  }
+}
+
+void MakeOutputFolder(const std::string& folder) {
+  if (const int error = MakeFolderDurably(folder); error != 0) {
+    throw RunError(fmt::format("{}: cannot be made: {}", folder, ErrorText(error)),
+                   "Choose another job.output.");
+  }
+}
+
+void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
+
+void RecordEvent(const std::string& folder, const Event& event) noexcept {
+  try {
+    AppendFile(folder + "/metrics.jsonl", false).Append(ToJsonLine(event));
+  } catch (const std::exception&) {
+    // The message on the screen stands alone then.
+  }
+}
+
+std::string MarkEnds(const std::string& deck) {
+  const bool ends = deck.empty() || deck.back() == '\n';
+  return fmt::format("{}{}{}{}", kFirstLine, deck, ends ? "" : "\n", kLastLine);
+}
+
+DeckEnd EndOf(const std::string& deck) {
+  if (kFirstLine.starts_with(deck)) return DeckEnd::kMissing;
+  if (!deck.starts_with(kFirstLine)) return DeckEnd::kUnmarked;
+  const bool there = (deck + "\n").find(fmt::format("\n{}", kLastLine)) != std::string::npos;
+  return there ? DeckEnd::kThere : DeckEnd::kMissing;
+}
+
+void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {
+  CheckRunFolder(folder, resume);
+  const fs::path run(folder), deck_path = run / "deck.in", checkpoints = run / "checkpoints";
+  std::error_code ignored;
+  const bool had_folder = fs::exists(run, ignored);
+  const bool had_checkpoints = fs::exists(checkpoints, ignored);
+  MakeFolder(checkpoints);
+  try {
+    WriteWhole(deck_path.string(), MarkEnds(deck));
+  } catch (...) {
+    // Leaves nothing that looks like a run.
+    if (!had_checkpoints) fs::remove(checkpoints, ignored);
+    if (!had_folder) fs::remove(run, ignored);
+    throw;
+  }
+}
+
+}  // namespace trireme::report

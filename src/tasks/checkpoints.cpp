@@ -1,0 +1,230 @@
+// Checkpoints of a run: policy around one Writer.
+#include "checkpoints.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/interval.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+// Speed of a first checkpoint for checkpoint.auto, before one is measured: of one disk.
+constexpr double kGuessedBytesPerSecond = 5e8;
+// For the end of the job's time, before one is measured: the speed of a busy shared disk, and the
+// time of its metadata calls.
+constexpr double kSlowBytesPerSecond = 1e8;
+constexpr double kSlowSeconds = 1;
+constexpr double kGiga = 1e9;
+
+checkpoint::WriterOptions WriterOptionsOf(const Checkpoints::Setup& setup) {
+  return {.async = setup.options.async,
+          .writers = static_cast<int>(setup.options.writers),
+          .io_hints = setup.options.io_hints,
+          .cores = setup.cores};
+}
+
+// Adds the time until it goes out of scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum), start_(Seconds()) {}
+  ~Stopwatch() { sum_ += Seconds() - start_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  double start_;
+};
+
+}  // namespace
+
+Checkpoints::Checkpoints(const Setup& setup, checkpoint::State state)
+    : setup_(setup),
+      writer_(setup.runtime.World(), std::move(state), WriterOptionsOf(setup)),
+      sequence_(setup.sequence),
+      last_time_(Seconds()) {
+  const auto bytes = static_cast<double>(writer_.Bytes());
+  setup_.deadline.ExpectCheckpoint(kSlowSeconds + bytes / kSlowBytesPerSecond);
+}
+
+double Checkpoints::Interval() const {
+  // With local checkpoints, of the failures that they do not survive.
+  const double share = setup_.options.local.empty() ? 1 : 1 - setup_.options.local_survival;
+  const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour / share;
+  const double guess = static_cast<double>(writer_.Bytes()) / kGuessedBytesPerSecond;
+  return checkpoint::YoungDaly(
+      std::max(checkpoint::kLeastCost, written_ > 0 ? longest_stall_ : guess), mtbf);
+}
+
+bool Checkpoints::TimeHasCome() const {
+  const double passed = Seconds() - last_time_;
+  const double every = setup_.options.every_minutes * static_cast<double>(setup_.options.Drains());
+  if (setup_.options.automatic) return !writer_.UnderWay() && passed >= Interval();
+  return every > 0 && passed / 60 >= every;
+}
+
+bool Checkpoints::DueAfter(std::int64_t step) const {
+  const std::int64_t every = setup_.options.every_steps * setup_.options.Drains();
+  return every > 0 && step % every == 0;
+}
+
+void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
+  last_time_ = Seconds();
+  stall_ = 0;
+  under_way_ = reason;
+  const Stopwatch stall(stall_);
+  writer_.Begin({.folder = setup_.folder + "/checkpoints",
+                 .step = step,
+                 .run = run,
+                 .best = reason.best,
+                 .retention = {.keep = setup_.options.keep,
+                               .keep_every_steps = setup_.options.keep_every_steps},
+                 .may_publish = setup_.may_publish,
+                 .before_publish = [this] { setup_.monitor.SyncRecords(); }});
+}
+
+void Checkpoints::Settle() {
+  if (!writer_.UnderWay()) return;
+  const device::Scope scope = Trace();
+  const Stopwatch untold(untold_stall_);
+  Finish();
+}
+
+void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
+  const device::Scope scope = Trace();
+  const Stopwatch untold(untold_stall_);
+  Begin(step, run, reason);
+  if (!setup_.options.async) Finish();
+}
+
+void Checkpoints::Finish() {
+  checkpoint::Outcome outcome;
+  {
+    const Stopwatch stall(stall_);
+    outcome = writer_.Finish();
+  }
+  Account(outcome);
+}
+
+void Checkpoints::Advance(bool any_busy) {
+  if (!writer_.UnderWay() || any_busy) return;
+  const device::Scope scope = Trace();
+  const Stopwatch untold(untold_stall_);
+  std::optional<checkpoint::Outcome> outcome;
+  {
+    const Stopwatch stall(stall_);
+    outcome = writer_.Advance();
+  }
+  if (outcome) Account(*outcome);
+}
+
+void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
+  const device::Scope scope = Trace();
+  const Stopwatch untold(untold_stall_);
+  failures_ = 0;  // of this one: there is no later one to make up for it
+  do {
+    Begin(step, run, reason);
+    Finish();
+  } while (failures_ > 0);
+}
+
+void Checkpoints::Account(const checkpoint::Outcome& outcome) {
+  TraceFiles();
+  if (under_way_.best) best_written_ = outcome.failure.empty();
+  if (!outcome.failure.empty()) return Fail(outcome);
+  failures_ = 0;
+  sequence_ = outcome.sequence;
+  if (!under_way_.stop_only) last_regular_ = outcome.step;
+  ++written_;
+  longest_stall_ = std::max(longest_stall_, stall_);
+  stalls_ += stall_;
+  bytes_ += static_cast<double>(outcome.bytes);
+  write_seconds_ += outcome.write_seconds;
+  verify_seconds_ += outcome.verify_seconds;
+  // Of a last one, which nothing else goes on beside.
+  setup_.deadline.Checkpoint(setup_.options.async
+                                 ? stall_ + outcome.write_seconds + outcome.verify_seconds
+                                 : outcome.seconds);
+  Report(outcome);
+}
+
+// From the beginning of the copy to the moment at which training learned of the end.
+void Checkpoints::TraceFiles() const {
+  device::Recorder* const recorder = setup_.traffic.Trace();
+  if (recorder == nullptr || !setup_.options.async) return;
+  device::Slice slice;
+  slice.begin = last_time_;
+  slice.end = Seconds();
+  slice.name = device::SliceName::kCheckpoint;
+  slice.category = device::SliceCategory::kCheckpoint;
+  slice.queue = device::SliceQueue::kCheckpointFiles;
+  recorder->Add(slice);
+}
+
+void Checkpoints::Report(const checkpoint::Outcome& outcome) {
+  const double bytes = static_cast<double>(outcome.bytes);
+  setup_.monitor.Happened(
+      {.name = "checkpoint",
+       .step = outcome.step,
+       .text = fmt::format("{} in {:.2f} s, training waited {:.2f} s",
+                           report::AsBytes(outcome.bytes), outcome.seconds, stall_),
+       .numbers = {{"bytes", bytes},
+                   {"seconds", outcome.seconds},
+                   {"seconds_stalled", stall_},
+                   {"seconds_write", outcome.write_seconds},
+                   {"seconds_verify", outcome.verify_seconds},
+                   {"gigabytes_per_second",
+                    outcome.write_seconds > 0 ? bytes / kGiga / outcome.write_seconds : 0}}});
+  for (const std::string& warning : outcome.warnings) {
+    if (!told_.insert(warning).second) continue;
+    setup_.monitor.Warn(
+        fmt::format("the checkpoint of step {} is written, but: {}", outcome.step, warning));
+    setup_.monitor.Happened({.name = "clean-up failed", .step = outcome.step, .text = warning});
+  }
+}
+
+void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
+  ++failures_;
+  setup_.monitor.Happened(
+      {.name = "checkpoint failed", .step = outcome.step, .text = outcome.failure});
+  const comm::Communicator& world = setup_.runtime.World();
+  // A folder that another job has taken over is not written to again.
+  world.Together([&] {
+    if (world.IsRoot() && setup_.may_go_on) setup_.may_go_on();
+  });
+  if (failures_ >= setup_.options.max_failures) {
+    throw AgreedError(
+        ExitCode::kFailed,
+        fmt::format("the checkpoint of step {} was not written, {}: {}", outcome.step,
+                    failures_ == 1 ? "checkpoint.max_failures = 1"
+                                   : fmt::format("the last of {} failures in a row", failures_),
+                    outcome.failure));
+  }
+  setup_.monitor.Warn(
+      fmt::format("the checkpoint of step {} was not written: {}", outcome.step, outcome.failure));
+}
+
+std::optional<bool> Checkpoints::TakeBest() { return std::exchange(best_written_, std::nullopt); }
+
+double Checkpoints::TakeSeconds() { return std::exchange(untold_stall_, 0); }
+
+std::string Checkpoints::Summary() const {
+  if (written_ == 0) return {};
+  const double count = static_cast<double>(written_);
+  const auto speed = [&](double seconds) { return seconds > 0 ? bytes_ / kGiga / seconds : 0; };
+  return fmt::format(
+      "{} of {}: written at {:.2f} GB/s, read back at {:.2f} GB/s; training waited {:.2f} s for "
+      "each",
+      report::Counted(written_, "checkpoint"),
+      report::AsBytes(static_cast<std::int64_t>(bytes_ / count)), speed(write_seconds_),
+      speed(verify_seconds_), stalls_ / count);
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,114 @@
+// Checkpoints of a training run: when they are due, and what becomes of those that fail.
+#ifndef TRIREME_SRC_TASKS_CHECKPOINTS_HPP_
+#define TRIREME_SRC_TASKS_CHECKPOINTS_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "trireme/base/json.hpp"
+#include "trireme/checkpoint/options.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/ledger.hpp"
+#include "trireme/comm/runtime.hpp"
+#include "trireme/app/deadline.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/device/recorder.hpp"
+
+namespace trireme::tasks {
+
+class Checkpoints {
+ public:
+  // All must outlive it. On rank 0, may_publish throws unless the run folder is this job's for
+  // certain, and may_go_on if it is another's for certain.
+  struct Setup {
+    const comm::Runtime& runtime;
+    const checkpoint::Options& options;
+    report::Monitor& monitor;
+    app::Deadline& deadline;
+    std::string folder;           // of the run
+    std::int64_t sequence;        // of its last checkpoint; on rank 0, with checkpoint.local
+    std::vector<int> cores;       // for the writing thread
+    const comm::Ledger& traffic;  // of the timeline that shows them
+    std::function<void()> may_publish, may_go_on;
+  };
+  // Collective. Takes the memory of the writer.
+  Checkpoints(const Setup& setup, checkpoint::State state);
+
+  // Whether a checkpoint is due by time, on rank 0's clock: every_minutes, or the interval of
+  // checkpoint.auto. With checkpoint.local, one that goes to the run folder as well.
+  bool TimeHasCome() const;
+  // Whether a checkpoint is due after this step.
+  bool DueAfter(std::int64_t step) const;
+
+  // Collective. Waits for the one under way, if any.
+  void Settle();
+  // Why one is written.
+  struct Reason {
+    bool best = false;       // the lowest validation loss; TakeBest tells whether it was written
+    bool stop_only = false;  // without a stop there would be none
+  };
+  // Collective. Writes one, or begins to; none may be under way. run: run.json, without what the
+  // writer adds.
+  void Write(std::int64_t step, const nlohmann::json& run, const Reason& reason);
+  // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
+  // AgreedError if none succeeds.
+  void WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason);
+  // Step of the last one written in this session that was not written for a stop alone.
+  std::optional<std::int64_t> LastRegular() const { return last_regular_; }
+  // On this rank: a write goes on beside the steps. Cheap.
+  bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
+  // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
+  void Advance(bool any_busy);
+
+  // As checkpoint::Writer's.
+  std::int64_t OwnBytes() const { return writer_.OwnBytes(); }
+
+  bool UnderWay() const { return writer_.UnderWay(); }
+  bool BestUnderWay() const { return UnderWay() && under_way_.best; }
+  bool Written() const { return written_ > 0; }        // one, in this session
+  std::int64_t Sequence() const { return sequence_; }  // of the last one; on rank 0
+
+  // Whether the last one marked best was written, if that is known since the last call.
+  std::optional<bool> TakeBest();
+  // Seconds that training waited since this was asked.
+  double TakeSeconds();
+  // "3 checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
+  std::string Summary() const;
+
+ private:
+  // Spans the wait of training.
+  device::Scope Trace() const {
+    return {setup_.traffic.Trace(),
+            {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint}};
+  }
+  void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
+  void Finish();
+  void Account(const checkpoint::Outcome& outcome);
+  void TraceFiles() const;
+  void Report(const checkpoint::Outcome& outcome);
+  void Fail(const checkpoint::Outcome& outcome);
+  double Interval() const;  // seconds, of checkpoint.auto
+
+  const Setup setup_;
+  checkpoint::Writer writer_;
+  Reason under_way_;
+  std::int64_t sequence_ = 0;
+  std::optional<bool> best_written_;  // since TakeBest
+  std::optional<std::int64_t> last_regular_;
+  std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint
+  std::int64_t failures_ = 0;   // in a row
+  double last_time_ = 0;        // Seconds() of the last Begin
+  double stall_ = 0;            // of the one under way
+  double untold_stall_ = 0;     // since TakeSeconds
+  double longest_stall_ = 0;    // of those written
+  std::int64_t written_ = 0;    // in this session
+  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums of those
+};
+
+}  // namespace trireme::tasks
+
+#endif  // TRIREME_SRC_TASKS_CHECKPOINTS_HPP_

@@ -1,0 +1,163 @@
+// Questions: parsing, tokens at the boundary of context and choice, and accuracy.
+#include "choices.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string_view>
+
+#include "text.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
+#include "trireme/deck/json_text.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 30;
+constexpr std::int64_t kMostLineBytes = std::int64_t{16} << 20;
+constexpr std::size_t kMostChoices = 1000;
+
+// Tokens of a text that goes on from another one. As lm-evaluation-harness has it: white space at
+// the end of the context belongs to the choice; both are encoded as one text, of which the context
+// takes as many tokens as it has by itself.
+struct EncodedChoice {
+  std::vector<std::int32_t> ids;  // of the document's beginning, the context and the choice
+  std::int64_t context = 0;       // tokens before the choice
+};
+
+EncodedChoice Encode(const data::TokenFile& tokens, std::string_view context,
+                    std::string_view choice) {
+  const std::size_t end = context.find_last_not_of(data::kWhiteSpace);
+  const std::size_t kept = end == std::string_view::npos ? 0 : end + 1;
+  const std::string whole = std::string(context) + std::string(choice);
+  EncodedChoice result;
+  std::vector<std::int32_t> alone = tokens.Encode(context.substr(0, kept));
+  result.ids = tokens.Encode(whole);
+  result.context = std::ssize(alone);
+  if (alone.empty()) {  // a choice without anything before it follows an <eos>
+    result.ids.insert(result.ids.begin(), static_cast<std::int32_t>(tokens.Words().eos));
+    result.context = 1;
+  }
+  return result;
+}
+
+struct Parsed {
+  std::string context;
+  std::vector<std::string> choices;
+  std::int64_t answer = 0;
+};
+
+Parsed Parse(const deck::JsonLine& line) {
+  const std::string& where = line.where;
+  const deck::JsonObject object(line.value, where);
+  Parsed parsed;
+  parsed.context = object.Text("context", kMostLineBytes);
+  const nlohmann::json& choices = object.List("choices");
+  if (choices.size() < 2 || choices.size() > kMostChoices) {
+    throw InputError(fmt::format("{}: choices: 2 to {} expected, {} found", where, kMostChoices,
+                                 choices.size()));
+  }
+  for (const nlohmann::json& choice : choices) {
+    if (!choice.is_string()) {
+      throw InputError(
+          fmt::format("{}: choices: a text expected, {} found", where, deck::Brief(choice)));
+    }
+    parsed.choices.push_back(choice.get<std::string>());
+  }
+  parsed.answer = object.Integer("answer", 0, std::ssize(parsed.choices) - 1);
+  return parsed;
+}
+
+// Adds a choice's document.
+void Add(const EncodedChoice& continuation, std::int64_t length, Question& question,
+         Tokens& tokens) {
+  const auto& ids = continuation.ids;
+  const std::int64_t choice = std::ssize(ids) - continuation.context;
+  // One token more than targets.
+  const std::int64_t kept = std::min(std::ssize(ids), length + 1);
+  question.truncated += kept < std::ssize(ids) ? 1 : 0;
+  question.tokens.push_back(choice);
+  tokens.documents.push_back(std::ssize(tokens.ids));
+  tokens.ids.insert(tokens.ids.end(), ids.end() - kept, ids.end());
+  tokens.counted.insert(tokens.counted.end(), static_cast<std::size_t>(kept - choice), 0);
+  tokens.counted.insert(tokens.counted.end(), static_cast<std::size_t>(choice), 1);
+}
+
+void AddChoice(const data::TokenFile& tokens, const std::string& context, const std::string& choice,
+               std::int64_t length, Question& question, Tokens& all) {
+  const std::size_t begin = choice.find_first_not_of(data::kWhiteSpace);
+  if (begin == std::string::npos) throw InputError("is empty", "A choice is a text to score.");
+  const EncodedChoice continuation = Encode(tokens, context, choice);
+  const std::int64_t size = std::ssize(continuation.ids) - continuation.context;
+  if (size < 1) throw InputError("adds no token to its context");
+  if (size > length) {
+    throw InputError(fmt::format("has {} tokens, a window {}", size, length),
+                     "Set data.sequence_length higher, as far as the model allows.");
+  }
+  question.bytes.push_back(static_cast<std::int64_t>(choice.size() - begin));
+  Add(continuation, length, question, all);
+}
+
+}  // namespace
+
+Questions ReadQuestions(const std::string& path, const data::TokenFile& tokens,
+                        std::int64_t length) {
+  const std::string text = trireme::ReadText(path, kMostFileBytes);
+  Questions questions;
+  deck::EachJsonLine(text, path, kMostLineBytes, [&](const deck::JsonLine& line) {
+    const Parsed parsed = Parse(line);
+    Question question{.line = line.number, .answer = parsed.answer};
+    for (std::size_t i = 0; i < parsed.choices.size(); ++i) {
+      try {
+        AddChoice(tokens, parsed.context, parsed.choices[i], length, question, questions.tokens);
+      } catch (const Error& error) {
+        throw Error(error.Code(), fmt::format("{}: choice {} {}", line.where, i, error.what()));
+      }
+    }
+    questions.all.push_back(std::move(question));
+  });
+  if (questions.all.empty()) throw InputError(path + ": there is no question in it");
+  return questions;
+}
+
+std::vector<data::Sample> WindowsOf(const Tokens& tokens) {
+  std::vector<data::Sample> windows;
+  for (std::size_t i = 0; i < tokens.documents.size(); ++i) {
+    const std::int64_t begin = tokens.documents[i];
+    const std::int64_t end =
+        i + 1 < tokens.documents.size() ? tokens.documents[i + 1] : std::ssize(tokens.ids);
+    windows.push_back({.ordinal = static_cast<std::int64_t>(i),
+                       .start = begin,
+                       .targets = end - begin - 1,
+                       .source = 0});
+  }
+  return windows;
+}
+
+Accuracy AccuracyOf(std::int64_t right, std::int64_t questions) {
+  const auto n = static_cast<double>(questions);
+  const double mean = static_cast<double>(right) / n;
+  if (questions < 2) return {mean, std::numeric_limits<double>::quiet_NaN()};
+  return {mean, std::sqrt(mean * (1 - mean) / (n - 1))};
+}
+
+Chosen Choose(const Question& question, const std::vector<double>& nats) {
+  Chosen chosen;
+  const auto per_byte = [&](std::int64_t i) {
+    const auto at = static_cast<std::size_t>(i);
+    return nats[at] / static_cast<double>(question.bytes[at]);
+  };
+  for (std::int64_t i = 1; i < std::ssize(nats); ++i) {
+    if (nats[static_cast<std::size_t>(i)] < nats[static_cast<std::size_t>(chosen.by_sum)]) {
+      chosen.by_sum = i;
+    }
+    if (per_byte(i) < per_byte(chosen.by_bytes)) chosen.by_bytes = i;
+  }
+  return chosen;
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,243 @@
+// Tokenisation by mteval-v13a's rules, n-grams, and the scores of their counts.
+#include "trireme/tasks/scores.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace trireme::tasks {
+
+namespace {
+
+using Characters = std::u32string;
+using GramCounts = std::unordered_map<Characters, std::int64_t>;
+
+bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80u; }
+
+// Bytes that are no UTF-8 become U+DC00 + byte, as by Python's surrogateescape.
+Characters Decode(std::string_view text) {
+  Characters characters;
+  for (std::size_t at = 0; at < text.size();) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    const std::size_t length = first < 0x80   ? 1
+                               : first < 0xC2 ? 0
+                               : first < 0xE0 ? 2
+                               : first < 0xF0 ? 3
+                               : first < 0xF5 ? 4
+                                              : 0;
+    bool whole = length > 0 && at + length <= text.size();
+    for (std::size_t i = 1; whole && i < length; ++i) whole = IsContinuation(text[at + i]);
+    if (!whole) {
+      characters += static_cast<char32_t>(0xDC00u + first);
+      ++at;
+      continue;
+    }
+    char32_t value = length == 1 ? first : first & (0xFFu >> (length + 1));
+    for (std::size_t i = 1; i < length; ++i) {
+      value = value << 6 | (static_cast<unsigned char>(text[at + i]) & 0x3Fu);
+    }
+    characters += value;
+    at += length;
+  }
+  return characters;
+}
+
+// White space of Unicode and U+001C to U+001F, as Python's str.split takes it.
+bool IsBlank(char32_t c) {
+  return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
+         c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+         c == 0x205F || c == 0x3000;
+}
+
+bool IsDigit(char32_t c) { return c >= U'0' && c <= U'9'; }
+bool IsStop(char32_t c) { return c == U'.' || c == U','; }
+
+void ReplaceAll(Characters& text, const Characters& what, const Characters& by) {
+  for (std::size_t at = text.find(what); at != Characters::npos; at = text.find(what, at)) {
+    text.replace(at, what.size(), by);
+    at += by.size();
+  }
+}
+
+// Punctuation and signs of ASCII but ' , - and .
+bool IsSign(char32_t c) {
+  return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') ||
+         (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
+}
+
+// Replaces pairs of neighbours, from the left, that fit (first, second) by `before` first blank
+// second `after`.
+template <typename First, typename Second>
+Characters Separate(const Characters& text, First first, Second second, const Characters& before,
+                    const Characters& after) {
+  Characters separated;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (at + 1 < text.size() && first(text[at]) && second(text[at + 1])) {
+      separated += before;
+      separated += text[at++];
+      separated += U' ';
+      separated += text[at];
+      separated += after;
+    } else {
+      separated += text[at];
+    }
+  }
+  return separated;
+}
+
+std::vector<Characters> WordsOf(const Characters& text) {
+  std::vector<Characters> words;
+  bool inside = false;
+  for (const char32_t c : text) {
+    const bool blank = IsBlank(c);
+    if (!blank && !inside) words.emplace_back();
+    if (!blank) words.back() += c;
+    inside = !blank;
+  }
+  return words;
+}
+
+// The tokens of 13a.
+std::vector<Characters> Tokenise(Characters text) {
+  while (!text.empty() && IsBlank(text.back())) text.pop_back();
+  ReplaceAll(text, U"<skipped>", U"");
+  ReplaceAll(text, U"-\n", U"");
+  ReplaceAll(text, U"\n", U" ");
+  ReplaceAll(text, U"&quot;", U"\"");
+  ReplaceAll(text, U"&amp;", U"&");
+  ReplaceAll(text, U"&lt;", U"<");
+  ReplaceAll(text, U"&gt;", U">");
+  Characters spaced = U" ";
+  for (const char32_t c : text) spaced += IsSign(c) ? Characters{U' ', c, U' '} : Characters{c};
+  spaced += U' ';
+  const auto other = [](char32_t c) { return !IsDigit(c); };
+  spaced = Separate(spaced, other, IsStop, U"", U" ");
+  spaced = Separate(spaced, IsStop, other, U" ", U"");
+  spaced = Separate(
+      spaced, IsDigit, [](char32_t c) { return c == U'-'; }, U"", U" ");
+  return WordsOf(spaced);
+}
+
+GramCounts WordGrams(const std::vector<Characters>& words, std::size_t order) {
+  GramCounts counts;
+  for (std::size_t at = 0; at + order <= words.size(); ++at) {
+    Characters gram;
+    for (std::size_t i = at; i < at + order; ++i) gram += words[i] + U' ';
+    ++counts[gram];
+  }
+  return counts;
+}
+
+GramCounts CharacterGrams(const Characters& text, std::size_t order) {
+  GramCounts counts;
+  for (std::size_t at = 0; at + order <= text.size(); ++at) ++counts[text.substr(at, order)];
+  return counts;
+}
+
+ScoreCounts::Grams Match(const GramCounts& hypothesis, const GramCounts& reference) {
+  ScoreCounts::Grams grams;
+  for (const auto& [gram, count] : reference) grams.reference += count;
+  for (const auto& [gram, count] : hypothesis) {
+    grams.hypothesis += count;
+    const auto found = reference.find(gram);
+    if (found != reference.end()) grams.matches += std::min(count, found->second);
+  }
+  return grams;
+}
+
+Characters WithoutBlanks(Characters text) {
+  std::erase_if(text, IsBlank);
+  return text;
+}
+
+template <std::size_t n>
+void Add(std::array<ScoreCounts::Grams, n>& to, const std::array<ScoreCounts::Grams, n>& from) {
+  for (std::size_t i = 0; i < n; ++i) {
+    to[i].hypothesis += from[i].hypothesis;
+    to[i].reference += from[i].reference;
+    to[i].matches += from[i].matches;
+  }
+}
+
+}  // namespace
+
+ScoreCounts& ScoreCounts::operator+=(const ScoreCounts& other) {
+  texts += other.texts;
+  exact += other.exact;
+  hypothesis_words += other.hypothesis_words;
+  reference_words += other.reference_words;
+  Add(words, other.words);
+  Add(characters, other.characters);
+  return *this;
+}
+
+ScoreCounts CountMatches(std::string_view hypothesis, std::string_view reference) {
+  const Characters theirs = Decode(hypothesis), wanted = Decode(reference);
+  ScoreCounts counts{.texts = 1, .exact = hypothesis == reference ? 1 : 0};
+  const std::vector<Characters> their_words = Tokenise(theirs), words = Tokenise(wanted);
+  counts.hypothesis_words = std::ssize(their_words);
+  counts.reference_words = std::ssize(words);
+  for (std::size_t i = 0; i < counts.words.size(); ++i) {
+    counts.words[i] = Match(WordGrams(their_words, i + 1), WordGrams(words, i + 1));
+  }
+  const Characters their_text = WithoutBlanks(theirs), text = WithoutBlanks(wanted);
+  for (std::size_t i = 0; i < counts.characters.size(); ++i) {
+    ScoreCounts::Grams& grams = counts.characters[i];
+    grams = Match(CharacterGrams(their_text, i + 1), CharacterGrams(text, i + 1));
+    // A text whose reference is too short for the order does not count there.
+    if (grams.reference == 0) grams.hypothesis = 0;
+  }
+  return counts;
+}
+
+double Bleu(const ScoreCounts& counts) {
+  // The geometric mean of the precisions; orders without a match halve their share in turn
+  // (sacrebleu's exp, mteval's smoothing).
+  double halves = 1, logarithms = 0;
+  bool matches = false;
+  for (const ScoreCounts::Grams& grams : counts.words) {
+    if (grams.hypothesis == 0) return 0;
+    matches = matches || grams.matches > 0;
+    double precision = static_cast<double>(grams.matches);
+    if (grams.matches == 0) precision = 1 / (halves *= 2);
+    logarithms += std::log(100 * precision / static_cast<double>(grams.hypothesis));
+  }
+  if (!matches) return 0;
+  const auto theirs = static_cast<double>(counts.hypothesis_words);
+  const auto wanted = static_cast<double>(counts.reference_words);
+  const double brevity = theirs < wanted ? std::exp(1 - wanted / theirs) : 1;
+  return brevity * std::exp(logarithms / ScoreCounts::kWordOrders);
+}
+
+double ChrF(const ScoreCounts& counts) {
+  constexpr double kFactor = 4;  // beta squared: recall counts twice as much as precision
+  double precision = 0, recall = 0;
+  int orders = 0;
+  for (const ScoreCounts::Grams& grams : counts.characters) {
+    if (grams.hypothesis == 0 || grams.reference == 0) continue;
+    precision += static_cast<double>(grams.matches) / static_cast<double>(grams.hypothesis);
+    recall += static_cast<double>(grams.matches) / static_cast<double>(grams.reference);
+    ++orders;
+  }
+  if (precision + recall == 0) return 0;
+  precision /= orders;
+  recall /= orders;
+  return 100 * (1 + kFactor) * precision * recall / (kFactor * precision + recall);
+}
+
+double ExactMatch(const ScoreCounts& counts) {
+  if (counts.texts == 0) return 0;
+  return 100 * static_cast<double>(counts.exact) / static_cast<double>(counts.texts);
+}
+
+std::string ExactMatchText(const ScoreCounts& counts) {
+  constexpr std::int64_t kTenths = 1000;  // of a hundred
+  const std::int64_t tenths = counts.texts == 0 ? 0 : counts.exact * kTenths / counts.texts;
+  return fmt::format("{}.{}", tenths / 10, tenths % 10);
+}
+
+}  // namespace trireme::tasks

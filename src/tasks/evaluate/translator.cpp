@@ -1,0 +1,258 @@
+// Translator: the turns, and where the beams of each text lie in the cache.
+#include "trireme/tasks/translator.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/tasks/log_softmax.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+constexpr double kNotFinite = -2;  // in place of a row's first token
+
+}  // namespace
+
+// A text that is being translated.
+struct Translator::Text {
+  std::size_t place = 0;  // among the results
+  const Ids* source = nullptr;
+  BeamSearch search;
+  std::vector<std::int32_t> slots;             // [beams]: all that are the text's
+  std::vector<bool> has_source;                // [beams]: whether that slot has the source's keys
+  std::vector<std::size_t> held;               // [search.Beams()]: number of its slot
+  std::vector<model::CachedCopy> copies = {};  // before the next pass
+  bool begun = false;
+
+  std::int32_t LastSource() const { return static_cast<std::int32_t>(source->size()) - 1; }
+};
+
+Translator::Translator(Setup setup) : setup_(std::move(setup)) {
+  const model::ModelPlan& plan = setup_.model.Plan();
+  const std::int64_t places = plan.cache_slots / setup_.search.beams;
+  if (!plan.options.Translates() || places == 0) {
+    throw RunError("a model without a cache for translations", "This is a bug in Trireme.");
+  }
+  setup_.search.longest = std::min(setup_.search.longest, plan.length);
+  active_.resize(static_cast<std::size_t>(places));
+}
+
+Translator::~Translator() = default;
+
+void Translator::Fill() {
+  for (std::size_t place = 0; place < active_.size() && next_ < order_.size(); ++place) {
+    if (active_[place] != nullptr) continue;
+    const std::size_t number = order_[next_++];
+    active_[place] = std::make_unique<Text>(Text{.place = number,
+                                                 .source = &sources_[number],
+                                                 .search = BeamSearch(setup_.search),
+                                                 .slots = std::vector<std::int32_t>(Width()),
+                                                 .has_source = std::vector<bool>(Width()),
+                                                 .held = {0}});
+    Text& text = *active_[place];
+    std::iota(text.slots.begin(), text.slots.end(), static_cast<std::int32_t>(place * Width()));
+    text.has_source[0] = true;
+  }
+}
+
+// How many of the texts, the first ones, one entry holds. They are the longer the earlier.
+std::size_t Translator::FreshTogether(std::span<Text* const> texts) const {
+  const std::int64_t longest = std::ssize(*texts.front()->source);
+  const std::int64_t most =
+      std::min(setup_.model.Plan().micro_batch, setup_.model.LocalPlan().tokens / longest);
+  return std::min(texts.size(), static_cast<std::size_t>(std::max<std::int64_t>(most, 1)));
+}
+
+// New texts, padded to the longest, and the eos with which their translations begin.
+void Translator::AddFresh(Turn& turn, std::span<Text* const> texts) const {
+  data::Entry& entry = turn.entries.emplace_back();
+  model::CachedPlaces& places = turn.places.emplace_back();
+  entry.sequences = std::ssize(texts);
+  entry.length = 1;
+  for (const Text* text : texts) {
+    entry.source_length = std::max(entry.source_length, std::ssize(*text->source));
+  }
+  for (Text* const text : texts) {
+    entry.sources.insert(entry.sources.end(), text->source->begin(), text->source->end());
+    places.asked.push_back(std::ssize(places.slots));
+    places.slots.push_back(text->slots[0]);
+    places.source_lasts.push_back(text->LastSource());
+    entry.sources.resize(places.slots.size() * static_cast<std::size_t>(entry.source_length));
+    entry.source_lengths.push_back(text->LastSource() + 1);
+    turn.rows.push_back({text, 0});
+    text->begun = true;
+  }
+  places.firsts.assign(texts.size(), 0);
+  entry.inputs.assign(texts.size(), setup_.search.eos);
+  entry.targets.assign(texts.size(), data::kMasked);
+  entry.ordinals.assign(texts.size(), 0);
+  entry.target_lengths.assign(texts.size(), 1);
+  entry.positions = PositionsOf(1, 0, 1);
+}
+
+void Translator::AddContinued(Turn& turn, std::span<const Row> rows) const {
+  model::CachedPlaces places;
+  std::vector<std::int32_t> tokens;
+  for (const Row& row : rows) {
+    Text& text = *row.text;
+    const BeamSearch::Beam& beam = text.search.Beams()[row.beam];
+    tokens.push_back(beam.tokens.back());
+    places.asked.push_back(std::ssize(places.slots));
+    places.slots.push_back(text.slots[text.held[row.beam]]);
+    places.firsts.push_back(static_cast<std::int32_t>(beam.tokens.size()));
+    places.source_lasts.push_back(text.LastSource());
+    places.copies.insert(places.copies.end(), text.copies.begin(), text.copies.end());
+    text.copies.clear();
+    turn.rows.push_back(row);
+  }
+  turn.entries.push_back(setup_.model.ContinuedEntry(tokens, places.firsts));
+  turn.places.push_back(std::move(places));
+}
+
+Translator::Turn Translator::MakeTurn() {
+  std::vector<Text*> fresh;
+  std::vector<Row> rows;
+  for (const auto& text : active_) {
+    if (text == nullptr) continue;
+    if (!text->begun) fresh.push_back(text.get());
+    for (std::size_t i = 0; text->begun && i < text->search.Beams().size(); ++i) {
+      rows.push_back({text.get(), i});
+    }
+  }
+  std::ranges::stable_sort(fresh, std::greater(),
+                           [](const Text* text) { return text->source->size(); });
+  Turn turn;
+  for (std::size_t begin = 0; begin < fresh.size();) {
+    const auto rest = std::span(fresh).subspan(begin);
+    const std::size_t count = FreshTogether(rest);
+    AddFresh(turn, rest.first(count));
+    begin += count;
+  }
+  // One entry for each stage of a pipeline, so that all of them work.
+  const int stages = setup_.model.Grid().Shape().pipeline;
+  for (int stage = 0; stage < stages; ++stage) {
+    const Part part = PartOf(std::ssize(rows), stage, stages);
+    if (part.Size() == 0) continue;
+    AddContinued(turn, std::span(rows).subspan(static_cast<std::size_t>(part.begin),
+                                               static_cast<std::size_t>(part.Size())));
+  }
+  return turn;
+}
+
+// logits: [rows, vocabulary]; choices: [rows, beams, 2], the likeliest tokens of each row and their
+// log-probabilities.
+void Translator::Choose(std::span<const double> logits, std::span<double> choices) const {
+  const auto vocabulary = static_cast<std::size_t>(setup_.model.Plan().options.vocabulary);
+  const auto types = static_cast<std::size_t>(setup_.types);
+  const auto count = static_cast<std::int64_t>(logits.size() / vocabulary);
+#pragma omp parallel for num_threads(setup_.model.Stream().threads) schedule(dynamic) if (count > 1)
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto row = static_cast<std::size_t>(i);
+    const std::span<const double> all = logits.subspan(row * vocabulary, types);
+    const std::span<double> to = choices.subspan(row * 2 * Width(), 2 * Width());
+    if (!AllFinite(all)) {
+      to[0] = kNotFinite;
+      continue;
+    }
+    std::vector<BeamSearch::Candidate> likeliest(Width());
+    LikeliestTokens(all, setup_.search.beams, likeliest);
+    for (std::size_t k = 0; k < Width(); ++k) {
+      to[2 * k] = likeliest[k].token;
+      to[2 * k + 1] = likeliest[k].log_probability;
+    }
+  }
+}
+
+void Translator::RunTurn(Turn& turn, std::int64_t entries) {
+  model::ParallelModel& model = setup_.model;
+  std::vector<double> choices(turn.rows.size() * 2 * Width());
+  RunPasses(model, entries, turn,
+            [&](const std::vector<double>& logits, std::size_t first, std::size_t) {
+              Choose(logits, std::span(choices).subspan(first * 2 * Width()));
+            });
+  ShareChoices(model.Grid(), choices.data(), std::ssize(choices));
+  for (std::size_t first = 0, end = 0; first < turn.rows.size(); first = end) {
+    while (end < turn.rows.size() && turn.rows[end].text == turn.rows[first].text) ++end;
+    Advance(std::span(turn.rows).subspan(first, end - first),
+            std::span(choices).subspan(first * 2 * Width(), (end - first) * 2 * Width()));
+  }
+}
+
+// All rows of a text.
+void Translator::Advance(std::span<const Row> rows, std::span<const double> choices) {
+  Text& text = *rows.front().text;
+  std::vector<BeamSearch::Candidate> candidates;
+  for (std::size_t i = 0; i < choices.size(); i += 2) {
+    if (choices[i] == kNotFinite) {
+      finite_ = false;
+      return;
+    }
+    candidates.push_back({static_cast<std::int32_t>(choices[i]), choices[i + 1]});
+  }
+  text.search.Advance(candidates);
+  if (!text.search.Done()) return MoveBeams(text);
+  results_[text.place] = text.search.Best();
+  std::ranges::find_if(active_, [&](const auto& each) { return each.get() == &text; })->reset();
+}
+
+// A beam goes on in its parent's slot; a parent's other children get copies in slots of beams that
+// ended.
+void Translator::MoveBeams(Text& text) const {
+  const std::vector<BeamSearch::Beam>& beams = text.search.Beams();
+  std::vector<bool> taken(Width());
+  std::vector<std::size_t> held(beams.size(), Width());
+  for (std::size_t i = 0; i < beams.size(); ++i) {
+    const std::size_t slot = text.held[static_cast<std::size_t>(beams[i].parent)];
+    if (taken[slot]) continue;
+    taken[slot] = true;
+    held[i] = slot;
+  }
+  std::size_t free = 0;
+  for (std::size_t i = 0; i < beams.size(); ++i) {
+    if (held[i] < Width()) continue;
+    while (taken[free]) ++free;
+    taken[free] = true;
+    held[i] = free;
+    text.copies.push_back(
+        {.from = text.slots[text.held[static_cast<std::size_t>(beams[i].parent)]],
+         .to = text.slots[free],
+         .positions = std::ssize(beams[i].tokens),
+         .source_positions = text.has_source[free] ? 0 : std::ssize(*text.source)});
+    text.has_source[free] = true;
+  }
+  text.held = std::move(held);
+}
+
+std::vector<std::optional<BeamSearch::Result>> Translator::Run(std::span<const Ids> sources) {
+  const comm::ProcessGrid& grid = setup_.model.Grid();
+  sources_ = sources;
+  results_.assign(sources.size(), std::nullopt);
+  order_.clear();
+  for (auto i = static_cast<std::size_t>(grid.Coordinates().data); i < sources.size();
+       i += static_cast<std::size_t>(grid.Shape().data)) {
+    order_.push_back(i);
+  }
+  std::ranges::stable_sort(order_, std::greater(),
+                           [&](std::size_t i) { return sources[i].size(); });
+  next_ = 0;
+  stopped_ = false;
+  for (auto& text : active_) text.reset();
+  while (true) {
+    Fill();
+    Turn turn = MakeTurn();
+    const std::int64_t own = std::ssize(turn.entries);
+    std::int64_t passes = own;
+    const Verdict verdict =
+        AgreeOnTurn(grid.World(), setup_.stopped && setup_.stopped(), finite_, passes);
+    stopped_ = verdict == Verdict::kStopped;
+    if (verdict != Verdict::kGoOn) break;
+    if (own > 0 || setup_.model.Units().ValuesSharded()) RunTurn(turn, passes);
+  }
+  return std::move(results_);
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,310 @@
+// job.task = generate: texts for a prompt, for a file of prompts, or for a user at the keyboard.
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <functional>
+#include <memory>
+
+#include "generator.hpp"
+#include "printable.hpp"
+#include "sampling.hpp"
+#include "translation_writer.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/new_file.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/tasks/trained_model.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+void Show(const std::string& text) {
+  fmt::print("{}", text);
+  std::fflush(stdout);
+}
+
+// Without a cache a long text takes long: the user is told.
+void SayWithoutCache(const app::Job& job, const model::ParallelModel& model) {
+  if (!job.World().IsRoot() || model.Plan().cache_slots > 0) return;
+  fmt::print(stderr,
+             "trireme: grid.context > 1: keys and values are not kept, each token computes the "
+             "whole window\n");
+}
+
+[[noreturn]] void ThrowStopped(const std::string& done) {
+  throw AgreedError(ExitCode::kStopped, "stopped by a signal: " + done);
+}
+
+// One prompt, shown as its text grows.
+void ContinuePrompt(const app::Job& job, Writer& writer, const TrainedModel& trained,
+                    const GenerateOptions& options) {
+  std::vector<Prompt> prompts = {
+      {.where = "generate.prompt", .text = options.prompt, .id = {}, .options = options}};
+  job.World().Together([&] { writer.Encode(prompts.front()); });
+  if (job.World().IsRoot() && !options.translates) {
+    Show(Printable(trained.Tokens().Decode(prompts.front().ids)));
+  }
+  writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
+  if (job.World().IsRoot()) Show("\n");
+  if (writer.Stopped()) ThrowStopped("the text is not complete");
+}
+
+// Lines of standard input, for one reader that must also see signals.
+class InputLines {
+ public:
+  // The next line without its end; nothing at the end of the input or once `stopped`.
+  std::optional<std::string> Next(const std::function<bool()>& stopped) {
+    constexpr int kPause = 100;  // ms, between looks at `stopped`
+    while (true) {
+      const std::size_t end = waiting_.find('\n');
+      if (end != std::string::npos) {
+        std::string line = waiting_.substr(0, end);
+        waiting_.erase(0, end + 1);
+        if (!line.empty() && line.back() == '\r') line.pop_back();
+        return line;
+      }
+      if (stopped()) return std::nullopt;
+      pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+      if (poll(&input, 1, kPause) <= 0) continue;
+      char bytes[4096];
+      const ssize_t count = read(STDIN_FILENO, bytes, sizeof bytes);
+      if (count < 0 && errno == EINTR) continue;
+      if (count > 0) {
+        waiting_.append(bytes, static_cast<std::size_t>(count));
+      } else if (waiting_.empty()) {
+        return std::nullopt;
+      } else {
+        waiting_ += '\n';  // the last line
+      }
+    }
+  }
+
+ private:
+  std::string waiting_;
+};
+
+// A line of rank 0's input, on all ranks; nothing at its end.
+std::optional<std::string> NextLine(const app::Job& job, InputLines& lines) {
+  const comm::Communicator& world = job.World();
+  std::string sent;  // empty: the end
+  if (world.IsRoot()) {
+    if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) Show("> ");
+    if (const auto line = lines.Next([&] { return job.signals->Received(); })) sent = "+" + *line;
+  }
+  sent = world.Broadcast(sent);
+  if (sent.empty()) return std::nullopt;
+  return sent.substr(1);
+}
+
+// Prompts from standard input, each of which has a number of its own for the draws. A line that
+// cannot be encoded is told, and the next one asked for.
+void Converse(const app::Job& job, Writer& writer, const GenerateOptions& options) {
+  InputLines lines;
+  std::int64_t number = 0;
+  while (const std::optional<std::string> line = NextLine(job, lines)) {
+    std::vector<Prompt> prompts = {{.number = number,
+                                    .where = fmt::format("line {}", number + 1),
+                                    .text = *line,
+                                    .id = {},
+                                    .options = options}};
+    ++number;
+    try {
+      writer.Encode(prompts.front());  // on all ranks alike
+    } catch (const Error& error) {
+      if (job.World().IsRoot()) fmt::print(stderr, "trireme: {}\n", error.what());
+      continue;
+    }
+    writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
+    if (job.World().IsRoot()) Show("\n");
+    if (writer.Stopped()) break;
+  }
+  if (job.World().Max(std::int64_t{job.signals->Received()}) == 0) return;
+  if (job.World().IsRoot() && isatty(STDOUT_FILENO) != 0) Show("\n");
+  ThrowStopped(fmt::format("{} answered", report::Counted(number, "prompt")));
+}
+
+// generate.output, on rank 0: lines are on their way to the disk when Write returns.
+class OutputFile {
+ public:
+  // path: empty for standard output. Throws InputError for a file that exists or cannot be made.
+  OutputFile(const app::Job& job, std::string path) : path_(std::move(path)) {
+    if (path_.empty()) return;
+    struct stat found {};
+    if (lstat(path_.c_str(), &found) == 0) {
+      throw job.deck.Complain("generate.output", "exists already",
+                              "Name another file, or move that one away.");
+    }
+    file_.emplace(CreateNewFile(path_));
+    if (!file_->Valid()) {
+      throw job.deck.Complain("generate.output", "cannot be made: " + ErrorText(errno),
+                              "Name a file in a folder that allows it.");
+    }
+  }
+  void Write(const std::string& lines) {
+    if (path_.empty()) return Show(lines);
+    if (!WriteAll(file_->Get(), lines)) Fail();
+  }
+  void Close() {
+    if (!path_.empty() && fsync(file_->Get()) != 0) Fail();
+  }
+
+ private:
+  [[noreturn]] void Fail() const {
+    throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(errno)),
+                   "Texts up to there are in it.");
+  }
+  std::string path_;
+  std::optional<Descriptor> file_;
+};
+
+// The lines of a round in the order of its prompts, on every rank; `texts` and `added` count them.
+std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& grid,
+                    std::span<const Prompt> prompts,
+                    const std::vector<std::optional<Continuation>>& results,
+                    std::array<std::int64_t, 2>& counts) {
+  const comm::GridShape& at = grid.Coordinates();
+  const bool first = at.pipeline == 0 && at.context == 0 && at.tensor == 0;  // of its replica
+  nlohmann::json mine = nlohmann::json::array();
+  for (std::size_t i = 0; first && i < prompts.size(); ++i) {
+    if (!results[i]) continue;
+    mine.push_back({i, LineOf(prompts[i], *results[i]), results[i]->tokens.size()});
+  }
+  std::vector<std::string> lines(prompts.size());
+  for (const std::string& text : world.Gather(mine.dump())) {
+    for (const nlohmann::json& entry : nlohmann::json::parse(text)) {
+      lines[entry[0].get<std::size_t>()] = entry[1].get<std::string>();
+      ++counts[0];
+      counts[1] += entry[2].get<std::int64_t>();
+    }
+  }
+  std::string all;
+  for (const std::string& line : lines) all += line;
+  return all;
+}
+
+// All prompts of a file, in rounds after each of which their texts are written.
+void ContinueFile(const app::Job& job, Writer& writer, TrainedModel& trained,
+                  std::vector<Prompt>& prompts, const GenerateOptions& options) {
+  constexpr std::int64_t kBatches = 16;  // of a round
+  const comm::Communicator& world = job.World();
+  const comm::ProcessGrid& grid = trained.Net().Grid();
+  world.Together([&] {
+    for (Prompt& prompt : prompts) writer.Encode(prompt);
+  });
+  std::optional<OutputFile> output;
+  world.Together([&] {
+    if (world.IsRoot()) output.emplace(job, options.output);
+  });
+  const auto round = static_cast<std::size_t>(kBatches * options.batch * grid.Shape().data);
+  std::array<std::int64_t, 2> counts{};  // texts, tokens
+  const double start = Seconds();
+  for (std::size_t begin = 0; begin < prompts.size() && !writer.Stopped(); begin += round) {
+    const auto some = std::span(prompts).subspan(begin, std::min(round, prompts.size() - begin));
+    const auto results = writer.Run(some);
+    const std::string lines = Collect(world, grid, some, results, counts);
+    world.Together([&] {
+      if (output) output->Write(lines);
+    });
+  }
+  world.Together([&] {
+    if (output) output->Close();
+  });
+  if (writer.Stopped()) {
+    ThrowStopped(fmt::format("{} of {} prompts were continued", counts[0], prompts.size()));
+  }
+  if (!world.IsRoot() || options.output.empty()) return;
+  const double seconds = Seconds() - start;
+  fmt::print("{}: {}, {} tokens in {:.1f} s, {:.1f} tokens/s\n", options.output,
+             report::Counted(counts[0], "text"), report::WithThousands(counts[1]), seconds,
+             static_cast<double>(counts[1]) / seconds);
+  std::fflush(stdout);
+}
+
+std::unique_ptr<Writer> MakeWriter(const app::Job& job, TrainedModel& trained,
+                                   const GenerateOptions& options) {
+  const std::function<bool()> stopped = [&job] { return job.signals->Received(); };
+  if (trained.Pairs() != nullptr) {
+    return std::make_unique<TranslationWriter>(
+        trained.Net(), *trained.Pairs(),
+        TranslationOptions{options.beams, options.length_penalty, options.tokens,
+                                     stopped});
+  }
+  return std::make_unique<Generator>(Generator::Setup{.model = trained.Net(),
+                                                      .tokens = trained.Tokens(),
+                                                      .slots = options.batch,
+                                                      .stopped = stopped});
+}
+
+}  // namespace
+
+std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
+                                   const GenerateOptions& options) {
+  const std::int64_t longest = model.Plan().length;
+  std::vector<std::int32_t> added;
+  for (std::int64_t i = 0; i < options.tokens; ++i) {
+    // The model sees the last `longest` tokens.
+    const std::int64_t size = static_cast<std::int64_t>(prompt.size());
+    const std::int64_t seen = std::min(size, longest);
+    data::Entry batch;
+    batch.sequences = 1;
+    batch.length = seen;
+    batch.inputs.assign(prompt.end() - seen, prompt.end());
+    batch.targets.assign(static_cast<std::size_t>(seen), data::kMasked);
+    batch.ordinals = {0};
+    const std::vector<double> logits = model.Logits(batch, seen - 1);
+    if (!AllFinite(logits)) return {};
+    const std::int32_t next = Choose(logits, options, DrawOf(options.seed, 0, i));
+    prompt.push_back(next);
+    added.push_back(next);
+  }
+  return added;
+}
+
+std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
+                                       const std::vector<std::int32_t>& prompt,
+                                       const GenerateOptions& options) {
+  const comm::ProcessGrid& grid = model.Grid();
+  // All ranks take part in gathers of parameters.
+  const bool writes = grid.Coordinates().data == 0 || model.Units().ValuesSharded();
+  std::vector<std::int32_t> added;
+  if (writes) added = Continue(model, prompt, options);
+  grid.World().Together([&] {
+    if (!writes || !added.empty() || options.tokens == 0) return;
+    throw RunError("the model's prediction is not finite", "Its weights are damaged.");
+  });
+  return added;
+}
+
+ExitCode RunGenerate(app::Job& job) {
+  GenerateOptions options;
+  const bool translates = job.options.model.Translates();
+  job.World().Together([&] {
+    options = ReadGenerate(job.deck);
+    CheckGenerate(job.deck, translates);
+  });
+  options.translates = translates;
+  std::vector<Prompt> prompts;
+  if (!options.file.empty()) prompts = ReadPrompts(job, options);
+  // A prompt by itself is seen alone; windows of several as many at once as the deck says.
+  TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
+                       options.pack_weights);
+  if (job.line->validate_only) return app::SayValid(job);
+  SayWithoutCache(job, trained.Net());
+  const std::unique_ptr<Writer> writer = MakeWriter(job, trained, options);
+  if (!options.file.empty()) {
+    ContinueFile(job, *writer, trained, prompts, options);
+  } else if (options.prompt == "-") {
+    Converse(job, *writer, options);
+  } else {
+    ContinuePrompt(job, *writer, trained, options);
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,332 @@
+// The task plan: a search over layouts, its table, and what it means for an allocation.
+#include "plan_task.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+
+#include "trireme/base/installation.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/base/version.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/report/append_file.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/predict/machine.hpp"
+#include "trireme/predict/search.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+using predict::Candidate, predict::Prediction;
+
+constexpr double kPlanSecondsPerHour = 3600;
+
+predict::Machine MachineOf(const app::DeckOptions& options) {
+  const std::string& name = options.plan.machine;
+  return predict::ReadMachine(name == predict::kAutoMachine ? "h100" : name,
+                               SharedFolder(ProgramFile()));
+}
+
+// Ranks to plan for.
+int RanksOf(const app::DeckOptions& options, const deck::Deck& deck,
+            const predict::Machine& machine) {
+  const std::int64_t nodes = options.plan.nodes;
+  const std::int64_t ranks = nodes * machine.ranks_per_node;
+  if (nodes > 0 && options.comm.ranks > 0 && options.comm.ranks != ranks) {
+    throw deck.Complain(
+        "plan.nodes",
+        fmt::format("{} of {} with {}, but grid.ranks = {}", report::Counted(nodes, "node"),
+                    machine.title, report::Counted(ranks, "rank"), options.comm.ranks),
+        "State one of them.");
+  }
+  if (machine.nodes > 0 && nodes > machine.nodes) {
+    throw deck.Complain("plan.nodes", fmt::format("{} has {} nodes", machine.title, machine.nodes),
+                        "Plan for fewer nodes.");
+  }
+  if (nodes > 0 && ranks > comm::kMostRanks) {
+    throw deck.Complain("plan.nodes", fmt::format("more than {} ranks", comm::kMostRanks));
+  }
+  if (nodes > 0) return static_cast<int>(ranks);
+  return options.comm.ranks > 0 ? options.comm.ranks : machine.ranks_per_node;
+}
+
+train::MachineFacts FactsOf(const app::DeckOptions& options, const deck::Deck& deck,
+                           const predict::Machine& machine, const device::Gpu* gpu) {
+  const train::MachineFacts facts = train::FactsOf(options.machine.precision, gpu, machine.threads);
+  if (machine.Of(facts.dtype, facts.stream.fp8).peak <= 0) {
+    throw deck.Complain("run.precision",
+                        fmt::format("{} states no speed of such products", machine.title),
+                        "Choose another precision, or state the speed in the description.");
+  }
+  return facts;
+}
+
+std::string Percent(double part, double whole) {
+  return fmt::format("{:.0f}%", whole > 0 ? 100 * part / whole : 0);
+}
+
+std::string ScheduleText(const predict::Layout& layout) {
+  if (layout.pipeline == 1) return "-";
+  std::string text = parallel::NameOf(layout.schedule);
+  if (layout.chunks > 1) text += fmt::format(" x{}", layout.chunks);
+  return text;
+}
+
+std::string ShardingText(const predict::Layout& layout) {
+  std::string text = comm::NameOf(layout.sharding);
+  if (layout.shard_group > 0 && layout.shard_group < layout.data * layout.context) {
+    text += fmt::format("/{}", layout.shard_group);
+  }
+  return text;
+}
+
+void PrintTable(const std::vector<Candidate>& rows) {
+  fmt::print(
+      "{:>4} {:>6} {:>6} {:>7} {:>8}  {:<14} {:<14} {:>5} {:<9} {:>9} {:>9} {:>11} {:>6} {:>8} "
+      "{:>8} {:>7}\n",
+      "", "tensor", "data", "context", "pipeline", "schedule", "sharding", "micro", "recompute",
+      "memory", "step", "tokens/s", "of peak", "compute", "exposed", "bubble");
+  int number = 0;
+  for (const Candidate& row : rows) {
+    const Prediction& p = row.prediction;
+    const predict::Layout& at = row.layout;
+    fmt::print(
+        "{:>4} {:>6} {:>6} {:>7} {:>8}  {:<14} {:<14} {:>5} {:<9} {:>9} {:>7.3g} s {:>11} {:>6} "
+        "{:>8} {:>8} {:>7}{}\n",
+        row.own ? "deck" : fmt::format("{}", ++number), at.tensor, at.data, at.context, at.pipeline,
+        ScheduleText(at), ShardingText(at), at.micro_batch, model::NameOf(at.recompute),
+        report::AsBytes(row.memory.Total()), p.step,
+        report::WithThousands(static_cast<std::int64_t>(p.tokens_per_second)),
+        fmt::format("{:.1f}%", 100 * p.utilisation), Percent(p.compute, p.step),
+        Percent(p.Exposed(), p.step), Percent(p.bubble, p.step), row.fits ? "" : "  does not fit");
+  }
+}
+
+std::string KeysText(const predict::Layout& layout) {
+  std::string text;
+  for (const auto& [key, value] : predict::KeysOf(layout)) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value);
+  }
+  return text;
+}
+
+// Waits for transfers, the longest first: "shard 4%, tensor 2%".
+std::string ExposedText(const Prediction& p) {
+  std::vector<std::pair<double, int>> groups;
+  for (int i = 0; i < comm::kGroups; ++i) {
+    const double seconds = p.exposed[static_cast<std::size_t>(i)];
+    if (seconds > 0.005 * p.step) groups.emplace_back(seconds, i);
+  }
+  std::ranges::sort(groups, std::greater<>());
+  std::string text;
+  for (const auto& [seconds, group] : groups) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
+                        comm::NameOf(static_cast<comm::Group>(group)), Percent(seconds, p.step));
+  }
+  return text.empty() ? "under 1%" : text;
+}
+
+void Line(const char* word, const std::string& text) { fmt::print("{:<8}{}\n", word, text); }
+
+// Changes that would make the layout faster, the largest loss first.
+void PrintAdvice(const Candidate& row, const train::Request& request) {
+  const Prediction& p = row.prediction;
+  const predict::Layout& at = row.layout;
+  std::vector<std::pair<double, std::string>> advice;
+  if (p.bubble > 0.03 * p.step) {
+    advice.emplace_back(
+        p.bubble, fmt::format("the pipeline's bubble: more micro-batches (data.batch above {}), "
+                              "fewer stages, or pipeline.schedule = interleaved or zero_bubble",
+                              request.options.data.batch));
+  }
+  const auto group = [&p](comm::Group name) { return p.exposed[static_cast<std::size_t>(name)]; };
+  const double sharded = group(comm::Group::kShard), summed = group(comm::Group::kData);
+  if (sharded > 0.03 * p.step) {
+    advice.emplace_back(sharded,
+                        "transfers of sharded state: a larger data.micro_batch, grid.prefetch = 2, "
+                        "grid.shard_group of a node, or fewer replicas beside more tensor ranks");
+  }
+  if (summed > 0.03 * p.step) {
+    advice.emplace_back(summed, fmt::format("sums of gradients: a larger data.batch than {} takes "
+                                            "as many bytes",
+                                            request.options.data.batch));
+  }
+  if (const double tensor = group(comm::Group::kTensor); tensor > 0.03 * p.step) {
+    advice.emplace_back(tensor,
+                        "sums of the tensor ranks: fewer of them, beside more stages or "
+                        "sharded parameters");
+  }
+  if (at.recompute == model::Recompute::kFull) {
+    advice.emplace_back(p.compute / 4,
+                        "full recomputation, a quarter of the computation: more "
+                        "memory a rank (more tensor ranks, stages or shards) "
+                        "allows model.recompute = selective");
+  }
+  if (p.passes > 0.2 * p.compute) {
+    advice.emplace_back(p.passes, fmt::format("passes over memory, {} of the computation: norms, "
+                                              "activations and the optimizer",
+                                              Percent(p.passes, p.compute)));
+  }
+  if (advice.empty()) return;
+  std::ranges::sort(advice, std::greater<>());
+  fmt::print("What holds it back, and what to change:\n");
+  for (const auto& [seconds, text] : advice) {
+    fmt::print("  {:>4} of the step   {}\n", Percent(seconds, p.step), text);
+  }
+}
+
+// Bytes of a checkpoint: stored values and both moments; of bf16 values, masters too.
+double CheckpointBytes(const train::Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  const auto size = static_cast<double>(SizeOf(model.dtype));
+  constexpr double kMasterAndMoments = 12;
+  const bool half = model.dtype == Dtype::kBfloat16;
+  return static_cast<double>(model::ParameterCount(model.options)) *
+         (size + (half ? kMasterAndMoments : 2 * size));
+}
+
+void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Machine& machine) {
+  const Prediction& p = row.prediction;
+  const double steps = static_cast<double>(plan.training.schedule.Last());
+  const double seconds = steps * p.step;
+  const double nodes = CeilDivide(plan.grid.Ranks(), machine.ranks_per_node);
+  const double node_hours = nodes * seconds / kPlanSecondsPerHour;
+  std::string energy = "energy: the machine's description states no power";
+  if (machine.watts_rank > 0) {
+    const double watts = nodes * (machine.watts_node + machine.ranks_per_node * machine.watts_rank);
+    energy = fmt::format("{:.3g} MWh", watts * seconds / kPlanSecondsPerHour / 1e6);
+  }
+  Line("to end",
+       fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
+                   report::WithThousands(plan.training.schedule.Last()), seconds / kPlanSecondsPerHour,
+                   nodes, report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
+  if (machine.file_bandwidth > 0) {
+    const double bytes = CheckpointBytes(plan);
+    Line("files",
+         fmt::format("a checkpoint of {} takes {:.3g} s, as long as {:.3g} steps",
+                     report::AsBytes(static_cast<std::int64_t>(bytes)),
+                     bytes / machine.file_bandwidth, bytes / machine.file_bandwidth / p.step));
+  }
+  const double tokens = steps * p.step * p.tokens_per_second;
+  const auto parameters = static_cast<double>(model::ParameterCount(plan.training.model.options));
+  constexpr double kTokensPerParameter = 20;  // Hoffmann et al. 2022, table 3
+  Line("tokens", fmt::format("{:.3g}, {:.1f} for each parameter; the least loss for these "
+                             "operations is near 20 (Hoffmann et al. 2022): {:.3g} tokens",
+                             tokens, tokens / parameters, kTokensPerParameter * parameters));
+}
+
+nlohmann::json JsonOf(const Candidate& row) {
+  const predict::Layout& at = row.layout;
+  const Prediction& p = row.prediction;
+  nlohmann::json json = {{"data", at.data},
+                         {"tensor", at.tensor},
+                         {"context", at.context},
+                         {"pipeline", at.pipeline},
+                         {"chunks", at.chunks},
+                         {"schedule", parallel::NameOf(at.schedule)},
+                         {"sequence_parallel", at.sequence_parallel},
+                         {"sharding", comm::NameOf(at.sharding)},
+                         {"shard_group", at.shard_group},
+                         {"micro_batch", at.micro_batch},
+                         {"recompute", model::NameOf(at.recompute)},
+                         {"memory_bytes", row.memory.Total()},
+                         {"fits", row.fits},
+                         {"step_seconds", p.step},
+                         {"tokens_per_second", p.tokens_per_second},
+                         {"utilisation", p.utilisation},
+                         {"seconds_compute", p.compute},
+                         {"seconds_exposed_communication", p.Exposed()},
+                         {"seconds_bubble", p.bubble}};
+  for (int i = 0; i < comm::kGroups; ++i) {
+    const double seconds = p.exposed[static_cast<std::size_t>(i)];
+    if (seconds > 0) {
+      json["seconds_exposed"][comm::NameOf(static_cast<comm::Group>(i))] = seconds;
+    }
+  }
+  if (row.own) json["own"] = true;
+  return json;
+}
+
+void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
+  report::MakeOutputFolder(folder);
+  std::string text;
+  for (const Candidate& row : rows) text += JsonOf(row).dump() + "\n";
+  report::WriteWhole(folder + "/plan.jsonl", text);
+  Line("rows", folder + "/plan.jsonl");
+}
+
+}  // namespace
+
+void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry) {
+  const predict::Machine machine = MachineOf(options);
+  std::unique_ptr<device::Gpu> gpu;
+  if (machine.gpu) gpu = std::make_unique<device::Gpu>(machine.Card());
+  const train::Request request{.options = options,
+                              .deck = deck,
+                              .ranks = RanksOf(options, deck, machine),
+                              .tokens = FactsForPlan(options, deck),
+                              .machine = FactsOf(options, deck, machine, gpu.get()),
+                              .async_checkpoints = options.checkpoint.async};
+  fmt::print("Trireme {} ({})   plan for {} of {}   precision {}\n", Version(), Commit(),
+             report::Counted(request.ranks, "rank"), machine.title,
+             device::NameOf(options.machine.precision));
+  model::Options model = model::WithVocabulary(options.model, request.tokens.vocabulary, deck);
+  if (request.tokens.pairs) model.source_types = request.tokens.pairs->source_vocabulary;
+  Line("model", train::DescribeModel(model));
+  if (!machine.source.empty()) Line("machine", machine.source);
+  for (const std::string& assumption : machine.assumptions) Line("assumed", assumption);
+  if (dry) {
+    fmt::print("valid: nothing was searched or written\n");
+    return;
+  }
+  std::fflush(stdout);
+  predict::SearchResult found = predict::Search(
+      request, machine, options.comm.layout_given || options.parallel.schedule_given,
+      static_cast<int>(options.plan.simulate));
+  if (!found.own_refused.empty()) Line("deck", "its own layout: " + found.own_refused);
+  if (found.rows.empty()) {
+    throw InputError(fmt::format("plan: none of {} layouts fits {} of {} a rank",
+                                 report::WithThousands(found.looked_at),
+                                 report::AsBytes(machine.memory_bytes), machine.title),
+                     "Plan for more nodes (plan.nodes), or a smaller model.");
+  }
+  Line("search", fmt::format("{} layouts estimated, {} simulated; memory of a rank: {}",
+                             report::WithThousands(found.looked_at), found.simulated,
+                             report::AsBytes(machine.memory_bytes)));
+  std::vector<Candidate> shown = found.rows;
+  if (std::ssize(shown) > options.plan.rows) {
+    shown.resize(static_cast<std::size_t>(options.plan.rows));
+  }
+  PrintTable(shown);
+  const auto best =
+      std::ranges::find_if(found.rows, [](const Candidate& row) { return !row.own && row.fits; });
+  const Candidate& chosen = best == found.rows.end() ? found.rows.front() : *best;
+  const train::Plan plan = predict::PlanWith(request, chosen.layout);
+  Line("fastest", KeysText(chosen.layout));
+  if (found.rows.front().own && &chosen != &found.rows.front()) {
+    Line("", fmt::format("{:.2f} times the speed of the deck's own layout",
+                         found.rows.front().prediction.step / chosen.prediction.step));
+  }
+  Line("exposed", ExposedText(chosen.prediction));
+  PrintCost(chosen, plan, machine);
+  PrintAdvice(chosen, request);
+  if (!options.plan.timeline.empty()) {
+    predict::WriteTimeline(plan, machine, options.plan.timeline);
+    Line("timeline", options.plan.timeline);
+  }
+  if (options.job.output_given) WriteRows(options.job.output, found.rows);
+  std::fflush(stdout);
+}
+
+ExitCode RunPlan(const app::Job& job) {
+  job.World().Together([&] {
+    if (job.World().IsRoot()) PlanMachine(job.options, job.deck, job.line->validate_only);
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,178 @@
+// PlanStudy: counts of ranks, their batches, their plans, and what speaks against them.
+#include "points.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/installation.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+// The message of a count, with the count before it.
+Error OnRanks(int ranks, const deck::Deck& deck, const Error& error) {
+  const std::string where = deck.Where("scaling.ranks");
+  return InputError(
+      fmt::format("{}scaling.ranks: on {}: {}", where == "default" ? "" : where + ": ",
+                  report::Counted(ranks, "rank"), error.what()),
+      "Name in scaling.ranks only numbers of ranks that the deck's layout fits.");
+}
+
+std::vector<int> CountsOf(const app::Job& job, const ScalingOptions& options) {
+  const int world = job.World().Size();
+  if (options.ranks.empty()) {
+    const comm::Options& grid = job.options.comm;
+    const std::int64_t unit = std::int64_t{grid.tensor} * grid.context * grid.pipeline;
+    return DefaultCounts(static_cast<int>(std::clamp<std::int64_t>(unit, 1, world)), world);
+  }
+  if (options.ranks.back() <= world) return options.ranks;
+  throw job.deck.Complain(
+      "scaling.ranks", fmt::format("{} are more than the job's {}", options.ranks.back(), world),
+      fmt::format("Start the job with {} ranks, or name fewer.", options.ranks.back()));
+}
+
+// The deck's grid on each count; throws for the first on which it does not fit.
+void CheckLayouts(const app::Job& job, const std::vector<int>& counts) {
+  for (const int ranks : counts) {
+    try {
+      train::PlanGrid(job.options, job.deck, ranks);
+    } catch (const Error& error) {
+      throw OnRanks(ranks, job.deck, error);
+    }
+  }
+}
+
+Size SizeOf(const app::Job& job, const ScalingOptions& options, ScalingKind kind, int ranks, int base) {
+  const std::int64_t batch = job.options.data.batch;
+  const Size size{ranks, BatchOf(kind, batch, ranks, base)};
+  if (size.batch > 0) return size;
+  throw job.deck.Complain(
+      options.base_ranks > 0 ? "scaling.base_ranks" : "scaling.ranks",
+      fmt::format("data.batch = {} for {} makes no whole number of windows for {}", batch,
+                  report::Counted(base, "rank"), report::Counted(ranks, "rank")),
+      "Choose a data.batch that the ranks divide.");
+}
+
+// Steps repeat no window within an epoch and have whole batches, or their times would differ; of
+// pairs they are an epoch's first ones.
+void CheckSteps(const app::Job& job, const ScalingOptions& options, const Size& size,
+                const train::Plan& plan) {
+  const std::int64_t wanted = options.warmup_steps + options.steps;
+  if (plan.tokens.pairs) {
+    if (wanted <= plan.StepsPerEpoch()) return;
+    throw job.deck.Complain(
+        "scaling.steps",
+        fmt::format("{} and {} before them take more than an epoch on {}, of {}",
+                    report::Counted(options.steps, "step"), options.warmup_steps,
+                    report::Counted(size.ranks, "rank"),
+                    report::Counted(plan.StepsPerEpoch(), "step")),
+        "Lower scaling.steps, scaling.warmup_steps or data.batch_tokens, or take more pairs.");
+  }
+  const data::Sampler sampler(plan.training.samples);
+  const std::int64_t whole = sampler.Windows() / size.batch;
+  if (wanted <= whole) return;
+  throw job.deck.Complain(
+      "scaling.steps",
+      fmt::format("{} and {} before them take more than an epoch on {}: {} make {} whole "
+                  "batches of {}",
+                  report::Counted(options.steps, "step"), options.warmup_steps,
+                  report::Counted(size.ranks, "rank"),
+                  report::Counted(sampler.Windows(), "window"), report::WithThousands(whole),
+                  report::WithThousands(size.batch)),
+      "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
+}
+
+// Of pairs the limit on a step's tokens grows as the one on its pairs.
+data::Options DataOf(const app::Job& job, const Size& size) {
+  data::Options data = job.options.data;
+  data.batch_tokens = data.batch_tokens * size.batch / data.batch;
+  data.batch = size.batch;
+  return data;
+}
+
+train::Plan PlanOf(const app::Job& job, const train::TokenFacts& tokens, const Size& size) {
+  app::DeckOptions options = job.options;
+  options.data = DataOf(job, size);
+  try {
+    return train::MakePlan({.options = options,
+                           .deck = job.deck,
+                           .ranks = size.ranks,
+                           .tokens = tokens,
+                           .machine = app::FactsOf(job)});
+  } catch (const Error& error) {
+    throw OnRanks(size.ranks, job.deck, error);
+  }
+}
+
+// Kinds share points of equal ranks and batch.
+void AddLines(const app::Job& job, Study& study, std::vector<Size>& sizes) {
+  const int base = study.options.base_ranks > 0 ? study.options.base_ranks : study.counts.front();
+  std::vector<std::pair<ScalingKind, Size>> wanted;
+  for (const ScalingKind kind : study.options.kinds) {
+    for (const int ranks : study.counts) {
+      wanted.emplace_back(kind, SizeOf(job, study.options, kind, ranks, base));
+    }
+  }
+  for (const auto& [kind, size] : wanted) {
+    if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+  }
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [](const Size& a, const Size& b) { return a.ranks < b.ranks; });
+  for (const auto& [kind, size] : wanted) {
+    const auto place = std::find(sizes.begin(), sizes.end(), size) - sizes.begin();
+    study.lines.push_back({kind, static_cast<std::size_t>(place)});
+  }
+}
+
+}  // namespace
+
+std::vector<int> DefaultCounts(int unit, int world) {
+  std::vector<int> counts;
+  for (std::int64_t ranks = unit; ranks < world; ranks *= 2) {
+    counts.push_back(static_cast<int>(ranks));
+  }
+  counts.push_back(world);
+  return counts;
+}
+
+std::int64_t BatchOf(ScalingKind kind, std::int64_t batch, int ranks, int base) {
+  if (kind == ScalingKind::kStrong) return batch;
+  return batch * ranks % base == 0 ? batch * ranks / base : 0;
+}
+
+Study PlanStudy(const app::Job& job, const ScalingOptions& options) {
+  Study study{.options = options, .counts = {}, .points = {}, .lines = {}};
+  std::vector<Size> sizes;
+  job.World().Together([&] {
+    study.counts = CountsOf(job, options);
+    CheckLayouts(job, study.counts);
+    AddLines(job, study, sizes);
+    if (!job.World().IsRoot()) return;
+    study.machine = predict::DescribeRun(job.options.plan.machine, app::FactsOf(job),
+                                          SharedFolder(ProgramFile()));
+  });
+  std::vector<train::TokenFacts> tokens;
+  for (const Size& size : sizes) {
+    if (job.options.model.Translates()) {
+      tokens.push_back(app::InspectPairs(job, DataOf(job, size)));
+    } else {
+      tokens.push_back(tokens.empty() ? app::InspectTokens(job) : tokens.front());
+    }
+  }
+  job.World().Together([&] {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      study.points.push_back(
+          {.size = sizes[i], .room = {}, .plan = PlanOf(job, tokens[i], sizes[i]), .rounds = {}});
+      CheckSteps(job, options, sizes[i], study.points.back().plan);
+    }
+  });
+  const Rooms rooms(job);
+  for (Point& point : study.points) point.room = rooms.Of(point.size.ranks);
+  return study;
+}
+
+}  // namespace trireme::tasks

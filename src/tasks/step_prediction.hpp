@@ -1,0 +1,42 @@
+// Prediction of a run's step, and its comparison with the steps that ran.
+#ifndef TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_
+#define TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_
+
+#include <optional>
+#include <string>
+
+#include "trireme/predict/calibrate.hpp"
+#include "trireme/app/job.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/predict/machine.hpp"
+
+namespace trireme::tasks {
+
+// The ranks of a job, for a calibration.
+predict::Subject CalibrationSubject(const app::Job& job);
+
+class StepPrediction {
+ public:
+  // Collective. Reads the description that plan.machine names, on world rank 0. AgreedError (exit
+  // code 2) for one that cannot be read. All must outlive this.
+  StepPrediction(const app::Job& job, const train::Plan& plan);
+
+  // Collective, at the end of a session: without a description, and if `done`, a run of a minute or
+  // more on CPUs is calibrated now.
+  void Calibrate(bool done, double seconds_left);
+
+  // On world rank 0. means, steps: of Monitor::Means. waited: seconds of the session by group,
+  // means over the ranks. Leaves the bytes to the caller.
+  report::Comparison Compare(const report::Record& means, std::int64_t steps,
+                              const comm::GroupSeconds& waited) const;
+
+ private:
+  const app::Job& job_;
+  const train::Plan& plan_;
+  std::optional<predict::Machine> machine_;  // on world rank 0
+  std::string why_none_;
+};
+
+}  // namespace trireme::tasks
+
+#endif  // TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_

@@ -1,0 +1,403 @@
+// The choice of the task that the deck asks for; tokenize and train.
+#include "trireme/tasks/tasks.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "outputs.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
+#include "trireme/data/tokenize.hpp"
+#include "trireme/tasks/training_loop.hpp"
+#include "trireme/app/hang_bound.hpp"
+#include "trireme/kernels/roof.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/tasks/scaling.hpp"
+#include "trireme/train/training_step.hpp"
+#include "trireme/tasks/verify.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+// Whether the process was started by an MPI launcher that ends its ranks soon after Ctrl-C.
+bool LauncherIsImpatient() {
+  std::ifstream file(fmt::format("/proc/{}/comm", getppid()));
+  std::string name;
+  std::getline(file, name);
+  return name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "orted" ||
+         name == "prterun" || name == "prted";
+}
+
+// Answer to the first signal, at once: the step under way may take minutes. what: "the run ...".
+void SayStop(int signal, const char* what) {
+  const bool gentle = signal == SIGUSR1;
+  std::string text = fmt::format("trireme: SIG{}: {}{}\n", sigabbrev_np(signal), what,
+                                 gentle ? "" : "; a second one ends it at once");
+  if (!gentle && LauncherIsImpatient()) {
+    text +=
+        "  mpirun kills its ranks soon, maybe before: send SIGUSR1 to mpirun instead, or start it "
+        "with --mca odls_base_sigkill_timeout 600\n";
+  }
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+// Says it on rank 0 once a signal has come.
+void WatchForStop(app::Job& job) {
+  const char* what = job.options.job.task == app::Task::kScaling
+                         ? "the study stops at the end of a step and keeps what it has measured"
+                         : "the run stops at the end of a step and writes a checkpoint (before "
+                           "its first step: at once, without one)";
+  std::function<void(int)> say;
+  if (job.World().IsRoot()) say = [what](int signal) { SayStop(signal, what); };
+  job.signals->Watch(std::move(say));
+}
+
+// Whether all ranks tokenise, in bounded memory; else rank 0 does, in memory.
+bool OnAllRanks(const data::TokenizeOptions& options) {
+  return data::IsSubword(options.kind) || options.WritesPairs();
+}
+
+void SayWritable(const std::string& path) {
+  fmt::print("valid: {} could be written; nothing was written\n", path);
+  std::fflush(stdout);
+}
+
+// tokens: by split.
+void SayTokens(const std::string& path, const std::string& tokenizer, std::int64_t types,
+               const std::array<std::int64_t, 3>& tokens) {
+  fmt::print("{}: {}, {} types; {} / {} / {} tokens (train / valid / test)\n", path, tokenizer,
+             report::WithThousands(types), report::WithThousands(tokens[0]),
+             report::WithThousands(tokens[1]), report::WithThousands(tokens[2]));
+  std::fflush(stdout);
+}
+
+// Rank 0's line on the progress of tokenisation, every few seconds.
+class TextProgress {
+ public:
+  // share: of this rank's work; the others have as much. bytes: of all ranks' input, 0 for none.
+  void Say(double share, std::int64_t bytes) {
+    constexpr double kSeconds = 10;
+    const double now = Seconds();
+    if (now - said_ < kSeconds || share <= 0) return;
+    said_ = now;
+    const std::string left = report::AsClock((now - start_) * (1 - share) / share);
+    const double done = share * static_cast<double>(bytes);
+    if (bytes == 0) {
+      fmt::print("{:.1f}%, {} left\n", 100 * share, left);
+    } else {
+      fmt::print("{:.1f}% of {}, {}/s, {} left\n", 100 * share, report::AsBytes(bytes),
+                 report::AsBytes(static_cast<std::int64_t>(done / (now - start_))), left);
+    }
+    std::fflush(stdout);
+  }
+
+ private:
+  double start_ = Seconds(), said_ = start_;
+};
+
+void SayReplaced(std::int64_t sequences) {
+  if (sequences == 0) return;
+  fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n", report::Counted(sequences, "sequence"));
+}
+
+// counts: by split.
+void SayCounts(const std::array<std::int64_t, 3>& counts, const char* noun) {
+  fmt::print("{} / {} / {} {} (train / valid / test)\n", report::WithThousands(counts[0]),
+             report::WithThousands(counts[1]), report::WithThousands(counts[2]), noun);
+}
+
+// Kinds bpe and sentencepiece, on all ranks.
+void TokenizeTexts(const app::Job& job, const data::TokenizeOptions& options,
+                   const data::TextWatch& watch) {
+  const std::string& path = job.options.data.file;
+  const bool dry = job.line->validate_only;
+  const data::TextTokens done =
+      data::TokenizeInParallel(job.World(), options, job.deck, path, watch, dry);
+  if (!job.World().IsRoot()) return;
+  if (dry) {
+    SayWritable(path);
+    return;
+  }
+  SayReplaced(done.replaced);
+  if (done.missing > 0) {
+    fmt::print("{} without \"{}\" left out\n", report::Counted(done.missing, "JSON record"),
+               options.text_key);
+  }
+  if (done.empty > 0) {
+    fmt::print("{} without text left out\n", report::Counted(done.empty, "record"));
+  }
+  SayCounts(done.documents, "documents");
+  SayTokens(path, done.tokenizer, done.vocabulary, done.tokens);
+}
+
+// Files of pairs, on all ranks.
+void TokenizePairs(const app::Job& job, const data::TextWatch& watch) {
+  const std::string& path = job.options.data.file;
+  const bool dry = job.line->validate_only;
+  const data::PairTokens done =
+      data::TokenizePairs(job.World(), job.options.tokenize, job.deck, path, watch, dry);
+  if (!job.World().IsRoot()) return;
+  if (dry) {
+    SayWritable(path);
+    return;
+  }
+  SayReplaced(done.replaced);
+  if (done.empty > 0) {
+    fmt::print("{} with an empty text left out\n", report::Counted(done.empty, "pair"));
+  }
+  SayCounts(done.pairs, "pairs");
+  for (const std::size_t text : {0, 1}) {
+    SayTokens(fmt::format("{}: {}", path, text == 0 ? "source" : "target"),
+              done.tokenizers.at(text), done.vocabularies.at(text),
+              {done.tokens[0].at(text), done.tokens[1].at(text), done.tokens[2].at(text)});
+  }
+}
+
+// A line for each, on rank 0, which alone has any.
+void SayWarnings(const tools::Findings& findings) {
+  for (const tools::Warning& warning : findings.warnings) {
+    fmt::print(stderr, "warning: preflight: {}\n", warning.text);
+  }
+  std::fflush(stderr);
+}
+
+ExitCode RunChosen(app::Job& job) {
+  using app::Task;
+  const Task task = job.options.job.task;
+  if (task == Task::kTokenize) return RunTokenize(job);
+  if (task == Task::kEvaluate) return RunEvaluate(job);
+  if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kScaling) return RunScaling(job);
+  if (task == Task::kImport) return RunImport(job);
+  if (task == Task::kExport) return RunExport(job);
+  if (task == Task::kVerify) return RunVerify(job);
+  if (task == Task::kPreflight) return RunPreflight(job);
+  if (task == Task::kPlan) return RunPlan(job);
+  return RunTraining(job);
+}
+
+}  // namespace
+
+ExitCode RunTask(app::Job& job) {
+  using app::Task;
+  if (!job.line->calibrate.empty()) return RunCalibration(job);
+  job.World().Together([&] {
+    if (job.World().IsRoot()) CheckOutputs(job);
+    const int ranks = job.options.comm.ranks;
+    // A plan is of ranks that need not be there.
+    if (ranks == 0 || ranks == job.World().Size() || job.options.job.task == Task::kPlan) return;
+    throw job.deck.Complain(
+        "grid.ranks",
+        report::Counted(job.World().Size(), "rank") + (job.World().Size() == 1 ? " runs" : " run"),
+        "It names ranks to plan for, with -v: leave it out here.");
+  });
+  const Task task = job.options.job.task;
+  const bool texts = task == Task::kTokenize && OnAllRanks(job.options.tokenize);
+  const bool writes = texts || task == Task::kGenerate;
+  if (writes && !job.line->validate_only) {
+    job.signals->Watch();
+  } else if (!app::ReadsTraining(task) || job.line->validate_only) {
+    job.signals->Release();
+  } else {
+    WatchForStop(job);
+  }
+  if (app::ReadsTraining(task)) {
+    // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
+    app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+    job.preflight = app::LookAround(job, false);
+    SayWarnings(job.preflight);
+  }
+  return app::FromNewestValid(job, [&] { return RunChosen(job); });
+}
+
+namespace {
+
+// A text from standard input, of "-" in the deck: kept in a file beside data.file, which all ranks
+// read, until this goes. Rank 0; texts: of the splits, in which the file's name takes the place.
+class TextFromInput {
+ public:
+  TextFromInput(const app::Job& job, std::array<std::string, 3>& texts) {
+    const auto found = std::ranges::find(texts, "-");
+    if (found == texts.end()) return;
+    if (std::ranges::count(texts, "-") > 1) {
+      throw InputError("standard input ('-') is the text of one split only");
+    }
+    if (isatty(STDIN_FILENO) != 0) {
+      throw InputError("standard input ('-') is a terminal",
+                       "Send a text there: ... | trireme -i DECK");
+    }
+    Take(job.options.data.file);
+    *found = path_;
+    for (std::size_t at = 0; (at = found->find(',', at)) != std::string::npos; at += 2) {
+      found->insert(at, "\\");
+    }
+  }
+  ~TextFromInput() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  TextFromInput(const TextFromInput&) = delete;
+  TextFromInput& operator=(const TextFromInput&) = delete;
+
+ private:
+  void Take(const std::string& beside) {
+    std::string buffer(std::size_t{1} << 20, '\0');
+    std::optional<Descriptor> file;
+    for (;;) {
+      const ssize_t got = Retry([&] { return ::read(STDIN_FILENO, buffer.data(), buffer.size()); });
+      if (got < 0) throw InputError("standard input cannot be read: " + ErrorText(errno));
+      if (got == 0 && file) return;
+      const std::string_view piece(buffer.data(), static_cast<std::size_t>(got));
+      if (!file) {
+        // Records are known by their first byte, packed texts by theirs.
+        const std::size_t first = piece.find_first_not_of(" \t\r\n");
+        const bool records = first != std::string_view::npos && piece[first] == '{';
+        path_ = NewNameBeside(beside) + (records ? ".stdin.jsonl" : ".stdin");
+        file.emplace(CreateNewFile(path_));
+      }
+      if (!file->Valid() || !WriteAll(file->Get(), piece)) {
+        throw RunError(
+            fmt::format("{}: standard input cannot be kept there: {}", path_, ErrorText(errno)));
+      }
+    }
+  }
+
+  std::string path_;  // empty: there is none
+};
+
+}  // namespace
+
+ExitCode RunTokenize(const app::Job& job) {
+  const std::string& path = job.options.data.file;
+  data::TokenizeOptions options = job.options.tokenize;
+  std::optional<TextFromInput> from_input;
+  job.World().Together([&] {
+    if (!job.World().IsRoot()) return;
+    if (!job.line->resume.empty()) {
+      throw InputError("command line: -r has no meaning for job.task = tokenize",
+                       "Leave it out, or choose another task.");
+    }
+    if (!job.options.data.mixture.empty()) {
+      throw job.deck.Complain("data.mixture", "job.task = tokenize writes one file",
+                              "Name it with data.file.");
+    }
+    data::CheckTokenFileTarget(path, options.overwrite);
+    from_input.emplace(job, options.texts);
+    if (OnAllRanks(options)) return;
+    const data::TokenData data = data::Tokenize(options, job.deck, path);
+    if (job.line->validate_only) {
+      SayWritable(path);
+      return;
+    }
+    data::WriteTokenFile(path, data, options.overwrite);
+    SayTokens(path, data.tokenizer, std::ssize(data.vocabulary.words),
+              {std::ssize(data.tokens[0]), std::ssize(data.tokens[1]), std::ssize(data.tokens[2])});
+    if (data.entropy_rate) {
+      fmt::print("entropy rate {:.6f} nats/token: no honest model does better\n",
+                 *data.entropy_rate);
+    }
+    std::fflush(stdout);
+  });
+  if (!OnAllRanks(options)) return ExitCode::kDone;
+  TextProgress progress;
+  data::TextWatch watch{.stop = [&job] { return job.signals->Received(); }};
+  if (job.World().IsRoot()) {
+    watch.progress = [&](double share, std::int64_t bytes) { progress.Say(share, bytes); };
+  }
+  if (options.WritesPairs()) {
+    TokenizePairs(job, watch);
+  } else {
+    TokenizeTexts(job, options, watch);
+  }
+  return ExitCode::kDone;
+}
+
+namespace {
+
+ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
+  if (job.line->validate_only) {
+    loop.Validate();
+    return ExitCode::kDone;
+  }
+  app::StopIfAsked(job);
+  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
+  loop.Execute();
+  const ExitCode code = loop.Finalize();
+  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
+  return code;
+}
+
+// Steps 4 to 6 of RunTraining for a model that translates.
+ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::ProcessGrid& grid,
+                      double roof_flops) {
+  const data::PairFile pairs = app::OpenPairs(job);
+  train::TrainingState state(grid, plan.training, job.stream, [&job] { app::StopIfAsked(job); });
+  train::TrainingStep step(state, pairs);
+  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
+  const app::ValidSplit validation{"", &targets};
+  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step);
+  return RunLoop(job, loop, roof_flops);
+}
+
+}  // namespace
+
+ExitCode RunTraining(app::Job& job) {
+  const comm::Communicator& world = job.World();
+  app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+
+  // 1. The plan: who computes what, and what that takes.
+  const train::TokenFacts facts = app::InspectTokens(job);
+  train::Plan plan;
+  world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
+
+  // 2. The ranks' groups, and the memory that they need.
+  comm::ProcessGrid grid(world, plan.grid, plan.sharing);
+  device::MemoryTerms memory;
+  world.Together([&] { memory = train::PlanMemory(plan, world.Rank()); });
+  app::CheckMemory(job, memory, grid);
+  world.Together([&] { train::CheckTransfers(plan, world.Rank()); });
+  if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
+  app::UseGpu(job, memory, grid);
+  const std::function<void()> stop_if_asked = [&job] { app::StopIfAsked(job); };
+  stop_if_asked();
+
+  // 3. The speed that products can have, measured while nothing else takes memory.
+  double roof_flops = 0;
+  if (!job.line->validate_only) {
+    world.Together([&] { roof_flops = kernels::MeasureRoof(job.stream, job.dtype); });
+  }
+
+  // 4. The data.
+  if (facts.pairs) return TrainOnPairs(job, plan, grid, roof_flops);
+  const std::vector<data::TokenFile> files = app::OpenCorpus(job, grid);
+  const data::Corpus corpus{std::span(files)};
+  const std::vector<app::ValidationSet> sets = app::OpenValidation(job, grid);
+  const std::vector<app::ValidSplit> validation = app::ValidSplits(corpus.First(), sets);
+  app::RequireTargets(job, corpus.First(), validation);
+
+  // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
+  train::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
+  train::TrainingStep step(state, corpus);
+
+  // 6. The loop.
+  TrainingLoop loop(job, plan, corpus, validation, state, step);
+  return RunLoop(job, loop, roof_flops);
+}
+
+}  // namespace trireme::tasks

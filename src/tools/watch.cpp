@@ -1,0 +1,148 @@
+// Watch: the two ways to follow runs, on a terminal and in a pipe.
+#include "trireme/tools/watch.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <ctime>
+#include <deque>
+
+#include "followed_run.hpp"
+#include "known_lines.hpp"
+#include "layout.hpp"
+#include "record_line.hpp"
+#include "terminal.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::tools {
+
+namespace {
+
+constexpr double kPause = 0.5;    // seconds between two looks at the files
+constexpr double kReading = 0.1;  // of reading, before keys are looked at again
+
+volatile std::sig_atomic_t stop_asked = 0;
+
+// Signals that end the watch; without SA_RESTART, so that a wait ends at once.
+void HeedSignals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { stop_asked = 1; };
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
+}
+
+void OnTerminal(Terminal& terminal, std::deque<FollowedRun>& runs) {
+  std::vector<const FollowedRun*> shown;
+  for (const FollowedRun& run : runs) shown.push_back(&run);
+  Frame frame;
+  while (stop_asked == 0) {
+    bool behind = false;
+    for (FollowedRun& run : runs) behind = run.ReadOn(kReading) || behind;
+    terminal.Measure(frame);
+    frame.now = std::time(nullptr);
+    terminal.Show(LayOut(shown, frame));
+    const std::int64_t last = std::ssize(runs) - RunsThatFit(std::ssize(runs), frame.rows);
+    switch (terminal.Wait(behind ? 0 : kPause)) {
+      case Terminal::Key::kQuit:
+        return;
+      case Terminal::Key::kUp:
+        frame.first = std::max<std::int64_t>(frame.first - 1, 0);
+        break;
+      case Terminal::Key::kDown:
+        frame.first = std::min(frame.first + 1, std::max<std::int64_t>(last, 0));
+        break;
+      case Terminal::Key::kNone:
+      case Terminal::Key::kOther:
+        break;
+    }
+  }
+}
+
+// A run in a pipe: its records are told as they come.
+class Teller {
+ public:
+  Teller(const std::string& path, bool several) : run_(path) {
+    if (several) before_ = run_.name + "  ";
+  }
+
+  // Reads on and prints. True if more is there to be read.
+  bool Tell() {
+    const FollowedFile::Visit visit{
+        .line = [this](std::string_view line) { Tell(line); },
+        .restart =
+            [this] {
+              known_.BeginAnew();
+              done_ = false;
+            },
+    };
+    const FollowedFile::State now = run_.file.Read(visit);
+    if (now == FollowedFile::State::kUnreadable && now != run_.condition) {
+      fmt::print(stderr, "trireme: warning: {}: {}\n", run_.name, run_.file.Reason());
+    }
+    run_.condition = now;
+    if (now == FollowedFile::State::kCaughtUp && !done_) SayQuiet();
+    return now == FollowedFile::State::kBehind;
+  }
+  bool Done() const { return done_; }
+
+ private:
+  // Once, of a run that may have been killed.
+  void SayQuiet() {
+    const std::int64_t age = std::time(nullptr) - run_.file.ModifiedAt();
+    if (quiet_ || age < kQuiet) return;
+    quiet_ = true;
+    fmt::print(stderr,
+               "trireme: {}: no record for {}: its job has ended, or its steps are long; what "
+               "comes is shown\n",
+               run_.name, report::AsClock(static_cast<double>(age)));
+  }
+
+  void Tell(std::string_view line) {
+    quiet_ = false;
+    done_ = line.starts_with(R"({"kind":"done")");
+    if (!known_.IsNew(line)) return;
+    const std::string text = before_ + RecordLine(line) + "\n";
+    std::fwrite(text.data(), 1, text.size(), stdout);
+  }
+
+  FollowedRun run_;
+  std::string before_;
+  KnownLines known_;
+  bool done_ = false;   // the last record says so
+  bool quiet_ = false;  // said since the last record
+};
+
+void InPipe(const std::vector<std::string>& paths) {
+  std::deque<Teller> runs;
+  for (const std::string& path : paths) runs.emplace_back(path, paths.size() > 1);
+  while (stop_asked == 0) {
+    bool behind = false;
+    for (Teller& run : runs) behind = run.Tell() || behind;
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      throw RunError("standard output cannot be written");
+    }
+    if (behind) continue;
+    if (std::all_of(runs.begin(), runs.end(), [](const Teller& run) { return run.Done(); })) return;
+    const timespec pause = {.tv_sec = 0, .tv_nsec = static_cast<long>(1e9 * kPause)};
+    nanosleep(&pause, nullptr);
+  }
+}
+
+}  // namespace
+
+void Watch(const std::vector<std::string>& paths) {
+  std::deque<FollowedRun> runs;
+  for (const std::string& path : paths) runs.emplace_back(path);
+  HeedSignals();
+  if (Terminal::IsThere()) {
+    Terminal terminal;
+    if (terminal.Open()) return OnTerminal(terminal, runs);
+  }
+  InPipe(paths);
+}
+
+}  // namespace trireme::tools

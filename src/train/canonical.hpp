@@ -1,0 +1,22 @@
+// run.canonical in a plan: whether the layout and the model suit it, and the size of its leaf.
+#ifndef TRIREME_SRC_TRAIN_CANONICAL_HPP_
+#define TRIREME_SRC_TRAIN_CANONICAL_HPP_
+
+#include <cstdint>
+
+#include "trireme/parallel/canonical.hpp"
+#include "trireme/train/plan.hpp"
+
+namespace trireme::train {
+
+// batch: most windows of a step. Throws InputError with the deck's line if layout, model, precision
+// or device do not suit it.
+parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
+                                  const comm::GridShape& grid, std::int64_t batch);
+
+// Throws InputError if data.micro_batch is given and no multiple of the leaf.
+void CheckLeaves(const Request& request, const parallel::Canonical& canonical);
+
+}  // namespace trireme::train
+
+#endif  // TRIREME_SRC_TRAIN_CANONICAL_HPP_

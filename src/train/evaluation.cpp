@@ -1,0 +1,304 @@
+// Evaluations: windows chosen, spread over the ranks, computed in rounds, their losses summed
+// exactly.
+#include "trireme/train/evaluation.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/data/batch.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/windows.hpp"
+
+namespace trireme::train {
+
+namespace {
+
+std::string NameOf(const data::TokenFile& tokens) {
+  return tokens.Path().empty() ? "tokens in memory" : tokens.Path();
+}
+
+// Collective. Exact: the same in every layout that computes the same terms.
+double SumOver(const comm::Communicator& world, const ExactSum& mine) {
+  const auto digits = mine.Digits();
+  std::vector<double> sums(digits.begin(), digits.end());
+  world.Sum(sums);
+  return ExactSum::FromDigits(sums).Value();
+}
+
+// Windows of a split, all in one step.
+data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length, std::int64_t stride) {
+  data::Sampler::Options options;
+  options.tokens = tokens;
+  options.length = length;
+  options.stride = stride;
+  options.batch = std::max<std::int64_t>(1, CeilDivide(tokens, stride));
+  options.shuffle = false;
+  return data::Sampler(options);
+}
+
+// Windows of an evaluation: of this data rank, and their number.
+struct Selection {
+  std::vector<data::Sample> share;
+  std::int64_t count = 0;  // over all data ranks
+  std::int64_t all = 0;    // that there are
+  // Targets at the beginning of a window, other than the split's first, that an earlier one counts.
+  std::int64_t overlap = 0;
+};
+
+Selection Select(const model::ParallelModel& model, std::int64_t tokens,
+                 const EvaluationOptions& options) {
+  const std::int64_t length = model.Plan().length;
+  const std::int64_t stride = options.stride == 0 ? length : options.stride;
+  if (stride < 0 || stride > length) {
+    throw InputError(
+        fmt::format("windows of {} targets with a stride of {} skip some", length, stride),
+        "evaluate.stride may not exceed data.sequence_length.");
+  }
+  const data::Sampler sampler = WindowsOf(tokens, length, stride);
+  const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
+  Selection selection;
+  selection.overlap = length - stride;
+  selection.all = selection.count = sampler.BatchSize(0);
+  if (options.windows <= 0 || options.windows >= selection.all) {
+    selection.share = sampler.Share(0, rank, ranks);
+    return selection;
+  }
+  selection.count = options.windows;
+  std::vector<std::int64_t> chosen;
+  for (std::int64_t i = 0; i < selection.count; ++i) {
+    chosen.push_back(data::Permute(options.seed, 0, i, selection.all));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  const Part mine = PartOf(selection.count, rank, ranks);
+  for (std::int64_t i = mine.begin; i < mine.end; ++i) {
+    selection.share.push_back(sampler.At(0, chosen[static_cast<std::size_t>(i)]));
+  }
+  return selection;
+}
+
+void CheckDocuments(const model::ModelPlan& plan, const data::TokenFile& tokens,
+                    data::Split split) {
+  if (!plan.document_mask || tokens.HasDocuments(split)) return;
+  throw InputError(fmt::format("{}: there is no /{}/documents, which data.document_mask needs",
+                               NameOf(tokens), NameOf(split)),
+                   "Make the file anew with task = tokenize, or use data.document_mask = no.");
+}
+
+// Targets at the beginnings of windows that an earlier window counts become masked.
+void MaskOverlap(std::span<const data::Sample> samples, std::int64_t overlap, data::Entry& entry) {
+  if (overlap == 0) return;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i].start == 0) continue;
+    std::int32_t* const targets =
+        entry.targets.data() + static_cast<std::int64_t>(i) * entry.length;
+    for (std::int64_t p = 0; p < entry.length; ++p) {
+      if (entry.positions.At(p) >= overlap || targets[p] == data::kMasked) continue;
+      targets[p] = data::kMasked;
+      --entry.valid;
+    }
+  }
+}
+
+// This rank's windows, in rounds of as many micro-batches as the model takes at once.
+class Rounds {
+ public:
+  Rounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+         Selection selection)
+      : model_(model),
+        selection_(std::move(selection)),
+        most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
+        entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)),
+        windows_(
+            tokens, split, model.Grid().Replica(),
+            [this](std::int64_t turn, std::vector<data::Sample>& samples) {
+              const std::span<const data::Sample> mine = TurnOf(turn);
+              samples.assign(mine.begin(), mine.end());
+              return !mine.empty();
+            },
+            model.Plan().document_mask) {
+    const std::int64_t longest =
+        CeilDivide(selection_.count, std::int64_t{model.Grid().Shape().data});
+    count_ = CeilDivide(longest, most_ * std::ssize(entries_));
+    // With gathered parameters all ranks take as many micro-batches as the one with the most.
+    last_ = model.Units().ValuesSharded() ? longest : std::ssize(selection_.share);
+  }
+
+  std::int64_t Count() const { return count_; }      // the same on all ranks
+  std::int64_t Targets() const { return targets_; }  // of the rounds so far
+  const Selection& Windows() const { return selection_; }
+  // Whether this rank could not read an entry's windows: it is empty.
+  bool Failed() const { return windows_.Failed(); }
+  void RequireRead() const { windows_.RequireRead(); }
+
+  // Entries of the next round; none if this rank has no more.
+  std::span<const data::Entry> Next() {
+    std::size_t filled = 0;
+    first_ = begin_ / most_;
+    for (; filled < entries_.size() && begin_ < last_; ++filled, begin_ += most_) {
+      data::Entry& entry = entries_[filled];
+      entry.sequences = 0;
+      if (begin_ >= std::ssize(selection_.share)) continue;
+      const std::int64_t turn = begin_ / most_;
+      const std::span<const data::Window> windows = windows_.Take(turn);
+      if (windows_.Failed()) continue;
+      data::FillEntry(windows, TurnOf(turn), model_.Plan().length, entry,
+                      model_.LocalPlan().positions, model_.Plan().document_mask);
+      MaskOverlap(TurnOf(turn), selection_.overlap, entry);
+      targets_ += entry.valid;
+    }
+    for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
+      entries_[filled].sequences = 0;
+    }
+    return {entries_.data(), filled};
+  }
+
+  // losses: [rows] of the entries that Next has returned.
+  void Visit(std::span<const data::Entry> entries, const double* losses,
+             const std::function<void(std::int64_t, double)>& visit) const {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const data::Entry& entry = entries[i];
+      if (entry.sequences == 0) continue;
+      const std::span<const data::Sample> samples = TurnOf(first_ + static_cast<std::int64_t>(i));
+      const std::int32_t* target = entry.targets.data();
+      for (const data::Sample& sample : samples) {
+        for (std::int64_t p = 0; p < entry.length; ++p, ++target, ++losses) {
+          if (*target == data::kMasked) continue;
+          visit(sample.start + entry.positions.At(p) + 1, *losses);
+        }
+      }
+    }
+  }
+
+ private:
+  // Windows of an entry; none after the last.
+  std::span<const data::Sample> TurnOf(std::int64_t turn) const {
+    const std::vector<data::Sample>& share = selection_.share;
+    const std::int64_t begin = std::min(turn * most_, std::ssize(share));
+    const std::int64_t count = std::min(std::ssize(share) - begin, most_);
+    return std::span(share).subspan(static_cast<std::size_t>(begin),
+                                    static_cast<std::size_t>(count));
+  }
+
+  const model::ParallelModel& model_;
+  const Selection selection_;
+  const std::int64_t most_;  // windows of an entry
+  std::vector<data::Entry> entries_;
+  data::Windows windows_;  // a turn is an entry
+  std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
+  std::int64_t first_ = 0;  // turn of the round's first entry
+};
+
+// The losses of a round's targets, and their sum.
+ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
+                const std::function<void(std::int64_t, double)>& visit,
+                std::vector<double>& losses) {
+  const std::span<const data::Entry> entries = rounds.Next();
+  if (!visit) return model.Loss(entries);
+  std::int64_t rows = 0;
+  for (const data::Entry& entry : entries) rows += entry.sequences * entry.length;
+  losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, rows)));
+  const ExactSum sum = model.Loss(entries, losses.data());
+  if (model.Grid().LastStage() && model.Grid().Coordinates().tensor == 0) {
+    rounds.Visit(entries, losses.data(), visit);
+  }
+  return sum;
+}
+
+// Collective. Whether a rank wishes to stop. AgreedError (exit code 1) if one could not read.
+bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
+                 const std::function<bool()>& stop) {
+  constexpr std::int64_t kStop = 1, kUnread = 2;
+  std::int64_t mine = stop && stop() ? kStop : 0;
+  if (rounds.Failed()) mine = kUnread;
+  const std::int64_t most = world.Max(mine);
+  if (most == kUnread) world.Together([&] { rounds.RequireRead(); });
+  return most == kStop;
+}
+
+using MakeSelection = std::function<Selection()>;
+
+Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+               const MakeSelection& select, const EvaluationOptions& options) {
+  const double start = Seconds();
+  const comm::Communicator& world = model.Grid().World();
+  std::optional<Rounds> rounds;
+  world.Together([&] {
+    CheckDocuments(model.Plan(), tokens, split);
+    rounds.emplace(model, tokens, split, select());
+  });
+  ExactSum sum;
+  Evaluation result;
+  std::vector<double> losses;
+  for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
+    result.stopped =
+        (options.stop || tokens.Streams()) && AgreeToStop(world, *rounds, options.stop);
+    if (!result.stopped) sum.Add(LossOf(model, *rounds, options.visit, losses));
+  }
+  if (!result.stopped && tokens.Streams()) AgreeToStop(world, *rounds, {});  // of the last round
+  result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
+  result.nats = result.stopped ? std::numeric_limits<double>::quiet_NaN() : SumOver(world, sum);
+  result.loss = result.nats / static_cast<double>(std::max<std::int64_t>(1, result.targets));
+  result.windows = rounds->Windows().count;
+  result.all_windows = rounds->Windows().all;
+  result.seconds = Seconds() - start;
+  return result;
+}
+
+// The same on all ranks.
+bool HasLoss(const Evaluation& result) { return result.stopped || result.targets > 0; }
+
+void RequireLoss(const Evaluation& result, const data::TokenFile& tokens, data::Split split) {
+  if (HasLoss(result)) return;
+  throw AgreedError(ExitCode::kBadInput,
+                    fmt::format("{}: no target of /{}/tokens counts: it has no loss",
+                                NameOf(tokens), NameOf(split)),
+                    "Its mask, and with data.document_mask its documents, leave none.");
+}
+
+}  // namespace
+
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                    const EvaluationOptions& options) {
+  EvaluationOptions sample = options;
+  double seconds = 0;
+  while (true) {
+    Evaluation result = Run(
+        model, tokens, split, [&] { return Select(model, tokens.Size(split), sample); }, options);
+    seconds += result.seconds;
+    result.seconds = seconds;
+    if (!HasLoss(result) && result.windows < result.all_windows) {
+      sample.windows *= 2;
+      continue;
+    }
+    RequireLoss(result, tokens, split);
+    return result;
+  }
+}
+
+Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
+                           data::Split split, std::span<const data::Sample> windows,
+                           const EvaluationOptions& options) {
+  const Evaluation result = Run(
+      model, tokens, split,
+      [&] {
+        Selection selection;
+        selection.count = selection.all = std::ssize(windows);
+        const Part mine =
+            PartOf(selection.count, model.Grid().Coordinates().data, model.Grid().Shape().data);
+        selection.share.assign(windows.begin() + mine.begin, windows.begin() + mine.end);
+        return selection;
+      },
+      options);
+  RequireLoss(result, tokens, split);
+  return result;
+}
+
+}  // namespace trireme::train

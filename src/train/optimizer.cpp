@@ -1,0 +1,155 @@
+// Optimizer: owned gradients, their norm and their update.
+#include "trireme/train/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <span>
+
+#include "trireme/device/memory.hpp"
+
+namespace trireme::train {
+
+Optimizer::Optimizer(const OptimizerOptions& options, kernels::Registry& registry,
+                     const device::Stream& stream)
+    : options_(options), registry_(&registry), stream_(stream) {
+  FindOwned();
+  FindUnowned();
+  rule_ = MakeRule(options, owned_, registry, stream);
+  // The host reads and writes its side of these, also if the stream is planned.
+  const device::Kind host = stream.Planned() ? device::Kind::kCpu : stream.Where();
+  scalars_ = device::AllocatePinned(ScalarBytes(), host);
+  if (!stream.OnGpu()) return;
+  scalars_there_ = device::AllocateZeroed(ScalarBytes(), stream.Where());
+  const auto bytes = static_cast<std::int64_t>((counted_.size() + 1) * sizeof(double));
+  squares_there_ = device::AllocateZeroed(bytes, stream.Where());
+  squares_ = device::AllocatePinned(bytes, host);
+}
+
+void Optimizer::FindOwned() {
+  const auto at = [this](void* storage, std::int64_t offset) {
+    return ElementAt(storage, registry_->SumType(), offset);
+  };
+  const bool masters = registry_->Masters() != nullptr;
+  const auto& parameters = registry_->Parameters();
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const kernels::Parameter& parameter = parameters[id];
+    const kernels::Owned owned = registry_->OwnedOf(static_cast<kernels::ParameterId>(id));
+    const std::int64_t size = owned.flat.Size();
+    if (size == 0) continue;
+    const std::int64_t first = parameter.begin + owned.flat.begin - parameter.offset;
+    void* const gradients = at(registry_->Gradients(), owned.gradient);
+    void* const values = ElementAt(registry_->Values(), registry_->Type(), owned.value);
+    kernels::UpdateRange storage{.count = size, .gradients = gradients, .values = values};
+    if (masters) {
+      storage.values = at(registry_->Masters(), owned.moment);
+      storage.copies = values;
+    }
+    owned_.push_back({&parameter, {first, first + size}, owned.moment, storage});
+    if (parameter.copy == 0) counted_.push_back({size, gradients});
+  }
+}
+
+// Finds the gaps between the owned gradients in their storage, padding included.
+void Optimizer::FindUnowned() {
+  std::vector<Part> owned;
+  for (std::size_t id = 0; id < registry_->Parameters().size(); ++id) {
+    const kernels::Owned part = registry_->OwnedOf(static_cast<kernels::ParameterId>(id));
+    if (part.flat.Size() > 0) owned.push_back({part.gradient, part.gradient + part.flat.Size()});
+  }
+  std::sort(owned.begin(), owned.end(),
+            [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  owned.push_back({registry_->Owns().gradients, registry_->Owns().gradients});
+  std::int64_t end = 0;
+  for (const Part& part : owned) {
+    if (part.begin > end) unowned_.push_back({end, part.begin});
+    end = part.end;
+  }
+}
+
+void Optimizer::QueueSquares() {
+  if (!stream_.OnGpu() || counted_.empty()) return;
+  auto* const there = static_cast<double*>(squares_there_.get());
+  kernels::SquareSums(stream_, registry_->SumType(), counted_, there);
+  device::StartCopyOut(stream_, there, squares_.get(),
+                       std::ssize(counted_) * static_cast<std::int64_t>(sizeof(double)));
+}
+
+double Optimizer::GradientSquares() const {
+  if (stream_.OnGpu()) {
+    const auto* const squares = static_cast<const double*>(squares_.get());
+    return std::accumulate(squares, squares + counted_.size(), 0.0);
+  }
+  return kernels::SquareSum(stream_, registry_->SumType(), counted_);
+}
+
+ExactSum Optimizer::ExactGradientSquares() const {
+  ExactSum sum;
+  kernels::ExactSquareSum(stream_, registry_->SumType(), counted_, sum);
+  return sum;
+}
+
+std::string Optimizer::FirstNotFinite() const {
+  for (const OwnedParameter& part : owned_) {
+    const kernels::FlatRange gradients{part.storage.count, part.storage.gradients};
+    if (!std::isfinite(kernels::SquareSum(stream_, registry_->SumType(), {&gradients, 1}))) {
+      return part.parameter->name;
+    }
+  }
+  return {};
+}
+
+void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
+                     std::int64_t count, bool clear) {
+  const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
+  // The stream may still read those of the step before: that step's gradients were awaited since.
+  const std::span scalars(static_cast<kernels::UpdateScalars*>(scalars_.get()),
+                          static_cast<std::size_t>(rule_->ScalarSets()));
+  const kernels::UpdateScalars common{
+      .learning_rate = learning_rate,
+      .gradient_scale =
+          (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
+  std::fill(scalars.begin(), scalars.end(), common);
+  rule_->SetScalars(step, scalars);
+  const kernels::UpdateScalars* there = scalars.data();
+  if (scalars_there_ != nullptr) {
+    device::StartCopyIn(stream_, scalars.data(), scalars_there_.get(), ScalarBytes());
+    there = static_cast<const kernels::UpdateScalars*>(scalars_there_.get());
+  }
+  rule_->Update(there, clear);
+  if (!clear) return;
+  registry_->GradientsCleared();
+  for (const Part& part : unowned_) {
+    const Dtype type = registry_->SumType();
+    device::SetZero(stream_, ElementAt(registry_->Gradients(), type, part.begin),
+                    part.Size() * static_cast<std::int64_t>(SizeOf(type)));
+  }
+}
+
+std::int64_t Optimizer::ScalarBytes() const {
+  return rule_->ScalarSets() * static_cast<std::int64_t>(sizeof(kernels::UpdateScalars));
+}
+
+void Optimizer::RoundMasters() {
+  for (const OwnedParameter& part : owned_) {
+    const kernels::UpdateRange& range = part.storage;
+    if (range.copies == nullptr) continue;
+    kernels::Convert(stream_, range.count, registry_->SumType(), range.values, registry_->Type(),
+                     range.copies);
+  }
+}
+
+std::vector<kernels::StateBlock> Optimizer::Blocks(int rank, int ranks, int sharers) const {
+  std::vector<kernels::StateBlock> blocks;
+  for (const Moment& moment : rule_->Moments()) {
+    auto more = registry_->MomentBlocks(moment.storage.get(), moment.prefix, rank, ranks, sharers);
+    blocks.insert(blocks.end(), more.begin(), more.end());
+  }
+  return blocks;
+}
+
+std::int64_t Optimizer::Bytes() const {
+  return rule_->Bytes() + device::BytesOf(squares_there_) + device::BytesOf(scalars_there_);
+}
+
+}  // namespace trireme::train
