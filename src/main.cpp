@@ -3,12 +3,11 @@
 #include <cstdio>
 #include <optional>
 
-#include "trireme/comm/launcher.hpp"
+#include "trireme/app/sources.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/tasks/tasks.hpp"
-#include "trireme/app/command_line.hpp"
-#include "trireme/report/page.hpp"
+#include "trireme/report/monitor.hpp"
 #include "trireme/tasks/selftest.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -51,8 +50,7 @@ int main(int argc, char** argv) {
       });
 
       if (cleaner) {
-        return tasks::RunSelfTest(
-            {&runtime, &schema, &signals, &*cleaner, line->self_test_folder});
+        return tasks::RunSelfTest({&runtime, &schema, &signals, &*cleaner, line->self_test_folder});
       }
 
       // 3. The deck: read by one rank, parsed by all; the device.

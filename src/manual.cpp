@@ -3,10 +3,10 @@
 #include <exception>
 #include <fstream>
 
-#include "trireme/base/version.hpp"
+#include "trireme/app/sources.hpp"
+#include "trireme/base/program.hpp"
+#include "trireme/deck/schema.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/deck/manual.hpp"
-#include "trireme/app/command_line.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;

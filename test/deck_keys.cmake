@@ -9,7 +9,7 @@ file(GLOB_RECURSE files ${SOURCE}/src/*.cpp ${SOURCE}/src/*.hpp ${SOURCE}/src/*.
      ${SOURCE}/include/trireme/*.hpp ${SOURCE}/include/trireme/*.cuh)
 foreach(file ${files})
   file(RELATIVE_PATH path ${SOURCE} ${file})
-  if(path MATCHES "^(src|include/trireme)/input/")
+  if(path MATCHES "^(src|include/trireme)/deck/")
     continue()
   endif()
   file(READ ${file} text)

@@ -3,27 +3,154 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <utility>
 
-#include "attention.hpp"
-#include "local_start.hpp"
-#include "trireme/base/clock.hpp"
-#include "trireme/base/version.hpp"
-#include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/app/hang_bound.hpp"
+#include "trireme/app/placement.hpp"
+#include "trireme/app/run_record.hpp"
 #include "trireme/app/sources.hpp"
-#include "trireme/app/gpu_choice.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/program.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/local.hpp"
 #include "trireme/comm/node_memory.hpp"
-#include "trireme/device/precision.hpp"
-#include "trireme/model/parameter_place.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/device/options.hpp"
+#include "trireme/kernels/libraries.hpp"
+#include "trireme/model/plan.hpp"
 #include "trireme/report/monitor.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::app {
+
+// Kernels of attention that a deck asks for.
+
+// InputError with the deck's line where run.attention = cudnn and cuDNN cannot compute it.
+void RequireCudnnIfAsked(const Job& job);
+// InputError where a training is to be deterministic and cuDNN's backward pass is not, on this GPU.
+void RequireFixedOrder(const Job& job);
+
+// The start of a training job from a local checkpoint, if one is newer than the run folder's.
+
+// Collective. Whether the path is that of the first candidate, a checkpoint that was named alone.
+bool IsFirst(const Job& job, const std::string& path);
+
+// Collective. What the first candidate's run.json says.
+RunRecord ReadFirst(const Job& job);
+
+// Collective, for a deck that is read. With checkpoint.local and -r RUN: looks on the nodes, and
+// lets the job start from what is there; notes why it does not.
+void LookForLocal(Job& job);
+
+// Collective. Goes back to the first candidate; `why` is noted with the steps that are lost.
+void LeaveLocal(Job& job, const std::string& why);
+
+// The kernels that compute a deck's attention, and why.
+
+namespace {
+
+// Why cuDNN computes no attention of this deck's training; "" if it may.
+std::string WhyNotCudnn(const DeckOptions& options) {
+  constexpr int kWidest = 256, kPiece = 8;  // cuDNN's, of a head
+  const device::Precision precision = options.machine.precision;
+  if (std::string why = kernels::WhyNoCudnn(); !why.empty()) return why;
+  if (precision != device::Precision::kBf16 && precision != device::Precision::kFp8) {
+    return fmt::format("run.precision = {}", device::NameOf(precision));
+  }
+  if (ReadsTraining(options.job.task) && options.model.attention_dropout > 0) {
+    return fmt::format("model.attention_dropout = {}", options.model.attention_dropout);
+  }
+  if (options.model.Translates()) return "padding of model.kind = encoder_decoder";
+  const std::int64_t blocks = 2 * std::int64_t{options.comm.context};
+  if (blocks > 2 && options.data.document_mask) {
+    return fmt::format("grid.context = {} cuts sequences with data.document_mask = yes",
+                       options.comm.context);
+  }
+  if (blocks > 2 && options.data.sequence_length % blocks != 0) {
+    return fmt::format("grid.context = {} cuts sequences of {} into unequal blocks",
+                       options.comm.context, options.data.sequence_length);
+  }
+  if (options.model.head_dim % kPiece != 0 || options.model.head_dim > kWidest) {
+    return fmt::format("heads of {}, no multiple of {} up to {}", options.model.head_dim, kPiece,
+                       kWidest);
+  }
+  return {};
+}
+
+}  // namespace
+
+void RequireCudnnIfAsked(const Job& job) {
+  if (job.options.machine.attention != device::AttentionKernels::kCudnn) return;
+  const std::string why = WhyNotCudnn(job.options);
+  if (why.empty()) return;
+  throw job.deck.Complain("run.attention", "cuDNN cannot compute this attention: " + why,
+                          "With auto it computes what it can, and our own kernels the rest.");
+}
+
+void RequireFixedOrder(const Job& job) {
+  const DeckOptions& options = job.options;
+  if (!ReadsTraining(options.job.task) || !options.machine.deterministic) return;
+  if (options.machine.attention == device::AttentionKernels::kOwn) return;
+  if (!WhyNotCudnn(options).empty()) return;
+  const std::string why = kernels::WhyNoFixedOrder(job.stream, options.data.sequence_length);
+  if (why.empty()) return;
+  throw job.deck.Complain("run.deterministic", why,
+                          "Install a newer cuDNN, or set run.attention = own (our own kernels, "
+                          "slower) or run.deterministic = no (runs differ in their last bits).");
+}
+
+std::string DescribeAttention(const Job& job) {
+  if (!job.stream.OnGpu()) return {};
+  if (job.options.machine.attention == device::AttentionKernels::kOwn) {
+    return "attention: our own (run.attention = own)";
+  }
+  const std::string why = WhyNotCudnn(job.options);
+  if (why.empty()) {
+    return fmt::format("attention: cuDNN's{} where it serves, else our own{}",
+                       job.options.data.document_mask ? " by document" : "",
+                       job.options.machine.deterministic
+                           ? ""
+                           : ", its gradients in no fixed order (run.deterministic = no)");
+  }
+  return fmt::format("attention: our own ({})", why);
+}
+
+// Bounds of the watchdogs, from the stated one and from measured times.
+
+namespace {
+
+double OfSteps(double stated, const Deadline& longest) {
+  if (longest.LongestStep() <= 0) return std::max(kSetUpBound, stated);
+  if (stated > 0) return stated;
+  return std::max(kLeastBound, kStepsABound * longest.LongestStep());
+}
+
+}  // namespace
+
+double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
+  const double steps = OfSteps(stated, longest);
+  switch (phase) {
+    case comm::Phase::kStep:
+      return steps;
+    case comm::Phase::kValidation:  // every round of it is progress
+      return stated > 0 ? stated : std::max(steps, kLongBound * longest.LongestValidation());
+    case comm::Phase::kCheckpoint:
+      return std::max(
+          {steps, kLongBound * longest.LongestCheckpoint(), stated > 0 ? 0 : kDiskBound});
+    case comm::Phase::kSetUp:
+    case comm::Phase::kEnd:
+      break;
+  }
+  return std::max(kSetUpBound, stated);
+}
+
+void ArmSetUp(const comm::Runtime& runtime, double stated) {
+  runtime.Watch().Arm(comm::Phase::kSetUp, 0, std::max(kSetUpBound, stated));
+}
 
 const char* Job::Precision() const {
   return stream.fp8 ? "fp8" : stream.bf16 ? "bf16" : NameOf(dtype);
@@ -76,8 +203,8 @@ void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
   if (mine != of_root) others.Add("others", mine, world.Rank());
   others = tools::MergeOnRoot(world, std::move(others));
   const std::vector<tools::Tally::Said>& said = others.Of("others");
-  const std::string where = world.Broadcast(
-      said.empty() ? "" : tools::NameHosts(said.front().ranks, runtime.Hosts()));
+  const std::string where =
+      world.Broadcast(said.empty() ? "" : tools::NameHosts(said.front().ranks, runtime.Hosts()));
   world.Together([&] {
     if (mine == of_root) return;
     throw InputError(
@@ -140,16 +267,16 @@ std::int64_t MemoryInUse(const Job& job) {
 tools::Findings LookAround(const Job& job, bool whole) {
   const DeckOptions& options = job.options;
   tools::Subject subject{.output = options.job.output,
-                             .data = {},
-                             .cores = job.signals->UsableCores(),
-                             .threads = job.stream.threads,
-                             .card = job.gpu == nullptr ? "" : job.gpu->Context().address};
+                         .data = {},
+                         .cores = job.signals->UsableCores(),
+                         .threads = job.stream.threads,
+                         .card = job.gpu == nullptr ? "" : job.gpu->Context().address};
   if (options.data.mixture.empty()) subject.data.push_back(options.data.file);
   for (const data::MixtureFile& file : options.data.mixture) subject.data.push_back(file.path);
   constexpr std::size_t kMostFiles = 8;
   if (subject.data.size() > kMostFiles) subject.data.resize(kMostFiles);
   return tools::LookAround({job.World(), job.runtime->Node(), job.runtime->Hosts()}, subject,
-                               whole);
+                           whole);
 }
 
 train::MachineFacts FactsOf(const Job& job) {
@@ -285,6 +412,113 @@ void StopIfAsked(const Job& job) {
 ExitCode SayValid(const Job& job) {
   if (job.World().IsRoot()) fmt::print("valid: everything was constructed; nothing was computed\n");
   return ExitCode::kDone;
+}
+
+// Model, ranks, grid and sharding of a resumed run against those of its checkpoint.
+
+void RequireSameModel(const RunRecord& was, const RunRecord& now) {
+  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json()))
+    return;
+  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
+                   "Name one checkpoint with -r.");
+}
+
+std::string LayoutChange(const RunRecord& record, const nlohmann::json& now) {
+  std::string changes;
+  for (const char* name : {"ranks", "grid", "sharding"}) {
+    if (!record.json.contains(name) || !now.contains(name)) continue;
+    const nlohmann::json &was = record.json.at(name), &is = now.at(name);
+    if (was == is) continue;
+    const auto text = [](const nlohmann::json& value) {
+      return value.is_string() ? value.get<std::string>() : value.dump();
+    };
+    changes +=
+        fmt::format("{}{} {} after {}", changes.empty() ? "" : "; ", name, text(is), text(was));
+  }
+  return changes;
+}
+
+// Start of a training job from a local checkpoint.
+
+namespace {
+
+std::string Instead(const RunRecord& record, std::int64_t local_step) {
+  const std::int64_t lost = local_step - record.step;
+  return fmt::format("; the run folder's of step {} is taken{}", record.step,
+                     lost > 0
+                         ? fmt::format(", {} {} lost", lost, lost == 1 ? "step is" : "steps are")
+                         : std::string());
+}
+
+// Collective. A local checkpoint that the records tell of and of which no file is left.
+void SayLost(Job& job) {
+  std::int64_t told = 0;
+  job.World().Together([&] {
+    if (!job.World().IsRoot()) return;
+    told = report::LastCheckpoint(job.line->resume, "local checkpoint").value_or(0);
+  });
+  told = job.World().Max(told);
+  if (told <= job.start.record->step) return;
+  job.start.passed_over.push_back(
+      fmt::format("the local checkpoint of step {}: it is on none of these hosts{}", told,
+                  Instead(*job.start.record, told)));
+}
+
+}  // namespace
+
+bool IsFirst(const Job& job, const std::string& path) {
+  std::error_code error;
+  const bool first = job.World().IsRoot() &&
+                     std::filesystem::equivalent(path, job.start.candidates.front(), error) &&
+                     !error;
+  return job.World().Max(std::int64_t{first}) == 1;
+}
+
+RunRecord ReadFirst(const Job& job) {
+  const std::string& path = job.start.candidates.front();
+  const nlohmann::json run = checkpoint::ReadRun(job.World(), path);
+  RunRecord record;
+  job.World().Together([&] { record = ParseRunRecord(run, path + "/run.json"); });
+  return record;
+}
+
+void LookForLocal(Job& job) {
+  Start& start = job.start;
+  const std::string& folder = job.options.checkpoint.local;
+  if (job.options.job.task != Task::kTrain || folder.empty() || start.weights_alone ||
+      !start.record) {
+    return;
+  }
+  const nlohmann::json& newest = start.record->json;
+  const std::string id = deck::TextOf(newest, kRunName);
+  if (id.empty() || IsFirst(job, job.line->resume)) return;
+  const checkpoint::LocalSearch search = checkpoint::FindLocal(
+      {job.World(), job.runtime->Hosts()}, {.folder = folder, .id = id, .session = {}},
+      {.step = start.record->step,
+       .sequence = deck::WholeNumber(newest.value("sequence", nlohmann::json())).value_or(0),
+       .session = deck::TextOf(newest, kSessionName)});
+  for (const auto& [step, why] : search.passed_over) {
+    start.passed_over.push_back(
+        why + (search.found == nullptr && step > 0 ? Instead(*start.record, step) : ""));
+  }
+  if (search.found == nullptr && search.passed_over.empty()) SayLost(job);
+  if (search.found == nullptr) return;
+  job.World().Together([&] {
+    RunRecord record = ParseRunRecord(
+        search.found->Run(),
+        fmt::format("the local checkpoint of step {}: run.json", search.found->Step()));
+    RequireSameModel(*start.record, record);
+    start.record = std::move(record);
+  });
+  start.local = search.found;
+}
+
+void LeaveLocal(Job& job, const std::string& why) {
+  Start& start = job.start;
+  const std::int64_t step = start.local->Step();
+  start.local.reset();
+  start.record = ReadFirst(job);
+  start.passed_over.push_back(why + Instead(*start.record, step));
 }
 
 }  // namespace trireme::app

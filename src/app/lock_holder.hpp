@@ -46,6 +46,16 @@ struct Fate {
 // May ask Slurm's squeue, for at most kSqueueSeconds.
 Fate FateOf(const Holder& holder, const Holder& self);
 
+// The question to Slurm whether a job has ended.
+
+// A controller under load answers within seconds; a start waits no longer than this.
+inline constexpr double kSqueueSeconds = 10;
+
+// Runs `squeue -h -j ID -o %T`, found on PATH. Returns the proof that the job has ended, "Slurm
+// says that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or takes
+// longer than `seconds`.
+std::string WhyJobEnded(const std::string& id, double seconds = kSqueueSeconds);
+
 }  // namespace trireme::app
 
 #endif  // TRIREME_SRC_APP_LOCK_HOLDER_HPP_

@@ -1,13 +1,13 @@
 // The keys of [job], and the reading of all sections.
-#include "trireme/app/options.hpp"
+#include "trireme/app/job.hpp"
 
-#include "trireme/deck/choice.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::app {
 
 namespace {
 constexpr deck::Names<10> kTasks = {"train",  "evaluate", "generate",  "tokenize", "verify",
-                                     "import", "export",   "preflight", "scaling",  "plan"};
+                                    "import", "export",   "preflight", "scaling",  "plan"};
 }  // namespace
 
 void Declare(deck::Schema& schema) {

@@ -3,10 +3,12 @@
 #ifndef TRIREME_SRC_APP_SITE_DECK_HPP_
 #define TRIREME_SRC_APP_SITE_DECK_HPP_
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 
+#include "trireme/base/files.hpp"
 #include "trireme/deck/deck.hpp"
 
 namespace trireme::app {
@@ -24,6 +26,23 @@ std::span<const std::string_view> SiteKeys();
 // SiteKeys(), all in one message.
 void SupplySite(const deck::Schema& schema, const std::string& text, const std::string& path,
                 deck::Deck& user);
+
+// Small files shared between jobs, through POSIX calls: read within bounds, never through a
+// symbolic link, and written durably under a name that nothing else has.
+
+struct SmallFile {
+  bool exists = false;
+  std::string fault;        // why an existing one cannot be used; empty: `text` is its content
+  bool unreadable = false;  // the fault is a failed call, and may pass
+  std::string text;
+};
+
+// Reads at most `most_bytes`; a longer file, a symbolic link, a folder and the like have a fault.
+SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes);
+
+// Creates the file, which must not exist, and syncs it. Throws RunError with path and reason and
+// leaves nothing there.
+void CreateDurably(const std::string& path, const std::string& text, const std::string& hint);
 
 }  // namespace trireme::app
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <fstream>
 #include <mutex>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -63,6 +65,26 @@ void InThreads(int threads, std::int64_t count,
     draw.Work(0);
   }
   draw.Check();
+}
+
+}  // namespace trireme
+
+// MemoryInfo: line by line.
+
+namespace trireme {
+
+std::optional<std::int64_t> MemoryInfo(const std::string& file, const std::string& name) {
+  constexpr std::int64_t kKib = 1024;
+  std::ifstream lines(file);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    if (word == "Node") words >> word >> word;  // its number
+    std::int64_t kib = 0;
+    if (word == name + ":" && words >> kib) return kib * kKib;
+  }
+  return std::nullopt;
 }
 
 }  // namespace trireme

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "built_for.hpp"
-#include "trireme/base/processor.hpp"
+#include "trireme/base/program.hpp"
 
 namespace trireme {
 

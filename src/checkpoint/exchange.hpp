@@ -3,14 +3,15 @@
 #define TRIREME_SRC_CHECKPOINT_EXCHANGE_HPP_
 
 #include <mpi.h>
-
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <type_traits>
 #include <vector>
 
-#include "checksums.hpp"
+#include "safetensors.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/communicator.hpp"
 
@@ -99,6 +100,25 @@ class Exchange {
   std::vector<MPI_Request> requests_;  // of a round; has the room of the largest
   std::unique_ptr<Reader> reader_;     // on readers; its thread ends before the above do
 };
+
+// Small items from any rank to any rank, for meetings of what two ranks know at a third one.
+
+// Collective. Sends item i of `bytes` bytes to rank to[i]; returns those for this rank, in the
+// order of their senders. Nothing grows with the number of ranks.
+std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::vector<int>& to,
+                                    const void* items, std::int64_t bytes);
+
+template <typename Item>
+std::vector<Item> Deliver(const comm::Communicator& world, const std::vector<int>& to,
+                          const std::vector<Item>& items) {
+  static_assert(std::is_trivially_copyable_v<Item>);
+  const std::vector<std::byte> got =
+      DeliverBytes(world, to, items.data(), static_cast<std::int64_t>(sizeof(Item)));
+  std::vector<Item> result(got.size() / sizeof(Item));
+  auto* const out = reinterpret_cast<std::byte*>(result.data());
+  for (std::size_t i = 0; i < got.size(); ++i) out[i] = got[i];
+  return result;
+}
 
 }  // namespace trireme::checkpoint
 

@@ -2,18 +2,17 @@
 #include "folder.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <set>
 #include <system_error>
 #include <tuple>
 #include <utility>
 
-#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/deck/json_text.hpp"
 
@@ -276,6 +275,127 @@ std::string SetAside(const std::string& checkpoint) {
   Rename(checkpoint, aside);
   SyncPath(fs::path(checkpoint).parent_path().string());
   return aside;
+}
+
+// Lines of text, packed into one.
+
+namespace {
+
+constexpr char kEnd = '\x1e';  // of a line, which may hold newlines
+
+}  // namespace
+
+std::vector<std::string> ShareLines(const comm::Communicator& world,
+                                    const std::vector<std::string>& lines) {
+  std::string packed;
+  for (const std::string& line : lines) packed += line + kEnd;
+  packed = world.Broadcast(packed);
+  std::vector<std::string> shared;
+  for (std::size_t at = 0; at < packed.size();) {
+    const std::size_t end = packed.find(kEnd, at);
+    shared.push_back(packed.substr(at, end - at));
+    at = end + 1;
+  }
+  return shared;
+}
+
+// Finding the checkpoint that a path on the command line means.
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Kind of the file at `path`; not_found if there is none. Throws InputError with the reason if that
+// cannot be told.
+fs::file_type TypeOf(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) {
+    throw InputError(fmt::format("{}: cannot be looked at: {}", path, error.message()));
+  }
+  return status.type();
+}
+
+// A folder that is, or was meant to be, one checkpoint.
+bool LooksLikeCheckpoint(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (ParseStepName(name) || ParseStepName(fs::path(path).stem().string())) return true;
+  for (const char* file : {kModelFile, kOptimizerFile, kChecksumsFile}) {
+    if (TypeOf(path + "/" + file) != fs::file_type::not_found) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Choice Locate(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  const fs::file_type type = TypeOf(path);
+  if (type == fs::file_type::not_found) {
+    throw InputError(fmt::format("{}: no such folder", path),
+                     "give a run folder, its checkpoints folder, or one checkpoint");
+  }
+  if (type != fs::file_type::directory) {
+    throw InputError(fmt::format("{}: is not a folder", path),
+                     "give a run folder, its checkpoints folder, or one checkpoint");
+  }
+  if (LooksLikeCheckpoint(path)) {
+    // A link such as `latest` may move while the checkpoint is being read; its target stays.
+    std::error_code error;
+    if (fs::is_symlink(fs::symlink_status(path, error))) path = fs::canonical(path, error).string();
+    if (error) {
+      throw InputError(fmt::format("{}: cannot be followed: {}", path, error.message()));
+    }
+    if (const std::string reason = WhyIncomplete(path); !reason.empty()) {
+      throw InputError(fmt::format("{}: is no complete checkpoint: {}", path, reason),
+                       "take another checkpoint of the run");
+    }
+    return {.folder = fs::path(path).parent_path().string(), .candidates = {path}, .others = {}};
+  }
+  const std::string inner = path + "/checkpoints";
+  Choice choice;
+  choice.folder = TypeOf(inner) == fs::file_type::directory ? inner : path;
+  for (const Found& found : ListComplete(choice.folder, &choice.others)) {
+    choice.candidates.push_back(choice.folder + "/" + found.name);
+  }
+  return choice;
+}
+
+Error NoneComplete(const Choice& choice) {
+  std::string found;
+  for (const std::string& other : choice.others) found += "\n  found " + other;
+  if (found.empty()) found = "\n  found nothing of that name";
+  return InputError(
+      fmt::format("{}: holds no complete checkpoint\n  looked for step_NNNNNNNN with {}, "
+                  "{}, {} and {}{}",
+                  choice.folder, kModelFile, kOptimizerFile, kRunFile, kChecksumsFile, found));
+}
+
+std::int64_t LastSequence(const std::string& folder) {
+  try {
+    const std::vector<Found> complete = ListComplete(folder);
+    return complete.empty() ? 0 : complete.front().sequence;
+  } catch (const Error&) {
+    return 0;  // no such folder yet
+  }
+}
+
+bool Choice::Unstarted() const {
+  const auto unfinished = [](const std::string& other) {
+    return other.find(std::string(kTemporaryEnding) + ":") != std::string::npos;
+  };
+  return candidates.empty() && std::all_of(others.begin(), others.end(), unfinished);
+}
+
+std::string Find(const comm::Communicator& world, const std::string& path) {
+  std::string found;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    const Choice choice = Locate(path);
+    if (choice.candidates.empty()) throw NoneComplete(choice);
+    found = choice.candidates.front();
+  });
+  return world.Broadcast(found);
 }
 
 }  // namespace trireme::checkpoint

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "checksums.hpp"
+#include "safetensors.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/communicator.hpp"
 
 namespace trireme::checkpoint {
 
@@ -67,6 +68,12 @@ void Publish(const std::string& folder, const std::string& name);
 // could not be done, a line each: nothing of it is worth a run.
 std::vector<std::string> TidyUp(const std::string& folder, const std::string& name, bool best,
                                 const Retention& retention);
+
+// Lines of text, such as warnings, from rank 0 to all ranks.
+
+// Collective. Returns rank 0's lines on every rank.
+std::vector<std::string> ShareLines(const comm::Communicator& world,
+                                    const std::vector<std::string>& lines);
 
 }  // namespace trireme::checkpoint
 

@@ -2,27 +2,170 @@
 #include "local_file.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
+#include <xxhash.h>
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <random>
+#include <set>
+#include <string>
 #include <system_error>
+#include <tuple>
+#include <utility>
 
-#include "checksums.hpp"
-#include "trireme/base/descriptor.hpp"
+#include "exchange.hpp"
+#include "safetensors.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/base/positioned_file.hpp"
 #include "trireme/checkpoint/local.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::checkpoint {
+
+// PlaceOf: a walk over the names of hosts.
+
+LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
+  std::vector<std::vector<int>> ranks(hosts.Names().size());
+  for (int other = 0; other < hosts.Ranks(); ++other) {
+    ranks[static_cast<std::size_t>(hosts.Number(other))].push_back(other);
+  }
+  const auto own = static_cast<std::size_t>(hosts.Number(rank));
+  LocalPlace place;
+  place.host = static_cast<int>(own);
+  place.hosts = static_cast<int>(ranks.size());
+  place.ranks = ranks[own];
+  if (ranks.size() == 1) return place;
+  std::size_t at = 0;  // place of `rank` on its host
+  while (place.ranks[at] != rank) ++at;
+  const std::vector<int>& next = ranks[(own + 1) % ranks.size()];
+  place.partner = next[at % next.size()];
+  const std::vector<int>& before = ranks[(own + ranks.size() - 1) % ranks.size()];
+  for (std::size_t i = at; i < before.size(); i += place.ranks.size()) {
+    place.clients.push_back(before[i]);
+  }
+  return place;
+}
+
+// ShareOut: holders on a host by a gathering there, holders on other hosts by a meeting.
+
+namespace {
+
+// A piece, and the ranks of a host that hold it.
+struct Held {
+  LocalKey key;
+  std::int64_t bytes = 0;
+  std::vector<int> holders;  // ranks of the host
+};
+
+// Pieces that the ranks of a host hold, the largest first.
+std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<LocalPiece>& needs) {
+  struct Need {
+    LocalPiece piece;
+    int rank = 0;  // of the host
+  };
+  std::vector<Need> mine;
+  for (const LocalPiece& piece : needs) mine.push_back({piece, host.Rank()});
+  std::map<LocalKey, Held> held;
+  for (const Need& need : comm::GatherAll(host, mine)) {
+    Held& one = held[need.piece.key];
+    one.key = need.piece.key;
+    one.bytes = need.piece.bytes;
+    one.holders.push_back(need.rank);
+  }
+  std::vector<Held> list;
+  for (auto& [key, one] : held) list.push_back(std::move(one));
+  std::ranges::sort(list, [](const Held& a, const Held& b) {
+    return std::tuple(b.bytes, a.key) < std::tuple(a.bytes, b.key);
+  });
+  return list;
+}
+
+// Pieces that this rank stores: each goes to the holder with the least so far.
+std::set<LocalKey> StoredHere(const comm::Communicator& host,
+                              const std::vector<LocalPiece>& needs) {
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(host.Size()));
+  std::set<LocalKey> stored;
+  for (const Held& one : HeldOn(host, needs)) {
+    const int storer = *std::ranges::min_element(
+        one.holders, {}, [&](int rank) { return loads[static_cast<std::size_t>(rank)]; });
+    loads[static_cast<std::size_t>(storer)] += one.bytes;
+    if (storer == host.Rank()) stored.insert(one.key);
+  }
+  return stored;
+}
+
+struct News {
+  LocalKey key;
+  int host = 0, rank = 0;  // world rank of the sender
+};
+
+// Collective. Pieces among `stored` that no other host stores.
+std::set<LocalKey> AloneHere(const comm::Communicator& world, int host,
+                             const std::set<LocalKey>& stored) {
+  std::vector<News> news;
+  std::vector<int> to;
+  for (const LocalKey& key : stored) {
+    news.push_back({key, host, world.Rank()});
+    to.push_back(key.Meets(world.Size()));
+  }
+  std::map<LocalKey, std::vector<News>> met;
+  for (const News& one : Deliver(world, to, news)) met[one.key].push_back(one);
+  news.clear();
+  to.clear();
+  for (const auto& [key, all] : met) {
+    if (all.size() > 1) continue;  // one rank of each host stores it
+    news.push_back(all.front());
+    to.push_back(all.front().rank);
+  }
+  std::set<LocalKey> alone;
+  for (const News& one : Deliver(world, to, news)) alone.insert(one.key);
+  return alone;
+}
+
+}  // namespace
+
+LocalKey KeyOf(const char* file, const kernels::StateBlock& block) {
+  const std::string text =
+      fmt::format("{} {} {} {} {} {}", file, block.name, fmt::join(block.shape, "x"),
+                  static_cast<int>(block.dtype), block.begin, block.end);
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.low64, hash.high64};
+}
+
+LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& host,
+                     const LocalPlace& place, const State& state) {
+  LocalShares shares;
+  for (const auto& [file, blocks] :
+       {std::pair{"model", &state.model}, std::pair{"optimizer", &state.optimizer}}) {
+    for (const kernels::StateBlock& block : *blocks) {
+      if (block.begin == block.end) continue;
+      const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+      shares.needs.push_back({KeyOf(file, block), (block.end - block.begin) * size});
+      shares.blocks.push_back(&block);
+    }
+  }
+  const std::set<LocalKey> stored = StoredHere(host, shares.needs);
+  std::set<LocalKey> alone;
+  if (place.hosts > 1) alone = AloneHere(world, place.host, stored);
+  for (const bool copied : {true, false}) {
+    for (std::size_t i = 0; i < shares.needs.size(); ++i) {
+      const LocalKey& key = shares.needs[i].key;
+      if (stored.contains(key) && alone.contains(key) == copied) shares.stored.push_back(i);
+    }
+    if (copied) shares.copied = shares.stored.size();
+  }
+  return shares;
+}
 
 namespace fs = std::filesystem;
 

@@ -2,28 +2,71 @@
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
-#include "checksums.hpp"
-#include "local_data.hpp"
+#include "exchange.hpp"
 #include "local_file.hpp"
-#include "local_room.hpp"
-#include "rendezvous.hpp"
+#include "safetensors.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/base/positioned_file.hpp"
-#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/local.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {
+
+// Data of a local checkpoint on its way to a file: pieces of state, and files that have no name
+// yet.
+
+// Bytes of the data from `begin` on; zeros between pieces. places: of the pieces stored, and the
+// end. Neither `begin` nor the end of `to` splits an element: pieces begin at multiples of 64
+// bytes.
+void FillData(const State& state, const LocalShares& shares,
+              const std::vector<std::int64_t>& places, std::int64_t begin, std::span<std::byte> to);
+
+// A file under its temporary name.
+struct LocalDraft {
+  std::string path;  // with the last name
+  std::optional<PositionedFile> file;
+
+  void Name(const std::string& folder, const LocalName& name);
+  std::string Temporary() const { return path + kLocalTemporary; }
+  // Makes it anew and reserves its space. Throws RunError.
+  void Open(std::int64_t bytes);
+  // Gives it its name. Throws RunError.
+  void Publish();
+  void Remove() const;
+};
+
+// Room for local checkpoints on the hosts' storage, compared before the first one is written.
+
+struct LocalNeed {
+  std::string local;         // checkpoint.local
+  std::string run;           // the run's folder below it
+  std::string host;          // name of this rank's host
+  std::int64_t bytes = 0;    // of one checkpoint, of this rank: its own part, and copies for others
+  std::int64_t at_once = 0;  // checkpoints that are there while the last of them is written
+};
+
+// Collective. host: the ranks of this rank's host. What the first host without enough free space
+// has and needs beyond the run's files there, and how many more hosts lack it: a sentence, the same
+// on every rank. Empty: none lacks it, as far as file systems tell.
+std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator& host,
+                       const LocalNeed& need);
 
 namespace {
 
@@ -333,5 +376,121 @@ LocalOutcome LocalWriter::Write(std::int64_t step, std::int64_t sequence,
 }
 void LocalWriter::Forget(std::int64_t step) { work_->Forget(step); }
 void LocalWriter::RemoveAll() { work_->RemoveAll(); }
+
+// Data of a local checkpoint on its way to a file.
+
+namespace {
+
+// Bytes [first, last) of a piece.
+void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t first,
+              std::int64_t last, std::byte* to) {
+  if (!state.read) {
+    std::memcpy(to, static_cast<const std::byte*>(block.data) + first,
+                static_cast<std::size_t>(last - first));
+    return;
+  }
+  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+  state.read(block, block.begin + first / size, block.begin + last / size, to);
+}
+
+}  // namespace
+
+void FillData(const State& state, const LocalShares& shares,
+              const std::vector<std::int64_t>& places, std::int64_t begin,
+              std::span<std::byte> to) {
+  const std::int64_t end = begin + std::ssize(to);
+  std::int64_t done = begin;
+  const auto zeros_until = [&](std::int64_t place) {
+    std::memset(to.data() + (done - begin), 0, static_cast<std::size_t>(place - done));
+  };
+  const auto after = std::upper_bound(places.begin(), places.end() - 1, begin);
+  auto i = static_cast<std::size_t>(after - places.begin());
+  if (i > 0) --i;
+  for (; i < shares.stored.size() && places[i] < end; ++i) {
+    const std::size_t piece = shares.stored[i];
+    const std::int64_t first = std::max(begin, places[i]);
+    const std::int64_t last = std::min(end, places[i] + shares.needs[piece].bytes);
+    if (first >= last) continue;
+    zeros_until(first);
+    FillFrom(state, *shares.blocks[piece], first - places[i], last - places[i],
+             to.data() + (first - begin));
+    done = last;
+  }
+  zeros_until(end);
+}
+
+void LocalDraft::Name(const std::string& folder, const LocalName& name) {
+  path = folder + "/" + FileName(name);
+  file.reset();
+}
+
+void LocalDraft::Open(std::int64_t bytes) {
+  ::unlink(Temporary().c_str());
+  bool held = true;
+  const int error = Reserve(Temporary(), bytes, held);
+  if (error != 0) {
+    throw RunError(
+        fmt::format("{}: {} cannot be reserved: {}", path, Mebibytes(bytes), ErrorText(error)));
+  }
+  file.emplace(Temporary(), PositionedFile::Access::kWrite, ExitCode::kFailed);
+}
+
+void LocalDraft::Publish() {
+  file->Close();
+  Rename(Temporary(), path);
+}
+
+void LocalDraft::Remove() const {
+  if (path.empty()) return;
+  ::unlink(Temporary().c_str());
+  ::unlink(path.c_str());
+}
+
+// LackOfRoom: each host's need by a sum over its ranks, its free space by its first one.
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Free bytes of the file system that will hold the folder, which is made later; -1: unknown.
+std::int64_t FreeFor(fs::path folder) {
+  std::error_code error;
+  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+  return FreeBytes(folder);
+}
+
+// Bytes of the run's files that are there already.
+std::int64_t Present(const std::string& run) {
+  std::int64_t bytes = 0;
+  for (const std::string& name : ListLocal(run)) {
+    std::error_code error;
+    const std::uintmax_t size = fs::file_size(run + "/" + name, error);
+    if (!error) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator& host,
+                       const LocalNeed& need) {
+  const std::int64_t one = host.Sum(need.bytes);
+  std::string lack;
+  if (host.IsRoot()) {
+    const std::int64_t needed = std::max<std::int64_t>(need.at_once * one - Present(need.run), 0);
+    const std::int64_t left = FreeFor(need.local);
+    if (left >= 0 && left < needed) {
+      lack = fmt::format(
+          "{} on {} has {} free, and local checkpoints need {} there: {} at once of {} each",
+          need.local, need.host, Mebibytes(left), Mebibytes(needed), need.at_once, Mebibytes(one));
+    }
+  }
+  const std::int64_t hosts = world.Sum(std::int64_t{lack.empty() ? 0 : 1});
+  if (hosts == 0) return {};
+  const std::int64_t first = world.Min(std::int64_t{lack.empty() ? world.Size() : world.Rank()});
+  lack = world.Broadcast(lack, static_cast<int>(first));
+  if (hosts > 1) lack += fmt::format("; hosts that lack room: {}", hosts);
+  return lack;
+}
 
 }  // namespace trireme::checkpoint

@@ -11,8 +11,8 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/flight_recorder.hpp"
-#include "trireme/comm/gather_all.hpp"
 
 namespace trireme::checkpoint {
 

@@ -9,10 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "checksums.hpp"
 #include "safetensors.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/kernels/state_block.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::checkpoint {
 

@@ -2,18 +2,48 @@
 #include "trireme/comm/collectives.hpp"
 
 #include <fmt/format.h>
-
+#include <mpi.h>
 #include <algorithm>
+#include <limits>
 #include <utility>
 
-#include "empty_part.hpp"
-#include "planned_channel.hpp"
-#include "trace_transfer.hpp"
+#include "staged_channel.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/channel.hpp"
+#include "trireme/comm/options.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/device/memory.hpp"
 
 namespace trireme::comm {
+
+// Addresses for transfers of which a rank has no element.
+
+// `memory` for the part of a rank; if it has no element, an address of its own: a view of no rows
+// may lie where the other buffer begins, and MPI forbids equal buffers (MPICH checks).
+inline void* PartAt(const void* memory, const Places& places, int rank) {
+  static char nothing = 0;
+  if (places.Sizes()[rank] > 0 || memory == MPI_IN_PLACE) return const_cast<void*>(memory);
+  return &nothing;
+}
+
+// The channel of planned groups: nothing moves, and every transfer is complete when it starts.
+
+class PlannedChannel final : public Channel {
+ public:
+  // One for all planned groups: it has no state.
+  static PlannedChannel& Shared() {
+    static PlannedChannel channel;
+    return channel;
+  }
+  int Start(const Operation&) override { return 0; }
+  bool Test(int) override { return true; }
+  void Wait(int) override {}
+  double TakeExposed() override { return 0; }
+  void CheckHealth() override {}
+  std::vector<std::shared_future<void>> GiveUp() noexcept override { return {}; }
+  bool Recordable() const override { return true; }
+};
 
 namespace {
 
@@ -342,6 +372,71 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
   Log(requests[0]);
   Record(Transfer::kReceive, Bytes(dtype, taken), 0);
   return requests;
+}
+
+// Planned transfers: one that MPI could not count is refused, with the deck's key; a log is told.
+
+namespace {
+
+// Key of the deck that a transfer of a group follows from, and changes that make it shorter.
+struct Advice {
+  const char* key;
+  const char* what_helps;
+};
+Advice AdviceFor(Group group) {
+  switch (group) {
+    case Group::kPipeline:
+      return {"grid.pipeline",
+              "a smaller data.micro_batch, or more ranks along grid.context or grid.tensor with "
+              "grid.sequence_parallel"};
+    case Group::kTensor:
+      return {"grid.tensor", "a smaller data.micro_batch, or more ranks along grid.context"};
+    case Group::kContext:
+      return {"grid.context", "a smaller data.micro_batch, or more ranks along this axis"};
+    case Group::kShard:
+      return {"grid.sharding", "more ranks along grid.tensor, or grid.sharding = none"};
+    case Group::kData:
+      return {"grid.bucket_mib", "a smaller grid.bucket_mib, or more ranks along grid.tensor"};
+    default:
+      return {NameOf(group), "more ranks along grid.tensor"};
+  }
+}
+
+}  // namespace
+
+// Real groups refuse too, one by one as a bug would be; plans are refused before anything is taken.
+void Collectives::CheckPlanned(Transfer transfer, std::int64_t count) const {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  if (!IsPlanned() || count <= kMost) return;
+  const Advice advice = AdviceFor(name_);
+  throw InputError(fmt::format("{}: one {} of the {} group has {} elements, and MPI counts to {}",
+                               advice.key, NameOf(transfer), NameOf(name_), count, kMost),
+                   fmt::format("What helps: {}.", advice.what_helps));
+}
+
+Places Collectives::PlacesOf(Transfer transfer, const Counts& counts) const {
+  if (IsPlanned()) {
+    std::int64_t total = 0;
+    for (int rank = 0; rank < Size(); ++rank) total += counts.Of(rank, Size());
+    CheckPlanned(transfer, total);
+  }
+  return {transfer, counts, Size()};
+}
+
+// Tells the log of a planned rank, if it has one.
+void Collectives::Log(Request& request, int peer, int tag) const {
+  device::WorkLog* const log = IsPlanned() ? ledger_->Log() : nullptr;
+  if (log == nullptr) return;
+  const bool collective =
+      request.transfer_ != Transfer::kSend && request.transfer_ != Transfer::kReceive;
+  request.ticket_ = log->Start({.group = static_cast<std::int8_t>(name_),
+                                .transfer = static_cast<std::int8_t>(request.transfer_),
+                                .payload = static_cast<std::int8_t>(payload_),
+                                .ranks = Size(),
+                                .bytes = request.payload_,
+                                .peer = collective ? -1 : peer,
+                                .tag = collective ? -1 : tag});
+  request.log_ = log;
 }
 
 }  // namespace trireme::comm

@@ -2,14 +2,22 @@
 // agreement of ranks on a failure stands in together.cpp.
 #include "trireme/comm/communicator.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cstdint>
+#include <exception>
 #include <limits>
+#include <new>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/comm/hosts.hpp"
 
 namespace trireme::comm {
 
@@ -213,5 +221,137 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
 }
 
 MPI_Datatype MpiType(Dtype type) { return type == Dtype::kFloat64 ? MPI_DOUBLE : MPI_FLOAT; }
+
+// Communicator::Together: ranks agree that some of them failed, and leave with one message.
+
+namespace {
+
+struct Outcome {
+  std::int64_t code = 0;  // an ExitCode; 0 when this rank's body returned
+  std::string message;
+};
+
+Outcome Run(const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const Error& error) {
+    // A thrown "done" would read as success below; an error is at least a failed run.
+    return {std::max(static_cast<std::int64_t>(error.Code()), std::int64_t{1}), error.what()};
+  } catch (const std::bad_alloc&) {
+    return {1, "out of memory\n  " +
+                   MemoryAdvice("Use more ranks or nodes, or smaller sizes in the deck.")};
+  } catch (const std::exception& error) {
+    return {1, error.what()};
+  } catch (...) {
+    return {1, "an exception of unknown type"};
+  }
+}
+
+}  // namespace
+
+// The largest code of all ranks.
+std::int64_t Communicator::Agree(std::int64_t code) const {
+  std::int64_t largest = 0;
+  const Recorded recorded(*this, Call::kAgreement, static_cast<std::int64_t>(sizeof code));
+  MPI_Allreduce(&code, &largest, 1, MPI_INT64_T, MPI_MAX, handle_);
+  return largest;
+}
+
+void Communicator::Together(const std::function<void()>& body) const {
+  if (planned_) return body();
+  const Outcome outcome = Run(body);
+  const std::int64_t code = Agree(outcome.code);
+  if (code == 0) return;
+
+  std::vector<char> failed(static_cast<std::size_t>(size_));
+  const char own = outcome.code != 0 ? 1 : 0;
+  {
+    const Recorded recorded(*this, Call::kAllGather, 1);
+    MPI_Allgather(&own, 1, MPI_CHAR, failed.data(), 1, MPI_CHAR, handle_);
+  }
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (failed[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
+  }
+  std::string message = Broadcast(outcome.message, ranks.front());
+  if (static_cast<int>(ranks.size()) < size_) {
+    message += fmt::format("\n  (on {})", ListRanks(ranks, size_));
+  }
+  if (part_) throw PartError(static_cast<ExitCode>(code), message, size_);
+  throw AgreedError(static_cast<ExitCode>(code), message);
+}
+
+// WorkJointly: rounds of a reduction that does not block. Every rank takes part in the same rounds,
+// until one of them says that a rank failed, or that all are done.
+
+namespace {
+
+constexpr std::chrono::milliseconds kWait{2};  // between looks of a rank that is done
+
+// Thrown by a poll.
+struct OtherFailed {};
+
+class Rounds {
+ public:
+  explicit Rounds(MPI_Comm ranks) : ranks_(ranks) { Begin(); }
+
+  // True if a rank's work failed. Does not block.
+  bool Look() {
+    int done = 0;
+    if (!ended_) MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
+    if (done != 0) Next();
+    return failed_;
+  }
+  // Reports that this rank's work has ended; waits until all have, or one failed.
+  void End(bool failed) {
+    own_ = {failed ? 1 : 0, 0};
+    while (!ended_) {
+      Look();
+      if (!ended_) std::this_thread::sleep_for(kWait);
+    }
+  }
+
+ private:
+  void Begin() {
+    sent_ = own_;
+    MPI_Iallreduce(sent_.data(), all_.data(), static_cast<int>(all_.size()), MPI_INT, MPI_MAX,
+                   ranks_, &request_);
+  }
+  void Next() {
+    failed_ = all_[0] != 0;
+    ended_ = failed_ || all_[1] == 0;
+    if (!ended_) Begin();
+  }
+
+  MPI_Comm ranks_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::array<int, 2> own_{0, 1};   // failed; at work
+  std::array<int, 2> sent_{0, 1};  // of the round under way
+  std::array<int, 2> all_{0, 1};   // maxima of the round
+  bool failed_ = false;            // on any rank
+  bool ended_ = false;             // no round is under way, on no rank
+};
+
+}  // namespace
+
+void WorkJointly(const Communicator& world, const std::function<void(const Poll&)>& work) {
+  const Communicator ranks = world.Duplicate();  // rounds meet no other messages
+  world.Together([&] {
+    Rounds rounds(ranks.Handle());
+    std::exception_ptr fault;
+    try {
+      work([&rounds] {
+        if (rounds.Look()) throw OtherFailed();
+      });
+    } catch (const OtherFailed&) {
+      fault = nullptr;
+    } catch (...) {
+      fault = std::current_exception();
+    }
+    rounds.End(fault != nullptr);
+    if (fault) std::rethrow_exception(fault);
+  });
+}
 
 }  // namespace trireme::comm

@@ -3,14 +3,13 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-
+#include <algorithm>
 #include <ctime>
 
-#include "flight_memory.hpp"
-#include "process_state.hpp"
-#include "trireme/base/descriptor.hpp"
+#include "flight_tables.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/posix_file.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {
@@ -228,6 +227,223 @@ Recorded::Recorded(FlightRecorder* recorder, Call call) : recorder_(recorder) {
   if (recorder_ == nullptr) return;
   flight_ = recorder_->Enter(-1, call, 0);
   before_ = recorder_->Await(flight_);
+}
+
+// Tables of a node: shared memory to rows, rows to JSON and back.
+
+namespace {
+
+constexpr auto kAcquire = std::memory_order_acquire;
+constexpr double kNanosecond = 1e-9;
+
+template <std::size_t kBytes>
+std::string Text(const std::array<Word<char>, kBytes>& words) {
+  std::string text;
+  for (const Word<char>& word : words) {
+    const char letter = word.load(kAcquire);
+    if (letter == '\0') break;
+    text += letter;
+  }
+  return text;
+}
+
+// The call with that number; nothing if it has been overwritten, or was cut short by the writer's
+// end.
+std::optional<CallRow> ReadCall(const RankSlot& slot, std::int64_t number, std::int64_t now) {
+  const CallEntry& entry = slot.ring[static_cast<std::size_t>(number % kRing)];
+  if (number == 0 || entry.number.load(kAcquire) != number) return std::nullopt;
+  CallRow row = {
+      .number = number,
+      .sequence = entry.sequence.load(kAcquire),
+      .bytes = entry.bytes.load(kAcquire),
+      .step = entry.step.load(kAcquire),
+      .phase = entry.phase.load(kAcquire),
+      .call = entry.call.load(kAcquire),
+      .group = 0,
+      .name = {},
+      .peer = entry.peer.load(kAcquire),
+      .tag = entry.tag.load(kAcquire),
+      .left = entry.state.load(kAcquire) == CallState::kLeft,
+      .seconds = static_cast<double>(now - entry.nanoseconds.load(kAcquire)) * kNanosecond};
+  const int group = entry.group.load(kAcquire);
+  if (group >= 0 && group < kMostGroups) {
+    const GroupEntry& of = slot.groups[static_cast<std::size_t>(group)];
+    row.group = of.id.load(kAcquire);
+    if (row.group != 0) row.name = Text(of.name);
+  }
+  if (entry.number.load(kAcquire) != number) return std::nullopt;
+  return row;
+}
+
+RankTable ReadTable(const RankSlot& slot, const Hosts& hosts) {
+  const std::int64_t now = MonotonicNanoseconds();
+  RankTable table;
+  table.rank = slot.world_rank.load(kAcquire);
+  table.host = hosts.Of(table.rank);
+  table.pid = slot.pid.load(kAcquire);
+  const ProcessState process = LookAt(table.pid);
+  const bool known = process.letter != '?' && process.started != slot.started.load(kAcquire);
+  table.process = known ? '-' : process.letter;
+  table.phase = slot.phase.load(kAcquire);
+  table.step = slot.step.load(kAcquire);
+  table.idle = slot.idle.load(kAcquire);
+  table.waiting = ReadCall(slot, slot.waiting.load(kAcquire), now);
+  for (const GroupEntry& group : slot.groups) {
+    if (group.id.load(kAcquire) == 0) continue;
+    table.groups.push_back({group.id.load(kAcquire), Text(group.name), group.rank.load(kAcquire),
+                            group.size.load(kAcquire), group.entered.load(kAcquire)});
+  }
+  for (int i = 0; i < std::min(slot.flows.load(kAcquire), kMostFlows); ++i) {
+    const FlowEntry& flow = slot.flow[static_cast<std::size_t>(i)];
+    const int group = flow.group.load(kAcquire);
+    if (group < 0) continue;
+    table.flows.push_back({slot.groups[static_cast<std::size_t>(group)].id.load(kAcquire),
+                           flow.peer.load(kAcquire), flow.tag.load(kAcquire),
+                           flow.sent.load(kAcquire), flow.received.load(kAcquire)});
+  }
+  const std::int64_t calls = slot.calls.load(kAcquire);
+  for (std::int64_t i = std::max<std::int64_t>(1, calls - kRing + 1); i <= calls; ++i) {
+    if (auto call = ReadCall(slot, i, now)) table.calls.push_back(*std::move(call));
+  }
+  table.stack = Text(slot.stack);
+  return table;
+}
+
+nlohmann::ordered_json ToJson(const CallRow& call) {
+  nlohmann::ordered_json json = {
+      {"number", call.number},       {"step", call.step},
+      {"phase", NameOf(call.phase)}, {"call", NameOf(call.call)},
+      {"group", call.name},          {"sequence", call.sequence},
+      {"bytes", call.bytes},         {"state", call.left ? "left" : "entered"},
+      {"seconds_ago", call.seconds}, {"group_id", call.group}};
+  if (call.peer >= 0) {
+    json["peer"] = call.peer;
+    json["tag"] = call.tag;
+  }
+  return json;
+}
+
+template <typename Kind>
+Kind ByName(const std::string& name, int count) {
+  for (int i = 0; i < count; ++i) {
+    if (name == NameOf(static_cast<Kind>(i))) return static_cast<Kind>(i);
+  }
+  return Kind{};
+}
+
+constexpr int kPhases = 5;
+
+CallRow CallFrom(const nlohmann::json& json) {
+  return {.number = json.at("number"),
+          .sequence = json.at("sequence"),
+          .bytes = json.at("bytes"),
+          .step = json.at("step"),
+          .phase = ByName<Phase>(json.at("phase"), kPhases),
+          .call = ByName<Call>(json.at("call"), kCalls),
+          .group = json.at("group_id"),
+          .name = json.at("group"),
+          .peer = json.value("peer", -1),
+          .tag = json.value("tag", 0),
+          .left = json.at("state") == "left",
+          .seconds = json.at("seconds_ago")};
+}
+
+// `rows` as a JSON list with a row a line.
+template <typename Row, typename Convert>
+std::string List(const std::vector<Row>& rows, Convert convert) {
+  std::string text = "[";
+  for (const Row& row : rows) {
+    text += fmt::format("{}\n   {}", text.size() > 1 ? "," : "", convert(row).dump());
+  }
+  return text + "]";
+}
+
+std::string ToText(const RankTable& table) {
+  // Names of hosts and stacks may hold bytes that are not UTF-8.
+  const auto quoted = [](const std::string& text) {
+    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  };
+  std::string text = fmt::format(
+      " {{\"rank\": {}, \"host\": {}, \"pid\": {}, \"process\": \"{}\", \"phase\": \"{}\", "
+      "\"step\": {}, \"seconds_without_progress\": {:.3f},\n  \"waiting\": {}",
+      table.rank, quoted(table.host), table.pid, table.process, NameOf(table.phase), table.step,
+      table.idle, table.waiting ? ToJson(*table.waiting).dump() : "null");
+  text += ",\n  \"groups\": " + List(table.groups, [](const GroupRow& row) {
+            return nlohmann::ordered_json{{"group", row.name},
+                                          {"rank", row.rank},
+                                          {"size", row.size},
+                                          {"entered", row.entered},
+                                          {"group_id", row.id}};
+          });
+  text += ",\n  \"messages\": " + List(table.flows, [](const FlowRow& row) {
+            return nlohmann::ordered_json{{"peer", row.peer},
+                                          {"tag", row.tag},
+                                          {"sent", row.sent},
+                                          {"received", row.received},
+                                          {"group_id", row.group}};
+          });
+  text += ",\n  \"calls\": " + List(table.calls, ToJson);
+  std::vector<std::string> frames;
+  for (std::size_t at = 0; at < table.stack.size();) {
+    const std::size_t end = std::min(table.stack.find('\n', at), table.stack.size());
+    frames.push_back(quoted(table.stack.substr(at, end - at)));
+    at = end + 1;
+  }
+  text += fmt::format(",\n  \"stack\": [\n   {}]}}", fmt::join(frames, ",\n   "));
+  return text;
+}
+
+RankTable TableFrom(const nlohmann::json& json) {
+  RankTable table;
+  table.rank = json.at("rank");
+  table.host = json.at("host");
+  table.pid = json.at("pid");
+  table.process = json.at("process").get<std::string>().at(0);
+  table.phase = ByName<Phase>(json.at("phase"), kPhases);
+  table.step = json.at("step");
+  table.idle = json.at("seconds_without_progress");
+  if (!json.at("waiting").is_null()) table.waiting = CallFrom(json.at("waiting"));
+  for (const auto& group : json.at("groups")) {
+    table.groups.push_back({group.at("group_id"), group.at("group"), group.at("rank"),
+                            group.at("size"), group.at("entered")});
+  }
+  for (const auto& flow : json.at("messages")) {
+    table.flows.push_back({flow.at("group_id"), flow.at("peer"), flow.at("tag"), flow.at("sent"),
+                           flow.at("received")});
+  }
+  for (const auto& call : json.at("calls")) table.calls.push_back(CallFrom(call));
+  for (const auto& frame : json.at("stack")) table.stack += frame.get<std::string>() + "\n";
+  return table;
+}
+
+}  // namespace
+
+std::vector<RankTable> ReadTables(const FlightMemory& memory, const Hosts& hosts) {
+  std::vector<RankTable> tables;
+  for (int rank = 0; rank < memory.ranks; ++rank) {
+    tables.push_back(ReadTable(memory.slots[rank], hosts));
+  }
+  return tables;
+}
+
+std::string ToText(int node, const std::string& reason, const std::vector<RankTable>& tables) {
+  std::string text = fmt::format("{{\"node\": {}, \"reason\": {},\n\"ranks\": [", node,
+                                 nlohmann::json(reason).dump());
+  for (const RankTable& table : tables) {
+    text += (&table == tables.data() ? "\n" : ",\n") + ToText(table);
+  }
+  return text + "]}\n";
+}
+
+std::optional<std::vector<RankTable>> FromText(const std::string& text) {
+  try {
+    const nlohmann::json json = nlohmann::json::parse(text);
+    std::vector<RankTable> tables;
+    for (const auto& rank : json.at("ranks")) tables.push_back(TableFrom(rank));
+    return tables;
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace trireme::comm

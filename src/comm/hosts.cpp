@@ -1,9 +1,10 @@
 // Hosts: gathered so that no rank holds or receives more than a few bytes for each other rank.
 #include "trireme/comm/hosts.hpp"
 
+#include <fmt/format.h>
 #include <mpi.h>
-
 #include <algorithm>
+#include <cstddef>
 #include <map>
 #include <utility>
 
@@ -92,6 +93,92 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
   }
   map.hosts = Hosts(std::move(table));
   return map;
+}
+
+// ListRanks: a list of ranks as a person would write it.
+
+namespace {
+
+// Numbers and ranges printed; the ranks after them are counted.
+constexpr int kMaximumListed = 16;
+
+}  // namespace
+
+std::string ListRanks(const std::vector<int>& ranks) {
+  std::string list;
+  int listed = 0;
+  std::size_t begin = 0;
+  for (int items = 0; begin < ranks.size() && items < kMaximumListed; ++items) {
+    std::size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - begin < 3) end = begin + 1;  // "3, 4" reads better than "3-4"
+    list += list.empty() ? "" : ", ";
+    list += fmt::to_string(ranks[begin]);
+    if (end - begin > 1) list += fmt::format("-{}", ranks[end - 1]);
+    listed += static_cast<int>(end - begin);
+    begin = end;
+  }
+  const int left = static_cast<int>(ranks.size()) - listed;
+  if (left > 0) list += fmt::format(" and {} more", left);
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", list);
+}
+
+std::string ListRanks(const std::vector<int>& ranks, int size) {
+  return fmt::format("{} of {}", ListRanks(ranks), size);
+}
+
+// Comparison of clocks: each rank asks rank 0 for the time, many times, and keeps the shortest
+// trip.
+
+namespace {
+
+constexpr int kTrips = 64;  // the shortest of so many met nothing else on its way
+constexpr int kQuestion = 1, kAnswer = 2;
+
+void Answer(const Communicator& group, int rank, const std::function<double()>& clock) {
+  for (int i = 0; i < kTrips; ++i) {
+    MPI_Recv(nullptr, 0, MPI_BYTE, rank, kQuestion, group.Handle(), MPI_STATUS_IGNORE);
+    const double now = clock();
+    MPI_Send(&now, 1, MPI_DOUBLE, rank, kAnswer, group.Handle());
+  }
+}
+
+ClockComparison Ask(const Communicator& group, const std::function<double()>& clock) {
+  ClockComparison best;
+  for (int i = 0; i < kTrips; ++i) {
+    const double before = clock();
+    MPI_Send(nullptr, 0, MPI_BYTE, 0, kQuestion, group.Handle());
+    double answer = 0;
+    MPI_Recv(&answer, 1, MPI_DOUBLE, 0, kAnswer, group.Handle(), MPI_STATUS_IGNORE);
+    const double after = clock(), error = (after - before) / 2;
+    if (i > 0 && error >= best.error) continue;
+    const double middle = before + error;
+    best = {.at = middle, .offset = answer - middle, .error = error};
+  }
+  return best;
+}
+
+}  // namespace
+
+ClockComparison CompareClocks(const Communicator& group, std::span<const int> ranks,
+                              const std::function<double()>& clock) {
+  ClockComparison mine{.at = clock()};
+  if (group.IsRoot()) {
+    for (const int rank : ranks) {
+      if (rank != 0) Answer(group, rank, clock);
+    }
+  } else if (std::ranges::binary_search(ranks, group.Rank())) {
+    mine = Ask(group, clock);
+  }
+  return mine;
+}
+
+double Drift(const ClockComparison& first, const ClockComparison& last) {
+  return last.at > first.at ? (last.offset - first.offset) / (last.at - first.at) : 0;
+}
+
+double Aligned(double seconds, const ClockComparison& first, const ClockComparison& last) {
+  return seconds + first.offset + Drift(first, last) * (seconds - first.at);
 }
 
 }  // namespace trireme::comm

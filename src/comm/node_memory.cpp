@@ -11,9 +11,9 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/memory_info.hpp"
+#include "trireme/base/in_threads.hpp"
+#include "trireme/device/cores.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/device/control_groups.hpp"
 
 namespace trireme::comm {
 

@@ -1,7 +1,16 @@
 // The keys of [grid] that give the layout of the ranks.
 #include "trireme/comm/options.hpp"
 
-#include "trireme/deck/choice.hpp"
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "nearest_divisors.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::comm {
 
@@ -59,6 +68,105 @@ Options Read(const deck::Deck& deck) {
           .layout_given = deck.Given("grid.data") || deck.Given("grid.context") ||
                           deck.Given("grid.tensor") || deck.Given("grid.pipeline") ||
                           deck.Given("grid.sharding") || deck.Given("grid.shard_group")};
+}
+
+// Places: counts in MPI's form, in memory that is reused.
+
+namespace {
+
+// Memory of places that are gone, a thread's.
+std::vector<std::vector<int>>& Idle() {
+  thread_local std::vector<std::vector<int>> idle;
+  return idle;
+}
+
+}  // namespace
+
+int CheckedCount(Transfer transfer, std::int64_t count) {
+  if (count < 0 || count > std::numeric_limits<int>::max()) {
+    throw RunError(fmt::format("{} of {} elements in one call: an MPI count ends at {}",
+                               NameOf(transfer), count, std::numeric_limits<int>::max()),
+                   "Make the operand smaller: a smaller data.micro_batch, more ranks along "
+                   "grid.tensor, or a smaller grid.bucket_mib.");
+  }
+  return static_cast<int>(count);
+}
+
+Places::Places(Transfer transfer, const Counts& counts, int ranks) {
+  if (!counts.Suit(ranks)) {
+    throw RunError(fmt::format("{} with {} counts in a group of {}", NameOf(transfer),
+                               counts.ListSize(), ranks));
+  }
+  Fill(transfer, ranks, [&](int rank) { return counts.Of(rank, ranks); });
+}
+
+Places::Places(Transfer transfer, std::int64_t count, int rank, int ranks) {
+  Fill(transfer, ranks, [&](int other) { return other == rank ? count : 0; });
+}
+
+template <typename CountOf>
+void Places::Fill(Transfer transfer, int ranks, CountOf&& count_of) {
+  if (!Idle().empty()) {
+    numbers_ = std::move(Idle().back());
+    Idle().pop_back();
+  }
+  const auto size = static_cast<std::size_t>(ranks);
+  numbers_.resize(2 * size);
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    const std::int64_t count = count_of(static_cast<int>(rank));
+    numbers_[rank] = CheckedCount(transfer, count);
+    numbers_[size + rank] = CheckedCount(transfer, total_);
+    total_ += count;
+  }
+  CheckedCount(transfer, total_);
+}
+
+Places::~Places() {
+  if (numbers_.capacity() > 0) Idle().push_back(std::move(numbers_));
+}
+
+// The deck's [grid] besides the sizes of the axes: how ranks use their groups.
+
+namespace {
+
+void CheckSequenceParallel(const Options& options, const deck::Deck& deck, const GridShape& shape) {
+  if (!options.sequence_parallel || !options.sequence_parallel_given || shape.tensor > 1) return;
+  throw deck.Complain("grid.sequence_parallel",
+                      "it cuts the rows over the tensor group, which has one rank",
+                      "What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
+}
+
+// 0 without sharding: a preset's size has no effect then, but a user's is refused.
+int ReadShardGroup(const Options& options, const deck::Deck& deck, const GridShape& shape) {
+  const std::string key = "grid.shard_group";
+  const std::int64_t group = options.shard_group;
+  if (group == 0) return 0;
+  if (options.sharding == Sharding::kNone) {
+    if (!options.shard_group_given) return 0;
+    throw deck.Complain(key, "nothing is sharded with grid.sharding = none",
+                        "What fits: grid.sharding = optimizer, gradients or parameters; or leave "
+                        "grid.shard_group out.");
+  }
+  const std::int64_t whole = std::int64_t{shape.data} * shape.context;
+  if (whole % group != 0) {
+    const auto any = [](std::int64_t) { return true; };
+    throw deck.Complain(key,
+                        fmt::format("it does not divide data {} x context {} = {} rank{}",
+                                    shape.data, shape.context, whole, whole == 1 ? "" : "s"),
+                        fmt::format("What fits: grid.shard_group = {}, or 0 (all of them).",
+                                    fmt::join(NearestDivisors(whole, group, any), " or ")));
+  }
+  return static_cast<int>(group);
+}
+
+}  // namespace
+
+GridOptions ReadGridOptions(const Options& options, const deck::Deck& deck,
+                            const GridShape& shape) {
+  CheckSequenceParallel(options, deck, shape);
+  return {.sequence_parallel = options.sequence_parallel,
+          .sharding = options.sharding,
+          .shard_group = ReadShardGroup(options, deck, shape)};
 }
 
 }  // namespace trireme::comm

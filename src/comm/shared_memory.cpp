@@ -11,7 +11,7 @@
 #include <cerrno>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/base/posix_file.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {

@@ -9,10 +9,30 @@
 #include <vector>
 
 #include "trireme/comm/channel.hpp"
+#include "trireme/comm/ledger.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::comm {
+
+// Slices of transfers in a timeline: one while it was under way, one while the rank waited for it.
+
+inline device::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) {
+  device::Slice slice;
+  slice.name = device::SliceName::kTransfer;
+  slice.category = device::SliceCategory::kTransfer;
+  slice.queue = device::SliceQueue::kTransfers;
+  slice.group = static_cast<std::int8_t>(group);
+  slice.transfer = static_cast<std::int8_t>(transfer);
+  slice.bytes = bytes;
+  return slice;
+}
+
+// The wait for a complete transfer on the host's queue: `waited` seconds up to the transfer's end.
+void TraceWait(device::Recorder& recorder, const device::Slice& transfer, double waited);
+// The same slice as a wait.
+device::Slice WaitFor(const device::Slice& transfer);
 
 class StagedChannel final : public Channel {
  public:
@@ -53,6 +73,16 @@ class StagedChannel final : public Channel {
   device::Stream stream_;
   std::vector<Flight> flights_;
 };
+
+// A defect of MPICH, and how to do without what it breaks.
+
+// False if MPI_Ireduce_scatter may not be called with MPI_IN_PLACE: MPICH (4.0.2) and its kin copy
+// a rank's part to the begin of the operand by memcpy, and abort where the two overlap, that is,
+// where the part is longer than all parts before it together. counts: [ranks]. The same on every
+// rank.
+bool ScattersInPlace(const int* counts, int ranks);
+// The same for the library of that name, as MPI_Get_library_version tells it.
+bool ScattersInPlace(const char* library, const int* counts, int ranks);
 
 }  // namespace trireme::comm
 

@@ -1,6 +1,6 @@
 // Judge: ranks that wait point to those they wait for; whoever is stopped, gone, or waited for and
 // in no call holds the others up.
-#include "verdict.hpp"
+#include "flight_tables.hpp"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,7 @@
 #include <set>
 #include <utility>
 
-#include "process_state.hpp"
-#include "trireme/comm/rank_list.hpp"
+#include "trireme/comm/hosts.hpp"
 
 namespace trireme::comm {
 

@@ -4,9 +4,14 @@
 #define TRIREME_SRC_DATA_HDF5_HPP_
 
 #include <hdf5.h>
-
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "token_layout.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::data {
 
@@ -73,6 +78,64 @@ Hdf5Handle OpenSerially(const std::string& path);
 // Descriptor of the file that OpenSerially opened, or that an object in it belongs to: for reads at
 // positions, until it is closed. Throws RunError.
 int DescriptorOf(hid_t object);
+
+// Datasets of a token file that may be hostile: checked by what describes them, before any of their
+// data are read and any memory is taken.
+
+// "path: where: what", and what a token file is: exit code 2.
+Error TokenFileError(const std::string& path, const std::string& where, const std::string& what);
+
+// Why `name` ("/train/tokens") cannot be opened safely in `file`: it is missing, or a soft,
+// external or user-defined link lies on the way to it. "" if all links are hard. Follows no other
+// link.
+std::string LinkFault(hid_t file, const std::string& name);
+
+// One dimension of unsigned integers, stored in one piece within the file itself.
+struct PlainDataset {
+  Hdf5Handle set;
+  std::int64_t count = 0;   // elements
+  std::int64_t width = 0;   // bytes of one
+  std::int64_t offset = 0;  // bytes, in the file; 0 without elements
+  bool big_endian = false;
+};
+
+// Opens `name` in `file`, opened from `path`, which has `file_bytes` bytes. Throws InputError
+// naming the dataset and the reason unless it is reached by hard links and has one fixed dimension,
+// whole unsigned integers of one of the `widths`, contiguous storage without filters (what the
+// writer and h5py make of any size, where compact storage must be asked for), none of it in other
+// files, allocated as a whole and within the file.
+PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
+                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes);
+
+// Elements of a token file's arrays that cannot be what they should.
+
+inline constexpr std::int64_t kNoElement = std::numeric_limits<std::int64_t>::max();
+
+// Elements [begin, end) of an array, in this machine's order of bytes.
+struct Elements {
+  const void* values = nullptr;
+  std::int64_t begin = 0, end = 0;
+  std::uint64_t before = 0;  // value at begin - 1, of documents
+};
+
+// Value at an offset of the array, which must lie within.
+std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset);
+
+// Offset in the array of the first bad element, or kNoElement: an id that is not below the
+// vocabulary, a document that does not begin after the one before it or begins after the end, a
+// mask that is neither 0 nor 1.
+std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
+                      const Elements& elements);
+
+// A bad element: its offset in the array, and the value that was read.
+struct BadValue {
+  std::int64_t offset = 0;
+  std::uint64_t value = 0;
+};
+
+// InputError that names file, dataset and offset.
+Error BadElement(const std::string& path, const TokenLayout& layout, Split split, Array array,
+                 const BadValue& bad);
 
 }  // namespace trireme::data
 

@@ -1,12 +1,23 @@
 // The keys of [data] and [tokenize].
 #include "trireme/data/options.hpp"
 
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
 #include <initializer_list>
 #include <limits>
+#include <string_view>
 
+#include "deck_list.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/deck/choice.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
 
@@ -210,8 +221,7 @@ TokenizeOptions ReadTokenize(const deck::Deck& deck) {
       .harbour_seed = deck.Integer("tokenize.harbour_seed"),
       .tokenizer = deck.Text("tokenize.tokenizer"),
       .vocabulary_size = deck.Integer("tokenize.vocabulary_size"),
-      .model_type =
-          deck::Pick<ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
+      .model_type = deck::Pick<ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
       .text_key = deck.Text("tokenize.text_key"),
       .skip_missing = deck.Text("tokenize.missing") == kMissing[1],
       .prompt_key = deck.Text("tokenize.prompt_key"),
@@ -352,6 +362,135 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck) {
   } else {
     CheckTextKeys(options, deck);
   }
+}
+
+// Cutting of a deck's lists of files.
+
+std::vector<std::string_view> DeckList(std::string_view text, const char* key, const char* forms,
+                                       const deck::Deck& deck) {
+  std::vector<std::string_view> entries = deck::SplitList(text);
+  for (const std::string_view entry : entries) {
+    if (entry.empty()) throw deck.Complain(key, "an entry of the list is empty", forms);
+  }
+  return entries;
+}
+
+// StagingPlace: the choice of a folder by the room that every node has in it.
+
+namespace {
+
+constexpr const char* kSharedMemory = "/dev/shm";
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "this host";
+  return name.data();
+}
+
+// Reason why a folder cannot take `bytes`; empty: it can.
+std::string Lack(const std::string& folder, std::int64_t bytes) {
+  struct stat status = {};
+  if (::stat(folder.c_str(), &status) != 0) return ErrorText(errno);
+  if (!S_ISDIR(status.st_mode)) return ErrorText(ENOTDIR);
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) return ErrorText(errno);
+  const std::int64_t left = FreeBytes(folder);
+  if (left < 0 || left >= bytes) return {};
+  return Mebibytes(left) + " are free";
+}
+
+}  // namespace
+
+bool TakesMemory(const std::string& folder) {
+  struct statfs status = {};
+  if (Retry([&] { return ::statfs(folder.c_str(), &status); }) != 0) return false;
+  const FileSystemType* const type = FindFileSystem(FileSystemNumber(status.f_type));
+  return type != nullptr && type->memory;
+}
+
+std::vector<std::string> StagingPlace::Candidates(const std::string& staging_path) {
+  if (!staging_path.empty()) return {staging_path};
+  const char* const temporary = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe)
+  return {kSharedMemory, temporary != nullptr ? temporary : ""};
+}
+
+void StagingPlace::Add(const StagedCopies& copies) {
+  total_.files += copies.files;
+  total_.bytes += copies.bytes;
+  total_.nodes = std::max(total_.nodes, copies.nodes);
+  total_.seconds += copies.seconds;
+}
+
+void StagingPlace::Choose(const comm::Communicator& world, const comm::Communicator& node,
+                          const std::vector<std::string>& candidates, std::int64_t bytes) {
+  folder_.clear();
+  total_ = {};
+  std::string lacks;  // here
+  for (const std::string& candidate : candidates) {
+    std::string lack;
+    if (node.IsRoot()) lack = candidate.empty() ? "$TMPDIR is not set" : Lack(candidate, bytes);
+    if (!lack.empty()) {
+      lacks += lacks.empty() ? "" : "; ";
+      lacks += candidate.empty() ? lack : fmt::format("{}: {}", candidate, lack);
+    }
+    if (world.Min(std::int64_t{lack.empty()}) == 0) continue;
+    folder_ = candidate;
+    break;
+  }
+  world.Together([&] {
+    if (!folder_.empty() || lacks.empty()) return;
+    throw InputError(
+        fmt::format("data.staging = node: {} has no room for {} of tokens: {}", HostName(),
+                    Mebibytes(bytes), lacks),
+        "data.staging_path names another folder of the nodes; data.staging = stream needs none.");
+  });
+  in_memory_ = world.Max(std::int64_t{node.IsRoot() && TakesMemory(folder_)}) > 0;
+}
+
+// Reading of data.validation.
+
+namespace {
+
+constexpr const char* kValidationKey = "data.validation";
+constexpr const char* kForm = "Write data.validation = books:books.h5, code:code.h5.";
+
+bool IsName(std::string_view text) {
+  constexpr std::string_view kMarks = "_-.";
+  const auto fits = [&](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+           kMarks.find(c) != std::string_view::npos;
+  };
+  return !text.empty() && std::all_of(text.begin(), text.end(), fits);
+}
+
+}  // namespace
+
+std::vector<ValidationFile> ReadValidation(const std::string& text, const deck::Deck& deck) {
+  std::vector<ValidationFile> sets;
+  for (const std::string_view entry : DeckList(text, kValidationKey, kForm, deck)) {
+    const std::string shown = deck::Shown(std::string(entry));
+    const std::size_t colon = entry.find(':');
+    if (colon == std::string_view::npos) {
+      throw deck.Complain(kValidationKey, fmt::format("'{}' has no name", shown), kForm);
+    }
+    ValidationFile set{std::string(deck::Trimmed(entry.substr(0, colon))),
+                       std::string(deck::Trimmed(entry.substr(colon + 1)))};
+    if (!IsName(set.name)) {
+      throw deck.Complain(kValidationKey,
+                          fmt::format("'{}' is no name of letters, digits, '_', '-' and '.'",
+                                      deck::Shown(set.name)),
+                          kForm);
+    }
+    if (set.path.empty()) {
+      throw deck.Complain(kValidationKey, fmt::format("'{}' names no file", shown), kForm);
+    }
+    if (std::any_of(sets.begin(), sets.end(),
+                    [&](const auto& each) { return each.name == set.name; })) {
+      throw deck.Complain(kValidationKey, fmt::format("{} is there twice", set.name),
+                          "Give each set a name of its own.");
+    }
+    sets.push_back(std::move(set));
+  }
+  return sets;
 }
 
 }  // namespace trireme::data

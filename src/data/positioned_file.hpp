@@ -6,11 +6,17 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "token_layout.hpp"
-#include "trireme/base/descriptor.hpp"
+#include "trireme/base/files.hpp"
 
 namespace trireme::data {
+
+// SHA-256 of texts, to tell which source a token file came from.
+
+// SHA-256 of the texts one after the other, 64 hex digits.
+std::string Sha256(std::span<const std::string_view> texts);
 
 struct Elements;
 

@@ -2,15 +2,96 @@
 #include "trireme/data/sampler.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <stdexcept>
 
 #include "permutation.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/philox.hpp"
 
 namespace trireme::data {
+
+// Permute and its inverse: a balanced Feistel network whose round function is Philox.
+
+namespace {
+
+// Four rounds of a random function are a pseudo-random permutation that resists chosen plain and
+// cipher texts (Luby and Rackoff, SIAM J. Comput. 17, 1988) for large domains; small ones want
+// more.
+constexpr std::uint32_t kRounds = 8;
+
+class Feistel {
+ public:
+  Feistel(std::uint32_t seed, std::int64_t epoch, std::int64_t count)
+      : key_(MakeKey(seed, Purpose::kPermutation)), epoch_(static_cast<std::uint64_t>(epoch)) {
+    while ((std::uint64_t{1} << (2 * half_bits_)) < static_cast<std::uint64_t>(count)) ++half_bits_;
+    mask_ = (std::uint64_t{1} << half_bits_) - 1;
+  }
+
+  std::uint64_t Forward(std::uint64_t value) const {
+    std::uint64_t left = value >> half_bits_, right = value & mask_;
+    for (std::uint32_t round = 0; round < kRounds; ++round) {
+      const std::uint64_t next = left ^ Mix(right, round);
+      left = right;
+      right = next;
+    }
+    return left << half_bits_ | right;
+  }
+
+  std::uint64_t Backward(std::uint64_t value) const {
+    std::uint64_t left = value >> half_bits_, right = value & mask_;
+    for (std::uint32_t round = kRounds; round-- > 0;) {
+      const std::uint64_t previous = right ^ Mix(left, round);
+      right = left;
+      left = previous;
+    }
+    return left << half_bits_ | right;
+  }
+
+ private:
+  // counter = (half-block, round, epoch low, epoch high)
+  std::uint64_t Mix(std::uint64_t half, std::uint32_t round) const {
+    const PhiloxCounter counter = {static_cast<std::uint32_t>(half), round,
+                                   static_cast<std::uint32_t>(epoch_),
+                                   static_cast<std::uint32_t>(epoch_ >> 32)};
+    return Philox(counter, key_)[0] & mask_;
+  }
+
+  PhiloxKey key_;
+  std::uint64_t epoch_;
+  int half_bits_ = 1;
+  std::uint64_t mask_ = 0;
+};
+
+void CheckRange(std::int64_t index, std::int64_t count) {
+  constexpr std::int64_t kLargest = std::int64_t{1} << 62;  // half-blocks of 31 bits
+  if (count < 1 || count > kLargest || index < 0 || index >= count) {
+    throw std::logic_error(fmt::format("Permute: index {} of {}", index, count));
+  }
+}
+
+}  // namespace
+
+std::int64_t Permute(std::uint32_t seed, std::int64_t epoch, std::int64_t index,
+                     std::int64_t count) {
+  CheckRange(index, count);
+  const Feistel feistel(seed, epoch, count);
+  auto value = static_cast<std::uint64_t>(index);
+  do value = feistel.Forward(value);
+  while (value >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(value);
+}
+
+std::int64_t PermuteBack(std::uint32_t seed, std::int64_t epoch, std::int64_t image,
+                         std::int64_t count) {
+  CheckRange(image, count);
+  const Feistel feistel(seed, epoch, count);
+  auto value = static_cast<std::uint64_t>(image);
+  do value = feistel.Backward(value);
+  while (value >= static_cast<std::uint64_t>(count));
+  return static_cast<std::int64_t>(value);
+}
 
 namespace {
 
@@ -235,6 +316,89 @@ void Sampler::Fill(std::int64_t step, const Part& share, std::vector<Sample>& sa
   samples.clear();
   const std::int64_t end = std::min(share.end, BatchSize(step));
   for (std::int64_t i = share.begin; i < end; ++i) samples.push_back(At(step, i));
+}
+
+// MoveOrigin: where a run goes on after a change of its windows or of its mixture.
+
+namespace {
+
+// Far above every run, far below overflow.
+constexpr std::int64_t kMostSamples = std::int64_t{1} << 61;
+
+__extension__ using Wide = __int128;  // a product of two 64-bit numbers
+
+// Whole epochs of `windows`, and the same fraction of the next, in windows of which an epoch has
+// `windows_now`.
+std::int64_t Scaled(std::int64_t sample, std::int64_t windows, std::int64_t windows_now) {
+  const Wide scaled =
+      Wide{sample / windows} * windows_now + Wide{sample % windows} * windows_now / windows;
+  return static_cast<std::int64_t>(std::min(scaled, Wide{kMostSamples}));
+}
+
+std::int64_t TokensOf(const Sampler::Options& options, std::size_t source) {
+  return options.sources.empty() ? options.tokens : options.sources.at(source).tokens;
+}
+
+// Whether both cut a file into the same windows.
+bool SameWindows(const Sampler::Options& from, std::size_t was, const Sampler::Options& to,
+                 std::size_t now) {
+  return from.length == to.length && from.stride == to.stride &&
+         TokensOf(from, was) == TokensOf(to, now);
+}
+
+// Whether both have the same order of windows.
+bool SameMixture(const Sampler& was, const Sampler& now, const Sampler::Options& from,
+                 const Sampler::Options& to, const std::vector<int>& from_of) {
+  if (was.SourceCount() != now.SourceCount()) return false;
+  for (std::size_t i = 0; i < from_of.size(); ++i) {
+    const auto source = static_cast<std::int64_t>(i);
+    if (from_of[i] != static_cast<int>(i) || was.QuotaOf(source) != now.QuotaOf(source) ||
+        !SameWindows(from, i, to, i)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+std::vector<int> Identity(std::int64_t count) {
+  std::vector<int> places;
+  for (std::int64_t i = 0; i < count; ++i) places.push_back(static_cast<int>(i));
+  return places;
+}
+
+}  // namespace
+
+Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Sampler::Options& to,
+                  const std::vector<int>& from_of) {
+  Sampler::Options before = from, after = to;
+  before.origin = origin;
+  after.origin = {};
+  const Sampler was(before), now(after);
+  const std::vector<int> sources = from_of.empty() ? Identity(now.SourceCount()) : from_of;
+  after.origin = origin;
+  if (!SameMixture(was, now, from, to, sources)) {
+    after.origin.sample = Scaled(origin.sample, was.Windows(), now.Windows());
+    const std::vector<SourcePlace> places = was.Places(origin.step);
+    after.origin.sources.clear();
+    for (std::size_t i = 0; i < sources.size(); ++i) {
+      SourcePlace place;
+      if (sources[i] >= 0) {
+        const auto before_i = static_cast<std::size_t>(sources[i]);
+        place = places.at(before_i);
+        if (!SameWindows(from, before_i, to, i)) {
+          place.windows = Scaled(place.windows, was.WindowsOf(sources[i]),
+                                 now.WindowsOf(static_cast<std::int64_t>(i)));
+        }
+      }
+      after.origin.sources.push_back(place);
+    }
+    // One file that was never part of a mixture needs no place of its own.
+    if (origin.sources.empty() && from.sources.empty() && to.sources.empty()) {
+      after.origin.sources.clear();
+    }
+  }
+  static_cast<void>(Sampler(after));  // refuses a position beyond all runs
+  return after.origin;
 }
 
 }  // namespace trireme::data

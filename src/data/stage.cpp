@@ -2,28 +2,309 @@
 // back.
 #include "stage.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "element_checks.hpp"
-#include "node_file.hpp"
+#include "hdf5.hpp"
 #include "positioned_file.hpp"
-#include "token_file_read.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::data {
+
+// TokenMemory: a copy of this rank's own, or one that a node shares.
+
+namespace {
+
+std::int64_t Aligned(std::int64_t bytes) {
+  return CeilDivide(bytes, kTokenAlignment) * kTokenAlignment;
+}
+
+}  // namespace
+
+std::int64_t BytesInMemory(const TokenLayout& layout, Split split) {
+  std::int64_t bytes = 0;
+  for (const Array array : kArrays) {
+    bytes += Aligned(layout.Of(split, array).Bytes());
+  }
+  return bytes;
+}
+
+TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
+                         const TokenLayout& layout, const Keeping& keeping)
+    : node_(node) {
+  if (IsStream(keeping.staging)) return;
+  keeps_ = keeping.splits;
+  for (const Split split : kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    narrow_[i] = layout.Of(split, Array::kTokens).width == 2;
+    if (keeps_[i]) bytes_ += BytesInMemory(layout, split);
+  }
+  if (bytes_ == 0) return;
+  void* base = nullptr;
+  if (keeping.staging == Staging::kSharedMemory) {
+    base = AllocateShared(world);
+  } else {
+    world.Together([&] { base = Allocate(); });
+  }
+  auto* next = static_cast<std::byte*>(base);
+  for (const Split split : kSplits) {
+    if (!Keeps(split)) continue;
+    for (const Array array : kArrays) {
+      const StoredArray& stored = layout.Of(split, array);
+      if (!stored.There()) continue;
+      bases_[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)] = next;
+      next += Aligned(stored.Bytes());
+    }
+  }
+}
+
+void* TokenMemory::Allocate() {
+  own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes_));
+  return own_.get();
+}
+
+void* TokenMemory::AllocateShared(const comm::Communicator& world) {
+  fills_ = node_.IsRoot();
+  shared_.emplace(node_, bytes_);
+  world.Together([&] {
+    if (shared_->Error() == 0) return;
+    throw RunError(
+        fmt::format("data.staging = shared_memory: {} of tokens for the {} ranks of a node: {}",
+                    Mebibytes(bytes_), node_.Size(), ErrorText(shared_->Error())),
+        comm::RoomForSharedMemory() +
+            " data.staging = none keeps a copy a rank instead, data.staging = stream none.");
+  });
+  return shared_->Data();
+}
+
+void TokenMemory::Publish() {
+  if (shared_) node_.Barrier();
+}
+
+// Reads the arrays: the readers (every rank that fills a copy) split the file among them, so that
+// the file system delivers it once, and pass the parts on through MPI. Each reader opens the file
+// by itself: under MPI-IO (Open MPI 4.1.4) an open that fails on one rank leaves the others
+// waiting, and a read that fails may be reported as done.
+
+namespace {
+
+// Readers' parts of one round: reader r has [Begin(r), Begin(r + 1)) of the whole array.
+struct Round {
+  std::int64_t first = 0, count = 0;  // elements
+  int readers = 1;
+  std::int64_t Begin(int reader) const { return first + count * reader / readers; }
+};
+
+// One array of the file as one reader sees it.
+class ArrayReader {
+ public:
+  ArrayReader(const std::string& path, const TokenLayout& layout, const TokenMemory& memory,
+              Split split, Array array)
+      : path_(path),
+        layout_(layout),
+        stored_(layout.Of(split, array)),
+        split_(split),
+        array_(array),
+        base_(static_cast<std::byte*>(memory.At(split, array))) {}
+
+  // Fills [begin, end) and returns the offset of the first bad element, or kNoElement. Serial.
+  std::int64_t Read(const PositionedFile& file, std::int64_t begin, std::int64_t end) const {
+    if (begin == end) return kNoElement;
+    file.Read(layout_, split_, array_, begin, end, At(begin));
+    Elements elements{At(begin), begin, end};
+    if (array_ == Array::kDocuments && begin > 0) {
+      file.Read(layout_, split_, array_, begin - 1, begin, &elements.before);
+    }
+    return FirstBad(layout_, split_, array_, elements);
+  }
+
+  // Collective over the readers: each one's part of a round goes to all.
+  void PassOn(const comm::Communicator& readers, const Round& round) const {
+    if (readers.Size() == 1) return;
+    std::vector<int> counts, begins;
+    for (int reader = 0; reader < readers.Size(); ++reader) {
+      const std::int64_t begin = round.Begin(reader) - round.first;
+      const std::int64_t end = round.Begin(reader + 1) - round.first;
+      begins.push_back(static_cast<int>(begin * stored_.width));
+      counts.push_back(static_cast<int>((end - begin) * stored_.width));
+    }
+    const comm::Recorded recorded(readers, comm::Call::kAllGather, round.count * stored_.width);
+    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, At(round.first), counts.data(), begins.data(),
+                   MPI_BYTE, readers.Handle());
+  }
+
+  // Collective. bad: offset of a bad element on this rank, or kNoElement. All throw for the first.
+  void RequireGood(const comm::Communicator& world, std::int64_t bad) const {
+    BadValue found{bad, 0};
+    if (bad != kNoElement) found.value = ValueAt(stored_, {At(bad), bad, bad + 1}, bad);
+    AgreeOnBad(world, path_, layout_, {split_, array_}, found);
+  }
+
+ private:
+  void* At(std::int64_t element) const { return base_ + element * stored_.width; }
+
+  const std::string& path_;
+  const TokenLayout& layout_;
+  const StoredArray& stored_;
+  const Split split_;
+  const Array array_;
+  std::byte* const base_;
+};
+
+}  // namespace
+
+void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                const ArrayName& array, BadValue bad) {
+  const std::int64_t first = world.Min(bad.offset);
+  if (first == kNoElement) return;
+  const auto finder =
+      static_cast<int>(world.Min(std::int64_t{bad.offset == first ? world.Rank() : world.Size()}));
+  world.Broadcast(&bad.value, sizeof bad.value, finder);
+  world.Together([&] {
+    throw BadElement(path, layout, array.split, array.array, {first, bad.value});
+  });
+}
+
+void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                TokenMemory& memory, const std::function<void()>& after_round,
+                std::int64_t round_bytes) {
+  const bool reads = memory.Fills();
+  const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank(), "readers");
+  std::optional<PositionedFile> file;
+  world.Together([&] {
+    if (reads) file.emplace(path, layout);
+  });
+  for (const Split split : kSplits) {
+    for (const Array array : kArrays) {
+      if (!memory.Keeps(split)) continue;
+      const StoredArray& stored = layout.Of(split, array);
+      if (!stored.There()) continue;
+      const ArrayReader reader(path, layout, memory, split, array);
+      const std::int64_t most = std::max<std::int64_t>(round_bytes / stored.width, 1);
+      for (std::int64_t first = 0; first < stored.count; first += most) {
+        const Round round = {first, std::min(most, stored.count - first), readers.Size()};
+        std::int64_t bad = kNoElement;
+        world.Together([&] {
+          if (!reads) return;
+          bad = reader.Read(*file, round.Begin(readers.Rank()), round.Begin(readers.Rank() + 1));
+        });
+        reader.RequireGood(world, bad);
+        if (reads) reader.PassOn(readers, round);
+        if (after_round) after_round();
+      }
+    }
+  }
+  world.Together([&] {
+    if (reads) file->RequireUnchanged();
+  });
+  memory.Publish();
+}
+
+// NodeFile: making, opening and unlinking; leftovers of processes that were killed in between.
+
+namespace {
+
+constexpr std::string_view kPrefix = "trireme_tokens_";
+constexpr std::string_view kUnique = "XXXXXX";  // replaced by mkostemp(3)
+
+// The name of a file, taken away at the end of the scope.
+struct Name {
+  Name() = default;
+  Name(const Name&) = delete;
+  Name& operator=(const Name&) = delete;
+  ~Name() {
+    if (!path.empty()) ::unlink(path.c_str());
+  }
+  std::string path = {};
+};
+
+// Makes a new file, locked for as long as it is open here: by the lock RemoveLeftovers sees that
+// its maker lives.
+Descriptor MakeLocked(const std::string& folder, Name& name) {
+  constexpr int kTries = 100;  // each is lost only to a RemoveLeftovers between the next two calls
+  for (int i = 0; i < kTries; ++i) {
+    std::string path = fmt::format("{}/{}{}", folder, kPrefix, kUnique);
+    Descriptor file(::mkostemp(path.data(), O_CLOEXEC));
+    if (!file.Valid()) {
+      throw InputError(
+          fmt::format("{}: no file for tokens can be made here: {}", folder, ErrorText(errno)),
+          "data.staging_path names another folder.");
+    }
+    name.path = path;
+    Retry([&] { return ::flock(file.Get(), LOCK_EX); });  // no lock: nobody removes it either
+    struct stat status = {};
+    if (::fstat(file.Get(), &status) != 0 || status.st_nlink > 0) return file;
+  }
+  throw RunError(fmt::format("{}: each new file vanishes at once", folder),
+                 "data.staging_path names another folder.");
+}
+
+// Removes an entry if it is this user's empty file that nobody holds.
+bool RemoveIfLeft(int folder, const char* name) {
+  const Descriptor file(::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  struct stat status = {};
+  if (!file.Valid() || ::fstat(file.Get(), &status) != 0) return false;
+  const bool ours = S_ISREG(status.st_mode) && status.st_uid == ::geteuid();
+  if (!ours || status.st_size > 0) return false;
+  if (::flock(file.Get(), LOCK_EX | LOCK_NB) != 0) return false;
+  return ::unlinkat(folder, name, 0) == 0;
+}
+
+}  // namespace
+
+int RemoveLeftovers(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (entries == nullptr) return 0;
+  int removed = 0;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const std::string_view known = entry->d_name;
+    if (!known.starts_with(kPrefix) || known.size() != kPrefix.size() + kUnique.size()) continue;
+    if (RemoveIfLeft(::dirfd(entries.get()), entry->d_name)) ++removed;
+  }
+  return removed;
+}
+
+NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
+                      const std::string& folder, bool reads) {
+  NodeFile made;
+  Name name;
+  const bool stages = node.Max(std::int64_t{reads}) > 0;
+  world.Together([&] {
+    if (!stages || !node.IsRoot()) return;
+    RemoveLeftovers(folder);
+    made.filled.emplace(MakeLocked(folder, name));
+  });
+  const std::string path = node.Broadcast(name.path);
+  world.Together([&] {
+    if (!reads || node.IsRoot()) return;
+    made.read.emplace(path, O_RDONLY);
+    if (made.read->Valid()) return;
+    throw RunError(fmt::format("{}: cannot be opened by a rank of the node that made it: {}", path,
+                               ErrorText(errno)),
+                   "Do these ranks see different folders, as in containers of their own?");
+  });
+  return made;
+}
 
 namespace {
 

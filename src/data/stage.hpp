@@ -2,15 +2,103 @@
 #ifndef TRIREME_SRC_DATA_STAGE_HPP_
 #define TRIREME_SRC_DATA_STAGE_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "hdf5.hpp"
 #include "positioned_file.hpp"
+#include "token_layout.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/shared_memory.hpp"
 
 namespace trireme::data {
+
+// The arrays of the splits that are kept in memory: in this rank's own copy, or in one window that
+// all ranks of a node share.
+
+// Bytes of a split's arrays in memory.
+std::int64_t BytesInMemory(const TokenLayout& layout, Split split);
+
+class TokenMemory {
+ public:
+  // Collective over `world`, whose ranks on one node form `node`. Keeps nothing that is streamed.
+  TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
+              const TokenLayout& layout, const Keeping& keeping);
+
+  // True on a rank that fills its copy: every rank, or the first of each node.
+  bool Fills() const { return fills_; }
+  // Collective over the node: makes the filling rank's writes visible to all.
+  void Publish();
+
+  bool Keeps(Split split) const { return keeps_.at(static_cast<std::size_t>(split)); }
+  // The array's first element, of StoredArray::width bytes; null without such an array.
+  void* At(Split split, Array array) const {
+    return bases_.at(static_cast<std::size_t>(split)).at(static_cast<std::size_t>(array));
+  }
+  std::int64_t Bytes() const { return bytes_; }  // of the copy, for all splits that are kept
+
+  std::int32_t Token(Split split, std::int64_t index) const {
+    const auto i = static_cast<std::size_t>(split);
+    const void* const tokens = bases_[i].front();
+    return narrow_[i] ? static_cast<const std::uint16_t*>(tokens)[index]
+                      : static_cast<std::int32_t>(static_cast<const std::uint32_t*>(tokens)[index]);
+  }
+
+ private:
+  void* Allocate();
+  void* AllocateShared(const comm::Communicator& world);
+
+  std::int64_t bytes_ = 0;
+  std::array<bool, 3> keeps_{};                  // by Split
+  std::array<std::array<void*, 3>, 3> bases_{};  // by Split, by Array
+  std::array<bool, 3> narrow_{};                 // two bytes per token, else four
+  bool fills_ = true;
+  std::unique_ptr<std::byte[]> own_;
+  const comm::Communicator& node_;
+  std::optional<comm::SharedMemory> shared_;
+};
+
+// The collective reading of a token file's arrays into memory.
+
+// Most bytes that all readers together read in one round: a fraction of a second, and an int for
+// MPI's counts and displacements.
+inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 28;
+
+// Collective over `world`: fills `memory` with the splits that it keeps, and publishes it.
+// after_round (may be empty) is called on all ranks after each round; an AgreedError of it ends the
+// reading. Throws AgreedError for a file that cannot be read or has changed since it was inspected,
+// and for the first bad element of an array.
+void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                TokenMemory& memory, const std::function<void()>& after_round = {},
+                std::int64_t round_bytes = kRoundBytes);
+
+// Collective over `world`. bad: a bad element that this rank has found, at kNoElement for none. All
+// throw an AgreedError for the first one of all ranks.
+void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                const ArrayName& array, BadValue bad);
+
+// A file of a node that has no name as soon as the ranks of the node have it open, so that the
+// system frees it when the last of them is gone, however they end.
+
+struct NodeFile {
+  std::optional<Descriptor> filled;  // on the rank that fills it, and may read it: the node's first
+  std::optional<Descriptor> read;    // on other ranks that read it
+};
+
+// Collective over `world`; `node`: ranks of a node. Makes an empty file in `folder` on each node
+// with a rank that reads, opens it, and takes its name away. Only between these two a death by
+// SIGKILL leaves a name, of an empty file: the next call removes it (RemoveLeftovers). Throws
+// AgreedError.
+NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
+                      const std::string& folder, bool reads);
+
+// Removes this user's empty node files that no process holds. Returns their number. Serial.
+int RemoveLeftovers(const std::string& folder);
 
 inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 22;  // of one read of the source
 inline constexpr int kMostReaders = 8;  // nodes that read at the same time

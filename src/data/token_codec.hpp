@@ -11,9 +11,27 @@
 
 #include "trireme/data/token_file.hpp"
 #include "trireme/data/tokenizer.hpp"
-#include "utf8.hpp"
 
 namespace trireme::data {
+
+// UTF-8: validation and lower case.
+
+// Offset of the first byte that is not valid UTF-8 (RFC 3629), or npos.
+std::size_t FirstInvalidUtf8(std::string_view text);
+
+// Each code point's simple lower case, as the C.UTF-8 locale has it. `text` must be valid.
+class LowerCase {
+ public:
+  LowerCase();  // throws RunError on a system without the C.UTF-8 locale
+  ~LowerCase();
+  LowerCase(const LowerCase&) = delete;
+  LowerCase& operator=(const LowerCase&) = delete;
+
+  std::string operator()(std::string_view text) const;
+
+ private:
+  void* locale_ = nullptr;  // a locale_t
+};
 
 // Values of a token file's attribute `tokenizer`.
 inline constexpr const char* kWordTokenizer = "word";
@@ -52,7 +70,7 @@ class TokenCodec {
 
   std::vector<std::string> words_;
   std::int32_t eos_, unk_;
-  std::string path_;                                        // for messages
+  std::string path_;                             // for messages
   Files files_;                                  // empty: no subwords
   mutable std::unique_ptr<Tokenizer> subwords_;  // null until it is needed
   bool bytes_ = false;

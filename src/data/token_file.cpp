@@ -8,14 +8,11 @@
 #include <stdexcept>
 #include <utility>
 
-#include "element_checks.hpp"
+#include "hdf5.hpp"
 #include "positioned_file.hpp"
-#include "sha256.hpp"
 #include "stage.hpp"
 #include "token_codec.hpp"
-#include "token_file_read.hpp"
 #include "token_layout.hpp"
-#include "token_memory.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {

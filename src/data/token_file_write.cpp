@@ -1,14 +1,23 @@
 // WriteTokenFile: into a temporary file beside the target, reserved, synced, read back and renamed.
+#include <fcntl.h>
 #include <fmt/format.h>
-
+#include <unistd.h>
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
 #include <limits>
+#include <string_view>
+#include <system_error>
+#include <utility>
 
 #include "hdf5.hpp"
-#include "hdf5_writer.hpp"
 #include "token_file_draft.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
 
@@ -145,6 +154,229 @@ void WriteTokenFile(const std::string& path, const TokenData& data, bool overwri
   draft.Sync();
   ReadBack(draft, data);
   draft.Place();
+}
+
+// Checks of the place of a token file, and the temporary file beside it.
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string SystemText(int error) { return std::generic_category().message(error); }
+
+constexpr const char* kTokenFileKey = "data.file";
+
+Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
+  return InputError(fmt::format("{}: cannot be created: {}", path, reason),
+                    fmt::format("Let {} name a place where you may write.", key));
+}
+
+Error InTheWay(const std::string& path, const std::string& key) {
+  return InputError(path + ": this file is in the way, and is no unfinished file of ours",
+                    fmt::format("Move it away, or let {} name another.", key));
+}
+
+Error NoSpace(const std::string& what, int error, const std::string& key) {
+  return RunError(fmt::format("{}: {}", what, SystemText(error)),
+                  fmt::format("Free some space, or let {} name another disk.", key));
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void SyncPath(const std::string& path, int flags) {
+  const int file = ::open(path.c_str(), flags | O_CLOEXEC);
+  const int error = file < 0 || ::fsync(file) != 0 ? errno : 0;
+  if (file >= 0) ::close(file);
+  // EINVAL: a folder on a file system that syncs none.
+  if (error != 0 && error != EINVAL) {
+    throw RunError(fmt::format("{}: cannot be synced: {}", path, SystemText(error)));
+  }
+}
+
+// Whether nothing is lost with what lies there: nothing, a link, or what a job left that ended
+// without warning, which HDF5 has begun or which is reserved alone.
+bool IsDraft(const std::string& path) {
+  constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
+  constexpr std::string_view kReserved("\0\0\0\0\0\0\0\0", kHdf5.size());
+  std::error_code ignored;
+  const fs::file_status status = fs::symlink_status(path, ignored);
+  if (!fs::is_regular_file(status)) return true;
+  std::array<char, kHdf5.size()> begin{};
+  std::ifstream file(path, std::ios::binary);
+  file.read(begin.data(), begin.size());
+  const std::string_view found(begin.data(), static_cast<std::size_t>(file.gcount()));
+  return found.empty() || found == kHdf5 || found == kReserved;
+}
+
+}  // namespace
+
+std::string DraftOf(const std::string& target) { return DraftName(BehindLink(target)); }
+
+void CheckTokenFileTarget(const std::string& path, bool overwrite) {
+  if (path.empty()) throw InputError("data.file is empty: it must name the token file to write");
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) throw CannotCreate(path, error.message(), kTokenFileKey);
+  if (fs::is_directory(status)) {
+    throw InputError(path + ": this is a folder; data.file names a file");
+  }
+  if (fs::exists(status) && !overwrite) {
+    throw InputError(path + ": this file exists already",
+                     "tokenize.overwrite = yes replaces it; data.file names another.");
+  }
+  const std::string target = BehindLink(path);
+  if (!IsDraft(DraftName(target))) throw InTheWay(DraftName(target), kTokenFileKey);
+  const std::string folder = FolderOf(target);
+  const fs::file_status place = fs::status(folder, error);
+  if (!fs::is_directory(place)) {
+    throw InputError(fmt::format("{}: the folder {} {}", path, folder,
+                                 fs::exists(place) ? "is a file" : "does not exist"),
+                     "Make it, or let data.file name another place.");
+  }
+  // By the effective user, as open(2) judges.
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    throw CannotCreate(path, SystemText(errno), kTokenFileKey);
+  }
+}
+
+TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
+    : target_(BehindLink(target)), path_(DraftName(target_)), key_(std::move(key)) {
+  if (!IsDraft(path_)) throw InTheWay(path_, key_);
+  const int file = CreateNewFile(path_);
+  if (file >= 0) {
+    ::close(file);
+    return;
+  }
+  const int error = errno;
+  if (error == ENOSPC || error == EDQUOT)
+    throw NoSpace(target + ": cannot be created", error, key_);
+  throw CannotCreate(target, SystemText(error), key_);
+}
+
+TokenFileDraft::~TokenFileDraft() {
+  std::error_code ignored;
+  if (!placed_) fs::remove(path_, ignored);
+}
+
+void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
+  const int file = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+  if (file < 0) {
+    throw RunError(fmt::format("{}: cannot be opened: {}", path_, SystemText(errno)));
+  }
+  const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
+  const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  ::close(file);
+  // Without a file system that can reserve, the read-back judges.
+  if (error == 0 || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
+  throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error, key_);
+}
+
+void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR | O_NOFOLLOW); }
+
+void TokenFileDraft::Place() {
+  if (::rename(path_.c_str(), target_.c_str()) != 0) {
+    throw RunError(
+        fmt::format("{}: cannot be renamed to {}: {}", path_, target_, SystemText(errno)));
+  }
+  placed_ = true;
+  SyncPath(FolderOf(target_), O_RDONLY);
+}
+
+// Making of an HDF5 file whose structures lie at its front and whose datasets are contiguous.
+
+namespace {
+
+constexpr hsize_t kMetadataBlock = hsize_t{1} << 14;  // bytes; more than a token file's structures
+
+}  // namespace
+
+Hdf5Writer::Hdf5Writer(const std::string& path) : path_(path) {
+  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
+  H5Pset_file_locking(access.Get(), true, true);
+  Create(access.Get());
+}
+
+Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
+  constexpr std::size_t kStep = std::size_t{1} << 20;  // bytes of memory
+  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
+  H5Pset_fapl_core(access.Get(), kStep, false);
+  Create(access.Get());
+}
+
+void Hdf5Writer::Create(hid_t access) {
+  // All of HDF5's own structures at the front: a file that is cut off can then still say what it
+  // lacks.
+  H5Pset_meta_block_size(access, kMetadataBlock);
+  file_ = {H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose};
+  if (!file_.Valid()) Fail("cannot be created");
+}
+
+void Hdf5Writer::Attribute(const char* name, hid_t type, const void* value) {
+  const Hdf5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+  const Hdf5Handle attribute(
+      H5Acreate2(file_.Get(), name, type, space.Get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+  if (H5Awrite(attribute.Get(), type, value) < 0) {
+    Fail(fmt::format("attribute {}: cannot be written", name));
+  }
+}
+
+void Hdf5Writer::Attribute(const char* name, std::int64_t value) {
+  Attribute(name, H5T_NATIVE_INT64, &value);
+}
+
+void Hdf5Writer::Attribute(const char* name, double value) {
+  Attribute(name, H5T_NATIVE_DOUBLE, &value);
+}
+
+void Hdf5Writer::Attribute(const char* name, const std::string& value) {
+  const Hdf5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+  H5Tset_size(type.Get(), H5T_VARIABLE);
+  H5Tset_cset(type.Get(), H5T_CSET_UTF8);
+  const char* text = value.c_str();
+  Attribute(name, type.Get(), &text);
+}
+
+std::int64_t Hdf5Writer::Plan(const std::string& name, hid_t file_type, hid_t memory_type,
+                              std::size_t count, const void* values) {
+  const Hdf5Handle links = MakeProperties(H5P_LINK_CREATE);
+  H5Pset_create_intermediate_group(links.Get(), 1);
+  const Hdf5Handle creation = MakeProperties(H5P_DATASET_CREATE);
+  H5Pset_layout(creation.Get(), H5D_CONTIGUOUS);
+  H5Pset_alloc_time(creation.Get(), H5D_ALLOC_TIME_EARLY);
+  H5Pset_fill_time(creation.Get(), H5D_FILL_TIME_NEVER);
+  H5Pset_obj_track_times(creation.Get(), false);
+  const hsize_t extent = count;
+  const Hdf5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
+  Hdf5Handle set(H5Dcreate2(file_.Get(), name.c_str(), file_type, space.Get(), links.Get(),
+                            creation.Get(), H5P_DEFAULT),
+                 H5Dclose);
+  if (!set.Valid()) Fail(name + ": cannot be created");
+  const haddr_t offset = H5Dget_offset(set.Get());
+  planned_.push_back({name, std::move(set), memory_type, values});
+  return static_cast<std::int64_t>(offset);
+}
+
+std::size_t Hdf5Writer::Bytes() const {
+  hsize_t bytes = 0;
+  if (H5Fget_filesize(file_.Get(), &bytes) < 0) Fail("has no size");
+  return bytes;
+}
+
+void Hdf5Writer::WriteAndClose() {
+  for (Planned& block : planned_) {
+    const bool good =
+        block.values == nullptr || H5Dwrite(block.set.Get(), block.memory_type, H5S_ALL, H5S_ALL,
+                                            H5P_DEFAULT, block.values) >= 0;
+    if (!good || !block.set.Close()) Fail(block.name + ": cannot be written");
+  }
+  if (!file_.Close()) Fail("cannot be closed");
+}
+
+void Hdf5Writer::Fail(const std::string& what) const {
+  throw RunError(fmt::format("{}: {}", path_, what), Hdf5Reason());
 }
 
 }  // namespace trireme::data

@@ -1,19 +1,296 @@
 // Windows: the thread that reads ahead, and the way of its windows to the other ranks.
 #include "trireme/data/windows.hpp"
 
+#include <algorithm>
 #include <condition_variable>
 #include <csignal>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "hdf5.hpp"
+#include "positioned_file.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/data/batch.hpp"
-#include "window_reader.hpp"
+#include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
+
+// Beginnings of documents within a range of tokens, from a list that is not in memory: found by
+// interpolation, in one or two reads of a block.
+
+class DocumentReader {
+ public:
+  // Takes all memory that it needs. The layout and the file must outlive the reader.
+  DocumentReader(const TokenLayout& layout, const PositionedFile& file, Split split);
+
+  // Appends the documents that begin at tokens [begin, end), as offsets from `begin`. Throws as
+  // PositionedFile::RequireGood does for what it reads on the way.
+  void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found);
+
+  static constexpr std::int64_t kBlock = 2047;  // elements of a read, with the one before: 16 KiB
+  static constexpr std::int64_t kMostKnown = 4096;  // places
+  static constexpr std::int64_t kBytes =
+      (kBlock + 1) * 8 + kMostKnown * 16;  // of memory, of a reader
+
+ private:
+  // A place of the list, and the token at which its document begins.
+  struct Place {
+    std::int64_t at = 0, token = 0;
+  };
+
+  // Place of the first document that begins at `token` or after it.
+  std::int64_t FirstFrom(std::int64_t token);
+  // Reads a block around the place where interpolation expects `token`, or, if `halve`, around the
+  // middle; strictly between two known places.
+  void HoldBetween(const Place& low, const Place& high, std::int64_t token, bool halve);
+  void Hold(std::int64_t begin, std::int64_t end);
+  void Know(const Place& place);
+  bool Holds(std::int64_t at) const { return at >= held_begin_ && at < held_end_; }
+  std::int64_t Held(std::int64_t at) const {
+    return buffer_[static_cast<std::size_t>(at - held_begin_ + 1)];
+  }
+  // Of the block that is held.
+  std::int64_t FirstHeldFrom(std::int64_t token) const;
+
+  const TokenLayout& layout_;
+  const PositionedFile& file_;
+  const Split split_;
+  const std::int64_t documents_, tokens_;
+  std::vector<std::int64_t> buffer_;  // the element before the block, and the block
+  std::int64_t held_begin_ = 0, held_end_ = 0;
+  std::vector<Place> known_;  // ascending, with gaps
+};
+
+// Windows of a token file that is not in memory, by positioned reads.
+
+class WindowReader {
+ public:
+  // Of a split. documents: whether windows have their beginnings, if the file knows them. The
+  // layout and the file must outlive the reader.
+  WindowReader(const TokenLayout& layout, const PositionedFile& file, Split split, bool documents);
+
+  // Replaces `window` by tokens [begin, begin + count), and checks them. Reuses its memory. Throws
+  // RunError for a bad element, else as PositionedFile::Read does.
+  void Read(std::int64_t begin, std::int64_t count, Window& window);
+  // Offsets of the beginnings of all documents, checked; empty without documents. Throws as Read.
+  std::vector<std::int64_t> Documents() const;
+  void RequireUnchanged() const { file_.RequireUnchanged(); }
+
+ private:
+  // Elements [begin, end) of an array, checked, at the front of the buffer.
+  const void* Load(Array array, std::int64_t begin, std::int64_t end);
+
+  const TokenLayout& layout_;
+  const PositionedFile& file_;
+  const Split split_;
+  std::vector<std::byte> buffer_;
+  std::optional<DocumentReader> documents_;
+};
+
+// Interpolation between the places that are known, which every read adds to.
+
+DocumentReader::DocumentReader(const TokenLayout& layout, const PositionedFile& file, Split split)
+    : layout_(layout),
+      file_(file),
+      split_(split),
+      documents_(layout.Of(split, Array::kDocuments).count),
+      tokens_(layout.Tokens(split)),
+      buffer_(static_cast<std::size_t>(kBlock + 1)) {
+  known_.reserve(static_cast<std::size_t>(kMostKnown));
+}
+
+void DocumentReader::Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
+  for (std::int64_t at = FirstFrom(begin); at < documents_; ++at) {
+    if (!Holds(at)) Hold(at, std::min(at + kBlock, documents_));
+    if (Held(at) >= end) return;
+    found.push_back(Held(at) - begin);
+  }
+}
+
+std::int64_t DocumentReader::FirstFrom(std::int64_t token) {
+  const auto within = [&](std::int64_t least, std::int64_t last) {
+    return held_end_ > held_begin_ && (held_begin_ == least || Held(held_begin_) < token) &&
+           (held_end_ == last || Held(held_end_ - 1) >= token);
+  };
+  if (within(0, documents_)) return FirstHeldFrom(token);
+  Place low{-1, -1}, high{documents_, tokens_};
+  const auto next = std::ranges::lower_bound(known_, token, {}, &Place::token);
+  if (next != known_.end()) high = *next;
+  if (next != known_.begin()) low = *std::prev(next);
+  // Halving now and then bounds the reads whatever the documents' lengths.
+  constexpr int kEvery = 3;
+  for (int read = 1; high.at - low.at > 1; ++read) {
+    HoldBetween(low, high, token, read % kEvery == 0);
+    if (within(low.at + 1, high.at)) return FirstHeldFrom(token);
+    if (Held(held_begin_) >= token) {
+      high = {held_begin_, Held(held_begin_)};
+    } else {
+      low = {held_end_ - 1, Held(held_end_ - 1)};
+    }
+  }
+  return high.at;
+}
+
+std::int64_t DocumentReader::FirstHeldFrom(std::int64_t token) const {
+  const auto first = buffer_.begin() + 1;
+  const auto last = first + static_cast<std::ptrdiff_t>(held_end_ - held_begin_);
+  return held_begin_ + (std::lower_bound(first, last, token) - first);
+}
+
+void DocumentReader::HoldBetween(const Place& low, const Place& high, std::int64_t token,
+                                 bool halve) {
+  const double part =
+      halve ? 0.5
+            : static_cast<double>(token - low.token) / static_cast<double>(high.token - low.token);
+  const auto guess =
+      low.at + static_cast<std::int64_t>(part * static_cast<double>(high.at - low.at));
+  // More after the place than before it: the window's documents follow.
+  const std::int64_t first = low.at + 1, last = std::max(first, high.at - kBlock);
+  const std::int64_t begin = std::clamp(guess - kBlock / 4, first, last);
+  Hold(begin, std::min(begin + kBlock, high.at));
+  // Blocks that ascend by themselves may contradict each other.
+  const Place front{held_begin_, Held(held_begin_)}, back{held_end_ - 1, Held(held_end_ - 1)};
+  if (front.token <= low.token || back.token >= high.token) {
+    const Place& bad = front.token <= low.token ? front : back;
+    held_end_ = held_begin_;
+    file_.RequireUnchanged();
+    throw RunError(BadElement(file_.Path(), layout_, split_, Array::kDocuments,
+                              {bad.at, static_cast<std::uint64_t>(bad.token)})
+                       .what());
+  }
+}
+
+void DocumentReader::Hold(std::int64_t begin, std::int64_t end) {
+  held_begin_ = held_end_ = begin;
+  const std::int64_t before = std::min<std::int64_t>(begin, 1);
+  file_.Read(layout_, split_, Array::kDocuments, begin - before, end,
+             buffer_.data() + (1 - before));
+  file_.RequireGood(layout_, split_, Array::kDocuments,
+                    {buffer_.data() + 1, begin, end, static_cast<std::uint64_t>(buffer_.front())});
+  held_end_ = end;
+  Know({begin, Held(begin)});
+}
+
+void DocumentReader::Know(const Place& place) {
+  if (std::ssize(known_) == kMostKnown) return;
+  const std::int64_t gap = std::max(kBlock / 2, CeilDivide(documents_, kMostKnown));
+  const auto next = std::ranges::lower_bound(known_, place.at, {}, &Place::at);
+  if (next != known_.end() && next->at - place.at < gap) return;
+  if (next != known_.begin() && place.at - std::prev(next)->at < gap) return;
+  known_.insert(next, place);
+}
+
+// Reading and checking of single windows.
+
+namespace {
+
+template <typename T>
+std::span<const T> As(const void* elements, std::int64_t count) {
+  return {static_cast<const T*>(elements), static_cast<std::size_t>(count)};
+}
+
+// Sets the size; the memory taken is that of the largest size so far, no more.
+template <typename T>
+void Resize(std::vector<T>& values, std::int64_t count) {
+  values.reserve(static_cast<std::size_t>(count));
+  values.resize(static_cast<std::size_t>(count));
+}
+
+}  // namespace
+
+WindowReader::WindowReader(const TokenLayout& layout, const PositionedFile& file, Split split,
+                           bool documents)
+    : layout_(layout), file_(file), split_(split) {
+  if (documents && layout.Of(split, Array::kDocuments).There()) {
+    documents_.emplace(layout, file, split);
+  }
+}
+
+const void* WindowReader::Load(Array array, std::int64_t begin, std::int64_t end) {
+  const auto bytes = (end - begin) * layout_.Of(split_, array).width;
+  if (std::ssize(buffer_) < bytes) Resize(buffer_, bytes);
+  file_.Read(layout_, split_, array, begin, end, buffer_.data());
+  file_.RequireGood(layout_, split_, array, {buffer_.data(), begin, end});
+  return buffer_.data();
+}
+
+void WindowReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
+  Resize(window.ids, count);
+  window.documents.clear();
+  window.counted.clear();
+  const std::int64_t end = begin + count;
+  const void* const ids = Load(Array::kTokens, begin, end);
+  if (layout_.Of(split_, Array::kTokens).width == 2) {
+    std::ranges::copy(As<std::uint16_t>(ids, count), window.ids.begin());
+  } else {
+    std::ranges::copy(As<std::int32_t>(ids, count), window.ids.begin());
+  }
+  if (documents_) {
+    window.documents.reserve(static_cast<std::size_t>(count));
+    documents_->Find(begin, end, window.documents);
+  }
+  if (!layout_.Of(split_, Array::kMask).There()) return;
+  Resize(window.counted, count);
+  std::ranges::copy(As<std::uint8_t>(Load(Array::kMask, begin, end), count),
+                    window.counted.begin());
+}
+
+std::vector<std::int64_t> WindowReader::Documents() const {
+  std::vector<std::int64_t> documents;
+  if (!documents_) return documents;
+  const std::int64_t count = layout_.Of(split_, Array::kDocuments).count;
+  Resize(documents, count);
+  file_.Read(layout_, split_, Array::kDocuments, 0, count, documents.data());
+  file_.RequireGood(layout_, split_, Array::kDocuments, {documents.data(), 0, count});
+  return documents;
+}
+
+// SplitReader: positioned reads, or the tokens in memory.
+
+SplitReader::SplitReader(const TokenFile& file, Split split, bool documents)
+    : file_(file), split_(split) {
+  if (file.Keeps(split)) return;
+  if (!file.OpenedHolds(split)) {
+    opened_ = std::make_unique<PositionedFile>(file.Path(), file.Layout());
+  }
+  reader_ = std::make_unique<WindowReader>(file.Layout(), opened_ ? *opened_ : file.Opened(), split,
+                                           documents);
+}
+
+SplitReader::~SplitReader() = default;
+
+std::int64_t SplitReader::Size() const { return file_.Size(split_); }
+
+void SplitReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
+  if (!reader_) return file_.Read(split_, begin, count, window);
+  reader_->Read(begin, count, window);
+  reader_->RequireUnchanged();
+}
+
+std::vector<std::int64_t> SplitReader::Documents() {
+  std::vector<std::int64_t> documents;
+  if (!file_.HasDocuments(split_)) return documents;
+  if (reader_) return reader_->Documents();
+  Window all;
+  Read(0, Size(), all);
+  return all.documents;
+}
+
+void CountTargets(Window& window, bool document_mask) {
+  if (window.counted.empty()) window.counted.assign(window.ids.size(), 1);
+  if (!document_mask) return;
+  for (const std::int64_t first : window.documents) {
+    window.counted[static_cast<std::size_t>(first)] = 0;
+  }
+}
 
 namespace {
 

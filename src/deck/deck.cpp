@@ -2,14 +2,55 @@
 #include "trireme/deck/deck.hpp"
 
 #include <fmt/format.h>
-
+#include <fmt/ranges.h>
 #include <algorithm>
+#include <boost/program_options/errors.hpp>
+#include <boost/program_options/options_description.hpp>
+#include <boost/program_options/parsers.hpp>
 #include <cstddef>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
+#include "trireme/base/error.hpp"
 #include "value.hpp"
 
 namespace trireme::deck {
+
+// The lines of a deck's text: the options that Boost.Program_options reads, each with its line
+// number.
+
+struct Assignment {
+  int line = 0;                // from 1
+  std::string section;         // as between the brackets; empty before the first section
+  std::string key;             // without the section
+  std::string value;           // without surrounding blanks, comment cut
+  bool glued_comment = false;  // a '#' follows the value without a blank between
+};
+
+struct SectionLine {
+  int line = 0;
+  std::string name;
+};
+
+struct SyntaxError {
+  int line = 0;
+  std::string text;  // the line, comment cut
+};
+
+// Each list in the order of lines.
+struct DeckLines {
+  std::vector<Assignment> assignments;
+  std::vector<SectionLine> sections;
+  std::vector<SyntaxError> errors;
+};
+
+DeckLines ReadLines(const std::string& text);
 
 namespace {
 
@@ -138,6 +179,369 @@ std::string Deck::Resolved() const {
     }
   }
   return out;
+}
+
+// Boost.Program_options' INI reader gives options in file order but no line numbers, and stops at
+// the first line that it cannot read. The lines are found again from that order; a line that
+// stopped the reader is blanked and the text read again, so that one run reports every fault.
+
+namespace {
+
+namespace po = boost::program_options;
+
+// A file with more unreadable lines than these is no deck: the rest is not looked at.
+constexpr std::size_t kMaximumErrors = 20;
+
+std::vector<std::string> SplitLines(std::string text) {
+  constexpr const char* kByteOrderMark = "\xEF\xBB\xBF";  // some editors put one first
+  if (text.starts_with(kByteOrderMark)) text.erase(0, 3);
+  std::vector<std::string> lines(1);
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;  // DOS
+    if (text[i] == '\n' || text[i] == '\r') {  // the latter alone: old Macs
+      lines.emplace_back();
+    } else {
+      lines.back() += text[i];
+    }
+  }
+  if (lines.back().empty()) lines.pop_back();
+  return lines;
+}
+
+std::string WithoutComment(const std::string& line) { return Trim(line.substr(0, line.find('#'))); }
+
+bool IsSection(const std::string& line) { return line.front() == '[' && line.back() == ']'; }
+
+bool HasGluedComment(const std::string& line) {
+  const std::size_t hash = line.find('#');
+  if (hash == std::string::npos || hash == 0) return false;
+  const char before = line[hash - 1];
+  return before != ' ' && before != '\t' && before != '=';
+}
+
+// Reads until the reader accepts every line that is left; blanks those that it did not.
+std::vector<po::option> ReadOptions(std::vector<std::string>& lines,
+                                    std::vector<SyntaxError>& errors) {
+  const po::options_description nothing_registered;
+  for (;;) {
+    std::string text;
+    for (const std::string& line : lines) text += line + "\n";
+    std::istringstream stream(text);
+    try {
+      return po::parse_config_file(stream, nothing_registered, true).options;
+    } catch (const po::invalid_config_file_syntax&) {
+      stream.clear();  // tellg() gives -1 at the end of the file otherwise
+      const auto read = static_cast<std::ptrdiff_t>(stream.tellg());
+      const auto line = std::count(text.begin(), text.begin() + read, '\n');
+      std::string& culprit = lines[static_cast<std::size_t>(line - 1)];
+      errors.push_back({static_cast<int>(line), WithoutComment(culprit)});
+      culprit.clear();
+      if (errors.size() == kMaximumErrors) {
+        std::fill(lines.begin() + line, lines.end(), std::string());
+      }
+    }
+  }
+}
+
+}  // namespace
+
+DeckLines ReadLines(const std::string& text) {
+  DeckLines result;
+  std::vector<std::string> lines = SplitLines(text);
+  // Boost 1.74 reads past the end of an empty section name: take such lines out of its sight.
+  std::vector<std::string> readable = lines;
+  for (std::string& line : readable) {
+    if (WithoutComment(line) == "[]") line.clear();
+  }
+  const std::vector<po::option> options = ReadOptions(readable, result.errors);
+
+  // The i-th option is the i-th line left that is neither blank nor a section.
+  std::string section;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < lines.size(); ++i) {
+    const int number = static_cast<int>(i) + 1;
+    const std::string line = WithoutComment(lines[i]);
+    if (line.empty()) continue;
+    if (IsSection(line)) {
+      section = line.substr(1, line.size() - 2);
+      result.sections.push_back({number, section});
+    } else if (!readable[i].empty() && next < options.size()) {
+      const po::option& option = options[next++];
+      const std::string key = Trim(line.substr(0, line.find('=')));
+      result.assignments.push_back(
+          {number, section, key, option.value.front(), HasGluedComment(lines[i])});
+      // A reader with other ideas about lines would shift every line number: better to stop.
+      if (!option.string_key.ends_with(key)) next = options.size() + 1;
+    }
+  }
+  if (next != options.size()) {
+    throw RunError("the lines of the deck and the options that Boost.Program_options read differ");
+  }
+  return result;
+}
+
+// Deck::Parse: the deck's lines and the command line's overrides become values, or one message with
+// every problem in the order of the lines.
+
+namespace {
+
+// More problems than these are counted, not printed.
+constexpr std::size_t kMaximumPrinted = 30;
+
+// A value that stands somewhere: `line` counts from 1, in the deck or among the overrides.
+struct Given {
+  std::string name;  // "section.key"
+  std::string text;
+  int line = 0;
+};
+
+// The deck or the command line, with the problems found in it.
+class Source {
+ public:
+  Source(const Schema& schema, std::string path) : schema_(schema), path_(std::move(path)) {}
+
+  std::string Where(int line) const {
+    return path_.empty() ? kCommandLine : fmt::format("{}:{}", path_, line);
+  }
+
+  void Report(int line, const std::string& message, const std::string& hint = {}) {
+    const std::string text = hint.empty() ? message : message + "\n  " + hint;
+    problems_.emplace(line, fmt::format("{}: {}", Where(line), text));
+  }
+
+  // Checks one value; keeps it when it is good and the first of its key.
+  void Add(const Given& given) {
+    const Key* const key = schema_.Find(given.name);
+    const auto [first, is_first] = lines_.emplace(given.name, given.line);
+    if (!is_first) {
+      Report(given.line,
+             path_.empty()
+                 ? given.name + " is given twice"
+                 : fmt::format("{} is given already on line {}", given.name, first->second),
+             "Keep one of the two.");
+    }
+    if (const Problem problem = CheckValue(*key, given.text)) {
+      Report(given.line, fmt::format("{} = {}: {}", given.name, Shown(given.text), problem.message),
+             problem.hint);
+    } else if (is_first) {
+      values_.push_back(given);
+    }
+  }
+
+  // Two keys of an exclusive group in one place: nobody can tell which was meant.
+  void CheckExclusive() {
+    for (const auto& group : schema_.ExclusiveGroups()) {
+      std::vector<std::pair<int, std::string>> present;
+      for (const std::string& name : group) {
+        if (const auto found = lines_.find(name); found != lines_.end()) {
+          present.emplace_back(found->second, name);
+        }
+      }
+      std::sort(present.begin(), present.end());
+      for (std::size_t i = 1; i < present.size(); ++i) {
+        const std::string place =
+            path_.empty() ? "also given" : fmt::format("given on line {}", present[0].first);
+        Report(present[i].first,
+               fmt::format("{} excludes {}, {}", present[i].second, present[0].second, place),
+               "Keep one of the two.");
+      }
+    }
+  }
+
+  const std::vector<Given>& Values() const { return values_; }
+  const std::multimap<int, std::string>& Problems() const { return problems_; }
+
+ private:
+  const Schema& schema_;
+  std::string path_;                          // empty for the command line
+  std::vector<Given> values_;                 // good ones, in order
+  std::map<std::string, int> lines_;          // of the first mention of each declared key
+  std::multimap<int, std::string> problems_;  // by line
+};
+
+// "data.batch" and "model.batch" -> where an unknown key might belong, or which keys there are.
+std::string HintForKey(const Schema& schema, const std::string& section, const std::string& key) {
+  std::vector<std::string> homes;
+  for (const auto& [name, help] : schema.Sections()) {
+    if (schema.Find(name + "." + key) != nullptr) homes.push_back("[" + name + "]");
+  }
+  if (!homes.empty()) return fmt::format("'{}' is a key of {}.", key, fmt::join(homes, ", "));
+  const std::string nearest = schema.Nearest(section.empty() ? key : section + "." + key);
+  if (!nearest.empty()) return "Did you mean " + nearest + "?";
+  if (section.empty()) return "Write it below the [section] that it belongs to.";
+  return "trireme --help-deck " + section + " lists the keys of [" + section + "].";
+}
+
+std::string HintForSection(const Schema& schema, const std::string& section) {
+  const std::string nearest = schema.NearestSection(section);
+  if (!nearest.empty()) return "Did you mean " + nearest + "? Its keys were not read.";
+  std::vector<std::string> names;
+  for (const auto& [name, help] : schema.Sections()) names.push_back(name);
+  return fmt::format("The sections are {}.", fmt::join(names, ", "));
+}
+
+void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
+  if (line.key.empty()) {
+    deck.Report(line.line, "there is no key before the '='");
+    return;
+  }
+  if (line.key.find("\xC2\xA0") != std::string::npos) {
+    deck.Report(line.line, "the line holds a no-break space before the '='",
+                "Type it anew, with plain blanks.");
+    return;
+  }
+  if (line.section.empty()) {
+    const Key* const key = schema.Find(line.key);
+    const std::size_t dot = line.key.find('.');
+    deck.Report(line.line, fmt::format("the key '{}' stands outside a section", Shown(line.key)),
+                key == nullptr ? HintForKey(schema, "", line.key)
+                               : fmt::format("Write '{}' below [{}].", line.key.substr(dot + 1),
+                                             line.key.substr(0, dot)));
+    return;
+  }
+  const std::string name = line.section + "." + line.key;
+  const Key* const key = schema.Find(name);
+  if (key == nullptr) {
+    deck.Report(line.line, fmt::format("unknown key '{}' in [{}]", Shown(line.key), line.section),
+                HintForKey(schema, line.section, line.key));
+    return;
+  }
+  if (key->kind == KeyKind::kText && line.glued_comment) {
+    deck.Report(line.line,
+                fmt::format("{}: the '#' begins a comment, which would leave the value '{}'", name,
+                            Shown(line.value)),
+                "Put a blank before the comment, or choose a name without '#'.");
+    return;
+  }
+  deck.Add({name, line.value, line.line});
+}
+
+// Text of two bytes a character, or no text at all: no line of it can be read.
+bool IsText(const std::string& text, Source& deck) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
+    deck.Report(1, "the deck is UTF-16", "Save it as UTF-8, or: iconv -f UTF-16 -t UTF-8.");
+    return false;
+  }
+  const std::size_t zero = text.find('\0');
+  if (zero == std::string::npos) return true;
+  const auto line =
+      std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(zero), '\n');
+  deck.Report(static_cast<int>(line) + 1, "the deck holds NUL bytes: it is UTF-16, or no text",
+              "Save it as UTF-8.");
+  return false;
+}
+
+void ReadDeck(const Schema& schema, const std::string& text, Source& deck) {
+  if (!IsText(text, deck)) return;
+  const DeckLines lines = ReadLines(text);
+  for (const SyntaxError& error : lines.errors) {
+    const bool other_comment = error.text.starts_with(';') || error.text.starts_with("//");
+    deck.Report(error.line,
+                fmt::format("'{}' is neither 'key = value' nor '[section]'", Shown(error.text)),
+                other_comment ? "Comments begin with '#'." : "");
+  }
+  for (const SectionLine& section : lines.sections) {
+    if (schema.HasSection(section.name)) continue;
+    deck.Report(section.line, fmt::format("unknown section [{}]", Shown(section.name)),
+                HintForSection(schema, section.name));
+  }
+  std::optional<int> first_section;
+  if (!lines.sections.empty()) first_section = lines.sections.front().line;
+  for (const Assignment& line : lines.assignments) {
+    // The keys of an unknown section are not looked at: the section's own message says so.
+    const bool outside = !first_section || line.line < *first_section;
+    if (outside || schema.HasSection(line.section)) AddDeckLine(schema, line, deck);
+  }
+  deck.CheckExclusive();
+}
+
+void ReadOverrides(const Schema& schema, const std::vector<std::string>& overrides,
+                   Source& command_line) {
+  for (std::size_t i = 0; i < overrides.size(); ++i) {
+    const int line = static_cast<int>(i) + 1;
+    const std::size_t equals = overrides[i].find('=');
+    const std::string name = Trim(overrides[i].substr(0, equals));
+    const std::size_t dot = name.find('.');
+    if (equals == std::string::npos || name.empty()) {
+      command_line.Report(line, fmt::format("'{}' is not section.key=value", Shown(overrides[i])));
+    } else if (dot == std::string::npos) {
+      command_line.Report(line,
+                          fmt::format("'{}' lacks a section: write section.key=value", Shown(name)),
+                          HintForKey(schema, "", name));
+    } else if (const std::string section = name.substr(0, dot); !schema.HasSection(section)) {
+      const std::string nearest = schema.Nearest(name);
+      command_line.Report(
+          line, fmt::format("unknown section [{}] in '{}'", Shown(section), Shown(name)),
+          nearest.empty() ? HintForSection(schema, section) : "Did you mean " + nearest + "?");
+    } else if (schema.Find(name) == nullptr) {
+      command_line.Report(line, fmt::format("unknown key '{}'", Shown(name)),
+                          HintForKey(schema, section, name.substr(dot + 1)));
+    } else {
+      command_line.Add({name, Trim(overrides[i].substr(equals + 1)), line});
+    }
+  }
+  command_line.CheckExclusive();
+}
+
+void ThrowProblems(const std::string& path, const Source& deck, const Source& command_line) {
+  std::vector<std::string> problems;
+  for (const auto& [line, text] : deck.Problems()) problems.push_back(text);
+  for (const auto& [line, text] : command_line.Problems()) problems.push_back(text);
+  if (problems.empty()) return;
+  if (problems.size() == 1) throw InputError(problems.front());
+  std::string message = fmt::format("{}: {} problems", path, problems.size());
+  for (std::size_t i = 0; i < std::min(problems.size(), kMaximumPrinted); ++i) {
+    message += "\n" + problems[i];
+  }
+  if (problems.size() > kMaximumPrinted) {
+    message += fmt::format("\nand {} more", problems.size() - kMaximumPrinted);
+  }
+  throw InputError(message);
+}
+
+}  // namespace
+
+Deck Deck::Parse(const Schema& schema, const std::string& text, const std::string& path,
+                 const std::vector<std::string>& overrides) {
+  Source in_deck(schema, path.empty() ? "deck" : path);
+  Source on_command_line(schema, "");
+  ReadDeck(schema, text, in_deck);
+  ReadOverrides(schema, overrides, on_command_line);
+  ThrowProblems(path.empty() ? "deck" : path, in_deck, on_command_line);
+
+  Deck deck;
+  deck.schema_ = &schema;
+  deck.path_ = path;
+  for (const Key& key : schema.Keys()) deck.values_[key.name] = {key.fallback, "default"};
+  for (const auto& group : schema.ExclusiveGroups()) {
+    for (std::size_t i = 1; i < group.size(); ++i) deck.values_[group[i]].dropped = true;
+  }
+  // The command line last: what it takes drops the rest of an exclusive group.
+  for (const Source* source : {&in_deck, &on_command_line}) {
+    for (const auto& [name, value, line] : source->Values()) {
+      deck.Take(name, {value, source->Where(line), true, false});
+    }
+  }
+  return deck;
+}
+
+// Cutting of lists.
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr const char* kBlanks = " \t";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+std::vector<std::string_view> SplitList(std::string_view text) {
+  std::vector<std::string_view> entries;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    entries.push_back(Trimmed(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return entries;
+    text.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace trireme::deck

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/deck/shown.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::deck {
 

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "trireme/deck/deck.hpp"
 #include "trireme/deck/schema.hpp"
-#include "trireme/deck/shown.hpp"
 
 namespace trireme::deck {
 
@@ -33,6 +33,13 @@ std::string Trim(const std::string& text);
 
 // Origin of the values that the command line gives.
 inline constexpr const char* kCommandLine = "command line";
+
+// Descriptions of keys that --help-deck and the manual page share.
+
+// Kind, unit and range: "integer (steps), at least 1".
+std::string KindText(const Key& key);
+// "Excludes schedule.steps."; empty if the key excludes none.
+std::string ExcludesText(const Schema& schema, const Key& key);
 
 }  // namespace trireme::deck
 

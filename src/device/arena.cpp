@@ -1,5 +1,5 @@
 // Memory on the host and addresses of planned memory: allocation, counters, arenas.
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

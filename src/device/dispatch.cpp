@@ -12,7 +12,6 @@
 #include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/device/work_log.hpp"
 
 namespace trireme::device {
 

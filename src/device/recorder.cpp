@@ -1,13 +1,44 @@
 // Recorder: slices of the host as they end, slices of a GPU's queue from pairs of events.
 #include "trireme/device/recorder.hpp"
 
+#include <cxxabi.h>
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <cstddef>
+#include <cstdlib>
 #include <iterator>
 #include <map>
+#include <memory>
 
 #include "trireme/device/memory.hpp"
+#include "trireme/device/trace_file.hpp"
 
 namespace trireme::device {
+
+// Names of categories, phases and slices, as the trace file has them.
+
+const char* NameOf(SliceCategory category) {
+  constexpr std::array<const char*, kCategories> kTexts = {
+      "step", "compute", "data", "wait", "transfer", "checkpoint", "validation", "kernel"};
+  return kTexts.at(static_cast<std::size_t>(category));
+}
+
+const char* NameOf(Phase phase) {
+  constexpr std::array<const char*, kPhases> kTexts = {
+      "",          "forward", "backward", "input gradient", "weight gradient",
+      "recompute", "update",  "evaluate"};
+  return kTexts.at(static_cast<std::size_t>(phase));
+}
+
+const char* NameOf(SliceName name) {
+  constexpr std::array<const char*, kNames> kTexts = {
+      "step",          "load batch", "gradients",  "await gradients", "sum gradients",
+      "count targets", "norm",       "agreement",  "update",          "task",
+      "layer",         "embedding",  "head",       "recompute",       "transfer",
+      "wait",          "bubble",     "checkpoint", "validation",      "histograms"};
+  return kTexts.at(static_cast<std::size_t>(name));
+}
 
 Recorder::Recorder(std::int64_t most, const device::Stream& stream,
                    std::unique_ptr<device::Activities> activities)
@@ -192,6 +223,97 @@ void Scope::End() {
   recorder_->Leave();
   recorder_->Add(slice);
   if (what_.queues) recorder_->AddQueued(slice, mark_, recorder_->Mark());
+}
+
+// Lanes: greedy colouring of intervals, which needs no more lanes than slices overlap at a time.
+
+std::vector<int> Lanes(const std::vector<Slice>& slices) {
+  std::vector<int> lanes;
+  lanes.reserve(slices.size());
+  std::vector<double> ends;
+  for (const Slice& slice : slices) {
+    const auto free =
+        std::find_if(ends.begin(), ends.end(), [&](double end) { return end <= slice.begin; });
+    lanes.push_back(static_cast<int>(free - ends.begin()));
+    if (free == ends.end()) {
+      ends.push_back(slice.end);
+    } else {
+      *free = slice.end;
+    }
+  }
+  return lanes;
+}
+
+// Names of kernels from their symbols.
+
+namespace {
+
+constexpr std::size_t kLongest = 80;  // bytes
+constexpr const char* kCut = "...";
+
+std::string Demangled(const std::string& symbol) {
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> text(
+      abi::__cxa_demangle(symbol.c_str(), nullptr, nullptr, &status), &std::free);
+  return status == 0 && text ? text.get() : symbol;
+}
+
+void EraseAll(std::string& text, const std::string& part) {
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) {
+    text.erase(at, part.size());
+  }
+}
+
+// The arguments, the outermost brackets at the end, and what follows them.
+void EraseArguments(std::string& text) {
+  int depth = 0;
+  for (std::size_t at = text.rfind(')'); at != std::string::npos && at > 0; --at) {
+    if (text[at] == ')') ++depth;
+    if (text[at] == '(' && --depth == 0) {
+      text.erase(at);
+      return;
+    }
+  }
+}
+
+// The result, up to the last space outside all brackets.
+void EraseResult(std::string& text) {
+  int depth = 0;
+  std::size_t begin = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    if (text[at] == '<' || text[at] == '(') ++depth;
+    if (text[at] == '>' || text[at] == ')') --depth;
+    if (text[at] == ' ' && depth == 0) begin = at + 1;
+  }
+  text.erase(0, begin);
+}
+
+// SliceName spaces and classes, within template arguments too.
+void EraseScopes(std::string& text) {
+  const auto in_name = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
+  };
+  for (std::size_t at = text.find("::"); at != std::string::npos; at = text.find("::", at)) {
+    std::size_t begin = at;
+    while (begin > 0 && in_name(text[begin - 1])) --begin;
+    text.erase(begin, at + 2 - begin);
+    at = begin;
+  }
+}
+
+}  // namespace
+
+std::string ShortName(const std::string& symbol) {
+  std::string text = Demangled(symbol);
+  if (text != symbol) {
+    EraseAll(text, "(anonymous namespace)::");
+    EraseArguments(text);
+    EraseResult(text);
+    EraseScopes(text);
+  }
+  if (text.empty()) text = symbol;
+  if (text.size() > kLongest) text = text.substr(0, kLongest - std::string(kCut).size()) + kCut;
+  return text;
 }
 
 }  // namespace trireme::device

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/new_file.hpp"
+#include "trireme/base/files.hpp"
 
 namespace trireme::device {
 

@@ -1,7 +1,7 @@
 // The keys of [hf].
-#include "trireme/hf/options.hpp"
+#include "trireme/hf/config.hpp"
 
-#include "trireme/deck/choice.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::hf {
 

@@ -2,7 +2,6 @@
 #include "tensor_map.hpp"
 
 #include <fmt/format.h>
-
 #include <utility>
 
 namespace trireme::hf {

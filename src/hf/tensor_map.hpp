@@ -2,26 +2,123 @@
 #ifndef TRIREME_SRC_HF_TENSOR_MAP_HPP_
 #define TRIREME_SRC_HF_TENSOR_MAP_HPP_
 
+#include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/base/dtype.hpp"
 #include "trireme/hf/config.hpp"
+#include "trireme/hf/weights.hpp"
+#include "trireme/kernels/registry.hpp"
 #include "trireme/model/options.hpp"
-#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::hf {
+
+// Elements as files store them: fp32, fp64, bf16 and fp16, to and from the types of checkpoints.
+
+enum class Stored { kF32, kF64, kBf16, kF16 };
+
+std::optional<Stored> StoredOf(const std::string& dtype);  // nothing: another type
+const char* SafetensorsName(Stored type);                  // "BF16"
+constexpr std::int64_t BytesOf(Stored type) {
+  return type == Stored::kF32 ? 4 : type == Stored::kF64 ? 8 : 2;
+}
+// Type that a checkpoint holds the elements in, without loss.
+constexpr Dtype CheckpointType(Stored type) {
+  return type == Stored::kF64 ? Dtype::kFloat64 : Dtype::kFloat32;
+}
+
+// IEEE 754 half precision (binary16). NaN becomes infinite.
+inline float FromHalf(std::uint16_t half) {
+  constexpr std::uint32_t kMagnitude = 0x7fff, kInfinite = 0x7c00, kFloatInfinity = 0x7f800000;
+  constexpr std::uint32_t kSmallestNormal = 0x400, kRebias = 112U << 23;
+  const std::uint32_t magnitude = half & kMagnitude;
+  std::uint32_t bits = (magnitude << 13) + kRebias;
+  if (magnitude >= kInfinite) bits = kFloatInfinity;
+  if (magnitude < kSmallestNormal) {
+    bits = std::bit_cast<std::uint32_t>(static_cast<float>(magnitude) * 0x1p-24F);
+  }
+  return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000) << 16);
+}
+
+// Rounds to nearest, ties to even; infinite beyond the range.
+inline std::uint16_t ToHalf(float value) {
+  constexpr std::uint32_t kMagnitude = 0x7fffffff, kSmallestNormal = 113U << 23;
+  constexpr std::uint32_t kInfinite = 143U << 23;  // 65536
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto sign = static_cast<std::uint16_t>(bits >> 16 & 0x8000);
+  const std::uint32_t magnitude = bits & kMagnitude;
+  if (magnitude >= kInfinite) return sign | 0x7c00;
+  if (magnitude < kSmallestNormal) {
+    // The sum's last place is that of the smallest half: the addition rounds.
+    const float sum = std::bit_cast<float>(magnitude) + 0.5F;
+    return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(sum) - (126U << 23));
+  }
+  const std::uint32_t rounded = magnitude - (112U << 23) + 0xfff + (magnitude >> 13 & 1);
+  return sign | static_cast<std::uint16_t>(rounded >> 13);
+}
+
+inline constexpr std::int64_t kAllFinite = -1;
+
+// Converts `count` elements to those of CheckpointType(from). Returns the place of the first one
+// that is not finite, or kAllFinite.
+std::int64_t Widen(Stored from, const void* in, std::int64_t count, void* out);
+// Converts `count` elements of a checkpoint. Returns the place of the first one that is not finite
+// afterwards, or kAllFinite.
+std::int64_t Narrow(Dtype from, const void* in, std::int64_t count, Stored to, void* out);
+
+// Transposition of stored elements, in tiles that fit a cache.
+
+// A matrix within a larger one: `stride` elements from one row to the next.
+struct Window {
+  char* data = nullptr;
+  std::int64_t stride = 0;
+};
+
+template <typename Element>
+void TransposeElements(Window in, Window out, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kTile = 32;
+  const auto* const from = reinterpret_cast<const Element*>(in.data);
+  auto* const to = reinterpret_cast<Element*>(out.data);
+  for (std::int64_t r = 0; r < rows; r += kTile) {
+    for (std::int64_t c = 0; c < columns; c += kTile) {
+      const std::int64_t last_row = std::min(r + kTile, rows), last = std::min(c + kTile, columns);
+      for (std::int64_t row = r; row < last_row; ++row) {
+        for (std::int64_t column = c; column < last; ++column) {
+          to[row * out.stride + column] = from[column * in.stride + row];
+        }
+      }
+    }
+  }
+}
+
+// out[rows, columns] = transpose of in[columns, rows]; elements of 2, 4 or 8 bytes, aligned.
+inline void Transpose(std::int64_t element_bytes, Window in, Window out, std::int64_t rows,
+                      std::int64_t columns) {
+  if (element_bytes == sizeof(std::uint16_t)) {
+    TransposeElements<std::uint16_t>(in, out, rows, columns);
+  } else if (element_bytes == sizeof(std::uint32_t)) {
+    TransposeElements<std::uint32_t>(in, out, rows, columns);
+  } else {
+    TransposeElements<std::uint64_t>(in, out, rows, columns);
+  }
+}
 
 // A parameter within a tensor: [rows, columns], or [rows].
 struct MappedPart {
   std::string name;        // "blocks.0.attention.query.weight"
-  kernels::Shape shape;     // of the parameter
+  kernels::Shape shape;    // of the parameter
   std::int64_t begin = 0;  // first row, among those of the tensor
 };
 
 struct MappedTensor {
   std::string name;         // "model.layers.0.self_attn.q_proj.weight"
-  kernels::Shape shape;      // as stored
+  kernels::Shape shape;     // as stored
   bool transposed = false;  // stored as [columns, rows]
   bool copy = false;        // of parameters that another tensor holds: a tied head
   // Features of the residual stream, the last axis of its one parameter, are stored in Marian's
@@ -46,6 +143,21 @@ std::string OptionalPrefix(Family family);
 
 // True for a tensor that no weights are in: masks and tables of angles, which old versions wrote.
 bool IsBuffer(Family family, const std::string& name);
+
+// TensorNames: tensors by the names that a family has for them, whether or not a file leaves out
+// the prefix that all of them may have.
+
+class TensorNames {
+ public:
+  // Both must outlive this.
+  TensorNames(const std::vector<MappedTensor>& map, const Listing& listing, Family family);
+
+  // The mapped tensor that a name in the listing means; null: none.
+  const MappedTensor* Find(const std::string& listed) const;
+
+ private:
+  std::map<std::string, const MappedTensor*> by_name_;  // as listed
+};
 
 }  // namespace trireme::hf
 

@@ -1,7 +1,7 @@
 // WeightSource: a model folder's tensors become parameters.
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -9,15 +9,13 @@
 #include <shared_mutex>
 #include <utility>
 
-#include "elements.hpp"
 #include "tensor_map.hpp"
-#include "tensor_names.hpp"
-#include "transpose.hpp"
+#include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/base/positioned_file.hpp"
+#include "trireme/deck/deck.hpp"
 #include "trireme/hf/weights.hpp"
-#include "trireme/deck/shown.hpp"
 
 namespace trireme::hf {
 
@@ -238,9 +236,9 @@ std::vector<kernels::StateBlock> WeightSource::Blocks(int rank, int ranks) const
     for (const MappedPart& part : place.mapped->parts) {
       const std::int64_t count = kernels::ElementCount(part.shape);
       kernels::StateBlock block{.name = part.name,
-                               .shape = part.shape,
-                               .dtype = CheckpointType(place.type),
-                               .data = state_.get()};
+                                .shape = part.shape,
+                                .dtype = CheckpointType(place.type),
+                                .data = state_.get()};
       if (place.mapped->transposed) {
         block.end = here ? count : 0;
       } else {
@@ -318,5 +316,137 @@ PassingMemory WeightSource::Memory(int threads) const {
 }
 
 const Listing& WeightSource::Files() const { return state_->listing; }
+
+// Conversion of stored elements.
+
+namespace {
+
+// out[i] = convert(in[i]), tested afterwards. In blocks, so that the test costs no branch per
+// element.
+template <typename In, typename Out, typename Convert, typename IsFinite>
+std::int64_t ConvertAll(const In* in, std::int64_t count, Out* out, const Convert& convert,
+                        const IsFinite& is_finite) {
+  constexpr std::int64_t kBlock = 4096;
+  for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+    const std::int64_t end = std::min(begin + kBlock, count);
+    bool good = true;
+    for (std::int64_t i = begin; i < end; ++i) {
+      out[i] = convert(in[i]);
+      good &= is_finite(out[i]);
+    }
+    for (std::int64_t i = begin; !good && i < end; ++i) {
+      if (!is_finite(out[i])) return i;
+    }
+  }
+  return kAllFinite;
+}
+
+// An exponent of ones alone is infinite or NaN.
+bool FiniteBfloat16(std::uint16_t bits) { return (bits & 0x7f80) != 0x7f80; }
+bool FiniteHalf(std::uint16_t bits) { return (bits & 0x7c00) != 0x7c00; }
+bool FiniteFloat(float value) {
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  return (std::bit_cast<std::uint32_t>(value) & kExponent) != kExponent;
+}
+bool FiniteDouble(double value) { return std::isfinite(value); }
+
+template <typename In>
+std::int64_t NarrowFrom(const In* in, std::int64_t count, Stored to, void* out) {
+  const auto same = [](In value) { return value; };
+  switch (to) {
+    case Stored::kF32:
+      return ConvertAll(
+          in, count, static_cast<float*>(out), [](In value) { return static_cast<float>(value); },
+          FiniteFloat);
+    case Stored::kF64:
+      return ConvertAll(in, count, static_cast<double*>(out), same, FiniteDouble);
+    case Stored::kBf16:
+      return ConvertAll(
+          in, count, static_cast<std::uint16_t*>(out),
+          [](In value) { return RoundToBfloat16(static_cast<float>(value)); }, FiniteBfloat16);
+    case Stored::kF16:
+      return ConvertAll(
+          in, count, static_cast<std::uint16_t*>(out),
+          [](In value) { return ToHalf(static_cast<float>(value)); }, FiniteHalf);
+  }
+  return kAllFinite;
+}
+
+}  // namespace
+
+std::optional<Stored> StoredOf(const std::string& dtype) {
+  for (const Stored type : {Stored::kF32, Stored::kF64, Stored::kBf16, Stored::kF16}) {
+    if (dtype == SafetensorsName(type)) return type;
+  }
+  return std::nullopt;
+}
+
+const char* SafetensorsName(Stored type) {
+  switch (type) {
+    case Stored::kF32:
+      return "F32";
+    case Stored::kF64:
+      return "F64";
+    case Stored::kBf16:
+      return "BF16";
+    case Stored::kF16:
+      return "F16";
+  }
+  return "";
+}
+
+std::int64_t Widen(Stored from, const void* in, std::int64_t count, void* out) {
+  const auto same = [](auto value) { return value; };
+  switch (from) {
+    case Stored::kF32:
+      return ConvertAll(static_cast<const float*>(in), count, static_cast<float*>(out), same,
+                        FiniteFloat);
+    case Stored::kF64:
+      return ConvertAll(static_cast<const double*>(in), count, static_cast<double*>(out), same,
+                        FiniteDouble);
+    case Stored::kBf16:
+      return ConvertAll(static_cast<const std::uint16_t*>(in), count, static_cast<float*>(out),
+                        FromBfloat16, FiniteFloat);
+    case Stored::kF16:
+      return ConvertAll(static_cast<const std::uint16_t*>(in), count, static_cast<float*>(out),
+                        FromHalf, FiniteFloat);
+  }
+  return kAllFinite;
+}
+
+std::int64_t Narrow(Dtype from, const void* in, std::int64_t count, Stored to, void* out) {
+  if (from == Dtype::kFloat64) return NarrowFrom(static_cast<const double*>(in), count, to, out);
+  return NarrowFrom(static_cast<const float*>(in), count, to, out);
+}
+
+// Names of tensors with and without their common prefix.
+
+namespace {
+
+bool Lists(const Listing& listing, const std::string& name) {
+  return std::any_of(listing.files.begin(), listing.files.end(), [&](const ListedFile& file) {
+    return std::any_of(file.contents.tensors.begin(), file.contents.tensors.end(),
+                       [&](const auto& tensor) { return tensor.name == name; });
+  });
+}
+
+}  // namespace
+
+TensorNames::TensorNames(const std::vector<MappedTensor>& map, const Listing& listing,
+                         Family family) {
+  const std::string prefix = OptionalPrefix(family);
+  const std::string& first = map.front().name;
+  const bool bare =
+      !prefix.empty() && !Lists(listing, first) && Lists(listing, first.substr(prefix.size()));
+  for (const MappedTensor& tensor : map) {
+    const bool cut = bare && tensor.name.starts_with(prefix);
+    by_name_[cut ? tensor.name.substr(prefix.size()) : tensor.name] = &tensor;
+  }
+}
+
+const MappedTensor* TensorNames::Find(const std::string& listed) const {
+  const auto found = by_name_.find(listed);
+  return found == by_name_.end() ? nullptr : found->second;
+}
 
 }  // namespace trireme::hf

@@ -35,8 +35,7 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, 
 }
 
 void LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                   const Matrix& bias, const Matrix& y,
-                   FunctionRef<void(const Part& rows)> then) {
+                   const Matrix& bias, const Matrix& y, FunctionRef<void(const Part& rows)> then) {
   BackendOf(stream).LinearForward(stream, linear, x, bias, y, then);
 }
 
@@ -46,22 +45,20 @@ void LinearActivation(const device::Stream& stream, const Linear& linear, const 
   BackendOf(stream).LinearActivation(stream, linear, x, bias, kind, dropout, pre, out);
 }
 
-void LinearInputGradient(const device::Stream& stream, const Linear& linear,
-                         const Matrix& dy, const Matrix& dx) {
+void LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                         const Matrix& dx) {
   BackendOf(stream).LinearInputGradient(stream, linear, dy, dx);
 }
 
-void LinearActivationGradient(const device::Stream& stream, const Linear& linear,
-                              const Matrix& dy, ActivationKind kind,
-                              const Matrix& from, const Dropout& dropout,
+void LinearActivationGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                              ActivationKind kind, const Matrix& from, const Dropout& dropout,
                               const Matrix& dhidden, const Matrix& dpre) {
   BackendOf(stream).LinearActivationGradient(stream, linear, dy, kind, from, dropout, dhidden,
                                              dpre);
 }
 
-void LinearWeightGradient(const device::Stream& stream, const Linear& linear,
-                          const Matrix& x, const Matrix& dy,
-                          const Matrix& dweight) {
+void LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                          const Matrix& dy, const Matrix& dweight) {
   BackendOf(stream).LinearWeightGradient(stream, linear, x, dy, dweight);
 }
 
@@ -69,15 +66,12 @@ void AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias) 
   BackendOf(stream).AddBias(stream, x, bias);
 }
 
-void ResidualForward(const device::Stream& stream, const Matrix& residual,
-                     const Matrix& branch, const Matrix& bias,
-                     const Dropout& dropout, const Matrix& out) {
+void ResidualForward(const device::Stream& stream, const Matrix& residual, const Matrix& branch,
+                     const Matrix& bias, const Dropout& dropout, const Matrix& out) {
   BackendOf(stream).ResidualForward(stream, residual, branch, bias, dropout, out);
 }
 
-void Clear(const device::Stream& stream, const Matrix& x) {
-  BackendOf(stream).Clear(stream, x);
-}
+void Clear(const device::Stream& stream, const Matrix& x) { BackendOf(stream).Clear(stream, x); }
 
 void Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   BackendOf(stream).Copy(stream, x, y);
@@ -88,14 +82,12 @@ void Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
 }
 
 void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
-                       const Matrix& bias, const Dropout& dropout,
-                       const Matrix& out) {
+                       const Matrix& bias, const Dropout& dropout, const Matrix& out) {
   BackendOf(stream).ActivationForward(stream, kind, pre, bias, dropout, out);
 }
 
-void ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                        const Matrix& pre, const Dropout& dropout,
-                        const Matrix& dout, const Matrix& dpre) {
+void ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                        const Dropout& dropout, const Matrix& dout, const Matrix& dpre) {
   BackendOf(stream).ActivationBackward(stream, kind, pre, dropout, dout, dpre);
 }
 
@@ -120,23 +112,19 @@ void PositionForward(const device::Stream& stream, const Matrix& positions,
 }
 
 void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                      const Dropout& dropout, const Matrix& dout,
-                      const Matrix& dpositions) {
+                      const Dropout& dropout, const Matrix& dout, const Matrix& dpositions) {
   BackendOf(stream).PositionBackward(stream, begins, dropout, dout, dpositions);
 }
 
-void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
-                 const Matrix& weight, const Matrix& bias, double epsilon,
-                 const Matrix& y, const Matrix& statistics) {
+void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x, const Matrix& weight,
+                 const Matrix& bias, double epsilon, const Matrix& y, const Matrix& statistics) {
   BackendOf(stream).NormForward(stream, kind, x, weight, bias, epsilon, y, statistics);
 }
 
-void ResidualNormForward(const device::Stream& stream, NormKind kind,
-                         const Matrix& residual, const Matrix& branch,
-                         const Matrix& bias, const Dropout& dropout,
-                         const Matrix& sum, const Matrix& weight,
-                         const Matrix& norm_bias, double epsilon, const Matrix& y,
-                         const Matrix& statistics) {
+void ResidualNormForward(const device::Stream& stream, NormKind kind, const Matrix& residual,
+                         const Matrix& branch, const Matrix& bias, const Dropout& dropout,
+                         const Matrix& sum, const Matrix& weight, const Matrix& norm_bias,
+                         double epsilon, const Matrix& y, const Matrix& statistics) {
   BackendOf(stream).ResidualNormForward(stream, kind, residual, branch, bias, dropout, sum, weight,
                                         norm_bias, epsilon, y, statistics);
 }
@@ -150,16 +138,15 @@ void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums
   BackendOf(stream).ColumnSum(stream, x, sums, scratch);
 }
 
-void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                      const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                      const Matrix& lse, const Matrix& scratch) {
+void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch) {
   BackendOf(stream).AttentionForward(stream, shape, qkv, dropout, out, lse, scratch);
 }
 
-void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                       const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                       const Matrix& dout, const Matrix& lse,
-                       const Matrix& dqkv, const Matrix& scratch) {
+void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   BackendOf(stream).AttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
 }
 
@@ -174,8 +161,7 @@ std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape
 }
 
 void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                   const Matrix& key_values, const CachedRows& rows,
-                   const KeyValueCache& cache) {
+                   const Matrix& key_values, const CachedRows& rows, const KeyValueCache& cache) {
   BackendOf(stream).KeepKeyValues(stream, shape, key_values, rows, cache);
 }
 
@@ -184,21 +170,19 @@ void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, co
   BackendOf(stream).CopyKeyValues(stream, shape, copy, cache);
 }
 
-void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
-                     const Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
-                     const Matrix& out) {
+void CachedAttention(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                     const CachedRows& rows, const KeyValueCache& cache, const Matrix& out) {
   BackendOf(stream).CachedAttention(stream, shape, qkv, rows, cache, out);
 }
 
-void AttentionPartStart(const device::Stream& stream, const Matrix& out,
-                        const Matrix& lse) {
+void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse) {
   BackendOf(stream).AttentionPartStart(stream, out, lse);
 }
 
 void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const Matrix& out,
-                          const Matrix& lse, const Matrix& scratch) {
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch) {
   BackendOf(stream).AttentionPartForward(stream, shape, tasks, qkv, block, dropout, out, lse,
                                          scratch);
 }
@@ -210,9 +194,8 @@ void AttentionPartStartBackward(const device::Stream& stream, const AttentionSha
 
 void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
                            const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const Matrix& out,
-                           const Matrix& dout, const Matrix& lse,
-                           const Matrix& dqkv, const Matrix& dblock,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
                            const Matrix& scratch) {
   BackendOf(stream).AttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse,
                                           dqkv, dblock, scratch);
@@ -259,21 +242,19 @@ void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, c
 }
 
 void NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
-                       const Matrix& x, const Matrix& weight,
-                       const Matrix& statistics, const Matrix& dx,
-                       bool accumulate) {
+                       const Matrix& x, const Matrix& weight, const Matrix& statistics,
+                       const Matrix& dx, bool accumulate) {
   BackendOf(stream).NormBackwardInput(stream, kind, dy, x, weight, statistics, dx, accumulate);
 }
 
-void NormBackwardWeight(const device::Stream& stream, const Matrix& dy,
-                        const Matrix& x, const Matrix& statistics,
-                        const Matrix& dweight, const Matrix& dbias,
+void NormBackwardWeight(const device::Stream& stream, const Matrix& dy, const Matrix& x,
+                        const Matrix& statistics, const Matrix& dweight, const Matrix& dbias,
                         const Matrix& scratch) {
   BackendOf(stream).NormBackwardWeight(stream, dy, x, statistics, dweight, dbias, scratch);
 }
 
-void CrossEntropy(const device::Stream& stream, const Matrix& logits,
-                  const std::int32_t* targets, double smoothing, bool gradient, double* losses) {
+void CrossEntropy(const device::Stream& stream, const Matrix& logits, const std::int32_t* targets,
+                  double smoothing, bool gradient, double* losses) {
   BackendOf(stream).CrossEntropy(stream, logits, targets, smoothing, gradient, losses);
 }
 

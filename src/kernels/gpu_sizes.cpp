@@ -1,5 +1,5 @@
 // Sizes of a GPU's memory for our own kernels.
-#include "gpu_sizes.hpp"
+#include "backends.hpp"
 
 #include <algorithm>
 #include <string>

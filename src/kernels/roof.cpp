@@ -1,5 +1,5 @@
 // Measurement of the matrix-multiply speed.
-#include "trireme/kernels/roof.hpp"
+#include "trireme/kernels/linear.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -8,15 +8,13 @@
 #include <numbers>
 #include <vector>
 
-#include "trireme/base/bfloat16.hpp"
+#include "trireme/base/dtype.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
 
 namespace trireme::kernels {
 
 namespace {
-
 
 constexpr double kSeconds = 0.1;  // of measuring a size
 constexpr int kLeast = 5, kMost = 50;

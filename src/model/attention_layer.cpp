@@ -1,13 +1,196 @@
 // Causal self-attention: projections, the query/key steps, attention over the context ring.
 #include "trireme/model/attention_layer.hpp"
 
-#include "head_slices.hpp"
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "initialisers.hpp"
-#include "slice_sums.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
-#include "trireme/kernels/norm.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/kernels/elementwise.hpp"
+#include "trireme/kernels/linear.hpp"
+#include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {
+
+// RMSNorm of each head's queries and keys (Henry et al. 2020, arXiv:2010.04245; as in Qwen 3).
+
+// q_h = norm(q_h) * query weight and k_h = norm(k_h) * key weight for each head h; all heads share
+// the two weights. A tensor rank adds up the weights' gradients over its heads. Ranks that share a
+// key head see different query heads: the gradients of their copies are terms of one sum as well.
+class QueryKeyNorm : public QueryKeyStep {
+ public:
+  QueryKeyNorm(const ParameterPlace& place, const std::string& name);
+
+  std::unique_ptr<QueryKeyStep::Saved> MakeSaved() const override;
+  void Allocate(const Pass& pass, const kernels::AttentionShape& shape,
+                QueryKeyStep::Saved* saved) const override;
+  void Forward(const Pass& pass, const kernels::AttentionShape& shape, QueryKeyStep::Saved* saved,
+               const Matrix& qkv) const override;
+  void Backward(const Pass& pass, const kernels::AttentionShape& shape, QueryKeyStep::Saved* saved,
+                const Matrix& dqkv) const override;
+
+ private:
+  struct Saved : QueryKeyStep::Saved {
+    Matrix x;           // [tokens, (heads + kv_heads) head_dim]: queries and keys before the norm
+    Matrix statistics;  // [(heads + kv_heads) tokens, 2], head by head
+  };
+
+  double epsilon_;
+  ParameterId query_weight_, key_weight_;  // [head_dim]
+};
+
+// Rotary positions (Su et al. 2021).
+
+// Turns each pair of a head's features by the angle of its position in pass.rope. The gradient is
+// turned back: nothing has to be kept.
+class Rotation : public QueryKeyStep {
+ public:
+  void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
+               const Matrix& qkv) const override;
+  void Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
+                const Matrix& dqkv) const override;
+};
+
+// Slices of the heads that a tensor rank holds, and sums over them.
+
+inline Part Times(const Part& part, std::int64_t factor) {
+  return {part.begin * factor, part.end * factor};
+}
+
+// Heads of this rank, and the rows of weights that belong to them.
+struct HeadSlices {
+  HeadSlices(const Options& o, const parallel::TensorGroup& tensor)
+      : heads(tensor.Slice(o.heads)), query_rows(Times(heads, o.head_dim)) {
+    if (o.kv_heads >= tensor.Size()) {
+      kv_heads = tensor.Slice(o.kv_heads);
+    } else {
+      copies = tensor.Size() / static_cast<int>(o.kv_heads);
+      const std::int64_t head = tensor.Rank() / copies;
+      kv_heads = {head, head + 1};
+    }
+    key_rows = Times(kv_heads, o.head_dim);
+  }
+  // Registers the rank's rows of a key's or a value's weight or bias.
+  kernels::ParameterId AddKeyValue(const ParameterPlace& place,
+                                   kernels::Parameter parameter) const {
+    const auto sum = copies > 1 ? kernels::GradientSum::kKeyValue : kernels::GradientSum::kNone;
+    return AddSlice(place, std::move(parameter), key_rows, copies, sum);
+  }
+
+  Part heads;
+  Part kv_heads;   // its slice, or the one head that its query heads read
+  int copies = 1;  // ranks that hold this head, too
+  Part query_rows, key_rows;
+};
+
+// y = in weight, of the features of heads, canonical slices apart. in: [rows, heads head_dim] of
+// this rank, weight: [heads head_dim, dim], both with `parts` (keys, then values) one after the
+// other. all: heads of all ranks.
+inline void SumOverHeads(const Pass& pass, const Matrix& in, const Matrix& weight, std::int64_t all,
+                         std::int64_t head_dim, int parts, const Matrix& y) {
+  const Part own = pass.tensor->Slice(all);
+  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
+    const Part heads = pass.tensor->SliceOf(all, slice);
+    for (int part = 0; part < parts; ++part) {
+      const std::int64_t begin = heads.begin - own.begin + part * own.Size();
+      const Part features = Times({begin, begin + heads.Size()}, head_dim);
+      kernels::MatrixMultiply(pass.stream, kernels::Form::kPlain,
+                              in.Columns(features.begin, features.Size()), kernels::Form::kPlain,
+                              weight.Rows(features.begin, features.Size()), sum, part > 0);
+    }
+  });
+}
+
+// Rotary positions of queries and keys.
+
+void Rotation::Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
+                       const Matrix& qkv) const {
+  kernels::Rope(pass.stream, shape, pass.rope, false, qkv);
+}
+
+void Rotation::Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
+                        const Matrix& dqkv) const {
+  kernels::Rope(pass.stream, shape, pass.rope, true, dqkv);
+}
+
+// QueryKeyNorm: the norm's kernels on the columns of one head after the other.
+
+namespace {
+
+// Heads with queries or keys.
+std::int64_t Heads(const kernels::AttentionShape& shape) { return shape.heads + shape.kv_heads; }
+
+Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_t head) {
+  return m.Columns(head * shape.head_dim, shape.head_dim);
+}
+
+}  // namespace
+
+QueryKeyNorm::QueryKeyNorm(const ParameterPlace& place, const std::string& name)
+    : epsilon_(place.options.norm_epsilon) {
+  const auto add = [&](const char* part) {
+    kernels::Parameter parameter = VectorOf(name + part, place.options.head_dim, 1);
+    parameter.early = true;
+    return AddWhole(place, std::move(parameter), kernels::GradientSum::kTensor);
+  };
+  query_weight_ = add(".query_norm.weight");
+  key_weight_ = add(".key_norm.weight");
+}
+
+std::unique_ptr<QueryKeyStep::Saved> QueryKeyNorm::MakeSaved() const {
+  return std::make_unique<Saved>();
+}
+
+void QueryKeyNorm::Allocate(const Pass& pass, const kernels::AttentionShape& shape,
+                            QueryKeyStep::Saved* base) const {
+  auto& saved = static_cast<Saved&>(*base);
+  saved.x = pass.Allocate(pass.lives.input, pass.Tokens(), Heads(shape) * shape.head_dim);
+  saved.statistics = pass.AllocateSums(pass.lives.input, Heads(shape) * pass.Tokens(), 2);
+}
+
+void QueryKeyNorm::Forward(const Pass& pass, const kernels::AttentionShape& shape,
+                           QueryKeyStep::Saved* base, const Matrix& qkv) const {
+  const auto& saved = static_cast<Saved&>(*base);
+  kernels::Copy(pass.stream, qkv.Columns(0, saved.x.columns), saved.x);
+  const Matrix query = pass.Value(query_weight_), key = pass.Value(key_weight_);
+  for (std::int64_t head = 0; head < Heads(shape); ++head) {
+    kernels::NormForward(pass.stream, kernels::NormKind::kRmsNorm, OfHead(shape, saved.x, head),
+                         head < shape.heads ? query : key, {}, epsilon_, OfHead(shape, qkv, head),
+                         saved.statistics.Rows(head * qkv.rows, qkv.rows));
+  }
+}
+
+void QueryKeyNorm::Backward(const Pass& pass, const kernels::AttentionShape& shape,
+                            QueryKeyStep::Saved* base, const Matrix& dqkv) const {
+  const auto& saved = static_cast<Saved&>(*base);
+  for (std::int64_t head = 0; head < Heads(shape); ++head) {
+    const ParameterId weight = head < shape.heads ? query_weight_ : key_weight_;
+    const Matrix d = OfHead(shape, dqkv, head);
+    kernels::NormBackward(pass.stream,
+                          {.kind = kernels::NormKind::kRmsNorm,
+                           .dy = d,
+                           .x = OfHead(shape, saved.x, head),
+                           .weight = pass.Value(weight),
+                           .statistics = saved.statistics.Rows(head * dqkv.rows, dqkv.rows),
+                           .dx = d,
+                           .dweight = pass.Gradient(weight),
+                           .scratch = pass.workspace.reduction});
+  }
+}
+
+// The kinds of steps between the projection of queries and keys and the attention.
+
+std::vector<std::unique_ptr<QueryKeyStep>> MakeQueryKeySteps(const ParameterPlace& place,
+                                                             const std::string& name) {
+  std::vector<std::unique_ptr<QueryKeyStep>> steps;
+  if (place.options.qk_norm) {
+    steps.push_back(std::make_unique<QueryKeyNorm>(place, name));
+  }
+  if (place.options.position == Position::kRope) steps.push_back(std::make_unique<Rotation>());
+  return steps;
+}
 
 using kernels::Form;
 
@@ -202,6 +385,176 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
                      pass.workspace.reduction);
   kernels::ColumnSum(pass.stream, saved.dqkv.Columns(queries + keys, keys),
                      pass.Gradient(qkv_bias_ + 2), pass.workspace.reduction);
+}
+
+// Cross-attention: projections of two streams, and attention by one block of keys and values.
+
+using kernels::Form;
+
+namespace {
+
+// x W^T and x W, without a number: bf16 stays bf16 in fp8 runs.
+kernels::Linear Input(const Matrix& weight) {
+  return {.form = Form::kTransposed, .weight = weight};
+}
+kernels::Linear Output(const Matrix& weight) { return {.form = Form::kPlain, .weight = weight}; }
+
+}  // namespace
+
+CrossAttentionLayer::CrossAttentionLayer(const ParameterPlace& place, const std::string& name,
+                                         std::uint32_t layer)
+    : all_heads_(place.options.heads),
+      all_kv_heads_(place.options.kv_heads),
+      head_dim_(place.options.head_dim),
+      dropout_(place.options.attention_dropout),
+      layer_(layer) {
+  const Options& o = place.options;
+  const HeadSlices held(o, place.tensor);
+  heads_ = held.heads.Size();
+  first_head_ = held.heads.begin;
+  kv_heads_ = held.kv_heads.Size();
+  const std::int64_t queries = o.heads * head_dim_, keys = o.kv_heads * head_dim_;
+  query_weight_ = AddSlice(place, WeightOf(o, name + ".query", queries, o.dim), held.query_rows);
+  key_weight_ = held.AddKeyValue(place, WeightOf(o, name + ".key", keys, o.dim));
+  held.AddKeyValue(place, WeightOf(o, name + ".value", keys, o.dim, false, true));
+  if (o.qkv_bias) {
+    query_bias_ = AddSlice(place, BiasOf(name + ".query", queries), held.query_rows);
+    key_bias_ = held.AddKeyValue(place, BiasOf(name + ".key", keys));
+    held.AddKeyValue(place, BiasOf(name + ".value", keys, true));
+  }
+  output_weight_ =
+      AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), held.query_rows);
+  if (o.bias) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
+}
+
+kernels::AttentionShape CrossAttentionLayer::Shape(const Pass& pass) const {
+  return {.sequences = pass.sequences,
+          .length = pass.length,
+          .heads = heads_,
+          .kv_heads = kv_heads_,
+          .head_dim = head_dim_,
+          .first_head = first_head_,
+          .causal = false,
+          .positions = pass.positions,
+          .key_lengths = pass.source.key_lengths};
+}
+
+kernels::KeyValueBlock CrossAttentionLayer::Block(const Pass& pass, const Saved& saved) const {
+  return {PositionsOf(pass.source.length, 0, 1), saved.key_values};
+}
+
+kernels::Dropout CrossAttentionLayer::WeightDropout(const Pass& pass) const {
+  return pass.MakeDropout(dropout_, Purpose::kCrossDropout, layer_);
+}
+
+void CrossAttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
+  const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
+  saved.query = pass.Allocate(pass.lives.input, pass.Tokens(), queries);
+  if (!pass.cached.continues) {
+    saved.key_values = pass.Allocate(pass.lives.input, pass.SourceTokens(), 2 * keys);
+  }
+  saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), queries);
+  saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
+}
+
+void CrossAttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
+  const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
+  saved.dquery = pass.Allocate(pass.lives.backward, pass.Tokens(), queries);
+  saved.dkey_values = pass.Allocate(pass.lives.backward, pass.SourceTokens(), 2 * keys);
+  saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), queries);
+}
+
+void CrossAttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
+  weights.push_back({query_weight_, 1, Form::kTransposed});
+  weights.push_back({output_weight_, 1, Form::kPlain});
+}
+
+kernels::Linear CrossAttentionLayer::Thin(const Pass& pass, kernels::Linear linear,
+                                          ParameterId weight) const {
+  pass.MakeThin(linear, weight);
+  return linear;
+}
+
+// Keys and values of texts that are being written come from the cache: a query sees the positions
+// up to its source text's last.
+void CrossAttentionLayer::Attend(const Pass& pass, const Matrix& memory, Saved& saved) const {
+  const CachedPass& cached = pass.cached;
+  const kernels::AttentionShape shape = Shape(pass);
+  if (cached.continues) {
+    return kernels::CachedAttention(pass.stream, shape, saved.query, cached.source_rows,
+                                    cached.cache->OfSource(layer_), saved.out);
+  }
+  kernels::LinearForward(pass.stream, Input(pass.Value(key_weight_, 2)), memory,
+                         pass.Value(key_bias_, 2), saved.key_values, [](const Part&) {});
+  if (cached.cache != nullptr) {
+    kernels::AttentionShape source = shape;
+    source.length = pass.source.length;
+    kernels::KeepKeyValues(pass.stream, source, saved.key_values, cached.rows,
+                           cached.cache->OfSource(layer_));
+  }
+  kernels::AttentionPartStart(pass.stream, saved.out, saved.lse);
+  kernels::AttentionPartForward(pass.stream, shape, {0, kernels::AttentionPartTasks(shape)},
+                                saved.query, Block(pass, saved), WeightDropout(pass), saved.out,
+                                saved.lse, pass.workspace.attention);
+}
+
+void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& memory,
+                                  Saved& saved, const Matrix& y, RowsDone then) const {
+  saved.x = x;
+  saved.memory = memory;
+  kernels::LinearForward(pass.stream, Thin(pass, Input(pass.Value(query_weight_)), query_weight_),
+                         x, pass.Value(query_bias_), saved.query, [](const Part&) {});
+  Attend(pass, memory, saved);
+  if (!pass.tensor->Canonical()) {
+    return kernels::LinearForward(pass.stream,
+                                  Thin(pass, Output(pass.Value(output_weight_)), output_weight_),
+                                  saved.out, {}, y, then);
+  }
+  SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+  then({0, y.rows});
+}
+
+void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
+                                        const Matrix& dx, const Matrix& dmemory) const {
+  saved.dy = dy;
+  kernels::LinearInputGradient(pass.stream, Output(pass.Value(output_weight_)), dy, saved.dout);
+  const kernels::AttentionShape shape = Shape(pass);
+  kernels::AttentionPartStartBackward(pass.stream, shape, saved.dquery);
+  kernels::AttentionPartBackward(pass.stream, shape, {0, kernels::AttentionPartTasks(shape)},
+                                 saved.query, Block(pass, saved), WeightDropout(pass), saved.out,
+                                 saved.dout, saved.lse, saved.dquery, saved.dkey_values,
+                                 pass.workspace.attention);
+  if (pass.tensor->Canonical()) {
+    SumOverHeads(pass, saved.dquery, pass.Value(query_weight_), all_heads_, head_dim_, 1, dx);
+    return SumOverHeads(pass, saved.dkey_values, pass.Value(key_weight_, 2), all_kv_heads_,
+                        head_dim_, 2, dmemory);
+  }
+  kernels::LinearInputGradient(pass.stream, Input(pass.Value(query_weight_)), saved.dquery, dx);
+  kernels::LinearInputGradient(pass.stream, Input(pass.Value(key_weight_, 2)), saved.dkey_values,
+                               dmemory);
+}
+
+void CrossAttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
+                                         comm::Request& pending) const {
+  kernels::LinearWeightGradient(pass.stream, Output({}), saved.out, saved.dy,
+                                pass.Gradient(output_weight_));
+  pending.Test();
+  kernels::LinearWeightGradient(pass.stream, Input({}), saved.x, saved.dquery,
+                                pass.Gradient(query_weight_));
+  kernels::LinearWeightGradient(pass.stream, Input({}), saved.memory, saved.dkey_values,
+                                pass.Gradient(key_weight_, 2));
+  pending.Test();
+  if (output_bias_ != kernels::kNoParameter) {
+    kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
+                       pass.workspace.reduction);
+  }
+  if (query_bias_ == kernels::kNoParameter) return;
+  // The gradient of a key's bias is zero, as in AttentionLayer.
+  const std::int64_t keys = kv_heads_ * head_dim_;
+  kernels::ColumnSum(pass.stream, saved.dquery, pass.Gradient(query_bias_),
+                     pass.workspace.reduction);
+  kernels::ColumnSum(pass.stream, saved.dkey_values.Columns(keys, keys),
+                     pass.Gradient(key_bias_ + 1), pass.workspace.reduction);
 }
 
 }  // namespace trireme::model

@@ -1,9 +1,70 @@
 // The kinds of feed-forward layers.
 #include "trireme/model/ffn.hpp"
 
-#include "dense_ffn.hpp"
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "initialisers.hpp"
+#include "trireme/kernels/elementwise.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::model {
+
+// The usual feed-forward layer: two products around an activation, or SwiGLU with its gate.
+
+// y = dropout(act(x W_up^T + b)) W_down. A tensor rank holds a slice of the hidden features.
+class DenseFfn : public Ffn {
+ public:
+  DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
+
+  std::unique_ptr<Ffn::Saved> MakeSaved() const override;
+  void Allocate(const Pass& pass, Ffn::Saved& saved) const override;
+  void AllocateCheap(const Pass& pass, Ffn::Saved& saved) const override;
+  void AllocateBackward(const Pass& pass, Ffn::Saved& saved) const override;
+  void ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& saved) const override;
+  void ForwardOutput(const Pass& pass, const Ffn::Saved& saved, const Matrix& y,
+                     RowsDone then) const override;
+  void RecomputeCheap(const Pass& pass, Ffn::Saved& saved) const override;
+  void BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& saved,
+                     const Matrix& dx) const override;
+  void BackwardWeight(const Pass& pass, const Ffn::Saved& saved,
+                      comm::Request& pending) const override;
+  ParameterId OutputBias() const override { return down_bias_; }
+  void AddThinWeights(std::vector<ThinWeight>& weights) const override;
+
+ private:
+  struct Saved : Ffn::Saved {
+    Matrix pre;      // [tokens, ffn] before the activation (ReLU: the same memory as hidden);
+                     // SwiGLU: [tokens, 2 ffn], gate then up
+    Matrix hidden;   // [tokens, ffn], after activation and dropout; cheap
+    Matrix dhidden;  // [tokens, ffn]
+    Matrix dpre;     // like pre (the memory of dhidden unless the activation is SwiGLU)
+  };
+  static Saved& Mine(Ffn::Saved& saved) { return static_cast<Saved&>(saved); }
+  static const Saved& Mine(const Ffn::Saved& saved) { return static_cast<const Saved&>(saved); }
+
+  bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
+  bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
+  int UpParts() const { return Gated() ? 2 : 1; }
+  void InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const;
+  kernels::Linear Of(LinearSite site) const;
+  kernels::Linear Up(const Pass& pass) const;    // x W_up^T
+  kernels::Linear Down(const Pass& pass) const;  // hidden W_down
+  kernels::Dropout HiddenDropout(const Pass& pass) const;
+
+  kernels::ActivationKind kind_;
+  std::int64_t ffn_;  // hidden features, global
+  Part hidden_;       // of this rank
+  bool bias_;
+  double dropout_;
+  std::uint32_t layer_;
+  ParameterId up_weight_;  // gate (SwiGLU) and up: adjacent
+  ParameterId up_bias_ = kernels::kNoParameter;
+  ParameterId down_weight_;                        // [ffn, dim], input-major
+  ParameterId down_bias_ = kernels::kNoParameter;  // [dim]
+};
 
 kernels::ActivationKind KindOf(Activation activation) {
   switch (activation) {
@@ -19,6 +80,157 @@ kernels::ActivationKind KindOf(Activation activation) {
 std::unique_ptr<Ffn> MakeFfn(const ParameterPlace& place, const std::string& name,
                              std::uint32_t layer) {
   return std::make_unique<DenseFfn>(place, name, layer);
+}
+
+// DenseFfn: two products around an activation.
+
+using kernels::Form;
+
+DenseFfn::DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer)
+    : kind_(KindOf(place.options.activation)),
+      ffn_(place.options.ffn),
+      hidden_(place.tensor.Slice(place.options.ffn)),
+      bias_(place.options.bias),
+      dropout_(place.options.ffn_dropout),
+      layer_(layer) {
+  const Options& o = place.options;
+  if (Gated()) {
+    up_weight_ = AddSlice(place, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
+    AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim, false, true), hidden_);
+  } else {
+    up_weight_ = AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim), hidden_);
+  }
+  if (bias_ && Gated()) {
+    up_bias_ = AddSlice(place, BiasOf(name + ".gate", o.ffn), hidden_);
+    AddSlice(place, BiasOf(name + ".up", o.ffn, true), hidden_);
+  } else if (bias_) {
+    up_bias_ = AddSlice(place, BiasOf(name + ".up", o.ffn), hidden_);
+  }
+  down_weight_ = AddSlice(place, WeightOf(o, name + ".down", o.ffn, o.dim, true), hidden_);
+  if (bias_) down_bias_ = AddWhole(place, BiasOf(name + ".down", o.dim));
+}
+
+kernels::Dropout DenseFfn::HiddenDropout(const Pass& pass) const {
+  return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
+}
+
+kernels::Linear DenseFfn::Of(LinearSite site) const {
+  return {SiteOf(layer_, site), site == LinearSite::kUp ? Form::kTransposed : Form::kPlain, {}};
+}
+
+kernels::Linear DenseFfn::Up(const Pass& pass) const {
+  kernels::Linear linear = Of(LinearSite::kUp);
+  linear.weight = pass.Value(up_weight_, UpParts());
+  pass.MakeThin(linear, up_weight_);
+  return linear;
+}
+
+kernels::Linear DenseFfn::Down(const Pass& pass) const {
+  kernels::Linear linear = Of(LinearSite::kDown);
+  linear.weight = pass.Value(down_weight_);
+  pass.MakeThin(linear, down_weight_);
+  return linear;
+}
+
+void DenseFfn::AddThinWeights(std::vector<ThinWeight>& weights) const {
+  weights.push_back({up_weight_, UpParts(), Of(LinearSite::kUp).form});
+  weights.push_back({down_weight_, 1, Of(LinearSite::kDown).form});
+}
+
+std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }
+
+void DenseFfn::Allocate(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
+  // ReLU keeps its output alone: the input was positive if the output is.
+  device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
+  saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
+  AllocateCheap(pass, base);
+}
+
+void DenseFfn::AllocateCheap(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
+  saved.hidden =
+      Relu() ? saved.pre : pass.Allocate(pass.lives.cheap, pass.Tokens(), hidden_.Size());
+}
+
+void DenseFfn::AllocateBackward(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
+  saved.dhidden = pass.Allocate(Gated() ? pass.lives.scratch : pass.lives.backward, pass.Tokens(),
+                                hidden_.Size());
+  saved.dpre = Gated() ? pass.Allocate(pass.lives.backward, pass.Tokens(), 2 * hidden_.Size())
+                       : saved.dhidden;
+}
+
+void DenseFfn::ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
+  saved.x = x;
+  const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
+  kernels::LinearActivation(pass.stream, Up(pass), x, bias, kind_, HiddenDropout(pass), saved.pre,
+                            saved.hidden);
+}
+
+void DenseFfn::ForwardOutput(const Pass& pass, const Ffn::Saved& base, const Matrix& y,
+                             RowsDone then) const {
+  const Saved& saved = Mine(base);
+  if (!pass.tensor->Canonical()) {
+    return kernels::LinearForward(pass.stream, Down(pass), saved.hidden, {}, y, then);
+  }
+  const Matrix weight = pass.Value(down_weight_);
+  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
+    const Part part = pass.tensor->SliceOf(ffn_, slice);
+    const std::int64_t begin = part.begin - hidden_.begin;
+    kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden.Columns(begin, part.Size()),
+                            Form::kPlain, weight.Rows(begin, part.Size()), sum, false);
+  });
+  then({0, y.rows});
+}
+
+// dx = dpre W_up; canonical slices of gate and up apart.
+void DenseFfn::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const {
+  if (!pass.tensor->Canonical()) {
+    return kernels::LinearInputGradient(pass.stream, Up(pass), dpre, dx);
+  }
+  const Matrix weight = pass.Value(up_weight_, UpParts());
+  SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
+    const Part features = pass.tensor->SliceOf(ffn_, slice);
+    for (int part = 0; part < UpParts(); ++part) {
+      const std::int64_t begin = part * hidden_.Size() + features.begin - hidden_.begin;
+      kernels::MatrixMultiply(pass.stream, Form::kPlain, dpre.Columns(begin, features.Size()),
+                              Form::kPlain, weight.Rows(begin, features.Size()), sum, part > 0);
+    }
+  });
+}
+
+void DenseFfn::RecomputeCheap(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
+  if (Relu()) return;
+  // The bias is in `pre` already.
+  kernels::ActivationForward(pass.stream, kind_, saved.pre, {}, HiddenDropout(pass), saved.hidden);
+}
+
+void DenseFfn::BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& base,
+                             const Matrix& dx) const {
+  Saved& saved = Mine(base);
+  saved.dy = dy;
+  kernels::LinearActivationGradient(pass.stream, Down(pass), dy, kind_,
+                                    Relu() ? saved.hidden : saved.pre, HiddenDropout(pass),
+                                    saved.dhidden, saved.dpre);
+  InputGradient(pass, saved.dpre, dx);
+}
+
+void DenseFfn::BackwardWeight(const Pass& pass, const Ffn::Saved& base,
+                              comm::Request& pending) const {
+  const Saved& saved = Mine(base);
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kDown), saved.hidden, saved.dy,
+                                pass.Gradient(down_weight_));
+  pending.Test();
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kUp), saved.x, saved.dpre,
+                                pass.Gradient(up_weight_, UpParts()));
+  pending.Test();
+  if (!bias_) return;
+  kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(down_bias_), pass.workspace.reduction);
+  kernels::ColumnSum(pass.stream, saved.dpre, pass.Gradient(up_bias_, UpParts()),
+                     pass.workspace.reduction);
 }
 
 }  // namespace trireme::model

@@ -15,8 +15,8 @@ NormLayer::NormLayer(const ParameterPlace& place, const std::string& name, bool 
   // one is summed at once.
   const parallel::TensorGroup& tensor = place.tensor;
   const kernels::GradientSum sum = tensor.Sharded() && !tensor.Canonical()
-                                      ? kernels::GradientSum::kTensor
-                                      : kernels::GradientSum::kNone;
+                                       ? kernels::GradientSum::kTensor
+                                       : kernels::GradientSum::kNone;
   const auto add = [&](kernels::Parameter parameter) {
     parameter.early = early;
     return AddWhole(place, std::move(parameter), sum);

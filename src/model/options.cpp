@@ -2,16 +2,22 @@
 #include "trireme/model/options.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "presets.hpp"
-#include "trireme/deck/choice.hpp"
-#include "trireme/model/rope_angles.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::model {
+
+// Known models: values for keys of [model] that a deck leaves out.
+
+using PresetValues = std::vector<std::pair<std::string, std::string>>;  // key, value
+
+const std::vector<std::pair<std::string, PresetValues>>& Presets();  // by name, as in help
 
 namespace {
 
@@ -315,6 +321,330 @@ Options WithVocabulary(const Options& options, std::int64_t types, const deck::D
   if (blocks + product(o.vocabulary, o.dim) <= kMostParameters) return o;
   throw deck.Complain("model.dim", "the model has more parameters than can be addressed",
                       "Lower model.layers, model.dim, model.ffn or model.head_dim.");
+}
+
+// Numbers that follow from the options: parameters, floating-point operations, costs of parts.
+
+namespace {
+
+// Elements of the matrices of queries and output, of keys and values, and of a block without
+// cross-attention.
+std::int64_t QueryMatrices(const Options& o) { return o.dim * o.head_dim * 2 * o.heads; }
+std::int64_t KeyMatrices(const Options& o) { return o.dim * o.head_dim * 2 * o.kv_heads; }
+std::int64_t BlockMatrices(const Options& o) {
+  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
+  return QueryMatrices(o) + KeyMatrices(o) + (up + 1) * o.dim * o.ffn;
+}
+// Blocks with cross-attention.
+std::int64_t CrossBlocks(const Options& o) { return o.Translates() ? o.layers : 0; }
+
+// Operations of a query of a block that sees `keys` keys, forward and backward.
+double AttentionFlops(const Options& o, double keys) {
+  return 12 * static_cast<double>(o.heads * o.head_dim) * keys;
+}
+
+}  // namespace
+
+std::int64_t ParameterCount(const Options& o) {
+  const bool norm_bias = o.bias && o.norm == Norm::kLayerNorm;
+  const std::int64_t norm = o.dim * (norm_bias ? 2 : 1);
+  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
+  const std::int64_t biases = o.bias ? 2 * o.dim + up * o.ffn : 0;
+  const std::int64_t projections = o.qkv_bias ? o.head_dim * (o.heads + 2 * o.kv_heads) : 0;
+  const std::int64_t of_heads = projections + (o.qk_norm ? 2 * o.head_dim : 0);
+  std::int64_t count = o.Blocks() * (BlockMatrices(o) + biases + of_heads + 2 * norm);
+  count += CrossBlocks(o) *
+           (QueryMatrices(o) + KeyMatrices(o) + projections + (o.bias ? o.dim : 0) + norm);
+  count += o.vocabulary * o.dim * (o.tie_embeddings ? 1 : 2) + o.SourceVocabulary() * o.dim;
+  const std::int64_t stacks = o.Translates() ? 2 : 1;
+  if (o.position == Position::kLearned) count += stacks * o.max_positions * o.dim;
+  if (o.norm_position == NormPosition::kPre) count += stacks * norm;
+  return count;
+}
+
+PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
+  // Reading and writing a few rows costs about as much as this many operations per element.
+  constexpr double kEmbeddingWork = 100;
+  const double blocks = static_cast<double>(o.Blocks()), dim = static_cast<double>(o.dim);
+  PartCosts costs;
+  costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
+  costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / blocks;
+  // The forward pass, a third of it all, once more.
+  if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
+  costs.embedding = kEmbeddingWork * dim * (o.Translates() ? 2 : 1);
+  return costs;
+}
+
+double FlopsPerToken(const Options& o, std::int64_t sequence_length) {
+  if (o.Translates()) {
+    return PairFlops(o, sequence_length, sequence_length) / static_cast<double>(sequence_length);
+  }
+  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
+  const double attention = static_cast<double>(o.layers * o.heads * o.head_dim) *
+                           static_cast<double>(sequence_length + 1);
+  return 6 * matrices + 6 * attention;
+}
+
+double FlopsPerTokenOf(const Options& o, double mean_keys) {
+  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
+  return 6 * matrices + static_cast<double>(o.layers) * AttentionFlops(o, mean_keys);
+}
+
+double PairFlops(const Options& o, std::int64_t source_length, std::int64_t target_length) {
+  const auto s = static_cast<double>(source_length), t = static_cast<double>(target_length);
+  const auto encoders = static_cast<double>(o.encoder_layers),
+             decoders = static_cast<double>(o.layers),
+             block = static_cast<double>(BlockMatrices(o));
+  const double source = 6 * (encoders * block + decoders * static_cast<double>(KeyMatrices(o)));
+  const double target = 6 * (decoders * (block + static_cast<double>(QueryMatrices(o))) +
+                             static_cast<double>(o.vocabulary * o.dim));
+  return s * (source + encoders * AttentionFlops(o, s)) +
+         t * (target + decoders * (AttentionFlops(o, (t + 1) / 2) + AttentionFlops(o, s)));
+}
+
+// Presets of model.preset: keys of known models and their values.
+
+namespace {
+
+// The JSC course's Transformer (Vaswani et al. 2017 layers) for WikiText-2, here with a causal
+// mask.
+PresetValues Jsc() {
+  return {{"dim", "128"},
+          {"heads", "4"},
+          {"layers", "2"},
+          {"ffn", "2048"},
+          {"norm", "layernorm"},
+          {"norm_position", "post"},
+          {"activation", "relu"},
+          {"position", "sinusoidal"},
+          {"bias", "yes"},
+          {"tie_embeddings", "no"},
+          {"scale_embedding", "yes"},
+          {"dropout", "0.1"},
+          {"attention_dropout", "0.1"},
+          {"ffn_dropout", "0.1"},
+          {"init", "xavier"}};
+}
+
+// GPT-2 (Radford et al. 2019): widths of table 2; dropout as in the published code.
+PresetValues Gpt2(int dim, int heads, int layers) {
+  return {{"dim", std::to_string(dim)},
+          {"heads", std::to_string(heads)},
+          {"layers", std::to_string(layers)},
+          {"ffn", std::to_string(4 * dim)},
+          {"max_positions", "1024"},
+          {"norm", "layernorm"},
+          {"norm_position", "pre"},
+          {"activation", "gelu"},
+          {"position", "learned"},
+          {"bias", "yes"},
+          {"tie_embeddings", "yes"},
+          {"dropout", "0.1"},
+          {"attention_dropout", "0.1"},
+          {"init", "gpt2"}};
+}
+
+// Llama (Touvron et al. 2023) shrunk to course sizes: RMSNorm, SwiGLU, rotary positions, no biases.
+PresetValues Llama(int dim, int heads, int kv_heads, int layers, int ffn) {
+  return {{"dim", std::to_string(dim)},
+          {"heads", std::to_string(heads)},
+          {"kv_heads", std::to_string(kv_heads)},
+          {"layers", std::to_string(layers)},
+          {"ffn", std::to_string(ffn)},
+          {"max_positions", "2048"},
+          {"norm", "rmsnorm"},
+          {"norm_position", "pre"},
+          {"activation", "swiglu"},
+          {"position", "rope"},
+          {"bias", "no"},
+          {"tie_embeddings", "yes"},
+          {"init", "gpt2"}};
+}
+
+// Llama 3 (Grattafiori et al. 2024, table 3; 3.2's model cards for the two smaller ones). Rotary
+// scaling of versions 3.1 and 3.2: contexts of 131,072 tokens after training on 8,192.
+PresetValues Llama3(int dim, int heads, int layers, int ffn, const char* factor, bool tied) {
+  constexpr int kHeadDim = 128, kSmallest = 2048;
+  return {{"dim", std::to_string(dim)},
+          {"heads", std::to_string(heads)},
+          {"kv_heads", "8"},
+          {"head_dim", std::to_string(dim == kSmallest ? kHeadDim / 2 : kHeadDim)},
+          {"layers", std::to_string(layers)},
+          {"ffn", std::to_string(ffn)},
+          {"max_positions", "131072"},
+          {"rope_theta", "500000"},
+          {"rope_scaling", "llama3"},
+          {"rope_factor", factor},
+          {"rope_original_positions", "8192"},
+          {"rope_low_frequency_factor", "1"},
+          {"rope_high_frequency_factor", "4"},
+          {"norm_epsilon", "1e-5"},
+          {"norm", "rmsnorm"},
+          {"norm_position", "pre"},
+          {"activation", "swiglu"},
+          {"position", "rope"},
+          {"bias", "no"},
+          {"tie_embeddings", tied ? "yes" : "no"},
+          {"init", "gpt2"}};
+}
+
+}  // namespace
+
+const std::vector<std::pair<std::string, PresetValues>>& Presets() {
+  static const std::vector<std::pair<std::string, PresetValues>> presets = {
+      {"jsc", Jsc()},
+      {"gpt2_124m", Gpt2(768, 12, 12)},
+      {"gpt2_355m", Gpt2(1024, 16, 24)},
+      {"gpt2_774m", Gpt2(1280, 20, 36)},
+      {"gpt2_1558m", Gpt2(1600, 25, 48)},
+      {"llama_5m", Llama(128, 4, 2, 4, 384)},
+      {"llama_15m", Llama(288, 6, 6, 6, 768)},
+      {"llama_42m", Llama(512, 8, 8, 8, 1376)},
+      {"llama_110m", Llama(768, 12, 12, 12, 2048)},
+      {"llama3_1b", Llama3(2048, 32, 16, 8192, "32", true)},
+      {"llama3_3b", Llama3(3072, 24, 28, 8192, "32", true)},
+      {"llama3_8b", Llama3(4096, 32, 32, 14336, "8", false)},
+      {"llama3_70b", Llama3(8192, 64, 80, 28672, "8", false)}};
+  return presets;
+}
+
+// RopeAngles: frequencies by kind of scaling, in double precision; checks of the scaling's numbers.
+
+namespace {
+
+constexpr double kTurn = 2 * std::numbers::pi;
+
+// Share of the interpolated frequency in pair i: 0 up to `low`, 1 from `high` on.
+struct Ramp {
+  double low, high;
+  double At(double i) const { return std::clamp((i - low) / (high - low), 0.0, 1.0); }
+};
+
+// Pair (not an integer) that turns `turns` times in the original positions: equation 17 solved for
+// the dimension.
+double PairOfTurns(const Options& o, double turns) {
+  const auto positions = static_cast<double>(o.rope_original_positions);
+  return static_cast<double>(o.head_dim) * std::log(positions / (turns * kTurn)) /
+         (2 * std::log(o.rope_theta));
+}
+
+Ramp YarnRamp(const Options& o) {
+  constexpr double kLeastWidth = 0.001;  // of the published code, against a division by zero
+  Ramp ramp{
+      std::max(std::floor(PairOfTurns(o, o.rope_beta_fast)), 0.0),
+      std::min(std::ceil(PairOfTurns(o, o.rope_beta_slow)), static_cast<double>(o.head_dim - 1))};
+  if (ramp.low == ramp.high) ramp.high += kLeastWidth;
+  return ramp;
+}
+
+double Llama3Frequency(const Options& o, double plain) {
+  // Turns in the original positions, L / wavelength.
+  const double turns = static_cast<double>(o.rope_original_positions) * plain / kTurn;
+  if (turns < o.rope_low_frequency_factor) return plain / o.rope_factor;
+  if (turns > o.rope_high_frequency_factor) return plain;
+  const double share = (turns - o.rope_low_frequency_factor) /
+                       (o.rope_high_frequency_factor - o.rope_low_frequency_factor);
+  return (1 - share) * plain / o.rope_factor + share * plain;
+}
+
+double Scaled(const Options& o, double plain, double pair) {
+  switch (o.rope_scaling) {
+    case RopeScaling::kNone:
+      return plain;
+    case RopeScaling::kLinear:
+      return plain / o.rope_factor;
+    case RopeScaling::kYarn: {
+      const double share = YarnRamp(o).At(pair);
+      return plain / o.rope_factor * share + plain * (1 - share);
+    }
+    case RopeScaling::kLlama3:
+      return Llama3Frequency(o, plain);
+  }
+  return plain;
+}
+
+// A number of [model] that some kinds of scaling read.
+struct Number {
+  const char* key;
+  double value, otherwise;  // otherwise: its default
+  bool read, needed;        // by the deck's kind
+};
+
+}  // namespace
+
+RopeAngles RopeAnglesOf(const Options& o) {
+  RopeAngles angles;
+  for (std::int64_t i = 0; i < o.head_dim / 2; ++i) {
+    const auto pair = static_cast<double>(i);
+    const double plain = std::pow(o.rope_theta, -2.0 * pair / static_cast<double>(o.head_dim));
+    angles.frequencies.push_back(Scaled(o, plain, pair));
+  }
+  if (o.rope_scaling != RopeScaling::kYarn) return angles;
+  angles.magnitude =
+      o.rope_attention_factor > 0 ? o.rope_attention_factor : 0.1 * std::log(o.rope_factor) + 1;
+  return angles;
+}
+
+namespace {
+
+constexpr const char* kKey = "model.rope_scaling";
+
+void CheckNumbers(const deck::Deck& deck, const Options& o, const std::string& kind) {
+  const Options plain;
+  const bool scaled = o.rope_scaling != RopeScaling::kNone;
+  const bool yarn = o.rope_scaling == RopeScaling::kYarn;
+  const bool llama3 = o.rope_scaling == RopeScaling::kLlama3;
+  const Number numbers[] = {
+      {"model.rope_factor", o.rope_factor, plain.rope_factor, scaled, true},
+      {"model.rope_original_positions", static_cast<double>(o.rope_original_positions),
+       static_cast<double>(plain.rope_original_positions), yarn || llama3, true},
+      {"model.rope_low_frequency_factor", o.rope_low_frequency_factor,
+       plain.rope_low_frequency_factor, llama3, false},
+      {"model.rope_high_frequency_factor", o.rope_high_frequency_factor,
+       plain.rope_high_frequency_factor, llama3, false},
+      {"model.rope_beta_fast", o.rope_beta_fast, plain.rope_beta_fast, yarn, false},
+      {"model.rope_beta_slow", o.rope_beta_slow, plain.rope_beta_slow, yarn, false},
+      {"model.rope_attention_factor", o.rope_attention_factor, plain.rope_attention_factor, yarn,
+       false}};
+  for (const Number& number : numbers) {
+    if (!number.read && number.value != number.otherwise) {
+      throw deck.Complain(number.key, fmt::format("is no number of {} = {}", kKey, kind),
+                          "Leave it out, or choose the scaling that it belongs to.");
+    }
+    if (number.read && number.needed && number.value == number.otherwise) {
+      throw deck.Complain(kKey, fmt::format("needs {}", number.key),
+                          "`trireme --help-deck model` says what it means.");
+    }
+  }
+}
+
+}  // namespace
+
+void CheckRopeScaling(const deck::Deck& deck, const Options& o) {
+  const std::string kind = NameOf(o.rope_scaling);
+  if (o.rope_scaling != RopeScaling::kNone && o.position != Position::kRope) {
+    throw deck.Complain(kKey, "scales rotary positions, which this model does not have",
+                        "What fits: model.position = rope, or model.rope_scaling = none.");
+  }
+  CheckNumbers(deck, o, kind);
+  if (o.rope_scaling == RopeScaling::kNone) return;
+  if (o.rope_factor < 1) {
+    throw deck.Complain("model.rope_factor", "must be 1 or larger: sequences become longer");
+  }
+  if (o.rope_scaling == RopeScaling::kLlama3 &&
+      o.rope_low_frequency_factor >= o.rope_high_frequency_factor) {
+    throw deck.Complain("model.rope_low_frequency_factor",
+                        fmt::format("must lie below model.rope_high_frequency_factor = {}",
+                                    o.rope_high_frequency_factor));
+  }
+  if (o.rope_scaling != RopeScaling::kYarn) return;
+  if (o.rope_beta_slow >= o.rope_beta_fast) {
+    throw deck.Complain("model.rope_beta_slow",
+                        fmt::format("must lie below model.rope_beta_fast = {}", o.rope_beta_fast));
+  }
+  if (o.rope_theta <= 1) {
+    throw deck.Complain("model.rope_theta", "must lie above 1 for model.rope_scaling = yarn");
+  }
 }
 
 }  // namespace trireme::model

@@ -2,13 +2,13 @@
 #include "trireme/model/parallel_model.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <tuple>
 #include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/libraries.hpp"
+#include "trireme/model/model.hpp"
 
 namespace trireme::model {
 
@@ -287,6 +287,263 @@ ModelMemory ParallelModel::Memory() const {
   memory.exchange += pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes();
   if (copied_) memory.exchange += copied_->Bytes();
   return memory;
+}
+
+// StageLayers: registers the parameters, and says which units the tasks use.
+
+using parallel::TaskKind;
+
+StageLayers::StageLayers(const ModelPlan& plan, const StagePlan& local,
+                         const parallel::TensorGroup& tensor, const device::Stream& stream)
+    : tied_(plan.options.tie_embeddings) {
+  kernels::ParameterList list = ListParameters(plan, local, tensor, stream);
+  kernels::Ownership owns = parallel::PlanOwnership(list, plan.dtype, local.shard);
+  registry_ =
+      kernels::Registry(std::move(list), plan.dtype, std::move(owns), plan.training, stream);
+}
+
+kernels::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const StagePlan& local,
+                                                   const parallel::TensorGroup& tensor,
+                                                   const device::Stream& stream) {
+  const bool first = local.First(), last = local.Last();
+  kernels::ParameterList list;
+  ParameterPlace place{plan.options, list, tensor, true, stream};
+  embedding_.emplace(place, first, last, local.stages == 1);
+  token_unit_ = list.UnitOf(embedding_->Weight());
+  if (embedding_->Positions() != kernels::kNoParameter) {
+    position_unit_ = list.UnitOf(embedding_->Positions());
+  }
+  if (plan.options.Translates()) {
+    source_embedding_.emplace(place, first, *embedding_);
+    if (source_embedding_->Weight() != embedding_->Weight()) {
+      source_unit_ = list.UnitOf(source_embedding_->Weight());
+    }
+    if (source_embedding_->Positions() != kernels::kNoParameter) {
+      source_position_unit_ = list.UnitOf(source_embedding_->Positions());
+    }
+  }
+  AddBlocks(plan, local, place);
+  tail_unit_ = list.BeginUnit("head");
+  place.held = last;
+  if (plan.options.norm_position == NormPosition::kPre) norm_.emplace(place, "norm");
+  head_.emplace(place, embedding_->Weight());
+  // If one rank uses a tied table twice, the two gradients meet where those of two stages would.
+  if (local.shard.canonical && tied_ && first && last && plan.training) {
+    list.AddSecondGradient(embedding_->Weight());
+  }
+  return list;
+}
+
+void StageLayers::AddBlocks(const ModelPlan& plan, const StagePlan& local, ParameterPlace place) {
+  chunks_.resize(local.chunks.size());
+  const std::int64_t encoders = plan.options.encoder_layers;
+  for (std::int64_t layer = 0; layer < plan.options.Blocks(); ++layer) {
+    const auto here =
+        std::find_if(local.chunks.begin(), local.chunks.end(),
+                     [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
+    place.held = here != local.chunks.end();
+    const int unit = place.parameters.BeginUnit(fmt::format("blocks.{}", layer), true);
+    Block block(place, static_cast<std::uint32_t>(layer), encoders > 0 && layer >= encoders);
+    const bool ends = layer + 1 == encoders;
+    if (ends && plan.options.norm_position == NormPosition::kPre) {
+      encoder_norm_.emplace(place, "encoder.norm", true);
+    }
+    if (!place.held) continue;
+    Chunk& chunk = chunks_[static_cast<std::size_t>(here - local.chunks.begin())];
+    chunk.units.push_back(unit);
+    chunk.blocks.push_back(std::move(block));
+    if (layer < encoders) ++chunk.encoders;
+    chunk.ends_encoder = chunk.ends_encoder || ends;
+  }
+  chunks_.front().first = local.First();
+  chunks_.back().last = local.Last();
+}
+
+bool StageLayers::Has(int unit) const {
+  return unit >= 0 && registry_.Units()[static_cast<std::size_t>(unit)].range.Size() > 0;
+}
+
+std::array<int, 4> StageLayers::FirstUnits() const {
+  return {token_unit_, position_unit_, source_unit_, source_position_unit_};
+}
+
+std::array<int, 2> StageLayers::LastUnits() const { return {tail_unit_, tied_ ? token_unit_ : -1}; }
+
+void StageLayers::AppendUses(const parallel::Task& task) {
+  if (task.kind == TaskKind::kBackwardWeight) return;
+  const Chunk& chunk = chunks_[static_cast<std::size_t>(task.chunk)];
+  const auto append = [&](std::span<const int> units) {
+    for (const int unit : units) {
+      if (Has(unit)) uses_.push_back(unit);
+    }
+  };
+  const bool forward = task.kind == TaskKind::kForward || task.kind == TaskKind::kEvaluate;
+  if (forward && chunk.first) append(FirstUnits());
+  if (!forward && chunk.last) append(LastUnits());
+  const auto before = static_cast<std::ptrdiff_t>(uses_.size());
+  append(chunk.units);
+  if (!forward) std::reverse(uses_.begin() + before, uses_.end());
+  if (task.kind == TaskKind::kEvaluate && chunk.last) append(LastUnits());
+}
+
+const std::vector<int>& StageLayers::UsesOf(const parallel::Program& program) {
+  uses_.clear();
+  for (const parallel::Operation& operation : program.operations) {
+    if (operation.action != parallel::Action::kCompute) continue;
+    AppendUses(program.tasks[static_cast<std::size_t>(operation.task)].task);
+  }
+  return uses_;
+}
+
+// Model: the two streams of a model that translates. The encoder's blocks act on the source texts,
+// the decoder's on the target texts and read the encoder's output. Between stages the streams
+// travel together, source rows first: what the stage before has of each, and backward its gradient,
+// so that gradients of the encoder's output add up on the way.
+
+Pass Model::MakeSourcePass(const Pass& pass) const {
+  Pass source = pass;
+  source.length = pass.source.length;
+  source.positions = PositionsOf(source.length, 0, 1);
+  source.tokens.inputs = pass.tokens.sources;
+  source.tokens.key_lengths = pass.tokens.source_lengths;
+  source.tokens.targets = nullptr;
+  source.causal = false;
+  source.source = {};
+  source.cached = {};
+  return source;
+}
+
+// Forward, before the first block: where the encoder's output goes, and the target stream, which
+// waits while the encoder's blocks run or goes on to the next stage.
+void Model::EnterStreams(TaskEntry& entry, const StageLayers::Chunk& layers, const Arenas& arenas,
+                         MakeResidual residual) const {
+  ChunkActivations::Live& live = *entry.live;
+  const std::size_t count = layers.blocks.size(), encoders = layers.encoders;
+  const bool dry = entry.pass.Dry(), passes = encoders == count;
+  if (!layers.first) {
+    live.residuals[0] = encoders > 0 ? entry.SourceOf(entry.in) : entry.TargetOf(entry.in);
+  }
+  if (encoders == 0) {
+    live.memory = entry.SourceOf(entry.in);
+    if (!layers.last && !dry) {
+      kernels::Copy(entry.pass.stream, live.memory, entry.SourceOf(entry.out));
+    }
+    return;
+  }
+  Matrix target = entry.TargetOf(entry.in);
+  if (layers.first) {
+    target = passes ? entry.TargetOf(entry.out) : residual(entry, encoders);
+    Embed(layers_.Embedding(), entry.pass, target);
+  } else if (passes && !dry) {
+    kernels::Copy(entry.pass.stream, target, entry.TargetOf(entry.out));
+  }
+  if (!passes) live.residuals[encoders] = target;
+  if (!layers.ends_encoder) return;
+  live.memory = passes ? entry.SourceOf(entry.out) : ResidualOf(entry.source, arenas.weight);
+  live.encoded =
+      layers_.EncoderNorm() == nullptr ? live.memory : ResidualOf(entry.source, arenas.input);
+}
+
+// Output of a block, forward.
+Matrix Model::OutputOf(const TaskEntry& entry, const StageLayers::Chunk& layers, std::size_t block,
+                       MakeResidual residual) const {
+  if (block + 1 == layers.encoders) {
+    return layers.ends_encoder ? entry.live->encoded : entry.SourceOf(entry.out);
+  }
+  const bool leaves_here = block + 1 == layers.blocks.size() && !layers.last;
+  return leaves_here ? entry.TargetOf(entry.out) : residual(entry, block + 1);
+}
+
+// Forward, after the encoder's last block: its output, for this chunk's decoder and for later ones.
+void Model::LeaveEncoder(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                         const Arenas& arenas) const {
+  ChunkActivations::Live& live = *entry.live;
+  if (const NormLayer* const norm = layers_.EncoderNorm()) {
+    Pass pass = entry.source;
+    pass.lives.input = arenas.input;
+    norm->Allocate(pass, live.encoder_norm);
+    if (!pass.Dry()) norm->Forward(pass, live.encoded, live.encoder_norm, live.memory);
+  }
+  if (entry.pass.Dry() || layers.last || layers.encoders == layers.blocks.size()) return;
+  kernels::Copy(entry.pass.stream, live.memory, entry.SourceOf(entry.out));
+}
+
+void Model::EnterEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const {
+  const bool encodes = entry.source.sequences > 0;
+  for (Matrix& each : entry.source_buffers) {
+    each = encodes ? ResidualOf(entry.source, entry.source.lives.scratch) : Matrix{};
+  }
+  entry.source_residual = layers.first ? entry.source_buffers[0] : entry.SourceOf(entry.in);
+  entry.residual = layers.first ? entry.buffers[0] : entry.TargetOf(entry.in);
+  entry.memory = entry.source_residual;
+  if (!layers.first) return;
+  if (encodes) EmbedFirst(entry, entry.source_residual);
+  Embed(layers_.Embedding(), entry.pass, entry.residual);
+}
+
+// The streams go on to the next stage.
+void Model::LeaveEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const {
+  if (entry.pass.Dry()) return;
+  if (entry.source.sequences > 0) {
+    kernels::Copy(entry.pass.stream, entry.source_residual, entry.SourceOf(entry.out));
+  }
+  if (layers.encoders == layers.blocks.size()) {
+    kernels::Copy(entry.pass.stream, entry.residual, entry.TargetOf(entry.out));
+  }
+}
+
+// Backward, before the last block: the gradient of the encoder's output so far. If this chunk has
+// blocks of the encoder alone, it is that of the source stream.
+void Model::EnterStreamsBackward(TaskEntry& entry, const StageLayers::Chunk& layers) const {
+  Pass& source = entry.source;
+  device::Arena* const scratch = source.lives.scratch;
+  source.weights_too = entry.pass.weights_too;
+  source.lives = entry.pass.lives;
+  for (Matrix& buffer : entry.source_buffers) buffer = ResidualOf(source, scratch);
+  const Matrix from = entry.SourceOf(entry.in);
+  if (!layers.last) entry.residual = entry.TargetOf(entry.in);
+  if (layers.last && layers.blocks.empty()) entry.residual = entry.TargetOf(entry.out);
+  if (layers.encoders == layers.blocks.size() && !layers.last) {
+    entry.memory = from;
+    return;
+  }
+  entry.memory = layers.encoders == 0 && !layers.first ? entry.SourceOf(entry.out)
+                                                       : ResidualOf(source, scratch);
+  if (source.Dry()) return;
+  if (layers.last) {
+    kernels::Clear(source.stream, entry.memory);
+  } else {
+    kernels::Copy(source.stream, from, entry.memory);
+  }
+}
+
+// Backward, before the last of the encoder's blocks of a chunk: the gradient of what it wrote. The
+// gradient of the target stream that has not yet left goes on to the stage before.
+void Model::EnterEncoderBackward(TaskEntry& entry, const StageLayers::Chunk& layers) const {
+  const bool passes = layers.encoders == layers.blocks.size(), dry = entry.pass.Dry();
+  if (passes && !layers.first && !dry) {
+    kernels::Copy(entry.pass.stream, entry.residual, entry.TargetOf(entry.out));
+  }
+  entry.source_residual = entry.memory;
+  const NormLayer* const norm = layers_.EncoderNorm();
+  if (norm == nullptr || !layers.ends_encoder) return;
+  entry.source_residual = entry.source_buffers[0];
+  if (dry) return;
+  norm->Backward(entry.source, entry.live->encoder_norm,
+                 {.dy = entry.memory, .dx = entry.source_residual});
+}
+
+// Gradient of a block's input, to be written by its backward pass. The last of each stream's blocks
+// may read buffer 0.
+Matrix Model::InputGradientOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                              std::size_t block) const {
+  if (block < layers.encoders) {
+    if (block == 0 && !layers.first) return entry.SourceOf(entry.out);
+    return entry.source_buffers[(layers.encoders - block) % 2];
+  }
+  if (block == layers.encoders && !layers.first) return entry.TargetOf(entry.out);
+  const std::size_t before = layers.blocks.size() - 1 - block + (layers.last ? 1 : 0);
+  return entry.buffers[before % 2];
 }
 
 }  // namespace trireme::model

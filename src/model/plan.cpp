@@ -2,11 +2,15 @@
 #include "trireme/model/plan.hpp"
 
 #include <fmt/format.h>
-
+#include <fmt/ranges.h>
 #include <algorithm>
+#include <string>
+#include <vector>
 
 #include "trireme/base/error.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/model/model.hpp"
 
 namespace trireme::model {
 
@@ -93,6 +97,169 @@ std::int64_t BufferBytes(std::int64_t bytes) {
   device::Arena measuring = device::Arena::Measuring();
   measuring.Allocate(std::max<std::int64_t>(bytes, 1));
   return measuring.Peak();
+}
+
+// Check that a layout suits a model; names of layouts that do.
+
+namespace {
+
+// "1", "1 or 2", "1, 2 or 4".
+std::string Alternatives(const std::vector<std::int64_t>& values) {
+  if (values.size() < 2) return fmt::format("{}", fmt::join(values, ""));
+  return fmt::format("{} or {}", fmt::join(values.begin(), values.end() - 1, ", "), values.back());
+}
+
+bool HeadsFit(const Options& o, std::int64_t tensor) {
+  return o.heads % tensor == 0 && (o.kv_heads % tensor == 0 || tensor % o.kv_heads == 0);
+}
+// A vocabulary of 0 is not known yet.
+bool TensorFits(const Options& o, std::int64_t tensor) {
+  return HeadsFit(o, tensor) && tensor <= o.ffn && (o.vocabulary == 0 || tensor <= o.vocabulary);
+}
+
+// At most three values around `wanted` that `fits` accepts, ascending.
+template <typename Fits>
+std::vector<std::int64_t> Nearest(std::int64_t wanted, std::int64_t most, Fits fits) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::int64_t> found;
+  for (std::int64_t value = 1; value <= most; ++value) {
+    if (fits(value)) found.push_back(value);
+  }
+  std::stable_sort(found.begin(), found.end(), [wanted](std::int64_t a, std::int64_t b) {
+    return std::abs(a - wanted) < std::abs(b - wanted);
+  });
+  if (found.size() > kShown) found.resize(kShown);
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+void CheckTensor(const deck::Deck& deck, const Options& o, const comm::GridShape& grid) {
+  const std::int64_t tensor = grid.tensor, ranks = grid.Ranks() / grid.pipeline;
+  if (TensorFits(o, tensor)) return;
+  std::string what;
+  if (!HeadsFit(o, tensor)) {
+    what = o.heads % tensor != 0
+               ? fmt::format("{} tensor ranks do not divide model.heads = {}", tensor, o.heads)
+               : fmt::format(
+                     "{} tensor ranks neither divide model.kv_heads = {} nor are a multiple "
+                     "of it",
+                     tensor, o.kv_heads);
+  } else {
+    what = tensor > o.ffn
+               ? fmt::format("more tensor ranks than model.ffn = {}", o.ffn)
+               : fmt::format("more tensor ranks than the vocabulary's {} tokens", o.vocabulary);
+  }
+  const auto fits =
+      Nearest(tensor, o.heads, [&](std::int64_t t) { return TensorFits(o, t) && ranks % t == 0; });
+  throw deck.Complain("grid.tensor", what,
+                      fmt::format("What fits this model and {} ranks: grid.tensor = {}.",
+                                  grid.Ranks(), Alternatives(fits)));
+}
+
+void CheckStages(const deck::Deck& deck, const Options& o, const comm::GridShape& grid,
+                 const parallel::PipelineShape& pipeline) {
+  const std::int64_t most = o.Blocks() + 1;  // the last may hold the head alone
+  if (pipeline.VirtualStages() <= most) return;
+  const int stages = pipeline.stages, chunks = pipeline.chunks;
+  const std::string cut = chunks > 1 ? fmt::format("{} stages of {} chunks", stages, chunks)
+                                     : fmt::format("{} stages", stages);
+  const std::int64_t ranks = grid.Ranks() / grid.tensor;
+  const auto fewer = Nearest(stages, most, [&](std::int64_t p) { return ranks % p == 0; });
+  std::string fits = fmt::format("grid.pipeline = {}", Alternatives(fewer));
+  if (chunks > 1 && most / stages >= 2) {
+    fits = fmt::format("pipeline.chunks = {} or less", most / stages);
+  } else if (chunks > 1) {
+    fits = "pipeline.schedule = 1f1b with one chunk a stage" +
+           (most >= stages ? std::string() : " and " + fits);
+  }
+  throw deck.Complain(
+      chunks > 1 ? "pipeline.chunks" : "grid.pipeline",
+      fmt::format("{} are more than model.layers = {} and the head can fill", cut, o.layers),
+      fmt::format("What fits {} ranks: {}; or model.layers = {} or more.", grid.Ranks(), fits,
+                  pipeline.VirtualStages() - 1));
+}
+
+}  // namespace
+
+bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::int64_t pipeline) {
+  return TensorFits(options, tensor) && pipeline <= (options.Blocks() + 1) / chunks;
+}
+
+// The interleaved schedule runs micro-batches in groups of as many as there are stages.
+void CheckMicroBatches(const deck::Deck& deck, const parallel::PipelineShape& pipeline,
+                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
+                       std::int64_t unit) {
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved || pipeline.stages == 1) return;
+  const auto count = [share](std::int64_t size) { return CeilDivide(share, size); };
+  const auto fits = [&](std::int64_t size) { return count(size) % pipeline.stages == 0; };
+  if (fits(micro_batch)) return;
+  auto sizes = Nearest(CeilDivide(micro_batch, unit), CeilDivide(share, unit),
+                       [&](std::int64_t units) { return fits(units * unit); });
+  for (std::int64_t& size : sizes) size *= unit;
+  const std::int64_t parts = count(micro_batch);
+  throw deck.Complain(
+      sizes.empty() ? "data.batch" : "data.micro_batch",
+      fmt::format("{} micro-batch{} a step ({} window{} a data rank, {} at once) {} no multiple of "
+                  "grid.pipeline = {}, which the interleaved schedule needs",
+                  parts, parts == 1 ? "" : "es", share, share == 1 ? "" : "s", micro_batch,
+                  parts == 1 ? "is" : "are", pipeline.stages),
+      sizes.empty()
+          ? fmt::format("What fits: data.batch = {} or more, or pipeline.schedule = 1f1b.",
+                        data_ranks * pipeline.stages * unit)
+          : fmt::format("What fits: data.micro_batch = {}, or pipeline.schedule = 1f1b.",
+                        Alternatives(sizes)));
+}
+
+void CheckLayout(const deck::Deck& deck, const Options& options, const comm::GridShape& grid,
+                 const parallel::PipelineShape& pipeline) {
+  CheckTensor(deck, options, grid);
+  CheckStages(deck, options, grid, pipeline);
+}
+
+// ActivationMemory: sizes from dry passes, then one allocation, cut up.
+
+ActivationMemory::ActivationMemory(const ModelPlan& plan, const StagePlan& local,
+                                   const StageLayers& layers)
+    : training_(plan.training) {
+  const bool recomputes = plan.options.recompute != Recompute::kNone;
+  for (std::size_t i = 0; i < local.chunks.size(); ++i) {
+    chunks_.emplace_back(layers.Chunks()[i].blocks, local.slots[i], plan.leaves, recomputes);
+  }
+}
+
+void ActivationMemory::Measure(MakeWorkspace workspace, TrainDry train, EvaluateDry evaluate) {
+  device::Arena shared = device::Arena::Measuring(), scratch = device::Arena::Measuring(),
+                evaluation = device::Arena::Measuring();
+  const Matrix tile = workspace(shared).tile;
+  tile_bytes_ = tile.rows * tile.stride * static_cast<std::int64_t>(SizeOf(tile.dtype));
+  std::int64_t slots = 0;
+  for (int chunk = 0; chunk < static_cast<int>(chunks_.size()); ++chunk) {
+    evaluate(chunk, evaluation);
+    if (!training_) continue;
+    train(chunk, scratch);
+    slots += Chunk(chunk).Bytes();
+  }
+  workspace_bytes_ = shared.Peak();
+  scratch_bytes_ = scratch.Peak();
+  bytes_ = workspace_bytes_ + std::max(scratch_bytes_ + slots, evaluation.Peak());
+}
+
+void ActivationMemory::Allocate(device::Kind where, MakeWorkspace workspace) {
+  storage_ = device::AllocateZeroed(bytes_, where);
+  char* begin = static_cast<char*>(storage_.get());
+  device::Arena shared(begin, workspace_bytes_);
+  workspace_ = workspace(shared);
+  begin += workspace_bytes_;
+  evaluation_scratch_.emplace(begin, bytes_ - workspace_bytes_);
+  if (!training_) return;
+  training_scratch_.emplace(begin, scratch_bytes_);
+  begin += scratch_bytes_;
+  for (ChunkActivations& chunk : chunks_) begin = chunk.Cut(begin);
+}
+
+device::Arena* ActivationMemory::Scratch(bool training) {
+  std::optional<device::Arena>& scratch = training ? training_scratch_ : evaluation_scratch_;
+  return scratch ? &*scratch : nullptr;
 }
 
 }  // namespace trireme::model

@@ -9,7 +9,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
-#include "trireme/parallel/sharding_cut.hpp"
+#include "trireme/parallel/sharding.hpp"
 
 namespace trireme::parallel {
 

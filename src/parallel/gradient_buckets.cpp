@@ -2,12 +2,18 @@
 #include "trireme/parallel/gradient_buckets.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <utility>
 
-#include "library_memory.hpp"
 #include "not_finite.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/parallel/sharding_cut.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/kernels/update.hpp"
+#include "trireme/parallel/sharding.hpp"
+#include "trireme/parallel/shared_gradients.hpp"
 
 namespace trireme::parallel {
 
@@ -191,6 +197,218 @@ std::int64_t GradientBuckets::StartedBeforeEnd() const {
   return std::count_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
     return bucket.started > 0 && bucket.started < last_ready_;
   });
+}
+
+// CopiedGradients: parameters that share a message, packing, and one rank's bits for all.
+
+namespace {
+
+using kernels::GradientSum;
+
+// Terms of a sum for which every order gives the same bits.
+constexpr int kCommute = 2;
+
+}  // namespace
+
+CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& groups,
+                                 bool sharded, bool canonical, const device::Stream& stream)
+    : registry_(&registry),
+      stream_(stream),
+      shard_(groups.shard.Carrying(comm::Payload::kGradients)) {
+  const int data = groups.data.Size();
+  const bool last_over_data = !canonical && std::max(data, groups.shard.Size()) > kCommute;
+  for (const bool heads : {false, true}) {
+    const comm::Collectives& copies = heads ? groups.key_value : groups.tensor;
+    if (copies.Size() == 1) continue;
+    if (sharded) {
+      if (!last_over_data) continue;
+      AddMessage({copies, true, {}, 0}, heads, false);
+      AddMessage({copies, true, {}, 0}, heads, true);
+      continue;
+    }
+    if (last_over_data) AddMessage({copies, false, {}, 0}, heads, false);
+    if (copies.Size() > kCommute && data > 1) AddMessage({groups.data, false, {}, 0}, heads, true);
+  }
+  std::int64_t most = 0;
+  for (const Message& message : messages_) most = std::max(most, message.elements);
+  const std::int64_t bytes = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
+  if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
+}
+
+// The parameters of this kind: shared heads or those that every tensor rank holds whole; summed
+// over their copies or complete on each. Nothing if there are none.
+void CopiedGradients::AddMessage(Message message, bool shared_heads, bool summed) {
+  const auto& parameters = registry_->Parameters();
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const kernels::Parameter& parameter = parameters[id];
+    if (!parameter.Held() || parameter.copies == 1 || parameter.sum == GradientSum::kTied) continue;
+    if ((parameter.sum == GradientSum::kKeyValue) != shared_heads) continue;
+    if ((parameter.sum != GradientSum::kNone) != summed) continue;
+    message.parameters.push_back(static_cast<kernels::ParameterId>(id));
+    message.elements += parameter.LocalSize();
+  }
+  if (message.elements == 0) return;
+  message.group = message.group.Carrying(comm::Payload::kGradients);
+  messages_.push_back(std::move(message));
+}
+
+void CopiedGradients::Share() {
+  const Dtype type = registry_->SumType();
+  for (const Message& message : messages_) {
+    const bool put_together = message.parts && shard_.Size() > 1;
+    if (put_together) {
+      device::SetZero(stream_, buffer_.get(),
+                      message.elements * static_cast<std::int64_t>(SizeOf(type)));
+    }
+    Copy(message, true);
+    if (put_together) shard_.AllReduce(type, buffer_.get(), message.elements);
+    message.group.Broadcast(type, buffer_.get(), message.elements, 0);
+    Copy(message, false);
+  }
+}
+
+// Owned elements, into their places in the buffer or back.
+void CopiedGradients::Copy(const Message& message, bool pack) {
+  const Dtype type = registry_->SumType();
+  std::int64_t at = 0;
+  for (const kernels::ParameterId id : message.parameters) {
+    const kernels::Parameter& parameter = registry_->Parameters()[static_cast<std::size_t>(id)];
+    const kernels::Owned owned = registry_->OwnedOf(id);
+    if (owned.flat.Size() > 0) {
+      void* const packed = ElementAt(buffer_.get(), type, at + owned.flat.begin - parameter.offset);
+      void* const gradient = ElementAt(registry_->Gradients(), type, owned.gradient);
+      device::CopyWithin(stream_, pack ? gradient : packed, pack ? packed : gradient,
+                         owned.flat.Size() * static_cast<std::int64_t>(SizeOf(type)));
+    }
+    at += parameter.LocalSize();
+  }
+}
+
+// SharedGradients: parameters that share a message, packing, one all-reduce per group, unpacking.
+
+namespace {
+
+using kernels::GradientSum;
+
+// The order in which all ranks enter their groups: one order for all, or two could wait for each
+// other.
+constexpr std::array kOrder = {GradientSum::kTensor, GradientSum::kKeyValue, GradientSum::kTied};
+
+}  // namespace
+
+SharedGradients::SharedGradients(kernels::Registry& registry,
+                                 const std::map<GradientSum, comm::Collectives>& groups,
+                                 bool sharded, const device::Stream& stream)
+    : registry_(&registry), stream_(stream) {
+  const auto& parameters = registry.Parameters();
+  for (const GradientSum sum : kOrder) {
+    const auto group = groups.find(sum);
+    if (group == groups.end() || group->second.Size() == 1) continue;
+    const bool owned = sharded && sum == GradientSum::kTied;
+    const bool by_piece = sharded && !owned;
+    Message message{group->second.Carrying(comm::Payload::kGradients), kAll, {}, owned, 0};
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (parameters[i].sum != sum || !parameters[i].Held()) continue;
+      const int piece = by_piece ? PieceOf(parameters[i]) : kAll;
+      if (piece != message.piece && !message.parameters.empty()) {
+        messages_.push_back(message);
+        message.parameters.clear();
+        message.elements = 0;
+      }
+      message.piece = piece;
+      Add(message, static_cast<kernels::ParameterId>(i));
+    }
+    if (!message.parameters.empty()) messages_.push_back(std::move(message));
+  }
+  std::int64_t most = 0;
+  for (const Message& message : messages_) {
+    if (message.parameters.size() > 1) most = std::max(most, message.elements);
+  }
+  const std::int64_t bytes = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
+  if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
+}
+
+void SharedGradients::Add(Message& message, kernels::ParameterId id) {
+  const std::int64_t elements =
+      message.owned ? registry_->OwnedOf(id).flat.Size()
+                    : registry_->Parameters()[static_cast<std::size_t>(id)].LocalSize();
+  if (elements == 0) return;  // all of it is another rank's, in each rank of the group
+  message.parameters.push_back(id);
+  message.elements += elements;
+}
+
+int SharedGradients::PieceOf(const kernels::Parameter& parameter) const {
+  const auto& pieces = registry_->Owns().pieces;
+  const auto at = std::find_if(pieces.begin(), pieces.end(), [&](const kernels::Piece& piece) {
+    return parameter.offset < piece.range.end;
+  });
+  return static_cast<int>(at - pieces.begin());
+}
+
+void SharedGradients::Sum() {
+  for (const Message& message : messages_) {
+    if (message.piece == kAll) Sum(message);
+  }
+}
+
+void SharedGradients::SumPiece(int piece) {
+  for (const Message& message : messages_) {
+    if (message.piece == piece) Sum(message);
+  }
+}
+
+SharedGradients::Span SharedGradients::SpanOf(const Message& message,
+                                              kernels::ParameterId id) const {
+  if (message.owned) {
+    const kernels::Owned owned = registry_->OwnedOf(id);
+    return {ElementAt(registry_->Gradients(), registry_->SumType(), owned.gradient),
+            owned.flat.Size()};
+  }
+  const kernels::Matrix gradient = registry_->Gradient(id);
+  return {gradient.data, gradient.Size()};
+}
+
+void SharedGradients::Sum(const Message& message) {
+  if (message.parameters.size() == 1) {
+    // Already in one piece, and an embedding is too big to copy for nothing.
+    const Span span = SpanOf(message, message.parameters.front());
+    return message.group.AllReduce(registry_->SumType(), span.data, span.elements);
+  }
+  Copy(message, true);
+  message.group.AllReduce(registry_->SumType(), buffer_.get(), message.elements);
+  Copy(message, false);
+}
+
+void SharedGradients::Copy(const Message& message, bool pack) {
+  auto* packed = static_cast<char*>(buffer_.get());
+  for (const kernels::ParameterId id : message.parameters) {
+    const Span span = SpanOf(message, id);
+    const std::int64_t bytes =
+        span.elements * static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+    device::CopyWithin(stream_, pack ? span.data : packed, pack ? packed : span.data, bytes);
+    packed += bytes;
+  }
+}
+
+// FirstNotFinite: by sums of squares, of the range first and then of each parameter.
+
+std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry& registry,
+                           Part flat, void* gradients) {
+  // The host would wait for the GPU here: there the norm of the sums finds them all at once.
+  if (stream.OnGpu()) return {};
+  const Dtype dtype = registry.SumType();
+  const auto finite = [&](std::int64_t begin, std::int64_t end) {
+    return std::isfinite(kernels::SquareSum(stream, dtype, end - begin,
+                                            ElementAt(gradients, dtype, begin - flat.begin)));
+  };
+  if (finite(flat.begin, flat.end)) return {};
+  for (const kernels::Parameter& parameter : registry.Parameters()) {
+    const std::int64_t begin = std::max(parameter.offset, flat.begin);
+    const std::int64_t end = std::min(parameter.offset + parameter.LocalSize(), flat.end);
+    if (begin < end && !finite(begin, end)) return parameter.name;
+  }
+  if (registry.SecondOf() == kernels::kNoParameter) return {};  // in between: nobody reads it
+  return registry.Parameters()[static_cast<std::size_t>(registry.SecondOf())].name;
 }
 
 }  // namespace trireme::parallel

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/deck/choice.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::parallel {
 

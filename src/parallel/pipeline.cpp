@@ -8,7 +8,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/work_log.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/device/recorder.hpp"
 
 namespace trireme::parallel {
@@ -182,8 +182,8 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
   }
 }
 
-void Pipeline::Compute(const ProgramTask& task, const kernels::Matrix& in, const kernels::Matrix& out,
-                       StageWork& work) {
+void Pipeline::Compute(const ProgramTask& task, const kernels::Matrix& in,
+                       const kernels::Matrix& out, StageWork& work) {
   device::WorkLog* const log = stream_.Planned() ? stream_.planned->log : nullptr;
   if (log != nullptr) {
     log->BeginTask(static_cast<int>(task.task.kind), task.task.micro_batch, task.task.chunk);
@@ -195,7 +195,8 @@ void Pipeline::Compute(const ProgramTask& task, const kernels::Matrix& in, const
   recorder->SetTask(task.task.micro_batch, task.task.chunk);
   {
     const device::Scope scope(
-        recorder, {.name = device::SliceName::kTask, .phase = PhaseOf(task.task.kind), .queues = true});
+        recorder,
+        {.name = device::SliceName::kTask, .phase = PhaseOf(task.task.kind), .queues = true});
     work.Run(task, in, out);
   }
   recorder->SetTask(-1, -1);

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
 

@@ -1,12 +1,13 @@
 // The four schedules: the order of one stage's tasks, and how many micro-batches it holds at most.
-#include "trireme/parallel/pipeline_schedule.hpp"
-
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "pipeline_links.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
 
@@ -146,6 +147,213 @@ int MostInFlight(const PipelineShape& shape, int stage) {
       return std::min(stages, count);
   }
   throw RunError("unknown pipeline schedule");
+}
+
+// The published times of the schedules, from the costs of unequal stages.
+
+namespace {
+
+// Costs of all chunks of a stage.
+std::vector<StageCost> SumChunks(const PipelineShape& shape, const std::vector<StageCost>& costs) {
+  std::vector<StageCost> sums(static_cast<std::size_t>(shape.stages), {0, 0, 0});
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    StageCost& sum = sums[i % sums.size()];
+    sum.forward += costs[i].forward;
+    sum.backward_input += costs[i].backward_input;
+    sum.backward_weight += costs[i].backward_weight;
+  }
+  return sums;
+}
+
+struct SumAndLargest {
+  double sum = 0, largest = 0;
+  void Add(double value) {
+    sum += value;
+    largest = std::max(largest, value);
+  }
+  // A row of stages that hand on `count` items one by one.
+  double Time(int count) const { return sum + (count - 1) * largest; }
+};
+
+// Costs of a stage whose weight gradients belong to its backward task.
+std::vector<StageCost> Merged(std::vector<StageCost> costs) {
+  for (StageCost& cost : costs) {
+    cost.backward_input += std::exchange(cost.backward_weight, 0);
+  }
+  return costs;
+}
+
+// 1F1B and zero bubble, seen from stage `at`: between the start of a forward pass and that of its
+// input gradient, the stages below need a time `below`; how much of that the stage has work for is
+// known from its list of tasks. This holds for the first and for the last micro-batch.
+double BoundOf(const PipelineShape& shape, const std::vector<StageCost>& costs, std::size_t at) {
+  const int count = shape.micro_batches, stage = static_cast<int>(at);
+  const StageCost& own = costs[at];
+  double before = 0, below = 0, above = costs[0].backward_weight;
+  for (std::size_t s = 0; s < at; ++s) {
+    before += costs[s].forward;
+    above += costs[s].backward_input;
+  }
+  for (std::size_t s = at + 1; s < costs.size(); ++s) {
+    below += costs[s].forward + costs[s].backward_input;
+  }
+  const int warm_up = std::min(shape.stages - stage, count);
+  const double first = std::max(0.0, below - (warm_up - 1) * own.forward);
+  const double last =
+      std::max(0.0, below - (warm_up - 1) * (own.backward_input + own.backward_weight));
+  // With few micro-batches the two overlap.
+  const double wait = warm_up < count ? first + last : std::max(first, last);
+  const double work = own.forward + own.backward_input + own.backward_weight;
+  const double after = std::max(0.0, above - std::min(stage + 1, count) * own.backward_weight);
+  return before + count * work + wait + after;
+}
+
+// The first micro-batch must come down to the stage and the last one go up from it.
+double InterleavedBound(const PipelineShape& shape, const std::vector<StageCost>& costs,
+                        std::size_t at) {
+  double around = 0;
+  for (std::size_t s = 0; s < at; ++s) {
+    around += costs[s].forward + costs[s].backward_input + costs[s].backward_weight;
+  }
+  const StageCost own = SumChunks(shape, costs)[at];
+  return around + shape.micro_batches * (own.forward + own.backward_input + own.backward_weight);
+}
+
+}  // namespace
+
+double LeastTime(const PipelineShape& shape, const std::vector<StageCost>& costs) {
+  if (shape.kind == ScheduleKind::kGpipe) return PredictedTime(shape, costs);
+  const bool interleaved = shape.kind == ScheduleKind::kInterleaved;
+  const bool split = shape.kind == ScheduleKind::kZeroBubble;
+  const std::vector<StageCost> used = split ? costs : Merged(costs);
+  double longest = 0;
+  for (std::size_t s = 0; s < static_cast<std::size_t>(shape.stages); ++s) {
+    longest =
+        std::max(longest, interleaved ? InterleavedBound(shape, used, s) : BoundOf(shape, used, s));
+  }
+  return longest;
+}
+
+double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs) {
+  SumAndLargest forward, backward, both;
+  for (const StageCost& cost : SumChunks(shape, costs)) {
+    forward.Add(cost.forward);
+    backward.Add(cost.backward_input + cost.backward_weight);
+    both.Add(cost.forward + cost.backward_input + cost.backward_weight);
+  }
+  const int count = shape.micro_batches;
+  switch (shape.kind) {
+    case ScheduleKind::kGpipe:
+      return forward.Time(count) + backward.Time(count);
+    case ScheduleKind::kOneForwardOneBackward:
+      return both.Time(count);
+    case ScheduleKind::kInterleaved:
+      return count * both.largest + (both.sum - both.largest) / shape.chunks;
+    case ScheduleKind::kZeroBubble:
+      return LeastTime(shape, costs);
+  }
+  throw RunError("unknown pipeline schedule");
+}
+
+// The best distribution of a model's blocks over the virtual stages, without trying all of them.
+
+namespace {
+
+class Balance {
+ public:
+  Balance(std::int64_t layers, int virtual_stages, double block, double embedding, double head)
+      : layers_(layers), block_(block), extra_(static_cast<std::size_t>(virtual_stages), 0.0) {
+    extra_.front() += embedding;
+    extra_.back() += head;
+  }
+
+  // The dearest stage's cost is extra + n block for some stage and some n: the least such value
+  // within which all blocks find room.
+  double Least() const {
+    std::vector<double> candidates;
+    for (std::size_t stage : {std::size_t{0}, extra_.size() / 2, extra_.size() - 1}) {
+      for (std::int64_t n = Fewest(stage); n <= layers_; ++n) {
+        candidates.push_back(Cost(stage, n));
+      }
+    }
+    std::sort(candidates.begin(), candidates.end());
+    return *std::partition_point(candidates.begin(), candidates.end(),
+                                 [&](double limit) { return !Fits(limit); });
+  }
+
+  // Fills the stages evenly within the limit; of equally full ones the cheaper first, and the last
+  // one last.
+  std::vector<std::int64_t> Fill(double limit) const {
+    std::vector<std::int64_t> counts;
+    std::int64_t left = layers_;
+    for (std::size_t stage = 0; stage < extra_.size(); ++stage) {
+      counts.push_back(Fewest(stage));
+      left -= counts.back();
+    }
+    for (; left > 0; --left) {
+      std::size_t best = extra_.size();
+      for (std::size_t stage = 0; stage < extra_.size(); ++stage) {
+        if (Cost(stage, counts[stage] + 1) > limit) continue;
+        if (best == extra_.size() || counts[stage] < counts[best] ||
+            (counts[stage] == counts[best] && extra_[stage] < extra_[best] &&
+             stage + 1 < extra_.size())) {
+          best = stage;
+        }
+      }
+      ++counts[best];
+    }
+    return counts;
+  }
+
+ private:
+  double Cost(std::size_t stage, std::int64_t blocks) const {
+    return extra_[stage] + static_cast<double>(blocks) * block_;
+  }
+  std::int64_t Fewest(std::size_t stage) const { return stage + 1 < extra_.size() ? 1 : 0; }
+
+  std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: not even none
+    std::int64_t low = -1, high = layers_;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low + 1) / 2;
+      if (Cost(stage, middle) <= limit) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
+  bool Fits(double limit) const {
+    std::int64_t room = 0;
+    for (std::size_t stage = 0; stage < extra_.size(); ++stage) {
+      const std::int64_t here = Room(stage, limit);
+      if (here < Fewest(stage)) return false;
+      room += here;
+    }
+    return room >= layers_;
+  }
+
+  std::int64_t layers_;
+  double block_;
+  std::vector<double> extra_;  // [virtual stages]: cost besides blocks
+};
+
+}  // namespace
+
+std::vector<Part> BalanceStages(std::int64_t layers, int virtual_stages, double block_cost,
+                                double embedding_cost, double head_cost) {
+  if (layers + 1 < virtual_stages) {
+    throw RunError("more virtual stages than blocks and head: a bug in Trireme");
+  }
+  const Balance balance(layers, virtual_stages, block_cost, embedding_cost, head_cost);
+  std::vector<Part> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t count : balance.Fill(balance.Least())) {
+    parts.push_back({begin, begin + count});
+    begin += count;
+  }
+  return parts;
 }
 
 }  // namespace trireme::parallel

@@ -3,16 +3,258 @@
 #include "engine.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <limits>
 #include <map>
 #include <tuple>
 
-#include "matches.hpp"
-#include "stage.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/comm/ledger.hpp"
 
 namespace trireme::predict {
+
+// Network: ring and tree algorithms. Bandwidth terms are those of Thakur et al. 2005 (comm::Moved);
+// a ring takes n - 1 steps (an all-reduce twice as many), a tree 2 log2 n.
+
+using comm::Group, comm::Transfer;
+
+Network::Network(const Machine& machine, const comm::GridShape& shape,
+                 const comm::GridOptions& options, int rank)
+    : machine_(machine),
+      shape_(shape),
+      shard_ranks_(comm::ShardRanks(shape, options)),
+      rank_(rank) {}
+
+int Network::StrideOf(Group group) const {
+  const int replica = shape_.data * shape_.context * shape_.tensor;
+  switch (group) {
+    case Group::kShard:
+    case Group::kContext:
+      return shape_.tensor;
+    case Group::kData:
+      return shape_.tensor * shard_ranks_;
+    case Group::kPipeline:
+    case Group::kEmbedding:
+      return replica;
+    case Group::kWorld:
+    case Group::kTensor:
+    case Group::kKeyValue:
+    case Group::kReplica:
+      break;
+  }
+  return 1;
+}
+
+// At most; groups may lie across nodes' borders.
+int Network::RanksOnNode(Group group, int ranks) const {
+  if (group == Group::kReplica) {
+    return std::min({ranks, machine_.ranks_per_node, shape_.tensor});
+  }
+  const int room = std::max(1, machine_.ranks_per_node / StrideOf(group));
+  return std::min(ranks, room);
+}
+
+Cost Network::OfMessage(const device::LoggedTransfer& transfer) const {
+  const auto group = static_cast<Group>(transfer.group);
+  // A shift around the ring: some member sends to another node, and all wait for it.
+  bool leaves = RanksOnNode(group, transfer.ranks) < transfer.ranks;
+  if (transfer.peer >= 0 && group == Group::kPipeline) {
+    const int here = comm::Locate(rank_, shape_).pipeline;
+    const int other = rank_ + (transfer.peer - here) * StrideOf(group);
+    leaves = rank_ / machine_.ranks_per_node != other / machine_.ranks_per_node;
+  }
+  const Link& link = leaves ? machine_.network : machine_.node;
+  return {link.latency, static_cast<double>(transfer.bytes) / link.bandwidth, leaves};
+}
+
+Cost Network::Of(const device::LoggedTransfer& transfer) const {
+  const auto kind = static_cast<Transfer>(transfer.transfer);
+  const auto group = static_cast<Group>(transfer.group);
+  if (kind == Transfer::kReceive) return {};
+  if (kind == Transfer::kSend) return OfMessage(transfer);
+  const int ranks = transfer.ranks, here = RanksOnNode(group, ranks);
+  const int nodes = CeilDivide(ranks, here);
+  const bool leaves = nodes > 1;
+  const bool sums = kind == Transfer::kAllReduce || kind == Transfer::kReduceScatter;
+  const auto speed = [sums](const Link& link) {
+    return sums && link.reduction > 0 ? link.reduction : link.bandwidth;
+  };
+  // The members of a node share their adapters.
+  double bandwidth = speed(machine_.node);
+  if (leaves) {
+    bandwidth = here * speed(machine_.network);
+    if (here > 1) bandwidth = std::min(bandwidth, speed(machine_.node));
+  }
+  const double moved = comm::Moved(kind, ranks, transfer.bytes);
+  const double rounds = kind == Transfer::kAllReduce ? 2 : 1;
+  // A ring goes through every rank, and leaves each node once.
+  const int crossings = leaves ? nodes : 0;
+  const double ring = rounds * (crossings * machine_.network.latency +
+                                std::max(0, ranks - 1 - crossings) * machine_.node.latency);
+  const double tree = 2 * (std::ceil(std::log2(nodes)) * machine_.network.latency +
+                           std::ceil(std::log2(here)) * machine_.node.latency);
+  const bool has_tree = kind == Transfer::kAllReduce || kind == Transfer::kBroadcast;
+  return {has_tree ? std::min(ring, tree) : ring, moved / bandwidth, leaves};
+}
+
+// TapeWriter: kernels become seconds by a roofline (Williams et al. 2009): the slower of their
+// operations and their bytes.
+
+namespace {
+constexpr double kFp8Bytes = 1;
+}
+
+double ProductSeconds(const Machine& machine, std::int64_t m, std::int64_t n, std::int64_t k,
+                      Dtype type, bool fp8) {
+  const Products& products = machine.Of(type, fp8);
+  const auto rows = static_cast<double>(m), columns = static_cast<double>(n),
+             depth = static_cast<double>(k);
+  const auto filled = [&products](double size) { return size / (size + products.half); };
+  const double rate =
+      products.peak * products.efficiency * filled(rows) * filled(columns) * filled(depth);
+  const double operands = rows * depth + depth * columns, size = static_cast<double>(SizeOf(type));
+  const double bytes = operands * (fp8 ? kFp8Bytes : size) + rows * columns * size;
+  const double rounding = fp8 ? operands * (size + kFp8Bytes) / machine.memory : 0;
+  return machine.kernel_seconds + rounding +
+         std::max(2 * rows * columns * depth / rate, bytes / machine.memory);
+}
+
+double AttentionSeconds(const Machine& machine, double flops, double bytes, Dtype type) {
+  const double rate = machine.Of(type, false).peak * machine.attention;
+  return machine.kernel_seconds + std::max(flops / rate, bytes / machine.memory);
+}
+
+double PassSeconds(const Machine& machine, double bytes) {
+  return machine.kernel_seconds + bytes / machine.memory;
+}
+
+// Neighbouring kernels are one piece.
+void TapeWriter::Compute(double seconds) {
+  std::vector<TapeEvent>& events = tape_.events;
+  if (events.empty() || events.back().kind != TapeEvent::Kind::kCompute) {
+    Put(TapeEvent::Kind::kCompute, 0);
+  }
+  events.back().seconds += seconds;
+}
+
+void TapeWriter::Product(std::int64_t m, std::int64_t n, std::int64_t k, Dtype type, bool fp8) {
+  if (m == 0 || n == 0 || k == 0) return;
+  const double seconds = ProductSeconds(machine_, m, n, k, type, fp8);
+  tape_.product_seconds += seconds;
+  Compute(seconds);
+}
+
+void TapeWriter::Attention(double flops, double bytes, Dtype type) {
+  const double seconds = AttentionSeconds(machine_, flops, bytes, type);
+  tape_.attention_seconds += seconds;
+  Compute(seconds);
+}
+
+void TapeWriter::Pass(double bytes) {
+  const double seconds = PassSeconds(machine_, bytes);
+  tape_.pass_seconds += seconds;
+  Compute(seconds);
+}
+
+int TapeWriter::Start(const device::LoggedTransfer& transfer) {
+  const int number = static_cast<int>(tape_.transfers.size());
+  tape_.transfers.push_back({transfer, network_.Of(transfer)});
+  Put(TapeEvent::Kind::kStart, number);
+  return number;
+}
+
+void TapeWriter::Wait(int number) { Put(TapeEvent::Kind::kWait, number); }
+
+void TapeWriter::BeginTask(int kind, int micro_batch, int chunk) {
+  tape_.tasks.push_back({kind, micro_batch, chunk});
+  Put(TapeEvent::Kind::kBeginTask, static_cast<int>(tape_.tasks.size()) - 1);
+}
+
+void TapeWriter::EndTask() {
+  Put(TapeEvent::Kind::kEndTask, static_cast<int>(tape_.tasks.size()) - 1);
+}
+
+// Matches: by sender, receiver and tag; by group.
+
+namespace {
+
+using comm::Group, comm::Transfer;
+
+bool SpansStages(Group group) {
+  return group == Group::kWorld || group == Group::kReplica || group == Group::kEmbedding;
+}
+
+template <typename Item>
+std::vector<std::vector<Item>> ForEach(const std::vector<Tape>& tapes) {
+  std::vector<std::vector<Item>> items;
+  for (const Tape& tape : tapes) items.emplace_back(tape.transfers.size());
+  return items;
+}
+
+template <typename Item>
+Item& At(std::vector<std::vector<Item>>& items, const Place& place) {
+  return items[static_cast<std::size_t>(place.stage)][static_cast<std::size_t>(place.transfer)];
+}
+
+}  // namespace
+
+bool IsReceive(const device::LoggedTransfer& what) {
+  return static_cast<Transfer>(what.transfer) == Transfer::kReceive;
+}
+
+Places MatchMessages(const std::vector<Tape>& tapes) {
+  using Key = std::tuple<int, int, int>;  // from, to, tag
+  std::map<Key, std::vector<Place>> sent, received;
+  for (int i = 0; i < static_cast<int>(tapes.size()); ++i) {
+    const std::vector<TapeTransfer>& transfers = tapes[static_cast<std::size_t>(i)].transfers;
+    for (int j = 0; j < static_cast<int>(transfers.size()); ++j) {
+      const device::LoggedTransfer& what = transfers[static_cast<std::size_t>(j)].what;
+      if (static_cast<Group>(what.group) != Group::kPipeline || what.peer < 0) continue;
+      if (IsReceive(what)) {
+        received[{what.peer, i, what.tag}].push_back({i, j});
+      } else {
+        sent[{i, what.peer, what.tag}].push_back({i, j});
+      }
+    }
+  }
+  Places partners = ForEach<Place>(tapes);
+  for (const auto& [key, sends] : sent) {
+    const std::vector<Place>& receives = received[key];
+    if (sends.size() != receives.size()) {
+      throw RunError("a simulated message that nobody takes", "This is a bug in Trireme.");
+    }
+    for (std::size_t k = 0; k < sends.size(); ++k) {
+      At(partners, sends[k]) = receives[k];
+      At(partners, receives[k]) = sends[k];
+    }
+  }
+  return partners;
+}
+
+JointPlaces MatchJoint(const std::vector<Tape>& tapes) {
+  std::map<int, std::vector<std::vector<Place>>> found;  // by group, in order
+  for (int i = 0; tapes.size() > 1 && i < static_cast<int>(tapes.size()); ++i) {
+    const std::vector<TapeTransfer>& transfers = tapes[static_cast<std::size_t>(i)].transfers;
+    std::map<int, std::size_t> count;
+    for (int j = 0; j < static_cast<int>(transfers.size()); ++j) {
+      const int group = transfers[static_cast<std::size_t>(j)].what.group;
+      if (!SpansStages(static_cast<Group>(group))) continue;
+      const std::size_t at = count[group]++;
+      std::vector<std::vector<Place>>& list = found[group];
+      if (list.size() <= at) list.resize(at + 1);
+      list[at].push_back({i, j});
+    }
+  }
+  JointPlaces joint = ForEach<std::vector<Place>>(tapes);
+  for (const auto& [group, list] : found) {
+    for (const std::vector<Place>& places : list) {
+      for (const Place& place : places) At(joint, place) = places;
+    }
+  }
+  return joint;
+}
 
 namespace {
 

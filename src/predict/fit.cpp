@@ -9,11 +9,10 @@
 
 namespace trireme::predict {
 
-
 namespace {
 
 constexpr std::array<Products Machine::*, 3> kFittedTypes = {&Machine::fp64, &Machine::fp32,
-                                                       &Machine::bf16};
+                                                             &Machine::bf16};
 
 // Columns of the fit: one over the efficiency of each type, then these.
 enum Column : std::size_t { kAttention = kFittedTypes.size(), kBytes, kKernels, kSteps, kColumns };

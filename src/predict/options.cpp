@@ -94,8 +94,7 @@ deck::Schema MachineSchema() {
                "Nodes that there are. 0: not stated.")
       .Integer("machine.ranks_per_node", 1, deck::Between(1, kMost), "ranks",
                "Ranks of a node: its GPUs.")
-      .Integer("machine.threads", 1, deck::Between(1, kMost), "threads",
-               "Threads of a CPU's rank.")
+      .Integer("machine.threads", 1, deck::Between(1, kMost), "threads", "Threads of a CPU's rank.")
       .Real("machine.memory_gib", 80, deck::Above(0), "GiB",
             "Memory that a rank can take: of its GPU, or its part of the node's.")
       .Integer("machine.capability", 90, deck::Between(10, 1000), "",

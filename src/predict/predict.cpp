@@ -1,17 +1,71 @@
 // Predict: tapes of the stages, played whole or in short.
+#include <fmt/format.h>
 #include <algorithm>
 #include <numeric>
+#include <string>
 #include <vector>
 
 #include "engine.hpp"
-#include "steps.hpp"
-#include "tape.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/train/rank_plan.hpp"
-#include "trireme/predict/prediction.hpp"
+#include "trireme/device/trace_file.hpp"
+#include "trireme/predict/machine.hpp"
+#include "trireme/predict/search.hpp"
 #include "trireme/train/batch_share.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::predict {
+
+// DescribeRun: the description that goes with a run's device.
+
+namespace {
+
+struct Card {
+  const char* word;          // in the card's name
+  std::int64_t least_bytes;  // of its memory
+  const char* description;
+};
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+// The first whose word and memory fit.
+constexpr Card kCards[] = {{"GB200", 0, "gb200"},
+                           {"H200", 0, "h200"},
+                           {"H100", 0, "h100"},
+                           {"A100", 60 * kGiB, "a100_80"},
+                           {"A100", 0, "a100_40"}};
+
+std::string NameOfCard(const device::GpuContext& card) {
+  for (const Card& each : kCards) {
+    if (card.name.find(each.word) != std::string::npos && card.memory_bytes >= each.least_bytes) {
+      return each.description;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Described DescribeRun(const std::string& name, const train::MachineFacts& facts,
+                      const std::string& shared) {
+  std::string chosen = name;
+  if (name == kAutoMachine) {
+    if (facts.stream.gpu == nullptr) return {{}, "no description of these CPUs was named"};
+    chosen = NameOfCard(*facts.stream.gpu);
+    if (chosen.empty()) return {{}, "there is no description of a " + facts.stream.gpu->name};
+    // A program that was copied without its files trains all the same.
+    const std::vector<std::string> names = MachineNames(shared);
+    if (std::ranges::find(names, chosen) == names.end()) {
+      return {{}, fmt::format("input/machines/{}.in is not beside the program", chosen)};
+    }
+  }
+  Machine machine = ReadMachine(chosen, shared);
+  if (machine.gpu != facts.stream.OnGpu()) {
+    return {{}, fmt::format("{} describes {}", chosen, machine.gpu ? "GPUs" : "CPUs")};
+  }
+  if (machine.Of(facts.dtype, facts.stream.fp8).peak <= 0) {
+    return {{}, chosen + " states no speed of such products"};
+  }
+  return {std::move(machine), {}};
+}
 
 namespace {
 
@@ -143,8 +197,8 @@ Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums
 
 double Prediction::Exposed() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
 
-PlayedStep PlayStep(const train::Plan& plan, const Machine& machine,
-                    const train::StepShape& shape, bool slices) {
+PlayedStep PlayStep(const train::Plan& plan, const Machine& machine, const train::StepShape& shape,
+                    bool slices) {
   PlayedStep step;
   const int data = BusiestDataRank(plan, shape.sequences);
   for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
@@ -183,6 +237,87 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
       plan, machine, Extend(SumsOf(shorter), SumsOf(longer), line),
       {line.At(first.products, second.products), line.At(first.attention, second.attention),
        line.At(first.passes, second.passes)});
+}
+
+// WriteTimeline: a simulated step as a trace.
+
+namespace {
+
+device::Phase PhaseOf(int kind) {
+  switch (static_cast<parallel::TaskKind>(kind)) {
+    case parallel::TaskKind::kForward:
+      return device::Phase::kForward;
+    case parallel::TaskKind::kBackward:
+      return device::Phase::kBackward;
+    case parallel::TaskKind::kBackwardInput:
+      return device::Phase::kInputGradient;
+    case parallel::TaskKind::kBackwardWeight:
+      return device::Phase::kWeightGradient;
+    case parallel::TaskKind::kEvaluate:
+      break;
+  }
+  return device::Phase::kEvaluate;
+}
+
+device::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {
+  device::Slice slice;
+  slice.begin = from.begin;
+  slice.end = from.end;
+  slice.step = 1;
+  const auto at = static_cast<std::size_t>(from.index);
+  if (from.kind == SimulatedSlice::Kind::kTask) {
+    const TapeTask& task = tape.tasks[at];
+    slice.name = device::SliceName::kTask;
+    slice.category = device::SliceCategory::kCompute;
+    slice.phase = PhaseOf(task.kind);
+    slice.micro_batch = task.micro_batch;
+    slice.chunk = task.chunk;
+    return slice;
+  }
+  const device::LoggedTransfer& what = tape.transfers[at].what;
+  const bool wait = from.kind == SimulatedSlice::Kind::kWait;
+  const bool input = static_cast<comm::Group>(what.group) == comm::Group::kPipeline &&
+                     static_cast<comm::Transfer>(what.transfer) == comm::Transfer::kReceive;
+  slice.name = !wait   ? device::SliceName::kTransfer
+               : input ? device::SliceName::kBubble
+                       : device::SliceName::kWait;
+  slice.category = wait ? device::SliceCategory::kWait : device::SliceCategory::kTransfer;
+  slice.queue = wait ? device::SliceQueue::kHost : device::SliceQueue::kTransfers;
+  slice.bytes = what.bytes;
+  slice.group = what.group;
+  slice.transfer = what.transfer;
+  return slice;
+}
+
+}  // namespace
+
+void WriteTimeline(const train::Plan& plan, const Machine& machine, const std::string& path) {
+  const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), true);
+  device::TraceFile file(path);
+  for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
+    const Tape& tape = step.tapes[static_cast<std::size_t>(stage)];
+    std::vector<device::Slice> slices;
+    device::Slice whole;
+    whole.end = step.simulated.Makespan();
+    whole.step = 1;
+    slices.push_back(whole);
+    for (const SimulatedSlice& slice : step.simulated.slices) {
+      if (slice.stage == stage && slice.end > slice.begin) slices.push_back(SliceOf(slice, tape));
+    }
+    const int rank =
+        comm::RankAt({.pipeline = stage, .data = 0, .context = 0, .tensor = 0}, plan.grid);
+    file.Add({.rank = rank,
+              .host = machine.title + ", simulated",
+              .group = [](int group) { return comm::NameOf(static_cast<comm::Group>(group)); },
+              .transfer =
+                  [](int transfer) { return comm::NameOf(static_cast<comm::Transfer>(transfer)); },
+              .peer = [rank](const device::Slice&) { return rank; },
+              .aligned = [](double seconds) { return seconds; }},
+             std::move(slices));
+  }
+  if (const std::error_code error = file.Place({{"simulated", true}, {"machine", machine.name}})) {
+    throw RunError(path + ": " + error.message(), "Choose another plan.timeline.");
+  }
 }
 
 }  // namespace trireme::predict

@@ -1,25 +1,65 @@
 // Meter: a reader on each node, agreement on what all nodes can count, and sums over them.
 #include "trireme/report/meter.hpp"
 
+#include <dlfcn.h>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-
+#include <unistd.h>
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <exception>
+#include <filesystem>
 #include <limits>
+#include <memory>
 #include <mutex>
+#include <optional>
+#include <regex>
 #include <stop_token>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "counter.hpp"
-#include "node_sums.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/device/cores.hpp"
 
 namespace trireme::report {
+
+// Declarations of the few functions of NVIDIA's management library that are called, as its manual
+// states them, so that building needs no header of its and running no library.
+
+extern "C" {
+
+using NvmlDevice = struct nvmlDevice_st*;  // nvmlDevice_t
+
+struct NvmlUtilization {  // nvmlUtilization_t: percent of the last sample period
+  unsigned int gpu;
+  unsigned int memory;
+};
+struct NvmlMemory {  // nvmlMemory_t: bytes
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+using NvmlInit = int (*)();      // nvmlInit_v2
+using NvmlShutdown = int (*)();  // nvmlShutdown
+using NvmlErrorString = const char* (*)(int);
+using NvmlHandleByUuid = int (*)(const char*, NvmlDevice*);        // nvmlDeviceGetHandleByUUID
+using NvmlTotalEnergy = int (*)(NvmlDevice, unsigned long long*);  // since the driver: millijoules
+using NvmlPower = int (*)(NvmlDevice, unsigned int*);              // milliwatts
+using NvmlUtilizationRates = int (*)(NvmlDevice, NvmlUtilization*);
+using NvmlMemoryInfo = int (*)(NvmlDevice, NvmlMemory*);
+}
+
+inline constexpr int kNvmlSuccess = 0;  // NVML_SUCCESS
 
 Sums& Sums::operator+=(const Sums& other) {
   joules += other.joules;
@@ -127,6 +167,396 @@ Sums Meter::Collect() {
           .busy_seconds = all[5],
           .card_bytes = cards_ > 0 ? world_.Max(sums.card_bytes) : 0};
   return sums;
+}
+
+// NodeSums: time without readings is lost until counters that only grow tell of it after all.
+
+// False if the counter cannot be read or stands still.
+bool CounterGroup::Read(Place& place, double now) {
+  const auto value = place.counter->Read();
+  if (!value) return false;
+  if (place.moved_at < 0 || *value != place.last_value) place.moved_at = now;
+  place.last_value = place.now = *value;
+  return now - place.moved_at < kStillSeconds;
+}
+
+std::optional<CounterGroup::Gain> CounterGroup::Advance(double now) {
+  bool all = true;
+  for (Place& place : places_) all = Read(place, now) && all;
+  if (!all) return std::nullopt;
+  Gain gain{.seconds = read_at_ < 0 ? 0 : now - read_at_};
+  read_at_ = now;
+  bool sound = gain.seconds > 0;
+  for (Place& place : places_) {
+    const double range = place.counter->Range();
+    double gained = place.now - std::exchange(place.joules, place.now);
+    if (gained < 0 && range > 0) gained += range;
+    const bool seen = range <= 0 || gain.seconds * kWrapWatts < range;
+    sound = sound && seen && gained >= 0 && gained <= kMostWatts * gain.seconds;
+    gain.joules += gained;
+    if (place.card) gain.card_joules += gained;
+  }
+  if (!sound) return std::nullopt;
+  return gain;
+}
+
+NodeSums::NodeSums(Counters counters) : counters_(std::move(counters)) {
+  for (const auto& counter : counters_.node) all_.Add(*counter, false);
+  for (const auto& card : counters_.cards) {
+    (counters_.cards_within_node ? cards_apart_ : all_).Add(*card, true);
+  }
+}
+
+void NodeSums::LookAtCards(double seconds) {
+  for (const auto& card : counters_.cards) {
+    const auto state = card->Look();
+    if (!state) continue;
+    sums_.card_seconds += seconds;
+    sums_.busy_seconds += seconds * state->utilisation;
+    sums_.card_bytes = std::max(sums_.card_bytes, state->bytes);
+  }
+}
+
+void NodeSums::Tick(double now) {
+  if (ticked_at_ >= 0 && now - ticked_at_ < kLeastSeconds) return;
+  const double before = std::exchange(ticked_at_, now);
+  const double seconds = before < 0 ? 0 : now - before;
+  sums_.lost_seconds += seconds;
+  if (const auto gain = all_.Advance(now)) {
+    sums_.joules += gain->joules;
+    sums_.card_joules += gain->card_joules;
+    sums_.node_seconds += gain->seconds;
+    sums_.lost_seconds -= gain->seconds;
+  }
+  if (!cards_apart_.Empty()) {
+    if (const auto gain = cards_apart_.Advance(now)) sums_.card_joules += gain->card_joules;
+  }
+  LookAtCards(seconds);
+}
+
+Sums NodeSums::Take() { return std::exchange(sums_, {}); }
+
+// FindCounters: the widest counters that a node has, each joule once.
+
+Counters FindCounters(const Places& places, const std::vector<std::string>& cards) {
+  Counters counters;
+  if (FindCray(places, counters)) {
+    counters.cards_within_node = true;
+  } else {
+    FindRapl(places, counters);
+  }
+  FindCards(places, cards, counters);
+  return counters;
+}
+
+std::string NameOf(unsigned parts) {
+  constexpr std::array<std::pair<unsigned, const char*>, 5> kNames = {{{kWholeNode, "whole nodes"},
+                                                                       {kPackages, "CPU packages"},
+                                                                       {kMemory, "memory"},
+                                                                       {kPlatform, "boards (psys)"},
+                                                                       {kCards, "GPUs"}}};
+  // The cards are within the whole.
+  if ((parts & kWholeNode) != 0) parts &= ~unsigned{kCards};
+  std::string text;
+  for (const auto& [part, name] : kNames) {
+    if ((parts & part) == 0) continue;
+    text += text.empty() ? "" : ", ";
+    text += name;
+  }
+  return text;
+}
+
+// pm_counters: energies that the node's controller counts, ten times a second (HPE Cray EX).
+
+// The counter of the node alone: cpu_energy, memory_energy and accel[0-9]_energy beside it are
+// parts of it.
+bool FindCray(const Places& places, Counters& counters) {
+  const std::string path = places.root + "/sys/cray/pm_counters/energy";
+  auto counter = std::make_unique<FileCounter>(path, 1.0);
+  errno = 0;
+  if (counter->Read()) {
+    counters.parts |= kWholeNode;
+    counters.node.push_back(std::move(counter));
+    return true;
+  }
+  // A node of another make has no such folder, and needs no word about it.
+  if (errno != ENOENT && errno != 0) {
+    counters.why.push_back(fmt::format("node: {}: {}", path, ErrorText(errno)));
+  }
+  return false;
+}
+
+// FileCounter: the file is opened for each reading, so that one that was replaced is found again.
+
+std::optional<std::string> FirstLine(const std::string& path) {
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK);
+  if (!file.Valid()) return std::nullopt;
+  std::array<char, 128> text{};
+  const ssize_t length = Retry([&] { return read(file.Get(), text.data(), text.size()); });
+  if (length < 0) return std::nullopt;
+  const std::string all(text.data(), static_cast<std::size_t>(length));
+  return all.substr(0, all.find('\n'));
+}
+
+std::optional<double> NumberIn(const std::string& text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [after, error] = std::from_chars(text.data(), end, value);
+  const bool whole = after == end || *after == ' ';
+  if (error != std::errc() || !whole || !std::isfinite(value) || value < 0) return std::nullopt;
+  return value;
+}
+
+std::optional<double> FileCounter::Read() {
+  const auto line = FirstLine(path_);
+  const auto number = line ? NumberIn(*line) : std::nullopt;
+  if (!number) return std::nullopt;
+  return *number * joules_;
+}
+
+// NVML: energy, utilisation and memory of cards, by a library that is loaded if it is there.
+
+namespace {
+
+// The library, opened and started; its functions.
+class Nvml {
+ public:
+  // Why() says what failed; empty: nothing.
+  explicit Nvml(const std::string& path) : library_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+    if (library_ == nullptr) {
+      const char* const reason = dlerror();
+      why_ = reason == nullptr ? path : reason;
+      return;
+    }
+    Find("nvmlInit_v2", init_);
+    Find("nvmlShutdown", shutdown_);
+    Find("nvmlErrorString", error_string_);
+    Find("nvmlDeviceGetHandleByUUID", handle_by_uuid);
+    Find("nvmlDeviceGetTotalEnergyConsumption", total_energy);
+    Find("nvmlDeviceGetPowerUsage", power);
+    Find("nvmlDeviceGetUtilizationRates", utilization_rates);
+    Find("nvmlDeviceGetMemoryInfo", memory_info);
+    if (!why_.empty()) return;
+    const int result = init_();
+    started_ = result == kNvmlSuccess;
+    if (!started_) why_ = fmt::format("{}: {}", path, ErrorText(result));
+  }
+  ~Nvml() {
+    if (started_) shutdown_();
+    if (library_ != nullptr) dlclose(library_);
+  }
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  const std::string& Why() const { return why_; }
+  std::string ErrorText(int result) const {
+    const char* const text = error_string_(result);
+    return text == nullptr ? fmt::format("error {}", result) : text;
+  }
+
+  NvmlHandleByUuid handle_by_uuid = nullptr;
+  NvmlTotalEnergy total_energy = nullptr;
+  NvmlPower power = nullptr;
+  NvmlUtilizationRates utilization_rates = nullptr;
+  NvmlMemoryInfo memory_info = nullptr;
+
+ private:
+  template <typename Function>
+  void Find(const char* name, Function& function) {
+    function = reinterpret_cast<Function>(dlsym(library_, name));
+    if (function == nullptr && why_.empty()) why_ = fmt::format("the library lacks {}", name);
+  }
+
+  void* library_;
+  NvmlInit init_ = nullptr;
+  NvmlShutdown shutdown_ = nullptr;
+  NvmlErrorString error_string_ = nullptr;
+  bool started_ = false;
+  std::string why_;
+};
+
+class NvmlCard : public Card {
+ public:
+  NvmlCard(std::shared_ptr<const Nvml> nvml, NvmlDevice device)
+      : nvml_(std::move(nvml)), device_(device) {
+    unsigned long long ignored = 0;
+    counts_ = nvml_->total_energy(device_, &ignored) == kNvmlSuccess;
+  }
+
+  // Cards without a counter: their power, summed over the times between readings.
+  std::optional<double> Read() override {
+    if (counts_) {
+      unsigned long long millijoules = 0;
+      if (nvml_->total_energy(device_, &millijoules) != kNvmlSuccess) return std::nullopt;
+      return 1e-3 * static_cast<double>(millijoules);
+    }
+    unsigned int milliwatts = 0;
+    if (nvml_->power(device_, &milliwatts) != kNvmlSuccess) return std::nullopt;
+    const double now = Seconds(), watts = 1e-3 * milliwatts;
+    if (last_ > 0) joules_ += 0.5 * (watts + watts_) * (now - last_);
+    last_ = now;
+    watts_ = watts;
+    return joules_;
+  }
+
+  std::optional<CardState> Look() override {
+    NvmlUtilization rates{};
+    NvmlMemory memory{};
+    if (nvml_->utilization_rates(device_, &rates) != kNvmlSuccess ||
+        nvml_->memory_info(device_, &memory) != kNvmlSuccess) {
+      return std::nullopt;
+    }
+    return CardState{0.01 * std::min(rates.gpu, 100U), static_cast<double>(memory.used)};
+  }
+
+ private:
+  std::shared_ptr<const Nvml> nvml_;
+  NvmlDevice device_;
+  bool counts_ = false;
+  double joules_ = 0, last_ = 0, watts_ = 0;
+};
+
+// "GPU-01234567-89ab-..." of 32 hexadecimal digits.
+std::string Uuid(const char* kind, const std::string& digits) {
+  std::string text = kind;
+  for (std::size_t i = 0; i < digits.size(); ++i) {
+    if (i == 8 || i == 12 || i == 16 || i == 20) text += '-';
+    text += digits[i];
+  }
+  return text;
+}
+
+}  // namespace
+
+void FindCards(const Places& places, const std::vector<std::string>& cards, Counters& counters) {
+  if (cards.empty()) return;
+  const auto nvml = std::make_shared<const Nvml>(places.nvml);
+  if (!nvml->Why().empty()) {
+    counters.why.push_back("GPUs: " + nvml->Why());
+    return;
+  }
+  for (const std::string& digits : cards) {
+    NvmlDevice device = nullptr;
+    const int result = nvml->handle_by_uuid(Uuid("GPU-", digits).c_str(), &device);
+    std::string why;
+    if (result != kNvmlSuccess) {
+      const bool part = nvml->handle_by_uuid(Uuid("MIG-", digits).c_str(), &device) == kNvmlSuccess;
+      why = part ? "a part of a card (MIG), whose energy nobody counts" : nvml->ErrorText(result);
+    } else {
+      auto card = std::make_unique<NvmlCard>(nvml, device);
+      if (card->Read()) {
+        counters.cards.push_back(std::move(card));
+        continue;
+      }
+      why = "neither energy nor power can be read";
+    }
+    // Without one of its cards a node's sum would be short.
+    counters.cards.clear();
+    counters.why.push_back(fmt::format("GPUs: {}: {}", Uuid("GPU-", digits), why));
+    return;
+  }
+  counters.parts |= kCards;
+}
+
+// RAPL: energies that the processors count themselves, as Linux's power capping framework shows
+// them (Documentation/power/powercap/powercap.rst).
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr double kMicrojoule = 1e-6;
+constexpr std::chrono::milliseconds kProbePause{2};  // between looks at counters that should move
+
+// Domains of RAPL by their names. `core`, `uncore` and `dram` lie within zones of packages; the
+// energy of the first two is part of their package's, that of memory is not. `psys` holds the
+// packages and more of the board.
+struct Domain {
+  std::unique_ptr<FileCounter> counter;
+  Part part = kPackages;
+};
+
+std::optional<Part> PartOf(const std::string& name) {
+  if (name.starts_with("package")) return kPackages;
+  if (name == "dram") return kMemory;
+  if (name == "psys") return kPlatform;
+  return std::nullopt;
+}
+
+// Zones of the interface through the processors' registers. The same packages may be shown once
+// more through memory, as intel-rapl-mmio:0.
+std::vector<std::string> ZonesIn(const std::string& folder) {
+  static const std::regex zone("intel-rapl(:[0-9]+)+");
+  std::vector<std::string> zones;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (std::regex_match(name, zone)) zones.push_back(entry->path().string());
+  }
+  std::sort(zones.begin(), zones.end());
+  return zones;
+}
+
+// Drops the kinds of domains of which none moves within `seconds`: a virtual machine may show
+// counters that nothing feeds. A kind is never counted in part.
+void DropStill(std::vector<Domain>& domains, double seconds, std::vector<std::string>& why) {
+  if (seconds <= 0) return;
+  std::vector<std::optional<double>> before;
+  for (const Domain& domain : domains) before.push_back(domain.counter->Read());
+  unsigned all = 0, moved = 0;  // kinds
+  for (const Domain& domain : domains) all |= domain.part;
+  for (const double end = Seconds() + seconds; moved != all && Seconds() < end;) {
+    std::this_thread::sleep_for(kProbePause);
+    for (std::size_t i = 0; i < domains.size(); ++i) {
+      if (domains[i].counter->Read() != before[i]) moved |= domains[i].part;
+    }
+  }
+  std::erase_if(domains, [&](const Domain& domain) {
+    const bool still = (moved & domain.part) == 0;
+    if (still) why.push_back(domain.counter->Path() + ": stands still");
+    return still;
+  });
+}
+
+}  // namespace
+
+void FindRapl(const Places& places, Counters& counters) {
+  const std::string folder = places.root + "/sys/class/powercap";
+  std::vector<Domain> domains;
+  std::vector<std::string> why;
+  for (const std::string& zone : ZonesIn(folder)) {
+    const auto name = FirstLine(zone + "/name");
+    const auto part = name ? PartOf(*name) : std::nullopt;
+    if (!part) continue;
+    const std::string path = zone + "/energy_uj";
+    errno = 0;
+    if (!FirstLine(path)) {
+      const int error = errno;
+      const char* hint = error == EACCES ? " (root alone may read it)" : "";
+      why.push_back(fmt::format("{}: {}{}", path, ErrorText(error), hint));
+      continue;
+    }
+    const auto most = FirstLine(zone + "/max_energy_range_uj");
+    const double range = kMicrojoule * (most ? NumberIn(*most).value_or(0) : 0);
+    domains.push_back({std::make_unique<FileCounter>(path, kMicrojoule, range), *part});
+  }
+  DropStill(domains, places.probe_seconds, why);
+  // The platform's counter has what packages and memory count.
+  const auto has = [&domains](Part part) {
+    return std::any_of(domains.begin(), domains.end(),
+                       [part](const Domain& domain) { return domain.part == part; });
+  };
+  const bool platform = has(kPlatform) && !has(kPackages);
+  std::erase_if(domains,
+                [&](const Domain& domain) { return (domain.part == kPlatform) != platform; });
+  for (Domain& domain : domains) {
+    counters.parts |= domain.part;
+    counters.node.push_back(std::move(domain.counter));
+  }
+  if (domains.empty() && why.empty()) why.push_back(folder + ": no counters of RAPL");
+  // One domain tells of the others.
+  if (!why.empty()) counters.why.push_back("CPUs: " + why.front());
 }
 
 }  // namespace trireme::report

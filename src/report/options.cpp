@@ -1,5 +1,5 @@
 // The keys of [monitor].
-#include "trireme/report/options.hpp"
+#include "trireme/report/monitor.hpp"
 
 #include <charconv>
 #include <string>

@@ -1,5 +1,5 @@
 // Start of vis/report.py as a process of its own, bounded in time.
-#include "trireme/report/page.hpp"
+#include "trireme/report/monitor.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -22,8 +22,8 @@
 #include <system_error>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/base/descriptor.hpp"
-#include "trireme/base/installation.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/program.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not in every <unistd.h>
 

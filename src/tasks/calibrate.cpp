@@ -1,19 +1,24 @@
 // --calibrate: a machine's description from the ranks at hand, and what it computes of the steps
 // that it was made from.
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "step_prediction.hpp"
+#include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/new_file.hpp"
-#include "trireme/base/version.hpp"
-#include "trireme/tasks/tasks.hpp"
-#include "trireme/app/hang_bound.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/program.hpp"
 #include "trireme/report/append_file.hpp"
 #include "trireme/report/monitor.hpp"
+#include "trireme/tasks/evaluate.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/tasks/training_loop.hpp"
+#include "trireme/tools/preflight.hpp"
 
 namespace trireme::tasks {
 
@@ -67,6 +72,103 @@ ExitCode RunCalibration(const app::Job& job) {
                100 * calibration.Worst(), path);
     std::fflush(stdout);
   });
+  return ExitCode::kDone;
+}
+
+// The task preflight: a look at all ranks and hosts, then the speeds of their nodes.
+
+namespace {
+
+void WriteReport(const std::string& folder, const tools::Report& report) {
+  report::MakeOutputFolder(folder);
+  const std::string path = folder + "/preflight.json";
+  report::WriteWhole(path, tools::JsonOf(report));
+  fmt::print("report        {}\n", path);
+}
+
+}  // namespace
+
+ExitCode RunPreflight(app::Job& job) {
+  const comm::Communicator& world = job.World();
+  app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+  tools::Report report{.program = fmt::format("Trireme {} ({})", Version(), Commit()),
+                       .ranks = world.Size(),
+                       .hosts = job.runtime->Hosts(),
+                       .findings = app::LookAround(job, true)};
+  if (!job.line->validate_only) {
+    report.measured = tools::Measure(world, job.runtime->Node(), job.stream, job.dtype);
+  }
+  job.runtime->Watch().Disarm();
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    for (const std::string& line : tools::LinesOf(report)) fmt::print("{}\n", line);
+    if (job.line->validate_only) {
+      fmt::print("valid: nothing was measured or written\n");
+    } else {
+      WriteReport(job.options.job.output, report);
+    }
+    std::fflush(stdout);
+  });
+  return ExitCode::kDone;
+}
+
+// job.task = evaluate: the losses of a trained model.
+
+namespace {
+
+void SayModel(const app::Job& job, TrainedModel& trained) {
+  if (!job.World().IsRoot()) return;
+  for (const std::string& passed_over : job.start.passed_over) {
+    fmt::print("passed over {}\n", passed_over);
+  }
+  fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
+             train::DescribeModel(trained.Net().Plan().options));
+  std::fflush(stdout);
+}
+
+// Of a model that translates: as many texts at once as generate.batch says.
+ExitCode EvaluatePairs(app::Job& job) {
+  EvaluateOptions options;
+  GenerateOptions search;
+  job.World().Together([&] {
+    options = ReadEvaluate(job.deck);
+    search = ReadGenerate(job.deck);
+    if (job.World().IsRoot()) CheckPairs(options, job.deck);
+  });
+  TrainedModel trained(job, 0, search.texts * search.beams, PackWeights::kAuto);
+  SayModel(job, trained);
+  if (job.line->validate_only) return app::SayValid(job);
+  EvaluateTranslations(trained.Net(), *trained.Pairs(), options,
+                       {search.beams, search.length_penalty, search.tokens,
+                        [&job] { return job.signals->Received(); }},
+                       trained.Checkpoint());
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+ExitCode RunEvaluate(app::Job& job) {
+  if (job.options.model.Translates()) return EvaluatePairs(job);
+  EvaluateOptions options;
+  job.World().Together([&] {
+    options = ReadEvaluate(job.deck);
+    if (!job.World().IsRoot()) return;
+    CheckEvaluate(options, job.deck, job.options.data.sequence_length);
+  });
+  TrainedModel trained(job);
+  SayModel(job, trained);
+  const std::vector<app::ValidationSet> validation = app::OpenValidation(job, trained.Net().Grid());
+  if (const std::string line = app::StagingLine(job); job.World().IsRoot() && !line.empty()) {
+    fmt::print("{}\n", line);
+  }
+  std::vector<Set> sets;
+  for (const app::ValidSplit& valid : app::ValidSplits(trained.Tokens(), validation)) {
+    sets.push_back({valid.tokens, data::Split::kValid, valid.name});
+  }
+  sets.push_back({&trained.Tokens(), data::Split::kTest, ""});
+  Evaluator evaluator(trained.Net(), trained.Tokens(), options, sets);
+  if (job.line->validate_only) return app::SayValid(job);
+  evaluator.Run(trained.Checkpoint());
   return ExitCode::kDone;
 }
 

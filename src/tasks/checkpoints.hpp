@@ -9,14 +9,15 @@
 #include <string>
 #include <vector>
 
+#include "trireme/app/batch_job.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/checkpoint/local.hpp"
 #include "trireme/checkpoint/options.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/app/deadline.hpp"
-#include "trireme/report/monitor.hpp"
 #include "trireme/device/recorder.hpp"
+#include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
 
@@ -82,8 +83,9 @@ class Checkpoints {
  private:
   // Spans the wait of training.
   device::Scope Trace() const {
-    return {setup_.traffic.Trace(),
-            {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint}};
+    return {
+        setup_.traffic.Trace(),
+        {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint}};
   }
   void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   void Finish();
@@ -107,6 +109,54 @@ class Checkpoints {
   double longest_stall_ = 0;    // of those written
   std::int64_t written_ = 0;    // in this session
   double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums of those
+};
+
+// Local checkpoints of a training run: when they are due, what is said of them, and what they cost.
+
+class LocalCheckpoints {
+ public:
+  // All must outlive it.
+  struct Setup {
+    const comm::Runtime& runtime;
+    const checkpoint::Options& options;
+    report::Monitor& monitor;
+    const comm::Ledger& traffic;  // of the timeline that shows them
+    checkpoint::LocalRun run;
+    // Step of the local checkpoint that the session goes on from.
+    std::optional<std::int64_t> from = {};
+  };
+  // Collective.
+  LocalCheckpoints(const Setup& setup, checkpoint::State state);
+
+  const checkpoint::LocalRun& Run() const { return setup_.run; }
+  // Whether one is due by time, on rank 0's clock.
+  bool TimeHasCome() const;
+  // Whether one is due after this step.
+  bool DueAfter(std::int64_t step) const;
+  // Collective. Writes one; false if it is not whole on all nodes, which is said once. sequence: of
+  // the run folder's last checkpoint, on rank 0.
+  bool Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run);
+  // Collective. The run has gone back to this step.
+  void Forget(std::int64_t step) { writer_.Forget(step); }
+  // Collective. The run has ended: nothing of it stays on the nodes.
+  void RemoveAll() { writer_.RemoveAll(); }
+
+  // Seconds that training waited since this was asked.
+  double TakeSeconds();
+  // "12 local checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
+  std::string Summary() const;
+
+ private:
+  void Report(std::int64_t step, const checkpoint::LocalOutcome& outcome);
+
+  const Setup setup_;
+  checkpoint::LocalWriter writer_;
+  double last_time_ = 0;       // Seconds() of the last one
+  bool failing_ = false;       // the last one was not written
+  std::int64_t written_ = 0;   // in this session
+  double seconds_ = 0;         // sum of those
+  double longest_ = 0;         // of those
+  double untold_seconds_ = 0;  // since TakeSeconds
 };
 
 }  // namespace trireme::tasks

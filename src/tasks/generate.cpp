@@ -3,24 +3,43 @@
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
 #include <cerrno>
 #include <cstdio>
 #include <functional>
 #include <memory>
 
 #include "generator.hpp"
-#include "printable.hpp"
 #include "sampling.hpp"
-#include "translation_writer.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/descriptor.hpp"
-#include "trireme/base/new_file.hpp"
-#include "trireme/tasks/tasks.hpp"
-#include "trireme/tasks/trained_model.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/report/monitor.hpp"
+#include "trireme/tasks/evaluate.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/tasks/training_loop.hpp"
 
 namespace trireme::tasks {
+
+// Translations of prompts.
+
+// A translation is shown when it is complete: until then another beam may win.
+class TranslationWriter : public Writer {
+ public:
+  // All arguments outlive this.
+  TranslationWriter(model::ParallelModel& model, const data::PairFile& pairs,
+                    const TranslationOptions& options);
+
+  // InputError also for a text without tokens, and for one that is longer than the model takes.
+  void Encode(Prompt& prompt) const override;
+  std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
+                                               const OnText& on_text = {}) override;
+  bool Stopped() const override { return translator_.Stopped(); }
+
+ private:
+  const model::ParallelModel& model_;
+  const data::PairFile& pairs_;
+  Translator translator_;
+};
 
 namespace {
 
@@ -232,8 +251,7 @@ std::unique_ptr<Writer> MakeWriter(const app::Job& job, TrainedModel& trained,
   if (trained.Pairs() != nullptr) {
     return std::make_unique<TranslationWriter>(
         trained.Net(), *trained.Pairs(),
-        TranslationOptions{options.beams, options.length_penalty, options.tokens,
-                                     stopped});
+        TranslationOptions{options.beams, options.length_penalty, options.tokens, stopped});
   }
   return std::make_unique<Generator>(Generator::Setup{.model = trained.Net(),
                                                       .tokens = trained.Tokens(),
@@ -305,6 +323,46 @@ ExitCode RunGenerate(app::Job& job) {
     ContinuePrompt(job, *writer, trained, options);
   }
   return ExitCode::kDone;
+}
+
+// TranslationWriter: source texts in, target texts out.
+
+TranslationWriter::TranslationWriter(model::ParallelModel& model, const data::PairFile& pairs,
+                                     const TranslationOptions& options)
+    : model_(model), pairs_(pairs), translator_(SetupOf(model, pairs, options)) {}
+
+void TranslationWriter::Encode(Prompt& prompt) const {
+  try {
+    prompt.ids = pairs_.Encode(data::Side::kSource, prompt.text);
+  } catch (const Error& error) {
+    throw Error(error.Code(), fmt::format("{}: {}", prompt.where, error.what()));
+  }
+  const std::int64_t tokens = std::ssize(prompt.ids), most = model_.Plan().length;
+  if (tokens == 1) {
+    throw InputError(fmt::format("{}: nothing to translate", prompt.where), "Give it text.");
+  }
+  if (tokens <= most) return;
+  throw InputError(fmt::format("{}: {} tokens, the model takes {}", prompt.where, tokens, most),
+                   "Cut it into sentences.");
+}
+
+std::vector<std::optional<Continuation>> TranslationWriter::Run(std::span<const Prompt> prompts,
+                                                                const OnText& on_text) {
+  std::vector<Translator::Ids> sources;
+  for (const Prompt& prompt : prompts) sources.push_back(prompt.ids);
+  std::vector<std::optional<Continuation>> texts;
+  for (const auto& found : translator_.Run(sources)) {
+    std::optional<Continuation>& text = texts.emplace_back();
+    if (!found) continue;
+    text = Continuation{.tokens = found->tokens,
+                        .text = pairs_.Decode(data::Side::kTarget, found->tokens),
+                        .log_probability = found->log_probability,
+                        .end = found->ended ? End::kEos : End::kLength};
+  }
+  if (on_text && model_.Grid().World().IsRoot() && !texts.empty() && texts.front()) {
+    on_text(texts.front()->text);
+  }
+  return texts;
 }
 
 }  // namespace trireme::tasks

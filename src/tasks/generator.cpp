@@ -1,12 +1,22 @@
 // Generator: the turns, and what becomes of their tokens.
 #include "generator.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cmath>
+#include <fstream>
+#include <limits>
+#include <span>
+#include <sstream>
 #include <utility>
 
 #include "sampling.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/deck/json_text.hpp"
 #include "trireme/tasks/tasks.hpp"
 
 namespace trireme::tasks {
@@ -143,16 +153,14 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
   const std::size_t words = setup_.tokens.Words().words.size();
   std::vector<Chosen> chosen(turn.order.size());
   RunPasses(model, entries, turn,
-                      [&](const std::vector<double>& logits, std::size_t first, std::size_t rows) {
+            [&](const std::vector<double>& logits, std::size_t first, std::size_t rows) {
 #pragma omp parallel for num_threads(model.Stream().threads) schedule(dynamic) if (rows > 1)
-                        for (std::size_t row = 0; row < rows; ++row) {
-                          chosen[first + row] =
-                              ChosenFor(*turn.order[first + row],
-                                        std::span(logits).subspan(row * vocabulary, words));
-                        }
-                      });
-  ShareChoices(model.Grid(), chosen.data(),
-                         std::ssize(chosen) * (sizeof(Chosen) / sizeof(double)));
+              for (std::size_t row = 0; row < rows; ++row) {
+                chosen[first + row] = ChosenFor(*turn.order[first + row],
+                                                std::span(logits).subspan(row * vocabulary, words));
+              }
+            });
+  ShareChoices(model.Grid(), chosen.data(), std::ssize(chosen) * (sizeof(Chosen) / sizeof(double)));
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     Sequence& sequence = *turn.order[i];
     sequence.kept = std::min(std::ssize(sequence.ids), model.Plan().length);
@@ -247,6 +255,194 @@ std::vector<std::optional<Continuation>> Generator::Run(std::span<const Prompt> 
     }
   }
   return std::move(results_);
+}
+
+// GrowingText: the text is decoded from the prompt on, since a word's form may depend on the one
+// before it.
+
+std::size_t WholeCharacters(const std::string& text) {
+  constexpr std::size_t kLongest = 4;  // bytes of a character
+  for (std::size_t back = 1; back <= std::min(kLongest, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xC0) == 0x80) continue;  // not its first byte
+    const std::size_t length = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    return length > back ? text.size() - back : text.size();
+  }
+  return text.size();
+}
+
+namespace {
+
+// Bytes at the end of `text` that may become a stop string.
+std::size_t MaybeStop(const std::string& text, const std::vector<std::string>& stops) {
+  std::size_t most = 0;
+  for (const std::string& stop : stops) {
+    for (std::size_t part = std::min(stop.size() - 1, text.size()); part > most; --part) {
+      if (text.compare(text.size() - part, part, stop, 0, part) == 0) most = part;
+    }
+  }
+  return most;
+}
+
+}  // namespace
+
+GrowingText::GrowingText(const data::TokenFile& tokens, std::vector<std::int32_t> before,
+                         const std::vector<std::string>& stops)
+    : tokens_(tokens),
+      ids_(std::move(before)),
+      stops_(stops),
+      prompt_bytes_(tokens.Decode(ids_).size()) {}
+
+bool GrowingText::Add(std::span<const std::int32_t> tokens) {
+  ids_.insert(ids_.end(), tokens.begin(), tokens.end());
+  const std::string all = tokens_.Decode(ids_);
+  text_ = all.substr(std::min(prompt_bytes_, all.size()));
+  std::size_t end = std::string::npos;
+  for (const std::string& stop : stops_) end = std::min(end, text_.find(stop));
+  if (end == std::string::npos) return false;
+  text_.resize(end);
+  return true;
+}
+
+std::string GrowingText::Take(bool end) {
+  std::size_t upto = text_.size();
+  if (!end) upto = std::min(WholeCharacters(text_), upto - MaybeStop(text_, stops_));
+  if (upto <= taken_) return {};
+  const std::string piece = text_.substr(taken_, upto - taken_);
+  taken_ = upto;
+  return piece;
+}
+
+// Prompts and texts as JSON lines.
+
+namespace {
+
+constexpr std::int64_t kMostLine = std::int64_t{16} << 20;  // bytes of a prompt's line
+constexpr std::array kMembers = {"prompt", "id",   "tokens", "temperature",       "top_k",
+                                 "top_p",  "seed", "stop",   "repetition_penalty"};
+
+void CheckMembers(const nlohmann::json& value, const std::string& where, bool translates) {
+  const auto known = std::span(kMembers).first(translates ? 2 : kMembers.size());
+  for (const auto& [name, member] : value.items()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    throw InputError(fmt::format("{}: unknown member {}", where, deck::Shown(name)),
+                     translates
+                         ? "A text to translate has prompt and id."
+                         : "A prompt has prompt, id, tokens, temperature, top_k, top_p, seed, "
+                           "stop, repetition_penalty.");
+  }
+}
+
+std::vector<std::string> StopsOf(const nlohmann::json& value, const std::string& where) {
+  std::vector<std::string> stops;
+  const auto add = [&](const nlohmann::json& stop) {
+    if (!stop.is_string() || stop.get_ref<const std::string&>().empty()) {
+      throw InputError(fmt::format("{}: stop: a string or a list of strings expected, {} found",
+                                   where, deck::Brief(stop)),
+                       "No string may be empty.");
+    }
+    stops.push_back(stop.get<std::string>());
+  };
+  if (value.is_array()) {
+    for (const nlohmann::json& stop : value) add(stop);
+  } else {
+    add(value);
+  }
+  return stops;
+}
+
+Prompt PromptOf(const nlohmann::json& value, const std::string& where,
+                const GenerateOptions& options) {
+  constexpr double kTiny = std::numeric_limits<double>::min();
+  const deck::JsonObject object(value, where);
+  CheckMembers(value, where, options.translates);
+  Prompt prompt{
+      .where = where, .text = object.Text("prompt", kMostLine), .id = {}, .options = options};
+  GenerateOptions& own = prompt.options;
+  if (object.Has("id")) {
+    prompt.id = value.at("id");
+    if (!prompt.id.is_string() && !prompt.id.is_number_integer()) {
+      throw InputError(fmt::format("{}: id: a string or an integer expected, {} found", where,
+                                   deck::Brief(prompt.id)));
+    }
+  }
+  if (object.Has("tokens")) own.tokens = object.Integer("tokens", 1);
+  if (object.Has("temperature")) own.temperature = object.Real("temperature", 0);
+  if (object.Has("top_k")) own.top_k = object.Integer("top_k", 0);
+  if (object.Has("top_p")) own.top_p = object.Real("top_p", kTiny, 1);
+  if (object.Has("seed")) {
+    own.seed = static_cast<std::uint32_t>(
+        object.Integer("seed", 0, std::numeric_limits<std::uint32_t>::max()));
+  }
+  if (object.Has("repetition_penalty")) {
+    own.repetition_penalty = object.Real("repetition_penalty", kTiny);
+  }
+  if (object.Has("stop")) own.stop = StopsOf(value.at("stop"), where);
+  return prompt;
+}
+
+}  // namespace
+
+const char* NameOf(End end) {
+  return end == End::kLength ? "length" : end == End::kStop ? "stop" : "eos";
+}
+
+std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
+                                 const GenerateOptions& options) {
+  std::vector<Prompt> prompts;
+  deck::EachJsonLine(text, path, kMostLine, [&](const deck::JsonLine& line) {
+    prompts.push_back(PromptOf(line.value, line.where, options));
+    prompts.back().number = std::ssize(prompts) - 1;
+  });
+  return prompts;
+}
+
+std::vector<Prompt> ReadPrompts(const app::Job& job, const GenerateOptions& options) {
+  const comm::Communicator& world = job.World();
+  std::string text;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    std::ifstream file(options.file, std::ios::binary);
+    std::ostringstream whole;
+    if (file) whole << file.rdbuf();
+    if (!file) {
+      throw job.deck.Complain("generate.file", "cannot be read: " + ErrorText(errno),
+                              "It holds one JSON object a line.");
+    }
+    text = whole.str();
+  });
+  text = world.Broadcast(text);
+  std::vector<Prompt> prompts;
+  world.Together([&] {
+    prompts = ParsePrompts(text, options.file, options);
+    if (!prompts.empty()) return;
+    throw job.deck.Complain("generate.file", "there is no prompt in it",
+                            "It holds one JSON object a line: {\"prompt\": \"...\"}.");
+  });
+  return prompts;
+}
+
+void EncodePrompt(const data::TokenFile& tokens, Prompt& prompt) {
+  try {
+    prompt.ids = tokens.Encode(prompt.text);
+  } catch (const Error& error) {
+    throw Error(error.Code(), fmt::format("{}: {}", prompt.where, error.what()));
+  }
+  if (!prompt.ids.empty() || prompt.options.start_with_eos) return;
+  throw InputError(fmt::format("{}: nothing to continue", prompt.where),
+                   "Give it text, or use generate.start_with_eos = yes.");
+}
+
+std::string LineOf(const Prompt& prompt, const Continuation& continuation) {
+  constexpr double kDigits = 1e6;  // layouts differ by rounding
+  nlohmann::ordered_json line;
+  if (!prompt.id.is_null()) line["id"] = prompt.id;
+  line["prompt"] = prompt.text;
+  line["text"] = continuation.text;
+  line["tokens"] = continuation.tokens;
+  line["reason"] = NameOf(continuation.end);
+  line["log_probability"] = std::round(continuation.log_probability * kDigits) / kDigits;
+  return line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace trireme::tasks

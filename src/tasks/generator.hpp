@@ -8,15 +8,129 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "growing_text.hpp"
-#include "prompts.hpp"
-#include "trireme/tasks/turns.hpp"
+#include "trireme/app/job.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/data/token_file.hpp"
 #include "trireme/model/parallel_model.hpp"
-#include "writer.hpp"
+#include "trireme/tasks/evaluate.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::tasks {
+
+// Text from a model, made safe to show.
+
+// The text with control characters (but newline and tab) and bytes that are not UTF-8 replaced by
+// U+FFFD: a byte-level model may write anything, and a terminal must survive it.
+inline std::string Printable(std::string_view text) {
+  std::string out;
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  for (std::size_t i = 0; i < text.size();) {
+    const unsigned char lead = byte(i);
+    const std::size_t length = lead < 0x80   ? 1
+                               : lead < 0xC2 ? 0
+                               : lead < 0xE0 ? 2
+                               : lead < 0xF0 ? 3
+                               : lead < 0xF5 ? 4
+                                             : 0;
+    bool good = length > 0 && i + length <= text.size();
+    for (std::size_t k = 1; good && k < length; ++k) good = (byte(i + k) & 0xC0) == 0x80;
+    if (good && length == 1) good = (lead >= 0x20 && lead != 0x7F) || lead == '\n' || lead == '\t';
+    if (good) {
+      out.append(text.substr(i, length));
+      i += length;
+    } else {
+      out.append("\xEF\xBF\xBD");
+      ++i;
+    }
+  }
+  return out;
+}
+
+// Prompts of generate.file and the texts that go with them, as JSON lines.
+
+struct Prompt {
+  std::int64_t number = 0;  // from 0, in the order of the file: a coordinate of the draws
+  std::string where;        // "prompts.jsonl:3", "generate.prompt"
+  std::string text;
+  nlohmann::json id;  // null: none
+  GenerateOptions options;
+  std::vector<std::int32_t> ids = {};  // of the text
+};
+
+enum class End { kLength, kStop, kEos };
+const char* NameOf(End end);  // "length", "stop", "eos"
+
+struct Continuation {
+  std::vector<std::int32_t> tokens;  // all that were chosen, an <eos> or a stop string's included
+  std::string text;                  // without <eos> at the end and stop string
+  double log_probability = 0;        // of the tokens, in nats, by the model's own distribution
+  End end = End::kLength;
+};
+
+// Prompts of a JSONL text. Blank lines are passed over. Throws InputError "path:line: ..." for what
+// is not JSON, an unknown member, a missing prompt, a value out of its range.
+std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
+                                 const GenerateOptions& options);
+
+// Collective. Reads generate.file on rank 0; the same on all ranks. AgreedError (exit code 2) with
+// the deck's line for a file that cannot be read or has no prompt.
+std::vector<Prompt> ReadPrompts(const app::Job& job, const GenerateOptions& options);
+
+// Fills in the prompt's ids. Throws InputError naming the prompt's place for text that the
+// tokenizer refuses, and for nothing to begin with.
+void EncodePrompt(const data::TokenFile& tokens, Prompt& prompt);
+
+// One line of generate.output, with its newline.
+std::string LineOf(const Prompt& prompt, const Continuation& continuation);
+
+// The text of a continuation while its tokens come: where it ends, and what of it can be shown.
+
+class GrowingText {
+ public:
+  // before: tokens of the prompt. Both arguments outlive this.
+  GrowingText(const data::TokenFile& tokens, std::vector<std::int32_t> before,
+              const std::vector<std::string>& stops);
+  // True if the text has a stop string now, at which it ends.
+  bool Add(std::span<const std::int32_t> tokens);
+  const std::string& Text() const { return text_; }
+  // Text added since the last call, without an unfinished character and without what may be the
+  // beginning of a stop string; all of it at the end.
+  std::string Take(bool end);
+
+ private:
+  const data::TokenFile& tokens_;
+  std::vector<std::int32_t> ids_;
+  const std::vector<std::string>& stops_;
+  std::size_t prompt_bytes_;
+  std::string text_;
+  std::size_t taken_ = 0;  // bytes
+};
+
+// Bytes of `text` without an unfinished UTF-8 character at its end.
+std::size_t WholeCharacters(const std::string& text);
+
+// Writer: an answer to prompts with texts, by a model that continues them, or one that translates.
+
+class Writer {
+ public:
+  virtual ~Writer() = default;
+
+  // Fills in the prompt's ids. Throws InputError naming the prompt's place for what the model
+  // cannot take.
+  virtual void Encode(Prompt& prompt) const = 0;
+  // On the first rank of replica 0: pieces of the first prompt's text, as they come.
+  using OnText = std::function<void(const std::string& piece)>;
+  // Collective over the grid, whose ranks pass the same prompts, with ids. Prompt i is answered by
+  // data rank i % D: on its ranks result i is there, unless Stopped(). AgreedError if a prediction
+  // is not finite.
+  virtual std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
+                                                       const OnText& on_text = {}) = 0;
+  // Whether the last Run ended early, because a rank was asked to.
+  virtual bool Stopped() const = 0;
+};
 
 // Each data replica has slots, in each of which it continues a prompt; a slot that is free takes
 // the replica's next one. A turn is one more token of each: the model sees a new prompt as a whole

@@ -1,23 +1,32 @@
 // The task plan: a search over layouts, its table, and what it means for an allocation.
-#include "plan_task.hpp"
-
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <memory>
 
-#include "trireme/base/installation.hpp"
+#include "trireme/app/job.hpp"
+#include "trireme/app/sources.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/base/version.hpp"
+#include "trireme/base/program.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/tasks/tasks.hpp"
-#include "trireme/report/append_file.hpp"
-#include "trireme/report/monitor.hpp"
 #include "trireme/predict/machine.hpp"
 #include "trireme/predict/search.hpp"
+#include "trireme/report/append_file.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::tasks {
+
+// The task plan: layouts of a deck on a machine that need not be there.
+
+// Facts of the deck's token file, or what [plan] assumes where it is not there.
+train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck);
+
+// Prints the layouts, and writes plan.jsonl into job.output if the deck names one. dry: writes
+// nothing and searches nothing. InputError for a machine that cannot run the deck.
+void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry);
 
 namespace {
 
@@ -28,7 +37,7 @@ constexpr double kPlanSecondsPerHour = 3600;
 predict::Machine MachineOf(const app::DeckOptions& options) {
   const std::string& name = options.plan.machine;
   return predict::ReadMachine(name == predict::kAutoMachine ? "h100" : name,
-                               SharedFolder(ProgramFile()));
+                              SharedFolder(ProgramFile()));
 }
 
 // Ranks to plan for.
@@ -55,7 +64,7 @@ int RanksOf(const app::DeckOptions& options, const deck::Deck& deck,
 }
 
 train::MachineFacts FactsOf(const app::DeckOptions& options, const deck::Deck& deck,
-                           const predict::Machine& machine, const device::Gpu* gpu) {
+                            const predict::Machine& machine, const device::Gpu* gpu) {
   const train::MachineFacts facts = train::FactsOf(options.machine.precision, gpu, machine.threads);
   if (machine.Of(facts.dtype, facts.stream.fp8).peak <= 0) {
     throw deck.Complain("run.precision",
@@ -200,10 +209,10 @@ void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Mac
     const double watts = nodes * (machine.watts_node + machine.ranks_per_node * machine.watts_rank);
     energy = fmt::format("{:.3g} MWh", watts * seconds / kPlanSecondsPerHour / 1e6);
   }
-  Line("to end",
-       fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
-                   report::WithThousands(plan.training.schedule.Last()), seconds / kPlanSecondsPerHour,
-                   nodes, report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
+  Line("to end", fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
+                             report::WithThousands(plan.training.schedule.Last()),
+                             seconds / kPlanSecondsPerHour, nodes,
+                             report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
   if (machine.file_bandwidth > 0) {
     const double bytes = CheckpointBytes(plan);
     Line("files",
@@ -266,11 +275,11 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
   std::unique_ptr<device::Gpu> gpu;
   if (machine.gpu) gpu = std::make_unique<device::Gpu>(machine.Card());
   const train::Request request{.options = options,
-                              .deck = deck,
-                              .ranks = RanksOf(options, deck, machine),
-                              .tokens = FactsForPlan(options, deck),
-                              .machine = FactsOf(options, deck, machine, gpu.get()),
-                              .async_checkpoints = options.checkpoint.async};
+                               .deck = deck,
+                               .ranks = RanksOf(options, deck, machine),
+                               .tokens = FactsForPlan(options, deck),
+                               .machine = FactsOf(options, deck, machine, gpu.get()),
+                               .async_checkpoints = options.checkpoint.async};
   fmt::print("Trireme {} ({})   plan for {} of {}   precision {}\n", Version(), Commit(),
              report::Counted(request.ranks, "rank"), machine.title,
              device::NameOf(options.machine.precision));
@@ -327,6 +336,112 @@ ExitCode RunPlan(const app::Job& job) {
     if (job.World().IsRoot()) PlanMachine(job.options, job.deck, job.line->validate_only);
   });
   return ExitCode::kDone;
+}
+
+// Answers about ranks that do not run, without MPI: -v with grid.ranks, and the task plan.
+
+namespace {
+
+// Pairs of a file that is not there: texts as long as the longest, in full batches.
+train::PairFacts AssumedPairs(const app::DeckOptions& options) {
+  const data::Options& data = options.data;
+  const std::int64_t limit = data.batch_tokens, length = data.sequence_length;
+  const std::int64_t pairs =
+      limit == 0 ? data.batch : std::clamp<std::int64_t>(limit / length, 1, data.batch);
+  const std::int64_t tokens = pairs * length;
+  return {.source_vocabulary = options.plan.vocabulary,
+          .shared_vocabulary = options.model.shared_vocabulary,
+          .pairs = std::max(data.batch, options.plan.tokens / length),
+          .steps = std::max<std::int64_t>(1, options.plan.tokens / tokens),
+          .batch = data.batch,
+          .typical = {.pairs = pairs,
+                      .source_length = length,
+                      .target_length = length,
+                      .source_tokens = tokens,
+                      .target_tokens = tokens}};
+}
+
+}  // namespace
+
+train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck) {
+  const std::string& path = options.data.file;
+  std::error_code ignored;
+  // A file that exists but cannot be reached is for CountTokens to complain of.
+  const bool mixture = !options.data.mixture.empty();
+  if (mixture ||
+      std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
+    return app::FactsOf(options, deck, 0);
+  }
+  train::TokenFacts facts{
+      .vocabulary = options.plan.vocabulary,
+      .train = options.plan.tokens,
+      .bytes = 0,
+      .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
+  if (options.model.Translates()) facts.pairs = AssumedPairs(options);
+  return facts;
+}
+
+namespace {
+
+// The device that the plan is for: this machine's GPU if there is one, or the CPU.
+std::unique_ptr<device::Gpu> OpenGpu(const app::DeckOptions& options, const deck::Deck& deck) {
+  const std::string why = device::WhyNoGpu();
+  if (!device::MayTakeGpu(options.machine.device)) return nullptr;
+  if (why.empty()) return std::make_unique<device::Gpu>(0);
+  if (options.machine.device == device::Device::kAuto) return nullptr;
+  throw deck.Complain("run.device", "a plan for GPUs asks a card for its size: " + why,
+                      "Plan on a node with GPUs, or with run.device = cpu.");
+}
+
+void PrintPlan(const app::DeckOptions& options, const deck::Deck& deck) {
+  if (options.job.task != app::Task::kTrain) {
+    throw deck.Complain("grid.ranks", "plans a training run, but job.task is another",
+                        "Leave grid.ranks out, or choose job.task = train.");
+  }
+  const std::unique_ptr<device::Gpu> gpu = OpenGpu(options, deck);
+  const train::MachineFacts machine =
+      train::FactsOf(options.machine.precision, gpu.get(),
+                     std::max(1, device::RequestedThreads(options.machine.threads)));
+  const train::Plan plan = train::MakePlan({.options = options,
+                                            .deck = deck,
+                                            .ranks = options.comm.ranks,
+                                            .tokens = FactsForPlan(options, deck),
+                                            .machine = machine,
+                                            .async_checkpoints = options.checkpoint.async});
+  fmt::print("Trireme {} ({})   plan for {} of {}   device {}   {}\n", Version(), Commit(),
+             report::Counted(options.comm.ranks, "rank"),
+             report::Counted(machine.stream.threads, "thread"),
+             gpu ? gpu->Context().name : device::NameOf(machine.stream.Where()),
+             device::NameOf(options.machine.precision));
+  fmt::print("{}valid: planned for ranks that need not be there; nothing was written\n",
+             train::Describe(plan));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema) {
+  // The files of a job that runs are read by one rank alone (RunTask plans for a deck that says
+  // so).
+  const bool asked = std::ranges::find(line.overrides, "job.task=plan") != line.overrides.end();
+  if (!line.validate_only && !asked) return std::nullopt;
+  const app::Sources sources = app::ReadSources(schema, line);
+  const deck::Deck deck = app::ParseDeck(schema, line, sources);
+  const app::DeckOptions options = app::ReadAll(deck);
+  const bool task = options.job.task == app::Task::kPlan;
+  if (!task && (!line.validate_only || options.comm.ranks == 0)) return std::nullopt;
+  app::PrintWarnings(sources.start);
+  try {
+    if (task) {
+      PlanMachine(options, deck, line.validate_only);
+    } else {
+      PrintPlan(options, deck);
+    }
+    return ExitCode::kDone;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "trireme: error: %s\n", error.what());
+    return error.Code();
+  }
 }
 
 }  // namespace trireme::tasks

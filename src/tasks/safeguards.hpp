@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/json.hpp"
 #include "trireme/app/run_record.hpp"
-#include "trireme/train/loss_window.hpp"
-#include "trireme/train/safeguard_options.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/train/evaluation.hpp"
+#include "trireme/train/options.hpp"
 
 namespace trireme::tasks {
 
@@ -63,6 +64,18 @@ class Safeguards {
   std::int64_t rollbacks_to_it_ = 0;
   std::vector<Skipped> skipped_;
 };
+
+// Stragglers: the rank that computes longest, among those that have the same to compute.
+
+struct Slowest {
+  int rank = 0;        // of the world
+  double seconds = 0;  // of computation
+  double mean = 0;     // of the ranks of its pipeline stage
+};
+
+// Collective over the grid. seconds: of this rank. The rank whose excess over the mean of its
+// pipeline stage is largest relative to it; the lowest of several.
+Slowest SlowestRank(const comm::ProcessGrid& grid, double seconds);
 
 }  // namespace trireme::tasks
 

@@ -6,13 +6,12 @@
 #include <numeric>
 
 #include "trireme/base/philox.hpp"
+#include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/tasks/log_softmax.hpp"
 
 namespace trireme::tasks {
 
 namespace {
-
 
 // Logits that a draw may fall on, with their weights, summed in buckets of logits.
 class Candidates {

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "trireme/tasks/options.hpp"
-#include "trireme/tasks/log_softmax.hpp"
+#include "trireme/tasks/evaluate.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::tasks {
 
@@ -18,7 +18,6 @@ double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
 // Divides the logits of the tokens in `seen` by `penalty`, or multiplies those below 0 by it, each
 // once.
 void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<double>& logits);
-
 
 }  // namespace trireme::tasks
 

@@ -2,15 +2,43 @@
 #ifndef TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_
 #define TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_
 
+#include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "trireme/predict/calibrate.hpp"
 #include "trireme/app/job.hpp"
-#include "trireme/report/monitor.hpp"
+#include "trireme/predict/calibrate.hpp"
 #include "trireme/predict/machine.hpp"
+#include "trireme/report/meter.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/report/summary.hpp"
 
 namespace trireme::tasks {
+
+// The energy of a training: per interval of its records, and of the session.
+
+class EnergyUse {
+ public:
+  using Numbers = std::vector<std::pair<std::string, double>>;
+
+  explicit EnergyUse(const app::Job& job);  // collective
+  void Begin();                             // collective: drops what was counted so far
+  void Count(std::int64_t tokens) { tokens_ += tokens; }  // of a step of all ranks
+  // Collective. Members of the record of the interval that ends now; unknown ones are left out.
+  Numbers EndInterval();
+  report::Energy EndSession();  // collective: from Begin() until now
+
+ private:
+  report::Meter meter_;
+  report::Sums session_;
+  std::int64_t tokens_ = 0;    // targets, of this interval
+  double session_tokens_ = 0;  // of all intervals
+};
+
+// Energy of a session in a line: "energy  1.20 MJ, 412 W a node, ...", or why it is not known.
+std::string EnergyLine(const report::Energy& energy);
 
 // The ranks of a job, for a calibration.
 predict::Subject CalibrationSubject(const app::Job& job);
@@ -28,7 +56,7 @@ class StepPrediction {
   // On world rank 0. means, steps: of Monitor::Means. waited: seconds of the session by group,
   // means over the ranks. Leaves the bytes to the caller.
   report::Comparison Compare(const report::Record& means, std::int64_t steps,
-                              const comm::GroupSeconds& waited) const;
+                             const comm::GroupSeconds& waited) const;
 
  private:
   const app::Job& job_;

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <csignal>
@@ -15,24 +14,133 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "outputs.hpp"
+#include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/new_file.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/data/tokenize.hpp"
-#include "trireme/tasks/training_loop.hpp"
-#include "trireme/app/hang_bound.hpp"
-#include "trireme/kernels/roof.hpp"
+#include "trireme/hf/config.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/report/monitor.hpp"
+#include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/scaling.hpp"
-#include "trireme/train/training_step.hpp"
+#include "trireme/tasks/training_loop.hpp"
 #include "trireme/tasks/verify.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::tasks {
+
+// The one check of what a task writes under names of the deck.
+
+// Serial. Throws InputError if the job's task writes a file that the job reads, a deck among them,
+// whatever their names are: files are compared by device and inode. Texts that a glob names are
+// compared where it is resolved (data::IsReplaced), run folders by report::CheckRunFolder.
+void CheckOutputs(const app::Job& job);
+
+// Every key of the deck, in the order of --help-deck.
+
+deck::Schema DeclareAll() {
+  deck::Schema schema;
+  app::Declare(schema);
+  device::Declare(schema);
+  DeclareEvaluate(schema);
+  DeclareGenerate(schema);
+  comm::Declare(schema);
+  parallel::Declare(schema);
+  data::Declare(schema);
+  model::Declare(schema);
+  train::DeclareOptimizerAndSchedule(schema);
+  checkpoint::Declare(schema);
+  hf::Declare(schema);
+  report::Declare(schema);
+  train::DeclareSafeguards(schema);
+  train::DeclarePlan(schema);
+  DeclareScaling(schema);
+  return schema;
+}
+
+// What a task writes is nothing that the job reads.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Keys that name a file to write, and the task that writes it. Not there: generate.output, hf.path
+// of an export, which refuse what exists.
+constexpr std::array<std::pair<std::string_view, app::Task>, 5> kOutputs = {
+    {{"data.file", app::Task::kTokenize},
+     {"evaluate.documents", app::Task::kEvaluate},
+     {"evaluate.output", app::Task::kEvaluate},
+     {"evaluate.results", app::Task::kEvaluate},
+     {"plan.timeline", app::Task::kPlan}}};
+
+struct Input {
+  std::string key;  // or what it is
+  std::string path;
+};
+
+// The parts of a list "a:2, b" as well as the whole, which may be one name with a comma.
+void AddNames(const std::string& key, const std::string& text, std::vector<Input>& to) {
+  to.push_back({key, text});
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find_first_of(",: ", begin), text.size());
+    if (end > begin && end - begin < text.size()) {
+      to.push_back({key, text.substr(begin, end - begin)});
+    }
+    begin = end + 1;
+  }
+}
+
+std::vector<Input> InputsOf(const app::Job& job) {
+  std::vector<Input> inputs;
+  const deck::Deck& values = job.deck;  // of keys that the schema lists
+  for (const std::string& deck : {job.sources.deck_path, job.sources.site_path}) {
+    inputs.push_back({"this job's deck", deck});
+  }
+  for (const deck::Key& key : job.schema->Keys()) {
+    const bool written = std::ranges::any_of(kOutputs, [&](const auto& output) {
+      return output.first == key.name &&
+             (output.second == job.options.job.task || key.name != "data.file");
+    });
+    if (key.path && !written) AddNames(key.name, values.Text(key.name), inputs);
+  }
+  return inputs;
+}
+
+bool IsOneOf(const std::string& output, const Input& input) {
+  std::error_code none;
+  if (input.path.empty() || !fs::exists(input.path, none)) return false;
+  if (!fs::is_directory(input.path, none)) return fs::equivalent(output, input.path, none);
+  // Of a folder that holds a tokenizer any file may be read.
+  return (input.key.starts_with("tokenize.") || input.key.starts_with("hf.")) &&
+         fs::equivalent(fs::absolute(output, none).parent_path(), input.path, none);
+}
+
+}  // namespace
+
+void CheckOutputs(const app::Job& job) {
+  std::vector<Input> inputs;
+  const deck::Deck& values = job.deck;  // of the keys above
+  for (const auto& [key, task] : kOutputs) {
+    if (task != job.options.job.task) continue;
+    const std::string output = BehindLink(values.Text(std::string(key)));
+    std::error_code none;
+    if (output.empty() || !fs::exists(output, none)) continue;
+    if (inputs.empty()) inputs = InputsOf(job);
+    for (const Input& input : inputs) {
+      if (!IsOneOf(output, input)) continue;
+      throw job.deck.Complain(
+          std::string(key),
+          fmt::format("{} is read by this job, as {}, and would be replaced", output, input.key),
+          "Name another file.");
+    }
+  }
+}
 
 namespace {
 

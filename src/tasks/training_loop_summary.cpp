@@ -1,16 +1,38 @@
 // TrainingLoop: the spread of the ranks, and what summary.json tells of a session.
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 
 #include "checkpoints.hpp"
 #include "step_prediction.hpp"
+#include "timeline.hpp"
+#include "trireme/app/batch_job.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/program.hpp"
+#include "trireme/device/recorder.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/report/tensorboard.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/tasks/training_loop.hpp"
 
 namespace trireme::tasks {
+
+// The order of a run's page: which runs get one, and how long that may take.
+
+std::optional<report::PageOrder> OrderPage(const app::Job& job) {
+  constexpr double kMostSeconds = 60;
+  constexpr double kMargin = 20;  // seconds before the job's end, in which the program is gone
+  constexpr double kLeast = 5;    // seconds; with less it is not begun
+  if (job.ended_run.empty() || !job.World().IsRoot() || !job.options.monitor.report) return {};
+  double seconds = kMostSeconds;
+  if (const auto end = app::ReadBatchJob().end_unix_seconds) {
+    seconds = std::min(seconds, *end - UnixSeconds() - kMargin);
+  }
+  return report::PageOrder{.folder = job.ended_run, .seconds = seconds < kLeast ? 0 : seconds};
+}
 
 namespace {
 
@@ -140,20 +162,20 @@ report::Gathers TrainingLoop::MeanGathers() const {
 report::RunFacts TrainingLoop::Facts() const {
   const report::BannerFacts banner = Banner();
   report::RunFacts facts{.version = banner.version,
-                          .commit = banner.commit,
-                          .started = started_,
-                          .first_step = first_step_,
-                          .total_steps = schedule_.Last(),
-                          .ranks = banner.ranks,
-                          .threads = banner.threads,
-                          .device = banner.device,
-                          .precision = banner.precision,
-                          .grid = banner.grid,
-                          .model = banner.model,
-                          .data = banner.data,
-                          .parameters = model::ParameterCount(plan_.training.model.options),
-                          .roof_flops = banner.roof_flops,
-                          .planned_memory = banner.memory};
+                         .commit = banner.commit,
+                         .started = started_,
+                         .first_step = first_step_,
+                         .total_steps = schedule_.Last(),
+                         .ranks = banner.ranks,
+                         .threads = banner.threads,
+                         .device = banner.device,
+                         .precision = banner.precision,
+                         .grid = banner.grid,
+                         .model = banner.model,
+                         .data = banner.data,
+                         .parameters = model::ParameterCount(plan_.training.model.options),
+                         .roof_flops = banner.roof_flops,
+                         .planned_memory = banner.memory};
   facts.hosts = job_.runtime->Hosts().Names();
   facts.preflight.facts = job_.preflight.facts;
   facts.preflight.seconds = job_.preflight.seconds;
@@ -208,6 +230,138 @@ report::Summary TrainingLoop::SummarySoFar() const {
     summary.files.insert(summary.files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
   }
   return summary;
+}
+
+// TrainingLoop: TensorBoard's files, and the histograms in them.
+
+namespace {
+
+// Sections of the deck that say what was trained, and how.
+constexpr const char* kHyperparameters[] = {"model",    "optimizer", "schedule", "data",
+                                            "pipeline", "grid",      "run"};
+
+}  // namespace
+
+// Rank 0. Nothing that fails here ends the run.
+void TrainingLoop::AttachTensorBoard(const report::BannerFacts& banner) {
+  if (!job_.options.monitor.tensorboard || !job_.World().IsRoot()) return;
+  report::BoardFacts facts;
+  facts.layout = report::BannerText(banner);
+  for (const char* section : kHyperparameters) {
+    for (const auto& [key, value] : job_.deck.Section(section)) {
+      facts.deck.emplace_back(fmt::format("{}.{}", section, key), value);
+    }
+  }
+  events_ = std::make_shared<report::EventLog>(report::EventLog::Setup{
+      .folder = folder_ + "/tensorboard", .continues = continues_, .resume_step = step_});
+  auto sink = std::make_unique<report::TensorBoardSink>(events_, std::move(facts));
+  try {
+    sink->Begin();
+  } catch (const Error& error) {
+    monitor_->Warn(fmt::format("{}; the run goes on without it", error.what()));
+  }
+  monitor_->Attach(std::move(sink));
+}
+
+// No transfer and no time of it counts as the steps'.
+std::vector<report::NamedHistogram> TrainingLoop::HistogramsOf(const checkpoint::State& state,
+                                                               const char* prefix,
+                                                               double divisor) const {
+  const comm::Ledger steps_alone = grid_.Traffic();
+  const device::Scope scope(steps_alone.Trace(), {.name = device::SliceName::kHistograms,
+                                                  .category = device::SliceCategory::kValidation});
+  grid_.Traffic().TraceInto(nullptr);
+  std::vector<report::NamedHistogram> histograms = report::HistogramsOf(
+      grid_.Over(comm::Group::kWorld).OnHost(), state.model, state.read, prefix, divisor);
+  grid_.Traffic() = steps_alone;
+  return histograms;
+}
+
+// Gradients are gone once the weights have moved.
+void TrainingLoop::AskForHistograms() {
+  const std::int64_t every = job_.options.monitor.histogram_every_steps;
+  if (every == 0 || (step_ + 1) % every != 0) return;
+  training_step_.BeforeNextUpdate([this](std::int64_t targets) {
+    gradient_histograms_ =
+        HistogramsOf(state_.GradientState(), "gradients/", static_cast<double>(targets));
+  });
+}
+
+void TrainingLoop::AddHistograms() {
+  const std::int64_t every = job_.options.monitor.histogram_every_steps;
+  if (every == 0 || step_ % every != 0) return;
+  training_step_.BeforeNextUpdate({});  // of a bad step, whose gradients nobody has seen
+  const auto weights = HistogramsOf(state_.CheckpointState(), "weights/", 1);
+  const auto gradients = std::exchange(gradient_histograms_, {});
+  if (events_ == nullptr) return;
+  events_->AddHistograms(step_, weights);
+  events_->AddHistograms(step_, gradients);
+}
+
+// TrainingLoop: its timeline, with the facts that a reader of the file wants.
+
+void TrainingLoop::MakeTimeline() {
+  const parallel::PipelineShape& stages = state_.Net().Stages().Shape();
+  nlohmann::json facts = {{"program", "Trireme " + Version()},
+                          {"grid", comm::Describe(grid_.Shape())},
+                          {"stages", stages.stages},
+                          {"schedule", parallel::NameOf(stages.kind)},
+                          {"chunks", stages.chunks},
+                          {"micro_batches", stages.micro_batches},
+                          {"device", device::NameOf(job_.stream.Where())}};
+  if (job_.stream.OnGpu()) {
+    facts["gpu"] =
+        "slices of the thread GPU are times between events in its queue; the steps of a recorded "
+        "graph (run.graphs) are one slice each";
+  }
+  timeline_ = std::make_unique<Timeline>(
+      Timeline::Setup{.runtime = *job_.runtime,
+                      .grid = grid_,
+                      .monitor = *monitor_,
+                      .stream = job_.stream,
+                      .window = job_.options.monitor.trace_steps,
+                      .kernels = job_.options.monitor.trace_kernels,
+                      .step = step_,
+                      .total = schedule_.Last(),
+                      .path = folder_ + "/trace.json.gz",
+                      .facts = facts,
+                      .watch = [this] { Watch(comm::Phase::kCheckpoint, step_); }});
+}
+
+// EnergyLine: the closing line about energy.
+
+std::string EnergyLine(const report::Energy& energy) {
+  if (!energy.not_available.empty()) return "energy  not available: " + energy.not_available;
+  const auto number = [&energy](std::string_view name) {
+    for (const auto& [key, value] : energy.numbers) {
+      if (key == name) return value;
+    }
+    return std::nan("");
+  };
+  const auto text = [&energy](std::string_view name) {
+    for (const auto& [key, value] : energy.texts) {
+      if (key == name) return value;
+    }
+    return std::string();
+  };
+  std::string line =
+      fmt::format("energy  {} of {}, {} a node", report::WithUnit(number("joules"), "J"),
+                  text("covers"), report::WithUnit(number("watts_per_node"), "W"));
+  if (const double each = number("joules_per_token"); !std::isnan(each)) {
+    line += fmt::format(", {:.3g} J a token", each);
+  }
+  if (const double busy = number("gpu_utilisation"); !std::isnan(busy)) {
+    line += fmt::format("; GPUs {:.0f}% busy, {} of the fullest in use", 100 * busy,
+                        report::AsBytes(std::llround(number("gpu_memory_bytes"))));
+  }
+  constexpr double kSaid = 0.5;  // seconds
+  if (const double lost = number("seconds_lost"); lost >= kSaid) {
+    line += fmt::format("; no readings for {} of {}", report::AsClock(lost),
+                        report::AsClock(lost + number("seconds")));
+  }
+  const std::string leaves_out = text("leaves_out");
+  if (!leaves_out.empty()) line += "\n        without " + leaves_out;
+  return line;
 }
 
 }  // namespace trireme::tasks

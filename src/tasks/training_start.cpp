@@ -1,20 +1,19 @@
 // TrainingLoop: where a run begins or goes on, and in which folder.
 #include <fmt/format.h>
-
 #include <filesystem>
 #include <utility>
 
 #include "checkpoints.hpp"
-#include "energy_use.hpp"
-#include "local_checkpoints.hpp"
 #include "safeguards.hpp"
+#include "step_prediction.hpp"
+#include "trireme/app/batch_job.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/hf/weights.hpp"
 #include "trireme/tasks/tasks.hpp"
 #include "trireme/tasks/training_loop.hpp"
-#include "trireme/hf/companions.hpp"
-#include "trireme/app/restarts.hpp"
-#include "trireme/train/processors.hpp"
+#include "trireme/train/replica_check.hpp"
+#include "trireme/train/training_state.hpp"
 
 namespace trireme::tasks {
 
@@ -159,14 +158,14 @@ bool TrainingLoop::Initialize(double roof_flops) {
   world.Together([&] {
     monitor_ = std::make_unique<report::Monitor>(
         report::Session{.root = world.IsRoot(),
-                         .host = job_.runtime->Hosts().First(),
-                         .folder = folder_,
-                         .every_steps = job_.options.monitor.every_steps,
-                         .total_steps = schedule_.Last(),
-                         .has_stages = grid_.Shape().pipeline > 1,
-                         .resumed = continues_,
-                         .resume_step = step_,
-                         .best_after = decider_.since});
+                        .host = job_.runtime->Hosts().First(),
+                        .folder = folder_,
+                        .every_steps = job_.options.monitor.every_steps,
+                        .total_steps = schedule_.Last(),
+                        .has_stages = grid_.Shape().pipeline > 1,
+                        .resumed = continues_,
+                        .resume_step = step_,
+                        .best_after = decider_.since});
   });
   MakeCheckpoints();
   MakeLocal();
@@ -256,9 +255,8 @@ void TrainingLoop::SayStart() {
   }
   if (continues_) SayEvent("restart", fmt::format("start {} at this step", starts_here_));
   if (!Resumes()) return;
-  monitor_->Line(fmt::format("{} {} at step {}",
-                             continues_ ? "resumed from" : report::kBranchedOff, DescribeStart(),
-                             report::WithThousands(step_)));
+  monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : report::kBranchedOff,
+                             DescribeStart(), report::WithThousands(step_)));
   if (!continues_) SayEvent(report::kBranchedOff, DescribeStart());
   SayChanges();
 }
@@ -340,6 +338,82 @@ void TrainingLoop::Validate() {
     screen.Warn("passed over " + passed_over);
   }
   screen.Line("valid: everything was constructed; nothing was written");
+}
+
+// A trained model for the tasks that do not train.
+
+namespace {
+
+// Whether every node has the memory that its ranks plan.
+bool Fits(const app::Job& job, const train::EvaluationPlan& plan) {
+  device::MemoryTerms memory;
+  job.World().Together([&] { memory = train::PlanMemory(plan, job.World().Rank()); });
+  return app::HasMemory(job, memory);
+}
+
+void Pack(const app::Job& job, PackWeights packing, train::EvaluationPlan& plan) {
+  if (packing == PackWeights::kNo) return;
+  if (!train::CanPackWeights(plan)) {
+    if (packing == PackWeights::kAuto) return;
+    job.World().Together([&] {
+      throw job.deck.Complain("generate.pack_weights", "there is none here",
+                              "It serves 2 to 32 texts at once (generate.file, generate.batch) on "
+                              "CPUs in fp32 or fp64, without run.canonical, grid.context and "
+                              "grid.sharding = parameters: leave it out.");
+    });
+  }
+  plan.model.thin_panels = true;
+  if (packing == PackWeights::kAuto) plan.model.thin_panels = Fits(job, plan);
+}
+
+train::EvaluationPlan MakePlan(const app::Job& job, std::int64_t micro_batch,
+                               std::int64_t cache_slots, PackWeights packing) {
+  job.World().Together([&] {
+    if (!job.start.candidates.empty()) return;
+    throw job.deck.Complain("job.task", "a trained model is needed",
+                            "Name a run folder or a checkpoint with -r.");
+  });
+  const train::TokenFacts facts = app::InspectTokens(job);
+  train::EvaluationPlan plan;
+  job.World().Together([&] {
+    plan = train::MakeEvaluationPlan(app::RequestOf(job, facts), micro_batch, cache_slots);
+  });
+  Pack(job, packing, plan);
+  return plan;
+}
+
+}  // namespace
+
+TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::int64_t cache_slots,
+                           PackWeights packing)
+    : plan_(MakePlan(job, micro_batch, cache_slots, packing)),
+      grid_(job.World(), plan_.grid, plan_.sharing) {
+  device::MemoryTerms memory;
+  job.World().Together([&] { memory = train::PlanMemory(plan_, job.World().Rank()); });
+  app::CheckMemory(job, memory, grid_);
+  job.World().Together([&] { train::CheckTransfers(plan_, job.World().Rank()); });
+  app::UseGpu(job, memory, grid_);
+  if (plan_.tokens.pairs) {
+    pairs_.emplace(app::OpenPairs(job));
+  } else {
+    tokens_.emplace(app::OpenTokens(job, grid_));
+  }
+  job.World().Together([&] {
+    if (job.World().IsRoot()) app::CheckVocabulary(*job.start.record, Tokens());
+  });
+  // Without a rehearsal: the library's proposals, the same in every run.
+  if (job.libraries != nullptr) job.libraries->Seal();
+  model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);
+  job.World().Together([&] {
+    if (job.libraries != nullptr) job.libraries->Reserve(train::LargestOperand(plan_.model));
+  });
+  std::optional<train::StateOnHost> weights;
+  job.World().Together([&] { weights.emplace(model_->Stream(), model_->Blocks()); });
+  checkpoint_ = app::ReadNewest(job, [&](const std::string& checkpoint) {
+    checkpoint::ReadTensors(job.World(), checkpoint, "model", *weights);
+  });
+  weights->Store();
+  if (plan_.model.thin_panels) model_->PackWeights();
 }
 
 }  // namespace trireme::tasks

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace trireme::tools {
@@ -37,6 +38,38 @@ struct FileText {
 // nothing; a missing file is noted, too, if it is `expected`.
 std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool expected,
                                     Contents& contents);
+
+// Texts without what nobody may see in a ticket: what a model or a user wrote, and what lets
+// somebody in.
+
+// Whether a variable's value may let somebody in: by its name (a word such as TOKEN, KEY,
+// PASSWORD), or by the look of the value (a long random word, a name and password in an address).
+bool LooksSecret(std::string_view name, std::string_view value);
+
+// Passwords in addresses (https://name:password@host), and words after "Bearer" or such, replaced.
+std::string WithoutPasswords(std::string text);
+
+// A deck without texts: generate.prompt and generate.stop, also given on a command line.
+std::string DeckWithoutTexts(const std::string& deck);
+
+// A log of the program or of a batch job without samples of what the model wrote.
+std::string LogWithoutSamples(const std::string& log);
+
+// JSON without samples, prompts and passwords, the decks in it likewise; layout and order as they
+// were written by the program. Empty if it is damaged: then nothing tells its texts apart.
+std::string JsonWithoutTexts(const std::string& json);
+
+// Environment variables and limits that change how a job runs.
+
+// "NAME=value" of the variables that concern a job, sorted; of one that looks like a secret the
+// name alone. `environment`: as of the process, each "NAME=value".
+std::string RelevantEnvironment(const std::vector<std::string>& environment);
+
+// The process's own.
+std::vector<std::string> OwnEnvironment();
+
+// Soft and hard limits of the process, a line each.
+std::string LimitsText();
 
 }  // namespace trireme::tools
 

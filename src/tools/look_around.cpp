@@ -2,20 +2,24 @@
 // together.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <link.h>
 #include <mpi.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
-
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <set>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/base/processor.hpp"
-#include "trireme/device/stream.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/base/program.hpp"
 #include "trireme/comm/node_memory.hpp"
+#include "trireme/device/stream.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {
@@ -248,6 +252,421 @@ Findings LookAround(const Ranks& ranks, const Subject& subject, bool whole) {
   if (ranks.world.IsRoot()) findings = Conclude(tally, ranks, skew);
   findings.seconds = Seconds() - start;
   return findings;
+}
+
+// FindSlow: nodes against the median of all.
+
+namespace {
+
+double ValueOf(const Unit& unit, Quantity quantity) {
+  return unit.values[static_cast<std::size_t>(quantity)];
+}
+
+}  // namespace
+
+double Median(const std::vector<Unit>& units, Quantity quantity) {
+  std::vector<double> values;
+  for (const Unit& unit : units) {
+    if (ValueOf(unit, quantity) > 0) values.push_back(ValueOf(unit, quantity));
+  }
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::ranges::nth_element(values, middle);
+  return *middle;
+}
+
+std::vector<Slow> FindSlow(const std::vector<Unit>& units) {
+  std::vector<Slow> slow;
+  for (int i = 0; i < kQuantities; ++i) {
+    const auto quantity = static_cast<Quantity>(i);
+    const double median = Median(units, quantity);
+    const std::size_t before = slow.size();
+    for (std::size_t unit = 0; unit < units.size(); ++unit) {
+      const double value = ValueOf(units[unit], quantity);
+      if (value > 0 && value < (1 - kSlow) * median)
+        slow.push_back({unit, quantity, value, median});
+    }
+    std::sort(slow.begin() + static_cast<std::ptrdiff_t>(before), slow.end(),
+              [](const Slow& a, const Slow& b) { return a.value < b.value; });
+  }
+  return slow;
+}
+
+// CompareWallClocks: barriers as witnesses.
+
+namespace {
+
+constexpr int kRounds = 3;             // the shortest barrier shows most
+constexpr double kWorthTelling = 0.1;  // seconds
+
+}  // namespace
+
+ClockSkew CompareWallClocks(const comm::Communicator& world, double (*now)()) {
+  if (world.Size() == 1) return {};
+  std::array<double, 2 * kRounds> mine{}, most{};  // entries, negated exits
+  for (int round = 0; round < kRounds; ++round) {
+    mine[2 * round] = now();
+    world.Barrier();
+    mine[2 * round + 1] = -now();
+  }
+  MPI_Allreduce(mine.data(), most.data(), 2 * kRounds, MPI_DOUBLE, MPI_MAX, world.Handle());
+  ClockSkew skew;
+  int best = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    const double proven = most[2 * round] + most[2 * round + 1];
+    if (proven <= skew.seconds) continue;
+    skew.seconds = proven;
+    best = round;
+  }
+  if (skew.seconds < kWorthTelling) return {};
+  std::array<int, 2> who = {world.Size(), world.Size()};
+  if (mine[2 * best] == most[2 * best]) who[0] = world.Rank();
+  if (mine[2 * best + 1] == most[2 * best + 1]) who[1] = world.Rank();
+  MPI_Allreduce(MPI_IN_PLACE, who.data(), 2, MPI_INT, MPI_MIN, world.Handle());
+  skew.ahead = who[0];
+  skew.behind = who[1];
+  return skew;
+}
+
+// Ways of MPI between hosts, from the components that it has loaded.
+
+namespace {
+
+// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:   4.0.2\n..." ->
+// "MPICH 4.0.2".
+std::string ShortName(const std::string& library) {
+  std::string line = library.substr(0, library.find_first_of("\n,"));
+  for (const char* noise : {"Version:", "version", " v"}) {
+    const std::size_t at = line.find(noise);
+    if (at == std::string::npos) continue;
+    line = fmt::format("{} {}", line.substr(0, at), line.substr(at + std::strlen(noise)));
+  }
+  std::string text;
+  for (const char c : line) {
+    const bool space = std::isspace(static_cast<unsigned char>(c)) != 0;
+    if (space && (text.empty() || text.back() == ' ')) continue;
+    text += space ? ' ' : c;
+  }
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+std::string LineAfter(const std::string& text, const std::string& name) {
+  const std::size_t at = text.find(name);
+  if (at == std::string::npos) return {};
+  const std::size_t begin = text.find_first_not_of(" \t", at + name.size());
+  if (begin == std::string::npos) return {};
+  return text.substr(begin, text.find_first_of(" \t\n", begin) - begin);
+}
+
+std::string Value(Lookup environment, const char* name) {
+  const char* const value = environment(name);
+  return value == nullptr ? "" : value;
+}
+
+bool HasAny(const std::string& text, std::initializer_list<const char*> words) {
+  return std::ranges::any_of(
+      words, [&](const char* word) { return text.find(word) != std::string::npos; });
+}
+
+// UCX_TLS or FI_PROVIDER that leaves nothing but TCP: words, of which a first '^' excludes all.
+bool NamesOnlyTcp(const std::string& transports) {
+  bool tcp = false;
+  for (std::size_t begin = 0; begin < transports.size();) {
+    const std::size_t end = std::min(transports.find_first_of(",;:", begin), transports.size());
+    const std::string word = transports.substr(begin, end - begin);
+    begin = end + 1;
+    if (word.starts_with('^')) return false;
+    tcp = tcp || word.find("tcp") != std::string::npos || word.find("sockets") != std::string::npos;
+    for (const char* other : {"rc", "ud", "dc", "ib", "all", "verbs", "cxi", "psm", "efa"}) {
+      if (word.starts_with(other)) return false;
+    }
+  }
+  return tcp;
+}
+
+// Components by framework, from file names "mca_<framework>_<component>.so".
+std::map<std::string, std::vector<std::string>> Components(std::span<const std::string> objects) {
+  std::map<std::string, std::vector<std::string>> components;
+  for (const std::string& object : objects) {
+    for (const char* framework : {"pml", "btl", "mtl"}) {
+      const std::string head = fmt::format("mca_{}_", framework);
+      const std::size_t end = object.find(".so");
+      if (!object.starts_with(head) || end == std::string::npos) continue;
+      components[framework].push_back(object.substr(head.size(), end - head.size()));
+    }
+  }
+  for (auto& [framework, names] : components) std::ranges::sort(names);
+  return components;
+}
+
+void AddOpenMpi(std::span<const std::string> objects, Lookup environment, Fabric& fabric) {
+  const auto components = Components(objects);
+  const auto at = components.find("pml");
+  // Some builds have all components inside one library: what the user asked for is all that is
+  // known then.
+  std::string pml = at == components.end() ? Value(environment, "OMPI_MCA_pml")
+                                           : fmt::format("{}", fmt::join(at->second, " "));
+  if (pml.empty()) return;
+  fabric.transports = "pml " + pml;
+  std::string btl, mtl;
+  if (const auto found = components.find("btl"); found != components.end()) {
+    btl = fmt::format("{}", fmt::join(found->second, " "));
+  }
+  if (const auto found = components.find("mtl"); found != components.end()) {
+    mtl = fmt::format("{}", fmt::join(found->second, " "));
+  }
+  if (pml == "ob1" && !btl.empty()) {
+    fabric.transports += ", btl " + btl;
+    fabric.tcp = HasAny(btl, {"tcp"}) && !HasAny(btl, {"openib", "uct", "ofi", "ugni", "usnic"});
+  }
+  if (pml == "cm" && !mtl.empty()) {
+    fabric.transports += ", mtl " + mtl;
+    fabric.tcp = NamesOnlyTcp(Value(environment, "FI_PROVIDER"));
+  }
+  if (pml == "ucx") {
+    const std::string transports = Value(environment, "UCX_TLS");
+    if (!transports.empty()) fabric.transports += " (UCX_TLS " + transports + ")";
+    fabric.tcp = NamesOnlyTcp(transports);
+  }
+}
+
+void AddMpich(const std::string& library, Lookup environment, Fabric& fabric) {
+  fabric.transports = LineAfter(library, "Device:");
+  const std::string provider = Value(environment, "FI_PROVIDER");
+  if (!provider.empty()) fabric.transports += " (FI_PROVIDER " + provider + ")";
+  const std::string transports = Value(environment, "UCX_TLS");
+  fabric.tcp = HasAny(fabric.transports, {"ch3:"}) || NamesOnlyTcp(provider) ||
+               (HasAny(fabric.transports, {"ucx"}) && NamesOnlyTcp(transports));
+}
+
+int Visit(dl_phdr_info* info, std::size_t /*size*/, void* names) {
+  const char* const slash = std::strrchr(info->dlpi_name, '/');
+  static_cast<std::vector<std::string>*>(names)->emplace_back(slash == nullptr ? info->dlpi_name
+                                                                               : slash + 1);
+  return 0;
+}
+
+}  // namespace
+
+Fabric FabricOf(const std::string& library, std::span<const std::string> objects,
+                Lookup environment) {
+  Fabric fabric;
+  fabric.library = ShortName(library);
+  if (library.find("Open MPI") != std::string::npos) {
+    AddOpenMpi(objects, environment, fabric);
+  } else if (library.find("Device:") != std::string::npos) {
+    AddMpich(library, environment, fabric);
+  }
+  return fabric;
+}
+
+std::vector<std::string> LoadedObjects() {
+  std::vector<std::string> names;
+  dl_iterate_phdr(Visit, &names);
+  return names;
+}
+
+// Report: the table on the screen and preflight.json.
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+constexpr std::size_t kMostUnits = 1024;  // in preflight.json
+constexpr std::size_t kMostSlow = 8;      // on the screen
+constexpr std::size_t kMostWarnings = 20;
+constexpr std::size_t kColumn = 14;
+
+double ValueOf(const Unit& unit, int quantity) {
+  return unit.values[static_cast<std::size_t>(quantity)];
+}
+
+std::string NameOf(const Report& report, const Unit& unit) {
+  const auto rank = static_cast<int>(unit.rank);
+  const std::string& host = report.hosts.Of(rank);
+  return report.measured.of_ranks ? fmt::format("rank {} on {}", rank, host) : host;
+}
+
+// On one host messages go through its memory.
+const char* TitleOf(const Report& report, int quantity) {
+  if (report.measured.of_ranks && quantity == static_cast<int>(Quantity::kPairs)) {
+    return "messages in pairs";
+  }
+  if (report.measured.of_ranks && quantity == static_cast<int>(Quantity::kTogether)) {
+    return "messages, all together";
+  }
+  return kQuantityNames[static_cast<std::size_t>(quantity)].title;
+}
+
+// Of two ranks of a host nobody knows which one is as it should be.
+std::vector<Slow> SlowIn(const Report& report) {
+  if (report.measured.of_ranks && report.measured.units.size() < 3) return {};
+  return FindSlow(report.measured.units);
+}
+
+// Number in the shown unit, three digits: "118", "11.8", "0.52".
+std::string Shown(double value, const QuantityName& name) {
+  const double scaled = value / name.scale;
+  return fmt::format("{:.{}f}", scaled, scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2);
+}
+
+std::string Fact(const std::string& name, const std::string& text) {
+  return fmt::format("{:<{}}{}", name, kColumn, text);
+}
+
+// Least, median and greatest of a quantity with the units that have the extremes.
+std::string Extremes(const Report& report, int quantity) {
+  const QuantityName& name = kQuantityNames[static_cast<std::size_t>(quantity)];
+  std::vector<const Unit*> units;
+  for (const Unit& unit : report.measured.units) {
+    if (ValueOf(unit, quantity) > 0) units.push_back(&unit);
+  }
+  if (units.empty()) return {};
+  const auto [least, most] = std::ranges::minmax_element(
+      units, {}, [&](const Unit* unit) { return ValueOf(*unit, quantity); });
+  const double median = Median(report.measured.units, static_cast<Quantity>(quantity));
+  if (units.size() == 1) {
+    return fmt::format("{:<26}{:>10} {}", TitleOf(report, quantity), Shown(median, name),
+                       name.unit);
+  }
+  return fmt::format("{:<26}{:>10} {:>10} {:>10} {}   slowest {}, fastest {}",
+                     TitleOf(report, quantity), Shown(ValueOf(**least, quantity), name),
+                     Shown(median, name), Shown(ValueOf(**most, quantity), name), name.unit,
+                     NameOf(report, **least), NameOf(report, **most));
+}
+
+void AddMeasured(const Report& report, std::vector<std::string>& lines) {
+  const Measured& measured = report.measured;
+  if (measured.units.empty()) return;
+  if (measured.units.size() > 1) {
+    lines.push_back(fmt::format("{:<26}{:>10} {:>10} {:>10}",
+                                measured.of_ranks ? "of each rank" : "of each node", "least",
+                                "median", "most"));
+  }
+  for (int quantity = 0; quantity < kQuantities; ++quantity) {
+    const std::string line = Extremes(report, quantity);
+    if (!line.empty()) lines.push_back(line);
+  }
+  if (measured.all_reduce > 0) {
+    constexpr double kGiga = 1e9;
+    lines.push_back(fmt::format("{:<26}{:>10.2f} GB/s of a 4 MiB operand on {} ranks", "all-reduce",
+                                measured.all_reduce / kGiga, report.ranks));
+  }
+}
+
+Json UnitsOf(const Report& report) {
+  Json units = Json::array();
+  for (const Unit& unit : report.measured.units) {
+    if (units.size() >= kMostUnits) break;
+    Json json = {{"host", report.hosts.Of(static_cast<int>(unit.rank))}, {"rank", unit.rank}};
+    for (int quantity = 0; quantity < kQuantities; ++quantity) {
+      json[kQuantityNames[static_cast<std::size_t>(quantity)].name] = ValueOf(unit, quantity);
+    }
+    json["slowest_rank"] = unit.slowest;
+    json["worst_pair"] = unit.worst_pair;
+    if (unit.worst_partner >= 0) {
+      const Unit& partner = report.measured.units[static_cast<std::size_t>(unit.worst_partner)];
+      json["worst_partner"] = report.hosts.Of(static_cast<int>(partner.rank));
+    }
+    json["wrong_products"] = unit.wrong;
+    units.push_back(json);
+  }
+  return units;
+}
+
+Json SlowOf(const Report& report) {
+  Json slow = Json::array();
+  for (const Slow& one : SlowIn(report)) {
+    const Unit& unit = report.measured.units[one.unit];
+    slow.push_back({{"host", report.hosts.Of(static_cast<int>(unit.rank))},
+                    {"rank", unit.rank},
+                    {"quantity", kQuantityNames[static_cast<std::size_t>(one.quantity)].name},
+                    {"value", one.value},
+                    {"median", one.median}});
+  }
+  return slow;
+}
+
+}  // namespace
+
+std::vector<std::string> SlowSentences(const Report& report, std::size_t most) {
+  std::vector<std::string> sentences;
+  for (const Unit& unit : report.measured.units) {
+    if (unit.wrong == 0) continue;
+    sentences.push_back(fmt::format(
+        "{}: a matrix product is not finite, or not the same twice: take this node out of the job",
+        NameOf(report, unit)));
+  }
+  for (const Slow& one : SlowIn(report)) {
+    const QuantityName& name = kQuantityNames[static_cast<std::size_t>(one.quantity)];
+    const Unit& unit = report.measured.units[one.unit];
+    std::string who = NameOf(report, unit);
+    if (one.quantity == Quantity::kProduct && !report.measured.of_ranks) {
+      who += fmt::format(" (rank {})", unit.slowest);
+    }
+    constexpr double kPercent = 100;
+    sentences.push_back(
+        fmt::format("{}: {} {} {}, {:.0f}% below the median of {}", who,
+                    TitleOf(report, static_cast<int>(one.quantity)), Shown(one.value, name),
+                    name.unit, kPercent * (1 - one.value / one.median), Shown(one.median, name)));
+  }
+  if (sentences.size() > most) {
+    const std::size_t left = sentences.size() - most;
+    sentences.resize(most);
+    sentences.push_back(fmt::format("and {} more: see slow in preflight.json", left));
+  }
+  return sentences;
+}
+
+std::vector<std::string> LinesOf(const Report& report) {
+  const std::size_t hosts = report.hosts.Names().size();
+  std::vector<std::string> lines = {
+      Fact("preflight", fmt::format("{}, {} rank{} on {} host{}", report.program, report.ranks,
+                                    report.ranks == 1 ? "" : "s", hosts, hosts == 1 ? "" : "s"))};
+  for (const auto& [name, text] : report.findings.facts) lines.push_back(Fact(name, text));
+  AddMeasured(report, lines);
+  for (const std::string& sentence : SlowSentences(report, kMostSlow)) {
+    lines.push_back(Fact("slow", sentence));
+  }
+  const std::vector<Warning>& warnings = report.findings.warnings;
+  for (std::size_t i = 0; i < std::min(kMostWarnings, warnings.size()); ++i) {
+    lines.push_back(Fact("warning", warnings[i].text));
+  }
+  if (warnings.size() > kMostWarnings) {
+    lines.push_back(Fact("warning", fmt::format("and {} more: see preflight.json",
+                                                warnings.size() - kMostWarnings)));
+  }
+  return lines;
+}
+
+std::string JsonOf(const Report& report) {
+  Json warnings = Json::array();
+  for (const Warning& warning : report.findings.warnings) {
+    warnings.push_back({{"kind", warning.kind}, {"text", warning.text}});
+  }
+  Json facts = Json::object();
+  for (const auto& [name, text] : report.findings.facts) facts[name] = text;
+  Json medians = Json::object();
+  for (int quantity = 0; quantity < kQuantities; ++quantity) {
+    medians[kQuantityNames[static_cast<std::size_t>(quantity)].name] =
+        Median(report.measured.units, static_cast<Quantity>(quantity));
+  }
+  medians["all_reduce"] = report.measured.all_reduce;
+  const Json json = {{"format", kFormat},
+                     {"program", report.program},
+                     {"ranks", report.ranks},
+                     {"hosts", report.hosts.Names().size()},
+                     {"facts", facts},
+                     {"warnings", warnings},
+                     {"unit", report.measured.of_ranks ? "rank" : "node"},
+                     {"median", medians},
+                     {"slow", SlowOf(report)},
+                     {"units", UnitsOf(report)},
+                     {"seconds_look", report.findings.seconds},
+                     {"seconds_measured", report.measured.seconds}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace trireme::tools

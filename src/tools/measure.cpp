@@ -1,15 +1,50 @@
 // Measure: passes over all nodes at once, and their results on rank 0.
-#include "trireme/tools/measure.hpp"
-
+#include <fmt/format.h>
 #include <mpi.h>
-
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <functional>
 #include <limits>
+#include <utility>
+#include <vector>
 
-#include "speeds.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/dtype.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/kernels/linear.hpp"
+#include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {
+
+// Single measurements of a rank, each a fraction of a second.
+
+struct Product {
+  double flops = 0;   // FLOP/s, as kernels::MeasureRoof takes it
+  bool right = true;  // a product was finite, and the same when it was computed again
+};
+Product MeasureProduct(const device::Stream& stream, Dtype dtype);
+
+// Bytes per second that a copy reads and writes: of the stream's memory, with the rank's threads.
+double MeasureMemory(const device::Stream& stream);
+
+// Bytes per second both ways, with one partner at a time. Collective over `units`.
+struct Pairs {
+  double median = 0, worst = 0;  // 0: there is no other
+  int worst_partner = -1;
+};
+Pairs MeasurePairs(const comm::Communicator& units);
+
+// The same with the rank half the world away, all ranks at once. Collective.
+double MeasureTogether(const comm::Communicator& world);
+
+// Bytes per second of a sum over all ranks: bytes of the operand by the seconds. Collective; the
+// same on all ranks.
+double MeasureAllReduce(const comm::Communicator& world);
 
 namespace {
 
@@ -102,6 +137,360 @@ Measured Measure(const comm::Communicator& world, const comm::Communicator& node
   }
   measured.seconds = Seconds() - start;
   return measured;
+}
+
+// Single measurements: products and memory on a rank's own device, messages between ranks.
+
+namespace {
+
+using kernels::Matrix;
+
+constexpr int kSpeedTag = 72;
+
+// A product of numbers near 1: its bytes, and whether all are finite.
+std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, bool& finite) {
+  constexpr std::int64_t kSize = 512;
+  const auto element = static_cast<std::int64_t>(SizeOf(dtype));
+  const std::int64_t bytes = kSize * kSize * element;
+  device::Arena arena(3 * bytes, stream.Where());
+  const Matrix a = kernels::Allocate(arena, dtype, kSize, kSize);
+  const Matrix b = kernels::Allocate(arena, dtype, kSize, kSize);
+  const Matrix c = kernels::Allocate(arena, dtype, kSize, kSize);
+  constexpr std::int64_t kPattern = 1021;  // a prime, so that rows differ
+  std::vector<std::byte> pattern(static_cast<std::size_t>(kPattern * element));
+  for (std::int64_t i = 0; i < kPattern; ++i) {
+    const double value = 0.5 + static_cast<double>(i) / kPattern;
+    std::byte* const at = pattern.data() + i * element;
+    if (dtype == Dtype::kFloat64) {
+      std::memcpy(at, &value, sizeof value);
+    } else {
+      // bf16 is the upper half of fp32.
+      const auto single = static_cast<float>(value);
+      const auto* const from = reinterpret_cast<const std::byte*>(&single);
+      std::memcpy(at, from + sizeof single - element, static_cast<std::size_t>(element));
+    }
+  }
+  for (const Matrix& operand : {a, b}) device::Repeat(stream, pattern, operand.data, bytes);
+  kernels::MatrixMultiply(stream, kernels::Form::kPlain, a, kernels::Form::kPlain, b, c, false);
+  std::vector<std::byte> result(static_cast<std::size_t>(bytes));
+  device::CopyOut(stream, c.data, result.data(), bytes);
+  device::Synchronise(stream);
+  // Widened to fp64, which keeps infinities and NaNs.
+  for (std::int64_t i = 0; i < kSize * kSize; ++i) {
+    double value = 0;
+    const std::byte* const at = result.data() + i * element;
+    if (dtype == Dtype::kFloat64) {
+      std::memcpy(&value, at, sizeof value);
+    } else {
+      float single = 0;
+      std::memcpy(reinterpret_cast<std::byte*>(&single) + sizeof single - element, at,
+                  static_cast<std::size_t>(element));
+      value = single;
+    }
+    finite = finite && std::isfinite(value);
+  }
+  return result;
+}
+
+// Seconds of the fastest of several calls of `once`, over at most `seconds` in all.
+double Fastest(double seconds, int least, const std::function<void()>& once) {
+  double best = 0, total = 0;
+  for (int i = 0; i < least || total < seconds; ++i) {
+    const double start = Seconds();
+    once();
+    const double took = Seconds() - start;
+    best = i == 0 ? took : std::min(best, took);
+    total += took;
+  }
+  return best;
+}
+
+void Exchange(const comm::Communicator& group, int partner, std::vector<char>& sent,
+              std::vector<char>& taken, std::int64_t bytes) {
+  MPI_Sendrecv(sent.data(), static_cast<int>(bytes), MPI_CHAR, partner, kSpeedTag, taken.data(),
+               static_cast<int>(bytes), MPI_CHAR, partner, kSpeedTag, group.Handle(),
+               MPI_STATUS_IGNORE);
+}
+
+// Messages whose exchange takes about kWanted seconds with the slowest partner, so that all agree
+// on their size. partner: -1: none.
+constexpr std::int64_t kLeastBytes = std::int64_t{1} << 18, kMostBytes = std::int64_t{1} << 25;
+struct Messages {
+  explicit Messages(std::int64_t size)
+      : bytes(size), sent(static_cast<std::size_t>(size), 1), taken(sent) {}
+  std::int64_t bytes;
+  std::vector<char> sent, taken;
+};
+std::int64_t ChooseBytes(const comm::Communicator& group, int partner) {
+  constexpr double kWanted = 0.02;
+  Messages probe(kLeastBytes);
+  double seconds = 0;
+  if (partner >= 0) {
+    seconds =
+        Fastest(0, 2, [&] { Exchange(group, partner, probe.sent, probe.taken, probe.bytes); });
+  }
+  seconds = group.Max(seconds);
+  std::int64_t bytes = kLeastBytes;
+  while (seconds < kWanted / 2 && bytes < kMostBytes) {
+    bytes *= 2;
+    seconds *= 2;
+  }
+  return bytes;
+}
+
+constexpr int kExchanges = 3;  // the fastest counts
+double BothWays(std::int64_t bytes, double seconds) {
+  return seconds > 0 ? 2 * static_cast<double>(bytes) / seconds : 0;
+}
+
+}  // namespace
+
+Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
+  Product product;
+  bool finite = true;
+  const std::vector<std::byte> first = MultiplyOnce(stream, dtype, finite);
+  product.flops = kernels::MeasureRoof(stream, dtype);
+  const std::vector<std::byte> second = MultiplyOnce(stream, dtype, finite);
+  product.right = finite && first == second;
+  return product;
+}
+
+double MeasureMemory(const device::Stream& stream) {
+  constexpr std::int64_t kHostBytes = std::int64_t{32} << 20, kCardBytes = std::int64_t{512} << 20;
+  constexpr std::int64_t kPiece = 4096;
+  constexpr double kSeconds = 0.15;
+  const std::int64_t bytes = stream.OnGpu() ? kCardBytes : kHostBytes;
+  device::Arena arena(2 * bytes, stream.Where());
+  auto* const from = static_cast<std::byte*>(arena.Allocate(bytes));
+  auto* const to = static_cast<std::byte*>(arena.Allocate(bytes));
+  const auto on_host = [&] {
+  // Each thread copies a part that stays the same, so that its pages are near.
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t i = 0; i < bytes / kPiece; ++i) {
+      std::memcpy(to + i * kPiece, from + i * kPiece, kPiece);
+    }
+  };
+  const auto on_card = [&] {
+    device::CopyWithin(stream, from, to, bytes);
+    device::Synchronise(stream);
+  };
+  const double seconds = Fastest(kSeconds, 3, [&] { stream.OnGpu() ? on_card() : on_host(); });
+  return 2 * static_cast<double>(bytes) / seconds;
+}
+
+Pairs MeasurePairs(const comm::Communicator& units) {
+  Pairs pairs;
+  if (units.Size() < 2) return pairs;
+  const std::vector<int> rounds = ChosenRounds(units.Size());
+  const auto partner_in = [&](int round) { return Partner(units.Rank(), round, units.Size()); };
+  Messages messages(ChooseBytes(units, partner_in(rounds.front())));
+  std::vector<double> speeds;
+  for (const int round : rounds) {
+    const int partner = partner_in(round);
+    units.Barrier();
+    if (partner < 0) continue;
+    const double seconds = Fastest(0, kExchanges, [&] {
+      Exchange(units, partner, messages.sent, messages.taken, messages.bytes);
+    });
+    speeds.push_back(BothWays(messages.bytes, seconds));
+    if (pairs.worst > 0 && speeds.back() >= pairs.worst) continue;
+    pairs.worst = speeds.back();
+    pairs.worst_partner = partner;
+  }
+  if (speeds.empty()) return pairs;
+  const auto middle = speeds.begin() + std::ssize(speeds) / 2;
+  std::ranges::nth_element(speeds, middle);
+  pairs.median = *middle;
+  return pairs;
+}
+
+double MeasureTogether(const comm::Communicator& world) {
+  const int half = world.Size() / 2;
+  if (half == 0) return 0;
+  const int rank = world.Rank();
+  const int partner = rank < half ? rank + half : rank < 2 * half ? rank - half : -1;
+  Messages messages(ChooseBytes(world, partner));
+  double seconds = 0;
+  world.Barrier();
+  if (partner >= 0) {
+    seconds = Fastest(0, kExchanges, [&] {
+      Exchange(world, partner, messages.sent, messages.taken, messages.bytes);
+    });
+  }
+  return BothWays(messages.bytes, seconds);
+}
+
+double MeasureAllReduce(const comm::Communicator& world) {
+  if (world.Size() == 1) return 0;
+  constexpr int kElements = 1 << 20;  // 4 MiB
+  std::vector<float> values(kElements, 0), sums(kElements);
+  world.Barrier();
+  const double seconds = Fastest(0, kExchanges, [&] {
+    MPI_Allreduce(values.data(), sums.data(), kElements, MPI_FLOAT, MPI_SUM, world.Handle());
+  });
+  return static_cast<double>(kElements) * sizeof(float) / world.Max(seconds);
+}
+
+// Tally: merging, and its way up a tree of ranks.
+
+namespace {
+
+constexpr int kTallyTag = 71;
+
+void MergeRanks(const std::vector<int>& more, std::vector<int>& ranks) {
+  std::vector<int> merged;
+  std::ranges::set_union(ranks, more, std::back_inserter(merged));
+  if (merged.size() > Tally::kMostRanks) merged.resize(Tally::kMostRanks);
+  ranks = std::move(merged);
+}
+
+// The part before the separator, which leaves the text with it.
+std::string_view Take(std::string_view& text, char separator) {
+  const std::size_t end = std::min(text.find(separator), text.size());
+  const std::string_view part = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return part;
+}
+
+std::int64_t Number(std::string_view text) {
+  std::int64_t number = 0;
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+bool MoreFrequent(const Tally::Said& a, const Tally::Said& b) {
+  if (a.text.empty() != b.text.empty()) return b.text.empty();
+  return a.count != b.count ? a.count > b.count : a.ranks < b.ranks;
+}
+
+}  // namespace
+
+void Tally::Add(std::string_view topic, std::string_view text, int rank) {
+  std::string clean(text.substr(0, kMostBytes));
+  for (char& c : clean) {
+    if (static_cast<unsigned char>(c) < ' ') c = ' ';
+  }
+  if (clean.empty()) clean = "nothing";
+  Put(std::string(topic), {.text = std::move(clean), .count = 1, .ranks = {rank}});
+}
+
+void Tally::Put(const std::string& topic, Said said) {
+  std::vector<Said>& known = topics_[topic];
+  auto at = std::ranges::find(known, said.text, &Said::text);
+  if (at == known.end() && known.size() >= kMostTexts) {
+    said.text.clear();
+    at = std::ranges::find(known, said.text, &Said::text);
+  }
+  if (at == known.end()) {
+    known.push_back(std::move(said));
+  } else {
+    at->count += said.count;
+    MergeRanks(said.ranks, at->ranks);
+  }
+  std::ranges::sort(known, MoreFrequent);
+}
+
+void Tally::Merge(const Tally& other) {
+  for (const auto& [topic, texts] : other.topics_) {
+    for (const Said& said : texts) Put(topic, said);
+  }
+}
+
+const std::vector<Tally::Said>& Tally::Of(std::string_view topic) const {
+  static const std::vector<Said> none;
+  const auto at = topics_.find(topic);
+  return at == topics_.end() ? none : at->second;
+}
+
+std::string Tally::Text(std::string_view topic) const {
+  const std::vector<Said>& texts = Of(topic);
+  if (texts.empty()) return {};
+  if (texts.size() == 1) return texts.front().text;
+  return fmt::format("{}, and {} other{}", texts.front().text, texts.size() - 1,
+                     texts.size() == 2 ? "" : "s");
+}
+
+// A line for each text: topic, count, ranks, text, with tabs between.
+std::string Tally::Pack() const {
+  std::string packed;
+  for (const auto& [topic, texts] : topics_) {
+    for (const Said& said : texts) {
+      packed += fmt::format("{}\t{}\t", topic, said.count);
+      for (const int rank : said.ranks) packed += fmt::format("{} ", rank);
+      packed += fmt::format("\t{}\n", said.text);
+    }
+  }
+  return packed;
+}
+
+Tally Tally::Unpack(std::string_view text) {
+  Tally tally;
+  while (!text.empty()) {
+    std::string_view line = Take(text, '\n');
+    const std::string topic(Take(line, '\t'));
+    Said said{.text = {}, .count = Number(Take(line, '\t')), .ranks = {}};
+    for (std::string_view ranks = Take(line, '\t'); !ranks.empty();) {
+      said.ranks.push_back(static_cast<int>(Number(Take(ranks, ' '))));
+    }
+    said.text = line;
+    tally.Put(topic, std::move(said));
+  }
+  return tally;
+}
+
+Tally MergeOnRoot(const comm::Communicator& group, Tally mine) {
+  for (int distance = 1; distance < group.Size(); distance *= 2) {
+    if ((group.Rank() & distance) != 0) {
+      const std::string packed = mine.Pack();
+      MPI_Send(packed.data(), static_cast<int>(packed.size()), MPI_CHAR, group.Rank() - distance,
+               kTallyTag, group.Handle());
+      return mine;
+    }
+    if (group.Rank() + distance >= group.Size()) continue;
+    MPI_Status status;
+    MPI_Probe(group.Rank() + distance, kTallyTag, group.Handle(), &status);
+    int bytes = 0;
+    MPI_Get_count(&status, MPI_CHAR, &bytes);
+    std::string packed(static_cast<std::size_t>(bytes), '\0');
+    MPI_Recv(packed.data(), bytes, MPI_CHAR, group.Rank() + distance, kTallyTag, group.Handle(),
+             MPI_STATUS_IGNORE);
+    mine.Merge(Tally::Unpack(packed));
+  }
+  return mine;
+}
+
+// Tournament by the circle method: one player stays, the others move on by a place every round.
+
+namespace {
+
+constexpr int kMostRounds = 16;
+
+}  // namespace
+
+int Rounds(int players) { return players < 2 ? 0 : players - 1 + players % 2; }
+
+// With an odd number of players one more stands for the pause.
+int Partner(int self, int round, int players) {
+  const int circle = Rounds(players);
+  const int fixed = circle;  // the number of the player who stays, or of the pause
+  int partner = 0;
+  if (self == fixed) {
+    // The one place that is opposite to itself: 2 p = round modulo the circle, whose length is odd.
+    partner = round % 2 == 0 ? round / 2 : (round + circle) / 2;
+  } else {
+    partner = (round - self + circle) % circle;
+    if (partner == self) partner = fixed;
+  }
+  return partner < players ? partner : -1;
+}
+
+std::vector<int> ChosenRounds(int players) {
+  const int all = Rounds(players), count = std::min(all, kMostRounds);
+  std::vector<int> rounds;
+  for (int i = 0; i < count; ++i) {
+    rounds.push_back(static_cast<int>(static_cast<std::int64_t>(i) * all / count));
+  }
+  return rounds;
 }
 
 }  // namespace trireme::tools

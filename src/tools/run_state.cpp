@@ -2,18 +2,305 @@
 // kind as a whole when it is shown; the others as they come.
 #include "run_state.hpp"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <limits>
 #include <optional>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
-#include "followed_file.hpp"
-#include "plain_text.hpp"
-#include "record_numbers.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
+#include "trireme/report/monitor.hpp"
 
 namespace trireme::tools {
+
+// FollowedFile: a look at the file's name, its size and its last known bytes, then the bytes that
+// are new.
+
+namespace {
+
+constexpr std::size_t kKnownBytes = 256;  // tell a file from one rewritten in its place
+
+ssize_t ReadAt(int file, char* to, std::size_t bytes, std::int64_t offset) {
+  return Retry([&] { return pread(file, to, bytes, offset); });
+}
+
+}  // namespace
+
+FollowedFile::State FollowedFile::Fail(int error) {
+  file_.reset();
+  if (error == ENOENT || error == ENOTDIR) return State::kMissing;
+  reason_ = ErrorText(error);
+  // A network file system that lost the file behind this descriptor knows the name again.
+  return error == ESTALE ? State::kMissing : State::kUnreadable;
+}
+
+void FollowedFile::BeginAnew(const Visit& visit) {
+  const bool anything = offset_ > 0;
+  offset_ = 0;
+  last_bytes_.clear();
+  begun_.clear();
+  begun_is_long_ = false;
+  if (anything) visit.restart();
+}
+
+// Whether the bytes before offset_ are those that were read.
+bool FollowedFile::Continues() const {
+  std::string now(last_bytes_.size(), '\0');
+  const auto from = offset_ - static_cast<std::int64_t>(now.size());
+  const ssize_t got = ReadAt(file_->Get(), now.data(), now.size(), from);
+  return got == static_cast<ssize_t>(now.size()) && now == last_bytes_;
+}
+
+// Opens what has the file's name now; false with errno set if that fails.
+bool FollowedFile::Open(const Visit& visit) {
+  struct stat found {};
+  if (stat(path_.c_str(), &found) != 0) return false;
+  if (file_ && found.st_dev == device_ && found.st_ino == inode_) {
+    size_ = found.st_size;
+    modified_ = found.st_mtime;
+    return true;
+  }
+  if (!S_ISREG(found.st_mode)) {
+    errno = S_ISDIR(found.st_mode) ? EISDIR : EINVAL;
+    return false;
+  }
+  Descriptor file(path_, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (!file.Valid() || fstat(file.Get(), &found) != 0) return false;
+  const bool same = found.st_dev == device_ && found.st_ino == inode_;
+  file_.emplace(std::move(file));
+  device_ = found.st_dev;
+  inode_ = found.st_ino;
+  size_ = found.st_size;
+  modified_ = found.st_mtime;
+  if (!same) BeginAnew(visit);
+  return true;
+}
+
+void FollowedFile::Take(std::string_view bytes, const Visit& visit) {
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\n');
+    const std::string_view piece = bytes.substr(0, end);
+    const bool too_long = std::ssize(begun_) + std::ssize(piece) > kMaxLine;
+    if (end == std::string_view::npos) {
+      begun_is_long_ = begun_is_long_ || too_long;
+      if (begun_is_long_) {
+        begun_.clear();
+      } else {
+        begun_ += piece;
+      }
+      return;
+    }
+    if (begun_is_long_ || too_long) {
+      visit.line({});
+    } else if (begun_.empty()) {
+      visit.line(piece);
+    } else {
+      begun_ += piece;
+      visit.line(begun_);
+    }
+    begun_.clear();
+    begun_is_long_ = false;
+    bytes.remove_prefix(end + 1);
+  }
+}
+
+FollowedFile::State FollowedFile::Read(const Visit& visit) {
+  if (!Open(visit)) return Fail(errno);
+  if (size_ < offset_ || !Continues()) BeginAnew(visit);
+  if (size_ == offset_) return State::kCaughtUp;
+  buffer_.resize(static_cast<std::size_t>(std::min(size_ - offset_, kReadBytes)));
+  const ssize_t got = ReadAt(file_->Get(), buffer_.data(), buffer_.size(), offset_);
+  if (got < 0) return Fail(errno);
+  const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(got));
+  offset_ += got;
+  last_bytes_ += bytes.substr(bytes.size() - std::min(bytes.size(), kKnownBytes));
+  if (last_bytes_.size() > kKnownBytes) last_bytes_.erase(0, last_bytes_.size() - kKnownBytes);
+  Take(bytes, visit);
+  return got > 0 && offset_ < size_ ? State::kBehind : State::kCaughtUp;
+}
+
+double FollowedFile::Fraction() const {
+  return size_ > 0 ? static_cast<double>(offset_) / static_cast<double>(size_) : 1;
+}
+
+// KnownLines: hashes in the order of the lines.
+
+bool KnownLines::IsNew(std::string_view line) {
+  const std::uint64_t hash = std::hash<std::string_view>()(line);
+  if (again_) {
+    const auto begin = hashes_.begin() + static_cast<std::ptrdiff_t>(next_);
+    const auto found = std::find(begin, hashes_.end(), hash);
+    if (found != hashes_.end()) {
+      // Lines passed over are gone.
+      const auto after = hashes_.erase(begin, found) + 1;
+      next_ = static_cast<std::size_t>(after - hashes_.begin());
+      return false;
+    }
+    hashes_.resize(next_);
+    again_ = false;
+  }
+  hashes_.push_back(hash);
+  return true;
+}
+
+// OneLine and Wide: a strict decoder of UTF-8 and the characters that a terminal obeys.
+
+namespace {
+
+constexpr char32_t kReplacement = 0xFFFD;
+constexpr const char* kReplacementBytes = "\xEF\xBF\xBD";
+constexpr const char* kEllipsis = "\xE2\x80\xA6";
+
+struct Character {
+  char32_t value = kReplacement;
+  std::size_t bytes = 1;  // taken from the text
+};
+
+// The character at the beginning of a text that is not empty; kReplacement and one byte for what is
+// no UTF-8: overlong forms, surrogates and numbers beyond Unicode too.
+Character First(std::string_view text) {
+  const auto byte = [&](std::size_t i) {
+    return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i]));
+  };
+  const std::uint32_t lead = byte(0);
+  if (lead < 0x80) return {lead, 1};
+  const std::size_t length = lead < 0xC2   ? 0
+                             : lead < 0xE0 ? 2
+                             : lead < 0xF0 ? 3
+                             : lead < 0xF5 ? 4
+                                           : 0;
+  if (length == 0 || length > text.size()) return {};
+  char32_t value = lead & (0x7FU >> length);
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0U) != 0x80) return {};
+    value = value << 6U | (byte(i) & 0x3FU);
+  }
+  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
+  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
+  if (overlong || surrogate || value > 0x10FFFF) return {};
+  return {value, length};
+}
+
+// Whether a terminal obeys the character instead of showing it, or shows later ones out of order.
+bool Controls(char32_t value) {
+  const auto within = [value](char32_t first, char32_t last) {
+    return value >= first && value <= last;
+  };
+  return value < 0x20 || within(0x7F, 0x9F) || value == 0xAD || value == 0x61C ||
+         within(0x200B, 0x200F) || within(0x2028, 0x202E) || within(0x2060, 0x206F) ||
+         value == 0xFEFF || within(0xFFF9, 0xFFFB) || within(0xE0000, 0xE0FFF);
+}
+
+}  // namespace
+
+std::string OneLine(std::string_view text, std::size_t most) {
+  std::string line;
+  for (std::size_t count = 0; !text.empty(); ++count) {
+    const Character character = First(text);
+    if (count + 1 == most && character.bytes < text.size()) return line + kEllipsis;
+    const std::string_view bytes = text.substr(0, character.bytes);
+    if (bytes == "\n" || bytes == "\t" || bytes == "\r") {
+      line += ' ';
+    } else if (character.value == kReplacement || Controls(character.value)) {
+      line += kReplacementBytes;
+    } else {
+      line += bytes;
+    }
+    text.remove_prefix(character.bytes);
+  }
+  return line;
+}
+
+std::wstring Wide(std::string_view text) {
+  std::wstring wide;
+  while (!text.empty()) {
+    const Character character = First(text);
+    wide += static_cast<wchar_t>(character.value);
+    text.remove_prefix(character.bytes);
+  }
+  return wide;
+}
+
+// Curve: buckets of equally many steps; twice as many steps once there are too many buckets.
+
+namespace {
+
+constexpr std::array<const char*, 8> kBlocks = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+constexpr std::string_view kAscii = "_.-=+*%#";
+
+}  // namespace
+
+void Curve::Add(std::int64_t step, double value) {
+  if (!buckets_.empty() && step <= last_) {
+    while (!buckets_.empty() && buckets_.back().number >= step / width_) buckets_.pop_back();
+  }
+  last_ = step;
+  if (buckets_.empty() || buckets_.back().number != step / width_) {
+    buckets_.push_back({.number = step / width_});
+    if (buckets_.size() > kMostBuckets) Halve();
+  }
+  Bucket& bucket = buckets_.back();
+  if (!std::isfinite(value)) {
+    bucket.bad = true;
+    return;
+  }
+  bucket.sum += value;
+  ++bucket.count;
+}
+
+void Curve::Halve() {
+  width_ *= 2;
+  std::vector<Bucket> half;
+  half.reserve(kMostBuckets + 1);
+  for (Bucket bucket : buckets_) {
+    bucket.number /= 2;
+    if (half.empty() || half.back().number != bucket.number) {
+      half.push_back(bucket);
+      continue;
+    }
+    half.back() += bucket;
+  }
+  buckets_ = std::move(half);
+}
+
+std::string Curve::Bars(int columns, bool blocks) const {
+  if (buckets_.empty() || columns <= 0) return {};
+  const std::size_t used = std::min(static_cast<std::size_t>(columns), buckets_.size());
+  std::vector<Bucket> bars(used);
+  for (std::size_t i = 0; i < buckets_.size(); ++i) bars[i * used / buckets_.size()] += buckets_[i];
+  double least = std::numeric_limits<double>::infinity(), most = -least;
+  for (const Bucket& bar : bars) {
+    if (bar.count == 0) continue;
+    least = std::min(least, bar.Mean());
+    most = std::max(most, bar.Mean());
+  }
+  std::string text;
+  for (const Bucket& bar : bars) {
+    if (bar.bad) {
+      text += '!';
+      continue;
+    }
+    const double height = most > least ? (bar.Mean() - least) / (most - least) : 0;
+    const auto level = static_cast<std::size_t>(std::clamp(height * 8, 0.0, 7.0));
+    if (blocks) {
+      text += kBlocks[level];
+    } else {
+      text += kAscii[level];
+    }
+  }
+  return text;
+}
 
 namespace {
 
@@ -203,6 +490,94 @@ Schedule ReadSchedule(const std::string& deck) {
     if (key == "stop_at") schedule.stop_at = AsStep(value).value_or(0);
   }
   return schedule;
+}
+
+// RecordLine: the numbers that the screen of a run shows, in words.
+
+namespace {
+
+using nlohmann::json;
+
+constexpr double kLargestWhole = 9e15;
+
+// The line under construction: members that the record lacks are left out.
+class Words {
+ public:
+  explicit Words(const json& record) : record_(record) {}
+
+  // "  NAME VALUE" by `format`, of the value times `factor`.
+  Words& Add(std::string_view name, const char* member, const char* format, double factor = 1) {
+    const double value = NumberOf(record_, member);
+    if (std::isnan(value)) return *this;
+    line_ += fmt::format("  {}{}", name, fmt::format(fmt::runtime(format), value * factor));
+    return *this;
+  }
+  // Likewise, a whole number with thousands.
+  Words& Count(std::string_view name, const char* member, std::string_view unit = {}) {
+    const double value = NumberOf(record_, member);
+    if (!(std::abs(value) < kLargestWhole)) return *this;
+    line_ += fmt::format("  {}{}{}", name, report::WithThousands(std::llround(value)), unit);
+    return *this;
+  }
+  Words& Bytes(std::string_view name, const char* member) {
+    const double value = NumberOf(record_, member);
+    if (!(value >= 0 && value < kLargestWhole)) return *this;
+    line_ += fmt::format("  {}{}", name, report::AsBytes(std::llround(value)));
+    return *this;
+  }
+  Words& Text(std::string_view name, const char* member) {
+    const std::string text = OneLine(TextOf(record_, member));
+    if (!text.empty()) line_ += fmt::format("  {}{}", name, text);
+    return *this;
+  }
+  // A loss that is null has diverged.
+  Words& Loss() {
+    const auto member = record_.find("loss");
+    if (member != record_.end() && member->is_null()) line_ += "  loss not finite";
+    return Add("loss ", "loss", "{:.4f}");
+  }
+  std::string Line() const { return line_.substr(std::min<std::size_t>(2, line_.size())); }
+
+ private:
+  const json& record_;
+  std::string line_;
+};
+
+}  // namespace
+
+std::string RecordLine(std::string_view line) {
+  const auto parsed = deck::TryParseJson(line, FollowedFile::kMaxLine);
+  const std::string kind = parsed && parsed->is_object() ? TextOf(*parsed, "kind") : "";
+  if (kind.empty()) {
+    return line.empty()
+               ? "unreadable: an empty line, or one that is too long"
+               : fmt::format("unreadable: a line of {}", report::Counted(std::ssize(line), "byte"));
+  }
+  Words words(*parsed);
+  const std::string begin = OneLine(kind, 40) + " ";
+  if (kind == "event") {
+    return words.Count(begin, "step").Text("", "event").Text("", "text").Text("on ", "host").Line();
+  }
+  if (kind == "interval") {
+    return words.Count(begin, "step")
+        .Add("loss ", "loss_mean", "{:.4f}")
+        .Add("from ", "loss_min", "{:.4f}")
+        .Add("to ", "loss_max", "{:.4f}")
+        .Count("", "tokens_per_second_mean", " tokens/s")
+        .Bytes("memory ", "memory_bytes")
+        .Add("", "watts_per_node", "{:.0f} W a node")
+        .Add("", "joules_per_token", "{:.3g} J a token")
+        .Add("GPU ", "gpu_utilisation", "{:.0f}%", 100)
+        .Line();
+  }
+  words.Count(begin, "step").Add("epoch ", "epoch", "{:.2f}").Text("set ", "set").Loss();
+  if (kind == "step") {
+    words.Add("rate ", "learning_rate", "{:.1e}").Add("|grad| ", "grad_norm", "{:.2f}");
+  }
+  if (kind == "step" || kind == "done") {
+    words.Count("", "tokens_per_second", " tokens/s").Add("roof ", "roof_fraction", "{:.0f}%", 100);
+  }
+  return words.Line();
 }
 
 }  // namespace trireme::tools

@@ -1,23 +1,65 @@
 // The archive: facts of program and host, then the run; the list of it on the screen.
-#include "trireme/tools/support.hpp"
-
+#include <archive.h>
+#include <archive_entry.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <link.h>
+#include <sched.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <sys/vfs.h>
 #include <unistd.h>
-
+#include <algorithm>
+#include <array>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <ctime>
 #include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <regex>
+#include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
-#include "archive.hpp"
 #include "entries.hpp"
-#include "environment.hpp"
-#include "host_facts.hpp"
-#include "run_files.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/tools/watch.hpp"
 
 namespace trireme::tools {
+
+// Writing a compressed tar archive.
+
+// Writes `path`, a new file, with the entries below the folder `top`, all dated now. Appears under
+// its name once it is complete. Throws InputError if it cannot be written; then nothing is left.
+void WriteArchive(const std::string& path, const std::string& top,
+                  const std::vector<Entry>& entries);
+
+// Facts of this host and this process, for a ticket.
+
+// Host, kernel, distribution, processors, memory, time; unknown ones are left out.
+std::string HostFacts();
+
+// Shared libraries of this process with their files and sizes, as its loader found them.
+std::string LoadedLibraries();
+
+// Type, size and free space of the file systems of `run`, the current directory, $TMPDIR and
+// /dev/shm.
+std::string FileSystems(const std::string& run);
+
+// Files of a run folder that go into a support archive: by name, so that no data, weights or texts
+// do.
+
+// The path without dots within it and without a slash at its end.
+std::filesystem::path PlainPath(const std::filesystem::path& path);
+
+// Adds deck, log, records, the run.json of checkpoints, what nodes wrote about a rank that hung,
+// logs of batch jobs beside the run, and a list of all files with their sizes.
+void AddRun(const std::string& run, Contents& contents);
 
 namespace {
 
@@ -104,6 +146,318 @@ void MakeArchive(const std::string& given, const std::string& version) {
   fmt::print("{}: {} bytes; look into it before you send it: tar -tzf {}\n", path,
              fs::file_size(path, error), path);
   std::fflush(stdout);
+}
+
+// Archives by libarchive: tar (pax where ustar's fields are too short), gzip.
+
+namespace {
+
+using Writer = std::unique_ptr<archive, decltype(&archive_write_free)>;
+using Header = std::unique_ptr<archive_entry, decltype(&archive_entry_free)>;
+
+constexpr int kFileMode = 0644;
+
+[[noreturn]] void Fail(const std::string& path, archive* writer) {
+  const char* const why = archive_error_string(writer);
+  throw InputError(
+      fmt::format("{}: the archive cannot be written: {}", path, why == nullptr ? "failed" : why),
+      "Call trireme --support in a folder where you may write.");
+}
+
+void Write(const std::string& path, const std::string& top, const std::vector<Entry>& entries) {
+  const Writer writer(archive_write_new(), archive_write_free);
+  archive_write_add_filter_gzip(writer.get());
+  archive_write_set_format_pax_restricted(writer.get());
+  if (archive_write_open_filename(writer.get(), path.c_str()) != ARCHIVE_OK) {
+    Fail(path, writer.get());
+  }
+  const std::time_t now = std::time(nullptr);
+  for (const Entry& entry : entries) {
+    const Header header(archive_entry_new(), archive_entry_free);
+    archive_entry_set_pathname(header.get(), (top + "/" + entry.name).c_str());
+    archive_entry_set_size(header.get(), std::ssize(entry.text));
+    archive_entry_set_filetype(header.get(), AE_IFREG);
+    archive_entry_set_perm(header.get(), kFileMode);
+    archive_entry_set_mtime(header.get(), now, 0);
+    if (archive_write_header(writer.get(), header.get()) != ARCHIVE_OK) Fail(path, writer.get());
+    if (archive_write_data(writer.get(), entry.text.data(), entry.text.size()) !=
+        std::ssize(entry.text)) {
+      Fail(path, writer.get());
+    }
+  }
+  if (archive_write_close(writer.get()) != ARCHIVE_OK) Fail(path, writer.get());
+}
+
+}  // namespace
+
+void WriteArchive(const std::string& path, const std::string& top,
+                  const std::vector<Entry>& entries) {
+  const std::string partial = NewNameBeside(path);
+  std::error_code error;
+  try {
+    Write(partial, top, entries);
+    std::filesystem::rename(partial, path, error);
+    if (error) {
+      throw InputError(fmt::format("{}: the archive cannot be written: {}", path, error.message()),
+                       "Call trireme --support in a folder where you may write.");
+    }
+  } catch (const Error&) {
+    std::filesystem::remove(partial, error);
+    throw;
+  }
+}
+
+// Reading the facts of a host from the kernel's files.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// First line of `path` that begins with `key`, without the key, blanks and ':' or '='; or nothing.
+std::string ValueOf(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with(key)) continue;
+    const std::size_t start = line.find_first_not_of(" \t:=\"", key.size());
+    if (start == std::string::npos) return {};
+    return line.substr(start, line.find_last_not_of(" \t\"") + 1 - start);
+  }
+  return {};
+}
+
+void Add(std::string& text, const char* name, const std::string& value) {
+  if (!value.empty()) text += fmt::format("{:<16}{}\n", name, value);
+}
+
+std::string UsableCores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return {};
+  return std::to_string(CPU_COUNT(&set));
+}
+
+std::string CoresOnline() {
+  std::ifstream file("/sys/devices/system/cpu/online");
+  std::string range;
+  std::getline(file, range);
+  return range;
+}
+
+int AddLibrary(dl_phdr_info* info, std::size_t, void* text) {
+  if (info->dlpi_name == nullptr || *info->dlpi_name == '\0') return 0;
+  std::error_code error;
+  const fs::path real = fs::canonical(info->dlpi_name, error);
+  const std::uintmax_t bytes = error ? 0 : fs::file_size(real, error);
+  *static_cast<std::string*>(text) +=
+      error ? fmt::format("{}\n", info->dlpi_name)
+            : fmt::format("{} ({}, {} bytes)\n", info->dlpi_name, real.filename().string(), bytes);
+  return 0;
+}
+
+}  // namespace
+
+std::string HostFacts() {
+  std::string text;
+  utsname system{};
+  if (uname(&system) == 0) {
+    Add(text, "host", system.nodename);
+    Add(text, "kernel", fmt::format("{} {} {}", system.sysname, system.release, system.machine));
+  }
+  Add(text, "distribution", ValueOf("/etc/os-release", "PRETTY_NAME"));
+  Add(text, "processor", ValueOf("/proc/cpuinfo", "model name"));
+  Add(text, "cores online", CoresOnline());
+  Add(text, "cores usable", UsableCores());
+  Add(text, "instructions", ValueOf("/proc/cpuinfo", "flags"));
+  Add(text, "memory", ValueOf("/proc/meminfo", "MemTotal"));
+  Add(text, "memory free", ValueOf("/proc/meminfo", "MemAvailable"));
+  Add(text, "swap", ValueOf("/proc/meminfo", "SwapTotal"));
+  Add(text, "huge pages", ValueOf("/proc/meminfo", "HugePages_Total"));
+  Add(text, "GPU driver", ValueOf("/proc/driver/nvidia/version", "NVRM version"));
+  Add(text, "time", fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr))));
+  return text;
+}
+
+std::string LoadedLibraries() {
+  std::string text;
+  dl_iterate_phdr(AddLibrary, &text);
+  return text;
+}
+
+std::string FileSystems(const std::string& run) {
+  const char* const temporary = std::getenv("TMPDIR");
+  const std::vector<std::pair<std::string, std::string>> places = {
+      {"run", run},
+      {"here", "."},
+      {"$TMPDIR", temporary == nullptr ? "/tmp" : temporary},
+      {"memory", "/dev/shm"}};
+  std::string text;
+  for (const auto& [name, path] : places) {
+    struct statfs facts {};
+    if (statfs(path.c_str(), &facts) != 0) continue;
+    const double block = static_cast<double>(facts.f_bsize);
+    constexpr double kGib = 1 << 30;
+    text += fmt::format("{:<9}{:<10}{:>12.1f} GiB, {:>12.1f} GiB free, {:>12} files free  {}\n",
+                        name, NameOfFileSystem(FileSystemNumber(facts.f_type)),
+                        static_cast<double>(facts.f_blocks) * block / kGib,
+                        static_cast<double>(facts.f_bavail) * block / kGib,
+                        static_cast<std::uint64_t>(facts.f_ffree), path);
+  }
+  return text;
+}
+
+// Files of a run folder: which are taken, and how much of each.
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::size_t kKib = std::size_t{1} << 10, kMib = std::size_t{1} << 20;
+constexpr Bounds kDeck = {.head = kMib}, kLog = {.head = 64 * kKib, .tail = kMib};
+constexpr Bounds kRecords = {.head = 64 * kKib, .tail = 2 * kMib};
+constexpr Bounds kWhole = {.head = 4 * kMib};  // of a JSON file, which is of no use in part
+constexpr std::size_t kMostCheckpoints = 8, kMostHangFiles = 64, kMostJobLogs = 3;
+constexpr std::size_t kMostListed = 2000;
+
+using Filter = std::function<std::string(const std::string&)>;
+
+void AddFile(const std::string& path, const std::string& name, Bounds bounds, const Filter& filter,
+             Contents& contents) {
+  std::optional<FileText> file = ReadBounded(path, bounds, true, contents);
+  if (!file) return;
+  contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
+}
+
+// A damaged JSON file is left out, with a note: its texts cannot be told apart.
+void AddJson(const std::string& path, const std::string& name, Contents& contents) {
+  const std::optional<FileText> file = ReadBounded(path, kWhole, false, contents);
+  if (!file) return;
+  const std::string clean = JsonWithoutTexts(file->text);
+  if (clean.empty()) {
+    contents.notes.push_back(fmt::format("{}: damaged: no JSON in its {} bytes{}", path,
+                                         file->text.size(),
+                                         file->note.empty() ? "" : " (" + file->note + ")"));
+    return;
+  }
+  contents.entries.push_back({"run/" + name, clean, ""});
+}
+
+struct Found {
+  std::string path, name;  // name: relative to the folder
+  fs::file_time_type time;
+};
+
+// Files below `folder` that `wanted` accepts by their relative names, the newest first.
+std::vector<Found> Below(const std::string& folder, bool deep,
+                         const std::function<bool(const std::string&)>& wanted,
+                         Contents& contents) {
+  std::vector<Found> found;
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) return found;
+  auto each = fs::recursive_directory_iterator(
+      folder, fs::directory_options::skip_permission_denied, error);
+  if (error) contents.notes.push_back(fmt::format("{}: {}", folder, error.message()));
+  for (; !error && each != fs::recursive_directory_iterator(); each.increment(error)) {
+    if (!deep) each.disable_recursion_pending();
+    const std::string name = each->path().lexically_relative(folder).string();
+    std::error_code gone;
+    if (wanted(name))
+      found.push_back({each->path(), name, fs::last_write_time(each->path(), gone)});
+  }
+  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+    return a.time != b.time ? a.time > b.time : a.name < b.name;
+  });
+  return found;
+}
+
+void AddCheckpoints(const std::string& run, Contents& contents) {
+  static const std::regex run_json(R"(step_[0-9]+/run\.json)");
+  const auto found = Below(
+      run + "/checkpoints", true,
+      [](const std::string& name) { return std::regex_match(name, run_json); }, contents);
+  for (std::size_t i = 0; i < std::min(found.size(), kMostCheckpoints); ++i) {
+    AddJson(found[i].path, "checkpoints/" + found[i].name, contents);
+  }
+  if (found.size() > kMostCheckpoints) {
+    contents.notes.push_back(
+        fmt::format("{} older checkpoints were left out", found.size() - kMostCheckpoints));
+  }
+}
+
+void AddHangs(const std::string& run, Contents& contents) {
+  static const std::regex node(R"([0-9_]+/[A-Za-z_]+[0-9]*\.json)");
+  const auto found = Below(
+      run + "/hang", true, [](const std::string& name) { return std::regex_match(name, node); },
+      contents);
+  for (std::size_t i = 0; i < std::min(found.size(), kMostHangFiles); ++i) {
+    AddJson(found[i].path, "hang/" + found[i].name, contents);
+  }
+}
+
+// Logs of batch jobs lie where they were submitted: in the run folder, above it, or here.
+void AddJobLogs(const std::string& run, Contents& contents) {
+  static const std::regex log(
+      R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");
+  std::vector<std::string> folders = {run};
+  std::error_code ignored;
+  const fs::path absolute = PlainPath(fs::absolute(run, ignored));
+  const fs::path above = absolute.parent_path(), here = fs::current_path(ignored);
+  folders.push_back(above.string());
+  if (!fs::equivalent(above, here, ignored) && !fs::equivalent(absolute, here, ignored)) {
+    folders.emplace_back(".");
+  }
+  const std::string run_name = absolute.filename().string();
+  std::size_t taken = 0;
+  for (const std::string& folder : folders) {
+    const auto found = Below(
+        folder, false, [](const std::string& name) { return std::regex_match(name, log); },
+        contents);
+    for (const Found& each : found) {
+      if (taken == kMostJobLogs) return;
+      const std::optional<FileText> file = ReadBounded(each.path, kLog, false, contents);
+      // Jobs of other runs may have written beside it.
+      if (!file || (folder != run && file->text.find(run_name) == std::string::npos)) continue;
+      contents.entries.push_back(
+          {"job/" + each.name, WithoutPasswords(LogWithoutSamples(file->text)), file->note});
+      ++taken;
+    }
+  }
+}
+
+void AddListing(const std::string& run, Contents& contents) {
+  const auto found = Below(
+      run, true, [](const std::string&) { return true; }, contents);
+  std::string text;
+  for (std::size_t i = 0; i < std::min(found.size(), kMostListed); ++i) {
+    struct stat facts {};
+    if (lstat(found[i].path.c_str(), &facts) != 0) continue;
+    const char kind = S_ISDIR(facts.st_mode) ? 'd' : S_ISLNK(facts.st_mode) ? 'l' : '-';
+    text +=
+        fmt::format("{}{:03o} {:>6} {:>16} {:%Y-%m-%d %H:%M:%S} {}\n", kind, facts.st_mode & 07777U,
+                    facts.st_uid, facts.st_size, fmt::gmtime(facts.st_mtime), found[i].name);
+  }
+  if (found.size() > kMostListed) text += fmt::format("{} more\n", found.size() - kMostListed);
+  if (!text.empty()) contents.entries.push_back({"files.txt", text, ""});
+}
+
+}  // namespace
+
+fs::path PlainPath(const fs::path& path) {
+  const fs::path plain = path.lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
+void AddRun(const std::string& run, Contents& contents) {
+  const Filter as_it_is = [](const std::string& text) { return text; };
+  AddFile(run + "/deck.in", "deck.in", kDeck, DeckWithoutTexts, contents);
+  AddFile(run + "/log.txt", "log.txt", kLog, LogWithoutSamples, contents);
+  AddFile(run + "/metrics.jsonl", "metrics.jsonl", kRecords, as_it_is, contents);
+  for (const char* const name : {"summary.json", "preflight.json", "restarts.json", "run.lock"}) {
+    AddJson(run + "/" + name, name, contents);
+  }
+  AddCheckpoints(run, contents);
+  AddHangs(run, contents);
+  AddJobLogs(run, contents);
+  AddListing(run, contents);
 }
 
 }  // namespace trireme::tools

@@ -13,7 +13,7 @@
 #include <cwchar>
 #include <string_view>
 
-#include "plain_text.hpp"
+#include "run_state.hpp"
 
 #define NCURSES_NOMACROS
 #define NCURSES_WIDECHAR 1

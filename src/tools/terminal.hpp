@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "layout.hpp"
+#include "run_state.hpp"
 
 namespace trireme::tools {
 

@@ -10,10 +10,7 @@
 #include <ctime>
 #include <deque>
 
-#include "followed_run.hpp"
-#include "known_lines.hpp"
-#include "layout.hpp"
-#include "record_line.hpp"
+#include "run_state.hpp"
 #include "terminal.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/report/monitor.hpp"

@@ -1,7 +1,99 @@
 // Loading of a step's windows into entries.
 #include "trireme/train/batch_loader.hpp"
 
+#include <algorithm>
+#include <span>
+
+#include "trireme/train/batch_share.hpp"
+
 namespace trireme::train {
+
+// BlankEntries: sizes from the rank's share of a batch.
+
+namespace {
+
+// Gives an entry the lengths of the step's texts.
+void SetLengths(const TrainingState& state, const StepShape& step, data::Entry& entry) {
+  const std::int64_t tokens = state.Plan().model.tokens;
+  if (step.target_length > 0) {
+    entry.source_length = step.source_length;
+    entry.length = step.target_length;
+  } else {
+    if (tokens > 0) {
+      entry.length = std::clamp<std::int64_t>(tokens / step.sequences, 1, entry.length);
+    }
+    entry.source_length = entry.length;
+  }
+  entry.positions = PositionsOf(entry.length, 0, 1);
+}
+
+}  // namespace
+
+std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShape& step) {
+  const BatchShare share = state.Share();
+  std::vector<data::Entry> entries(static_cast<std::size_t>(share.Entries(step.sequences)));
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    data::Entry& entry = entries[i];
+    entry.positions = state.Net().LocalPlan().positions;
+    entry.length = entry.positions.Count();
+    entry.sequences = share.Entry(step.sequences, static_cast<std::int64_t>(i)).Size();
+    if (state.Plan().pairs && entry.sequences > 0) SetLengths(state, step, entry);
+    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
+  }
+  return entries;
+}
+
+// Shares of a batch: the same function of the batch's size on every rank.
+
+std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical) {
+  return CeilDivide(CeilDivide(batch, canonical.leaf), canonical.data_groups);
+}
+
+Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
+                    const parallel::Canonical& canonical) {
+  const std::int64_t groups = canonical.data_groups / data_ranks;
+  const std::int64_t size = groups * LeavesOfGroup(batch, canonical) * canonical.leaf;
+  return {rank * size, (rank + 1) * size};
+}
+
+std::int64_t LargestShare(std::int64_t batch, int data_ranks,
+                          const parallel::Canonical& canonical) {
+  if (!canonical.On()) return CeilDivide(batch, data_ranks);
+  return std::min(batch, CanonicalShare(batch, 0, data_ranks, canonical).end);
+}
+
+std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
+                          const parallel::Canonical& canonical) {
+  return CeilDivide(LargestShare(batch, data_ranks, canonical), micro_batch);
+}
+
+Part BatchShare::Places(std::int64_t windows) const {
+  if (!canonical.On()) return PartOf(windows, rank, ranks);
+  return CanonicalShare(batch, rank, ranks, canonical);
+}
+
+std::int64_t BatchShare::Count(std::int64_t windows) const {
+  const Part share = Places(windows);
+  return std::max<std::int64_t>(0, std::min(share.end, windows) - share.begin);
+}
+
+std::int64_t BatchShare::Entries(std::int64_t windows) const {
+  // Canonical shares are those of the largest batch, filled from the front.
+  const std::int64_t most =
+      alike ? std::min(windows, LargestShare(canonical.On() ? batch : windows, ranks, canonical))
+            : Count(windows);
+  const std::int64_t count = CeilDivide(most, micro_batch * leaves);
+  return leaves * parallel::PaddedMicroBatches(pipeline, static_cast<int>(count));
+}
+
+Part BatchShare::Entry(std::int64_t windows, std::int64_t entry) const {
+  const std::int64_t all = Count(windows), begin = std::min(all, entry * micro_batch);
+  return {begin, std::min(all, begin + micro_batch)};
+}
+
+std::int64_t BatchShare::GroupOf(std::int64_t entry) const {
+  return canonical.On() ? entry / LeavesOfGroup(batch, canonical) : entry;
+}
 
 BatchLoader::BatchLoader(const TrainingState& state, const data::Corpus& tokens)
     : samples_(state.Plan().samples),
@@ -45,6 +137,35 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
     const auto count = static_cast<std::size_t>(part.Size());
     data::FillEntry(read.subspan(first, count), mine.subspan(first, count), length_, entry,
                     positions_, document_mask_);
+    entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
+  }
+}
+
+// Loading of a step's pairs into entries.
+
+PairLoader::PairLoader(const TrainingState& state, const data::PairFile& pairs)
+    : pairs_(pairs),
+      order_(pairs.Pairs(data::Split::kTrain), data::LengthsOf(pairs, data::Split::kTrain),
+             state.Plan().pairs.value()),
+      share_(state.Share()) {}
+
+void PairLoader::Load(std::int64_t step, LoadedBatch& batch) {
+  const data::PairBatchShape shape = order_.Shape(step);
+  // A pair's place in the split, one epoch after the other.
+  const std::int64_t before = step / order_.StepsPerEpoch() * pairs_.Pairs(data::Split::kTrain);
+  batch.step = step;
+  batch.staged.reset();
+  order_.Fill(step, share_.Places(shape.pairs), places_);
+  batch.count = static_cast<std::size_t>(share_.Entries(shape.pairs));
+  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    data::Entry& entry = batch.entries[i];
+    entry.sequences = entry.valid = entry.visible_keys = 0;
+    const Part part = share_.Entry(shape.pairs, static_cast<std::int64_t>(i));
+    if (part.Size() == 0) continue;
+    const auto mine = std::span(places_).subspan(static_cast<std::size_t>(part.begin),
+                                                 static_cast<std::size_t>(part.Size()));
+    data::FillEntry(pairs_, data::Split::kTrain, mine, shape, before, entry);
     entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
   }
 }

@@ -1,11 +1,14 @@
 // Optimizer: owned gradients, their norm and their update.
 #include "trireme/train/optimizer.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
+#include <numbers>
 #include <numeric>
 #include <span>
 
+#include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 
 namespace trireme::train {
@@ -150,6 +153,128 @@ std::vector<kernels::StateBlock> Optimizer::Blocks(int rank, int ranks, int shar
 
 std::int64_t Optimizer::Bytes() const {
   return rule_->Bytes() + device::BytesOf(squares_there_) + device::BytesOf(scalars_there_);
+}
+
+// Rule: moments and their memory; and the choice of a rule.
+
+Rule::Rule(const kernels::Registry& registry, const device::Stream& stream,
+           const std::vector<std::string>& prefixes)
+    : stream_(stream), dtype_(registry.SumType()) {
+  const auto size = static_cast<std::int64_t>(SizeOf(dtype_));
+  for (const std::string& prefix : prefixes) {
+    moments_.push_back(
+        {prefix, device::AllocateZeroed(registry.Owns().moments * size, stream.Where())});
+  }
+}
+
+void* Rule::MomentAt(std::size_t which, std::int64_t element) const {
+  return ElementAt(moments_.at(which).storage.get(), dtype_, element);
+}
+
+std::int64_t Rule::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const Moment& moment : moments_) bytes += device::BytesOf(moment.storage);
+  return bytes;
+}
+
+std::unique_ptr<Rule> MakeRule(const OptimizerOptions& options,
+                               const std::vector<OwnedParameter>& owned,
+                               const kernels::Registry& registry, const device::Stream& stream) {
+  switch (options.kind) {
+    case OptimizerKind::kAdamW:
+      return std::make_unique<AdamW>(options, owned, registry, stream);
+    case OptimizerKind::kSgd:
+      return std::make_unique<Sgd>(options, owned, registry, stream);
+  }
+  throw RunError("an optimizer without a rule", "This is a bug in Trireme.");
+}
+
+bool NeedsWholeParameters(OptimizerKind kind) {
+  switch (kind) {
+    case OptimizerKind::kAdamW:
+    case OptimizerKind::kSgd:
+      return false;  // element by element
+  }
+  return false;
+}
+
+// AdamW: two moments, and one parallel pass over all owned elements.
+
+AdamW::AdamW(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
+             const kernels::Registry& registry, const device::Stream& stream)
+    : Rule(registry, stream, {"first_moment.", "second_moment."}),
+      beta1_(options.beta1),
+      beta2_(options.beta2),
+      epsilon_(options.epsilon) {
+  for (const OwnedParameter& part : owned) {
+    kernels::UpdateRange range = part.storage;
+    range.decay = part.parameter->decay ? options.weight_decay : 0;
+    range.first = MomentAt(0, part.moment);
+    range.second = MomentAt(1, part.moment);
+    ranges_.push_back(range);
+  }
+}
+
+void AdamW::SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const {
+  kernels::UpdateScalars& own = scalars.front();
+  own.beta1 = beta1_;
+  own.beta2 = beta2_;
+  own.epsilon = epsilon_;
+  own.correction1 = 1 - std::pow(beta1_, static_cast<double>(step));
+  own.correction2 = 1 - std::pow(beta2_, static_cast<double>(step));
+}
+
+void AdamW::Update(const kernels::UpdateScalars* scalars, bool clear) {
+  kernels::AdamW(Stream(), Type(), ranges_, scalars, clear);
+}
+
+// Sgd: one parallel pass over all owned elements.
+
+Sgd::Sgd(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
+         const kernels::Registry& registry, const device::Stream& stream)
+    : Rule(registry, stream, {}) {
+  for (const OwnedParameter& part : owned) {
+    ranges_.push_back(part.storage);
+    ranges_.back().decay = part.parameter->decay ? options.weight_decay : 0;
+  }
+}
+
+void Sgd::Update(const kernels::UpdateScalars* scalars, bool clear) {
+  kernels::GradientDescent(Stream(), Type(), ranges_, scalars, clear);
+}
+
+// The learning-rate schedule: its length in steps, and the rate of a step.
+
+Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_of_epochs) {
+  return {.steps = options.steps > 0 ? options.steps : steps_of_epochs,
+          .stop_at = options.stop_at,
+          .warmup_steps = options.warmup_steps,
+          .decay = options.decay,
+          .peak = peak,
+          .decay_fraction = options.decay_fraction,
+          .final_fraction = options.final_fraction,
+          .walltime_minutes = options.walltime_minutes};
+}
+
+double Schedule::Rate(std::int64_t step) const {
+  if (step <= warmup_steps) {
+    return peak * static_cast<double>(step) / static_cast<double>(warmup_steps);
+  }
+  double begin = static_cast<double>(warmup_steps);
+  if (decay == Decay::kWsd) {
+    begin = std::max(begin, static_cast<double>(steps) * (1 - decay_fraction));
+  }
+  const double span = std::max(1.0, static_cast<double>(steps) - begin);
+  const double progress = std::clamp((static_cast<double>(step) - begin) / span, 0.0, 1.0);
+  switch (decay) {
+    case Decay::kConstant:
+      return peak;
+    case Decay::kCosine:
+      return peak * (final_fraction +
+                     (1 - final_fraction) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
+    default:
+      return peak * (1 - (1 - final_fraction) * progress);
+  }
 }
 
 }  // namespace trireme::train

@@ -1,14 +1,20 @@
 // PlanRank: one step of the real code on a planned grid and a planned device, which transfer and
 // compute nothing but keep account.
-#include "trireme/train/rank_plan.hpp"
-
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <map>
+#include <numeric>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "trireme/data/windows.hpp"
 #include "trireme/parallel/sharding.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/train/batch_loader.hpp"
 #include "trireme/train/plan.hpp"
-#include "trireme/train/blank_batch.hpp"
 #include "trireme/train/training_state.hpp"
 
 namespace trireme::train {
@@ -81,8 +87,7 @@ std::int64_t StreamBytes(const TokenFacts& tokens, const comm::ProcessGrid& grid
 // Bytes of the tokens on a rank; a stream's windows are those of a step and of a validation.
 std::int64_t TokenBytes(const Plan& plan, const comm::ProcessGrid& grid) {
   const model::ModelPlan& model = plan.training.model;
-  const std::int64_t share =
-      LargestShare(plan.training.batch, plan.grid.data, model.canonical);
+  const std::int64_t share = LargestShare(plan.training.batch, plan.grid.data, model.canonical);
   const std::int64_t files = std::max<std::int64_t>(1, std::ssize(plan.tokens.sources));
   return plan.tokens.bytes + StreamBytes(plan.tokens, grid, model, share, files) +
          StreamBytes(plan.tokens, grid, model, model.micro_batch, 1);
@@ -150,8 +155,7 @@ RankPlan PlanRank(const Plan& plan, int rank) {
   return PlanRank(plan, rank, {plan.training.batch}, nullptr);
 }
 
-RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step,
-                  device::WorkLog* log) {
+RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::WorkLog* log) {
   const PlannedRank planned(plan, rank);
   const comm::ProcessGrid& grid = planned.Grid();
   TrainingState state(grid, plan.training, planned.Stream());
@@ -165,6 +169,272 @@ RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step,
   result.traffic = grid.Traffic();
   result.operations = state.Net().Stages().Operations();
   return result;
+}
+
+// A plan in words and tables, as -v prints it.
+
+namespace {
+
+using report::AsBytes, report::Counted, report::WithThousands;
+
+constexpr std::size_t kIndent = 8;  // of the text after the first word of a line
+
+// "moments and gradients": state stored once per shard group.
+const char* ShardedState(comm::Sharding sharding) {
+  switch (sharding) {
+    case comm::Sharding::kOptimizer:
+      return "moments";
+    case comm::Sharding::kGradients:
+      return "moments and gradients";
+    default:
+      return "moments, gradients and parameters";
+  }
+}
+
+std::string Line(const char* word, const std::string& text) {
+  return fmt::format("{:<{}}{}\n", word, kIndent, text);
+}
+
+// "parameters 37 MiB + gradients 37 MiB = 74 MiB".
+std::string MemoryText(const device::MemoryTerms& memory) {
+  std::string text;
+  for (const device::MemoryTerm& term : device::kMemoryTerms) {
+    const std::int64_t bytes = memory.*term.bytes;
+    if (bytes == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " + ", term.name, AsBytes(bytes));
+  }
+  return fmt::format("{} = {} ({} bytes)", text, AsBytes(memory.Total()),
+                     WithThousands(memory.Total()));
+}
+
+// Neighbouring stages whose largest ranks need the same memory and have as many blocks.
+struct StageRow {
+  int first = 0, last = 0;
+  std::int64_t blocks = 0, kept = 0;  // micro-batches whose activations are kept, over all chunks
+  device::MemoryTerms memory;
+};
+
+std::vector<StageRow> StageRows(const Plan& plan, const std::vector<RankKind>& kinds) {
+  std::map<int, device::MemoryTerms> largest;  // of each stage: the first in the order of kinds
+  for (const RankKind& kind : kinds) {
+    largest.try_emplace(comm::Locate(kind.first, plan.grid).pipeline, kind.memory);
+  }
+  std::vector<StageRow> rows;
+  for (const auto& [stage, memory] : largest) {
+    const int rank =
+        comm::RankAt({.pipeline = stage, .data = 0, .context = 0, .tensor = 0}, plan.grid);
+    const model::StagePlan part =
+        model::PlanStage(plan.training.model, plan.grid, plan.sharing, rank);
+    StageRow row{stage, stage, 0, 0, memory};
+    for (const Part& chunk : part.chunks) row.blocks += chunk.Size();
+    for (const parallel::Slots& slots : part.slots) row.kept += slots.weight;
+    if (!rows.empty() && rows.back().memory == memory && rows.back().blocks == row.blocks &&
+        rows.back().kept == row.kept) {
+      rows.back().last = stage;
+    } else {
+      rows.push_back(row);
+    }
+  }
+  return rows;
+}
+
+std::string StageTable(const std::vector<StageRow>& rows) {
+  constexpr std::size_t kShown = 12;
+  std::string text = fmt::format("{:<{}}{:<9}{:>8}{:>8}{:>14}{:>14}{:>14}\n", "stages", kIndent,
+                                 "stage", "blocks", "kept", "parameters", "activations", "all");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (rows.size() > kShown && i == kShown / 2) {
+      text += fmt::format("{:<{}}...\n", "", kIndent);
+      i = rows.size() - kShown / 2;
+    }
+    const StageRow& row = rows[i];
+    const std::string name = row.first == row.last ? std::to_string(row.first)
+                                                   : fmt::format("{}-{}", row.first, row.last);
+    text += fmt::format("{:<{}}{:<9}{:>8}{:>8}{:>14}{:>14}{:>14}\n", "", kIndent, name, row.blocks,
+                        row.kept, AsBytes(row.memory.parameters), AsBytes(row.memory.activations),
+                        AsBytes(row.memory.Total()));
+  }
+  return text + fmt::format("{:<{}}kept: micro-batches whose activations a rank keeps at once\n",
+                            "", kIndent);
+}
+
+// Most traffic of any rank, by group and transfer.
+struct TrafficRow {
+  comm::Traffic most;
+  int rank = 0;
+};
+using TrafficTable = std::map<std::pair<comm::Group, comm::Transfer>, TrafficRow>;
+
+void Collect(const RankPlan& rank, int number, TrafficTable& table) {
+  for (int group = 0; group < comm::kGroups; ++group) {
+    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
+      const auto key =
+          std::make_pair(static_cast<comm::Group>(group), static_cast<comm::Transfer>(transfer));
+      const comm::Traffic& mine = rank.traffic.At(key.first, key.second);
+      if (mine.calls == 0) continue;
+      const auto [at, added] = table.try_emplace(key, TrafficRow{mine, number});
+      if (mine.payload > at->second.most.payload) at->second = {mine, number};
+    }
+  }
+}
+
+std::string Text(const TrafficTable& table) {
+  if (table.empty()) return Line("traffic", "none: one rank");
+  std::string text = fmt::format("{:<{}}{:<11}{:<15}{:>12}{:>12}{:>12}{:>10}\n", "traffic", kIndent,
+                                 "group", "transfer", "calls", "payload", "sent", "on rank");
+  for (const auto& [key, row] : table) {
+    text += fmt::format(
+        "{:<{}}{:<11}{:<15}{:>12}{:>12}{:>12}{:>10}\n", "", kIndent, comm::NameOf(key.first),
+        comm::NameOf(key.second), WithThousands(row.most.calls), AsBytes(row.most.payload),
+        row.most.moved > 0 ? AsBytes(std::llround(row.most.moved)) : "-", WithThousands(row.rank));
+  }
+  return text + fmt::format("{:<{}}per step, of the rank with the largest payload\n", "", kIndent);
+}
+
+double Sum(const std::array<double, parallel::kTaskKinds>& tasks) {
+  return std::accumulate(tasks.begin(), tasks.end(), 0.0);
+}
+
+double Operations(const RankPlan& rank) {
+  double sum = 0;
+  for (const auto& chunk : rank.operations) sum += Sum(chunk);
+  return sum;
+}
+
+// Operations of the dearest rank by task, and how far the cheapest one lies below it.
+std::string OperationsText(const RankPlan& dearest, double least) {
+  constexpr std::array<const char*, parallel::kTaskKinds> kNames = {
+      "forward", "backward", "input gradient", "weight gradient", "evaluation"};
+  std::array<double, parallel::kTaskKinds> kinds{};
+  for (const auto& chunk : dearest.operations) {
+    for (std::size_t kind = 0; kind < kinds.size(); ++kind) kinds[kind] += chunk[kind];
+  }
+  std::string text;
+  for (std::size_t kind = 0; kind < kinds.size(); ++kind) {
+    if (kinds[kind] == 0) continue;
+    text += fmt::format("{}{} {}FLOP", text.empty() ? "" : " + ", kNames[kind],
+                        report::WithSuffix(kinds[kind]));
+  }
+  const std::string sum = fmt::format("{}FLOP", report::WithSuffix(Sum(kinds)));
+  if (text.find(" + ") != std::string::npos) text += " = " + sum;
+  return fmt::format("{} per step on the busiest rank; {:.0f}% of that on the idlest", text,
+                     100 * least / Sum(kinds));
+}
+
+// Ranks whose work differs: by stage, slices and positions; and by the batch, of which the first
+// and the last data rank take the smallest and the largest shares, in one order or the other.
+std::set<int> WorkingRanks(const Plan& plan, const std::vector<RankKind>& kinds) {
+  std::set<int> ranks;
+  for (const RankKind& kind : kinds) {
+    comm::GridShape at = comm::Locate(kind.first, plan.grid);
+    for (const int data : {0, plan.grid.data - 1}) {
+      at.data = data;
+      ranks.insert(comm::RankAt(at, plan.grid));
+    }
+  }
+  return ranks;
+}
+
+std::string StepText(const Plan& plan, const std::vector<RankKind>& kinds) {
+  TrafficTable table;
+  RankPlan dearest;
+  double most = -1, least = 0;
+  for (const int rank : WorkingRanks(plan, kinds)) {
+    RankPlan of_rank = PlanRank(plan, rank);
+    Collect(of_rank, rank, table);
+    const double operations = Operations(of_rank);
+    least = most < 0 ? operations : std::min(least, operations);
+    if (operations > most) {
+      most = operations;
+      dearest = std::move(of_rank);
+    }
+  }
+  return Line("work", OperationsText(dearest, least)) + Text(table);
+}
+
+std::string BatchText(const Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  const char* what = plan.training.pairs ? "pair" : "window";
+  return fmt::format("{} of {}{} tokens per step; {} of {} per data rank",
+                     Counted(plan.training.batch, what), plan.training.pairs ? "up to " : "",
+                     WithThousands(model.length),
+                     Counted(model.pipeline.micro_batches, "micro-batch", "es"),
+                     Counted(model.micro_batch * model.leaves, what));
+}
+
+}  // namespace
+
+std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions& sharing,
+                           const model::ModelPlan& model) {
+  std::string text = comm::Describe(grid);
+  if (sharing.sequence_parallel) text += ", sequence parallel";
+  if (sharing.sharding != comm::Sharding::kNone) {
+    const int all = grid.data * grid.context, ranks = comm::ShardRanks(grid, sharing);
+    text += fmt::format("; {} sharded over {} rank{}", ShardedState(sharing.sharding), ranks,
+                        ranks == 1 ? "" : "s");
+    if (all > ranks) text += fmt::format(", {} copies", all / ranks);
+  }
+  const parallel::PipelineShape& pipeline = model.pipeline;
+  if (grid.pipeline > 1) {
+    text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
+    if (pipeline.chunks > 1) text += fmt::format(" of {} chunks", pipeline.chunks);
+    const int count = parallel::PaddedMicroBatches(pipeline, pipeline.micro_batches);
+    text += fmt::format(", {}", Counted(count, "micro-batch", "es"));
+  }
+  if (model.options.recompute != model::Recompute::kNone) {
+    text += fmt::format("; recompute {}", model::NameOf(model.options.recompute));
+  }
+  if (const parallel::Canonical& canonical = model.canonical; canonical.On()) {
+    text += fmt::format("; canonical {}x{}, leaf of {}", canonical.data_groups, canonical.slices,
+                        Counted(canonical.leaf, "sequence"));
+  }
+  return text;
+}
+
+std::string DescribeModel(const model::Options& options) {
+  std::string heads = Counted(options.heads, "head");
+  if (options.kv_heads != options.heads) heads += fmt::format(" ({} kv)", options.kv_heads);
+  std::string layers = Counted(options.layers, "layer");
+  std::string vocabulary = WithThousands(options.vocabulary);
+  if (options.Translates()) {
+    layers = fmt::format("encoder of {}, decoder of {}", Counted(options.encoder_layers, "layer"),
+                         options.layers);
+  }
+  if (options.SourceVocabulary() > 0) {
+    vocabulary += fmt::format(" (source {})", WithThousands(options.SourceVocabulary()));
+  }
+  return fmt::format("{}{}, dim {}, {}, vocabulary {}; {} parameters",
+                     options.preset == "none" ? "" : options.preset + ": ", layers, options.dim,
+                     heads, vocabulary,
+                     report::WithSuffix(static_cast<double>(model::ParameterCount(options))));
+}
+
+std::string DescribeMasks(bool document_mask, bool loss_mask) {
+  return fmt::format("{}{}", document_mask ? "; document masks" : "",
+                     loss_mask ? "; loss mask" : "");
+}
+
+std::string Describe(const Plan& plan) {
+  const std::vector<RankKind> kinds = PlanKinds(plan);
+  const RankKind& largest = kinds.front();
+  const comm::GridShape at = comm::Locate(largest.first, plan.grid);
+  std::string text = Line("grid", DescribeLayout(plan.grid, plan.sharing, plan.training.model));
+  text += Line("model", DescribeModel(plan.training.model.options));
+  text +=
+      Line("data",
+           fmt::format("{}; {} training tokens, {} per epoch{}", plan.tokens.source,
+                       WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step"),
+                       DescribeMasks(plan.training.model.document_mask, plan.training.loss_mask)));
+  text += Line("batch", BatchText(plan));
+  text += Line("memory",
+               fmt::format("{}, like rank {} (pipeline {}, data {}, context {}, tensor {}): {}",
+                           largest.ranks == plan.grid.Ranks()
+                               ? "every rank"
+                               : Counted(largest.ranks, "rank") + " with most",
+                           largest.first, at.pipeline, at.data, at.context, at.tensor,
+                           MemoryText(largest.memory)));
+  if (plan.grid.pipeline > 1) text += StageTable(StageRows(plan, kinds));
+  return text + StepText(plan, kinds);
 }
 
 }  // namespace trireme::train

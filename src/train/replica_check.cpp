@@ -1,17 +1,146 @@
 // ReplicaCheck: pieces, their hashes, and the agreement on them.
 #include "trireme/train/replica_check.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <tuple>
 #include <utility>
+#include <vector>
 
-#include "replica_votes.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/block_hash.hpp"
-#include "trireme/comm/gather_all.hpp"
+#include "trireme/checkpoint/tensor_file.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/comm/hosts.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/train/optimizer.hpp"
 
 namespace trireme::train {
+
+// Votes of ranks on the elements that they hold alike, and who is outvoted.
+
+// One rank's hash of elements of a block. Copied as bytes between ranks.
+struct Vote {
+  std::int64_t block = 0;
+  Part elements;
+  std::int64_t rank = 0;  // of the world
+  std::uint64_t hash = 0;
+};
+
+// Elements on which the votes differ, those with a majority first, then in the order of the
+// blocks. A tie that involves a rank outvoted elsewhere is explained by that and left out.
+std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
+                                   const std::vector<kernels::StateBlock>& blocks);
+
+// CheckProcessors: kinds of processors within the groups whose ranks hold the same elements.
+
+namespace {
+
+// Two ranks of one group that differ.
+struct Pair {
+  int one = 0, other = 0;
+};
+
+// The first pair of ranks of one group with different texts. group_of: what ranks of one group have
+// in common.
+template <typename GroupOf>
+std::optional<Pair> FindPair(std::span<const std::string> texts, GroupOf group_of) {
+  std::map<decltype(group_of(0)), int> first;
+  for (int rank = 0; rank < static_cast<int>(texts.size()); ++rank) {
+    const int other = first.emplace(group_of(rank), rank).first->second;
+    const auto text = [&](int of) { return texts[static_cast<std::size_t>(of)]; };
+    if (text(rank) != text(other)) return Pair{other, rank};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::uint64_t UpdateBits(const TrainingState& state) {
+  constexpr std::int64_t kElements = 10'007;  // vectors and a rest
+  constexpr int kSteps = 3;
+  constexpr double kRate = 1e-2, kNorm = 3;  // a gradient that is clipped by usual settings
+  constexpr std::int64_t kTargets = 7;
+  const device::Stream& stream = state.Stream();
+  kernels::Parameter parameter;
+  parameter.name = "test";
+  parameter.shape = {kElements};
+  parameter.initialiser = {kernels::InitialiserKind::kNormal, 1};
+  parameter.decay = true;
+  kernels::ParameterList list;
+  list.Add(parameter);
+  const kernels::Registry& model = state.Net().Parameters();
+  kernels::Registry registry(list, model.Type(), true, stream);
+  registry.Initialise(1);
+  Optimizer optimizer(state.Plan().optimizer, registry, stream);
+  const void* const values = registry.Masters() != nullptr ? registry.Masters() : registry.Values();
+  for (int step = 1; step <= kSteps; ++step) {
+    device::CopyWithin(stream, values, registry.Gradients(),
+                       kElements * static_cast<std::int64_t>(SizeOf(registry.SumType())));
+    optimizer.Step(step, kRate / step, kNorm, kTargets);
+  }
+  device::Synchronise(stream);
+  const checkpoint::State result =
+      StateToRead(stream, registry.ValueBlocks(0, 1, 1), optimizer.Blocks(0, 1, 1));
+  std::uint64_t bits = 0;
+  for (const auto* blocks : {&result.model, &result.optimizer}) {
+    for (const kernels::StateBlock& block : *blocks) {
+      bits = bits * 31 + checkpoint::BlockHash(block, block.begin, block.end, result.read);
+    }
+  }
+  return bits;
+}
+
+std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& kind,
+                            const std::function<std::uint64_t()>& bits, const comm::Hosts& hosts) {
+  const comm::Communicator& world = grid.World();
+  const comm::GridShape shape = grid.Shape();
+  if (comm::SameEverywhere(world, kind)) return {};
+  const std::vector<std::string> kinds = world.Gather(kind);
+  const auto name = [&](int rank) {
+    return fmt::format("rank {} on {} has {}", rank, hosts.Of(rank),
+                       kinds[static_cast<std::size_t>(rank)]);
+  };
+  const auto mixed_tensor = FindPair(kinds, [&](int rank) {
+    const comm::GridShape at = comm::Locate(rank, shape);
+    return std::tuple(at.pipeline, at.data, at.context);
+  });
+  if (mixed_tensor) {
+    throw AgreedError(
+        ExitCode::kBadInput,
+        fmt::format("processors differ: {}, but {}: both compute the gradients of norms that each "
+                    "of them holds, and copies would drift apart",
+                    name(mixed_tensor->one), name(mixed_tensor->other)),
+        "Place the ranks of a tensor group (grid.tensor) on nodes of one kind.");
+  }
+  const int sharers = grid.Shard().Size();
+  const auto same_elements = [&](int rank) {
+    const comm::GridShape at = comm::Locate(rank, shape);
+    return std::tuple(at.pipeline, at.tensor, (at.data * shape.context + at.context) % sharers);
+  };
+  const auto mixed = FindPair(kinds, same_elements);
+  if (!mixed) return {};
+  const std::vector<std::string> all_bits = world.Gather(std::to_string(bits()));
+  const std::string who = fmt::format("{}, but {}", name(mixed->one), name(mixed->other));
+  if (const auto drift = FindPair(all_bits, same_elements)) {
+    throw AgreedError(
+        ExitCode::kBadInput,
+        fmt::format("processors differ: {}; the same update has other bits on rank {} than on "
+                    "rank {}: replicas would drift apart",
+                    who, drift->other, drift->one),
+        "Use nodes of one kind, with one C library.");
+  }
+  return fmt::format(
+      "processors differ: {}; a test update has the same bits on all, so that replicas stay "
+      "equal, but losses depend in their last digits on which ranks compute what",
+      who);
+}
 
 namespace {
 
@@ -189,6 +318,83 @@ std::vector<Corruption> ReplicaCheck::Look(std::int64_t part, std::int64_t parts
   std::vector<Corruption> found = CountVotes(comm::GatherAll(grid_.World(), mine), blocks_);
   if (!found.empty()) return found;
   throw RunError("replicas: hashes differ, but no piece does", "This is a bug in Trireme.");
+}
+
+// CountVotes and Describe: who holds other bits than most.
+
+namespace {
+
+using Camps = std::map<std::uint64_t, std::vector<int>>;  // ranks by their hash
+
+Corruption Judge(const Camps& camps) {
+  Corruption found;
+  std::size_t most = 0, with_most = 0;
+  for (const auto& [hash, ranks] : camps) {
+    found.holders.insert(found.holders.end(), ranks.begin(), ranks.end());
+    if (ranks.size() > most) with_most = 0;
+    most = std::max(most, ranks.size());
+    if (ranks.size() == most) ++with_most;
+  }
+  found.certain = with_most == 1;
+  for (const auto& [hash, ranks] : camps) {
+    if (found.certain && ranks.size() == most) continue;
+    found.wrong.insert(found.wrong.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(found.holders);
+  std::ranges::sort(found.wrong);
+  return found;
+}
+
+}  // namespace
+
+std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
+                                   const std::vector<kernels::StateBlock>& blocks) {
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
+  for (const Vote& vote : votes) {
+    ballots[{vote.block, vote.elements.begin, vote.elements.end}][vote.hash].push_back(
+        static_cast<int>(vote.rank));
+  }
+  std::vector<Corruption> found;
+  std::set<int> outvoted;
+  for (const auto& [what, camps] : ballots) {
+    if (camps.size() < 2) continue;
+    Corruption corruption = Judge(camps);
+    corruption.tensor = blocks.at(static_cast<std::size_t>(std::get<0>(what))).name;
+    corruption.elements = {std::get<1>(what), std::get<2>(what)};
+    if (corruption.certain) outvoted.insert(corruption.wrong.begin(), corruption.wrong.end());
+    found.push_back(std::move(corruption));
+  }
+  std::erase_if(found, [&](const Corruption& corruption) {
+    return !corruption.certain &&
+           std::ranges::any_of(corruption.wrong, [&](int rank) { return outvoted.contains(rank); });
+  });
+  std::stable_partition(found.begin(), found.end(),
+                        [](const Corruption& corruption) { return corruption.certain; });
+  return found;
+}
+
+std::string Describe(const Corruption& corruption, const comm::Hosts& hosts) {
+  const int size = hosts.Ranks();
+  std::string who;
+  constexpr std::size_t kNamed = 8;
+  for (std::size_t i = 0; i < std::min(corruption.wrong.size(), kNamed); ++i) {
+    const int rank = corruption.wrong[i];
+    const char* const link = i == 0 ? "" : i + 1 == corruption.wrong.size() ? " and " : ", ";
+    who += fmt::format("{}rank {} on {}", link, rank, hosts.Of(rank));
+  }
+  if (corruption.wrong.size() > kNamed) {
+    who += fmt::format(" and {} more ranks", corruption.wrong.size() - kNamed);
+  }
+  const std::size_t copies = corruption.holders.size();
+  if (!corruption.certain) {
+    return fmt::format("{} differ in {}; with {} copies it cannot be told which one is wrong", who,
+                       corruption.tensor, copies == 2 ? "two" : std::to_string(copies));
+  }
+  std::vector<int> right;
+  std::ranges::set_difference(corruption.holders, corruption.wrong, std::back_inserter(right));
+  return fmt::format("{} {} other bits of {} than {}, which agree", who,
+                     corruption.wrong.size() == 1 ? "holds" : "hold", corruption.tensor,
+                     comm::ListRanks(right, size));
 }
 
 }  // namespace trireme::train

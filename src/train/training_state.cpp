@@ -2,19 +2,87 @@
 #include "trireme/train/training_state.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <memory>
 #include <utility>
 
+#include "trireme/base/dtype.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
-#include "trireme/comm/same_everywhere.hpp"
-#include "trireme/kernels/libraries.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/node_memory.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/kernels/libraries.hpp"
+#include "trireme/train/training_plan.hpp"
 
 namespace trireme::train {
+
+// Completion of a training run's plan: the micro-batches that fit the largest share of a batch.
+
+namespace {
+
+model::ModelPlan Complete(const TrainingOptions& options, std::int64_t batch,
+                          const comm::GridShape& grid) {
+  model::ModelPlan model = options.model;
+  const parallel::Canonical& canonical = model.canonical;
+  model.whole_parameters = NeedsWholeParameters(options.optimizer.kind);
+  model.micro_batch = std::min(model.micro_batch, LargestShare(batch, grid.data, canonical));
+  model.pipeline.stages = grid.pipeline;
+  model.pipeline.micro_batches =
+      static_cast<int>(MicroBatches(batch, grid.data, model.micro_batch, canonical));
+  // Of pairs a step's tokens may be limited, and so those of an entry.
+  if (options.pairs && options.pairs->target_tokens > 0) {
+    model.tokens = std::max(options.pairs->source_tokens, options.pairs->target_tokens);
+  }
+  if (!canonical.On()) return model;
+  model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
+  model.micro_batch = std::min(model.micro_batch, canonical.leaf);
+  return model;
+}
+
+}  // namespace
+
+BatchShare TrainingPlan::ShareOf(int data_rank, int data_ranks, bool alike) const {
+  return {.rank = data_rank,
+          .ranks = data_ranks,
+          .batch = batch,
+          .micro_batch = model.micro_batch,
+          .leaves = model.leaves,
+          .alike = alike,
+          .canonical = model.canonical,
+          .pipeline = model.pipeline};
+}
+
+TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
+                          const comm::GridShape& grid) {
+  const std::int64_t length = options.model.length;
+  const data::Sampler::Options samples{.tokens = tokens,
+                                       .length = length,
+                                       .stride = options.stride == 0 ? length : options.stride,
+                                       .batch = options.batch,
+                                       .seed = options.model.seed,
+                                       .shuffle = true,
+                                       .origin = options.origin,
+                                       .sources = options.sources};
+  const std::int64_t batch =
+      std::min(options.batch, options.pairs ? tokens : data::Sampler(samples).Windows());
+  return {.model = Complete(options, batch, grid),
+          .samples = samples,
+          .batch = batch,
+          .loss_mask = options.loss_mask,
+          .pairs = options.pairs,
+          .optimizer = options.optimizer,
+          .schedule = options.schedule,
+          .keep_gradients = options.keep_gradients,
+          .async_checkpoints = options.async_checkpoints,
+          .graphs = options.graphs,
+          .products_file = options.products_file};
+}
 
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
                              const device::Stream& stream, const std::function<void()>& between)
@@ -27,8 +95,7 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
     }
-    optimizer_ = std::make_unique<Optimizer>(plan.optimizer, model_.Parameters(),
-                                                        model_.Stream());
+    optimizer_ = std::make_unique<Optimizer>(plan.optimizer, model_.Parameters(), model_.Stream());
     buckets_ = std::make_unique<parallel::GradientBuckets>(
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_.Parameters(),
         model_.Stream(), model_.LocalPlan().shard, &model_.Shared());
@@ -258,14 +325,14 @@ std::int64_t LargestOperand(const model::ModelPlan& plan) {
 device::MemoryTerms MemoryOf(const model::ParallelModel& model) {
   const model::ModelMemory memory = model.Memory();
   device::MemoryTerms terms{.parameters = memory.parameters,
-                             .gradients = memory.gradients,
-                             .activations = memory.activations,
-                             .vocabulary_tile = memory.vocabulary_tile,
-                             .key_value_cache = memory.key_value_cache,
-                             .packed_weights = memory.packed_weights,
-                             .gathered_parameters = memory.gathered_parameters,
-                             .gradients_under_way = memory.gradients_under_way,
-                             .exchange_buffers = memory.exchange};
+                            .gradients = memory.gradients,
+                            .activations = memory.activations,
+                            .vocabulary_tile = memory.vocabulary_tile,
+                            .key_value_cache = memory.key_value_cache,
+                            .packed_weights = memory.packed_weights,
+                            .gathered_parameters = memory.gathered_parameters,
+                            .gradients_under_way = memory.gradients_under_way,
+                            .exchange_buffers = memory.exchange};
   if (!model.Stream().OnGpu()) return terms;
   terms.gpu_libraries = comm::kGpuLibraryBytes;
   // Two operands of a product, a byte per number.
@@ -284,6 +351,130 @@ void CheckInstructionSets(const comm::Communicator& world) {
                   "computes what",
                   sets.front(), other - sets.begin(), *other),
       "Use nodes of one kind, or run.canonical = none.");
+}
+
+// StateOnHost: copies of training state between the device and the host.
+
+namespace {
+
+constexpr std::int64_t kAlignment = 64;  // bytes, of a block
+
+std::int64_t Bytes(const kernels::StateBlock& block) {
+  return (block.end - block.begin) * static_cast<std::int64_t>(SizeOf(block.dtype));
+}
+
+}  // namespace
+
+StateOnHost::StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks)
+    : stream_(stream), there_(std::move(blocks)), here_(there_) {
+  if (!stream.OnGpu()) return;
+  std::int64_t bytes = 0;
+  for (kernels::StateBlock& block : here_) {
+    block.dtype = SumTypeOf(block.dtype);
+    bytes += CeilDivide(Bytes(block), kAlignment) * kAlignment;
+  }
+  memory_ = device::AllocateZeroed(bytes);
+  auto* next = static_cast<std::byte*>(memory_.get());
+  for (kernels::StateBlock& block : here_) {
+    block.data = next;
+    next += CeilDivide(Bytes(block), kAlignment) * kAlignment;
+  }
+}
+
+StateOnHost StateOnHost::Fetch() && {
+  for (std::size_t i = 0; stream_.OnGpu() && i < here_.size(); ++i) {
+    const kernels::StateBlock &from = there_[i], &to = here_[i];
+    if (from.dtype == to.dtype) {
+      device::CopyOut(stream_, from.data, to.data, Bytes(from));
+      continue;
+    }
+    std::vector<std::uint16_t> narrow(static_cast<std::size_t>(from.end - from.begin));
+    device::CopyOut(stream_, from.data, narrow.data(), Bytes(from));
+    std::ranges::transform(narrow, static_cast<float*>(to.data), FromBfloat16);
+  }
+  return std::move(*this);
+}
+
+void StateOnHost::Store() const {
+  for (std::size_t i = 0; stream_.OnGpu() && i < here_.size(); ++i) {
+    const kernels::StateBlock &to = there_[i], &from = here_[i];
+    if (from.dtype == to.dtype) {
+      device::CopyIn(stream_, from.data, to.data, Bytes(to));
+      continue;
+    }
+    std::vector<std::uint16_t> narrow(static_cast<std::size_t>(from.end - from.begin));
+    std::transform(static_cast<const float*>(from.data),
+                   static_cast<const float*>(from.data) + narrow.size(), narrow.begin(),
+                   RoundToBfloat16);
+    device::CopyIn(stream_, narrow.data(), to.data, Bytes(to));
+  }
+}
+
+namespace {
+
+// Reads blocks of the device's memory through two page-locked buffers: the host copies out of one
+// while the device fills the other.
+class DeviceReader {
+ public:
+  DeviceReader(const device::Stream& stream, const std::vector<kernels::StateBlock>& blocks)
+      : stream_(stream) {
+    for (const kernels::StateBlock& block : blocks) stored_[block.data] = block.dtype;
+    for (device::PinnedBuffer& buffer : buffers_) {
+      buffer = device::AllocatePinned(kBounceBytes, stream.Where());
+    }
+  }
+
+  // Elements [first, last) of a block, in the type of sums.
+  void Read(const kernels::StateBlock& block, std::int64_t first, std::int64_t last, void* to) {
+    const Dtype stored = stored_.at(block.data);
+    const auto size = static_cast<std::int64_t>(SizeOf(stored));
+    const auto wide = static_cast<std::int64_t>(SizeOf(block.dtype));
+    const std::int64_t step = kBounceBytes / size;
+    const auto start = [&](std::int64_t at, std::size_t buffer) {
+      const std::int64_t count = std::min(step, last - at);
+      device::StartCopyOut(stream_,
+                           static_cast<const std::byte*>(block.data) + (at - block.begin) * size,
+                           buffers_[buffer].get(), count * size);
+    };
+    if (first < last) start(first, 0);
+    std::size_t buffer = 0;
+    for (std::int64_t at = first; at < last; at += step, buffer = 1 - buffer) {
+      device::Synchronise(stream_);
+      if (at + step < last) start(at + step, 1 - buffer);
+      const std::int64_t count = std::min(step, last - at);
+      auto* out = static_cast<std::byte*>(to) + (at - first) * wide;
+      const void* in = buffers_[buffer].get();
+      if (stored == block.dtype) {
+        std::memcpy(out, in, static_cast<std::size_t>(count * size));
+      } else {
+        const auto* narrow = static_cast<const std::uint16_t*>(in);
+        std::transform(narrow, narrow + count, reinterpret_cast<float*>(out), FromBfloat16);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kBounceBytes = std::int64_t{1} << 20;
+
+  device::Stream stream_;
+  std::map<const void*, Dtype> stored_;  // types in the device's memory
+  std::array<device::PinnedBuffer, 2> buffers_;
+};
+
+}  // namespace
+
+checkpoint::State StateToRead(const device::Stream& stream, std::vector<kernels::StateBlock> model,
+                              std::vector<kernels::StateBlock> optimizer) {
+  if (!stream.OnGpu()) return {std::move(model), std::move(optimizer), {}};
+  std::vector<kernels::StateBlock> all = model;
+  all.insert(all.end(), optimizer.begin(), optimizer.end());
+  const auto reader = std::make_shared<DeviceReader>(stream, all);
+  for (auto* blocks : {&model, &optimizer}) {
+    for (kernels::StateBlock& block : *blocks) block.dtype = SumTypeOf(block.dtype);
+  }
+  return {std::move(model), std::move(optimizer),
+          [reader](const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
+                   void* to) { reader->Read(block, first, last, to); }};
 }
 
 }  // namespace trireme::train

@@ -1,13 +1,31 @@
 // TrainingStep: the tasks of a step on the CPU, and those that both kinds of device share.
 #include "trireme/train/training_step.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
 #include <algorithm>
 #include <array>
+#include <cctype>
+#include <charconv>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
 #include <span>
+#include <sstream>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "product_choices.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/libraries.hpp"
 
 namespace trireme::train {
@@ -40,8 +58,8 @@ void TrainingStep::Begin() {
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on_fault) {
   if (Trace() != nullptr) Trace()->SetStep(step + 1);
-  const device::Scope scope(Trace(),
-                           {.name = device::SliceName::kStep, .category = device::SliceCategory::kStep});
+  const device::Scope scope(
+      Trace(), {.name = device::SliceName::kStep, .category = device::SliceCategory::kStep});
   window_start_ = Seconds();
   step_ = step;
   result_ = {};
@@ -83,8 +101,8 @@ double TrainingStep::Waited() const {
 
 void TrainingStep::LoadBatch() {
   const device::ProfileRange range("load batch");
-  const device::Scope scope(Trace(),
-                           {.name = device::SliceName::kLoadBatch, .category = device::SliceCategory::kData});
+  const device::Scope scope(
+      Trace(), {.name = device::SliceName::kLoadBatch, .category = device::SliceCategory::kData});
   const double start = Seconds();
   if (next_.step == step_) {
     std::swap(now_, next_);
@@ -119,8 +137,8 @@ void TrainingStep::ComputeGradients() {
 
 void TrainingStep::SumGradients() {
   // Waits alone are counted.
-  const device::Scope scope(
-      Trace(), {.name = device::SliceName::kSumGradients, .category = device::SliceCategory::kStep});
+  const device::Scope scope(Trace(), {.name = device::SliceName::kSumGradients,
+                                      .category = device::SliceCategory::kStep});
   const double waited = Waited();
   state_.QueueSums();
   mine_.exposed_communication += Waited() - waited;
@@ -160,8 +178,8 @@ void TrainingStep::MeasureGradient() {
 // One small all-reduce carries everything on which the ranks must agree before the weights change,
 // and the times of the last step's end and of this one so far.
 void TrainingStep::AgreeOnStep(const Requests& mine) {
-  const device::Scope scope(Trace(),
-                           {.name = device::SliceName::kAgreement, .category = device::SliceCategory::kWait});
+  const device::Scope scope(
+      Trace(), {.name = device::SliceName::kAgreement, .category = device::SliceCategory::kWait});
   const double start = Seconds();
   mine_.total += start - window_start_;
   window_start_ = start;
@@ -214,13 +232,306 @@ void TrainingStep::LookAtGradients() {
 void TrainingStep::UpdateWeights() {
   const device::ProfileRange range("update");
   const device::Scope scope(
-      Trace(), {.name = device::SliceName::kUpdate, .phase = device::Phase::kUpdate, .queues = true});
+      Trace(),
+      {.name = device::SliceName::kUpdate, .phase = device::Phase::kUpdate, .queues = true});
   const double start = Seconds(), waited = Waited();
   result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
   state_.Update(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;
   mine_.compute += Seconds() - start - exposed;
+}
+
+// TrainingStep: values that are not finite, batches without targets, and what becomes of their
+// step.
+
+namespace {
+
+// Findings in the order in which they are told: a parameter spoils everything after it, a loss all
+// gradients, and one rank's gradient the sums of all.
+enum Order : std::int64_t { kParameter, kLoss, kGradient, kSummedGradient, kNorm, kNothing };
+
+}  // namespace
+
+std::string Fault::Text(const std::string& host) const {
+  if (no_target) return what;
+  return fmt::format("{} on rank {}{}{}", what, rank, host.empty() ? "" : " (" + host + ")", more);
+}
+
+// "blocks.1.ffn.down.weight (layer 2 of 12)"
+std::string TrainingStep::Named(const std::string& parameter) const {
+  constexpr std::string_view kBlocks = "blocks.";
+  if (!parameter.starts_with(kBlocks)) return parameter;
+  std::int64_t block = 0;
+  const char* const end = parameter.data() + parameter.size();
+  if (std::from_chars(parameter.data() + kBlocks.size(), end, block).ec != std::errc()) {
+    return parameter;
+  }
+  return fmt::format("{} (layer {} of {})", parameter, block + 1,
+                     state_.Plan().model.options.Blocks());
+}
+
+TrainingStep::Finding TrainingStep::LookForFault(bool finite_loss) {
+  const std::string gradient = state_.NotFinite();
+  if (finite_loss && gradient.empty()) {
+    if (std::isfinite(result_.gradient_norm)) return {.order = kNothing, .what = {}};
+    const std::string summed = state_.FirstNotFinite();
+    if (summed.empty()) return {.order = kNorm, .what = "the gradient's norm is not finite"};
+    return {.order = kSummedGradient,
+            .what = fmt::format("the gradient of {} is not finite, summed over the ranks,",
+                                Named(summed))};
+  }
+  Finding mine{.order = kGradient, .what = "the loss is not finite"};
+  if (finite_loss) mine.what = fmt::format("the gradient of {} is not finite", Named(gradient));
+  const std::string parameter = state_.FirstParameterNotFinite();
+  if (!parameter.empty()) {
+    mine.order = kParameter;
+    mine.more = fmt::format("; nor is the parameter {}", Named(parameter));
+  } else if (!finite_loss) {
+    mine.order = kLoss;
+    const std::string tensor = gradient.empty() ? state_.FirstNotFinite() : gradient;
+    if (!tensor.empty()) mine.more = fmt::format("; nor is the gradient of {}", Named(tensor));
+  }
+  return mine;
+}
+
+// Of equal findings that of the lowest rank.
+Fault TrainingStep::FindFault(bool finite_loss) {
+  const Finding mine = LookForFault(finite_loss);
+  const comm::Communicator& world = Grid().World();
+  const std::int64_t first = world.Min(mine.order * world.Size() + world.Rank());
+  Fault fault{.rank = static_cast<int>(first % world.Size()), .what = {}, .more = {}};
+  fault.what = world.Broadcast(mine.what, fault.rank);
+  fault.more = world.Broadcast(mine.more, fault.rank);
+  return fault;
+}
+
+void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
+  if (on_fault == OnFault::kThrow) {
+    Grid().World().Together([&] {
+      throw RunError(fmt::format("step {}: {}", step_ + 1, result_.fault->Text()),
+                     result_.fault->Advice());
+    });
+  }
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  result_.loss = result_.gradient_norm = kNone;
+  result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
+  state_.DropGradients();
+}
+
+// TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
+// loads the next batch.
+
+namespace {
+
+// While it lives, the host waits for products that it times as it waits for a step's work: such
+// that a lost rank is found, and the watchdogs know what is waited for.
+class GridWaits {
+ public:
+  GridWaits(kernels::Libraries& libraries, const comm::ProcessGrid& grid) : libraries_(libraries) {
+    libraries_.WaitBy([&grid](const device::Event& event) { grid.Await(event); });
+  }
+  ~GridWaits() { libraries_.WaitBy({}); }
+  GridWaits(const GridWaits&) = delete;
+  GridWaits& operator=(const GridWaits&) = delete;
+
+ private:
+  kernels::Libraries& libraries_;
+};
+
+}  // namespace
+
+void TrainingStep::QueueOnGpu(model::StagedBatches::Taken batch) {
+  state_.QueueGradients(std::move(batch));
+  state_.QueueSums();
+}
+
+void TrainingStep::Rehearse() {
+  kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
+  if (libraries == nullptr || (libraries->Sealed() && libraries->Scaled())) return;
+  const device::ProfileRange range("rehearsal");
+  const comm::Communicator& world = Grid().World();
+  const std::string& asked = state_.Plan().products_file;
+  const std::string file = asked == "auto" ? ChoicesFile(libraries->Chosen()) : asked;
+  if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
+  const comm::Ledger before = Grid().Traffic();
+  Net().Stages().ReceiveLate(true);
+  {
+    // Products are timed behind transfers, which another rank may have left.
+    const GridWaits waits(*libraries, Grid());
+    QueueOnGpu(Net().Take(Net().Stage(now_.Entries())));
+  }
+  done_.Record(Stream().gpu->queue);
+  Grid().Await(done_);
+  Grid().TakeExposed();
+  if (!libraries->Sealed()) {
+    // Ranks with cards of different kinds keep what each has found.
+    AgreeOnChoices(world, *libraries);
+    libraries->Seal();
+    KeepChoices(world, file, *libraries);
+  }
+  state_.UpdateScales();
+  Grid().Traffic() = before;
+}
+
+// Not between stages, which take turns, and not with shards that come and go: there the host
+// decides on the way.
+bool TrainingStep::RecordsGraph() const {
+  return state_.Plan().graphs && Grid().Shape().pipeline == 1 && !Net().Units().ValuesSharded() &&
+         !Net().Units().GradientsSharded() && Grid().Recordable();
+}
+
+void TrainingStep::GradientsOnGpu() {
+  const device::ProfileRange range("gradients");
+  const device::Scope scope(Trace(), {.name = device::SliceName::kGradients, .queues = true});
+  gradients_start_ = Seconds();
+  waited_before_ = Waited();
+  bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
+  model::StagedBatches::Taken batch = TakeBatch();
+  const bool whole = loader_->Whole(step_) && !now_.unread;
+  Net().Stages().ReceiveLate(!whole || !warm_);
+  if (!whole || !warm_ || !RecordsGraph()) {
+    QueueOnGpu(std::move(batch));
+    warm_ = warm_ || whole;
+    return;
+  }
+  // A graph from before the library that tells kernels apart was there is recorded anew.
+  const bool told = Trace() != nullptr && Trace()->TellsKernels();
+  if (graph_.Recorded() && (!told || graph_told_)) {
+    graph_.Launch(Stream());
+    Net().Replayed(std::move(batch));
+    Grid().Traffic().Add(graph_traffic_);
+    return;
+  }
+  RecordGraph(std::move(batch));
+  graph_told_ = told;
+  graph_.Launch(Stream());
+}
+
+void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
+  const comm::Ledger before = Grid().Traffic();
+  Grid().Traffic().TraceInto(nullptr);  // events of a graph tell no time
+  graph_ = {};
+  graph_.Begin(Stream());
+  try {
+    QueueOnGpu(std::move(batch));
+  } catch (...) {
+    graph_.Abandon(Stream());
+    throw;
+  }
+  graph_.End(Stream());
+  graph_traffic_ = Grid().Traffic();
+  graph_traffic_.Subtract(before);
+  Grid().Traffic().TraceInto(before.Trace());
+}
+
+void TrainingStep::LoadNextBatch() {
+  if (step_ + 1 >= state_.Plan().schedule.Last()) return;
+  const device::ProfileRange range("load next batch");
+  const device::Scope scope(
+      Trace(), {.name = device::SliceName::kLoadBatch, .category = device::SliceCategory::kData});
+  const double start = Seconds();
+  loader_->Load(step_ + 1, next_);
+  next_.staged = Net().Stage(next_.Entries());
+  const double seconds = Seconds() - start;
+  mine_.data += seconds;
+  gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for
+}
+
+void TrainingStep::AwaitGradients() {
+  const device::ProfileRange range("await gradients");
+  const device::Scope scope(Trace(), {.name = device::SliceName::kAwaitGradients});
+  done_.Record(Stream().gpu->queue);
+  Grid().Await(done_);
+  Grid().TakeExposed();
+  if (Trace() != nullptr) Trace()->Settle();
+  const double bubble = Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_;
+  const double exposed = Waited() - waited_before_;
+  mine_.bubble += bubble;
+  mine_.exposed_communication += exposed;
+  mine_.compute += Seconds() - gradients_start_ - exposed - bubble;
+}
+
+// Files of chosen matrix-product algorithms: reading, agreeing among ranks, keeping.
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Number of a card, a library and a list of products, whatever was chosen for them.
+std::uint64_t NumberOfProducts(const std::string& chosen) {
+  const nlohmann::json text = nlohmann::json::parse(chosen);
+  std::string names = text.at("card").get<std::string>() + text.at("library").get<std::string>();
+  for (const nlohmann::json& each : text.at("products")) {
+    names += each.at("product").get<std::string>() + "\n";
+  }
+  return std::hash<std::string>{}(names);
+}
+
+}  // namespace
+
+std::string ChoicesFile(const std::string& chosen) {
+  const auto of = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::string() : std::string(value);
+  };
+  std::string folder = of("XDG_CACHE_HOME");
+  if (folder.empty()) {
+    folder = of("HOME");
+    if (folder.empty()) return "";
+    folder += "/.cache";
+  }
+  const nlohmann::json text = nlohmann::json::parse(chosen);
+  std::string name =
+      text.at("card").get<std::string>() + " " + text.at("library").get<std::string>();
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return fmt::format("{}/trireme/products_{}.json", folder, name);
+}
+
+void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
+                     kernels::Libraries& libraries) {
+  std::stringstream text;
+  if (world.IsRoot() && !file.empty()) {
+    std::ifstream in(file);
+    if (in) text << in.rdbuf();
+  }
+  const std::string kept = world.Broadcast(text.str());
+  if (!kept.empty()) libraries.Adopt({kept});
+}
+
+void AgreeOnChoices(const comm::Communicator& world, kernels::Libraries& libraries) {
+  const std::string own = libraries.Chosen();
+  const std::vector<std::uint64_t> numbers =
+      comm::GatherAll(world, std::vector{NumberOfProducts(own)});
+  const auto first =
+      std::find(numbers.begin(), numbers.end(), numbers.at(static_cast<std::size_t>(world.Rank())));
+  const bool mine = first - numbers.begin() == world.Rank();
+  std::vector<std::string> texts = world.Gather(mine ? own : std::string());
+  std::erase(texts, std::string());
+  libraries.Adopt(texts);
+}
+
+void KeepChoices(const comm::Communicator& world, const std::string& file,
+                 const kernels::Libraries& libraries) {
+  if (!world.IsRoot() || file.empty()) return;
+  std::error_code error;
+  const fs::path folder = fs::path(file).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, error);
+  // Other jobs on other nodes may be at the same file.
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string temporary = fmt::format("{}.{}.{}", file, host.data(), getpid());
+  Replacement out(file, temporary);
+  out.Write(libraries.Chosen());
+  out.Write("\n");
+  error = out.Place();
+  if (!error) return;
+  fmt::print(stderr,
+             "warning: {}: the algorithms of the matrix products could not be kept ({}): another "
+             "run may choose others, and round otherwise (run.products)\n",
+             file, error.message());
 }
 
 }  // namespace trireme::train

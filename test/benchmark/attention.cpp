@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "trireme/device/arena.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace {
 

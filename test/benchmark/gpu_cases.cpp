@@ -9,8 +9,7 @@
 #include "kernels/cuda/attention.hpp"
 #include "kernels/cuda/vocabulary.cuh"
 #include "trireme/base/philox.hpp"
-#include "trireme/kernels/embedding.hpp"
-#include "trireme/kernels/norm.hpp"
+#include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/update.hpp"
 
 namespace trireme::benchmark {

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 
+#include "trireme/app/placement.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/version.hpp"
-#include "trireme/app/gpu_choice.hpp"
-#include "trireme/device/precision.hpp"
-#include "trireme/model/parameter_place.hpp"
+#include "trireme/base/program.hpp"
+#include "trireme/device/options.hpp"
+#include "trireme/model/plan.hpp"
 
 namespace trireme::benchmark {
 

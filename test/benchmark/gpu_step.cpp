@@ -20,8 +20,8 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/kernels/roof.hpp"
 #include "trireme/train/plan.hpp"
 #include "trireme/train/training_step.hpp"
 
@@ -123,8 +123,8 @@ data::TokenData MadeUpTokens(std::int64_t vocabulary, std::int64_t count) {
 // Launches that a step's gradients and their sums consist of, without those of the norm and of fp8
 // scales: recorded once more, and not run. Nothing where the schedule cannot be recorded. Leaves
 // the training in the middle of a step.
-std::optional<std::int64_t> CountNodes(train::TrainingState& state,
-                                       const data::TokenFile& tokens, std::int64_t step) {
+std::optional<std::int64_t> CountNodes(train::TrainingState& state, const data::TokenFile& tokens,
+                                       std::int64_t step) {
   model::ParallelModel& net = state.Net();
   const comm::ProcessGrid& grid = state.Grid();
   if (grid.Shape().pipeline > 1 || net.Units().ValuesSharded() || net.Units().GradientsSharded() ||
@@ -212,9 +212,9 @@ void Run(const comm::Runtime& runtime, const Arguments& arguments) {
   const data::TokenFile tokens(
       world, MadeUpTokens(preset.vocabulary, kLap * windows.batch * windows.sequence_length + 1));
   const train::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
-                               .train = tokens.Size(data::Split::kTrain),
-                               .bytes = tokens.MemoryBytes(),
-                               .source = "made-up tokens"};
+                                .train = tokens.Size(data::Split::kTrain),
+                                .bytes = tokens.MemoryBytes(),
+                                .source = "made-up tokens"};
   train::Plan plan;
   world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "gpu_job.hpp"
-#include "trireme/base/bfloat16.hpp"
+#include "trireme/base/dtype.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
 

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/matrix.hpp"
 
 namespace trireme::benchmark {

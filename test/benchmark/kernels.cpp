@@ -13,16 +13,14 @@
 #include <vector>
 
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/embedding.hpp"
-#include "trireme/kernels/norm.hpp"
 #include "trireme/kernels/update.hpp"
 
 namespace {
 
 using namespace trireme;
 using kernels::ActivationKind;
-using kernels::NormKind;
 using kernels::Matrix;
+using kernels::NormKind;
 
 constexpr std::int64_t kRows = 4096, kLength = 256;
 constexpr double kFloat = sizeof(float);

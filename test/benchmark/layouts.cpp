@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models.hpp"
+#include "schedule_clock.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/comm/runtime.hpp"
 

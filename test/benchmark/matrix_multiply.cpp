@@ -10,8 +10,8 @@
 
 #include "kernels/cpu/matrix_library.hpp"
 #include "kernels/cpu/product/multiply.hpp"
-#include "trireme/device/arena.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace {
 

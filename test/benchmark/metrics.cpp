@@ -80,10 +80,10 @@ int main(int argc, char** argv) {
              Seconds() - start);
   start = Seconds();
   const report::Monitor resumed({.root = true,
-                                  .folder = folder,
-                                  .total_steps = kSteps,
-                                  .resumed = true,
-                                  .resume_step = kSteps / 2});
+                                 .folder = folder,
+                                 .total_steps = kSteps,
+                                 .resumed = true,
+                                 .resume_step = kSteps / 2});
   fmt::print(out, "resumed in the middle: {:.3f} s\n", Seconds() - start);
   return 0;
 }

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/device/arena.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/model/options.hpp"
 
 namespace trireme::benchmark {

@@ -14,8 +14,8 @@
 
 #include "models.hpp"
 #include "roofs.hpp"
-#include "trireme/base/version.hpp"
-#include "trireme/kernels/roof.hpp"
+#include "trireme/base/program.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/report/monitor.hpp"
 #include "whole_model.hpp"
 

@@ -30,7 +30,8 @@ Encode EncodeOf(const std::string& path, bool library) {
     };
   }
   using trireme::data::TokenizerKind;
-  const Kind kind = path.ends_with(".model") ? Kind::kSentencePiece : Kind::kBpe;
+  const TokenizerKind kind =
+      path.ends_with(".model") ? TokenizerKind::kSentencePiece : TokenizerKind::kBpe;
   std::shared_ptr<trireme::data::Tokenizer> tokenizer =
       trireme::data::Make(trireme::data::ReadFiles(path, kind), path);
   return [tokenizer, ids = std::vector<std::int32_t>()](const std::string& text) mutable {

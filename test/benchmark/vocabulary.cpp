@@ -7,9 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "trireme/device/arena.hpp"
-#include "trireme/kernels/cross_entropy.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace {

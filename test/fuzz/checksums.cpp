@@ -1,5 +1,5 @@
 // Fuzz target: checksums.json. Accepted sums, written again, read as the same.
-#include "checksums.hpp"
+#include "safetensors.hpp"
 
 #include "fuzz.hpp"
 

@@ -1,4 +1,4 @@
-"""late_characters.py: prints the table of src/data/tokenizer/late_characters.cpp: categories of the characters
+"""late_characters.py: prints the table of src/data/tokenizer/pattern_syntax.cpp: categories of the characters
 that Unicode has had since version 14, or that changed theirs, as the regular expressions of Hugging Face's
 `tokenizers` know them (0.23: Unicode 16). Needs a Python whose unicodedata is that of Unicode 14 (3.11)."""
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "trireme/comm/collectives.hpp"
-#include "trireme/device/arena.hpp"
 #include "trireme/device/memory.hpp"
 
 namespace trireme::test {

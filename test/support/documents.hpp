@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "trireme/base/positions.hpp"
+#include "trireme/base/partition.hpp"
 
 namespace trireme::test {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/bfloat16.hpp"
+#include "trireme/base/dtype.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/matrix.hpp"

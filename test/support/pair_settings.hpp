@@ -3,7 +3,7 @@
 #define TRIREME_TEST_SUPPORT_PAIR_SETTINGS_HPP_
 
 #include "training_run.hpp"
-#include "trireme/data/pair_batches.hpp"
+#include "trireme/data/pairs.hpp"
 
 namespace trireme::test {
 

@@ -5,15 +5,15 @@
 #include <string>
 #include <vector>
 
-#include "trireme/tasks/tasks.hpp"
 #include "trireme/app/job.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 
 // A deck's text with the values of `overrides`; its name in messages is "deck".
 inline deck::Deck ParsedDeck(const std::string& text,
-                              const std::vector<std::string>& overrides = {}) {
+                             const std::vector<std::string>& overrides = {}) {
   static const deck::Schema schema = tasks::DeclareAll();  // decks refer to it
   app::CommandLine line;
   line.deck = "deck";
@@ -23,8 +23,8 @@ inline deck::Deck ParsedDeck(const std::string& text,
 
 // The plan of a deck on `ranks` ranks of one thread. Throws InputError with the line in "deck".
 inline train::Plan PlanOf(const std::string& text, const train::TokenFacts& tokens, int ranks,
-                         Dtype dtype, const std::vector<std::string>& overrides = {},
-                         bool bf16_products = false) {
+                          Dtype dtype, const std::vector<std::string>& overrides = {},
+                          bool bf16_products = false) {
   const deck::Deck deck = ParsedDeck(text, overrides);
   const app::DeckOptions options = app::ReadAll(deck);
   train::MachineFacts machine;
@@ -36,15 +36,15 @@ inline train::Plan PlanOf(const std::string& text, const train::TokenFacts& toke
 
 // With the facts of tokens in memory, whose own bytes are not counted.
 inline train::Plan PlanOf(const std::string& text, const data::TokenFile& tokens, int ranks,
-                         Dtype dtype, const std::vector<std::string>& overrides = {},
-                         bool bf16_products = false) {
+                          Dtype dtype, const std::vector<std::string>& overrides = {},
+                          bool bf16_products = false) {
   const train::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
-                               .train = tokens.Size(data::Split::kTrain),
-                               .source = "tokens in memory",
-                               .undocumented = tokens.HasDocuments(data::Split::kTrain)
-                                                   ? std::string()
-                                                   : "tokens in memory have no /train/documents",
-                               .loss_mask = tokens.HasMask(data::Split::kTrain)};
+                                .train = tokens.Size(data::Split::kTrain),
+                                .source = "tokens in memory",
+                                .undocumented = tokens.HasDocuments(data::Split::kTrain)
+                                                    ? std::string()
+                                                    : "tokens in memory have no /train/documents",
+                                .loss_mask = tokens.HasMask(data::Split::kTrain)};
   return PlanOf(text, facts, ranks, dtype, overrides, bf16_products);
 }
 

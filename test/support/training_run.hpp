@@ -43,10 +43,10 @@ class TrainingRun {
               const RunSettings& settings)
       : group_(group),
         grid_(group, ShapeOf(group, settings), settings.options),
-        state_(Spoiled(settings.defect),
-               train::PlanTraining(settings, tokens.First().Size(data::Split::kTrain),
-                                      grid_.Shape()),
-               settings.stream),
+        state_(
+            Spoiled(settings.defect),
+            train::PlanTraining(settings, tokens.First().Size(data::Split::kTrain), grid_.Shape()),
+            settings.stream),
         step_(state_, tokens) {}
   // Of a model that translates.
   TrainingRun(const comm::Communicator& group, const data::PairFile& pairs,

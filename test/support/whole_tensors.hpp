@@ -13,7 +13,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/kernels/state_block.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::test {
 

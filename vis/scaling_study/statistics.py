@@ -1,4 +1,4 @@
-"""Intervals of confidence of 95%, as src/tasks/scaling/statistics.cpp computes them."""
+"""Intervals of confidence of 95%, as src/tasks/scaling/rows.cpp computes them."""
 import math
 
 CONFIDENCE = 0.95

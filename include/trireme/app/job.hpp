@@ -8,22 +8,97 @@
 #include <string>
 #include <vector>
 
+#include "trireme/app/batch_job.hpp"
+#include "trireme/app/placement.hpp"
+#include "trireme/app/sources.hpp"
+#include "trireme/checkpoint/options.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/data/staging_place.hpp"
+#include "trireme/data/options.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/device/gpu.hpp"
 #include "trireme/deck/deck.hpp"
-#include "trireme/app/command_line.hpp"
-#include "trireme/app/options.hpp"
-#include "trireme/app/sources.hpp"
-#include "trireme/kernels/libraries.hpp"
-#include "trireme/app/placement.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/device/signals.hpp"
-#include "trireme/train/plan.hpp"
+#include "trireme/kernels/libraries.hpp"
+#include "trireme/report/monitor.hpp"
 #include "trireme/tools/preflight.hpp"
+#include "trireme/train/options.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::app {
+
+// The time within which a rank of a healthy job comes forward: beyond it, the watchdogs end the
+// job.
+
+// Set-up, and whatever no step has been measured for: reading tokens, building the model, the first
+// step with its libraries' preparations.
+constexpr double kSetUpBound = 600;  // seconds
+// Steps differ: a file system that stalls, a processor that others use, memory that is moved. No
+// healthy step takes so many times the longest one before it.
+constexpr double kStepsABound = 20;
+constexpr double kLeastBound = 300;  // seconds; rank 0 writes records in between
+// Of a validation or a checkpoint, measured or estimated from its bytes.
+constexpr double kLongBound = 3;
+// Of a checkpoint: a file system that changes servers answers again after minutes.
+constexpr double kDiskBound = 900;  // seconds
+
+// Seconds without a call entered or left, in each part of a job. stated: run.hang_timeout; 0: from
+// what `longest` has measured. Of a stated one too, a checkpoint has the time that its bytes need.
+double HangBound(comm::Phase phase, double stated, const Deadline& longest);
+
+// From here on the watchdogs await what a set-up takes. stated: run.hang_timeout.
+void ArmSetUp(const comm::Runtime& runtime, double stated);
+
+// The [job] section, and the options of all sections together, read once for a job.
+
+enum class Task {
+  kTrain,
+  kEvaluate,
+  kGenerate,
+  kTokenize,
+  kVerify,
+  kImport,
+  kExport,
+  kPreflight,
+  kScaling,
+  kPlan
+};
+
+struct Options {
+  Task task = Task::kTrain;
+  std::string name = "run";   // of the run
+  std::string output;         // run folder; runs/<name> unless the deck names one
+  bool output_given = false;  // by the deck or the command line
+};
+
+// Options of every section that a job reads; [generate] belongs to its task.
+struct DeckOptions : train::DeckOptions {
+  Options job;
+  data::TokenizeOptions tokenize;
+  checkpoint::Options checkpoint;
+  report::Options monitor;
+  train::SafeguardOptions training;
+};
+
+void Declare(deck::Schema& schema);  // [job]
+
+// Gives job.output its value from job.name if the deck leaves it out.
+void Resolve(deck::Deck& deck);
+
+Options Read(const deck::Deck& deck);
+
+// True for the tasks that turn weights or texts into others and compute nothing.
+constexpr bool OnlyConverts(Task task) {
+  return task == Task::kTokenize || task == Task::kImport || task == Task::kExport;
+}
+
+// True for the tasks that take windows from the training split.
+constexpr bool ReadsTraining(Task task) { return task == Task::kTrain || task == Task::kScaling; }
+
+// Every section of DeckOptions. Throws InputError with the deck's line for values that contradict
+// each other; what depends on the ranks or the token file is checked later.
+DeckOptions ReadAll(const deck::Deck& deck);
 
 // Allowance for code of the program and its libraries that is loaded after the start, and for small
 // data, on a CPU (doc/benchmarks.md: 18 to 29 MiB).
@@ -34,7 +109,7 @@ struct Job {
   const CommandLine* line = nullptr;
   device::StopSignals* signals = nullptr;
   const deck::Schema* schema = nullptr;
-  deck::Deck deck;                               // resolved
+  deck::Deck deck;                                // resolved
   DeckOptions options;                            // the deck's values
   std::unique_ptr<device::Gpu> gpu;               // null: the CPU computes
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
@@ -42,9 +117,9 @@ struct Job {
   Start start;
   Sources sources;                // texts that the deck was made of; their start is above
   device::Stream stream;          // of the ranks' computations
-  Placement placement;   // of the stream's threads
+  Placement placement;            // of the stream's threads
   Dtype dtype = Dtype::kFloat32;  // of values and activations
-  tools::Findings preflight;  // of the start; whole on rank 0
+  tools::Findings preflight;      // of the start; whole on rank 0
   double start_seconds = 0;       // Seconds() when the job began
   // MemoryInUse() of this rank before anything was planned; on CPUs with kLoadedLater.
   std::int64_t program_bytes = 0;
@@ -73,7 +148,7 @@ std::int64_t MemoryInUse(const Job& job);
 // data::CountTokens does and, with the deck's line, for a mixture of several vocabularies, of a
 // missing file or of one file twice, and for a validation set of another vocabulary.
 train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, int shared_by,
-                         data::KnownFiles* known = nullptr);
+                          data::KnownFiles* known = nullptr);
 
 // Collective, of tools::LookAround, after MakeJob: the run folder, the data, cores and card of
 // this job.
@@ -108,8 +183,7 @@ std::string ReadNewest(const Job& job,
 
 // Collective. Checks that a rank's planned memory is there, together with that of the ranks that
 // share it. AgreedError (exit code 2) that names the terms and what would help.
-void CheckMemory(const Job& job, const device::MemoryTerms& planned,
-                 const comm::ProcessGrid& grid);
+void CheckMemory(const Job& job, const device::MemoryTerms& planned, const comm::ProcessGrid& grid);
 // Collective. Whether CheckMemory would find all of it.
 bool HasMemory(const Job& job, const device::MemoryTerms& planned);
 

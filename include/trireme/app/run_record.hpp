@@ -9,9 +9,9 @@
 
 #include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/model/options.hpp"
 

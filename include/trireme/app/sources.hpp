@@ -7,10 +7,47 @@
 #include <string>
 #include <vector>
 
+#include "trireme/app/run_record.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/deck/deck.hpp"
-#include "trireme/app/command_line.hpp"
-#include "trireme/app/run_record.hpp"
+#include "trireme/deck/schema.hpp"
+
+namespace trireme::app {
+
+// The command line of the program, and the questions that it answers without MPI.
+
+struct CommandLine {
+  std::string deck;                      // -i
+  std::string resume;                    // -r: a run folder or a checkpoint
+  bool resolve_only = false;             // -n
+  bool validate_only = false;            // -v
+  bool help = false;                     // --help
+  bool version = false;                  // --version
+  std::optional<std::string> help_deck;  // --help-deck [section or key]
+  std::vector<std::string> watch;        // --watch RUN...: run folders
+  std::string support = {};              // --support RUN: a run folder
+  bool self_test = false;                // --self-test [FOLDER]
+  std::string self_test_folder = {};     // empty: $TMPDIR, else /tmp
+  std::string calibrate = {};            // --calibrate FILE: a machine's description
+  std::vector<std::string> overrides;    // section.key=value
+};
+
+std::string HelpText();  // of --help
+
+// Throws InputError for an option that does not exist or lacks its value, naming those that do.
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
+
+// The exit code of an answer that was printed: kFailed, with a message, if standard output did not
+// take all of it.
+ExitCode Answered(ExitCode code);
+
+// --help, --help-deck, --version, --watch, --support and -n: prints the answer and returns its exit
+// code; nothing if the command line asks for a task. Starts no MPI. A bad deck under -n goes to
+// standard error.
+std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const deck::Schema& schema);
+
+}  // namespace trireme::app
 
 namespace trireme::checkpoint {
 class LocalCheckpoint;
@@ -68,8 +105,7 @@ void PrintWarnings(const Start& start);
 deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const Sources& sources);
 
 // The same for a deck's text alone, which starts from no checkpoint.
-deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line,
-                      const std::string& text);
+deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const std::string& text);
 
 }  // namespace trireme::app
 

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <string>
 
 namespace trireme {
 
@@ -13,6 +15,16 @@ namespace trireme {
 // one as of a plain loop. Only the calling thread may call MPI.
 void InThreads(int threads, std::int64_t count,
                const std::function<void(std::int64_t i, int thread)>& body);
+
+}  // namespace trireme
+
+// Figures of /proc/meminfo, and of the same file of a NUMA node.
+
+namespace trireme {
+
+// Bytes by the line of `name`: "MemAvailable:   1000 kB", or "Node 0 Active(file):   1000 kB". None
+// without such a line, or without the file.
+std::optional<std::int64_t> MemoryInfo(const std::string& file, const std::string& name);
 
 }  // namespace trireme
 

@@ -3,7 +3,7 @@
 // the run folder has a checkpoint for that.
 //
 // Nodes are told apart by the names of hosts. The rank of each host that stores a piece of state is
-// one of its holders there (src/checkpoint/local_shares.hpp); what one host alone holds is sent to
+// one of its holders there (src/checkpoint/local_file.hpp); what one host alone holds is sent to
 // the rank of the same place on the next host, in pieces of 4 MiB. Files are not flushed to disks:
 // a node that has crashed is a lost one, and hashes tell.
 #ifndef TRIREME_CHECKPOINT_LOCAL_HPP_
@@ -20,7 +20,7 @@
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/hosts.hpp"
-#include "trireme/kernels/state_block.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::checkpoint {
 

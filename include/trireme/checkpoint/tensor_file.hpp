@@ -9,9 +9,17 @@
 #include <string>
 #include <vector>
 
-#include "trireme/kernels/state_block.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::checkpoint {
+
+// The hash of a block of training state, wherever it lies.
+
+// XXH3 (64 bits) of elements [first, last) of a block, counted in the flattened tensor, as bytes of
+// the block's dtype. read: as of State; with one, memory for a piece of 4 MiB.
+std::uint64_t BlockHash(const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
+                        const ReadBlock& read = {});
 
 struct StoredTensor {
   std::string name;
@@ -28,7 +36,7 @@ struct TensorFile {
 };
 
 std::int64_t ElementBytes(const std::string& dtype);  // 0: no dtype of the format
-std::string ShapeText(const kernels::Shape& shape);    // "[128, 64]"
+std::string ShapeText(const kernels::Shape& shape);   // "[128, 64]"
 
 // Serial. The header of a safetensors file, checked: every byte after it belongs to one tensor.
 // Throws InputError naming path, tensor, expected and found.

@@ -19,7 +19,7 @@
 
 #include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/kernels/state_block.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::checkpoint {
 

@@ -13,7 +13,7 @@
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/ledger.hpp"
-#include "trireme/comm/places.hpp"
+#include "trireme/comm/options.hpp"
 #include "trireme/device/stream.hpp"
 
 namespace trireme::comm {

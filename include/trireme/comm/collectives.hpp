@@ -11,10 +11,9 @@
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/channel.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/comm/counts.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 #include "trireme/comm/ledger.hpp"
-#include "trireme/comm/places.hpp"
+#include "trireme/comm/options.hpp"
 
 namespace trireme::comm {
 

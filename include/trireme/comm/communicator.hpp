@@ -4,10 +4,11 @@
 #define TRIREME_COMM_COMMUNICATOR_HPP_
 
 #include <mpi.h>
-
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
@@ -95,6 +96,39 @@ class Communicator {
 
 // MPI's type of fp32 and fp64.
 MPI_Datatype MpiType(Dtype type);
+
+// Question whether all ranks have the same text, without gathering the texts.
+
+// Collective. A broadcast of rank 0's text, and a reduction of one number.
+inline bool SameEverywhere(const Communicator& group, const std::string& mine) {
+  const bool same = group.Broadcast(mine) == mine;
+  return group.Min(std::int64_t{same ? 1 : 0}) == 1;
+}
+
+// Lists of all ranks of a group, on every rank.
+
+// Collective. The items of all ranks, in the order of the ranks.
+template <typename T>
+std::vector<T> GatherAll(const Communicator& group, const std::vector<T>& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
+  std::vector<int> counts;
+  const std::string gathered = group.Gather(bytes, counts);
+  std::vector<T> all(gathered.size() / sizeof(T));
+  if (!all.empty()) std::memcpy(static_cast<void*>(all.data()), gathered.data(), gathered.size());
+  return all;
+}
+
+// Work that ranks do apart and end together: a fault on one rank ends it on all within a poll.
+
+// Called by a rank's work every few tenths of a second; leaves the work if another rank's failed,
+// by an exception that is no std::exception and must not be kept.
+using Poll = std::function<void()>;
+
+// Collective. Communicator::Together for long work without collectives: `work` runs on this rank,
+// and once it has thrown on one rank, the others leave theirs at the next poll but one. Errors are
+// those of Together; a rank that left at a poll counts as one that did not fail.
+void WorkJointly(const Communicator& world, const std::function<void(const Poll&)>& work);
 
 }  // namespace trireme::comm
 

@@ -4,10 +4,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {
 
@@ -49,6 +53,32 @@ struct HostMap {
   static HostMap Gather(const Communicator& world, const Communicator& node,
                         const std::string& mine);
 };
+
+// Lists of ranks, as messages name them.
+
+// "rank 3 of 8", "ranks 3, 5-7 of 8", "ranks 0, 2, 4, ... and 48 more of 128". `ranks` ascends.
+std::string ListRanks(const std::vector<int>& ranks, int size);
+// The same without the size: "rank 3", "ranks 3, 5-7".
+std::string ListRanks(const std::vector<int>& ranks);
+
+// Comparison of the clocks of ranks by messages that go to and fro (Cristian 1989).
+
+struct ClockComparison {
+  double at = 0;      // of this rank's clock, seconds
+  double offset = 0;  // rank 0's clock less this one's, at that time
+  double error = 0;   // the most by which the offset is wrong: half of the shortest round trip
+};
+
+// Collective over rank 0 and `ranks`, which are ascending; others may call it and get zeros. clock:
+// seconds, of this rank. Takes some tens of round trips for each of the ranks, one after another.
+// No other messages of the group may be under way.
+ClockComparison CompareClocks(const Communicator& group, std::span<const int> ranks,
+                              const std::function<double()>& clock);
+
+// A clock between two comparisons of it: seconds of rank 0's clock, straight through both.
+double Aligned(double seconds, const ClockComparison& first, const ClockComparison& last);
+// Seconds a second by which rank 0's clock is the faster one; 0 if the two are of one moment.
+double Drift(const ClockComparison& first, const ClockComparison& last);
 
 }  // namespace trireme::comm
 

@@ -23,7 +23,7 @@ Available AvailableMemory(const std::string& proc = "/proc",
 // Demand of all ranks that share one memory: a node's, or a GPU's.
 struct NodeDemand {
   int ranks = 0;
-  device::MemoryTerms terms;           // bytes, summed over these ranks
+  device::MemoryTerms terms;   // bytes, summed over these ranks
   Available available;         // the least that any of them sees
   std::string where = "node";  // or "GPU"
   bool Fits() const { return terms.Total() <= available.bytes; }

@@ -15,8 +15,8 @@
 #include "trireme/comm/hosts.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/options.hpp"
-#include "trireme/device/gpu.hpp"
 #include "trireme/deck/deck.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::comm {
 
@@ -60,8 +60,7 @@ int ShardRanks(const GridShape& shape, const GridOptions& options);
 // The deck's grid.sequence_parallel, grid.sharding, grid.shard_group on this grid. Throws
 // InputError with the deck's line: shard_group that does not divide data x context (names the
 // nearest that do), or given without sharding.
-GridOptions ReadGridOptions(const Options& options, const deck::Deck& deck,
-                            const GridShape& shape);
+GridOptions ReadGridOptions(const Options& options, const deck::Deck& deck, const GridShape& shape);
 
 class ProcessGrid {
  public:

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/hosts.hpp"
 #include "trireme/comm/watchdog.hpp"
@@ -45,6 +46,23 @@ class Runtime {
   std::unique_ptr<FlightRecorder> recorder_;  // of the calls of all groups made from these two
   std::unique_ptr<Watchdog> watchdog_;
 };
+
+// The launcher of this process, as it describes the job in the environment.
+
+struct Launcher {
+  int processes = 0, number = 0;  // of all that it has started, and of this one; 0: it does not say
+  std::string name;               // "the Slurm step", "flux run"
+  std::string hint;               // how MPI gets to know of them all
+};
+
+// From the environment, before MPI starts (Open MPI sets variables of its own then): Open MPI's
+// mpirun, MPICH's mpiexec and whatever speaks PMI as it does (PALS, Slurm's pmi2), Flux, LSF's
+// jsrun, srun. The one nearest to this process counts: in a batch job of Slurm's, mpirun.
+Launcher ReadLauncher();
+
+// Processes that were started together, each of which MPI takes for a world of its own (ranks: its
+// size), would all run the whole job: InputError in the first one; the others say nothing, true.
+bool RefuseSingletons(const Launcher& launcher, int ranks);
 
 }  // namespace trireme::comm
 

@@ -6,13 +6,19 @@
 #include <span>
 #include <vector>
 
-#include "trireme/base/positions.hpp"
-#include "trireme/data/corpus.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/data/window.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
+
+// Whether a split has a target that counts, so that its loss is a number.
+
+// Serial, on a rank that has the split in memory or reads its stream. Looks at the split's mask
+// and, with document_mask, at its documents, up to the first target that counts. Throws RunError
+// for a stream's bad element, and for a file that has changed.
+bool HasTarget(const TokenFile& file, Split split, bool document_mask);
 
 inline constexpr std::int32_t kMasked = -1;  // a target that does not count: no loss, no gradient
 

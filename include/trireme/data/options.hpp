@@ -7,12 +7,61 @@
 #include <string>
 #include <vector>
 
-#include "trireme/data/mixture.hpp"
-#include "trireme/data/validation_sets.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/tokenizer.hpp"
 #include "trireme/deck/deck.hpp"
-#include "trireme/data/train.hpp"
 
 namespace trireme::data {
+
+// Folder of each node that takes the copies of a job's token files (data.staging = node).
+
+// Copies of token files on nodes; none unless they were staged.
+struct StagedCopies {
+  std::int64_t files = 0;
+  std::int64_t bytes = 0;  // of one node's copies
+  std::int64_t nodes = 0;
+  double seconds = 0;  // of making them
+};
+
+class StagingPlace {
+ public:
+  // Folders to try in this order: data.staging_path alone or, if that is empty, /dev/shm and the
+  // environment's TMPDIR.
+  static std::vector<std::string> Candidates(const std::string& staging_path);
+
+  // Collective over `world`; `node`: ranks of a node, whose first one looks. Takes the first folder
+  // that is there, may be written to and has room for `bytes` on every node. Writes nothing. Throws
+  // AgreedError (exit code 2) naming the host, each folder and what it lacks.
+  void Choose(const comm::Communicator& world, const comm::Communicator& node,
+              const std::vector<std::string>& candidates, std::int64_t bytes);
+
+  const std::string& Folder() const { return folder_; }  // of this node; empty: none was chosen
+  bool InMemory() const { return in_memory_; }           // files take memory, on any of the nodes
+
+  void Add(const StagedCopies& copies);                 // of a file
+  const StagedCopies& Total() const { return total_; }  // since the choice
+
+ private:
+  std::string folder_;
+  bool in_memory_ = false;
+  StagedCopies total_;
+};
+
+// Whether files in the folder take memory: tmpfs or ramfs.
+bool TakesMemory(const std::string& folder);
+
+// data.validation: token files beside that of training, each validated under a name.
+
+// A token file of which the valid split is used.
+struct ValidationFile {
+  std::string name, path;
+};
+
+// The sets of data.validation, whose value is `text` ("books:books.h5, code:code.h5"), in the order
+// of the deck. Throws InputError with the deck's line for an entry without a name or a path, a name
+// of other characters than letters, digits, '_', '-' and '.', and a name that is there twice.
+std::vector<ValidationFile> ReadValidation(const std::string& text, const deck::Deck& deck);
 
 // Copies of the tokens: one per rank, or one per node in shared memory; or none, with windows read
 // as they are needed, from the file or from a copy in a folder of the node.
@@ -79,9 +128,9 @@ struct TokenizeOptions {
   std::string tokenizer;             // path of the tokenizer's file or folder, or of a token file
   std::int64_t vocabulary_size = 0;  // tokens of a model to train; 0: none is (sentencepiece)
   ModelType model_type = ModelType::kBpe;  // of that model
-  std::string text_key = "text";  // member of a JSON record that holds the document
-  bool skip_missing = false;      // records without these texts are left out; else an error
-  std::string prompt_key;         // member whose tokens do not count as targets; empty: none
+  std::string text_key = "text";           // member of a JSON record that holds the document
+  bool skip_missing = false;  // records without these texts are left out; else an error
+  std::string prompt_key;     // member whose tokens do not count as targets; empty: none
   DocumentEnd document = DocumentEnd::kFile;
   std::string eos;               // name of the token that ends a document; empty: the tokenizer's
   bool replace_invalid = false;  // invalid UTF-8 becomes U+FFFD; else it is an error

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "trireme/data/token_file.hpp"
@@ -65,6 +67,24 @@ class TextMeter {
 // first tokens of documents. Serial; reads the split in pieces.
 using VisitTarget = std::function<void(std::int64_t token, std::int32_t previous, std::int32_t id)>;
 void VisitTargets(const TokenFile& file, Split split, bool document_mask, const VisitTarget& visit);
+
+// The file of an evaluation's losses by document, HDF5.
+
+// Of all documents of a split, in its order.
+struct DocumentLosses {
+  std::string group;                      // in the file: "/valid"
+  std::vector<std::int64_t> first_token;  // offset in the split
+  std::vector<std::int64_t> targets;      // counted ones
+  std::vector<std::int64_t> bytes;        // of text, of these
+  std::vector<double> nats;               // summed loss
+};
+
+// Writes a group per split with datasets of these names and `document`, their numbers from 0;
+// texts: attributes of the file, name and value. Serial. The same bytes for the same values. By way
+// of a temporary file, which takes the place of `path` when it is whole. Throws InputError if none
+// can be made there, RunError for a full disk.
+void WriteDocumentLosses(const std::string& path, const std::vector<DocumentLosses>& splits,
+                         const std::vector<std::pair<std::string, std::string>>& texts);
 
 }  // namespace trireme::data
 

@@ -16,10 +16,16 @@
 
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
-#include "trireme/data/staging_place.hpp"
-#include "trireme/data/window.hpp"
 
 namespace trireme::data {
+
+// Tokens of one window with what a batch needs of them, whether they come from memory or a stream.
+
+struct Window {
+  std::vector<std::int32_t> ids;        // a range of a split's tokens
+  std::vector<std::int64_t> documents;  // offsets in ids at which a document begins, ascending
+  std::vector<std::uint8_t> counted;    // [ids]: 0: no target of the loss; empty: all count
+};
 
 enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
 inline constexpr std::array<Split, 3> kSplits = {Split::kTrain, Split::kValid, Split::kTest};

@@ -65,6 +65,20 @@ Files ReadFiles(const std::string& path, TokenizerKind kind);
 // is not supported.
 std::unique_ptr<Tokenizer> Make(const Files& files, const std::string& where);
 
+// Training of SentencePiece models: Kudo and Richardson 2018, arXiv:1808.06226.
+
+enum class ModelType { kBpe, kUnigram };
+
+// Longest sentence that training takes, in bytes.
+inline constexpr std::size_t kLongestSentence = 4192;
+
+// Trains a model of `vocabulary` tokens, those for single bytes, <unk>, <s> and </s> among them, on
+// sentences of valid UTF-8; the same sentences give the same bytes. Text stays as it is: no
+// normalisation, no blanks removed. Serial. Throws InputError, without naming a key, if the
+// sentences do not yield such a model.
+Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType type,
+                         std::int64_t vocabulary);
+
 }  // namespace trireme::data
 
 #endif  // TRIREME_DATA_TOKENIZER_HPP_

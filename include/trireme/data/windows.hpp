@@ -2,6 +2,8 @@
 #ifndef TRIREME_DATA_WINDOWS_HPP_
 #define TRIREME_DATA_WINDOWS_HPP_
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -10,11 +12,40 @@
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
-#include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/data/window.hpp"
+#include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
+
+// Corpus: the token files that training takes windows from, one or those of a mixture.
+
+// A view: the files must outlive it, at the same addresses.
+class Corpus {
+ public:
+  // One file, which may be passed where a corpus is expected.
+  Corpus(const TokenFile& file) : files_(&file, 1) {}
+  // In the order of data.mixture; at least one.
+  explicit Corpus(std::span<const TokenFile> files) : files_(files) {}
+
+  std::int64_t Size() const { return std::ssize(files_); }
+  // Of Sample::source.
+  const TokenFile& Of(int source) const { return files_[static_cast<std::size_t>(source)]; }
+  // True if the split of any file says which targets count.
+  bool HasMask(Split split) const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [&](const TokenFile& file) { return file.HasMask(split); });
+  }
+  // True if the split of any file says where documents begin.
+  bool HasDocuments(Split split) const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [&](const TokenFile& file) { return file.HasDocuments(split); });
+  }
+  // Gives the vocabulary, the valid and the test split.
+  const TokenFile& First() const { return files_.front(); }
+
+ private:
+  std::span<const TokenFile> files_;
+};
 
 class Windows {
  public:
@@ -77,6 +108,38 @@ struct StreamSizes {
 };
 // Bytes that an object of class Windows takes for them.
 std::int64_t StreamBytes(const StreamSizes& sizes);
+
+// Ranges of a split read one after another, whether the file keeps it in memory or not.
+
+class WindowReader;
+
+class SplitReader {
+ public:
+  // Serial; of a stream, on ranks that read it. Opens the file by itself unless it is a stream,
+  // keeps the split in memory or in a copy on the node. `file` must outlive the reader. Throws
+  // InputError if another file has taken its name. documents: whether windows that are not in
+  // memory have their beginnings.
+  SplitReader(const TokenFile& file, Split split, bool documents = true);
+  ~SplitReader();
+  SplitReader(const SplitReader&) = delete;
+  SplitReader& operator=(const SplitReader&) = delete;
+
+  std::int64_t Size() const;  // tokens
+  // Replaces `window` by tokens [begin, begin + count). Throws as class Windows does.
+  void Read(std::int64_t begin, std::int64_t count, Window& window);
+  // Offsets of the beginnings of all documents, ascending; empty without documents.
+  std::vector<std::int64_t> Documents();
+
+ private:
+  const TokenFile& file_;
+  const Split split_;
+  std::unique_ptr<PositionedFile> opened_;  // null: from memory, or the stream's
+  std::unique_ptr<WindowReader> reader_;    // null: from memory
+};
+
+// Fills window.counted by what counts as a target: what the loss mask leaves, and with
+// document_mask no token that begins a document. A split's first token is no target either way.
+void CountTargets(Window& window, bool document_mask);
 
 }  // namespace trireme::data
 

@@ -3,9 +3,12 @@
 #ifndef TRIREME_DECK_DECK_HPP_
 #define TRIREME_DECK_DECK_HPP_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,6 +16,42 @@
 #include "trireme/deck/schema.hpp"
 
 namespace trireme::deck {
+
+// Text from a user or a file, made fit for a message.
+
+// At most about 120 bytes of `text`, unprintable ones replaced (a binary file is no deck, and must
+// not upset the terminal).
+std::string Shown(const std::string& text);
+
+// Lists in a deck's values: entries with commas between them.
+
+// Without the blanks around it.
+std::string_view Trimmed(std::string_view text);
+
+// Entries, trimmed, which point into `text`; at least one, and any may be empty.
+std::vector<std::string_view> SplitList(std::string_view text);
+
+// Choice keys and enums: the order of a key's choices is the order of its enum's values.
+
+// Names of all values of an enum, in the enum's order.
+template <std::size_t N>
+using Names = std::array<const char*, N>;
+
+// The choices of a key, for Schema::Choice.
+template <std::size_t N>
+std::vector<std::string> Choices(const Names<N>& names) {
+  return {names.begin(), names.end()};
+}
+
+// The value whose name is `text`. Throws RunError for a name that is not in the list: the schema
+// lets none through.
+template <typename Enum, std::size_t N>
+Enum Pick(const std::string& text, const Names<N>& names) {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (text == names[i]) return static_cast<Enum>(i);
+  }
+  throw RunError("choice '" + text + "' has no value: a bug in Trireme");
+}
 
 class Deck {
  public:

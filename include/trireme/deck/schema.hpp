@@ -87,6 +87,20 @@ class Schema {
   std::vector<std::vector<std::string>> exclusive_;
 };
 
+// The manual page: made from the declarations of the keys and the text of --help when Trireme is
+// built.
+
+// Content of the page besides the keys.
+struct ManualFacts {
+  std::string version;  // "0.1.0"
+  std::string date;     // of the sources: "2026-11-24"
+  std::string help;     // text of --help: a sentence, "usage:", options, "exit codes:"
+};
+
+// The page trireme(1), in the macros of man(7), plain ASCII. Throws std::logic_error for a help
+// text of another form.
+std::string ManualPage(const Schema& schema, const ManualFacts& facts);
+
 }  // namespace trireme::deck
 
 #endif  // TRIREME_DECK_SCHEMA_HPP_

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
 
 namespace trireme::device {

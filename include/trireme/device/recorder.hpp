@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,10 +16,104 @@
 #include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/device/kernel.hpp"
-#include "trireme/device/slice.hpp"
 
 namespace trireme::device {
+
+// A slice of a timeline: something that a rank did from one moment to another.
+
+// Use of the time. Slices on the host's queue nest, and each moment counts for its innermost slice.
+enum class SliceCategory : std::uint8_t {
+  kStep,  // of a step, in no other category
+  kCompute,
+  kData,
+  kWait,
+  kTransfer,
+  kCheckpoint,
+  kValidation,
+  kKernel  // of a GPU's queues, beside the slices of its tasks
+};
+inline constexpr int kCategories = 8;
+const char* NameOf(SliceCategory category);  // "compute"
+
+enum class Phase : std::uint8_t {
+  kNone,
+  kForward,
+  kBackward,
+  kInputGradient,   // of a backward pass in two tasks
+  kWeightGradient,  // likewise
+  kRecompute,
+  kUpdate,
+  kEvaluate
+};
+inline constexpr int kPhases = 8;
+const char* NameOf(Phase phase);  // "weight gradient"; "" for kNone
+
+enum class SliceName : std::uint8_t {
+  kStep,
+  kLoadBatch,
+  kGradients,
+  kAwaitGradients,
+  kSumGradients,
+  kCountTargets,
+  kGradientNorm,
+  kAgreement,
+  kUpdate,
+  kTask,  // of a pipeline's schedule: a phase of a micro-batch
+  kLayer,
+  kEmbedding,
+  kHead,
+  kRecompute,
+  kTransfer,
+  kWait,
+  kBubble,  // wait for another stage's result
+  kCheckpoint,
+  kValidation,
+  kHistograms
+};
+inline constexpr int kNames = 20;
+const char* NameOf(SliceName name);  // "load batch"
+
+// Queues of a rank, a thread each in the picture. kTransfers and kCheckpointFiles: whose slices may
+// overlap, and then take more threads.
+enum class SliceQueue : std::uint8_t { kHost, kGpu, kTransfers, kCheckpointFiles };
+
+inline constexpr std::int8_t kNoGroup = -1;
+
+struct Slice {
+  double begin = 0, end = 0;  // of Seconds() on the rank
+  std::int64_t bytes = 0;     // of a transfer
+  std::int64_t sequence = 0;  // of a message: the how-manieth with its peer and tag; 0: not known
+  std::int32_t step = 0;      // counted from 1
+  std::int32_t layer = -1, micro_batch = -1, chunk = -1;
+  std::int32_t peer = -1, tag = -1;  // of a message; peer: rank in the group
+  SliceName name = SliceName::kStep;
+  SliceCategory category = SliceCategory::kStep;
+  Phase phase = Phase::kNone;
+  SliceQueue queue = SliceQueue::kHost;
+  std::int8_t group = kNoGroup, transfer = -1;  // comm::Group, comm::Transfer
+};
+static_assert(std::is_trivially_copyable_v<Slice>);  // travels between ranks as it is
+
+// Kernel: one piece of a card's work in a timeline, with the slice of the host under which it was
+// queued.
+
+struct Kernel {
+  double begin = 0, end = 0;  // of Seconds() on the rank
+  std::int64_t bytes = 0;     // of a copy or a fill
+  std::int32_t step = 0, layer = -1, micro_batch = -1, chunk = -1;
+  std::int32_t name = -1;   // index of the rank's names
+  std::uint32_t graph = 0;  // part of a recorded graph, by CUPTI's number; 0: queued by itself
+  std::int16_t queue = 0;   // 0: the computation's, 1: the input's, then others
+  device::Activity::Kind kind = device::Activity::Kind::kKernel;
+  SliceName task = SliceName::kStep;  // innermost slice of the host around the call that queued it
+  Phase phase = Phase::kNone;
+  bool tagged = false;  // whether that is known, and `layer` to `chunk`; else `step` is by the time
+};
+static_assert(std::is_trivially_copyable_v<Kernel>);  // travels between ranks as it is
+
+// A kernel's name as a reader wants it, from its symbol: demangled, without result, arguments and
+// name spaces, at most 80 bytes: "LayerNorm<float, 256>".
+std::string ShortName(const std::string& symbol);
 
 // Used by one thread.
 class Recorder {

@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "trireme/base/json.hpp"
-#include "trireme/device/kernel.hpp"
-#include "trireme/device/slice.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::device {
 

@@ -2,6 +2,7 @@
 #ifndef TRIREME_HF_CONFIG_HPP_
 #define TRIREME_HF_CONFIG_HPP_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,20 @@
 #include "trireme/model/options.hpp"
 
 namespace trireme::hf {
+
+// The [hf] section.
+
+enum class Storage { kSource, kFp32, kBf16, kFp16 };
+
+struct Options {
+  std::string path;  // folder to read or to write; empty: none
+  Storage dtype = Storage::kSource;
+  std::int64_t shard_bytes = 0;  // of an exported file, at most
+};
+
+void Declare(deck::Schema& schema);  // [hf]
+
+Options Read(const deck::Deck& deck);
 
 // kMarian is written alone.
 enum class Family { kGpt2, kLlama, kMistral, kQwen2, kQwen3, kMarian };

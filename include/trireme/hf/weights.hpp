@@ -4,19 +4,82 @@
 #define TRIREME_HF_WEIGHTS_HPP_
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/hf/config.hpp"
-#include "trireme/hf/listing.hpp"
-#include "trireme/hf/options.hpp"
+#include "trireme/kernels/registry.hpp"
 #include "trireme/model/options.hpp"
-#include "trireme/kernels/state_block.hpp"
 
 namespace trireme::hf {
+
+// Listing: the safetensors files of a model folder and the tensors in them.
+
+inline constexpr const char* kSingleFile = "model.safetensors";
+inline constexpr const char* kIndexFile = "model.safetensors.index.json";
+
+struct ListedFile {
+  std::string name;  // without a folder
+  checkpoint::TensorFile contents;
+};
+
+struct Listing {
+  std::vector<ListedFile> files;  // by name
+  bool indexed = false;           // kIndexFile names the files
+  std::int64_t parameters = 0;    // total_parameters of kIndexFile; 0: it has none
+};
+
+// Serial. Reads the headers of the folder's files: of kSingleFile or of those that kIndexFile
+// names. Throws InputError for a folder without them (pickled weights are not read), a missing
+// file, and an index that says of a tensor what the files do not.
+Listing Inspect(const std::string& folder);
+
+// The InputError for a folder that lacks what makes it a model's, such as "has no config.json": it
+// says so, or what the folder is instead, by the names of its files.
+Error NotAModel(const std::string& folder, const std::string& lacks);
+
+// As text, for the other ranks and for the run folder. Offsets are part of it.
+std::string ToText(const Listing& listing);
+Listing FromText(const std::string& text, const std::string& path);
+
+// Text of kIndexFile.
+std::string IndexText(const Listing& listing);
+
+// Companions of the weights in a model folder: tokenizer, configuration, licence; and a new folder
+// that appears whole or not at all.
+
+// Names of the run folder's part that keeps an imported model's companions, and of the list of its
+// tensors there.
+inline constexpr const char* kRunPart = "hf";
+inline constexpr const char* kListingFile = "trireme_weights.json";
+
+// Serial. Copies the companions in `from`, none of its folders, to the existing folder `to`,
+// synced.
+void CopyCompanions(const std::string& from, const std::string& to);
+
+// Serial. Bytes of all companions in a folder.
+std::int64_t CompanionBytes(const std::string& folder);
+
+// Serial. Gives the run folder `to` the part of the run folder `from`, if that has one.
+void CopyRunPart(const std::string& from, const std::string& to);
+
+// Collective. Makes `folder` by way of a temporary name beside it: fill(temporary), collective, is
+// called once the empty folder is there. After it, world rank 0 syncs and renames. Whatever fails,
+// nothing is left. AgreedError (exit code 2) if `folder` is there already and not empty.
+void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
+                     const std::function<void(const std::string& temporary)>& fill);
+
+// Serial. Makes a folder, durable in the one above it. Throws RunError.
+void MakeFolder(const std::string& folder);
+
+// Serial. Writes a text durably; an existing file of the name is replaced.
+void WriteText(const std::string& path, const std::string& text);
 
 // Memory that a rank takes while weights pass through it, at its peak.
 struct PassingMemory {

@@ -5,8 +5,8 @@
 
 #include <span>
 
-#include "trireme/base/positions.hpp"
-#include "trireme/kernels/dropout.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::kernels {
 
@@ -53,16 +53,15 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
 // lse, scratch and Rope's table are of the sums' type (SumTypeOf), the others of one type.
 // Dropout's features are key positions, its rows query positions, its site the head (dropout.site
 // is not read).
-void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
-                      const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                      const Matrix& lse, const Matrix& scratch);
+void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch);
 
 // dqkv (of the shape of qkv, overwritten) from dout (of the shape of out). out, lse: of
 // AttentionForward. Scores are recomputed, masks regenerated.
-void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                       const Matrix& qkv, const Dropout& dropout, const Matrix& out,
-                       const Matrix& dout, const Matrix& lse,
-                       const Matrix& dqkv, const Matrix& scratch);
+void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch);
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
 // of each head by angle t f_i, t the row's position in its document, and multiplies it by the
@@ -75,6 +74,115 @@ void Rope(const device::Stream& stream, const AttentionShape& shape, const Matri
 void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table);
 // The same with f_i = theta^(-2 i / head_dim) and magnitude 1.
 void RopeTable(double theta, const Matrix& table);
+
+// Attention of some queries to one block of keys and values at a time, each anywhere in the
+// sequence: the computation of a rank in ring attention, and of cross-attention, whose keys are
+// another sequence (then shape.causal is false).
+
+// Keys and values of all sequences at `positions`.
+struct KeyValueBlock {
+  Positions positions;
+  Matrix data;  // [sequences * positions.Count(), 2 kv_heads head_dim], keys then values,
+                // of any stride: a packed copy, or those columns of a qkv
+};
+
+// Queries are shape.length rows of each sequence, at shape.positions; of qkv (dqkv) the functions
+// below read (write) the columns of the queries only. Dropout's features are the keys' positions,
+// its rows the queries', its site the head: masks are those of AttentionForward.
+
+// Number of tasks. A task is one sequence and one key/value head with its query heads, numbered in
+// this order. A call works on some of the tasks, so that the caller can attend to transfers in
+// between; calls for all tasks make a whole.
+inline std::int64_t AttentionPartTasks(const AttentionShape& shape) {
+  return shape.sequences * shape.kv_heads;
+}
+
+// Elements of scratch for either pass on the CPU, for blocks of at most `most_keys` consecutive
+// keys.
+std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys, int threads);
+// The same on the stream's device; on a GPU, elements of the sums' type. dtype: of the operands;
+// dropout: whether it is active in passes with a backward pass. With shape.positions this may take
+// seconds on a GPU, whose library then serves blocks of ring attention (PositionsOf) of that size,
+// tasks all at once or in the two calls of AttentionPartHalf.
+std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                                  std::int64_t most_keys, Dtype dtype, bool dropout);
+
+// End of the first of two calls that have about half of the tasks each: for threads of the CPU, and
+// on a GPU for whole sequences if there are several.
+std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShape& shape);
+
+// Operands of the functions below:
+//   qkv, dqkv  [rows, Width()]
+//   out, dout  [rows, heads * head_dim]
+//   lse        [rows, heads]
+//   scratch    [1, AttentionPartScratch()]
+
+// Attention to no keys: out = 0, lse = -infinity.
+void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse);
+
+// Merges attention to `block` into out and lse, by running maximum and sum (Milakov and Gimelshein
+// 2018; Liu et al. 2023, "Ring attention"). After the last block they are those of
+// AttentionForward.
+void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch);
+
+// Clears the queries' gradient, before the first block.
+void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
+                                const Matrix& dqkv);
+
+// Gradients from the final out and lse (Dao et al. 2022, appendix B): adds the part of `block` to
+// the queries' columns of dqkv, and overwrites `dblock`, of the shape of block.data, with the part
+// of these queries.
+void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch);
+
+// Attention of few queries to keys and values that earlier passes left in a cache: text is written
+// token by token without computing the ones before again.
+
+// Keys and values of one layer: `slots` sequences of up to `positions` positions. The order of
+// elements within a slot is the back end's.
+struct KeyValueCache {
+  void* data = nullptr;  // [slots, KeyValueElements()], zeroed before the first use
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t slots = 0, positions = 0;
+};
+
+// Places of a pass' sequences in the cache. Arrays in the stream's memory, [shape.sequences].
+struct CachedRows {
+  const std::int32_t* slots = nullptr;   // all different
+  const std::int32_t* firsts = nullptr;  // position of each sequence's first row
+};
+
+// Elements of a slot.
+std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape& shape,
+                              std::int64_t positions);
+
+// Copies key_values, [rows, 2 kv_heads head_dim], keys then values, of any stride, to the cache,
+// over what lies at their positions. Later positions of these sequences count as empty from now on.
+void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
+                   const Matrix& key_values, const CachedRows& rows, const KeyValueCache& cache);
+
+// Copy of what a slot keeps at its first `positions` positions to another slot.
+struct SlotCopy {
+  std::int32_t from = 0, to = 0;
+  std::int64_t positions = 0;
+};
+// Later positions of the slot that is written count as empty from now on. shape: heads and sizes.
+void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, const SlotCopy& copy,
+                   const KeyValueCache& cache);
+
+// out = softmax(q k^T / sqrt(head_dim)) v, each query against the positions up to its own, all of
+// which were kept before (its own, too). qkv: [rows, shape.Width()], of which the queries are read,
+// or the queries alone; out: [rows, heads * head_dim], overwritten. On the CPU its bits are those
+// of AttentionForward on the whole sequence. shape.causal, positions, begins and key_lengths are
+// not read.
+void CachedAttention(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                     const CachedRows& rows, const KeyValueCache& cache, const Matrix& out);
 
 }  // namespace trireme::kernels
 

@@ -2,18 +2,59 @@
 #ifndef TRIREME_KERNELS_ELEMENTWISE_HPP_
 #define TRIREME_KERNELS_ELEMENTWISE_HPP_
 
-#include "trireme/kernels/dropout.hpp"
+#include <cstdint>
+
+#include "trireme/base/partition.hpp"
+#include "trireme/base/philox.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
+
+// Dropout as a pure function of global coordinates: the mask of each element, whatever the layout.
+
+// A place of a model where dropout acts. Row r of a matrix is row R = first_row + r of the
+// micro-batch, in sequence R / length at position positions.At(R % length); column c is feature f =
+// first_feature + c. The 16-bit lane f % 8 of
+//   Philox({f / 8, position, ordinal low, ordinal high}, MakeKey(seed, purpose, layer, site))
+// decides: an element is kept, and multiplied by 65536 / (65536 - threshold), if lane >= threshold.
+struct Dropout {
+  double probability = 0;
+  std::uint32_t seed = 0;
+  Purpose purpose = Purpose::kResidualDropout;
+  std::uint32_t layer = 0;
+  std::uint32_t site = 0;                   // number of the place in its layer, or the head
+  const std::uint64_t* ordinals = nullptr;  // [sequences], global sample numbers
+  std::int64_t length = 1;                  // positions of a sequence on this rank
+  std::int64_t first_row = 0;               // first row of a shard of the micro-batch's rows
+  std::int64_t first_feature = 0;           // first feature of a slice
+  Positions positions = {};                 // of the `length` rows in their sequence
+
+  // The same place, for a matrix that begins `rows` rows further on.
+  Dropout From(std::int64_t rows) const {
+    Dropout later = *this;
+    later.first_row += rows;
+    return later;
+  }
+  bool Active() const { return Threshold() > 0; }
+  std::uint32_t Threshold() const { return static_cast<std::uint32_t>(probability * 65536 + 0.5); }
+  std::int64_t PositionOf(std::int64_t row) const {
+    return positions.At((first_row + row) % length);
+  }
+  double Scale() const { return 65536.0 / (65536.0 - Threshold()); }
+};
+
+// out = mask(x) (out may be x). x, out: [rows, features].
+void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                    const Matrix& out);
 
 // x += bias in each row. x: [rows, columns], bias: [1, columns].
 void AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias);
 
 // out = residual + dropout(branch + bias), [rows, dim]. bias: [1, dim] or Empty(). branch may be
 // overwritten; out may be residual or branch.
-void ResidualForward(const device::Stream& stream, const Matrix& residual,
-                     const Matrix& branch, const Matrix& bias,
-                     const Dropout& dropout, const Matrix& out);
+void ResidualForward(const device::Stream& stream, const Matrix& residual, const Matrix& branch,
+                     const Matrix& bias, const Dropout& dropout, const Matrix& out);
 
 // x = 0. [rows, columns].
 void Clear(const device::Stream& stream, const Matrix& x);
@@ -31,15 +72,108 @@ enum class ActivationKind { kRelu, kGelu, kSwiglu };
 //                 out = pre
 //   kSwiglu       pre: [rows, 2 ffn], gate then up; out = silu(gate) * up (Shazeer 2020)
 void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
-                       const Matrix& bias, const Dropout& dropout,
-                       const Matrix& out);
+                       const Matrix& bias, const Dropout& dropout, const Matrix& out);
 
 // dpre (overwritten, of the shape of pre) from dout, [rows, ffn]. `pre`: as the forward pass left
 // it; for kRelu the `out` of the forward pass. All kinds allow dpre = pre (the same memory and
 // stride), kRelu and kGelu also dpre = dout.
-void ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                        const Matrix& pre, const Dropout& dropout,
-                        const Matrix& dout, const Matrix& dpre);
+void ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                        const Dropout& dropout, const Matrix& dout, const Matrix& dpre);
+
+// Token embedding on a slice of the vocabulary, then positions and dropout on a shard of the rows.
+
+// out[r] = scale * weight[tokens[r] - first]; 0 for a token outside of the slice of the vocabulary,
+// [first, first + weight.rows). tokens: [rows]; weight: [slice, dim]; out: [rows, dim],
+// overwritten.
+void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                      const Matrix& weight, double scale, const Matrix& out);
+
+// dweight[tokens[r] - first] += scale * dout[r] for the tokens of the slice, in the order of the
+// rows, whatever the number of threads. tokens: [rows]; dout: [rows, dim]; dweight: [slice, dim],
+// added to.
+void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                       double scale, const Matrix& dout, const Matrix& dweight);
+
+// Begins of documents, [rows of the micro-batch] in the stream's memory (AttentionShape::begins): t
+// below is the position of row r by `dropout`, less begins[dropout.first_row + r] unless begins is
+// null. Masks are those of the position in the sequence.
+
+// x[r] = dropout(x[r] + positions[t]). x: [rows, dim], in place; positions: [more than the last
+// position, dim] or Empty().
+void PositionForward(const device::Stream& stream, const Matrix& positions,
+                     const std::int32_t* begins, const Dropout& dropout, const Matrix& x);
+
+// dpositions[t] += dout[r], in the order of the rows; nothing if dpositions is Empty(). dout:
+// [rows, dim], already masked; dpositions: of the shape of positions.
+void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                      const Dropout& dropout, const Matrix& dout, const Matrix& dpositions);
+
+// Fills `table`, in host memory, with the fixed positions of Vaswani et al. 2017, section 3.5:
+// [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos of the same. table: [positions, dim].
+void SinusoidalPositions(const Matrix& table);
+
+// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang and Sennrich 2019), and sums over rows.
+
+enum class NormKind { kLayerNorm, kRmsNorm };
+
+// y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0).
+//   x, y          [rows, dim]; y overwritten
+//   weight, bias  [1, dim]; bias may be Empty()
+//   statistics    [rows, 2], overwritten: mean, rstd; dense (as all scratch: strides are not read)
+void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x, const Matrix& weight,
+                 const Matrix& bias, double epsilon, const Matrix& y, const Matrix& statistics);
+
+// dx = gradient through the norm, or dx += with `accumulate` (without it dx may be dy). CPU only.
+//   dy, x, dx   [rows, dim]
+//   weight      [1, dim]
+//   statistics  [rows, 2], of NormForward
+void NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
+                       const Matrix& x, const Matrix& weight, const Matrix& statistics,
+                       const Matrix& dx, bool accumulate);
+
+// dweight += , dbias += (unless Empty()); the same bits for any number of threads. CPU only.
+//   dy, x           [rows, dim]
+//   dweight, dbias  [1, dim]
+//   statistics      [rows, 2], of NormForward
+//   scratch         [kReductionBlocks, 2 * dim]
+void NormBackwardWeight(const device::Stream& stream, const Matrix& dy, const Matrix& x,
+                        const Matrix& statistics, const Matrix& dweight, const Matrix& dbias,
+                        const Matrix& scratch);
+
+// A residual addition and the norm after it in one pass: sum = residual + dropout(branch + bias), y
+// = norm(sum), statistics as in NormForward. Matrices: [rows, dim]; weight, norm_bias, bias: [1,
+// dim]; both biases may be Empty(). branch is only read; sum may be residual or branch.
+void ResidualNormForward(const device::Stream& stream, NormKind kind, const Matrix& residual,
+                         const Matrix& branch, const Matrix& bias, const Dropout& dropout,
+                         const Matrix& sum, const Matrix& weight, const Matrix& norm_bias,
+                         double epsilon, const Matrix& y, const Matrix& statistics);
+
+// The backward pass of a norm and of the dropout before it in one pass. With g = dy + more:
+//   dx = residual + gradient of g through the norm
+//   dbranch = gradient of dx through the dropout
+//   dweight += , dbias += weight gradients of the norm, as in NormBackwardWeight
+// Empty() means: more = 0, residual = 0; dbranch, dweight, dbias not wanted. dx may be residual, dy
+// or more; dbranch is none of them.
+//   dy, more, x, residual, dx, dbranch  [rows, dim]
+//   weight, dweight, dbias              [1, dim]
+//   statistics                          [rows, 2], of NormForward
+//   scratch                             [kReductionBlocks, 2 * dim]
+struct NormBackwardPass {
+  NormKind kind = NormKind::kLayerNorm;
+  Matrix dy = {}, more = {}, x = {}, weight = {}, statistics = {}, residual = {};
+  Dropout dropout = {};
+  Matrix dx = {}, dbranch = {}, dweight = {}, dbias = {}, scratch = {};
+};
+void NormBackward(const device::Stream& stream, const NormBackwardPass& pass);
+
+// Number of blocks that a sum over rows is cut into, to be added up in order: fixed, whatever the
+// number of threads.
+inline constexpr int kReductionBlocks = 16;
+
+// sums += sum over rows of x. x: [rows, columns], sums: [1, columns], scratch: [kReductionBlocks,
+// columns].
+void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums,
+               const Matrix& scratch);
 
 }  // namespace trireme::kernels
 

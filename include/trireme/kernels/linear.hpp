@@ -3,10 +3,68 @@
 #ifndef TRIREME_KERNELS_LINEAR_HPP_
 #define TRIREME_KERNELS_LINEAR_HPP_
 
+#include <cstdint>
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/base/function_ref.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/stream.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
+
+// Roof: the speed at which this machine multiplies matrices right now.
+
+// FLOP/s of the best of several products of 1024 x 1024 matrices in about a tenth of a second, of
+// two if ranks share cores and one takes longer, through the same seam as the model's. All ranks
+// measure at the same time, as they will train.
+double MeasureRoof(const device::Stream& stream, Dtype dtype);
+
+// Matrix products: every product of the program passes through here.
+
+enum class Form { kPlain, kTransposed };
+
+// c = form_a(a) form_b(b), or c += with `accumulate`. c: [M, N]; strides are free; any dimension
+// may be 0 (an empty sum is 0). All of one dtype. The matrix library runs with the threads set by
+// device::ConfigureThreads, inside an OpenMP parallel region on the calling thread alone.
+//
+// On a canonical stream the product is Trireme's own, with the stream's threads, and each element
+// of c is one chain of operations: for each block of 256 inner indices, in order, c = c + s, with s
+// starting at 0 and s = fma(a, b, s) in the order of the indices; c starts at +0 without
+// `accumulate`. The bits of an element depend on its row of form_a(a), its column of form_b(b) and
+// their length alone.
+//
+// On a bf16 stream the operands of fp32 products are rounded to bf16 (to nearest, ties to even;
+// bf16 subnormals may count as 0) and added up in fp32. RunError if the stream is canonical too, or
+// the CPU has no bf16 instructions.
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate);
+
+// The same with an epilogue (a bias, an activation): calls then(rows) for ranges of rows of c, each
+// row once, as soon as a range is complete, by the thread that has it in its cache. Several threads
+// may call it at once; it must neither throw nor multiply with another `then`. On canonical streams
+// the bits are the same as without; on others a different algorithm may compute the product.
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate,
+                    FunctionRef<void(const Part& rows)> then);
+
+// Name and version of the CPU's matrix library, for --version: "oneDNN 2.6.3".
+const char* MatrixLibrary();
+
+// A second copy of a linear layer's weight, in the order in which products of a few rows read it:
+// panels of as many outputs as two cache lines hold, and in a panel one inner index after another.
+
+// Most rows of a thin product (Linear::thin).
+std::int64_t MostThinRows();
+// Whether a stream's products of this type may be thin: on CPUs, neither canonical nor in bf16.
+bool HasThinProducts(const device::Stream& stream, Dtype dtype);
+
+// Bytes of the panels of a weight, [out, in] with Form::kTransposed, [in, out] with Form::kPlain.
+std::int64_t PanelBytes(Form form, const Matrix& weight);
+// Copies the weight to its panels, by the stream's threads. panels: PanelBytes(), on a boundary of
+// 64 bytes.
+void PackPanels(const device::Stream& stream, Form form, const Matrix& weight, void* panels);
 
 // A linear layer of the model: y = x form(weight). weight: [out, in] with Form::kTransposed, [in,
 // out] with Form::kPlain.
@@ -23,8 +81,7 @@ struct Linear {
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
 // Empty(); y: [rows, out], overwritten.
 void LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                   const Matrix& bias, const Matrix& y,
-                   FunctionRef<void(const Part& rows)> then);
+                   const Matrix& bias, const Matrix& y, FunctionRef<void(const Part& rows)> then);
 
 // pre = x form(weight) + bias, out = dropout(act(pre)), with pre and out as in ActivationForward.
 // x: [rows, in]; bias: [1, out] or Empty(); pre, out: overwritten.
@@ -33,22 +90,20 @@ void LinearActivation(const device::Stream& stream, const Linear& linear, const 
                       const Matrix& pre, const Matrix& out);
 
 // dx = dy form(weight)^T. dy: [rows, out]; dx: [rows, in], overwritten.
-void LinearInputGradient(const device::Stream& stream, const Linear& linear,
-                         const Matrix& dy, const Matrix& dx);
+void LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                         const Matrix& dx);
 
 // dhidden = dy form(weight)^T, then dpre from it as in ActivationBackward: the gradient of the
 // input of the activation before this layer. `from`: the activation's `pre`, for kRelu its output.
 // dy: [rows, out]; dhidden: [rows, in], overwritten; dpre: of the shape of `from`, overwritten.
-void LinearActivationGradient(const device::Stream& stream, const Linear& linear,
-                              const Matrix& dy, ActivationKind kind,
-                              const Matrix& from, const Dropout& dropout,
+void LinearActivationGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                              ActivationKind kind, const Matrix& from, const Dropout& dropout,
                               const Matrix& dhidden, const Matrix& dpre);
 
 // dweight += x^T dy, transposed if linear.form is kTransposed. x: [rows, in]; dy: [rows, out];
 // dweight: of the weight's shape and the sums' type. linear.weight is not read.
-void LinearWeightGradient(const device::Stream& stream, const Linear& linear,
-                          const Matrix& x, const Matrix& dy,
-                          const Matrix& dweight);
+void LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                          const Matrix& dy, const Matrix& dweight);
 
 }  // namespace trireme::kernels
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "trireme/base/dtype.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::kernels {
 

@@ -6,18 +6,167 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/base/dtype.hpp"
 #include "trireme/base/function_ref.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/matrix.hpp"
-#include "trireme/kernels/ownership.hpp"
-#include "trireme/kernels/parameter_list.hpp"
 
 namespace trireme::kernels {
+
+// Ownership: the elements of its parameters that a rank owns, and their places in its storages.
+
+// Part of the flat range that is summed, scattered or gathered in one transfer. Pieces do not
+// overlap, follow each other in order, cover all parameters, and begin and end between parameters
+// (or, unsharded, within a very large one).
+struct Piece {
+  Part range;  // flat offsets
+  Part own;    // of these, the elements whose moments and update are this rank's
+  // Place of element own.begin in the storages of values, gradients (after their sum) and moments;
+  // elements.
+  std::int64_t value = 0, gradient = 0, moment = 0;
+  // Elements that each rank of the shard group owns, in order; empty: cut evenly.
+  std::vector<std::int64_t> counts = {};
+};
+
+struct Ownership {
+  std::vector<Piece> pieces;
+  bool values_sharded = false;     // storage of values holds owned elements only
+  bool gradients_sharded = false;  // storage of gradients holds owned elements only
+  int gradient_levels = 1;         // copies of the gradients' storage: canonical sums
+  std::int64_t values = 0, gradients = 0, moments = 0;  // elements of the storages; of one level
+};
+
+// All `size` elements are this rank's, in one piece.
+Ownership OwnAll(std::int64_t size);
+
+// The owned elements of one parameter.
+struct Owned {
+  Part flat;                                         // flat offsets; empty: none
+  std::int64_t value = 0, gradient = 0, moment = 0;  // of element flat.begin, as in Piece
+};
+
+// StateBlock: a named piece of training state, as checkpoints walk it.
+
+using Shape = std::vector<std::int64_t>;  // global, row-major
+
+inline std::int64_t ElementCount(std::span<const std::int64_t> shape) {
+  std::int64_t count = 1;
+  for (std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
+// The elements [begin, end) of the flattened global tensor, held contiguously at `data` on this
+// rank. Each element is held by `replicas` ranks, each with another number `replica` (a writer may
+// split the work among them by number and place in the tensor; the ranges of ranks that are sharded
+// differently may begin and end elsewhere). A list of blocks names every tensor of the model once
+// and in the same order on every rank: a rank that holds nothing of a tensor (another pipeline
+// stage's, another shard's) lists it with begin == end. So the order in a file is a property of the
+// model, never of the layout.
+struct StateBlock {
+  std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
+  Shape shape;       // global shape
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t begin = 0, end = 0;
+  void* data = nullptr;  // (end - begin) elements; may be null when begin == end
+  int replica = 0, replicas = 1;
+};
+
+// Every parameter of the model once, as a named, globally shaped block with a place in a flat
+// range: what is known of the parameters before any memory exists.
+
+enum class InitialiserKind { kConstant, kNormal, kUniform };
+
+struct Initialiser {
+  InitialiserKind kind = InitialiserKind::kConstant;
+  double scale = 0;  // the constant; the standard deviation; the half-width
+};
+
+// Ranks over which a parameter's gradient is summed, besides the data group.
+enum class GradientSum {
+  kNone,      // none: the gradient of a rank is complete
+  kTensor,    // tensor ranks, each of which saw other rows (norms under sequence parallelism)
+  kKeyValue,  // tensor ranks that share a key/value head, each of which saw other query heads
+  kTied,      // first and last stage: gradient as embedding, gradient as head
+};
+
+inline constexpr std::int64_t kWhole = -1;
+
+struct Parameter {
+  std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
+  Shape shape;       // global shape, row-major; layouts slice axis 0
+  Initialiser initialiser;
+  bool decay = false;  // takes weight decay (matrices do; norms and biases do not)
+  // Gradient found in the input-gradient task, where weight gradients are a task of their own
+  // (norms).
+  bool early = false;
+  bool adjacent = false;      // stored right after its predecessor, so that both are one matrix
+  std::int64_t begin = 0;     // elements of this rank: [begin, end) of the flattened global tensor;
+  std::int64_t end = kWhole;  // begin == end: held by other ranks only
+  int copies = 1;  // ranks of one data replica that hold these elements; this is number `copy`
+  int copy = 0;
+  GradientSum sum = GradientSum::kNone;
+  // Elements after it in the flat storage that stay zero, in values and gradients: products may
+  // take them along. Only of a held parameter to which nothing is adjacent.
+  std::int64_t spare = 0;
+  std::int64_t offset = 0;  // of element `begin` in the flat range (set by Add)
+
+  std::int64_t LocalSize() const { return end - begin; }  // elements, local
+  bool Held() const { return end > begin; }               // by this rank
+};
+
+using ParameterId = int;
+inline constexpr ParameterId kNoParameter = -1;
+
+// Parameters that are used together, a layer's. Flat offsets, local.
+struct Unit {
+  std::string name;    // "embedding.token", "blocks.3", "head" ...
+  Part range;          // empty if other ranks hold it
+  bool block = false;  // one of many alike, used one after the other
+};
+
+// Filled in the order of the forward pass with every parameter of the model, on every rank.
+class ParameterList {
+ public:
+  // Starts a unit, to which parameters added from here on belong; returns its number. The first Add
+  // without one starts a unit without a name.
+  int BeginUnit(const std::string& name, bool block = false);
+  // Appends a parameter. A parameter held by other ranks only (begin == end) takes no storage and
+  // does not change offsets or adjacency of the others. RunError for a range outside of the tensor
+  // or an impossible copy.
+  ParameterId Add(Parameter parameter);
+  // Gives a parameter a second gradient with a flat range of its own after all parameters; after
+  // the last Add. Only gradients are stored there.
+  void AddSecondGradient(ParameterId id);
+
+  const std::vector<Parameter>& Parameters() const { return parameters_; }
+  const std::vector<Unit>& Units() const { return units_; }
+  int UnitOf(ParameterId id) const { return unit_of_.at(static_cast<std::size_t>(id)); }
+  std::int64_t Size() const { return size_; }  // flat elements of all parameters, padding included
+  std::int64_t GradientSize() const { return size_ + second_size_; }  // with second gradients
+  Part SecondRange() const { return {size_, size_ + second_size_}; }  // flat; empty: there is none
+  ParameterId SecondOf() const { return second_; }                    // or kNoParameter
+  // Early gradients have a compact storage of their own: their elements, and a parameter's first.
+  std::int64_t EarlySize() const { return early_size_; }
+  std::int64_t EarlyOffset(ParameterId id) const {
+    return early_at_.at(static_cast<std::size_t>(id));
+  }
+
+ private:
+  bool FollowsItsGroup(const Parameter& parameter) const;
+  std::vector<Parameter> parameters_;
+  std::vector<Unit> units_;
+  std::vector<int> unit_of_;            // [parameters]
+  std::vector<std::int64_t> early_at_;  // [parameters]: in the early storage
+  ParameterId second_ = kNoParameter;
+  std::int64_t size_ = 0, second_size_ = 0, early_size_ = 0;
+};
 
 class Registry {
  public:

@@ -9,9 +9,41 @@
 
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/model/query_key_step.hpp"
+#include "trireme/model/pass.hpp"
+#include "trireme/model/plan.hpp"
 
 namespace trireme::model {
+
+// Steps on queries and keys between their projection and the attention: rotation by position.
+// Another kind (a norm of each head, for example) is a file pair that implements QueryKeyStep, and
+// a line in MakeQueryKeySteps.
+
+class QueryKeyStep {
+ public:
+  // Matrices that a kind keeps from its forward to its backward pass.
+  struct Saved {
+    virtual ~Saved() = default;
+  };
+  virtual ~QueryKeyStep() = default;
+
+  // Null if nothing is kept. Made once per slot of activations, not per step.
+  virtual std::unique_ptr<Saved> MakeSaved() const { return nullptr; }
+  // Allocates what Saved keeps, by the lifetimes of `pass`.
+  virtual void Allocate(const Pass& /*pass*/, const kernels::AttentionShape& /*shape*/,
+                        Saved* /*saved*/) const {}
+  // In place on the queries and keys of qkv: [tokens, shape.Width()].
+  virtual void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
+                       const Matrix& qkv) const = 0;
+  // In place on dqkv, [tokens, shape.Width()]: the gradient of the step's output becomes that of
+  // its input. Adds the gradients of the step's own parameters, which are `early`.
+  virtual void Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
+                        const Matrix& dqkv) const = 0;
+};
+
+// The steps that the options ask for, in the order of the forward pass. `name` is the prefix of
+// their parameters.
+std::vector<std::unique_ptr<QueryKeyStep>> MakeQueryKeySteps(const ParameterPlace& place,
+                                                             const std::string& name);
 
 // y = softmax(q k^T / sqrt(d)) v W_o. The output's bias is left to the residual addition. A tensor
 // rank holds a slice of the heads: y and dx are then partial sums.
@@ -64,7 +96,58 @@ class AttentionLayer {
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;
   ParameterId qkv_weight_;  // query, key, value: adjacent
   ParameterId qkv_bias_ = kernels::kNoParameter;
-  ParameterId output_weight_;                       // [heads head_dim, dim], input-major
+  ParameterId output_weight_;                        // [heads head_dim, dim], input-major
+  ParameterId output_bias_ = kernels::kNoParameter;  // [dim]
+};
+
+// Attention of a decoder's positions to the encoder's output (Vaswani et al. 2017, section 3.2.3).
+
+// y = softmax(q k^T / sqrt(d)) v W_o, with q of the decoder's stream, k and v of the encoder's
+// output without its padding; no positions. The output's bias is left to the residual addition. A
+// tensor rank holds a slice of the heads: y, dx and dmemory are then partial sums.
+class CrossAttentionLayer {
+ public:
+  struct Saved {
+    Matrix x;            // [tokens, dim], the caller's
+    Matrix memory;       // [source tokens, dim], the caller's: the encoder's output
+    Matrix query;        // [tokens, heads head_dim]
+    Matrix key_values;   // [source tokens, 2 kv_heads head_dim], keys then values
+    Matrix out;          // [tokens, heads head_dim], before the output projection
+    Matrix lse;          // [tokens, heads]
+    Matrix dy;           // the caller's: gradient of y
+    Matrix dout;         // like out
+    Matrix dquery;       // like query
+    Matrix dkey_values;  // like key_values
+  };
+  CrossAttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
+
+  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  void AllocateBackward(const Pass& pass, Saved& saved) const;
+  // x, y, dy, dx: [tokens, dim]; memory, dmemory: [source tokens, dim]; y, dx and dmemory are
+  // overwritten (partial sums on tensor ranks). Calls `then` with ranges of complete rows of y.
+  void Forward(const Pass& pass, const Matrix& x, const Matrix& memory, Saved& saved,
+               const Matrix& y, RowsDone then) const;
+  void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx,
+                     const Matrix& dmemory) const;
+  // pending: a transfer that is given chances to progress between the products.
+  void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
+  ParameterId OutputBias() const { return output_bias_; }
+  void AddThinWeights(std::vector<ThinWeight>& weights) const;
+
+ private:
+  kernels::AttentionShape Shape(const Pass& pass) const;
+  kernels::KeyValueBlock Block(const Pass& pass, const Saved& saved) const;
+  kernels::Dropout WeightDropout(const Pass& pass) const;
+  kernels::Linear Thin(const Pass& pass, kernels::Linear linear, ParameterId weight) const;
+  void Attend(const Pass& pass, const Matrix& memory, Saved& saved) const;
+
+  std::int64_t all_heads_, all_kv_heads_;                  // global
+  std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
+  double dropout_;
+  std::uint32_t layer_;
+  ParameterId query_weight_, key_weight_;  // key, value: adjacent
+  ParameterId query_bias_ = kernels::kNoParameter, key_bias_ = kernels::kNoParameter;
+  ParameterId output_weight_;                        // [heads head_dim, dim], input-major
   ParameterId output_bias_ = kernels::kNoParameter;  // [dim]
 };
 

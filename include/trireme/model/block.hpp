@@ -9,7 +9,6 @@
 
 #include "trireme/base/function_ref.hpp"
 #include "trireme/model/attention_layer.hpp"
-#include "trireme/model/cross_attention_layer.hpp"
 #include "trireme/model/ffn.hpp"
 #include "trireme/model/norm_layer.hpp"
 

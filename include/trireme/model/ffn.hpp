@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/model/parameter_place.hpp"
+#include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/pass.hpp"
-#include "trireme/model/thin_weights.hpp"
+#include "trireme/model/plan.hpp"
 
 namespace trireme::model {
 

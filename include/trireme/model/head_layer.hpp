@@ -4,12 +4,39 @@
 
 #include <cstdint>
 
+#include "trireme/base/exact_sum.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"
-#include "trireme/model/parameter_place.hpp"
+#include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/pass.hpp"
-#include "trireme/model/thin_weights.hpp"
+#include "trireme/model/plan.hpp"
 
 namespace trireme::model {
+
+// Losses of the tokens of a step or an evaluation, on the host, and their exact sum.
+
+class TokenLosses {
+ public:
+  // most: tokens at once; 0: no loss is computed here.
+  TokenLosses(const device::Stream& stream, std::int64_t most);
+
+  // Begins anew: losses of `tokens` tokens will be copied. copy (or null): [tokens], filled by Sum.
+  // Throws RunError if there is no room for as many.
+  void Expect(std::int64_t tokens, double* copy);
+  // Address of a token's loss, in host memory that a GPU copies to; null: none is computed here.
+  double* At(std::int64_t token) const;
+  // In nats. The first call after Expect waits for the stream.
+  const ExactSum& Sum();
+
+ private:
+  device::Stream stream_;
+  std::int64_t most_;
+  std::int64_t tokens_ = 0;
+  double* copy_ = nullptr;
+  bool known_ = false;
+  ExactSum sum_;                  // if known_
+  device::PinnedBuffer storage_;  // [most_] doubles
+};
 
 // Logits exist for a tile of tokens at a time. While a tile is in memory its gradient goes into dx
 // and into the weight's gradient: three products per tile instead of four or five

@@ -7,14 +7,47 @@
 #include <span>
 #include <vector>
 
-#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/cached_attention.hpp"
-#include "trireme/model/plan.hpp"
+#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/matrix.hpp"
+#include "trireme/kernels/registry.hpp"
+#include "trireme/model/plan.hpp"
 
 namespace trireme::model {
+
+// Second copies of the weights of linear layers, for passes of a few rows
+// (kernels/thin_panels.hpp): of weights that do not change any more.
+
+class StageLayers;
+struct ModelPlan;
+struct StagePlan;
+
+// The weight of a linear layer: `count` adjacent parameters, from `id` on.
+struct ThinWeight {
+  kernels::ParameterId id = kernels::kNoParameter;
+  int count = 1;
+  kernels::Form form = kernels::Form::kTransposed;
+};
+
+class ThinWeights {
+ public:
+  // Room for the copies of this rank's layers; no memory unless plan.thin_panels.
+  ThinWeights(const ModelPlan& plan, const StagePlan& local, const StageLayers& layers,
+              const device::Stream& stream);
+  // Copies the weights as they are now.
+  void Pack(const kernels::Registry& registry, const device::Stream& stream);
+  // The copy of the weight that begins with this parameter; null before Pack.
+  const void* PanelsOf(kernels::ParameterId id) const;
+  std::int64_t Bytes() const { return device::BytesOf(panels_); }
+
+ private:
+  std::vector<ThinWeight> weights_;
+  std::vector<std::int64_t> begins_;  // [parameters of the model]: bytes; -1: no copy
+  device::Buffer panels_;
+  bool packed_ = false;
+};
 
 class Block;
 class StageLayers;

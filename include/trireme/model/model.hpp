@@ -4,28 +4,192 @@
 #define TRIREME_MODEL_MODEL_HPP_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "trireme/base/exact_sum.hpp"
+#include "trireme/base/function_ref.hpp"
 #include "trireme/comm/ledger.hpp"
-#include "trireme/model/activation_memory.hpp"
-#include "trireme/model/leaf_gradients.hpp"
+#include "trireme/device/memory.hpp"
+#include "trireme/device/recorder.hpp"
+#include "trireme/model/block.hpp"
+#include "trireme/model/embedding_layer.hpp"
+#include "trireme/model/head_layer.hpp"
+#include "trireme/model/key_value_cache.hpp"
+#include "trireme/model/pass.hpp"
 #include "trireme/model/plan.hpp"
-#include "trireme/model/position_table.hpp"
-#include "trireme/model/stage_layers.hpp"
 #include "trireme/model/staged_batches.hpp"
-#include "trireme/model/thin_weights.hpp"
-#include "trireme/model/token_losses.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/sharding.hpp"
-#include "trireme/device/recorder.hpp"
 
 namespace trireme::model {
+
+// The layers of one rank's part of a model, and the registry of their parameters.
+
+class StageLayers {
+ public:
+  struct Chunk {
+    std::vector<Block> blocks;
+    std::vector<int> units;            // [blocks]: of the registry
+    std::size_t encoders = 0;          // blocks of the encoder, which come first
+    bool ends_encoder = false;         // the last of them is the encoder's last
+    bool first = false, last = false;  // has the embedding, the head
+  };
+
+  // Lists all parameters of the model, in its order, on every rank, those of other stages without
+  // memory; decides who owns what, takes memory for parameters and gradients, and draws the initial
+  // weights. The sequence must fit the table of learned positions.
+  StageLayers(const ModelPlan& plan, const StagePlan& local, const parallel::TensorGroup& tensor,
+              const device::Stream& stream);
+  StageLayers(const StageLayers&) = delete;
+  StageLayers& operator=(const StageLayers&) = delete;
+
+  const std::vector<Chunk>& Chunks() const { return chunks_; }
+  const EmbeddingLayer& Embedding() const { return *embedding_; }
+  const EmbeddingLayer& SourceEmbedding() const { return *source_embedding_; }
+  // Of the encoder's output; pre-norm models that translate only, in the unit of its last block.
+  const NormLayer* EncoderNorm() const { return encoder_norm_ ? &*encoder_norm_ : nullptr; }
+  const NormLayer* FinalNorm() const { return norm_ ? &*norm_ : nullptr; }  // pre-norm models only
+  const HeadLayer& Head() const { return *head_; }
+  kernels::Registry& Parameters() { return registry_; }
+  const kernels::Registry& Parameters() const { return registry_; }
+
+  // Units of the registry. -1: the model has no such unit.
+  int TokenUnit() const { return token_unit_; }  // the token table
+  int TailUnit() const { return tail_unit_; }    // final norm and head
+  std::array<int, 4> FirstUnits() const;         // of the embeddings
+  std::array<int, 2> LastUnits() const;          // of the head
+  bool Has(int unit) const;                      // held by this rank
+  // The held units whose values the program's tasks use, in order; until the next call.
+  const std::vector<int>& UsesOf(const parallel::Program& program);
+
+ private:
+  kernels::ParameterList ListParameters(const ModelPlan& plan, const StagePlan& local,
+                                        const parallel::TensorGroup& tensor,
+                                        const device::Stream& stream);
+  void AddBlocks(const ModelPlan& plan, const StagePlan& local, ParameterPlace place);
+  void AppendUses(const parallel::Task& task);
+
+  kernels::Registry registry_;
+  bool tied_;
+  std::optional<EmbeddingLayer> embedding_, source_embedding_;
+  std::vector<Chunk> chunks_;
+  std::optional<NormLayer> norm_, encoder_norm_;
+  std::optional<HeadLayer> head_;
+  int token_unit_ = -1, position_unit_ = -1, tail_unit_ = -1;
+  int source_unit_ = -1, source_position_unit_ = -1;  // of tables of their own
+  std::vector<int> uses_;                             // of the last program
+};
+
+// The activations that micro-batches leave for their backward passes on one chunk of a stage, and
+// the slots of memory that they lie in.
+
+// Slots of three lifetimes (parallel::Slots), each of the size of the largest micro-batch.
+// If weight gradients are tasks of their own and nothing is recomputed, memory rotates: instead of
+// the input and backward slots each kept block has a frame, and one frame is spare. A block's
+// backward pass writes what its weight gradient needs to the spare frame; the frame of its forward
+// pass, now dead, is the next spare.
+class ChunkActivations {
+ public:
+  // Matrices that one entry of a micro-batch leaves.
+  struct Live {
+    std::vector<Matrix> residuals;     // [blocks + 1] of [rows, dim]: the residual stream
+    std::vector<Block::Saved> blocks;  // [blocks]
+    std::vector<int> frames;           // [blocks]: of the memory that rotates
+    // Of models that translate: residuals are the source stream of blocks of the encoder, the
+    // target stream of others, and the encoder's last block writes `encoded`.
+    Matrix encoded, memory;  // [source rows, dim]: before and after the encoder's norm
+    NormLayer::Saved encoder_norm;
+  };
+  // Memory of a task's results for later tasks. backward is null unless the weight gradients are a
+  // task of their own.
+  struct Arenas {
+    device::Arena *input = nullptr, *weight = nullptr, *backward = nullptr;
+  };
+
+  // blocks must outlive this. entries: of a micro-batch.
+  ChunkActivations(const std::vector<Block>& blocks, const parallel::Slots& slots, int entries,
+                   bool recomputes);
+
+  // Planning: measuring arenas, in which the tasks of the largest micro-batch run once without
+  // memory.
+  Arenas BeginMeasuring();
+  void EndMeasuring();
+  std::int64_t Bytes() const;  // of all slots
+  char* Cut(char* memory);     // into slots; returns the end of what it took
+
+  // The slots of a micro-batch. split: its weight gradients are a task of their own.
+  Arenas At(const parallel::Slots& slots, bool split);
+  Live& LiveAt(int weight_slot, int entry) {
+    return live_[static_cast<std::size_t>(weight_slot * entries_ + entry)];
+  }
+  // Saved matrices of evaluation, which keeps nothing beyond a block: [blocks].
+  std::vector<Block::Saved>& Passing() { return passing_; }
+
+  bool Rotates() const { return rotates_; }
+  device::Arena& Frame(const Live& live, std::size_t block) {
+    return frames_[static_cast<std::size_t>(live.frames[block])];
+  }
+  device::Arena& SpareFrame() { return frames_[static_cast<std::size_t>(spare_)]; }
+  void SwapSpare(Live& live, std::size_t block) { std::swap(live.frames[block], spare_); }
+
+ private:
+  std::vector<Block::Saved> MakeSaved() const;
+  void MakeLive(int weight_slots);
+
+  const std::vector<Block>& blocks_;
+  parallel::Slots slots_;
+  int entries_;
+  bool rotates_;
+  std::int64_t input_bytes_ = 0, weight_bytes_ = 0, backward_bytes_ = 0,
+               frame_bytes_ = 0;  // of one
+  std::vector<device::Arena> input_, weight_, backward_;
+  std::vector<device::Arena> frames_;  // [live blocks], and the spare
+  int spare_ = 0;
+  std::vector<Live> live_;  // [weight slots, entries]
+  std::vector<Block::Saved> passing_;
+};
+
+// All memory of a rank's activations, in one piece that is planned before anything is allocated:
+// no step takes memory.
+
+// First the workspace, then scratch and slots of training; evaluation, which never runs while slots
+// are in use, has all memory after the workspace.
+class ActivationMemory {
+ public:
+  ActivationMemory(const ModelPlan& plan, const StagePlan& local, const StageLayers& layers);
+
+  using MakeWorkspace = FunctionRef<Workspace(device::Arena& arena)>;
+  using TrainDry = FunctionRef<void(int chunk, device::Arena& scratch)>;
+  using EvaluateDry = FunctionRef<void(int chunk, device::Arena& scratch)>;
+  // Measures the allocations of the largest micro-batch in arenas that hand out no memory; sets
+  // Bytes().
+  void Measure(MakeWorkspace workspace, TrainDry train, EvaluateDry evaluate);
+  std::int64_t Bytes() const { return bytes_; }
+  std::int64_t TileBytes() const { return tile_bytes_; }  // of these, the vocabulary's tile
+  // Takes the memory, once, after Measure.
+  void Allocate(device::Kind where, MakeWorkspace workspace);
+
+  // Scratch that all layers share; valid after Allocate.
+  const Workspace& Shared() const { return workspace_; }
+  // Scratch of a task; null before Allocate.
+  device::Arena* Scratch(bool training);
+  ChunkActivations& Chunk(int chunk) { return chunks_[static_cast<std::size_t>(chunk)]; }
+
+ private:
+  bool training_;
+  std::vector<ChunkActivations> chunks_;
+  std::int64_t workspace_bytes_ = 0, scratch_bytes_ = 0, bytes_ = 0, tile_bytes_ = 0;
+  device::Buffer storage_;  // workspace, scratch, slots
+  std::optional<device::Arena> training_scratch_, evaluation_scratch_;
+  Workspace workspace_;
+};
 
 // The stream that a model computes on and the objects it works with, which must outlive it.
 struct Collaborators {

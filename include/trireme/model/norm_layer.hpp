@@ -5,9 +5,8 @@
 #include <string>
 
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/norm.hpp"
-#include "trireme/model/parameter_place.hpp"
 #include "trireme/model/pass.hpp"
+#include "trireme/model/plan.hpp"
 
 namespace trireme::model {
 
@@ -45,7 +44,7 @@ class NormLayer {
   void CanonicalBackwardWeight(const Pass& pass, const Saved& saved, const Matrix& dy) const;
   kernels::NormKind kind_;
   double epsilon_;
-  ParameterId weight_;                       // [dim]
+  ParameterId weight_;                        // [dim]
   ParameterId bias_ = kernels::kNoParameter;  // [dim]
 };
 

@@ -15,7 +15,6 @@
 #include "trireme/data/batch.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/model/model.hpp"
-#include "trireme/parallel/copied_gradients.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
 #include "trireme/parallel/tensor_group.hpp"

@@ -5,21 +5,24 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "trireme/base/function_ref.hpp"
-#include "trireme/base/positions.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/data/batch.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/kernels/dropout.hpp"
+#include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/model/key_value_cache.hpp"
-#include "trireme/model/staged_batches.hpp"
-#include "trireme/model/thin_weights.hpp"
-#include "trireme/parallel/ring_attention.hpp"
-#include "trireme/parallel/tensor_group.hpp"
 #include "trireme/kernels/matrix.hpp"
 #include "trireme/kernels/registry.hpp"
+#include "trireme/model/key_value_cache.hpp"
+#include "trireme/model/staged_batches.hpp"
+#include "trireme/parallel/canonical.hpp"
+#include "trireme/parallel/ring_attention.hpp"
+#include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {
 
@@ -51,8 +54,8 @@ struct Lifetimes {
 struct SourceStream {
   std::int64_t length = 0;                    // S, padding included; 0: there are none
   const std::int32_t* key_lengths = nullptr;  // [sequences]: without padding
-  kernels::Matrix memory;                      // [rows, dim]: the encoder's output on this rank
-  kernels::Matrix dmemory;                     // likewise: its gradient so far
+  kernels::Matrix memory;                     // [rows, dim]: the encoder's output on this rank
+  kernels::Matrix dmemory;                    // likewise: its gradient so far
 };
 
 // State of one pass; copied freely. Pointers are null or outlive the pass.
@@ -66,7 +69,7 @@ struct Pass {
   Workspace workspace;
   const data::Entry* batch = nullptr;  // null while the memory plan is measured
   StagedBatches::Entry tokens;         // arrays of `batch`, in the stream's memory
-  kernels::Matrix rope;                 // rotary positions: [length, head_dim], or Empty()
+  kernels::Matrix rope;                // rotary positions: [length, head_dim], or Empty()
   double* losses = nullptr;            // [tokens], nats, on the host; pinned for a GPU
   std::int64_t sequences = 0;          // B of this micro-batch
   std::int64_t length = 0;             // T, or what this context rank has of it
@@ -96,7 +99,8 @@ struct Pass {
     return kernels::Allocate(*arena, Type(), rows, columns);
   }
   // A matrix of sums or statistics, whose type is no narrower than fp32.
-  kernels::Matrix AllocateSums(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
+  kernels::Matrix AllocateSums(device::Arena* arena, std::int64_t rows,
+                               std::int64_t columns) const {
     return kernels::Allocate(*arena, registry->SumType(), rows, columns);
   }
   kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
@@ -125,6 +129,40 @@ struct Pass {
             first_feature,
             positions};
   }
+};
+
+// Gradients of canonical leaves (run.canonical): each goes to the level of its group, and groups
+// meet in the fixed tree (parallel::LeafSums). Nothing happens unless the model is canonical.
+
+class LeafGradients {
+ public:
+  // The gradients of a unit that a task adds to: all; the `early` ones or the others, if weight
+  // gradients are a task of their own; those of a tied table by the head.
+  enum class Phase { kWhole, kEarly, kLate, kHead };
+
+  // registry: of the gradients; must outlive this.
+  LeafGradients(kernels::Registry& registry, const device::Stream& stream, bool canonical)
+      : registry_(registry), stream_(stream), canonical_(canonical) {}
+
+  // The next gradients of this unit and phase are those of a leaf of `group`. Groups come in order.
+  void Enter(int unit, Phase phase, std::int64_t group);
+  // Completes the sums of a step. Second gradients stay apart until AddSecond.
+  void Finish();
+  // Adds the second gradient of a tied table to its first, after the sums over the data group.
+  void AddSecond() const;
+
+ private:
+  struct Tracker {
+    std::vector<Part> ranges;  // flat
+    parallel::LeafSums sums;
+  };
+  std::vector<Part> RangesOf(int unit, Phase phase) const;
+  void Merge(const std::vector<Part>& ranges, int from, int to) const;
+
+  kernels::Registry& registry_;
+  device::Stream stream_;
+  bool canonical_;
+  std::map<std::pair<int, Phase>, Tracker> trackers_;  // of (unit, phase), as they come
 };
 
 }  // namespace trireme::model

@@ -7,14 +7,39 @@
 #include <vector>
 
 #include "trireme/base/partition.hpp"
-#include "trireme/base/positions.hpp"
 #include "trireme/comm/process_grid.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/kernels/registry.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/parallel/canonical.hpp"
-#include "trireme/parallel/pipeline_program.hpp"
+#include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/sharding.hpp"
+#include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {
+
+// The place of a layer's parameters, and the numbers of a block's linear layers.
+
+using kernels::Matrix;
+using kernels::ParameterId;
+
+// List that a layer adds its parameters to, the cut among tensor ranks, and whether this rank's
+// stage holds the layer (if not, its parameters are only listed).
+struct ParameterPlace {
+  const Options& options;
+  kernels::ParameterList& parameters;
+  const parallel::TensorGroup& tensor;
+  bool held = true;
+  device::Stream stream;  // runs the products
+};
+
+// The linear layers of a block, and their numbers in the model (kernels/products.hpp).
+enum class LinearSite : std::uint32_t { kQkv, kOutput, kUp, kDown };
+inline constexpr int kSitesABlock = 4;
+inline int SiteOf(std::uint32_t layer, LinearSite site) {
+  return static_cast<int>(layer) * kSitesABlock + static_cast<int>(site);
+}
 
 // A model and how it is computed: the same on all ranks.
 struct ModelPlan {
@@ -91,6 +116,22 @@ struct ModelMemory {
 
 // Bytes of a buffer of this size, as the allocator counts it.
 std::int64_t BufferBytes(std::int64_t bytes);
+
+// Check that a layout suits a model; names of layouts that do.
+
+// Whether this many tensor ranks and stages (of `chunks` chunks) can share the model.
+bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::int64_t pipeline);
+
+// Throws InputError with the deck's line if the grid or the pipeline does not suit the model:
+// heads, hidden features and vocabulary against grid.tensor, layers against stages and chunks.
+// Names the nearest layouts of these ranks that do.
+void CheckLayout(const deck::Deck& deck, const Options& options, const comm::GridShape& grid,
+                 const parallel::PipelineShape& pipeline);
+// Throws InputError if a step's micro-batches do not suit the schedule. share: windows of a data
+// rank in a step; micro_batch: sequences at once, a multiple of `unit`.
+void CheckMicroBatches(const deck::Deck& deck, const parallel::PipelineShape& pipeline,
+                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
+                       std::int64_t unit = 1);
 
 }  // namespace trireme::model
 

@@ -8,7 +8,7 @@
 #include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
 
 namespace trireme::parallel {

@@ -10,10 +10,10 @@
 
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/stream.hpp"
+#include "trireme/kernels/registry.hpp"
 #include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/sharding.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
-#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -28,8 +28,8 @@ class GradientBuckets {
   // buffers are allocated here. All referred to must outlive it. `shared` (or null): sums within
   // the replica that come before a reduce-scatter.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
-                  kernels::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
-                  SharedGradients* shared);
+                  kernels::Registry& registry, const device::Stream& stream,
+                  const ShardSetup& setup, SharedGradients* shared);
 
   void Begin();  // a new step: nothing is ready
   // Declares the gradients at flat offsets >= begin final on this rank: starts the sums of the
@@ -63,7 +63,7 @@ class GradientBuckets {
  private:
   struct Bucket {
     int piece = 0;          // number in the registry's ownership
-    kernels::Piece cut;      // the piece itself
+    kernels::Piece cut;     // the piece itself
     comm::Request request;  // of the bucket's sum or scatter
     comm::Request across;   // of the owned part, over `data`, after the scatter
     double started = 0;     // Seconds() of this step's first transfer; 0: none yet

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "trireme/deck/deck.hpp"
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
 

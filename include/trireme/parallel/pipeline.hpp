@@ -5,14 +5,180 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
+#include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
-#include "trireme/device/arena.hpp"
-#include "trireme/parallel/pipeline_program.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/matrix.hpp"
 
 namespace trireme::parallel {
+
+// Pipeline schedules as pure functions: the tasks of each stage, in order. No MPI.
+
+// kGpipe: Huang et al. 2019. kOneForwardOneBackward: PipeDream-flush (Narayanan et al. 2021, figure
+// 4 top). kInterleaved: the same paper, figure 4 bottom. kZeroBubble: ZB-H1 (Qi et al. 2023).
+enum class ScheduleKind { kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble };
+const char* NameOf(ScheduleKind kind);  // as in the deck
+
+// kForward, then kBackward (input and weight gradients in one), or kBackwardInput and some time
+// later kBackwardWeight. kEvaluate: a forward pass that saves nothing.
+enum class TaskKind { kForward, kBackward, kBackwardInput, kBackwardWeight, kEvaluate };
+inline constexpr int kTaskKinds = 5;
+
+struct Task {
+  TaskKind kind = TaskKind::kForward;
+  int micro_batch = 0;
+  int chunk = 0;  // of the stage's chunks of the model: virtual stage chunk * stages + stage
+  bool operator==(const Task&) const = default;
+};
+
+struct PipelineShape {
+  ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
+  int stages = 1;         // P
+  int chunks = 1;         // v, runs of blocks that a stage holds; 1 unless interleaved
+  int micro_batches = 1;  // M; interleaved: a multiple of P
+  int VirtualStages() const { return stages * chunks; }
+  bool operator==(const PipelineShape&) const = default;
+};
+
+// Micro-batches that a step of `count` runs: a multiple of the stages if interleaved (the caller
+// adds empty micro-batches).
+int PaddedMicroBatches(const PipelineShape& shape, int count);
+
+// The tasks of one stage, in order: each micro-batch's forward and backward pass once per chunk;
+// of any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...
+std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
+// Forward passes alone; any number of micro-batches, also with several chunks.
+std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage);
+
+// Most micro-batches (times chunks) whose forward pass has begun on `stage` and whose last backward
+// task has not ended, as published: gpipe M v; 1f1b min(P - stage, M); interleaved min((P - stage -
+// 1) 2 + (v - 1) P + 1, M v); zero_bubble min(P, M).
+int MostInFlight(const PipelineShape& shape, int stage);
+
+// Seconds of the tasks of one virtual stage.
+struct StageCost {
+  double forward = 1, backward_input = 1, backward_weight = 1;
+};
+
+// The schedule's time for one step as published, in its form for unequal stages; f, b, w: sums over
+// a stage's chunks, M micro-batches, v chunks. With equal stages all are exact.
+//   gpipe        sum f + (M - 1) max f + sum (b + w) + (M - 1) max (b + w); always exact.
+//   1f1b         sum (f + b + w) + (M - 1) max (f + b + w). Also exact if the last stage is the
+//                most expensive and its f / (b + w) is the others'; with one such ratio for all
+//                stages it is an upper bound.
+//   interleaved  M max (f + b + w) + (sum (f + b + w) - max (f + b + w)) / v: an estimate.
+//   zero_bubble  no closed form is published for unequal stages: LeastTime.
+// doc/parallelism.md derives them, and compares them with Simulate.
+double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
+
+// Lower bound of a step's time: the largest over the stages of (earliest start of its first task +
+// its own work + time that earlier stages need after its last task), with the round trips of its
+// first and last forward pass (not if interleaved); gpipe: PredictedTime. Exact for equal stages;
+// 1f1b: also if costs differ by no more than a fifth, and if only the last stage is more expensive;
+// zero_bubble: the latter too.
+double LeastTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
+
+// Blocks [begin, end) of each virtual stage such that the most expensive stage is as cheap as
+// possible. Costs are relative to each other. Every virtual stage but the last has at least one
+// block; the last has the head. layers + 1 >= virtual stages.
+std::vector<Part> BalanceStages(std::int64_t layers, int virtual_stages, double block_cost,
+                                double embedding_cost, double head_cost);
+
+// Program: a stage's schedule with its transfers and its memory, as the stage executes it. A pure
+// function; no MPI.
+
+// Slots of activations, numbered from 0 for each chunk; one kind per lifetime.
+struct Slots {
+  int input = 0;     // from the forward pass to the end of the input gradient
+  int weight = 0;    // from the forward pass to the end of the weight gradient
+  int backward = 0;  // from the start of the input gradient to the end of the weight gradient, if
+                     // these are two tasks (for all tasks of a stage or for none)
+};
+
+inline constexpr int kNoBuffer = -1;
+
+struct ProgramTask {
+  Task task;
+  Slots slots;         // numbers, of this micro-batch and chunk; kEvaluate has none
+  bool final = false;  // the last task of its chunk that adds to weight gradients
+  int receives_in = kNoBuffer, sends_from = kNoBuffer;  // buffers of its flow
+};
+
+// Kinds of messages between virtual stages. A forward task takes and gives activations, a task with
+// an input gradient takes and gives gradients.
+enum class Flow { kActivation, kGradient };
+Flow FlowOf(TaskKind kind);
+
+// The other end and the tag of a task's message. Between the same two ranks, messages of one tag
+// are sent and received in the same order.
+struct Peer {
+  int stage = 0;
+  int tag = 0;  // flow + 2 * chunk of the receiver
+};
+
+// kPostReceive and kSend start a transfer of task `task` (as consumer, as producer) through buffer
+// `buffer` of its flow; kAwaitReceive and kAwaitSend return when that buffer's transfer is
+// complete.
+enum class Action { kPostReceive, kAwaitReceive, kAwaitSend, kCompute, kSend };
+struct Operation {
+  Action action = Action::kCompute;
+  int task = 0;  // index in tasks
+  Flow flow = Flow::kActivation;
+  int buffer = 0;
+};
+
+struct Buffers {  // numbers of them
+  int activations_in = 0, activations_out = 0, gradients_in = 0, gradients_out = 0;
+};
+
+struct Program {
+  std::vector<ProgramTask> tasks;
+  std::vector<Operation> operations;
+  std::vector<Slots> slots;  // [chunks]: numbers of each kind
+  Buffers buffers;
+};
+
+// The other end of the message that `task` takes in or gives; only if the program has one
+// (receives_in, sends_from).
+Peer SenderTo(const PipelineShape& shape, int stage, const Task& task);
+Peer ReceiverFrom(const PipelineShape& shape, int stage, const Task& task);
+
+// The program of one stage. An incoming activation stays in its buffer until the weight gradient of
+// its task is done (evaluation: until the task is done); an incoming gradient until its task is
+// done. While a task computes, the next receive of each flow is posted.
+Program MakeProgram(const PipelineShape& shape, int stage);
+Program MakeEvaluationProgram(const PipelineShape& shape, int stage);
+
+// While one lives, the thread's MakeProgram keeps the programs of all stages of the last shapes
+// that it was asked for: each call makes all of them, and a planner asks for one stage after the
+// other.
+class KeptPrograms {
+ public:
+  KeptPrograms();
+  ~KeptPrograms();
+  KeptPrograms(const KeptPrograms&) = delete;
+  KeptPrograms& operator=(const KeptPrograms&) = delete;
+
+ private:
+  friend Program MakeProgram(const PipelineShape& shape, int stage);
+  struct Entry {
+    PipelineShape shape;
+    std::vector<Program> programs;  // [stages]
+  };
+  const std::vector<Program>& Of(const PipelineShape& shape);
+  std::vector<Entry> entries_;  // the latest last
+  KeptPrograms* outer_;
+};
+
+// True if all stages' programs end under the strictest rendezvous, in which a send completes only
+// when its receive is posted; they then end under any.
+bool Terminates(const std::vector<Program>& programs, const PipelineShape& shape);
+// The first fault of the programs: a task missing, done twice or before its operands, a buffer
+// reused too early, messages received in another order than sent, a deadlock. Empty: none.
+std::string FirstFault(const std::vector<Program>& programs, const PipelineShape& shape);
 
 // The computation of a stage.
 class StageWork {

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/base/positions.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
-#include "trireme/kernels/attention_part.hpp"
+#include "trireme/kernels/attention.hpp"
 
 namespace trireme::parallel {
 

@@ -10,12 +10,31 @@
 #include <vector>
 
 #include "trireme/comm/collectives.hpp"
+#include "trireme/comm/ledger.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/parallel/shared_gradients.hpp"
 #include "trireme/kernels/registry.hpp"
+#include "trireme/parallel/shared_gradients.hpp"
 
 namespace trireme::parallel {
+
+// The cut of a piece among the ranks of a shard group.
+
+// Elements. Parts of a length that is cut evenly begin on a cache line, as parameters do.
+inline constexpr std::int64_t kCut = 32;
+
+// The part of `length` elements, cut evenly, that rank `rank` of `ranks` owns; relative to their
+// first.
+inline Part OwnPart(std::int64_t length, int rank, int ranks) {
+  return comm::PartOfGrains(length, kCut, rank, ranks);
+}
+
+// Elements that each rank owns, of a length cut evenly, and of a piece.
+inline comm::Counts OwnCounts(std::int64_t length) { return comm::Counts::Cut(length, kCut); }
+inline comm::Counts OwnCounts(const kernels::Piece& piece) {
+  if (piece.counts.empty()) return OwnCounts(piece.range.Size());
+  return {piece.counts};
+}
 
 struct ShardSetup {
   comm::Sharding sharding = comm::Sharding::kNone;
@@ -41,7 +60,7 @@ struct ShardSetup {
 // A rank owns PartOf a piece's length, cut on multiples of 32 elements; with whole_parameters, the
 // parameters between the begins nearest to these cuts. dtype: in which bucket_bytes are counted.
 kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype,
-                                const ShardSetup& setup);
+                                 const ShardSetup& setup);
 
 // Throws InputError if a piece of sharded state passes what one transfer can carry: its count is an
 // int. The ownership is PlanOwnership's with any sharding but none.

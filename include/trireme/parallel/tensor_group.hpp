@@ -7,8 +7,8 @@
 
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
-#include "trireme/parallel/canonical.hpp"
 #include "trireme/kernels/matrix.hpp"
+#include "trireme/parallel/canonical.hpp"
 
 namespace trireme::parallel {
 

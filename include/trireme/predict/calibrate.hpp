@@ -10,9 +10,9 @@
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/hosts.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/device/stream.hpp"
 #include "trireme/deck/schema.hpp"
 #include "trireme/device/options.hpp"
+#include "trireme/device/stream.hpp"
 #include "trireme/predict/machine.hpp"
 
 namespace trireme::predict {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
-#include "trireme/device/gpu.hpp"
 #include "trireme/deck/schema.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/train/plan.hpp"
 
 namespace trireme::predict {

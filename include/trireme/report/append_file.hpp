@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "trireme/base/new_file.hpp"
+#include "trireme/base/files.hpp"
 
 namespace trireme::report {
 

@@ -4,17 +4,71 @@
 #define TRIREME_REPORT_MONITOR_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "trireme/deck/deck.hpp"
 #include "trireme/report/records.hpp"
-#include "trireme/report/sink.hpp"
 #include "trireme/report/summary.hpp"
 
 namespace trireme::report {
+
+// The [monitor] section.
+
+// Steps from first to last, counted from 1, both included.
+struct StepWindow {
+  std::int64_t first = 0, last = 0;
+  bool None() const { return last == 0; }
+};
+
+struct Options {
+  std::int64_t every_steps = 50;            // steps between lines on the screen
+  std::int64_t validate_every_steps = 500;  // steps between validations; 0: never
+  std::int64_t validate_windows = 0;        // of each set, a sample; 0: all
+  std::int64_t sample_tokens = 40;          // tokens of the text at the end; 0: none
+  bool tensorboard = true;                  // write event files
+  std::int64_t histogram_every_steps = 0;   // steps between histograms; 0: never
+  StepWindow trace_steps;                   // of the timeline
+  bool trace_kernels = true;                // kernels of GPUs in it
+  bool report = true;                       // report.html is made at the end
+};
+
+void Declare(deck::Schema& schema);  // [monitor]
+
+Options Read(const deck::Deck& deck);
+
+// The page of a run: vis/report.py, started by the program after its last word to MPI.
+
+// A page to make, and how long that may take.
+struct PageOrder {
+  std::string folder;  // of the run
+  double seconds = 0;  // bound; 0: no time is left, the user is told how to make it
+};
+
+// The command that makes the page of a folder: Python, the script, the folder.
+struct PageCommand {
+  std::string python, script, folder;
+  bool Complete() const { return !python.empty() && !script.empty(); }
+  std::string Text() const;  // for a shell; of what is missing, the usual names
+};
+
+// Finds Python in TRIREME_PYTHON, in a virtual environment `venv` beside the program, or on the
+// path; the script in share/trireme of the prefix that holds the program in bin, in the source tree
+// that holds the program's build folder, or in `source`. Missing ones are empty.
+PageCommand FindPageCommand(const std::string& folder, const std::string& program,
+                            const std::string& source);
+
+// The same for this program, for a shell.
+std::string PageCommandText(const std::string& folder);
+
+// Makes the page and prints one line: its path, or why there is none and the command for it. Never
+// throws, waits no longer than the order's bound, and ends the script at once when `stop` says so.
+// The script gets no signal of the terminal and none of this program's blocked ones.
+void MakePage(const PageOrder& order, const std::function<bool()>& stop) noexcept;
 
 // Facts of the banner, one line each; doc/design.md shows the layout.
 struct BannerFacts {

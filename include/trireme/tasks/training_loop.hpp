@@ -5,23 +5,56 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "trireme/base/json.hpp"
-#include "trireme/app/deadline.hpp"
+#include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/app/run_lock.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/model/parallel_model.hpp"
 #include "trireme/report/monitor.hpp"
+#include "trireme/report/tensorboard.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/train/plan.hpp"
-#include "trireme/report/event_log.hpp"
 #include "trireme/train/replica_check.hpp"
 #include "trireme/train/training_step.hpp"
 
 namespace trireme::tasks {
+
+// A trained model in the deck's layout, for the tasks that do not train: evaluate, generate.
+
+class TrainedModel {
+ public:
+  // Collective. Plans, opens the token file and reads the weights of -r. micro_batch: sequences
+  // that a rank takes at once; 0: as the deck says. cache_slots: sequences that are written at
+  // once, for which keys and values are kept where that is built. packing: of the weights.
+  // AgreedError (exit code 2) without -r, and if packing is asked for where there is none.
+  explicit TrainedModel(const app::Job& job, std::int64_t micro_batch = 0,
+                        std::int64_t cache_slots = 0, PackWeights packing = PackWeights::kNo);
+
+  // Of a model that translates: the target texts.
+  const data::TokenFile& Tokens() const {
+    return pairs_ ? pairs_->Of(data::Side::kTarget) : *tokens_;
+  }
+  // Of a model that translates; else null.
+  const data::PairFile* Pairs() const { return pairs_ ? &*pairs_ : nullptr; }
+  const std::string& Checkpoint() const { return checkpoint_; }  // folder of the weights
+  model::ParallelModel& Net() { return *model_; }
+
+ private:
+  std::string checkpoint_;
+  const train::EvaluationPlan plan_;
+  comm::ProcessGrid grid_;
+  // One of the two is there after construction.
+  std::optional<data::TokenFile> tokens_;
+  std::optional<data::PairFile> pairs_;
+  std::unique_ptr<model::ParallelModel> model_;
+};
 
 class Checkpoints;
 class EnergyUse;
@@ -90,9 +123,9 @@ class TrainingLoop {
   void PlanMemory(report::BannerFacts& facts) const;
   bool MeetsGpus() const;
   std::string DescribeLinks() const;
-  std::vector<report::TrafficRow> GatherTraffic() const;  // collective
-  report::Gathers MeanGathers() const;                    // collective
-  train::StepResult RunStep();                          // collective
+  std::vector<report::TrafficRow> GatherTraffic() const;   // collective
+  report::Gathers MeanGathers() const;                     // collective
+  train::StepResult RunStep();                             // collective
   void Watch(comm::Phase phase, std::int64_t step) const;  // a bound for what follows
   void WatchFolder() const;
   void FindSlowest(report::Record& record);  // collective
@@ -100,7 +133,7 @@ class TrainingLoop {
   void AskForHistograms();  // of the gradients of the step that begins
   void AddHistograms();     // collective: of the weights after the step, and those gradients
   std::vector<report::NamedHistogram> HistogramsOf(const checkpoint::State& state,
-                                                        const char* prefix, double divisor) const;
+                                                   const char* prefix, double divisor) const;
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best, bool stop_only);
@@ -117,8 +150,8 @@ class TrainingLoop {
   void ReturnTo(const app::RunRecord& record, const data::Origin& origin);
   bool ReplicasDiffer(bool whole);  // collective; true: the run is back at a checkpoint
   void AnswerCorruption(const std::vector<train::Corruption>& found);  // collective
-  std::vector<std::string> CheckpointsToRestore() const;                  // collective
-  bool RestoreCheckpoint(const std::string& checkpoint);                  // collective
+  std::vector<std::string> CheckpointsToRestore() const;               // collective
+  bool RestoreCheckpoint(const std::string& checkpoint);               // collective
   std::string ReplicaSummary() const;
   void AccountForCheckpoints();
   nlohmann::json RunJson() const;
@@ -161,7 +194,7 @@ class TrainingLoop {
   train::TrainingStep& training_step_;
   const comm::ProcessGrid& grid_;
   const data::PairFile* const pairs_;  // null: windows
-  const train::StepLoader& order_;  // of the steps' batches
+  const train::StepLoader& order_;     // of the steps' batches
   const train::Schedule& schedule_;
   std::unique_ptr<app::RunLock> lock_;  // on rank 0
   std::unique_ptr<report::Monitor> monitor_;

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "trireme/app/job.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/app/job.hpp"
 #include "trireme/train/training_step.hpp"
 
 namespace trireme::tasks {
@@ -17,8 +17,7 @@ namespace trireme::tasks {
 // The deck's set-up with everything but its size: fewer and narrower layers, fewer tokens, windows,
 // micro-batches and steps, each with the remainder that the grid leaves of the deck's. Weights and
 // rates become large enough for every gradient to matter, and clipping acts where the deck clips.
-train::TrainingOptions Shrink(const train::TrainingOptions& deck,
-                                 const comm::GridShape& grid);
+train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid);
 
 // Tokens for a shrunk set-up: an epoch of two steps, the second short, one window short.
 data::TokenData VerificationTokens(const train::TrainingOptions& small);

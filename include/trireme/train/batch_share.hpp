@@ -7,9 +7,17 @@
 
 #include "trireme/base/partition.hpp"
 #include "trireme/parallel/canonical.hpp"
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::train {
+
+// Sizes of a step's batch, for plans and measurements.
+
+struct StepShape {
+  std::int64_t sequences = 0;  // windows, or pairs, over all ranks
+  // Of pairs: padded lengths. 0: texts as long as the limit on a step's tokens allows.
+  std::int64_t source_length = 0, target_length = 0;
+};
 
 // Most windows of a batch that a data rank takes.
 std::int64_t LargestShare(std::int64_t batch, int data_ranks, const parallel::Canonical& canonical);

@@ -5,14 +5,31 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "trireme/base/partition.hpp"
+#include "trireme/comm/process_grid.hpp"
 #include "trireme/train/training_state.hpp"
 
 namespace trireme::train {
+
+// Whether ranks whose copies must stay equal compute with the same arithmetic.
+
+// Hash of what this rank's processor makes of a few steps of the optimizer on fixed numbers, drawn
+// as initial weights are: equal hashes mean that copies of weights stay equal where their gradients
+// are. Serial; takes milliseconds.
+std::uint64_t UpdateBits(const TrainingState& state);
+
+// Collective over the grid's world. kind: of this rank's processor, "AVX2", or of its card. If all
+// kinds are equal, or none of different kinds hold copies of the same elements, empty. If only data
+// ranks differ and `bits` (UpdateBits; called if needed) are the same, a warning that names hosts
+// and kinds. Throws AgreedError (exit code 2) if copies would drift apart: bits differ, or tensor
+// ranks differ, each of which computes the gradients of its copies of norms.
+std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& kind,
+                            const std::function<std::uint64_t()>& bits, const comm::Hosts& hosts);
 
 // Copies of the same elements that differ.
 struct Corruption {
@@ -65,10 +82,10 @@ class ReplicaCheck {
   const comm::ProcessGrid& grid_;
   const checkpoint::State state_;
   std::vector<kernels::StateBlock> blocks_;  // of the state, one after the other
-  std::size_t whole_blocks_ = 0;            // of these, the first ones, held by all of Data()
-  std::vector<Piece> pieces_;               // in the order of the blocks
-  std::size_t whole_pieces_ = 0;            // of the whole blocks
-  std::int64_t slots_ = 0;                  // the same on all ranks
+  std::size_t whole_blocks_ = 0;             // of these, the first ones, held by all of Data()
+  std::vector<Piece> pieces_;                // in the order of the blocks
+  std::size_t whole_pieces_ = 0;             // of the whole blocks
+  std::int64_t slots_ = 0;                   // the same on all ranks
   bool active_ = false;
 };
 

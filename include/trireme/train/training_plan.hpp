@@ -7,12 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "trireme/data/pair_batches.hpp"
+#include "trireme/data/pairs.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/model/plan.hpp"
-#include "trireme/train/optimizer.hpp"
-#include "trireme/train/schedule.hpp"
 #include "trireme/train/batch_share.hpp"
+#include "trireme/train/optimizer.hpp"
 
 namespace trireme::train {
 

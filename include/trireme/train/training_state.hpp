@@ -14,14 +14,45 @@
 
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/memory_terms.hpp"
+#include "trireme/kernels/registry.hpp"
 #include "trireme/model/parallel_model.hpp"
-#include "trireme/train/optimizer.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
-#include "trireme/train/state_on_host.hpp"
+#include "trireme/train/optimizer.hpp"
 #include "trireme/train/training_plan.hpp"
 
 namespace trireme::train {
+
+// Blocks of training state on the host, for checkpoints and verification: the blocks themselves on
+// a CPU, copies of them on a GPU.
+
+class StateOnHost {
+ public:
+  // blocks: in the stream's memory, which must outlive this. Host copies have the type of sums
+  // (SumTypeOf): fp32 for bf16.
+  StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks);
+  StateOnHost Fetch() &&;  // copies the device's contents in
+  void Store() const;      // copies the host's contents out
+
+  const std::vector<kernels::StateBlock>& Blocks() const { return here_; }
+  operator const std::vector<kernels::StateBlock>&() const {  // NOLINT(google-explicit-constructor)
+    return here_;
+  }
+  const kernels::StateBlock& operator[](std::size_t i) const { return here_[i]; }
+  // NOLINTNEXTLINE(readability-identifier-naming): as containers have it
+  std::size_t size() const { return here_.size(); }
+
+ private:
+  device::Stream stream_;
+  std::vector<kernels::StateBlock> there_, here_;
+  device::Buffer memory_;  // of here_; none on the CPU
+};
+
+// State for a checkpoint: on a GPU, blocks in the type of sums that are read from the device in
+// pieces, so that no copy of all is needed.
+checkpoint::State StateToRead(const device::Stream& stream, std::vector<kernels::StateBlock> model,
+                              std::vector<kernels::StateBlock> optimizer);
 
 class TrainingState {
  public:
@@ -107,7 +138,8 @@ class TrainingState {
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
   // The same from any source: `fill` is called for the blocks of "model" and of "optimizer", on all
   // ranks.
-  using Fill = std::function<void(const char* file, const std::vector<kernels::StateBlock>& blocks)>;
+  using Fill =
+      std::function<void(const char* file, const std::vector<kernels::StateBlock>& blocks)>;
   void Load(const Fill& fill);
   // Parameters alone.
   void LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});

@@ -13,7 +13,6 @@
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/recorder.hpp"
 #include "trireme/train/batch_loader.hpp"
-#include "trireme/train/pair_loader.hpp"
 #include "trireme/train/training_state.hpp"
 
 namespace trireme::train {

@@ -4,19 +4,74 @@
 #ifndef TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
 #define TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
 
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <future>
 #include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "link.hpp"
-#include "operations.hpp"
 #include "trireme/comm/channel.hpp"
-#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/recorder.hpp"
 
 namespace trireme::comm::nccl {
+
+// One NCCL communicator and the queue of its own in which its operations run: whatever waits in it
+// holds up no other.
+
+// RunError "NCCL, what: unhandled system error (...)".
+void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator = nullptr);
+
+class Link {
+ public:
+  // Collective over the `ranks` ranks that hold `id`. name: for messages. most_blocks: thread
+  // blocks that an operation may take from the computation; 0: as NCCL likes.
+  Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int most_blocks);
+  ~Link();  // gives up what is under way, unless Destroy was called
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  ncclComm_t Handle() const { return communicator_; }
+  cudaStream_t Queue() const { return queue_; }
+  const std::string& Name() const { return name_; }
+
+  // A failure that NCCL has found since the start, "" if none: a rank that is gone, a network
+  // that failed.
+  std::string Failure() const;
+  bool Idle() const;  // all that was queued is done
+  void Destroy();     // of a link that is idle on all its ranks
+  // Abandons all transfers; results are undefined. Runs on its own thread, because NCCL's call
+  // returns only when its kernels have ended, which may need another link's Abort. The future is
+  // ready at once if there is nothing to end.
+  std::shared_future<void> Abort() noexcept;
+
+ private:
+  std::string name_;
+  ncclComm_t communicator_ = nullptr;
+  cudaStream_t queue_ = nullptr;
+  int device_ = 0;
+  std::shared_future<void> end_;  // of what was given up
+};
+
+// NCCL's calls for each kind of transfer.
+
+// This rank's place in the group of a link. neighbours: messages between ranks r and r + 1 are
+// connected in both directions, so that collectives may be made of them, too.
+struct Place {
+  int rank = 0, ranks = 1;
+  bool neighbours = false;
+};
+
+// Queues a collective of the group of `link`.
+void QueueCollective(const Operation& operation, const Link& link, const Place& place);
+
+// Queues a message in a link of two ranks, the sender's and the receiver's in this order. Nothing
+// for an empty one.
+void QueueSend(const Operation& operation, const Link& link);
+void QueueReceive(const Operation& operation, const Link& link);
 
 class NcclChannel : public Channel {
  public:
@@ -55,7 +110,7 @@ class NcclChannel : public Channel {
     bool recorded = false;  // part of a graph: no times, and no questions
     bool traced = false;    // part of a timeline, with
     device::Event begun;    // the transfer's beginning; timed
-    device::Slice slice;     // description of the transfer
+    device::Slice slice;    // description of the transfer
   };
   struct Edge {  // of messages
     int peer = 0;

@@ -1,20 +1,184 @@
 // PairBatches: classes of equal lengths, strips, batches, and their order.
-#include "trireme/data/pair_batches.hpp"
-
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <memory>
+#include <span>
+#include <string>
 #include <tuple>
 #include <unordered_map>
+#include <vector>
 
+#include "hdf5.hpp"
+#include "positioned_file.hpp"
+#include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/data/batch.hpp"
+#include "trireme/data/pairs.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
+
+// Lengths of texts from their beginnings.
+
+// begins: [lengths.size() + 1], of texts `first` and following, and the end of the last one. where:
+// "file: array", for messages. Throws RunError for a text longer than 31 bits.
+void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
+                    const std::string& where, std::span<std::int32_t> lengths);
+
+// PairFile: the beginnings of a side's texts are its documents.
+
+namespace {
+
+Keeping OfSide(Keeping keeping, Side side) {
+  keeping.side = side;
+  return keeping;
+}
+
+void RequireEqual(const std::string& path, Split split, std::int64_t sources,
+                  std::int64_t targets) {
+  if (sources == targets) return;
+  throw TokenFileError(path, PathOf(split, Array::kDocuments, Side::kTarget),
+                       fmt::format("{} targets for {} sources", targets, sources));
+}
+
+}  // namespace
+
+PairCounts CountPairs(const std::string& path) {
+  const TokenLayout source = InspectTokenFile(path, Side::kSource);
+  const TokenLayout target = InspectTokenFile(path, Side::kTarget);
+  PairCounts counts{.source_vocabulary = std::ssize(source.vocabulary.words),
+                    .target_vocabulary = std::ssize(target.vocabulary.words),
+                    .shared_vocabulary = !source.two_vocabularies};
+  for (const Split split : kSplits) {
+    const auto s = static_cast<std::size_t>(split);
+    counts.pairs.at(s) = source.Of(split, Array::kDocuments).count;
+    RequireEqual(path, split, counts.pairs.at(s), target.Of(split, Array::kDocuments).count);
+    counts.source_tokens.at(s) = source.Tokens(split);
+    counts.target_tokens.at(s) = target.Tokens(split);
+  }
+  return counts;
+}
+
+PairFile::PairFile(const comm::Communicator& world, const comm::Communicator& node,
+                   const std::string& path, const Keeping& keeping,
+                   const std::function<void()>& after_round)
+    : source_(world, node, path, OfSide(keeping, Side::kSource), after_round),
+      target_(world, node, path, OfSide(keeping, Side::kTarget), after_round),
+      shared_(!source_.Layout().two_vocabularies) {
+  CheckCounts(world);
+}
+
+PairFile::PairFile(const comm::Communicator& world, const TokenData& source,
+                   const TokenData& target, bool shared_vocabulary)
+    : source_(world, source), target_(world, target), shared_(shared_vocabulary) {
+  CheckCounts(world);
+}
+
+void PairFile::CheckCounts(const comm::Communicator& world) const {
+  world.Together([&] {
+    for (const Split split : kSplits) {
+      RequireEqual(source_.Path(), split, source_.Documents(split), target_.Documents(split));
+    }
+  });
+}
+
+void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
+                           std::span<std::int32_t> lengths) const {
+  const TokenFile& file = Of(side);
+  const std::int64_t end = first + std::ssize(lengths);
+  const bool last = end == Pairs(split);
+  std::vector<std::int64_t> begins(lengths.size() + 1, file.Size(split));
+  file.ReadBeginnings(split, first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
+  const std::string where = file.Path() + ": " + PathOf(split, Array::kDocuments, side);
+  LengthsBetween(begins, first, where, lengths);
+}
+
+void PairFile::ReadText(Side side, Split split, std::int64_t pair,
+                        std::vector<std::int32_t>& ids) const {
+  const TokenFile& file = Of(side);
+  std::array<std::int64_t, 2> begins = {0, file.Size(split)};
+  const bool last = pair + 1 == Pairs(split);
+  file.ReadBeginnings(split, pair, std::span(begins).first(last ? 1 : 2));
+  ids.resize(static_cast<std::size_t>(begins[1] - begins[0]));
+  file.ReadIds(split, begins[0], ids);
+}
+
+std::vector<std::int32_t> PairFile::Encode(Side side, std::string_view text) const {
+  const TokenFile& file = Of(side);
+  const auto eos = static_cast<std::int32_t>(file.Words().eos);
+  std::vector<std::int32_t> ids = file.Encode(text);
+  if (!file.TokenizerFiles().empty()) {
+    // Made at the first text: to read a tokenizer's tables takes a second.
+    std::optional<std::vector<std::int32_t>>& suffix = suffixes_[side == Side::kSource ? 0 : 1];
+    if (!suffix) {
+      std::vector<std::int32_t> prefix;
+      Make(file.TokenizerFiles(), file.Path())->Template(prefix, suffix.emplace());
+    }
+    ids.insert(ids.end(), suffix->begin(), suffix->end());
+  }
+  if (ids.empty() || ids.back() != eos) ids.push_back(eos);
+  return ids;
+}
+
+std::string PairFile::Decode(Side side, std::span<const std::int32_t> ids) const {
+  const TokenFile& file = Of(side);
+  const auto end = std::ranges::find(ids, static_cast<std::int32_t>(file.Words().eos));
+  return file.Decode({ids.begin(), end});
+}
+
+// LengthsOf a file that is not opened: positioned reads of the beginnings of its texts.
+
+namespace {
+
+struct OpenSide {
+  OpenSide(const std::string& path, Side side)
+      : layout(InspectTokenFile(path, side)), file(path, layout) {}
+  void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const;
+  TokenLayout layout;
+  PositionedFile file;
+};
+
+void OpenSide::Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {
+  const std::int64_t texts = layout.Of(split, Array::kDocuments).count;
+  const std::int64_t after = std::min(texts, first + std::ssize(lengths) + 1);
+  std::vector<std::int64_t> begins(lengths.size() + 1, layout.Tokens(split));
+  Elements elements{begins.data(), first, after};
+  file.Read(layout, split, Array::kDocuments, first, after, begins.data());
+  if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
+  file.RequireGood(layout, split, Array::kDocuments, elements);
+  const std::string where = file.Path() + ": " + layout.PathOf(split, Array::kDocuments);
+  LengthsBetween(begins, first, where, lengths);
+}
+
+}  // namespace
+
+void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
+                    const std::string& where, std::span<std::int32_t> lengths) {
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const std::int64_t length = begins[i + 1] - begins[i];
+    if (length > std::numeric_limits<std::int32_t>::max()) {
+      throw RunError(fmt::format("{}: pair {} has a text of {} tokens", where,
+                                 first + static_cast<std::int64_t>(i), length));
+    }
+    lengths[i] = static_cast<std::int32_t>(length);
+  }
+}
+
+ReadPairLengths LengthsOf(const std::string& path, Split split) {
+  const auto source = std::make_shared<const OpenSide>(path, Side::kSource);
+  const auto target = std::make_shared<const OpenSide>(path, Side::kTarget);
+  return [source, target, split](std::int64_t first, std::span<std::int32_t> sources,
+                                 std::span<std::int32_t> targets) {
+    source->Read(split, first, sources);
+    target->Read(split, first, targets);
+  };
+}
 
 namespace {
 
@@ -314,6 +478,93 @@ PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed) {
           .longest_source = options.sequence_length,
           .longest_target = options.sequence_length,
           .long_pairs = options.long_pairs};
+}
+
+// FillPairs, LengthsOf: from the file to padded arrays.
+
+namespace {
+
+// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
+// the largest length.
+std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
+                       std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
+                       std::vector<std::int32_t>& lengths) {
+  std::vector<std::int32_t> text;
+  std::int64_t longest = 0;
+  lengths.clear();
+  for (const std::int64_t pair : pairs) {
+    file.ReadText(side, split, pair, text);
+    ids.insert(ids.end(), text.begin(), text.end());
+    lengths.push_back(static_cast<std::int32_t>(text.size()));
+    longest = std::max(longest, std::ssize(text));
+  }
+  return longest;
+}
+
+}  // namespace
+
+ReadPairLengths LengthsOf(const PairFile& file, Split split) {
+  return [&file, split](std::int64_t first, std::span<std::int32_t> source,
+                        std::span<std::int32_t> target) {
+    file.ReadLengths(Side::kSource, split, first, source);
+    file.ReadLengths(Side::kTarget, split, first, target);
+  };
+}
+
+void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
+               const PairBatchShape& shape, PairEntry& entry) {
+  entry.pairs = std::ssize(pairs);
+  entry.places.assign(pairs.begin(), pairs.end());
+  // The texts one after the other, then side by side.
+  std::vector<std::int32_t> sources, targets;
+  entry.source_length = ReadTexts(file, Side::kSource, split, pairs, sources, entry.source_lengths);
+  entry.target_length = ReadTexts(file, Side::kTarget, split, pairs, targets, entry.target_lengths);
+  entry.source_length = std::max(entry.source_length, shape.source_length);
+  entry.target_length = std::max(entry.target_length, shape.target_length);
+  entry.valid = std::ssize(targets);
+  entry.source.assign(static_cast<std::size_t>(entry.pairs * entry.source_length), 0);
+  entry.inputs.assign(static_cast<std::size_t>(entry.pairs * entry.target_length), 0);
+  entry.targets.assign(static_cast<std::size_t>(entry.pairs * entry.target_length), kMasked);
+  const auto eos = static_cast<std::int32_t>(file.Of(Side::kTarget).Words().eos);
+  auto source = sources.cbegin(), target = targets.cbegin();
+  for (std::int64_t i = 0; i < entry.pairs; ++i) {
+    const std::int32_t source_tokens = entry.source_lengths[static_cast<std::size_t>(i)];
+    const std::int32_t target_tokens = entry.target_lengths[static_cast<std::size_t>(i)];
+    std::copy_n(source, source_tokens, entry.source.begin() + i * entry.source_length);
+    std::copy_n(target, target_tokens, entry.targets.begin() + i * entry.target_length);
+    const auto inputs = entry.inputs.begin() + i * entry.target_length;
+    *inputs = eos;
+    std::copy_n(target, target_tokens - 1, inputs + 1);
+    source += source_tokens;
+    target += target_tokens;
+  }
+}
+
+void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
+               const PairBatchShape& shape, std::int64_t before, Entry& entry) {
+  PairEntry texts;
+  texts.source.swap(entry.sources);
+  texts.source_lengths.swap(entry.source_lengths);
+  texts.inputs.swap(entry.inputs);
+  texts.targets.swap(entry.targets);
+  texts.target_lengths.swap(entry.target_lengths);
+  FillPairs(file, split, pairs, shape, texts);
+  entry.sequences = texts.pairs;
+  entry.length = texts.target_length;
+  entry.source_length = texts.source_length;
+  entry.sources.swap(texts.source);
+  entry.source_lengths.swap(texts.source_lengths);
+  entry.inputs.swap(texts.inputs);
+  entry.targets.swap(texts.targets);
+  entry.target_lengths.swap(texts.target_lengths);
+  entry.ordinals.clear();
+  for (const std::int64_t pair : pairs) {
+    entry.ordinals.push_back(static_cast<std::uint64_t>(before + pair));
+  }
+  entry.begins.clear();
+  entry.positions = PositionsOf(entry.length, 0, 1);
+  entry.valid = texts.valid;
+  entry.visible_keys = 0;
 }
 
 }  // namespace trireme::data

@@ -1,21 +1,73 @@
 // From the deck to a file of pairs: texts or numerals, tokenizers, splits.
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
 
-#include "codec_tokenizer.hpp"
 #include "line_pairs.hpp"
-#include "sentence_sample.hpp"
-#include "share_texts.hpp"
+#include "text/tokenize_texts.hpp"
+#include "token_codec.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/data/numerals.hpp"
+#include "trireme/data/pairs.hpp"
 #include "trireme/data/tokenize.hpp"
-#include "trireme/data/train.hpp"
+#include "trireme/data/tokenizer.hpp"
 #include "words.hpp"
 
 namespace trireme::data {
+
+// Word, byte and numeral vocabularies as tokenizers of single texts.
+
+class CodecTokenizer : public Tokenizer {
+ public:
+  // kind: as of the attribute `tokenizer`.
+  CodecTokenizer(Vocabulary vocabulary, std::string kind)
+      : vocabulary_(std::move(vocabulary)),
+        kind_(std::move(kind)),
+        codec_(vocabulary_, kind_, kind_) {}
+
+  std::unique_ptr<Tokenizer> Clone() const override {
+    return std::make_unique<CodecTokenizer>(vocabulary_, kind_);
+  }
+  const char* Kind() const override { return kind_.c_str(); }
+  const Files& Source() const override { return none_; }
+  std::int64_t VocabularySize() const override { return std::ssize(vocabulary_.words); }
+  std::string Piece(std::int32_t id) const override {
+    return vocabulary_.words.at(static_cast<std::size_t>(id));
+  }
+  std::optional<std::int32_t> IdOf(std::string_view) const override { return std::nullopt; }
+  std::optional<std::int32_t> Eos() const override {
+    return static_cast<std::int32_t>(vocabulary_.eos);
+  }
+  std::optional<std::int32_t> Unk() const override {
+    if (vocabulary_.unk < 0) return std::nullopt;
+    return static_cast<std::int32_t>(vocabulary_.unk);
+  }
+  void Encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    const std::vector<std::int32_t> more = codec_.Encode(text);
+    ids.insert(ids.end(), more.begin(), more.end());
+  }
+  void Template(std::vector<std::int32_t>&, std::vector<std::int32_t>&) const override {}
+  std::string Decode(std::span<const std::int32_t> ids) const override {
+    return codec_.Decode({ids.begin(), ids.end()});
+  }
+  std::size_t SafeCut(std::string_view) const override { return 0; }
+
+ private:
+  Vocabulary vocabulary_;
+  std::string kind_;
+  TokenCodec codec_;
+  Files none_;
+};
+
+// <eos>, <unk>, then words by falling number of occurrences, equal ones by their bytes; words that
+// occur less than `least` times are left out.
+Vocabulary RankedWords(const std::unordered_map<std::string, std::int64_t>& counts,
+                       std::int64_t least);
+Vocabulary ByteVocabulary();  // the 256 bytes; "\n" is eos
 
 namespace {
 
@@ -79,8 +131,8 @@ std::vector<TextFile> FindFiles(const std::string& list, Split split, const std:
 }
 
 // Files of all splits. Serial.
-PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options,
-                                             const deck::Deck& deck, const std::string& path) {
+PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options, const deck::Deck& deck,
+                                             const std::string& path) {
   PerText<std::vector<TextFile>> files;
   for (const Split split : kSplits) {
     const PairTexts& texts = options.pairs.texts.at(static_cast<std::size_t>(split));
@@ -134,8 +186,7 @@ Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
 
 // Train texts of at most about kSampleBytes, from units at even distances. Serial.
 Files Train(const LinePairs& lines, const TokenizeOptions& options,
-                       const std::vector<std::size_t>& texts, const deck::Deck& deck,
-                       const TextWatch& watch) {
+            const std::vector<std::size_t>& texts, const deck::Deck& deck, const TextWatch& watch) {
   const auto units = static_cast<std::int64_t>(lines.Units());
   const std::int64_t step = std::max<std::int64_t>(CeilDivide(lines.Bytes(), kSampleBytes), 1);
   std::vector<std::string> sentences;
@@ -170,10 +221,10 @@ Vocabulary ShareWords(const comm::Communicator& world, const Vocabulary& words) 
 
 // Collective. The tokenizer of `texts`, which are one or both.
 std::unique_ptr<Tokenizer> TokenizerOf(const comm::Communicator& world,
-                                                  const TokenizeOptions& options,
-                                                  const deck::Deck& deck, const LinePairs& lines,
-                                                  const std::vector<std::size_t>& texts,
-                                                  const TextWatch& watch) {
+                                       const TokenizeOptions& options, const deck::Deck& deck,
+                                       const LinePairs& lines,
+                                       const std::vector<std::size_t>& texts,
+                                       const TextWatch& watch) {
   if (options.kind == TokenizeKind::kByte) {
     return std::make_unique<CodecTokenizer>(ByteVocabulary(), kByteTokenizer);
   }
@@ -198,8 +249,8 @@ std::unique_ptr<Tokenizer> TokenizerOf(const comm::Communicator& world,
 }
 
 PairTokens TokenizeNumerals(const comm::Communicator& world, const TokenizeOptions& options,
-                            const deck::Deck& deck, const std::string& path,
-                            const TextWatch& watch, bool dry) {
+                            const deck::Deck& deck, const std::string& path, const TextWatch& watch,
+                            bool dry) {
   OwnedTokenizers owned;
   owned.own[kTargetText] =
       std::make_unique<CodecTokenizer>(NumeralVocabulary(), kNumeralsTokenizer);
@@ -247,6 +298,32 @@ PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions&
   world.Together([&] { owned.Finish(options, deck); });
   if (dry) return {};
   return WritePairs(world, path, lines, owned.tokenizers, watch);
+}
+
+// RankedWords, ByteVocabulary.
+
+Vocabulary RankedWords(const std::unordered_map<std::string, std::int64_t>& counts,
+                       std::int64_t least) {
+  std::vector<std::pair<std::string, std::int64_t>> words;
+  for (const auto& [word, count] : counts) {
+    if (count >= least && word != kEndOfSentence && word != kUnknown)
+      words.emplace_back(word, count);
+  }
+  std::ranges::sort(words, [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
+  Vocabulary vocabulary{
+      .words = {std::string(kEndOfSentence), std::string(kUnknown)}, .eos = 0, .unk = 1};
+  for (auto& [word, count] : words) vocabulary.words.push_back(std::move(word));
+  return vocabulary;
+}
+
+Vocabulary ByteVocabulary() {
+  Vocabulary vocabulary{.words = {}, .eos = '\n', .unk = -1};
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.words.emplace_back(1, static_cast<char>(byte));
+  }
+  return vocabulary;
 }
 
 }  // namespace trireme::data

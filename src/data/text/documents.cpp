@@ -2,16 +2,337 @@
 // before them begins in it, so that each unit finds its own without its neighbours.
 #include "documents.hpp"
 
+#include <fmt/format.h>
 #include <algorithm>
+#include <charconv>
+#include <cstring>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "line_reader.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/deck/deck.hpp"
+#include "trireme/deck/json_text.hpp"
 
 namespace trireme::data {
+
+// A buffer that moves along the text.
+
+namespace {
+
+constexpr std::size_t kLineBuffer = std::size_t{1} << 20;  // bytes
+
+}  // namespace
+
+LineReader::LineReader(TextSource& source, std::int64_t offset)
+    : source_(source), buffer_(kLineBuffer), offset_(offset) {}
+
+void LineReader::Fill() {
+  std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+  end_ -= begin_;
+  begin_ = 0;
+  const std::span<char> room = std::span(buffer_).subspan(end_);
+  const std::size_t got = source_.Read(room);
+  ended_ = got < room.size();
+  end_ += got;
+}
+
+bool LineReader::Next(Piece& piece) {
+  const auto find = [&](std::size_t from) {
+    return static_cast<const char*>(std::memchr(buffer_.data() + from, '\n', end_ - from));
+  };
+  const char* line_end = find(begin_);
+  if (line_end == nullptr && !ended_) {
+    const std::size_t known = end_ - begin_;
+    Fill();
+    line_end = find(known);
+  }
+  if (begin_ == end_) return false;
+  const char* const begin = buffer_.data() + begin_;
+  std::size_t length = end_ - begin_, ending = 0;
+  if (line_end != nullptr) {
+    length = static_cast<std::size_t>(line_end - begin);
+    ending = 1;
+    if (length > 0 && begin[length - 1] == '\r') --length, ++ending;
+  } else if (!ended_ && begin[length - 1] == '\r') {
+    --length;  // maybe of an end of line
+  }
+  piece = {.text = {begin, length},
+           .ending = {begin + length, ending},
+           .offset = offset_,
+           .first = first_,
+           .last = line_end != nullptr || ended_};
+  first_ = piece.last;
+  begin_ += length + ending;
+  offset_ += static_cast<std::int64_t>(length + ending);
+  return true;
+}
+
+// RecordScan: RFC 8259's grammar, as far as wanted members and the ends of others need it.
+
+namespace {
+
+constexpr std::size_t kShownBytes = 100;  // of a value, in a message
+
+bool IsHigh(unsigned code) { return code >= 0xD800 && code < 0xDC00; }
+bool IsLow(unsigned code) { return code >= 0xDC00 && code < 0xE000; }
+
+void Append(unsigned code, std::string& text) {
+  const auto low = [&](unsigned shift) {
+    return static_cast<char>(0x80U | ((code >> shift) & 0x3FU));
+  };
+  if (code < 0x80) {
+    text += static_cast<char>(code);
+  } else if (code < 0x800) {
+    text += {static_cast<char>(0xC0U | (code >> 6U)), low(0)};
+  } else if (code < 0x10000) {
+    text += {static_cast<char>(0xE0U | (code >> 12U)), low(6), low(0)};
+  } else {
+    text += {static_cast<char>(0xF0U | (code >> 18U)), low(12), low(6), low(0)};
+  }
+}
+
+// A value that is no text, for a message.
+std::string Shown(std::string_view value) {
+  if (const auto json = deck::TryParseJson(value, std::int64_t{1} << 20)) {
+    return deck::Brief(*json);
+  }
+  return deck::Shown(std::string(value.substr(0, kShownBytes)));
+}
+
+}  // namespace
+
+void RecordScan::Refuse(const std::string& what, const std::string& hint) const {
+  throw InputError(fmt::format("{}: {}", where_, what), hint);
+}
+
+void RecordScan::Broken(const std::string& reason) const {
+  Refuse(fmt::format("byte {}: not valid JSON: {}", at_, reason));
+}
+
+void RecordScan::RefuseLone(unsigned half) const {
+  Refuse(
+      fmt::format("byte {}: \\u{:04x} is half of a surrogate pair, which no text has", at_, half),
+      "tokenize.invalid = replace puts U+FFFD in its place.");
+}
+
+void RecordScan::SkipBlanks() {
+  while (at_ < line_.size() && (line_[at_] == ' ' || line_[at_] == '\t' || line_[at_] == '\r')) {
+    ++at_;
+  }
+}
+
+bool RecordScan::Take(char wanted) {
+  if (at_ == line_.size() || line_[at_] != wanted) return false;
+  ++at_;
+  return true;
+}
+
+void RecordScan::Expect(char wanted) {
+  if (Take(wanted)) return;
+  Broken(at_ == line_.size() ? fmt::format("it ends where '{}' is expected", wanted)
+                             : fmt::format("'{}' is expected", wanted));
+}
+
+void RecordScan::Read(Wanted& first, Wanted* second) {
+  SkipBlanks();
+  if (at_ < line_.size() && line_[at_] != '{') {
+    const auto size = static_cast<std::int64_t>(line_.size());
+    Refuse("an object expected, " + deck::Brief(deck::ParseJson(line_, where_, size)) + " found");
+  }
+  Object(first, second);
+  SkipBlanks();
+  if (at_ != line_.size()) Broken("text after the record's end");
+}
+
+void RecordScan::Object(Wanted& first, Wanted* second) {
+  Expect('{');
+  SkipBlanks();
+  if (!Take('}')) {
+    do {
+      SkipBlanks();
+      Member(first, second);
+      SkipBlanks();
+    } while (Take(','));
+    Expect('}');
+  }
+}
+
+void RecordScan::Member(Wanted& first, Wanted* second) {
+  if (at_ == line_.size() || line_[at_] != '"') Expect('"');
+  const std::string key = within_ + Text(false);
+  SkipBlanks();
+  Expect(':');
+  SkipBlanks();
+  const bool is_first = key == first.key;
+  const bool is_second = second != nullptr && key == second->key;
+  if (!is_first && !is_second) {
+    const auto lies_in = [&](std::string_view wanted) {
+      return wanted.size() > key.size() && wanted.starts_with(key) && wanted[key.size()] == '.';
+    };
+    const bool inside = lies_in(first.key) || (second != nullptr && lies_in(second->key));
+    if (!inside || at_ == line_.size() || line_[at_] != '{') return SkipValue();
+    const std::string outside = std::exchange(within_, key + ".");
+    Object(first, second);
+    within_ = outside;
+    return;
+  }
+  if ((is_first && first.text) || (is_second && second->text)) {
+    Refuse(fmt::format("\"{}\" is named twice", deck::Shown(key)));
+  }
+  if (at_ < line_.size() && line_[at_] != '"') {
+    const std::size_t begin = at_;
+    SkipValue();
+    if (line_.substr(begin, at_ - begin) == "null") {
+      first.is_null = first.is_null || is_first;
+      if (is_second) second->is_null = true;
+      return;
+    }
+    Refuse(fmt::format("\"{}\" is no text but {}", deck::Shown(key),
+                       Shown(line_.substr(begin, at_ - begin))));
+  }
+  if (at_ == line_.size()) Expect('"');
+  std::string text = Text(true);
+  if (is_second) second->text = text;
+  if (is_first) first.text = std::move(text);
+}
+
+std::string RecordScan::Text(bool judged) {
+  ++at_;  // the quote
+  std::string text;
+  for (;;) {
+    const std::size_t begin = at_;
+    while (at_ < line_.size() && line_[at_] != '"' && line_[at_] != '\\' &&
+           static_cast<unsigned char>(line_[at_]) >= 0x20) {
+      ++at_;
+    }
+    text.append(line_, begin, at_ - begin);
+    if (at_ == line_.size()) Broken("the end of a text is missing");
+    if (Take('"')) return text;
+    if (line_[at_] != '\\') Broken("a control character in a text");
+    Escape(text, judged);
+  }
+}
+
+void RecordScan::Escape(std::string& text, bool judged) {
+  constexpr std::string_view kNames = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
+  ++at_;  // the backslash
+  if (at_ == line_.size()) Broken("the end of a text is missing");
+  if (const std::size_t name = kNames.find(line_[at_]); name != std::string_view::npos) {
+    text += kMeant[name];
+    ++at_;
+    return;
+  }
+  if (!Take('u')) Broken("an escape that JSON does not have");
+  unsigned code = Digits();
+  if (IsHigh(code) && line_.substr(at_, 2) == "\\u") {
+    const std::size_t after = at_;
+    at_ += 2;
+    const unsigned low = Digits();
+    if (IsLow(low)) {
+      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+    } else {
+      at_ = after;
+    }
+  }
+  if (IsHigh(code) || IsLow(code)) {
+    if (judged && !replace_) RefuseLone(code);
+    if (judged) ++replaced_;
+    code = 0xFFFD;
+  }
+  Append(code, text);
+}
+
+// The four of \u.
+unsigned RecordScan::Digits() {
+  unsigned code = 0;
+  const std::string_view digits = line_.substr(at_, 4);
+  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+  if (digits.size() < 4 || read.ptr != digits.data() + 4)
+    Broken("four hexadecimal digits expected");
+  at_ += 4;
+  return code;
+}
+
+void RecordScan::SkipText() {
+  ++at_;
+  for (;;) {
+    at_ = std::min(line_.find_first_of("\"\\", at_), line_.size());
+    if (Take('"')) return;
+    at_ = std::min(at_ + 2, line_.size());  // a backslash and what it escapes
+    if (at_ == line_.size()) Broken("the end of a text is missing");
+  }
+}
+
+void RecordScan::SkipValue() {
+  std::string closers;  // of the open brackets, innermost last
+  const std::size_t begin = at_;
+  while (at_ < line_.size()) {
+    const char c = line_[at_];
+    if (closers.empty() && (c == ',' || c == '}' || c == ']')) break;
+    if (c == '"') {
+      SkipText();
+      continue;
+    }
+    if (c == '{') closers += '}';
+    if (c == '[') closers += ']';
+    if (c == '}' || c == ']') {
+      if (closers.back() != c) Broken(fmt::format("'{}' is expected", closers.back()));
+      closers.pop_back();
+    }
+    ++at_;
+  }
+  if (!closers.empty()) Broken(fmt::format("'{}' is missing", closers.back()));
+  if (at_ == begin) Broken("a value is expected");
+}
+
+// Cutting of files into units, and their distribution: largest first, to the rank with least.
+
+namespace {
+
+constexpr std::int64_t kPackedWeight = 3;  // bytes of text per packed byte, about
+
+}  // namespace
+
+std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd document,
+                                   std::int64_t range_bytes) {
+  std::vector<TextUnit> units;
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const TextFile& file = files[f];
+    const bool whole =
+        file.packing != Packing::kNone || (!file.json_lines && document == DocumentEnd::kFile);
+    const std::int64_t step = whole ? std::max<std::int64_t>(file.bytes, 1) : range_bytes;
+    for (std::int64_t begin = 0; begin < file.bytes; begin += step) {
+      units.push_back({f, begin, std::min(begin + step, file.bytes)});
+    }
+  }
+  return units;
+}
+
+std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
+                                     std::span<const TextFile> files, int rank, int ranks) {
+  const auto weight = [&](std::size_t unit) {
+    const TextUnit& one = units[unit];
+    const bool packed = files[one.file].packing != Packing::kNone;
+    return (one.end - one.begin) * (packed ? kPackedWeight : 1);
+  };
+  std::vector<std::size_t> order(units.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return weight(a) > weight(b); });
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks), 0);
+  std::vector<std::size_t> mine;
+  for (const std::size_t unit : order) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += weight(unit);
+    if (least - loads.begin() == rank) mine.push_back(unit);
+  }
+  std::sort(mine.begin(), mine.end());
+  return mine;
+}
 
 namespace {
 
@@ -157,6 +478,175 @@ void ForEachDocument(const TextFile& file, const TextUnit& unit, DocumentEnd doc
   } else {
     EachParagraph(lines, unit.begin == 0, sink);
   }
+}
+
+// One line is read at a time, and kept whole for that.
+
+namespace {
+
+constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;  // bytes of a line
+
+// The text of a member, which must be there.
+const std::string& TextOf(const RecordScan::Wanted& member, const std::string& deck_key,
+                          const std::string& where) {
+  if (member.text) return *member.text;
+  constexpr const char* kSkip = "tokenize.missing = skip leaves such records out";
+  if (member.is_null) {
+    throw InputError(fmt::format("{}: \"{}\" is no text but null", where, member.key),
+                     fmt::format("{}.", kSkip));
+  }
+  throw InputError(fmt::format("{}: the record has no \"{}\"", where, member.key),
+                   fmt::format("{} names the member that holds the text; {}.", deck_key, kSkip));
+}
+
+}  // namespace
+
+JsonRecords::JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path, bool replace)
+    : next_(next), keys_(keys), path_(std::move(path)), replace_(replace) {}
+
+void JsonRecords::Text(std::string_view piece, std::int64_t offset) {
+  if (line_.empty()) offset_ = offset;
+  if (static_cast<std::int64_t>(line_.size() + piece.size()) > kMaxRecord) {
+    throw InputError(fmt::format("{}: the record at byte {} is longer than {} bytes", path_,
+                                 offset_, kMaxRecord));
+  }
+  line_ += piece;
+}
+
+void JsonRecords::End() {
+  const std::string line = std::exchange(line_, {});
+  if (line.find_first_not_of(" \t\r") == std::string::npos) return;
+  const std::string where = fmt::format("{}: record at byte {}", path_, offset_);
+  RecordScan scan(line, where, replace_);
+  RecordScan::Wanted text{.key = keys_.text}, prompt{.key = keys_.prompt};
+  const bool prompted = !keys_.prompt.empty();
+  scan.Read(text, prompted ? &prompt : nullptr);
+  replaced_ += scan.Replaced();
+  if (keys_.skip_missing && (!text.text || (prompted && !prompt.text))) {
+    ++missing_;
+    return;
+  }
+  const std::string& own = TextOf(text, "tokenize.text_key", where);
+  if (prompted) next_.Prompt(TextOf(prompt, "tokenize.prompt_key", where), offset_);
+  if (own.empty() && !prompted) ++empty_;
+  next_.Text(own, offset_);
+  next_.End();
+}
+
+// Table 3-7 of the Unicode standard: well-formed sequences of UTF-8.
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+unsigned ByteAt(std::string_view text, std::size_t at) {
+  return static_cast<unsigned char>(text[at]);
+}
+
+// Bytes of the sequence that begins with `lead`; 0: none does.
+std::size_t LengthOf(unsigned lead) {
+  if (lead < 0x80) return 1;
+  if (lead >= 0xC2 && lead <= 0xDF) return 2;
+  if (lead >= 0xE0 && lead <= 0xEF) return 3;
+  return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
+}
+
+// Whether `byte` may come second after `lead`.
+bool MayFollow(unsigned lead, unsigned byte) {
+  if (lead == 0xE0) return byte >= 0xA0 && byte <= 0xBF;
+  if (lead == 0xED) return byte >= 0x80 && byte <= 0x9F;
+  if (lead == 0xF0) return byte >= 0x90 && byte <= 0xBF;
+  if (lead == 0xF4) return byte >= 0x80 && byte <= 0x8F;
+  return byte >= 0x80 && byte <= 0xBF;
+}
+
+// Length of the longest beginning of a well-formed sequence; 0: not even the first byte is one.
+std::size_t GoodBytes(std::string_view text) {
+  const unsigned lead = ByteAt(text, 0);
+  const std::size_t length = std::min(LengthOf(lead), text.size());
+  std::size_t good = std::min<std::size_t>(length, 1);
+  while (good < length &&
+         (good == 1 ? MayFollow(lead, ByteAt(text, 1)) : MayFollow(0x80, ByteAt(text, good)))) {
+    ++good;
+  }
+  return good;
+}
+
+}  // namespace
+
+Utf8Filter::Utf8Filter(DocumentSink& next, std::string path, bool replace)
+    : next_(next), path_(std::move(path)), replace_(replace) {}
+
+void Utf8Filter::Invalid(std::string_view bytes, std::int64_t offset) {
+  if (!replace_) {
+    throw InputError(
+        fmt::format("{}: byte 0x{:02x} at offset {} is not valid UTF-8", path_, ByteAt(bytes, 0),
+                    offset),
+        "Convert the text to UTF-8; tokenize.invalid = replace puts U+FFFD in its place.");
+  }
+  ++replaced_;
+  next_.Text(kReplacement, offset);
+}
+
+void Utf8Filter::Pass(std::string_view text, std::int64_t offset, bool ended) {
+  std::size_t begin = 0, at = 0;  // of what is not passed on yet; all before `at` is valid
+  const auto pass = [&](std::size_t until) {
+    if (until > begin) {
+      next_.Text(text.substr(begin, until - begin), offset + static_cast<std::int64_t>(begin));
+    }
+  };
+  while (at < text.size()) {
+    if (ByteAt(text, at) < 0x80) {
+      ++at;
+      continue;
+    }
+    const std::string_view rest = text.substr(at);
+    const std::size_t good = GoodBytes(rest);
+    const std::size_t length = LengthOf(ByteAt(rest, 0));
+    if (good > 0 && good == length) {
+      at += good;
+      continue;
+    }
+    pass(at);
+    const std::int64_t here = offset + static_cast<std::int64_t>(at);
+    if (good == rest.size() && !ended) {
+      held_ = rest;
+      held_offset_ = here;
+      return;
+    }
+    const std::size_t bad = std::max<std::size_t>(good, 1);
+    Invalid(rest.substr(0, bad), here);
+    at += bad;
+    begin = at;
+  }
+  pass(at);
+}
+
+void Utf8Filter::Text(std::string_view piece, std::int64_t offset) {
+  if (!held_.empty()) {
+    // At most three bytes end what is held, or show that it has no end.
+    constexpr std::size_t kMostMissing = 3;
+    std::string bridge = std::exchange(held_, {});
+    const std::size_t had = bridge.size();
+    const std::size_t length = LengthOf(ByteAt(bridge, 0));
+    const std::size_t taken = std::min({length - had, piece.size(), kMostMissing});
+    bridge += piece.substr(0, taken);
+    const std::size_t good = GoodBytes(bridge);
+    // Bytes after the fault may begin a character of their own: only what was held is passed then.
+    const std::size_t used = good == bridge.size() ? taken : good - had;
+    bridge.resize(had + used);
+    const bool open = good == had + taken && good < length;  // more is missing
+    Pass(bridge, held_offset_, !open);
+    piece.remove_prefix(used);
+    offset += static_cast<std::int64_t>(used);
+  }
+  if (!piece.empty()) Pass(piece, offset, false);
+}
+
+void Utf8Filter::End() {
+  const std::string rest = std::exchange(held_, {});
+  if (!rest.empty()) Pass(rest, held_offset_, true);
+  next_.End();
 }
 
 }  // namespace trireme::data

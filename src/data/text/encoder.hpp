@@ -3,8 +3,9 @@
 #define TRIREME_SRC_DATA_TEXT_ENCODER_HPP_
 
 #include <xxhash.h>
-
 #include <array>
+#include <compare>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -13,12 +14,84 @@
 #include <vector>
 
 #include "documents.hpp"
-#include "fill_splits.hpp"
-#include "spill.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
+
+// Splits that the hashes of few documents leave empty get documents of smallest hash.
+
+// A document whose split its hash chose. Sent between ranks as it is.
+struct HashedDocument {
+  std::uint64_t hash = 0;
+  std::uint64_t unit = 0, place = 0;  // its unit, its number there
+  std::uint64_t tokens = 0;
+  Split split = Split::kTrain;
+  std::uint32_t room = 0;
+
+  // The order of the choice, the same for any number of ranks.
+  auto operator<=>(const HashedDocument&) const = default;
+};
+
+// Documents of smallest hash of each split.
+class SmallestHashes {
+ public:
+  void Add(const HashedDocument& document);
+  std::vector<HashedDocument> All() const;
+
+ private:
+  static constexpr std::size_t kKept = 8;  // of a split; a move takes one, and a split needs one
+  std::array<std::vector<HashedDocument>, 3> smallest_;  // by split, ascending
+};
+
+// Sizes of the splits.
+struct SplitSizes {
+  std::array<std::int64_t, 3> tokens{}, documents{};
+};
+
+inline constexpr std::int64_t kLeastTokens = 2;  // of a split: a token and its target
+
+struct DocumentMove {
+  HashedDocument document;
+  Split to = Split::kTrain;
+};
+
+// Documents to move until each split of `wanted` has kLeastTokens, in the order of the splits
+// valid, test, train: each time that of smallest hash whose own split keeps a document. The list is
+// shorter if there are too few. `sizes`: before; on return, after the moves.
+std::vector<DocumentMove> MovesToEmptySplits(std::vector<HashedDocument> documents,
+                                             const std::array<bool, 3>& wanted, SplitSizes& sizes);
+
+// A file without a name that keeps what memory should not: gone when its process is.
+
+// Appended to, then read. All throw RunError with the folder.
+class Spill {
+ public:
+  explicit Spill(const std::string& folder);
+
+  void Append(const void* bytes, std::size_t count);
+  std::int64_t Size() const { return size_; }
+  // Bytes [begin, begin + count), all of them appended before.
+  void Read(std::int64_t begin, void* to, std::size_t count);
+  // Changes such bytes.
+  void Overwrite(std::int64_t begin, const void* bytes, std::size_t count);
+  // Gives back the space of bytes [begin, end), which are not read again, if the file system can.
+  // Bytes not yet written to the disk never are on tmpfs and newer ext4.
+  void Release(std::int64_t begin, std::int64_t end);
+
+ private:
+  void Flush();
+  void Put(std::int64_t begin, const void* bytes, std::size_t count);
+  void Get(std::int64_t begin, char* to, std::size_t count);
+
+  std::string folder_;
+  Descriptor file_;
+  std::vector<char> buffer_;  // the last bytes, not in the file yet
+  std::vector<char> ahead_;   // bytes of the file from ahead_begin_ on, for small reads in order
+  std::int64_t ahead_begin_ = 0;
+  std::int64_t size_ = 0;
+};
 
 inline constexpr auto kTrainAt = static_cast<std::size_t>(Split::kTrain);  // in arrays by split
 

@@ -2,17 +2,22 @@
 #ifndef TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_
 #define TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "documents.hpp"
 #include "encoder.hpp"
 #include "inputs.hpp"
-#include "json_records.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
+#include "trireme/data/token_file.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/data/tokenizer.hpp"
-#include "units.hpp"
 #include "write_parallel.hpp"
 
 namespace trireme::data {
@@ -33,6 +38,93 @@ struct TextPlan {
 // the longest record and the longest stretch without a place where the tokenizer allows a cut.
 TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
                          const TextPlan& plan, const std::string& path, const TextWatch& watch);
+
+// Counts of finished units, exchanged while ranks encode: a unit's place among the tokens is known
+// once all earlier units are counted, not when all texts are encoded.
+
+// Rounds of a sum that does not block. Every rank takes part in the same rounds, whether it has
+// units or not, until all units are counted.
+class UnitRounds {
+ public:
+  // Collective. units: of all ranks. mine: this rank's finished units, ascending, which the caller
+  // appends to; must live longer. least: tokens by split at which Ready() says yes.
+  UnitRounds(const comm::Communicator& world, std::size_t units,
+             const std::vector<UnitResult>& mine, const std::array<std::int64_t, 3>& least);
+  UnitRounds(const UnitRounds&) = delete;
+  UnitRounds& operator=(const UnitRounds&) = delete;
+
+  // Takes the result of a round that has ended, and begins the next. Does not block.
+  void Look();
+  // Rounds that this rank has begun.
+  std::int64_t Begun() const { return begun_; }
+  // Units [0, Known()) are counted, the same on every rank after the same round.
+  std::size_t Known() const { return starts_.size() - 1; }
+  // Tokens of train in the units before `unit`, which is known.
+  std::int64_t Before(std::size_t unit) const { return starts_.at(unit); }
+  // Every split is known to get at least its least tokens.
+  bool Ready() const;
+  bool Ended() const { return Known() == units_; }  // no round is under way, on no rank
+
+  // Collective over the ranks of `world`, after an error: ends the rounds that some have begun.
+  void Drain(const comm::Communicator& world);
+
+ private:
+  void Begin();
+  void Take();
+
+  comm::Communicator ranks_;
+  std::size_t units_;
+  const std::vector<UnitResult>& mine_;
+  std::array<std::int64_t, 3> least_;
+  std::vector<std::int64_t> starts_ = {0};     // [Known() + 1], tokens of train before a unit
+  std::array<std::int64_t, 3> own_{}, all_{};  // tokens by split: of this rank's, of all's units
+  std::size_t summed_ = 0;                     // units of mine_ in own_
+  std::size_t first_ = 0;                      // of mine_, not known before the round
+  // Of the round under way: tokens by split, then for each unit after the known ones 0, or 1 more
+  // than its tokens of train.
+  std::vector<std::int64_t> sent_, sums_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::int64_t begun_ = 0;  // rounds
+};
+
+// Files of texts and tokenizers that rank 0 finds and reads for all ranks, before they encode.
+
+// Collective. The first rank's files, on every rank.
+std::vector<TextFile> ShareFiles(const comm::Communicator& world,
+                                 const std::vector<TextFile>& files);
+
+// A tokenizer as the deck names it.
+struct TokenizerName {
+  std::string path = {};  // a file, a folder, or a token file; empty: none is named
+  const char* key = "tokenize.tokenizer";
+  Side side = Side::kTarget;  // whose tokenizer a file of pairs gives
+};
+
+// Files of a named tokenizer. Serial. Throws InputError, with the deck's line for a missing name
+// and for a token file without one.
+Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind, const deck::Deck& deck);
+
+// Collective. The tokenizer of the files that the first rank gets from `files_of`. Throws
+// AgreedError, with the deck's line for one of another kind.
+std::unique_ptr<Tokenizer> ShareTokenizer(const comm::Communicator& world,
+                                          const TokenizerName& name, TokenizeKind kind,
+                                          const deck::Deck& deck,
+                                          const std::function<Files()>& files_of);
+
+// Id of the token that ends a text: tokenize.eos or the tokenizer's own. Throws InputError with the
+// deck's line.
+std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                   const deck::Deck& deck);
+
+// Sentences for the training of a tokenizer: a sample of bounded size from the train texts.
+
+inline constexpr std::int64_t kSampleBytes = std::int64_t{64} << 20;
+
+// Lines of the train split's documents, long ones cut at blanks, at most about `most` bytes: of
+// larger texts from units at even distances. A pure function of texts and plan. Serial. stop: asked
+// now and then; true: RunError. Throws as TokenizeTexts does for faulty texts.
+std::vector<std::string> SampleSentences(const TextPlan& plan, const std::function<bool()>& stop,
+                                         std::int64_t most = kSampleBytes);
 
 }  // namespace trireme::data
 

@@ -2,18 +2,112 @@
 #ifndef TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_
 #define TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <array>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "encoder.hpp"
-#include "piece_writer.hpp"
+#include "positioned_file.hpp"
+#include "token_file_draft.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
+
+// Writing to one place of a token file after the other, in large pieces.
+
+inline constexpr std::size_t kWriteBytes = std::size_t{1} << 20;  // at once
+
+// A place in the file that moves on with what is written there.
+class FileCursor {
+ public:
+  FileCursor(const std::string& path, int file, std::int64_t offset)
+      : path_(path), file_(file), offset_(offset) {}
+  FileCursor(FileCursor&&) = default;
+  FileCursor(const FileCursor&) = delete;
+  FileCursor& operator=(const FileCursor&) = delete;
+
+  void Write(const void* bytes, std::size_t count) {
+    const char* const begin = static_cast<const char*>(bytes);
+    buffer_.insert(buffer_.end(), begin, begin + count);
+    if (buffer_.size() >= kWriteBytes) Flush();
+  }
+  void Flush() {
+    if (buffer_.empty()) return;  // to sync_file_range no bytes are all bytes to the end
+    const int error = WriteAt(file_, buffer_.data(), buffer_.size(), offset_);
+    if (error != 0) {
+      throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)),
+                     error == ENOSPC || error == EDQUOT
+                         ? "Free some space, or let data.file name another disk."
+                         : "");
+    }
+    // The disk begins now, not when all is written.
+    ::sync_file_range(file_, offset_, static_cast<off64_t>(buffer_.size()), SYNC_FILE_RANGE_WRITE);
+    offset_ += static_cast<std::int64_t>(buffer_.size());
+    buffer_.clear();
+  }
+
+ private:
+  const std::string& path_;
+  int file_;
+  std::int64_t offset_;
+  std::vector<char> buffer_;
+};
+
+// Copies from a rank's temporary files to the token file.
+
+// First bytes of the datasets in the file, by split.
+struct Places {
+  std::array<std::int64_t, 3> tokens{}, documents{}, mask{};
+};
+
+// The token file, as a writer sees it.
+struct WrittenFile {
+  std::string path;
+  Places places;
+  std::int64_t width = 0;  // bytes of an id
+  bool masks = false;
+};
+
+// All throw RunError with the path.
+class PieceWriter {
+ public:
+  // poll: called about every MiB.
+  PieceWriter(const WrittenFile& file, Spills& spills, std::function<void()> poll);
+
+  // Copies a unit's tokens of train, after `before` of earlier units, keeps its other tokens in
+  // Spills::rest, and gives back the space of both. Units ascend.
+  void CopyTrain(const UnitResult& unit, std::int64_t before);
+  // Copies the whole unit, but for what CopyTrain has copied if Spills::copied. Units ascend.
+  // before: what earlier units hold.
+  void Write(const UnitResult& unit, const SplitSizes& before);
+  void Sync() const;
+
+ private:
+  // From byte `begin` of a temporary file; put: void(const char*, std::size_t).
+  template <typename Put>
+  void Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Put put);
+  SpilledDocument DocumentAt(std::int64_t place);
+
+  WrittenFile to_;
+  Descriptor file_;
+  Spills& spills_;
+  std::function<void()> poll_;
+  std::size_t since_poll_ = 0;  // bytes
+  std::int64_t rest_ = 0;       // bytes of Spills::rest that Write has read
+  std::vector<char> room_;
+};
 
 // Tokens of train at which their place is known before their number is. HDF5 packs smaller
 // datasets together.
@@ -60,6 +154,47 @@ class ParallelTokenFile {
   WrittenFile file_;
   bool early_ = false;
   std::unique_ptr<Root> root_;  // of rank 0
+};
+
+// A tokenizer as a token file keeps it: attributes, /vocabulary, /tokenizer.
+
+// Must live until the file is written, as the tokenizer must.
+class StoredVocabulary {
+ public:
+  explicit StoredVocabulary(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
+    for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
+      bytes_ += tokenizer.Piece(static_cast<std::int32_t>(id));
+      offsets_.push_back(bytes_.size());
+    }
+  }
+
+  // Of its datasets.
+  std::size_t Bytes() const {
+    std::size_t bytes = bytes_.size() + offsets_.size() * sizeof offsets_.front();
+    for (const auto& [name, text] : tokenizer_.Source()) bytes += text.size();
+    return bytes;
+  }
+  // prefix: of all names, "" or "source_".
+  void Describe(Hdf5Writer& file, std::int64_t eos, const std::string& prefix) const {
+    file.Attribute((prefix + "tokenizer").c_str(), std::string(tokenizer_.Kind()));
+    file.Attribute((prefix + "eos").c_str(), eos);
+    file.Attribute((prefix + "unk").c_str(), std::int64_t{tokenizer_.Unk().value_or(-1)});
+  }
+  void Plan(Hdf5Writer& file, const std::string& prefix) const {
+    const std::string folder = "/" + prefix + "vocabulary";
+    file.Plan(folder + "/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes_.size(), bytes_.data());
+    file.Plan(folder + "/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets_.size(),
+              offsets_.data());
+    for (const auto& [name, text] : tokenizer_.Source()) {
+      file.Plan("/" + prefix + "tokenizer/" + name, H5T_STD_U8LE, H5T_NATIVE_UINT8, text.size(),
+                text.data());
+    }
+  }
+
+ private:
+  const Tokenizer& tokenizer_;
+  std::string bytes_;
+  std::vector<std::uint64_t> offsets_ = {0};
 };
 
 }  // namespace trireme::data

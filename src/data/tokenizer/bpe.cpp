@@ -2,18 +2,93 @@
 // each word's bytes are merged, as Hugging Face's `tokenizers` does it.
 #include "bpe.hpp"
 
+#include <fmt/format.h>
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uniset.h>
+#include <unicode/utf8.h>
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
-#include "bpe_cut.hpp"
-#include "bpe_definition.hpp"
-#include "byte_alphabet.hpp"
-#include "normalize.hpp"
 #include "trireme/base/error.hpp"
-#include "word_cache.hpp"
 
 namespace trireme::data {
+
+// Ids of words met before: of one thread, and of bounded size.
+
+class WordCache {
+ public:
+  static constexpr std::size_t kLongestWord = 64;  // bytes; longer words are not kept
+
+  // Appends the ids of a word to `ids`; false if they are not known.
+  bool Find(std::string_view word, std::vector<std::int32_t>& ids) const {
+    if (word.size() > kLongestWord || slots_.empty()) return false;
+    for (std::size_t at = HashOf(word) & kMask; slots_[at].length != 0; at = (at + 1) & kMask) {
+      const Slot& slot = slots_[at];
+      if (slot.length != word.size()) continue;
+      if (std::memcmp(bytes_.data() + slot.bytes, word.data(), word.size()) != 0) continue;
+      const std::int32_t* const first = ids_.data() + slot.ids;
+      ids.insert(ids.end(), first, first + slot.count);
+      return true;
+    }
+    return false;
+  }
+
+  // Keeps the ids of a word that is not there yet. Forgets all words when it is full.
+  void Add(std::string_view word, std::span<const std::int32_t> ids) {
+    if (word.empty() || word.size() > kLongestWord) return;
+    if (slots_.empty() || words_ == kMost) {
+      slots_.assign(kMask + 1, Slot{});
+      bytes_.clear();
+      ids_.clear();
+      words_ = 0;
+    }
+    std::size_t at = HashOf(word) & kMask;
+    while (slots_[at].length != 0) at = (at + 1) & kMask;
+    slots_[at] = {static_cast<std::uint32_t>(bytes_.size()),
+                  static_cast<std::uint32_t>(ids_.size()), static_cast<std::uint16_t>(word.size()),
+                  static_cast<std::uint16_t>(ids.size())};
+    bytes_ += word;
+    ids_.insert(ids_.end(), ids.begin(), ids.end());
+    ++words_;
+  }
+
+ private:
+  static constexpr std::size_t kMask = (std::size_t{1} << 17) - 1, kMost = std::size_t{1} << 16;
+  struct Slot {
+    std::uint32_t bytes = 0, ids = 0;  // beginnings
+    std::uint16_t length = 0, count = 0;
+  };
+  static std::size_t HashOf(std::string_view word) {
+    std::uint64_t hash = word.size();
+    std::size_t i = 0;
+    for (; i + 8 <= word.size(); i += 8) hash = Mix(hash, Load(word.data() + i, 8));
+    return static_cast<std::size_t>(Mix(hash, Load(word.data() + i, word.size() - i)) >> 32);
+  }
+  static std::uint64_t Load(const char* bytes, std::size_t count) {
+    std::uint64_t value = 0;
+    std::memcpy(&value, bytes, count);
+    return value;
+  }
+  static std::uint64_t Mix(std::uint64_t hash, std::uint64_t value) {
+    hash = (hash ^ value) * 0x9e3779b97f4a7c15U;
+    return hash ^ hash >> 29;
+  }
+
+  std::vector<Slot> slots_;
+  std::string bytes_;
+  std::vector<std::int32_t> ids_;
+  std::size_t words_ = 0;
+};
 
 namespace {
 
@@ -199,6 +274,453 @@ class Bpe : public Tokenizer {
 
 std::unique_ptr<Tokenizer> MakeBpe(const Files& files, const std::string& where) {
   return std::make_unique<Bpe>(std::make_shared<const Tables>(files, where));
+}
+
+// Byte-pair encoding of one word: of all pairs of neighbours that merge, the one of lowest rank
+// goes first, and of equal ones the leftmost, until none is left.
+
+namespace {
+
+// Symbols of a word up to which all pairs are searched for each merge; a heap serves longer ones.
+constexpr std::size_t kShortWord = 48;
+
+}  // namespace
+
+void MergeTable::Reserve(std::size_t merges) {
+  const std::size_t slots = std::bit_ceil(2 * merges + 2);
+  slots_.assign(slots, Slot{});
+  mask_ = slots - 1;
+  shift_ = 64 - std::countr_zero(slots);
+}
+
+void MergeTable::Add(std::int32_t left, std::int32_t right, Merge merge) {
+  const std::uint64_t key = KeyOf(left, right);
+  std::size_t at = PlaceOf(key);
+  while (slots_[at].key != kFree && slots_[at].key != key) at = (at + 1) & mask_;
+  slots_[at] = {key, merge};
+}
+
+BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
+    : unk_(vocabulary.unk), fuse_unk_(vocabulary.fuse_unk) {
+  const std::array<std::string, 256> alphabet = ByteAlphabet();
+  for (std::size_t byte = 0; byte < alphabet.size(); ++byte) {
+    const auto found = vocabulary.ids.find(alphabet[byte]);
+    of_byte_[byte] = found == vocabulary.ids.end() ? -1 : found->second;
+  }
+  merges_.Reserve(vocabulary.merges.size());
+  std::int32_t rank = 0;
+  for (const std::pair<std::string, std::string>& merge : vocabulary.merges) {
+    const auto id_of = [&](const std::string& name) {
+      const auto found = vocabulary.ids.find(name);
+      if (found != vocabulary.ids.end()) return found->second;
+      throw InputError(
+          fmt::format("{}: merge {} makes '{}' and '{}' one, but '{}' is not in the vocabulary",
+                      where, rank + 1, merge.first, merge.second, name));
+    };
+    merges_.Add(id_of(merge.first), id_of(merge.second), {rank, id_of(merge.first + merge.second)});
+    ++rank;
+  }
+  if (!vocabulary.ignore_merges) return;
+  for (const auto& [name, id] : vocabulary.ids) {
+    if (const auto bytes = BytesOf(name)) words_.emplace(*bytes, id);
+  }
+}
+
+void BpeModel::Initial(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  symbols.clear();
+  bool unknown = false;
+  for (const char c : word) {
+    const auto byte = static_cast<unsigned char>(c);
+    const std::int32_t id = of_byte_[byte];
+    if (id >= 0) {
+      symbols.push_back(id);
+    } else if (unk_ < 0) {
+      throw InputError(fmt::format(
+          "the tokenizer has no entry for byte 0x{:02X}, which the text has, and no unk_token",
+          byte));
+    } else if (!unknown || !fuse_unk_) {
+      symbols.push_back(unk_);
+    }
+    unknown = id < 0;
+  }
+}
+
+void BpeModel::MergeShort(Scratch& scratch) const {
+  std::vector<std::int32_t>& ids = scratch.ids;
+  std::vector<Merge>& merges = scratch.merges;  // of each symbol with the next one
+  merges.resize(ids.size());
+  for (std::size_t i = 0; i + 1 < ids.size(); ++i) merges[i] = merges_.Find(ids[i], ids[i + 1]);
+  while (ids.size() > 1) {
+    std::size_t best = ids.size();
+    std::int32_t rank = 0;
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+      if (merges[i].rank < 0 || (best != ids.size() && merges[i].rank >= rank)) continue;
+      best = i;
+      rank = merges[i].rank;
+    }
+    if (best == ids.size()) return;
+    ids[best] = merges[best].id;
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    merges.erase(merges.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    if (best + 1 < ids.size()) merges[best] = merges_.Find(ids[best], ids[best + 1]);
+    if (best > 0) merges[best - 1] = merges_.Find(ids[best - 1], ids[best]);
+  }
+}
+
+// O(n log n): a candidate counts when it comes to the top only if its pair is still as it was.
+void BpeModel::MergeLong(Scratch& scratch) const {
+  using Symbol = Scratch::Symbol;
+  std::vector<Symbol>& symbols = scratch.symbols;
+  std::vector<Scratch::Candidate>& heap = scratch.heap;
+  const auto count = static_cast<std::int32_t>(scratch.ids.size());
+  const auto at = [&](std::int32_t place) -> Symbol& {
+    return symbols[static_cast<std::size_t>(place)];
+  };
+  const auto find = [&](std::int32_t left) -> Merge {
+    if (left < 0 || at(left).id < 0 || at(left).next < 0) return {};
+    return merges_.Find(at(left).id, at(at(left).next).id);
+  };
+  const auto push = [&](std::int32_t left) {
+    const Merge merge = find(left);
+    if (merge.rank < 0) return;
+    heap.push_back({merge.rank, left, merge.id});
+    std::push_heap(heap.begin(), heap.end());
+  };
+  symbols.clear();
+  heap.clear();
+  for (std::int32_t i = 0; i < count; ++i) {
+    symbols.push_back(
+        {scratch.ids[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1});
+  }
+  for (std::int32_t i = 0; i < count; ++i) push(i);
+  while (!heap.empty()) {
+    const Scratch::Candidate top = heap.front();
+    std::pop_heap(heap.begin(), heap.end());
+    heap.pop_back();
+    const Merge now = find(top.left);
+    if (now.rank != top.rank || now.id != top.id) continue;
+    Symbol& left = at(top.left);
+    Symbol& right = at(left.next);
+    left.id = top.id;
+    left.next = right.next;
+    right.id = -1;
+    if (left.next >= 0) at(left.next).previous = top.left;
+    push(top.left);
+    push(left.previous);
+  }
+  scratch.ids.clear();
+  for (std::int32_t i = 0; i >= 0; i = at(i).next) scratch.ids.push_back(at(i).id);
+}
+
+void BpeModel::Encode(std::string_view word, Scratch& scratch,
+                      std::vector<std::int32_t>& ids) const {
+  if (!words_.empty()) {
+    if (const auto found = words_.find(std::string(word)); found != words_.end()) {
+      ids.push_back(found->second);
+      return;
+    }
+  }
+  Initial(word, scratch.ids);
+  if (scratch.ids.size() > kShortWord) {
+    MergeLong(scratch);
+  } else {
+    MergeShort(scratch);
+  }
+  ids.insert(ids.end(), scratch.ids.begin(), scratch.ids.end());
+}
+
+// CertainCut: matches of the first pattern that did not look at the end of the text.
+
+namespace {
+
+constexpr std::size_t kTries = 64;  // matches at whose end a cut is tried
+constexpr std::size_t kNear = 8;    // matches before a cut that are looked at first
+
+// Largest offset of a character's first byte, at most `at`.
+std::size_t CharacterAt(std::string_view text, std::size_t at) {
+  while (at > 0 && at < text.size() && (text[at] & 0xC0) == 0x80) --at;
+  return at;
+}
+
+// End of the last added token that begins before `limit`, in text[from, ...); `from` if none does.
+std::size_t AfterTokens(const AddedTokens& added, std::string_view text, std::size_t from,
+                        std::size_t limit) {
+  std::size_t end = from;
+  for (std::size_t next = from;;) {
+    const AddedTokens::Found found = added.First(text, next, end);
+    if (found.id < 0 || found.begin >= limit) return end;
+    end = found.end;
+    next = found.next;
+  }
+}
+
+using Match = std::pair<std::size_t, std::size_t>;  // [begin, end)
+
+// True if matches `from` to `last` are found in the text before the end of the last alone, too.
+bool SameAlone(const Pattern& pattern, std::string_view text, const std::vector<Match>& matches,
+               std::size_t from, std::size_t last, Pattern::Search& search) {
+  const std::string_view part = text.substr(0, matches[last].second);
+  std::size_t at = from == 0 ? 0 : matches[from - 1].second;
+  for (std::size_t i = from; i <= last; ++i) {
+    if (search.First(pattern, part, at) != matches[i]) return false;
+    at = matches[i].second;
+  }
+  return true;
+}
+
+// End of the last match that stays what it is whatever follows the text, and without what follows
+// it; 0: none. before_blank: a blank must follow.
+std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_blank,
+                  Pattern::Search& search) {
+  std::vector<Match> matches;
+  search.Begin(text);
+  for (std::size_t from = 0;;) {
+    const Match match = search.FirstWhateverFollows(pattern, text, from);
+    if (match.first == text.size()) break;
+    matches.push_back(match);
+    from = match.second;
+  }
+  std::size_t tries = kTries;
+  for (std::size_t last = matches.size(); last-- > 0 && tries > 0;) {
+    const std::size_t end = matches[last].second;
+    if (before_blank && (end == text.size() || text[end] != ' ')) continue;
+    --tries;
+    const std::size_t near = last < kNear ? 0 : last - kNear;  // the nearest differ first
+    if (SameAlone(pattern, text, matches, near, last, search) &&
+        SameAlone(pattern, text, matches, 0, last, search)) {
+      return end;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
+                       const AddedLists& added, Pattern::Search& search) {
+  if (definition.splits.empty() || definition.splits.front().pattern.LooksBehind()) return 0;
+  if (definition.form_c) text = text.substr(0, LastBoundaryC(text));
+  // No token that begins before `limit` depends on what follows.
+  const std::size_t longest = std::max(added.raw.Longest(), added.normalized.Longest());
+  if (text.size() <= longest) return 0;
+  std::size_t limit = CharacterAt(text, text.size() - (longest == 0 ? 0 : longest - 1));
+  if (added.raw.TakeSpaceBefore() || added.normalized.TakeSpaceBefore()) {
+    limit = BeforeSpaces(text, 0, limit);
+  }
+  std::size_t begin = AfterTokens(added.raw, text, 0, limit);
+  if (begin >= limit) return 0;
+  if (definition.form_c) {
+    std::string room;
+    const std::string_view rest = text.substr(begin);
+    if (NormalizeC(rest, room) != rest) return 0;  // places differ after normalisation
+  }
+  begin = AfterTokens(added.normalized, text, begin, limit);
+  if (begin >= limit) return 0;
+
+  // A blank before the text of a step that wants one; later parts then must have their own.
+  const bool prefixed = definition.add_prefix_space && definition.prefix_space_before == 0;
+  std::string with_blank;
+  std::string_view rest = text.substr(begin, limit - begin);
+  if (prefixed && !rest.starts_with(' ')) {
+    with_blank = ' ';
+    with_blank += rest;
+    rest = with_blank;
+  }
+  const std::size_t cut = CutOf(definition.splits.front().pattern, rest, prefixed, search);
+  if (cut == 0) return begin;
+  return begin + cut - (with_blank.empty() ? 0 : 1);
+}
+
+// Added tokens, found by their first byte.
+
+namespace {
+
+// Unicode's White_Space.
+bool IsSpace(char32_t code) {
+  return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 ||
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
+// End of the white space that begins at `from`.
+std::size_t AfterSpaces(std::string_view text, std::size_t from) {
+  while (from < text.size()) {
+    std::size_t next = from;
+    if (!IsSpace(NextCodePoint(text, next))) break;
+    from = next;
+  }
+  return from;
+}
+
+}  // namespace
+
+std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t end) {
+  while (end > from) {
+    std::size_t begin = end - 1;
+    while (begin > from && (text[begin] & 0xc0) == 0x80) --begin;
+    std::size_t next = begin;
+    if (!IsSpace(NextCodePoint(text, next))) break;
+    end = begin;
+  }
+  return end;
+}
+
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
+    return a.content.size() > b.content.size();
+  });
+  for (std::size_t i = 0; i < tokens_.size(); ++i) {
+    at_[static_cast<unsigned char>(tokens_[i].content.front())].push_back(i);
+    take_before_ = take_before_ || tokens_[i].lstrip;
+  }
+}
+
+AddedTokens::Found AddedTokens::First(std::string_view text, std::size_t from,
+                                      std::size_t free) const {
+  const Found none{text.size(), text.size(), text.size(), -1};
+  if (tokens_.empty()) return none;
+  for (std::size_t begin = from; begin < text.size(); ++begin) {
+    for (const std::size_t place : at_[static_cast<unsigned char>(text[begin])]) {
+      const AddedToken& token = tokens_[place];
+      if (text.compare(begin, token.content.size(), token.content) != 0) continue;
+      const std::size_t end = begin + token.content.size();
+      return {token.lstrip ? std::max(BeforeSpaces(text, 0, begin), free) : begin,
+              token.rstrip ? AfterSpaces(text, end) : end, end, token.id};
+    }
+  }
+  return none;
+}
+
+// Byte alphabet of byte-level BPE, and the little UTF-8 that it needs.
+
+namespace {
+
+// Printable Latin-1 bytes stand for themselves, the others for code points from 256 on, in order.
+std::array<char32_t, 256> CodePoints() {
+  std::array<char32_t, 256> codes{};
+  char32_t next = 256;
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
+    codes[byte] = printable ? byte : next++;
+  }
+  return codes;
+}
+
+}  // namespace
+
+void AppendUtf8(char32_t code, std::string& text) {
+  const auto low = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3f)); };
+  if (code < 0x80) {
+    text += static_cast<char>(code);
+  } else if (code < 0x800) {
+    text += {static_cast<char>(0xc0 | (code >> 6)), low(0)};
+  } else if (code < 0x10000) {
+    text += {static_cast<char>(0xe0 | (code >> 12)), low(6), low(0)};
+  } else {
+    text += {static_cast<char>(0xf0 | (code >> 18)), low(12), low(6), low(0)};
+  }
+}
+
+char32_t NextCodePoint(std::string_view text, std::size_t& offset) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const unsigned first = byte(offset);
+  const int more = first < 0xc0 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
+  char32_t code = more == 0 ? first : first & (0x3fU >> more);
+  ++offset;
+  for (int i = 0; i < more && offset < text.size(); ++i) {
+    code = code << 6 | (byte(offset++) & 0x3f);
+  }
+  return code;
+}
+
+std::array<std::string, 256> ByteAlphabet() {
+  std::array<std::string, 256> characters;
+  const std::array<char32_t, 256> codes = CodePoints();
+  for (std::size_t byte = 0; byte < 256; ++byte) AppendUtf8(codes[byte], characters[byte]);
+  return characters;
+}
+
+std::optional<std::string> BytesOf(std::string_view entry) {
+  static const std::map<char32_t, char> byte_of = [] {
+    std::map<char32_t, char> bytes;
+    const std::array<char32_t, 256> codes = CodePoints();
+    for (std::size_t byte = 0; byte < 256; ++byte) bytes[codes[byte]] = static_cast<char>(byte);
+    return bytes;
+  }();
+  std::string bytes;
+  for (std::size_t offset = 0; offset < entry.size();) {
+    const auto found = byte_of.find(NextCodePoint(entry, offset));
+    if (found == byte_of.end()) return std::nullopt;
+    bytes += found->second;
+  }
+  return bytes;
+}
+
+// Unicode normalisation by ICU.
+
+namespace {
+
+void Require(UErrorCode status) {
+  if (U_SUCCESS(status) != 0) return;
+  throw RunError(fmt::format("ICU: Unicode normalisation fails: {}", u_errorName(status)));
+}
+
+const icu::Normalizer2& FormC() {
+  static const icu::FilteredNormalizer2 form_c = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    // Kept for the program's life: the filter holds a reference.
+    static const icu::UnicodeSet known = [&] {
+      icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
+      set.freeze();
+      return set;
+    }();
+    const icu::Normalizer2* const form = icu::Normalizer2::getNFCInstance(status);
+    Require(status);
+    return icu::FilteredNormalizer2(*form, known);
+  }();
+  return form_c;
+}
+
+}  // namespace
+
+std::string_view NormalizeC(std::string_view text, std::string& room) {
+  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
+  if (ascii) return text;
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::StringPiece piece(text.data(), static_cast<std::int32_t>(text.size()));
+  room.clear();
+  icu::StringByteSink<std::string> sink(&room);
+  FormC().normalizeUTF8(0, piece, sink, nullptr, status);
+  Require(status);
+  return room;
+}
+
+std::size_t LastBoundaryC(std::string_view text) {
+  auto at = static_cast<std::int32_t>(text.size());
+  while (at > 0) {
+    UChar32 code = 0;
+    U8_PREV(reinterpret_cast<const std::uint8_t*>(text.data()), 0, at, code);
+    if (code >= 0 && static_cast<bool>(FormC().hasBoundaryBefore(code))) break;
+  }
+  return static_cast<std::size_t>(at);
+}
+
+bool EndsWithLetter(std::string_view text) {
+  static const icu::UnicodeSet letters = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    icu::UnicodeSet set(icu::UnicodeString("[[:L:]&[:age=9.0:]]"), status);
+    Require(status);
+    set.freeze();
+    return set;
+  }();
+  if (text.empty()) return false;
+  auto at = static_cast<std::int32_t>(std::min<std::size_t>(text.size(), U8_MAX_LENGTH));
+  const char* const end = text.data() + text.size() - at;
+  UChar32 last = 0;
+  U8_PREV(reinterpret_cast<const std::uint8_t*>(end), 0, at, last);
+  return last >= 0 && static_cast<bool>(letters.contains(last));
 }
 
 }  // namespace trireme::data

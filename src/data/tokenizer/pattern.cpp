@@ -1,5 +1,5 @@
 // Pre-tokenization patterns by PCRE2, compiled to machine code where it can do that.
-#include "pattern.hpp"
+#include "bpe.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <fmt/format.h>
@@ -8,7 +8,6 @@
 #include <array>
 #include <limits>
 
-#include "late_characters.hpp"
 #include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
 

@@ -1,16 +1,117 @@
 // The Tokenizer of a SentencePiece model.
-#include "sentencepiece.hpp"
-
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
-
+#include <sentencepiece_trainer.h>
 #include <charconv>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
-#include "sentencepiece_facts.hpp"
+#include "bpe.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
+
+// Facts of a SentencePiece model that the library does not tell, from the model's own bytes.
+
+inline constexpr std::string_view kBlank = "\xE2\x96\x81";  // U+2581, a blank within a piece
+
+// Facts for cuts.
+struct SentencePieceFacts {
+  // A text may be cut before a blank between two other characters: the model is BPE, takes text as
+  // it is, and no piece goes on with a blank after another character.
+  bool cuts_before_blanks = false;
+  bool blank_first = true;  // a blank is put before each text (add_dummy_prefix)
+};
+
+// `model`: a serialized ModelProto. What cannot be read gives no cuts.
+SentencePieceFacts FactsOf(std::string_view model);
+
+// SentencePiece models, through the library.
+
+inline constexpr const char* kSentencePieceFile = "tokenizer.model";  // in Files
+
+// Throws InputError naming `where` for what is no model.
+std::unique_ptr<Tokenizer> MakeSentencePiece(const Files& files, const std::string& where);
+
+// Files of a tokenizer, and the choice of its kind by their names.
+
+namespace {
+
+constexpr const char* kJson = "tokenizer.json";
+
+std::string Contents(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    throw InputError(path.string() + ": there is no such file");
+  }
+  RefuseForeignFile(path.string());
+  std::ifstream file(path, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  if (!file) throw InputError(path.string() + ": cannot be read");
+  return text;
+}
+
+// Refuses files that are known, by their names, to be something else.
+void RefuseOthers(const std::filesystem::path& path, TokenizerKind kind) {
+  const std::string name = path.filename().string();
+  if (kind == TokenizerKind::kSentencePiece) {
+    if (!name.ends_with(".json")) return;
+    throw InputError(path.string() + ": is no SentencePiece model",
+                     "tokenize.kind = bpe reads a tokenizer.json.");
+  }
+  if (name == "vocab.json" || name == "merges.txt") {
+    throw InputError(path.string() + ": is one half of a tokenizer",
+                     "Name the folder that holds vocab.json and merges.txt.");
+  }
+  if (name.ends_with(".model") || name.ends_with(".tiktoken")) {
+    throw InputError(
+        path.string() + ": is no tokenizer.json",
+        "tokenize.kind = sentencepiece reads SentencePiece's models; of a tiktoken file "
+        "use the tokenizer.json that is published with it.");
+  }
+}
+
+}  // namespace
+
+Files ReadFiles(const std::string& path, TokenizerKind kind) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const char* const own = kind == TokenizerKind::kSentencePiece ? kSentencePieceFile : kJson;
+  if (!fs::is_directory(path, error)) {
+    std::string contents = Contents(path);
+    RefuseOthers(path, kind);
+    return {{own, std::move(contents)}};
+  }
+  const fs::path folder(path);
+  if (fs::exists(folder / own, error)) return {{own, Contents(folder / own)}};
+  if (kind == TokenizerKind::kSentencePiece) {
+    throw InputError(fmt::format("{}: there is no {} in this folder", path, own),
+                     "Name the model's file.");
+  }
+  Files files;
+  for (const char* name : {"vocab.json", "merges.txt"}) {
+    if (!fs::exists(folder / name, error)) {
+      throw InputError(path + ": neither tokenizer.json nor " + name + " lies in this folder");
+    }
+    files[name] = Contents(folder / name);
+  }
+  return files;
+}
+
+std::unique_ptr<Tokenizer> Make(const Files& files, const std::string& where) {
+  return files.contains(kSentencePieceFile) ? MakeSentencePiece(files, where)
+                                            : MakeBpe(files, where);
+}
 
 namespace {
 
@@ -149,6 +250,181 @@ std::unique_ptr<Tokenizer> MakeSentencePiece(const Files& files, const std::stri
   model->files = {{kSentencePieceFile, bytes}};
   model->facts = FactsOf(bytes);
   return std::make_unique<SentencePiece>(std::move(model));
+}
+
+// The wire format of protocol buffers, and the fields of sentencepiece_model.proto that count here.
+
+namespace {
+
+// A field of a message; bytes: of a text or a message within.
+struct Field {
+  std::uint64_t number = 0, value = 0;
+  std::string_view bytes;
+};
+
+// Fields of a message, one after the other.
+class Fields {
+ public:
+  explicit Fields(std::string_view message) : rest_(message) {}
+
+  // Nothing at the end, and for what is not the format.
+  std::optional<Field> Next() {
+    Field field;
+    const auto key = rest_.empty() ? std::nullopt : Varint();
+    if (!key) return std::nullopt;
+    field.number = *key >> 3U;
+    const std::uint64_t kind = *key & 7U;
+    std::optional<std::uint64_t> length;
+    if (kind == 0) {
+      const auto value = Varint();
+      if (!value) return std::nullopt;
+      field.value = *value;
+      return field;
+    }
+    if (kind == 1) length = 8;
+    if (kind == 2) length = Varint();
+    if (kind == 5) length = 4;
+    if (!length || *length > rest_.size()) return std::nullopt;
+    field.bytes = rest_.substr(0, *length);
+    rest_.remove_prefix(*length);
+    return field;
+  }
+
+ private:
+  std::optional<std::uint64_t> Varint() {
+    std::uint64_t value = 0;
+    for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
+      const auto byte = static_cast<unsigned char>(rest_.front());
+      rest_.remove_prefix(1);
+      value |= std::uint64_t{byte & 0x7FU} << shift;
+      if (byte < 0x80) return value;
+    }
+    return std::nullopt;
+  }
+
+  std::string_view rest_;
+};
+
+// Numbers of fields in sentencepiece_model.proto.
+constexpr std::uint64_t kPieces = 1, kTrainer = 2, kNormalizer = 3;                 // ModelProto
+constexpr std::uint64_t kModelType = 3, kBlankAsSuffix = 24;                        // TrainerSpec
+constexpr std::uint64_t kCharsMap = 2, kDummyPrefix = 3, kRemove = 4, kEscape = 5;  // Normalizer
+constexpr std::uint64_t kBpe = 2;                                                   // ModelType
+
+// A blank after another character.
+bool BlankInside(std::string_view piece) {
+  while (piece.starts_with(kBlank)) piece.remove_prefix(kBlank.size());
+  return piece.find(kBlank) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
+}
+
+}  // namespace
+
+SentencePieceFacts FactsOf(std::string_view model) {
+  SentencePieceFacts facts;
+  bool bpe = false, suffix = false, removes = true, escapes = true, maps = false;
+  bool inside = false, blank = false;
+  Fields fields(model);
+  while (const auto field = fields.Next()) {
+    Fields inner(field->bytes);
+    while (const auto part = inner.Next()) {
+      if (field->number == kPieces && part->number == 1) {
+        inside = inside || BlankInside(part->bytes);
+        blank = blank || part->bytes == kBlank;
+      } else if (field->number == kTrainer) {
+        if (part->number == kModelType) bpe = part->value == kBpe;
+        if (part->number == kBlankAsSuffix) suffix = part->value != 0;
+      } else if (field->number == kNormalizer) {
+        if (part->number == kCharsMap) maps = !part->bytes.empty();
+        if (part->number == kDummyPrefix) facts.blank_first = part->value != 0;
+        if (part->number == kRemove) removes = part->value != 0;
+        if (part->number == kEscape) escapes = part->value != 0;
+      }
+    }
+  }
+  facts.cuts_before_blanks = bpe && !suffix && !removes && escapes && !maps && !inside && blank;
+  return facts;
+}
+
+// TrainSentencePiece, by the library.
+
+namespace {
+
+class Sentences : public ::sentencepiece::SentenceIterator {
+ public:
+  explicit Sentences(const std::vector<std::string>& sentences) : sentences_(sentences) {}
+  bool done() const override { return next_ == sentences_.size(); }
+  void Next() override { ++next_; }
+  const std::string& value() const override { return sentences_[next_]; }
+  ::sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  const std::vector<std::string>& sentences_;
+  std::size_t next_ = 0;
+};
+
+// `required`: characters that are pieces, however seldom they are.
+std::string TrainModel(const std::vector<std::string>& sentences, ModelType type,
+                       std::int64_t vocabulary, const std::string& required) {
+  std::unordered_map<std::string, std::string> settings = {
+      {"model_type", type == ModelType::kBpe ? "bpe" : "unigram"},
+      {"vocab_size", std::to_string(vocabulary)},
+      {"byte_fallback", "true"},
+      {"normalization_rule_name", "identity"},
+      {"remove_extra_whitespaces", "false"},
+      {"allow_whitespace_only_pieces", "true"},
+      {"split_digits", "true"},
+      {"character_coverage", "0.9995"},
+      {"max_sentence_length", std::to_string(kLongestSentence)},
+      // Sums over threads depend on their number: always the same one.
+      {"num_threads", "4"},
+      {"minloglevel", "2"}};
+  if (!required.empty()) settings["required_chars"] = required;
+  Sentences iterator(sentences);
+  std::string model;
+  const auto status = ::sentencepiece::SentencePieceTrainer::Train(settings, &iterator, &model);
+  if (!status.ok()) {
+    // The library's own place and condition come before its words: "file(line) [condition] words".
+    std::string_view words = status.message();
+    if (const std::size_t end = words.rfind("] "); end != std::string_view::npos) {
+      words.remove_prefix(end + 2);
+    }
+    throw InputError(
+        fmt::format("no model of {} tokens can be trained on these texts: {}", vocabulary, words));
+  }
+  return model;
+}
+
+// Text comes back from its tokens as it was. U+2581 does not: to a model it is a blank.
+void CheckRoundTrip(Tokenizer& made, const std::vector<std::string>& sentences) {
+  std::vector<std::int32_t> ids;
+  for (const std::string& sentence : sentences) {
+    if (sentence.find(kBlank) != std::string::npos) continue;
+    ids.clear();
+    made.Encode(sentence, ids);
+    if (made.Decode(ids) == sentence) continue;
+    constexpr std::size_t kShown = 60;
+    throw InputError(fmt::format("the trained tokenizer does not give this text back: \"{}{}\"",
+                                 sentence.substr(0, kShown), sentence.size() > kShown ? "..." : ""),
+                     "Take it out of the texts, or train with another tokenize.vocabulary_size.");
+  }
+}
+
+}  // namespace
+
+Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType type,
+                         std::int64_t vocabulary) {
+  if (sentences.empty()) throw InputError("there is no text to train a tokenizer on");
+  const std::string blank(kBlank);
+  Files files = {{kSentencePieceFile, TrainModel(sentences, type, vocabulary, "")}};
+  std::unique_ptr<Tokenizer> made = MakeSentencePiece(files, "the trained model");
+  // The blank before every text has to be a piece. In texts with few blanks (code, DNA) it is too
+  // seldom to become one unless it is asked for.
+  if (!made->IdOf(blank)) {
+    files = {{kSentencePieceFile, TrainModel(sentences, type, vocabulary, blank)}};
+    made = MakeSentencePiece(files, "the trained model");
+  }
+  CheckRoundTrip(*made, sentences);
+  return files;
 }
 
 }  // namespace trireme::data

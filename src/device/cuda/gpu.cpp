@@ -1,12 +1,14 @@
 // Cards: the list of them, opening one, and CUDA's environment.
 #include <fmt/format.h>
+#include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
-
+#include <algorithm>
+#include <cstring>
 #include <string_view>
 
 #include "backend.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/memory_info.hpp"
+#include "trireme/base/in_threads.hpp"
 #include "trireme/device/cuda/check.hpp"
 
 namespace trireme::device::cuda {
@@ -152,5 +154,143 @@ std::int64_t FreeBytes() {
   Check(cudaMemGetInfo(&free, &total), "free memory of the GPU");
   return static_cast<std::int64_t>(free) + FilePages();
 }
+
+// Memory of the GPU and page-locked memory of the host, and copies.
+
+namespace {
+std::size_t Size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
+}  // namespace
+
+void* AllocateZeroed(std::int64_t bytes) {
+  void* data = nullptr;
+  Check(cudaMalloc(&data, Size(bytes)), "memory of the GPU");
+  Check(cudaMemset(data, 0, Size(bytes)), "clearing memory of the GPU");
+  // Our queues do not wait for the one in which it is cleared.
+  Check(cudaDeviceSynchronize(), "clearing memory of the GPU");
+  return data;
+}
+
+void Free(void* data) { cudaFree(data); }
+
+void* AllocatePinned(std::int64_t bytes) {
+  void* data = nullptr;
+  const std::size_t size = std::max<std::size_t>(Size(bytes), 1);
+  Check(cudaMallocHost(&data, size), "page-locked host memory");
+  std::memset(data, 0, size);
+  return data;
+}
+
+void FreePinned(void* data) { cudaFreeHost(data); }
+
+void StartCopy(void* queue, const void* from, void* to, std::int64_t bytes) {
+  if (bytes == 0) return;
+  Check(cudaMemcpyAsync(to, from, Size(bytes), cudaMemcpyDefault, static_cast<cudaStream_t>(queue)),
+        "a copy");
+}
+
+void CopyIn(const GpuContext& gpu, const void* host, void* device, std::int64_t bytes) {
+  for (std::int64_t begin = 0; begin < bytes; begin += gpu.bounce_bytes) {
+    const std::int64_t piece = std::min(gpu.bounce_bytes, bytes - begin);
+    std::memcpy(gpu.bounce, static_cast<const char*>(host) + begin, Size(piece));
+    StartCopy(gpu.queue, gpu.bounce, static_cast<char*>(device) + begin, piece);
+    Synchronise(gpu.queue);
+  }
+}
+
+void CopyOut(const GpuContext& gpu, const void* device, void* host, std::int64_t bytes) {
+  for (std::int64_t begin = 0; begin < bytes; begin += gpu.bounce_bytes) {
+    const std::int64_t piece = std::min(gpu.bounce_bytes, bytes - begin);
+    StartCopy(gpu.queue, static_cast<const char*>(device) + begin, gpu.bounce, piece);
+    Synchronise(gpu.queue);
+    std::memcpy(static_cast<char*>(host) + begin, gpu.bounce, Size(piece));
+  }
+}
+
+void SetZero(void* queue, void* data, std::int64_t bytes) {
+  if (bytes == 0) return;
+  Check(cudaMemsetAsync(data, 0, Size(bytes), static_cast<cudaStream_t>(queue)),
+        "clearing memory of the GPU");
+}
+
+// Queues of a card: waiting, events, recorded graphs, ranges for profilers.
+
+namespace {
+cudaStream_t Stream(void* queue) { return static_cast<cudaStream_t>(queue); }
+cudaEvent_t EventOf(void* event) { return static_cast<cudaEvent_t>(event); }
+}  // namespace
+
+void Synchronise(void* queue) { Check(cudaStreamSynchronize(Stream(queue)), "work of the GPU"); }
+
+void* NewEvent(bool timed) {
+  cudaEvent_t event = nullptr;
+  Check(cudaEventCreateWithFlags(&event, timed ? cudaEventDefault : cudaEventDisableTiming),
+        "an event");
+  return event;
+}
+
+void DeleteEvent(void* event) { cudaEventDestroy(EventOf(event)); }
+
+void RecordEvent(void* event, void* queue) {
+  Check(cudaEventRecord(EventOf(event), Stream(queue)), "recording an event");
+}
+
+void MakeWait(void* event, void* queue) {
+  Check(cudaStreamWaitEvent(Stream(queue), EventOf(event), 0), "waiting for an event");
+}
+
+bool Happened(void* event) {
+  const cudaError_t code = cudaEventQuery(EventOf(event));
+  if (code == cudaErrorNotReady) {
+    cudaGetLastError();  // no error
+    return false;
+  }
+  Check(code, "work of the GPU");
+  return true;
+}
+
+void Await(void* event) { Check(cudaEventSynchronize(EventOf(event)), "work of the GPU"); }
+
+double SecondsBetween(void* earlier, void* later) {
+  constexpr double kMilli = 1e-3;
+  float milliseconds = 0;
+  Check(cudaEventElapsedTime(&milliseconds, EventOf(earlier), EventOf(later)), "time of an event");
+  return kMilli * static_cast<double>(milliseconds);
+}
+
+void BeginGraph(void* queue) {
+  Check(cudaStreamBeginCapture(Stream(queue), cudaStreamCaptureModeThreadLocal),
+        "recording a graph");
+}
+
+void* EndGraph(void* queue, std::int64_t& nodes) {
+  cudaGraph_t graph = nullptr;
+  Check(cudaStreamEndCapture(Stream(queue), &graph), "recording a graph");
+  std::size_t count = 0;
+  Check(cudaGraphGetNodes(graph, nullptr, &count), "nodes of a graph");
+  nodes = static_cast<std::int64_t>(count);
+  cudaGraphExec_t ready = nullptr;
+  // A transfer stays ahead of the computation, as the priority of its queue had it.
+  const cudaError_t code =
+      cudaGraphInstantiate(&ready, graph, cudaGraphInstantiateFlagUseNodePriority);
+  cudaGraphDestroy(graph);
+  Check(code, "making a graph");
+  return ready;
+}
+
+void AbandonGraph(void* queue) {
+  cudaGraph_t graph = nullptr;
+  cudaStreamEndCapture(Stream(queue), &graph);
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  cudaGetLastError();
+}
+
+void DeleteGraph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
+void LaunchGraph(void* graph, void* queue) {
+  Check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), Stream(queue)), "launching a graph");
+}
+
+void PushRange(const char* name) { nvtxRangePushA(name); }
+void PopRange() { nvtxRangePop(); }
 
 }  // namespace trireme::device::cuda

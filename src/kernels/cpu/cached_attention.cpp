@@ -1,14 +1,13 @@
 // cached_attention: overwrites out. A slot holds, head by head, keys in tiles as AttentionForward
 // packs them ([dim, kAttentionKeys], scaled), then values in padded rows, so that the same kernels
 // work on them in the same order.
-#include "trireme/kernels/cached_attention.hpp"
 #include "attention_call.hpp"
 #include "backends.hpp"
+#include "trireme/kernels/attention.hpp"
 
 namespace trireme::kernels {
 
 namespace {
-
 
 std::int64_t Tiles(std::int64_t positions) { return CeilDivide(positions, kAttentionKeys); }
 

@@ -1,16 +1,18 @@
 // elementwise: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite out (and
 // keep the bias in pre); ActivationBackward overwrites dpre.
 #include "trireme/kernels/elementwise.hpp"
-#include "backends.hpp"
 
+#include <cmath>
 #include <cstring>
+#include <vector>
 
-#include "row_mask.hpp"
+#include "backends.hpp"
+#include "rows.hpp"
+#include "trireme/kernels/attention.hpp"
 
 namespace trireme::kernels {
 
-void cpu::AddBias(const device::Stream& stream, const Matrix& x,
-                  const Matrix& bias) {
+void cpu::AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -44,8 +46,8 @@ void cpu::Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
 }
 
 void cpu::ResidualForward(const device::Stream& stream, const Matrix& residual,
-                          const Matrix& branch, const Matrix& bias,
-                          const Dropout& dropout, const Matrix& out) {
+                          const Matrix& branch, const Matrix& bias, const Dropout& dropout,
+                          const Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
@@ -66,9 +68,8 @@ void cpu::ResidualForward(const device::Stream& stream, const Matrix& residual,
   });
 }
 
-void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind,
-                            const Matrix& pre, const Matrix& bias,
-                            const Dropout& dropout, const Matrix& out) {
+void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                            const Matrix& bias, const Dropout& dropout, const Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
@@ -93,9 +94,8 @@ void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind,
   });
 }
 
-void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                             const Matrix& pre, const Dropout& dropout,
-                             const Matrix& dout, const Matrix& dpre) {
+void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                             const Dropout& dropout, const Matrix& dout, const Matrix& dpre) {
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = dout.columns;
@@ -123,6 +123,81 @@ void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind,
           rows::GeluGradient(p, d, to, n);
         } else {
           rows::SwigluGradient(p, p + n, d, to, to + n, n);
+        }
+      }
+    }
+  });
+}
+
+// dropout: overwrites out; x is read once.
+
+void cpu::DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                         const Matrix& out) {
+  DispatchDtype(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel num_threads(stream.threads)
+    {
+      RowMask mask(dropout, x.columns);
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < x.rows; ++row) {
+        const T* from = x.As<T>() + row * x.stride;
+        T* to = out.As<T>() + row * out.stride;
+        if (mask.Active()) {
+          mask.Apply(row, from, to, x.columns);
+        } else if (from != to) {
+          std::memcpy(to, from, static_cast<std::size_t>(x.columns) * sizeof(T));
+        }
+      }
+    }
+  });
+}
+
+// rope: rotates the query and key heads of qkv in place.
+
+void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table) {
+  DispatchDtype(table.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t half = table.columns / 2;
+    for (std::int64_t t = 0; t < table.rows; ++t) {
+      T* row = table.As<T>() + t * table.stride;
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(t) * frequencies[static_cast<std::size_t>(i)];
+        row[i] = static_cast<T>(magnitude * std::cos(angle));
+        row[half + i] = static_cast<T>(magnitude * std::sin(angle));
+      }
+    }
+  });
+}
+
+void RopeTable(double theta, const Matrix& table) {
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < table.columns / 2; ++i) {
+    frequencies.push_back(
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(table.columns)));
+  }
+  RopeTable(frequencies, 1, table);
+}
+
+void cpu::Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
+               bool inverse, const Matrix& qkv) {
+  DispatchDtype(qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t half = shape.head_dim / 2;
+    const T direction = inverse ? T(-1) : T(1);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < qkv.rows; ++row) {
+      const std::int64_t begin = shape.begins == nullptr ? 0 : shape.begins[row];
+      const T* cosine =
+          table.As<T>() + (shape.positions.At(row % shape.length) - begin) * table.stride;
+      const T* sine = cosine + half;
+      for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
+        T* low = qkv.As<T>() + row * qkv.stride + head * shape.head_dim;
+        T* high = low + half;
+#pragma omp simd
+        for (std::int64_t i = 0; i < half; ++i) {
+          const T a = low[i], b = high[i], s = direction * sine[i];
+          low[i] = a * cosine[i] - b * s;
+          high[i] = a * s + b * cosine[i];
         }
       }
     }

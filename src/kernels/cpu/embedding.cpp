@@ -1,14 +1,14 @@
 // embedding: EmbeddingForward overwrites out, PositionForward changes x; backward accumulates into
 // dweight and dpositions. Rows are added in order, each table row by one thread: no float atomics.
-#include "trireme/kernels/embedding.hpp"
 #include "backends.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 #include <omp.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "row_mask.hpp"
+#include "rows.hpp"
 
 namespace trireme::kernels {
 
@@ -77,8 +77,7 @@ void AddByPosition(const device::Stream& stream, const std::int32_t* begins, con
 }  // namespace
 
 void cpu::PositionForward(const device::Stream& stream, const Matrix& positions,
-                          const std::int32_t* begins, const Dropout& dropout,
-                          const Matrix& x) {
+                          const std::int32_t* begins, const Dropout& dropout, const Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -99,8 +98,7 @@ void cpu::PositionForward(const device::Stream& stream, const Matrix& positions,
 }
 
 void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                           const Dropout& dropout, const Matrix& dout,
-                           const Matrix& dpositions) {
+                           const Dropout& dropout, const Matrix& dout, const Matrix& dpositions) {
   if (dpositions.Empty()) return;
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);

@@ -8,6 +8,15 @@
 #include <cmath>
 #include <cstdint>
 
+// Attribute for row primitives, which are compiled twice on x86-64, for AVX2 and for AVX-512, and
+// chosen when the program starts.
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define TRIREME_CLONES __attribute__((target_clones("arch=x86-64-v4", "default")))
+#else
+#define TRIREME_CLONES
+#endif
+
 namespace trireme::kernels {
 
 // exp(x) for -87 <= x <= 88, relative error below 1.2e-7: Cephes' polynomial (Moshier 1989) after x

@@ -4,13 +4,13 @@
 
 #include <string>
 
+#include "cpu/product/multiply.hpp"
 #include "matrix_library.hpp"
-#include "product/multiply.hpp"
 
 namespace trireme::kernels {
 
-void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
-                     const Matrix& c, bool accumulate) {
+void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
+                     bool accumulate) {
   const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
   const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
@@ -26,9 +26,8 @@ void LibraryMultiply(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
   }
 }
 
-void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const Matrix& a,
-                         Form form_b, const Matrix& b, const Matrix& c,
-                         bool accumulate) {
+void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                         const Matrix& b, const Matrix& c, bool accumulate) {
   Bf16Multiply(*UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
 }
 

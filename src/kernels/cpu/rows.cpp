@@ -5,8 +5,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "clones.hpp"
 #include "fast_math.hpp"
+#include "philox_lanes.hpp"
 
 namespace trireme::kernels::rows {
 
@@ -173,5 +173,333 @@ void AddRows(const double* x, std::int64_t stride, std::int64_t count, double* s
              std::int64_t n) {
   AddRowsOf(x, stride, count, sum, n);
 }
+
+// Activations on one row, forward and backward.
+
+namespace {
+
+// GELU, tanh form: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3). Written as
+// x sigmoid(2u), which is the same and does not cancel in the negative tail.
+constexpr double kGeluScale = 0.79788456080286535588;
+constexpr double kGeluCubic = 0.044715;
+
+template <typename T>
+[[gnu::always_inline]] inline void BiasReluOf(T* pre, const T* bias, T* out, std::int64_t n) {
+  if (bias != nullptr) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) pre[i] += bias[i];
+  }
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = pre[i] < T(0) ? T(0) : pre[i];
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void BiasGeluOf(T* pre, const T* bias, T* out, std::int64_t n) {
+  if (bias != nullptr) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) pre[i] += bias[i];
+  }
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T x = pre[i];
+    out[i] = x * Sigmoid(T(2 * kGeluScale) * (x + T(kGeluCubic) * x * x * x));
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void GeluGradientOf(const T* pre, const T* dout, T* d,
+                                                  std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T x = pre[i];
+    const T s = Sigmoid(T(2 * kGeluScale) * (x + T(kGeluCubic) * x * x * x));
+    const T slope = T(2 * kGeluScale) * (T(1) + T(3 * kGeluCubic) * x * x);
+    d[i] = dout[i] * (s + x * s * (T(1) - s) * slope);
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void SwigluOf(const T* gate, const T* up, T* out, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) out[i] = gate[i] * Sigmoid(gate[i]) * up[i];
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void SwigluGradientOf(const T* gate, const T* up, const T* dout,
+                                                    T* dgate, T* dup, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T g = gate[i], u = up[i], d = dout[i];
+    const T sigmoid = Sigmoid(g);
+    dgate[i] = d * u * sigmoid * (T(1) + g * (T(1) - sigmoid));
+    dup[i] = d * g * sigmoid;
+  }
+}
+
+}  // namespace
+
+TRIREME_CLONES void BiasRelu(float* pre, const float* bias, float* out, std::int64_t n) {
+  BiasReluOf(pre, bias, out, n);
+}
+void BiasRelu(double* pre, const double* bias, double* out, std::int64_t n) {
+  BiasReluOf(pre, bias, out, n);
+}
+
+TRIREME_CLONES void BiasGelu(float* pre, const float* bias, float* out, std::int64_t n) {
+  BiasGeluOf(pre, bias, out, n);
+}
+void BiasGelu(double* pre, const double* bias, double* out, std::int64_t n) {
+  BiasGeluOf(pre, bias, out, n);
+}
+
+TRIREME_CLONES void GeluGradient(const float* pre, const float* dout, float* d, std::int64_t n) {
+  GeluGradientOf(pre, dout, d, n);
+}
+void GeluGradient(const double* pre, const double* dout, double* d, std::int64_t n) {
+  GeluGradientOf(pre, dout, d, n);
+}
+
+TRIREME_CLONES void Swiglu(const float* gate, const float* up, float* out, std::int64_t n) {
+  SwigluOf(gate, up, out, n);
+}
+void Swiglu(const double* gate, const double* up, double* out, std::int64_t n) {
+  SwigluOf(gate, up, out, n);
+}
+
+TRIREME_CLONES void SwigluGradient(const float* gate, const float* up, const float* dout,
+                                   float* dgate, float* dup, std::int64_t n) {
+  SwigluGradientOf(gate, up, dout, dgate, dup, n);
+}
+void SwigluGradient(const double* gate, const double* up, const double* dout, double* dgate,
+                    double* dup, std::int64_t n) {
+  SwigluGradientOf(gate, up, dout, dgate, dup, n);
+}
+
+// Philox lanes for one row, and the mask made of them.
+
+namespace {
+
+template <typename T>
+[[gnu::always_inline]] inline void MaskOf(const T* x, const std::uint16_t* lanes,
+                                          std::uint32_t threshold, T scale, T* y, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) y[i] = lanes[i] >= threshold ? scale * x[i] : T(0);
+}
+
+}  // namespace
+
+void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                 std::uint32_t c3, std::int64_t n, std::uint16_t* lanes) {
+  static const PhiloxLanesFunction fill = UsablePhiloxLanes().all[0]->fill;
+  fill({key[0], key[1], c0, c1, c2, c3}, n, lanes);
+}
+
+TRIREME_CLONES void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold,
+                         float scale, float* y, std::int64_t n) {
+  MaskOf(x, lanes, threshold, scale, y, n);
+}
+void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
+          double* y, std::int64_t n) {
+  MaskOf(x, lanes, threshold, scale, y, n);
+}
+
+// Norms on one row. Each pass over a row except the first finds it in the nearest cache.
+
+namespace {
+
+template <typename T>
+[[gnu::always_inline]] inline void NormalizeOf(const T* x, T mean, T rstd, const T* weight,
+                                               const T* bias, T* y, std::int64_t n) {
+  if (bias != nullptr) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * rstd * weight[i];
+  }
+}
+
+// With g = dy * weight and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm
+// has no mean(g).
+template <typename T>
+[[gnu::always_inline]] inline void NormGradientOf(const T* dy, const T* x, const T* weight, T mean,
+                                                  T rstd, bool centred, bool accumulate, T* dx,
+                                                  std::int64_t n) {
+  T sum = 0, dot = 0;
+#pragma omp simd reduction(+ : sum, dot)
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T g = dy[i] * weight[i];
+    sum += g;
+    dot += g * (x[i] - mean) * rstd;
+  }
+  const T mean_g = centred ? sum / static_cast<T>(n) : T(0);
+  const T mean_gh = dot / static_cast<T>(n);
+  if (accumulate) {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T h = (x[i] - mean) * rstd;
+      dx[i] += rstd * (dy[i] * weight[i] - mean_g - h * mean_gh);
+    }
+  } else {
+#pragma omp simd
+    for (std::int64_t i = 0; i < n; ++i) {
+      const T h = (x[i] - mean) * rstd;
+      dx[i] = rstd * (dy[i] * weight[i] - mean_g - h * mean_gh);
+    }
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void NormWeightTermOf(const T* dy, const T* x, T mean, T rstd,
+                                                    T* dweight, T* dbias, std::int64_t n) {
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    dweight[i] += dy[i] * (x[i] - mean) * rstd;
+    dbias[i] += dy[i];
+  }
+}
+
+// The loops below exist once for every set of optional operands: a condition inside would be one
+// for each element.
+template <bool kBias, bool kMask, typename T>
+[[gnu::always_inline]] inline void ResidualSumLoop(const T* residual, const T* branch,
+                                                   const T* bias, const RowLanes& lanes, T* sum,
+                                                   std::int64_t n) {
+  const T scale = static_cast<T>(lanes.scale);
+  const std::uint32_t threshold = lanes.threshold;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    T b = branch[i];
+    if constexpr (kBias) b += bias[i];
+    if constexpr (kMask) b = lanes.lanes[i] >= threshold ? scale * b : T(0);
+    sum[i] = residual[i] + b;
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void ResidualSumOf(const T* residual, const T* branch, const T* bias,
+                                                 const RowLanes& lanes, T* sum, std::int64_t n) {
+  if (lanes.Active()) {
+    if (bias != nullptr) {
+      return ResidualSumLoop<true, true>(residual, branch, bias, lanes, sum, n);
+    }
+    return ResidualSumLoop<false, true>(residual, branch, bias, lanes, sum, n);
+  }
+  if (bias != nullptr) return ResidualSumLoop<true, false>(residual, branch, bias, lanes, sum, n);
+  return ResidualSumLoop<false, false>(residual, branch, bias, lanes, sum, n);
+}
+
+// mean(g weight) and mean(g weight h); adds to the weights' gradients if wanted.
+template <typename T>
+struct GradientMeans {
+  T g, gh;
+};
+template <bool kMore, bool kWeights, typename T>
+[[gnu::always_inline]] inline GradientMeans<T> NormBackwardMeans(const NormBackwardRow<T>& row) {
+  const T *dy = row.dy, *more = row.more, *x = row.x, *weight = row.weight;
+  const T mean = row.mean, rstd = row.rstd;
+  T *dweight = row.dweight, *dbias = row.dbias;
+  T sum = 0, dot = 0;
+#pragma omp simd reduction(+ : sum, dot)
+  for (std::int64_t i = 0; i < row.n; ++i) {
+    T d = dy[i];
+    if constexpr (kMore) d += more[i];
+    const T dh = d * ((x[i] - mean) * rstd);
+    if constexpr (kWeights) {
+      dweight[i] += dh;
+      dbias[i] += d;
+    }
+    sum += d * weight[i];
+    dot += dh * weight[i];
+  }
+  return {row.centred ? sum / static_cast<T>(row.n) : T(0), dot / static_cast<T>(row.n)};
+}
+
+template <bool kMore, bool kResidual, typename T>
+[[gnu::always_inline]] inline void NormBackwardInput(const NormBackwardRow<T>& row,
+                                                     GradientMeans<T> means) {
+  const T *dy = row.dy, *more = row.more, *x = row.x, *weight = row.weight;
+  const T* residual = row.residual;
+  const T mean = row.mean, rstd = row.rstd;
+  T* dx = row.dx;
+#pragma omp simd
+  for (std::int64_t i = 0; i < row.n; ++i) {
+    T d = dy[i];
+    if constexpr (kMore) d += more[i];
+    const T h = (x[i] - mean) * rstd;
+    T gradient = rstd * (d * weight[i] - means.g - h * means.gh);
+    if constexpr (kResidual) gradient += residual[i];
+    dx[i] = gradient;
+  }
+}
+
+template <bool kMore, typename T>
+[[gnu::always_inline]] inline void NormBackwardWith(const NormBackwardRow<T>& row) {
+  const auto means = row.dweight != nullptr ? NormBackwardMeans<kMore, true>(row)
+                                            : NormBackwardMeans<kMore, false>(row);
+  if (row.residual != nullptr) {
+    NormBackwardInput<kMore, true>(row, means);
+  } else {
+    NormBackwardInput<kMore, false>(row, means);
+  }
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void NormBackwardOf(const NormBackwardRow<T>& row) {
+  if (row.more != nullptr) {
+    NormBackwardWith<true>(row);
+  } else {
+    NormBackwardWith<false>(row);
+  }
+  if (row.dbranch != nullptr) {
+    if (row.lanes.Active()) {
+      Mask(row.dx, row.lanes, row.dbranch, row.n);
+    } else {
+      std::copy_n(row.dx, row.n, row.dbranch);
+    }
+  }
+}
+
+}  // namespace
+
+TRIREME_CLONES void Normalize(const float* x, float mean, float rstd, const float* weight,
+                              const float* bias, float* y, std::int64_t n) {
+  NormalizeOf(x, mean, rstd, weight, bias, y, n);
+}
+void Normalize(const double* x, double mean, double rstd, const double* weight, const double* bias,
+               double* y, std::int64_t n) {
+  NormalizeOf(x, mean, rstd, weight, bias, y, n);
+}
+
+TRIREME_CLONES void NormGradient(const float* dy, const float* x, const float* weight, float mean,
+                                 float rstd, bool centred, bool accumulate, float* dx,
+                                 std::int64_t n) {
+  NormGradientOf(dy, x, weight, mean, rstd, centred, accumulate, dx, n);
+}
+void NormGradient(const double* dy, const double* x, const double* weight, double mean, double rstd,
+                  bool centred, bool accumulate, double* dx, std::int64_t n) {
+  NormGradientOf(dy, x, weight, mean, rstd, centred, accumulate, dx, n);
+}
+
+TRIREME_CLONES void NormWeightTerm(const float* dy, const float* x, float mean, float rstd,
+                                   float* dweight, float* dbias, std::int64_t n) {
+  NormWeightTermOf(dy, x, mean, rstd, dweight, dbias, n);
+}
+void NormWeightTerm(const double* dy, const double* x, double mean, double rstd, double* dweight,
+                    double* dbias, std::int64_t n) {
+  NormWeightTermOf(dy, x, mean, rstd, dweight, dbias, n);
+}
+
+TRIREME_CLONES void ResidualSum(const float* residual, const float* branch, const float* bias,
+                                const RowLanes& lanes, float* sum, std::int64_t n) {
+  ResidualSumOf(residual, branch, bias, lanes, sum, n);
+}
+void ResidualSum(const double* residual, const double* branch, const double* bias,
+                 const RowLanes& lanes, double* sum, std::int64_t n) {
+  ResidualSumOf(residual, branch, bias, lanes, sum, n);
+}
+
+TRIREME_CLONES void NormBackward(const NormBackwardRow<float>& row) { NormBackwardOf(row); }
+void NormBackward(const NormBackwardRow<double>& row) { NormBackwardOf(row); }
 
 }  // namespace trireme::kernels::rows

@@ -3,9 +3,14 @@
 #ifndef TRIREME_SRC_KERNELS_CPU_ROWS_HPP_
 #define TRIREME_SRC_KERNELS_CPU_ROWS_HPP_
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 
 #include "trireme/base/philox.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::kernels::rows {
 
@@ -79,6 +84,132 @@ void Mask(const T* x, const RowLanes& by, T* y, std::int64_t n) {
   Mask(x, by.lanes, by.threshold, static_cast<T>(by.scale), y, n);
 }
 
+// Norms on one contiguous row: forward, backward, and both in one pass with the operations before
+// the norm (bias, dropout, residual).
+
+// y = (x - mean) * rstd * weight + bias; bias may be null.
+void Normalize(const float* x, float mean, float rstd, const float* weight, const float* bias,
+               float* y, std::int64_t n);
+void Normalize(const double* x, double mean, double rstd, const double* weight, const double* bias,
+               double* y, std::int64_t n);
+
+// 1 / sqrt(mean of (x - mean)^2 + epsilon).
+template <typename T>
+T ReciprocalDeviation(const T* x, std::int64_t n, T mean, double epsilon) {
+  return static_cast<T>(1.0 /
+                        std::sqrt(SquaredDeviation(x, n, mean) / static_cast<double>(n) + epsilon));
+}
+
+// dx = gradient of the input, or dx += it.
+void NormGradient(const float* dy, const float* x, const float* weight, float mean, float rstd,
+                  bool centred, bool accumulate, float* dx, std::int64_t n);
+void NormGradient(const double* dy, const double* x, const double* weight, double mean, double rstd,
+                  bool centred, bool accumulate, double* dx, std::int64_t n);
+
+// dweight += dy * (x - mean) * rstd, dbias += dy.
+void NormWeightTerm(const float* dy, const float* x, float mean, float rstd, float* dweight,
+                    float* dbias, std::int64_t n);
+void NormWeightTerm(const double* dy, const double* x, double mean, double rstd, double* dweight,
+                    double* dbias, std::int64_t n);
+
+// sum = residual + mask(branch + bias); bias may be null; sum may be residual or branch.
+void ResidualSum(const float* residual, const float* branch, const float* bias,
+                 const RowLanes& lanes, float* sum, std::int64_t n);
+void ResidualSum(const double* residual, const double* branch, const double* bias,
+                 const RowLanes& lanes, double* sum, std::int64_t n);
+
+// One row of kernels::NormBackwardPass: with g = dy + more, dx = residual + gradient of the input,
+// dbranch = mask(dx), dweight += and dbias += as NormWeightTerm. Null: more, residual, dbranch,
+// dweight and dbias (both or none).
+template <typename T>
+struct NormBackwardRow {
+  const T *dy, *more, *x, *weight;
+  T mean, rstd;
+  bool centred;
+  const T* residual;
+  RowLanes lanes;
+  T *dx, *dbranch, *dweight, *dbias;
+  std::int64_t n;
+};
+void NormBackward(const NormBackwardRow<float>& row);
+void NormBackward(const NormBackwardRow<double>& row);
+
 }  // namespace trireme::kernels::rows
+
+namespace trireme::kernels {
+
+// Memory of a thread that grows to the largest use and stays, so that the step loop allocates
+// nothing.
+
+inline constexpr std::int64_t kPage = 4096;  // alignment of a thread's scratch, bytes
+
+// `count` uninitialised elements, page-aligned, valid until this thread asks for the same Use
+// again. Use: a type that names the purpose.
+template <typename Use, typename T>
+T* ThreadScratch(std::int64_t count) {
+  struct Free {
+    void operator()(T* data) const { ::operator delete[](data, std::align_val_t{kPage}); }
+  };
+  thread_local std::unique_ptr<T[], Free> memory;
+  thread_local std::int64_t room = 0;
+  if (count > room) {
+    room = 0;
+    memory.reset(static_cast<T*>(
+        ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{kPage})));
+    room = count;
+  }
+  return memory.get();
+}
+
+// A thread's mask generator: the dropout lanes of one row at a time.
+
+class RowMask {
+ public:
+  // For rows of up to `features` columns. An inactive dropout changes nothing.
+  RowMask(const Dropout& dropout, std::int64_t features)
+      : dropout_(dropout),
+        key_(MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site)),
+        threshold_(dropout.Threshold()),
+        scale_(dropout.Scale()),
+        room_(features + 2 * kLanes) {}
+
+  // Lanes of the matrix's row `row`, valid until this thread's next call on any mask.
+  rows::RowLanes Lanes(std::int64_t row, std::int64_t n) const {
+    if (!Active()) return {};
+    const std::int64_t global = dropout_.first_row + row;
+    return Lanes(dropout_.ordinals[global / dropout_.length], dropout_.PositionOf(row), n);
+  }
+  // y = mask of the matrix's row `row` applied to x; y may be x. Active() only.
+  template <typename T>
+  void Apply(std::int64_t row, const T* x, T* y, std::int64_t n) const {
+    rows::Mask(x, Lanes(row, n), y, n);
+  }
+  // The same for a row of that sample and that position in its sequence.
+  template <typename T>
+  void Apply(std::uint64_t ordinal, std::int64_t position, const T* x, T* y, std::int64_t n) const {
+    rows::Mask(x, Lanes(ordinal, position, n), y, n);
+  }
+  bool Active() const { return threshold_ > 0; }
+
+ private:
+  rows::RowLanes Lanes(std::uint64_t ordinal, std::int64_t position, std::int64_t n) const {
+    // A slice may begin within a counter's lanes: from the counter's first one on.
+    const std::int64_t skipped = dropout_.first_feature % kLanes;
+    auto* lanes = ThreadScratch<RowMask, std::uint16_t>(room_);
+    rows::PhiloxLanes(key_, static_cast<std::uint32_t>(dropout_.first_feature / kLanes),
+                      static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(ordinal),
+                      static_cast<std::uint32_t>(ordinal >> 32), skipped + n, lanes);
+    return {lanes + skipped, threshold_, scale_};
+  }
+
+  static constexpr std::int64_t kLanes = 8;  // features per Philox counter
+  Dropout dropout_;
+  PhiloxKey key_;
+  std::uint32_t threshold_;
+  double scale_;
+  std::int64_t room_;  // elements that the lanes of a row may take
+};
+
+}  // namespace trireme::kernels
 
 #endif  // TRIREME_SRC_KERNELS_CPU_ROWS_HPP_

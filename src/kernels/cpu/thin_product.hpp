@@ -2,12 +2,57 @@
 #ifndef TRIREME_SRC_KERNELS_CPU_THIN_PRODUCT_HPP_
 #define TRIREME_SRC_KERNELS_CPU_THIN_PRODUCT_HPP_
 
+#include <cstdint>
 #include <span>
 
-#include "thin_kernels.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::kernels {
+
+// Kernels of products whose left operand has few rows, for one instruction set. Such a product
+// reads the right operand, a weight, once: memory bounds it, and packing would double the traffic.
+// Files compiled for different instruction sets include this header: it and the headers that
+// include it must not define inline functions that files could share.
+
+// Most rows of a thin product. Beyond, packing pays.
+inline constexpr std::int64_t kThinRows = 32;
+inline constexpr std::int64_t kThinColumns =
+    64;  // of the plain form: threads' shares are multiples
+
+// Width of a panel of a weight's second copy (kernels/thin_panels.hpp), in bytes.
+inline constexpr std::int64_t kPanelBytes = 128;
+
+// c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order
+// that depends on `inner` and on whether there is one row, not on the columns of a call.
+template <typename T>
+struct ThinProduct {
+  std::int64_t rows, columns, inner;
+  const T* a;
+  std::int64_t a_stride;
+  const T* w;
+  std::int64_t w_stride;
+  T* c;
+  std::int64_t c_stride;
+};
+
+template <typename T>
+struct ThinKernelsOf {
+  void (*transposed)(const ThinProduct<T>&);  // w: [columns, inner]
+  void (*plain)(const ThinProduct<T>&);       // w: [inner, columns]
+  // At least two rows; the bits of the other two. w: [panels, inner, kPanelBytes / sizeof(T)],
+  // without gaps; w_stride is not read.
+  void (*panels)(const ThinProduct<T>&);
+};
+
+struct ThinKernels {
+  const char* name;
+  ThinKernelsOf<float> fp32;
+  ThinKernelsOf<double> fp64;
+};
+
+extern const ThinKernels kThinPortable;
+extern const ThinKernels kThinAvx2;    // x86-64-v3 only
+extern const ThinKernels kThinAvx512;  // x86-64-v4 only
 
 // Kernels that this CPU can run, the fastest first. Their sums have different orders.
 std::span<const ThinKernels> UsableThinKernels();
@@ -16,8 +61,7 @@ std::span<const ThinKernels> UsableThinKernels();
 // kThinRows; y: [rows, out], overwritten. panels: the weight's second copy (PackPanels) or null.
 // The bits of y depend on neither the number of threads nor on panels.
 void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const Matrix& x,
-                  Form form, const Matrix& weight, const Matrix& y,
-                  const void* panels = nullptr);
+                  Form form, const Matrix& weight, const Matrix& y, const void* panels = nullptr);
 
 }  // namespace trireme::kernels
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "attention_vector.hpp"
-#include "thin_kernels.hpp"
+#include "thin_product.hpp"
 
 namespace trireme::kernels {
 

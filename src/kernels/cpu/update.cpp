@@ -8,9 +8,8 @@
 #include <bit>
 #include <cmath>
 
-#include "clones.hpp"
+#include "fast_math.hpp"
 #include "rows.hpp"
-#include "thread_scratch.hpp"
 
 namespace trireme::kernels {
 

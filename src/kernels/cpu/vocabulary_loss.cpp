@@ -9,24 +9,262 @@
 // so that the exponentials are the last pass over the tile but for the products. Smoothing adds
 // -smoothing / V times the sum of W to dx and the sum of x to dW.
 #include "trireme/kernels/vocabulary_loss.hpp"
-#include "backends.hpp"
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <exception>
 #include <limits>
 
-#include "clones.hpp"
+#include "backends.hpp"
 #include "fast_math.hpp"
-#include "rescue.hpp"
 #include "rows.hpp"
-#include "softmax_statistics.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
-#include "vocabulary_blocks.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::kernels {
 
+// Statistics of a row of logits, from slices of the vocabulary to the whole row.
+
+struct Statistics {
+  double top = 0;     // largest logit
+  double sum = 0;     // of exp(logit - top)
+  double picked = 0;  // the target's logit, 0 if another slice has it
+  double total = 0;   // sum of logits
+
+  double LogSum() const { return top + std::log(sum); }
+  // Not finite if a logit is not: the total includes all of them.
+  double Loss(double smoothing, std::int64_t vocabulary) const {
+    return LogSum() - (1 - smoothing) * picked -
+           smoothing * (total / static_cast<double>(vocabulary));
+  }
+};
+
+inline void Store(const Statistics& s, double* out) {
+  out[0] = s.top;
+  out[1] = s.sum;
+  out[2] = s.picked;
+  out[3] = s.total;
+}
+
+// Statistics of the whole row, from those of its parts: [parts, rows, kSoftmaxStatistics]. NaN gets
+// past the maximum, but not past the sums.
+inline Statistics Combine(const double* statistics, std::int64_t rows, std::int64_t row,
+                          int parts) {
+  const auto part = [&](int p) { return statistics + (p * rows + row) * kSoftmaxStatistics; };
+  Statistics whole{part(0)[0], 0, 0, 0};
+  for (int p = 1; p < parts; ++p) whole.top = std::max(whole.top, part(p)[0]);
+  for (int p = 0; p < parts; ++p) {
+    whole.sum += part(p)[1] * std::exp(part(p)[0] - whole.top);
+    whole.picked += part(p)[2];
+    whole.total += part(p)[3];
+  }
+  return whole;
+}
+
+// Cut of a slice of the vocabulary into parts and blocks, and the layout of a tile's scratch.
+
+// Cut of a slice into parts, one per thread, and of parts into blocks.
+class VocabularyCut {
+ public:
+  VocabularyCut(std::int64_t slice, std::int64_t dim, int threads)
+      : slice_(slice),
+        units_(CeilDivide(slice, kUnit)),
+        width_(std::clamp(4 * RoundUp(dim), kNarrowest, kWidest)),
+        parts_(static_cast<int>(std::clamp<std::int64_t>(units_, 1, threads))) {}
+
+  static std::int64_t RoundUp(std::int64_t n) { return CeilDivide(n, kUnit) * kUnit; }
+  std::int64_t Slice() const { return slice_; }
+  std::int64_t Columns() const { return units_ * kUnit; }  // of the slice, rounded up
+  int Parts() const { return parts_; }                     // none is empty
+  Part ColumnsOf(int part) const {
+    const Part range = PartOf(units_, part, parts_);
+    return {range.begin * kUnit, std::min(range.end * kUnit, slice_)};
+  }
+  // Largest number of blocks of a part.
+  std::int64_t Blocks() const { return CeilDivide(LargestPart(), width_); }
+  std::int64_t Width() const { return std::min(width_, LargestPart()); }
+
+  // Calls body(block, columns) for each block of a part; blocks are numbered over all parts and of
+  // nearly equal width.
+  template <typename Body>
+  void ForBlocks(int part, Body body) const {
+    const Part columns = ColumnsOf(part);
+    const std::int64_t blocks = std::max<std::int64_t>(CeilDivide(columns.Size(), width_), 1);
+    const std::int64_t width = RoundUp(CeilDivide(columns.Size(), blocks));
+    std::int64_t block = part * Blocks();
+    for (std::int64_t begin = columns.begin; begin < columns.end; begin += width) {
+      body(block++, Part{begin, std::min(begin + width, columns.end)});
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kUnit = 32;  // rows of blocks start on boundaries of 128 bytes
+  // 512 tokens of a narrowest block fill a core's cache of 1 MiB. The wider dim, the wider a block
+  // has to be to outweigh what its products do again: packing x, reading and writing the sums.
+  static constexpr std::int64_t kNarrowest = 512, kWidest = 4096;
+
+  std::int64_t LargestPart() const { return CeilDivide(units_, parts_) * kUnit; }
+
+  std::int64_t slice_, units_, width_;
+  int parts_;
+};
+
+// Offsets in the scratch, in elements.
+struct VocabularyLayout {
+  std::int64_t statistics = 0;  // fp64 [parts, rows, 4]
+  std::int64_t log_sums = 0;    // fp64 [rows]: ln of the sum of exp(logit)
+  std::int64_t pulls = 0;       // fp64 [rows]: p[target] - (1 - smoothing)
+  std::int64_t references =
+      0;  // [parts, blocks, rows]: logits that a block's exponentials are relative to
+  std::int64_t sums = 0;    // [parts, rows, dim]: of exponentials times W
+  std::int64_t scaled = 0;  // [parts, rows, dim]: x exp(reference - log_sum)
+  std::int64_t totals = 0;  // [parts + 1, dim]: sums of W, and of x
+  std::int64_t exps = 0;    // [rows, width] for every block, or one per part
+  std::int64_t size = 0;
+
+  VocabularyLayout(const VocabularyCut& cut, std::int64_t rows, std::int64_t dim, bool gradient) {
+    const auto take = [this](std::int64_t elements) {
+      const std::int64_t at = size;
+      size += VocabularyCut::RoundUp(elements);
+      return at;
+    };
+    constexpr std::int64_t kDouble = 2;  // elements at most
+    statistics = take(kDouble * cut.Parts() * rows * kSoftmaxStatistics);
+    if (!gradient) {
+      exps = take(rows * cut.Parts() * cut.Width());
+      return;
+    }
+    log_sums = take(kDouble * rows);
+    pulls = take(kDouble * rows);
+    references = take(cut.Parts() * cut.Blocks() * rows);
+    sums = take(cut.Parts() * rows * dim);
+    scaled = take(cut.Parts() * rows * dim);
+    totals = take((cut.Parts() + 1) * dim);
+    exps = take(rows * cut.Columns());
+  }
+};
+
+// Carries an exception out of an OpenMP region, which it must not leave by itself.
+
+class Rescue {
+ public:
+  // Runs `body` on the calling thread; keeps the first exception of all threads.
+  template <typename Body>
+  void Run(Body&& body) noexcept {
+    try {
+      body();
+    } catch (...) {
+#pragma omp critical(trireme_rescue)
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  // Throws the exception that was kept, if any; called after the region.
+  void Rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
+// cross_entropy: overwrites losses, and with `gradient` the logits. On slices: SoftmaxStatistics
+// overwrites statistics and logits, CrossEntropySlice losses, and with `gradient` the logits.
+
 namespace {
 
+// From exp(logit - largest) of [first, first + n) to p - (1 - e) onehot - e / V; `factor` makes p.
+template <typename T>
+void RowGradient(T* logits, std::int64_t n, std::int64_t at, double factor, double smoothing,
+                 std::int64_t vocabulary) {
+  const double uniform = smoothing / static_cast<double>(vocabulary);
+  rows::Affine(logits, static_cast<T>(factor), static_cast<T>(-uniform), logits, n);
+  if (at >= 0 && at < n) logits[at] -= static_cast<T>(1 - smoothing);
+}
+
+// Loss of one row; with `gradient`, logits become p - (1 - e) onehot - e / V.
+template <typename T>
+double RowLoss(T* logits, std::int64_t n, std::int32_t target, double smoothing, bool gradient) {
+  if (target < 0) {
+    if (gradient) std::fill_n(logits, n, T(0));
+    return 0;
+  }
+  const T picked = logits[target];
+  const double mean = smoothing > 0 ? rows::Sum(logits, n) / static_cast<double>(n) : 0;
+  const T top = rows::Max(logits, n);
+  const double sum = rows::ExpSum(logits, n, T(1), top);
+  const double log_sum = static_cast<double>(top) + std::log(sum);
+  if (gradient) RowGradient(logits, n, target, 1 / sum, smoothing, n);
+  return log_sum - (1 - smoothing) * static_cast<double>(picked) - smoothing * mean;
+}
+
+template <typename T>
+Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
+  Statistics s;
+  if (at >= 0 && at < n) s.picked = static_cast<double>(logits[at]);
+  s.total = rows::Sum(logits, n);
+  const T top = rows::Max(logits, n);
+  s.top = static_cast<double>(top);
+  s.sum = rows::ExpSum(logits, n, T(1), top);
+  return s;
+}
+
+}  // namespace
+
+void cpu::CrossEntropy(const device::Stream& stream, const Matrix& logits,
+                       const std::int32_t* targets, double smoothing, bool gradient,
+                       double* losses) {
+  DispatchDtype(logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      losses[row] = RowLoss(logits.As<T>() + row * logits.stride, logits.columns, targets[row],
+                            smoothing, gradient);
+    }
+  });
+}
+
+void cpu::SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
+                            const std::int32_t* targets, std::int32_t first, double* statistics) {
+  DispatchDtype(logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      Statistics s;  // of a masked row: finite, not used
+      if (targets[row] >= 0) {
+        s = RowStatistics(logits.As<T>() + row * logits.stride, logits.columns,
+                          targets[row] - first);
+      }
+      Store(s, statistics + row * kSoftmaxStatistics);
+    }
+  });
+}
+
+void cpu::CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
+                            const std::int32_t* targets, std::int32_t first,
+                            std::int64_t vocabulary, double smoothing, bool gradient,
+                            const double* statistics, int parts, int part, double* losses) {
+  DispatchDtype(logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      T* slice = logits.As<T>() + row * logits.stride;
+      if (targets[row] < 0) {
+        losses[row] = 0;
+        if (gradient) std::fill_n(slice, logits.columns, T(0));
+        continue;
+      }
+      const Statistics s = Combine(statistics, logits.rows, row, parts);
+      losses[row] = s.Loss(smoothing, vocabulary);
+      if (!gradient) continue;
+      const double top = statistics[(part * logits.rows + row) * kSoftmaxStatistics];
+      RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,
+                  smoothing, vocabulary);
+    }
+  });
+}
+
+namespace {
 
 template <typename T>
 struct Largest {

@@ -9,20 +9,21 @@
 #include <string>
 #include <type_traits>
 
-#include "attention/matrix.cuh"
 #include "attention_kernels.cuh"
 #include "backends.hpp"
-#include "gpu_sizes.hpp"
+#include "cuda/attention/matrix.cuh"
+#include "reduce.cuh"
 #include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/cuda/launch.cuh"
 #include "trireme/device/gpu.hpp"
-#include "vector_pass.cuh"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
 
 static_assert(kAttentionMostDims == gpu::kMostHeadDim);
 
 namespace {
-
 
 template <typename T, int kElements>
 struct FillOperation {
@@ -261,6 +262,173 @@ void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape
                               const Matrix& scratch) {
   Backward(
       {stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, dout, dqkv, dblock});
+}
+
+// A warp merges one row of one head. A block's output o with log-sum-exp s joins those of the
+// blocks before, O and S: S' = log(e^S + e^s), O' = O e^(S - S') + o e^(s - S') (Liu et al. 2023,
+// "Ring attention").
+
+namespace {
+
+constexpr int kMergeThreads = 256, kWarp = 32;
+constexpr int kWidth = kVectorWidth<Bf16>;  // elements of a lane
+static_assert(kWarp * kWidth >= 256, "a warp holds a row of the widest head");
+
+struct MergeOperands {
+  const Bf16* part;
+  const float* statistics;  // null: a plain sum
+  Bf16* stored;
+  float *exact, *lse;
+  std::int64_t stored_stride, exact_stride, lse_stride;
+  std::int64_t tasks, sequence_rows, rows;
+  int heads, head_dim;
+};
+
+// Factors of what is there and of what is added, from the log-sum-exps of both; lane 0 keeps that
+// of the merged.
+__device__ __forceinline__ float2 Factors(float* lse, float added, int lane) {
+  const float before = *lse;
+  const float most = fmaxf(before, added);
+  const float sum = most + logf(expf(before - most) + expf(added - most));
+  __syncwarp();
+  if (lane == 0) *lse = sum;
+  return make_float2(expf(before - sum), expf(added - sum));
+}
+
+__global__ void __launch_bounds__(kMergeThreads) MergeKernel(MergeOperands o) {
+  const std::int64_t task = (std::int64_t{blockIdx.x} * kMergeThreads + threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (task >= o.tasks) return;
+  const int head = static_cast<int>(task % o.heads);
+  const std::int64_t packed = task / o.heads, sequence = packed / o.rows, row = packed % o.rows;
+  const std::int64_t at = sequence * o.sequence_rows + row;
+  float2 factors = make_float2(1, 1);
+  if (o.statistics != nullptr) {
+    factors = Factors(o.lse + at * o.lse_stride + head,
+                      o.statistics[(sequence * o.heads + head) * o.rows + row], lane);
+  }
+  const int column = lane * kWidth;
+  if (column >= o.head_dim) return;
+  const std::int64_t of_head = std::int64_t{head} * o.head_dim + column;
+  Bf16* const stored = o.stored + at * o.stored_stride + of_head;
+  float* const exact = o.exact + at * o.exact_stride + of_head;
+  float before[kWidth], added[kWidth], sum[kWidth];
+  WidenPack(LoadPack<kWidth>(stored), before);
+  WidenPack(LoadPack<kWidth>(o.part + packed * o.heads * o.head_dim + of_head), added);
+  const Pack<float, kWidth> kept = LoadPack<kWidth>(exact);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    // A sum begins at zero, before `exact` has been written.
+    const bool same = Widen(Narrow<Bf16>(kept.values[i])) == before[i];
+    if (same && before[i] != 0) before[i] = kept.values[i];
+    sum[i] = before[i] * factors.x + added[i] * factors.y;
+  }
+  StorePack(NarrowPack<float, kWidth>(sum), exact);
+  StorePack(NarrowPack<Bf16, kWidth>(sum), stored);
+}
+
+void Merge(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
+           const float* statistics, const RoundedSum& sum, const Matrix& lse) {
+  MergeOperands o = {};
+  o.tasks = window.sequences * window.rows * window.heads;
+  if (o.tasks == 0) return;
+  o.part = part.As<Bf16>(), o.statistics = statistics;
+  o.stored = sum.stored.As<Bf16>(), o.stored_stride = sum.stored.stride;
+  o.exact = sum.exact.As<float>(), o.exact_stride = sum.exact.stride;
+  if (statistics != nullptr) o.lse = lse.As<float>(), o.lse_stride = lse.stride;
+  o.sequence_rows = window.sequence_rows, o.rows = window.rows;
+  o.heads = static_cast<int>(window.heads), o.head_dim = static_cast<int>(window.head_dim);
+  const std::int64_t blocks = CeilDivide(o.tasks * kWarp, std::int64_t{kMergeThreads});
+  device::cuda::Launch(device::cuda::Queue(stream), &MergeKernel,
+                       dim3(static_cast<unsigned>(blocks)), dim3(kMergeThreads), 0, o);
+}
+
+}  // namespace
+
+void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
+                    const float* statistics, const RoundedSum& out, const Matrix& lse) {
+  Merge(stream, window, part, statistics, out, lse);
+}
+
+void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,
+                      const Matrix& part, const RoundedSum& dquery) {
+  Merge(stream, window, part, nullptr, dquery, {});
+}
+
+// The documents of a batch as cuDNN reads them: how long each is, and where it begins in each
+// operand. Everything is overwritten.
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarpLanes;
+
+struct IndexOperands {
+  const std::int32_t* begins;  // [sequences, length]: AttentionShape::begins
+  DocumentIndex to;
+  int length, documents, sequences_of_piece;
+};
+
+// firsts[i] = row of the first token of document i of the sequence, for the first `documents` of
+// them. Returns how many documents there are. All threads of the block take part and have met.
+__device__ int FindDocuments(const std::int32_t* begins, int length, int documents, int* firsts) {
+  __shared__ int counts[kWarps];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int warp = thread / kWarpLanes, lane = thread % kWarpLanes;
+  int found = 0;
+  for (int first = 0; first < length; first += kThreads) {
+    const int row = first + thread;
+    const bool begins_here = row < length && (row == 0 || begins[row] != begins[row - 1]);
+    const unsigned in_warp = __ballot_sync(kAllLanes, begins_here);
+    if (lane == 0) counts[warp] = __popc(in_warp);
+    __syncthreads();
+    int before = found + __popc(in_warp & ((1u << lane) - 1));
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warp) before += counts[w];
+      found += counts[w];
+    }
+    if (begins_here && before < documents) firsts[before] = row;
+    __syncthreads();  // counts are read, firsts are written
+  }
+  return found;
+}
+
+// A block has a sequence.
+__global__ void __launch_bounds__(kThreads) DocumentIndexKernel(const IndexOperands o) {
+  __shared__ int firsts[kMostDocuments];
+  const int sequence = static_cast<int>(blockIdx.x);
+  const int found =
+      FindDocuments(o.begins + std::int64_t{sequence} * o.length, o.length, o.documents, firsts);
+  const bool served = found <= o.documents;
+  const int piece = sequence / o.sequences_of_piece, place = sequence % o.sequences_of_piece;
+  const std::int64_t first_entry = std::int64_t{place} * o.documents;
+  const std::int64_t of_piece = std::int64_t{o.sequences_of_piece} * o.documents + 1;
+  // The entry behind the last of a piece is its end.
+  const bool last = place == o.sequences_of_piece - 1;
+  for (int i = static_cast<int>(threadIdx.x); i < o.documents + (last ? 1 : 0); i += kThreads) {
+    const bool real = served && i < found;
+    const int row = real ? firsts[i] : served || i == o.documents ? o.length : 0;
+    for (int operand = 0; operand < DocumentIndex::kOffsets; ++operand) {
+      std::int64_t* const offsets = o.to.offsets[operand] + piece * of_piece + first_entry;
+      offsets[i] = (std::int64_t{place} * o.length + row) * o.to.strides[operand];
+    }
+    if (i == o.documents) continue;
+    const int end = real && i + 1 < found ? firsts[i + 1] : o.length;
+    o.to.lengths[std::int64_t{sequence} * o.documents + i] = real ? end - row : 0;
+  }
+  if (threadIdx.x == 0) o.to.served[sequence] = served ? 1 : 0;
+}
+
+}  // namespace
+
+void IndexDocuments(const device::Stream& stream, const AttentionShape& shape,
+                    std::int64_t documents, std::int64_t sequences_of_piece,
+                    const DocumentIndex& to) {
+  if (shape.sequences == 0) return;
+  const IndexOperands operands = {shape.begins, to, static_cast<int>(shape.length),
+                                  static_cast<int>(documents),
+                                  static_cast<int>(sequences_of_piece)};
+  device::cuda::Launch(device::cuda::Queue(stream), &DocumentIndexKernel,
+                       dim3(static_cast<unsigned>(shape.sequences)), dim3(kThreads), 0, operands);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -3,9 +3,12 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
 
+#include <cstdint>
 #include <string>
 
-#include "trireme/kernels/attention_part.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -35,10 +38,68 @@ void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionSha
                                 const DocumentOperands& operands, const std::int32_t* served);
 
 // Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
-void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                    const Matrix& lse, float* packed);
+void PackStatistics(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
+                    float* packed);
 void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
                       const float* packed, const Matrix& lse);
+
+// Results of attention to one block of keys by a library, merged into those of the blocks before
+// (kernels/attention_part.hpp), in bf16.
+
+// Some rows and heads of some sequences, within matrices of more.
+struct AttentionWindow {
+  std::int64_t sequences = 0;
+  std::int64_t sequence_rows = 0;  // in memory, from one sequence to the next
+  std::int64_t rows = 0;           // of a sequence in the window
+  std::int64_t heads = 0, head_dim = 0;
+};
+
+// Matrices below begin at the window's first row and head. Dense operands: statistics
+// [sequences, heads, rows], the log-sum-exp of the window's rows; part [sequences * rows,
+// heads * head_dim].
+
+// Copies the window of lse, [., heads] in fp32, to `statistics`.
+void PackStatistics(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
+                    float* statistics);
+
+// A sum over blocks: as it is stored in bf16, and before it was rounded (fp32), which counts where
+// it rounds to what is stored. Rows on boundaries of 16 bytes.
+struct RoundedSum {
+  Matrix stored, exact;
+};
+
+// Merges `part`, attention to some keys, and its statistics into `out` and `lse`: as
+// kernels::AttentionPartForward.
+void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
+                    const float* statistics, const RoundedSum& out, const Matrix& lse);
+// Adds `part`, the queries' gradient by some keys, to `dquery`.
+void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,
+                      const Matrix& part, const RoundedSum& dquery);
+
+// The documents of a batch as cuDNN reads them, found on the GPU in each pass, so that a recorded
+// graph serves every batch.
+
+inline constexpr std::int64_t kMostDocuments = 512;  // of a sequence
+
+// In the stream's memory. Each sequence has the same number of entries, one per document, in their
+// order; the entries behind its last document have length 0. A sequence with more documents than
+// entries is not served: all its entries have length 0.
+struct DocumentIndex {
+  static constexpr int kOffsets = 5;  // operands with strides of their own
+  std::int32_t* lengths;              // [sequences, documents]: tokens of each document
+  std::int32_t* served;               // [sequences]: 1, or 0 for a sequence that is not served
+  // [pieces, sequences of a piece * documents + 1] each: elements from the first row of the piece
+  // to the first of each document in operands with those strides (elements from row to row), and to
+  // the end of the piece.
+  std::int64_t* offsets[kOffsets];
+  std::int64_t strides[kOffsets];
+};
+
+// Queues the kernel that fills `to` from shape.begins. A piece is sequences_of_piece sequences,
+// which divides shape.sequences; documents: entries of a sequence, at most kMostDocuments.
+void IndexDocuments(const device::Stream& stream, const AttentionShape& shape,
+                    std::int64_t documents, std::int64_t sequences_of_piece,
+                    const DocumentIndex& to);
 
 }  // namespace trireme::kernels::cuda
 

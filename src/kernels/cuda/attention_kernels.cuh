@@ -2,15 +2,397 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_
 
+#include <cuda_runtime.h>
 #include <cstdint>
 #include <limits>
 #include <type_traits>
 
-#include "attention_operands.cuh"
-#include "attention_tile.cuh"
+#include "dropout.cuh"
+#include "reduce.cuh"
 #include "trireme/device/cuda/launch.cuh"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
+
+// Operands of attention's kernels: addresses, pairs of queries and keys, and the masks of dropout.
+
+// Consecutive positions: rows from `row` on of each sequence that is held.
+struct AttentionTile {
+  int row, position, count;
+  __device__ int Last() const { return position + count - 1; }
+};
+
+// The rows of a sequence that are held: an early block of positions, then a late one.
+struct AttentionRows {
+  int early_begin, early_count, late_begin, late_count;
+
+  __host__ __device__ int Count() const { return early_count + late_count; }
+  // In tiles of `size` at most, of which none spans both blocks.
+  __host__ __device__ int Tiles(int size) const {
+    return (early_count + size - 1) / size + (late_count + size - 1) / size;
+  }
+  __device__ AttentionTile Tile(int index, int size) const {
+    const int early_tiles = (early_count + size - 1) / size;
+    if (index < early_tiles) {
+      const int row = index * size;
+      return {row, early_begin + row, min(size, early_count - row)};
+    }
+    const int row = (index - early_tiles) * size;
+    return {early_count + row, late_begin + row, min(size, late_count - row)};
+  }
+  // Whether one of them lies at `position` or before it, and one at `first` or after it: in one of
+  // the blocks, if they do not lie between.
+  __device__ bool Reach(int position, int first) const {
+    return (early_count > 0 && early_begin <= position && early_begin + early_count > first) ||
+           (late_count > 0 && late_begin <= position && late_begin + late_count > first);
+  }
+};
+
+// Pointers are to the first row of head 0, strides in elements. What a pass has no use for is null.
+template <typename T>
+struct AttentionOperands {
+  using Sum = SumOf<T>;
+  const T *query, *key, *value;
+  T* out;
+  Sum* lse;  // [rows, heads]
+  const T* dout;
+  T *dquery, *dkey, *dvalue;
+  Sum* inner;  // [rows, heads], dense: dout . out
+  // [rows, heads * head_dim], dense: of parts in bf16, out or dquery before it was rounded. Counts
+  // where it rounds to what is stored.
+  Sum* exact;
+  std::int64_t query_stride, key_stride, out_stride, lse_stride;
+  std::int64_t dout_stride, dquery_stride, dkey_stride;
+  AttentionRows queries, keys;
+  int heads, kv_heads, head_dim;
+  int first_task, tasks;  // (sequence, key/value head) pairs of this call
+  Sum scale;              // 1 / sqrt(head_dim)
+  bool causal;
+  bool whole;   // the keys are all there are: results are overwritten
+  bool vector;  // every row of every head begins on a boundary of 16 bytes and fills such
+  // Dropout; threshold 0: none.
+  std::uint32_t seed, purpose, threshold;  // purpose: the key's second word, for head 0
+  int first_head;                          // global number of head 0
+  Sum kept_scale;
+  const std::uint64_t* ordinals;
+  const std::int32_t* begins;  // [rows] of the queries: AttentionShape::begins; null: no documents
+  const std::int32_t* key_lengths;  // [sequences]: AttentionShape::key_lengths, or null
+  const std::int32_t* served;       // [sequences]: not 0 where cuDNN has computed it; or null
+
+  __host__ __device__ int Group() const { return heads / kv_heads; }
+  __host__ __device__ std::int64_t QueryRow(int sequence, int row) const {
+    return static_cast<std::int64_t>(sequence) * queries.Count() + row;
+  }
+  __host__ __device__ std::int64_t KeyRow(int sequence, int row) const {
+    return static_cast<std::int64_t>(sequence) * keys.Count() + row;
+  }
+};
+
+// Whether cuDNN has computed the sequence: nothing is left to do.
+template <typename T>
+__device__ __forceinline__ bool IsServed(const AttentionOperands<T>& a, int sequence) {
+  return a.served != nullptr && a.served[sequence] != 0;
+}
+
+// The tile without its padding.
+template <typename T>
+__device__ __forceinline__ AttentionTile PresentKeys(const AttentionOperands<T>& a, int sequence,
+                                                     AttentionTile keys) {
+  if (a.key_lengths != nullptr) {
+    keys.count = max(0, min(keys.count, a.key_lengths[sequence] - keys.position));
+  }
+  return keys;
+}
+
+// Number of the tile's keys, from its first on, that the query at `position` sees; below 0: none.
+template <typename T>
+__device__ __forceinline__ int AttentionVisible(const AttentionOperands<T>& a, int position,
+                                                const AttentionTile& keys) {
+  return a.causal ? min(keys.count, position + 1 - keys.position) : keys.count;
+}
+
+// Position of the first key that any query of the tile sees: begins do not fall along a sequence.
+template <typename Sizes, typename T>
+__device__ __forceinline__ int FirstSeen(const AttentionOperands<T>& a, int sequence,
+                                         const AttentionTile& queries) {
+  if constexpr (Sizes::kDocuments) return a.begins[a.QueryRow(sequence, queries.row)];
+  return 0;
+}
+
+// Begins of the documents of a thread's queries; nothing without documents.
+template <typename Sizes>
+struct AttentionBegins {
+  int at[Sizes::kDocuments ? Sizes::kMyQueries : 1];
+
+  template <typename T>
+  __device__ __forceinline__ void Load(const AttentionOperands<T>& a, int sequence,
+                                       const AttentionTile& queries) {
+    if constexpr (Sizes::kDocuments) {
+#pragma unroll
+      for (int i = 0; i < Sizes::kMyQueries; ++i) {
+        const int row = Sizes::Row() * Sizes::kMyQueries + i;
+        at[i] = row < queries.count ? a.begins[a.QueryRow(sequence, queries.row + row)] : 0;
+      }
+    }
+  }
+  // Whether key `column` of a tile is of the document of this thread's query i, or later.
+  __device__ __forceinline__ bool Allow(int i, const AttentionTile& keys, int column) const {
+    if constexpr (Sizes::kDocuments) return keys.position + column >= at[i];
+    return true;
+  }
+};
+
+// Masks of a tile of `kKeys` keys at most: a bit a key, the first bit of a row that of the counter
+// in which the first key lies.
+template <int kKeys>
+struct AttentionMask {
+  static constexpr int kLanes = 8;                       // keys of a Philox counter
+  static constexpr int kRow = kKeys / kPhiloxLanes + 1;  // bytes
+
+  // All threads of a block draw; a barrier has to follow.
+  template <typename T>
+  __device__ static void Draw(const AttentionOperands<T>& a, int sequence, int head,
+                              const AttentionTile& queries, const AttentionTile& keys,
+                              unsigned char* bits) {
+    const std::uint64_t ordinal = a.ordinals[sequence];
+    const auto site = static_cast<std::uint32_t>(a.first_head + head);
+    const std::uint32_t key1 = a.purpose | (site & 0xFFFu) << 20;
+    const int first = keys.position / kPhiloxLanes,
+              counters = keys.Last() / kPhiloxLanes - first + 1;
+    for (int i = static_cast<int>(threadIdx.x); i < queries.count * counters;
+         i += static_cast<int>(blockDim.x)) {
+      const int row = i / counters, counter = i % counters;
+      const PhiloxBits drawn =
+          PhiloxAt(a.seed, key1, static_cast<std::uint32_t>(first + counter),
+                   static_cast<std::uint32_t>(queries.position + row),
+                   static_cast<std::uint32_t>(ordinal), static_cast<std::uint32_t>(ordinal >> 32));
+      unsigned kept = 0;
+#pragma unroll
+      for (int lane = 0; lane < kPhiloxLanes; ++lane) {
+        kept |= (drawn.Lane(lane) >= a.threshold ? 1u : 0u) << lane;
+      }
+      bits[row * kRow + counter] = static_cast<unsigned char>(kept);
+    }
+  }
+  __device__ static bool Kept(const unsigned char* bits, int row, const AttentionTile& keys,
+                              int column) {
+    const int lane = keys.position % kPhiloxLanes + column;
+    return (bits[row * kRow + lane / kPhiloxLanes] >> lane % kPhiloxLanes & 1) != 0;
+  }
+};
+
+// Tiles of attention in shared memory and in registers: sizes, loads, and the products of a block's
+// threads. A thread has kMyQueries x kMyKeys scores and some rows of kMine columns of an output, so
+// that every element it reads from shared memory serves several products.
+
+inline constexpr int kAttentionWidth = 4;  // elements that a thread reads and writes at once
+
+// Threads stand in rows and columns: those of a row share the queries (or keys) of their output.
+template <int kRowThreads_, int kColumnThreads_, int kMyQueries_, int kMyKeys_, int kDims_>
+struct AttentionSizes {
+  static constexpr int kRowThreads = kRowThreads_, kColumnThreads = kColumnThreads_;
+  static constexpr int kThreads = kRowThreads * kColumnThreads;
+  static constexpr int kMyQueries = kMyQueries_, kMyKeys = kMyKeys_;
+  static constexpr int kQueries = kRowThreads * kMyQueries, kKeys = kColumnThreads * kMyKeys;
+  static constexpr int kKeyRows = kKeys / kRowThreads;  // keys of a thread's gradients
+  static constexpr int kDims = kDims_;                  // most head_dim
+  static constexpr bool kDocuments = false;             // AttentionDocuments
+  // A thread's columns of an output: kPieces times kAttentionWidth, kStep apart.
+  static constexpr int kStep = kColumnThreads * kAttentionWidth, kPieces = kDims / kStep;
+  // Rows in shared memory, padded so that neighbouring rows lie in different banks.
+  static constexpr int kRow = kDims + kAttentionWidth, kScoreRow = kKeys + kAttentionWidth;
+  static_assert(kThreads % kWarpLanes == 0 && kWarpLanes % kColumnThreads == 0);
+  static_assert(kDims % kStep == 0 && kKeys % kRowThreads == 0);
+  static_assert(kKeys % kAttentionWidth == 0);
+
+  __device__ static int Row() { return static_cast<int>(threadIdx.x) / kColumnThreads; }
+  __device__ static int Column() { return static_cast<int>(threadIdx.x) % kColumnThreads; }
+};
+
+// The same tiles in kernels that keep documents apart (AttentionOperands::begins): a type of its
+// own, so that kernels without documents stay as they are.
+template <typename Sizes>
+struct AttentionDocuments : Sizes {
+  static constexpr bool kDocuments = true;
+};
+
+// For __launch_bounds__: as many blocks on a multiprocessor as leave a thread 128 registers, and no
+// more than shared memory holds. Those of fp64 and of the widest heads need more registers.
+template <typename Sizes, typename Sum>
+inline constexpr int kAttentionBlocks = sizeof(Sum) == sizeof(double) || Sizes::kDims > 128 ? 1
+                                        : Sizes::kDims > 64 && Sizes::kThreads <= 128
+                                            ? 3
+                                            : 512 / Sizes::kThreads;
+
+template <typename Sum>
+using AttentionPack = Pack<Sum, kAttentionWidth>;
+
+// The rows of a head in memory.
+template <typename T>
+struct AttentionHead {
+  using Sum = SumOf<std::remove_const_t<T>>;
+  T* data;
+  std::int64_t stride;
+  int dims;
+  bool vector;  // AttentionOperands
+
+  // Elements [column, column + kAttentionWidth) of a row; zeros beyond the head's.
+  __device__ __forceinline__ AttentionPack<Sum> Load(int row, int column) const {
+    const T* const from = data + row * stride + column;
+    AttentionPack<Sum> pack;
+    if (vector && column < dims) {
+      cuda::Load<kAttentionWidth, std::remove_const_t<T>>(from, pack.values);
+      return pack;
+    }
+#pragma unroll
+    for (int i = 0; i < kAttentionWidth; ++i) {
+      pack.values[i] = column + i < dims ? Widen<std::remove_const_t<T>>(from[i]) : Sum(0);
+    }
+    return pack;
+  }
+  __device__ __forceinline__ void Store(const AttentionPack<Sum>& pack, int row, int column) const {
+    T* const to = data + row * stride + column;
+    if (vector && column < dims) {
+      cuda::Store(pack.values, to);
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < kAttentionWidth; ++i) {
+      if (column + i < dims) to[i] = Narrow<T>(pack.values[i]);
+    }
+  }
+};
+
+// to [kRows, Sizes::kRow] = rows [first, first + count) of a head, zeros below and beside them. All
+// threads of the block take part; a barrier has to follow.
+template <typename Sizes, int kRows, typename T>
+__device__ __forceinline__ void LoadAttentionRows(const AttentionHead<const T>& head, int first,
+                                                  int count, SumOf<T>* to) {
+  constexpr int kWidth = kVectorWidth<T>, kPieces = Sizes::kDims / kWidth;
+  const int thread = static_cast<int>(threadIdx.x);
+  if (!head.vector) {
+    for (int i = thread; i < kRows * Sizes::kDims; i += Sizes::kThreads) {
+      const int row = i / Sizes::kDims, column = i % Sizes::kDims;
+      const bool inside = row < count && column < head.dims;
+      to[row * Sizes::kRow + column] =
+          inside ? Widen(head.data[(first + row) * head.stride + column]) : SumOf<T>(0);
+    }
+    return;
+  }
+#pragma unroll 4
+  for (int i = thread; i < kRows * kPieces; i += Sizes::kThreads) {
+    const int row = i / kPieces, column = i % kPieces * kWidth;
+    SumOf<T> values[kWidth] = {};
+    if (row < count && column < head.dims) {
+      Load<kWidth>(head.data + (first + row) * head.stride + column, values);
+    }
+    Pack<SumOf<T>, kWidth> pack;
+#pragma unroll
+    for (int j = 0; j < kWidth; ++j) pack.values[j] = values[j];
+    StorePack(pack, to + row * Sizes::kRow + column);
+  }
+}
+
+// sum[i][j] += x row i . y row j over `dims`, a multiple of kAttentionWidth. Rows in shared memory,
+// x_step and y_step elements apart.
+template <int kX, int kY, typename Sum>
+__device__ __forceinline__ void AddAttentionDots(const Sum* x, int x_step, const Sum* y, int y_step,
+                                                 int dims, Sum (&sum)[kX][kY]) {
+#pragma unroll 1
+  for (int d = 0; d < dims; d += kAttentionWidth) {
+    AttentionPack<Sum> left[kX], right[kY];
+#pragma unroll
+    for (int i = 0; i < kX; ++i) left[i] = LoadPack<kAttentionWidth>(x + i * x_step + d);
+#pragma unroll
+    for (int j = 0; j < kY; ++j) right[j] = LoadPack<kAttentionWidth>(y + j * y_step + d);
+#pragma unroll
+    for (int k = 0; k < kAttentionWidth; ++k) {
+#pragma unroll
+      for (int i = 0; i < kX; ++i) {
+#pragma unroll
+        for (int j = 0; j < kY; ++j) sum[i][j] += left[i].values[k] * right[j].values[k];
+      }
+    }
+  }
+}
+
+// A thread's rows and columns of an output.
+template <typename Sizes, int kRows, typename Sum>
+using AttentionSums = AttentionPack<Sum>[kRows][Sizes::kPieces];
+
+template <typename Sizes, int kRows, typename Sum>
+__device__ __forceinline__ void ClearAttentionSums(AttentionSums<Sizes, kRows, Sum>& sums) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < Sizes::kPieces; ++j) sums[i][j] = {};
+  }
+}
+
+// sums row i, column c += factor * x, the pieces of c beginning at x.
+template <typename Sizes, int kRows, typename Sum>
+__device__ __forceinline__ void AddAttentionRow(const Sum (&factors)[kRows], const Sum* x, int dims,
+                                                AttentionSums<Sizes, kRows, Sum>& sums) {
+#pragma unroll
+  for (int j = 0; j < Sizes::kPieces; ++j) {
+    if (j > 0 && j * Sizes::kStep >= dims) continue;
+    const auto row = LoadPack<kAttentionWidth>(x + j * Sizes::kStep);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+      for (int k = 0; k < kAttentionWidth; ++k) {
+        sums[i][j].values[k] += factors[i] * row.values[k];
+      }
+    }
+  }
+}
+
+// sums += w x: w's rows of this thread, Sizes::kScoreRow apart, against `count` rows of x from this
+// thread's first column on, in shared memory. Both are padded with zeros.
+template <typename Sizes, int kRows, typename Sum>
+__device__ __forceinline__ void AddAttentionProduct(const Sum* w, const Sum* x, int count, int dims,
+                                                    AttentionSums<Sizes, kRows, Sum>& sums) {
+  for (int k = 0; k < count; k += kAttentionWidth) {
+    AttentionPack<Sum> weights[kRows];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      weights[i] = LoadPack<kAttentionWidth>(w + i * Sizes::kScoreRow + k);
+    }
+#pragma unroll
+    for (int step = 0; step < kAttentionWidth; ++step) {
+      Sum factors[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) factors[i] = weights[i].values[step];
+      AddAttentionRow<Sizes, kRows>(factors, x + (k + step) * Sizes::kRow, dims, sums);
+    }
+  }
+}
+
+// sums += w^T x: this thread's kRows columns of w, which begin at w, against `count` rows of x.
+template <typename Sizes, int kRows, typename Sum>
+__device__ __forceinline__ void AddAttentionTransposed(const Sum* w, const Sum* x, int count,
+                                                       int dims,
+                                                       AttentionSums<Sizes, kRows, Sum>& sums) {
+#pragma unroll 2
+  for (int k = 0; k < count; ++k) {
+    const auto weights = LoadPack<kRows>(w + k * Sizes::kScoreRow);
+    AddAttentionRow<Sizes, kRows>(weights.values, x + k * Sizes::kRow, dims, sums);
+  }
+}
+
+// Calls body(row, column, sums[row][piece]) for this thread's columns that the head has.
+template <typename Sizes, int kRows, typename Sum, typename Body>
+__device__ __forceinline__ void ForEachAttentionSum(AttentionSums<Sizes, kRows, Sum>& sums,
+                                                    int dims, const Body& body) {
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+    for (int j = 0; j < Sizes::kPieces; ++j) {
+      const int column = Sizes::Column() * kAttentionWidth + j * Sizes::kStep;
+      if (column < dims) body(i, column, sums[i][j]);
+    }
+  }
+}
 
 // Exponentials are to base 2: scores times this are exponents.
 inline constexpr double kAttentionLog2E = 1.44269504088896340736;

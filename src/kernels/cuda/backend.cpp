@@ -1,7 +1,14 @@
 // Table of the kernels in CUDA.
+#include <cublasLt.h>
+#include <fmt/format.h>
+#include <algorithm>
+
+#include "attention.hpp"
 #include "backends.hpp"
-#include "gpu_sizes.hpp"
+#include "cudnn_plan.hpp"
+#include "libraries.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels {
 
@@ -79,5 +86,214 @@ constinit const Backend kCudaBackend = {
     .Convert = cuda::Convert,
     .MakeLibraries = cuda::MakeLibraries,
 };
+
+}  // namespace trireme::kernels
+
+namespace trireme::kernels::cuda {
+
+// Choice of attention's kernels on a GPU: cuDNN if it is built in, serves the shape and pays, else
+// our own. It follows from shapes, types and strides alone, so that runs repeat.
+
+namespace {
+
+constexpr bool kCudnn = TRIREME_CUDNN != 0;
+
+// Whether cuDNN is built in, and there.
+bool HasCudnn() {
+  if constexpr (kCudnn) return CudnnIsThere();
+  return false;
+}
+
+// Shorter sequences are a single tile of our own kernels, whose backward pass is one launch.
+constexpr std::int64_t kLongestOwn = 64;
+
+bool Pays(const device::Stream& stream, std::int64_t length) {
+  return length > kLongestOwn || stream.gpu->attention == device::AttentionKernels::kCudnn;
+}
+
+// cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has no plans for
+// padding.
+bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+              bool dropout) {
+  return HasCudnn() && stream.gpu->attention != device::AttentionKernels::kOwn &&
+         shape.sequences > 0 && Pays(stream, shape.length) && shape.head_dim % 8 == 0 &&
+         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout &&
+         shape.key_lengths == nullptr && (shape.begins == nullptr || shape.causal);
+}
+// The same for parts of sequences, which it cannot cut into documents.
+bool MayServePart(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+                  bool dropout) {
+  return shape.begins == nullptr && MayServe(stream, shape, dtype, dropout);
+}
+
+}  // namespace
+
+std::string WhyNoCudnn() { return HasCudnn() ? "" : "this program was built without cuDNN"; }
+
+std::string WhyNoFixedOrder(const device::Stream& stream, std::int64_t length) {
+  if constexpr (kCudnn) {
+    if (HasCudnn() && Pays(stream, length)) return WhyNoFixedOrderOfCudnn(stream);
+  }
+  return "";
+}
+
+std::string CudnnName() {
+  if constexpr (kCudnn) {
+    if (CudnnIsThere()) return CudnnVersions();
+  }
+  return "";
+}
+
+bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+                 bool backward) {
+  if constexpr (kCudnn) {
+    if (!MayServe(stream, shape, dtype, false)) return false;
+    return shape.begins != nullptr ? CudnnHasDocumentsPlan(stream, shape, backward)
+                                   : CudnnHasPlan(stream, shape, backward);
+  }
+  return false;
+}
+
+std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                              Dtype dtype, bool dropout) {
+  const std::int64_t own = gpu::AttentionScratch(stream, shape, dtype, dropout);
+  if constexpr (kCudnn) {
+    // An evaluation has no dropout, and no backward pass.
+    if (MayServe(stream, shape, dtype, false)) {
+      return shape.begins != nullptr
+                 ? CudnnDocumentsScratch(stream, shape, own, !dropout)
+                 : std::max(own, CudnnAttentionScratch(stream, shape, !dropout));
+    }
+  }
+  return own;
+}
+
+void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active())) {
+      if (shape.begins != nullptr) {
+        const DocumentOperands o = {qkv, out, lse, scratch};
+        if (const std::int32_t* const served = CudnnDocuments(stream, shape, o, false)) {
+          return OwnAttentionForwardOfRest(stream, shape, o, served);
+        }
+      } else if (CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
+        return;
+      }
+    }
+  }
+  OwnAttentionForward(stream, shape, qkv, dropout, out, lse, scratch);
+}
+
+void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active())) {
+      if (shape.begins != nullptr) {
+        const DocumentOperands o = {qkv, out, lse, scratch, dout, dqkv};
+        if (const std::int32_t* const served = CudnnDocuments(stream, shape, o, true)) {
+          return OwnAttentionBackwardOfRest(stream, shape, o, served);
+        }
+      } else if (CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
+        return;
+      }
+    }
+  }
+  OwnAttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
+}
+
+std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                                  std::int64_t most_keys, Dtype dtype, bool dropout) {
+  std::int64_t elements = gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
+  if constexpr (kCudnn) {
+    if (MayServePart(stream, shape, dtype, false)) {
+      elements = CudnnPartScratch(stream, shape, elements, !dropout);
+    }
+  }
+  return elements;
+}
+
+void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServePart(stream, shape, qkv.dtype, dropout.Active()) &&
+        CudnnPartForward(stream, shape, tasks, qkv, block, out, lse, scratch)) {
+      return;
+    }
+  }
+  OwnAttentionPartForward(stream, shape, tasks, qkv, block, dropout, out, lse, scratch);
+}
+
+void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServePart(stream, shape, qkv.dtype, dropout.Active()) &&
+        CudnnPartBackward(stream, shape, tasks,
+                          {qkv, block, out, dout, lse, dqkv, dblock, scratch})) {
+      return;
+    }
+  }
+  OwnAttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse, dqkv, dblock,
+                           scratch);
+}
+
+// cuBLASLt's status codes as exceptions.
+
+void Check(cublasStatus_t status, const char* what) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
+  throw RunError(fmt::format("{}: cuBLASLt says {} ({})", what, cublasLtGetStatusString(status),
+                             static_cast<int>(status)),
+                 memory
+                     ? "The card or the host has no memory left: see the memory plan (-v)."
+                     : "Where the message does not help, report it with the line of `--version`.");
+}
+
+}  // namespace trireme::kernels::cuda
+
+namespace trireme::kernels {
+
+// State of a GPU's math libraries, and their names.
+
+namespace cuda {
+
+GpuLibraries::GpuLibraries(const device::Stream& stream, int sites)
+    : algorithms_(*stream.gpu), fp8_(stream, stream.fp8 ? sites : 0) {}
+
+GpuLibraries& GpuLibrariesOf(const device::Stream& stream) {
+  if (stream.libraries == nullptr) {
+    throw RunError("a matrix product on a GPU's stream that has no libraries",
+                   "This is a bug in Trireme.");
+  }
+  return *static_cast<GpuLibraries*>(stream.libraries);
+}
+
+void Multiply(const device::Stream& stream, const Product& product) {
+  if (GpuLibrariesOf(stream).Run(stream, product)) return;
+  throw RunError(fmt::format("cuBLASLt has no algorithm for the matrix product {} on {}",
+                             ProductKey(product).Text(), stream.gpu->name),
+                 "This is a bug in Trireme.");
+}
+
+}  // namespace cuda
+
+std::unique_ptr<Libraries> cuda::MakeLibraries(const device::Stream& stream, int sites) {
+  return std::make_unique<GpuLibraries>(stream, sites);
+}
+
+std::string cuda::GpuMathLibraries() {
+  const std::size_t version = cublasLtGetVersion();  // 120403 is 12.4.3
+  constexpr std::size_t kMajor = 10000, kMinor = 100;
+  const std::string cudnn = CudnnName();
+  return fmt::format("cuBLASLt {}.{}.{}, {}", version / kMajor, version % kMajor / kMinor,
+                     version % kMinor, cudnn.empty() ? "without cuDNN" : "attention with " + cudnn);
+}
 
 }  // namespace trireme::kernels

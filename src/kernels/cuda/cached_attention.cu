@@ -6,14 +6,12 @@
 
 #include "attention_kernels.cuh"
 #include "backends.hpp"
-#include "gpu_sizes.hpp"
 #include "reduce.cuh"
-#include "vector_pass.cuh"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
 
 namespace {
-
 
 constexpr int kCachedThreads = 128, kCachedWarps = kCachedThreads / kWarpLanes;
 constexpr int kCachedTile = 64;      // keys whose weights are in shared memory

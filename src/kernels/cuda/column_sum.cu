@@ -1,10 +1,14 @@
 // column_sum: adds to sums and to dpositions. The shape and the number of multiprocessors decide
 // how rows are cut into blocks; the sums of blocks are added up in order.
+#include <cstddef>
+
 #include "backends.hpp"
 #include "dropout.cuh"
-#include "reduce_rows.cuh"
+#include "reduce.cuh"
 #include "token_order.cuh"
 #include "trireme/device/gpu.hpp"
+#include "trireme/device/memory.hpp"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
 
@@ -83,8 +87,7 @@ std::int64_t BlocksOfRows(const device::GpuContext& gpu, std::int64_t rows, std:
 
 }  // namespace
 
-void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums,
-               const Matrix&) {
+void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums, const Matrix&) {
   if (x.rows == 0 || x.columns == 0) return;
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -107,8 +110,7 @@ void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums
 }
 
 void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                      const Dropout& dropout, const Matrix& dout,
-                      const Matrix& dpositions) {
+                      const Dropout& dropout, const Matrix& dout, const Matrix& dpositions) {
   if (dpositions.Empty() || dout.rows == 0) return;
   if (begins != nullptr) {
     return DocumentPositionBackward(stream, begins, dropout, dout, dpositions);
@@ -124,6 +126,153 @@ void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
                                           DropoutPlace(dropout), ViewOf<SumOf<T>>(dpositions)});
     });
   });
+}
+
+// square_sum: overwrites sums. Squares are taken and added up in fp64: each thread its own, then
+// the threads of a block, then the blocks of a range, then the ranges, each in a fixed order.
+
+namespace {
+
+template <typename T>
+struct Range {
+  std::int64_t count;
+  const T* values;
+  bool vectors;  // values begin on a boundary of 16 bytes
+};
+
+constexpr int kWarps = kRangeThreads / kWarpLanes;
+
+template <typename T, int kWidth>
+__device__ __forceinline__ void AddSquares(const SumOf<T> (&x)[kWidth], double& sum) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) {
+    const auto value = static_cast<double>(x[i]);
+    sum += value * value;
+  }
+}
+
+// The sum of squares of a thread's whole accesses: they begin at `at`, `step` elements apart, and
+// end before `end`. kCount are loaded before the first is added. `at` moves past them.
+template <int kWidth, typename T>
+__device__ __forceinline__ double SumOfAccesses(const T* values, std::int64_t end,
+                                                std::int64_t step, std::int64_t& at) {
+  constexpr int kCount = 4;
+  double sum = 0;
+  for (; at + (kCount - 1) * step + kWidth <= end; at += kCount * step) {
+    SumOf<T> x[kCount][kWidth];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) Load<kWidth>(values + at + i * step, x[i]);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) AddSquares<T>(x[i], sum);
+  }
+  for (; at + kWidth <= end; at += step) {
+    SumOf<T> x[kWidth];
+    Load<kWidth>(values + at, x);
+    AddSquares<T>(x, sum);
+  }
+  return sum;
+}
+
+// partials[block] = what the block's threads found in its range.
+template <typename T>
+__global__ void __launch_bounds__(kRangeThreads)
+    SquareSumKernel(const RangeTable<Range<T>> table, double* partials) {
+  __shared__ double shared[kWarps];
+  constexpr int kWidth = kVectorWidth<T>;
+  const int which = table.Find(blockIdx.x);
+  const Range<T>& range = table.ranges[which];
+  const unsigned first = table.first_block[which];
+  const std::int64_t thread =
+      std::int64_t{blockIdx.x - first} * kRangeThreads + static_cast<int>(threadIdx.x);
+  const std::int64_t step =
+      std::int64_t{table.first_block[which + 1] - first} * kRangeThreads * kWidth;
+  std::int64_t at = thread * kWidth;
+  double sum = range.vectors ? SumOfAccesses<kWidth>(range.values, range.count, step, at) : 0;
+  // The rest, or a whole range without vectors, in the same order.
+  for (; at < range.count; at += step) {
+    const std::int64_t end = at + kWidth < range.count ? at + kWidth : range.count;
+#pragma unroll 1
+    for (std::int64_t i = at; i < end; ++i) {
+      SumOf<T> x[1];
+      Load<1>(range.values + i, x);
+      AddSquares<T>(x, sum);
+    }
+  }
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+// sums[range] = the sum over its blocks; one block a range.
+template <typename T>
+__global__ void __launch_bounds__(kRangeThreads)
+    AddBlocksKernel(const RangeTable<Range<T>> table, const double* partials, double* sums) {
+  __shared__ double shared[kWarps];
+  double sum = 0;
+  for (unsigned i = table.first_block[blockIdx.x] + threadIdx.x;
+       i < table.first_block[blockIdx.x + 1]; i += kRangeThreads) {
+    sum += partials[i];
+  }
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+// *total = the sum of sums[0, count); one block.
+__global__ void __launch_bounds__(kRangeThreads)
+    AddRangesKernel(const double* sums, std::int64_t count, double* total) {
+  __shared__ double shared[kWarps];
+  double sum = 0;
+  for (std::int64_t i = threadIdx.x; i < count; i += kRangeThreads) sum += sums[i];
+  sum = BlockSum(sum, shared);
+  if (threadIdx.x == 0) *total = sum;
+}
+
+// Blocks of a range: enough to read it fast, at most as many as leave the partial sums small.
+template <typename T>
+std::int64_t BlocksOf(const FlatRange& range) {
+  constexpr std::int64_t kAccessesEach = 8, kMost = 1024;
+  constexpr std::int64_t kPerBlock = kRangeThreads * kVectorWidth<T> * kAccessesEach;
+  return std::min((range.count + kPerBlock - 1) / kPerBlock, kMost);
+}
+
+template <typename T>
+void SumRanges(const device::Stream& stream, std::span<const FlatRange> ranges, double* sums,
+               double* partials) {
+  const auto make = [](const FlatRange& range) {
+    return Range<T>{range.count, static_cast<const T*>(range.values),
+                    OnVectorBoundary(range.values)};
+  };
+  const cudaStream_t queue = device::cuda::Queue(stream);
+  EachTable<Range<T>>(ranges, make, BlocksOf<T>, [&](const auto& table, std::size_t first) {
+    if (table.Blocks() > 0) {
+      device::cuda::Launch(queue, SquareSumKernel<T>, dim3(table.Blocks()), dim3(kRangeThreads), 0,
+                           table, partials);
+    }
+    device::cuda::Launch(queue, AddBlocksKernel<T>, dim3(static_cast<unsigned>(table.count)),
+                         dim3(kRangeThreads), 0, table, partials, sums + first);
+  });
+}
+
+}  // namespace
+
+void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                double* sums) {
+  Dispatch(dtype, [&](auto zero) {
+    SumRanges<decltype(zero)>(stream, ranges, sums, reinterpret_cast<double*>(stream.gpu->scratch));
+  });
+}
+
+double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
+  // The scratch holds the total, the ranges' sums, then the blocks'.
+  auto* const total = reinterpret_cast<double*>(stream.gpu->scratch);
+  double* const sums = total + 1;
+  Dispatch(dtype, [&](auto zero) {
+    SumRanges<decltype(zero)>(stream, ranges, sums, sums + ranges.size());
+  });
+  device::cuda::Launch(device::cuda::Queue(stream), AddRangesKernel, dim3(1), dim3(kRangeThreads),
+                       0, sums, static_cast<std::int64_t>(ranges.size()), total);
+  double found = 0;
+  device::CopyOut(stream, total, &found, sizeof found);
+  return found;
 }
 
 }  // namespace trireme::kernels::cuda

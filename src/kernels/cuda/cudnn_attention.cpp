@@ -1,6 +1,6 @@
 // Attention to whole sequences by cuDNN: from matrices to a problem. Scratch: the log-sum-exp in
 // cuDNN's order, [sequences, heads, length], then the workspace of a plan.
-#include "cudnn_attention.hpp"
+#include "cudnn_plan.hpp"
 
 #include <fmt/format.h>
 
@@ -9,13 +9,11 @@
 #include <optional>
 
 #include "attention.hpp"
-#include "cudnn_search.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::kernels::cuda {
 
 namespace {
-
 
 constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kAlignment = 16;  // bytes, of every row

@@ -5,15 +5,13 @@
 #include <optional>
 #include <unordered_map>
 
-#include "attention_documents.hpp"
-#include "cudnn_attention.hpp"
-#include "cudnn_search.hpp"
-#include "gpu_sizes.hpp"
+#include "attention.hpp"
+#include "backends.hpp"
+#include "cudnn_plan.hpp"
 
 namespace trireme::kernels::cuda {
 
 namespace {
-
 
 constexpr std::int64_t kFloat = sizeof(float);
 // Elements (fp32) of a number of 64 bits.

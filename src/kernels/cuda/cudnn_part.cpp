@@ -8,16 +8,13 @@
 #include <optional>
 #include <vector>
 
-#include "attention_merge.hpp"
+#include "attention.hpp"
 #include "backends.hpp"
-#include "cudnn_attention.hpp"
-#include "cudnn_search.hpp"
-#include "gpu_sizes.hpp"
+#include "cudnn_plan.hpp"
 
 namespace trireme::kernels::cuda {
 
 namespace {
-
 
 constexpr std::int64_t kFloat = sizeof(float);
 
@@ -107,7 +104,8 @@ class Window {
         if (rest.Size() == 0) continue;
         for (const std::int64_t first : {std::int64_t{0}, shape_.kv_heads}) {
           const Matrix m = dblock.Rows(s * rows + rest.begin, rest.Size());
-          cuda::Clear(stream, m.Columns((first + tasks_.kv_heads.begin) * shape_.head_dim, columns));
+          cuda::Clear(stream,
+                      m.Columns((first + tasks_.kv_heads.begin) * shape_.head_dim, columns));
         }
       }
     }

@@ -6,12 +6,91 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
+#include "attention.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/matrix.hpp"
+
+namespace trireme::kernels::cuda {
+
+// Attention by cuDNN's fused kernels, in bf16 and without dropout. Built if cuDNN 9 and the headers
+// of cudnn-frontend were found.
+
+// False with the emulator's, unless it is told otherwise.
+bool CudnnIsThere();
+// Versions of the loaded library and of the headers of the build: "cuDNN 9.13.0 (frontend 1.18.0)".
+std::string CudnnVersions();
+// As WhyNoFixedOrder (kernels/libraries.hpp), of sequences of any length.
+std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream);
+
+// The first call of a function below for a shape builds its plan, which takes up to seconds and
+// allocates. Plans belong to the stream's libraries.
+
+// Whether cuDNN serves a pass over such a shape.
+bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward);
+// Elements (fp32) of scratch for the forward pass over such a shape, and with `backward` for both;
+// 0 if cuDNN serves neither. One line on stderr names a pass that it does not serve, with the
+// reason.
+std::int64_t CudnnAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   bool backward);
+
+// kernels::AttentionForward and AttentionBackward, with bf16 operands on boundaries of 16 bytes.
+// False, with nothing queued and a line on stderr, if cuDNN does not serve the shape or the
+// strides. RunError if scratch was planned for the pass and is too small.
+bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
+                           const Matrix& qkv, const Matrix& out, const Matrix& lse,
+                           const Matrix& scratch);
+bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
+                            const Matrix& qkv, const Matrix& out, const Matrix& dout,
+                            const Matrix& lse, const Matrix& dqkv, const Matrix& scratch);
+
+// Sequences of documents (cudnn_documents.cpp). Elements (fp32) of scratch for the forward pass
+// over such a shape, and with `backward` for both, `own` elements of our own kernels included;
+// `own` if cuDNN serves neither.
+std::int64_t CudnnDocumentsScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   std::int64_t own, bool backward);
+// Whether cuDNN serves a pass over such a shape.
+bool CudnnHasDocumentsPlan(const device::Stream& stream, const AttentionShape& shape,
+                           bool backward);
+// A pass over the sequences that have no more documents than a plan has entries, causal. Returns
+// which those are: [sequences] on the GPU, 1 or 0; our own kernels have to compute the others.
+// Null, with nothing queued, if cuDNN does not serve the shape or the strides.
+const std::int32_t* CudnnDocuments(const device::Stream& stream, const AttentionShape& shape,
+                                   const DocumentOperands& operands, bool backward);
+
+// Whether rows lie on boundaries of 16 bytes, as cuDNN reads them.
+bool OnCudnnBoundaries(const Matrix& m);
+
+// Blocks of ring attention (cudnn_part.cpp). Elements (fp32) of scratch for the forward pass over
+// the blocks of PositionsOf, and with `backward` for both, behind `own` elements of our own
+// kernels; `own` if cuDNN serves none. It serves blocks that are all of one size.
+std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                              std::int64_t own, bool backward);
+
+// kernels::AttentionPartForward and AttentionPartBackward. False, with nothing queued, if no plan
+// was built for the block then. What the two leave in scratch is what our own kernels leave there,
+// so that blocks may alternate.
+bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+                      const Matrix& qkv, const KeyValueBlock& block, const Matrix& out,
+                      const Matrix& lse, const Matrix& scratch);
+// Operands of AttentionPartBackward.
+struct PartGradients {
+  Matrix qkv;
+  KeyValueBlock block;
+  Matrix out, dout, lse, dqkv, dblock, scratch;
+};
+bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+                       const PartGradients& operands);
+
+}  // namespace trireme::kernels::cuda
 
 struct cudnnContext;
 namespace cudnn_frontend::graph {
@@ -101,6 +180,76 @@ class CudnnPlans final : public device::LibraryState {
 
 // Plans of the stream's libraries, made at the first call. RunError if the stream has no libraries.
 CudnnPlans& CudnnPlansOf(const device::Stream& stream);
+
+}  // namespace trireme::kernels::cuda
+
+namespace trireme::kernels::cuda {
+
+// Search for what cuDNN can be given at once: the plan of a problem, or of pieces of it.
+
+// Elements (fp32), rounded up so that what follows begins on 256 bytes.
+std::int64_t CudnnRoundUp(std::int64_t elements);
+
+// Problem of a piece, and its plan; the pieces of a whole are alike.
+struct CudnnChoice {
+  CudnnProblem problem;
+  const CudnnPlan* plan;
+};
+
+// Search for the largest piece of a problem that cuDNN serves with `room` bytes of workspace, or
+// with as much as a plan may take: sequences with all their heads, else key/value heads of one
+// sequence with their query heads; a divisor, so that one plan serves all pieces. The forward pass
+// is one piece.
+class CudnnSearch {
+ public:
+  // build: plans that are missing are built; else they count as refused.
+  explicit CudnnSearch(const device::Stream& stream,
+                       std::optional<std::int64_t> room = std::nullopt, bool build = true);
+
+  std::optional<CudnnChoice> Choose(const CudnnProblem& whole);
+
+  // Reason why no piece is served; "" if only the room is lacking.
+  const std::string& Why() const { return why_; }
+  // Bytes of the smallest workspace that would have sufficed; 0 if none would.
+  std::int64_t Lacking() const { return lacking_; }
+
+ private:
+  std::optional<CudnnChoice> Largest(std::int64_t count,
+                                     const std::function<CudnnProblem(std::int64_t)>& piece);
+  std::int64_t LeastWorkspace(const CudnnProblem& problem) const;
+  std::optional<CudnnChoice> Accept(const CudnnProblem& problem, std::int64_t most);
+
+  const device::Stream& stream_;
+  std::int64_t most_, room_, lacking_ = 0;
+  bool build_;
+  std::string why_;  // reason of the last refusal
+};
+
+// Bytes of workspace that are planned at the least: small plans of shorter sequences may want what
+// that of the longest does not.
+inline constexpr std::int64_t kCudnnLeastWorkspace = std::int64_t{1} << 20;
+
+// Plan of a pass over whole sequences with the scratch from element `workspace` on; none, with a
+// warning, if cuDNN does not serve it or rows of the operands are not on boundaries of 16 bytes.
+// RunError if scratch was planned for the pass and is too small.
+std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
+                                       const Matrix& scratch, std::int64_t workspace,
+                                       std::initializer_list<Matrix> operands);
+
+// Prints one line per pass, for the first reason.
+void WarnOfOwnAttention(const device::Stream& stream, bool backward, std::string why);
+
+// Addresses of the first elements of a problem's operands; null if a pass has no such operand.
+struct CudnnPlaces {
+  void *query = nullptr, *key = nullptr, *value = nullptr, *out = nullptr;
+  void *dout = nullptr, *dquery = nullptr, *dkey = nullptr, *dvalue = nullptr;
+  float* statistics = nullptr;  // [sequences, heads, queries]
+  void* workspace = nullptr;
+};
+
+// Queues all pieces of `whole`. RunError if cuDNN refuses.
+void RunCudnn(const device::Stream& stream, const CudnnProblem& whole, const CudnnChoice& choice,
+              const CudnnPlaces& places);
 
 }  // namespace trireme::kernels::cuda
 

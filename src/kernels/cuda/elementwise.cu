@@ -1,7 +1,10 @@
 // elementwise: AddBias and Add accumulate; ResidualForward and Clear overwrite.
+#include <cmath>
+
 #include "backends.hpp"
 #include "dropout.cuh"
-#include "vector_pass.cuh"
+#include "trireme/device/cuda/launch.cuh"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
 
@@ -81,9 +84,8 @@ void Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   });
 }
 
-void ResidualForward(const device::Stream& stream, const Matrix& residual,
-                     const Matrix& branch, const Matrix& bias,
-                     const Dropout& dropout, const Matrix& out) {
+void ResidualForward(const device::Stream& stream, const Matrix& residual, const Matrix& branch,
+                     const Matrix& bias, const Dropout& dropout, const Matrix& out) {
   Dispatch(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool vectors =
@@ -102,6 +104,372 @@ void Clear(const device::Stream& stream, const Matrix& x) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(x.columns, x), [&](auto width) {
       Pass(stream, x.rows, x.columns, ClearOperation<T, width()>{ViewOf<T>(x)});
+    });
+  });
+}
+
+// activation: the forward pass adds the bias to pre and overwrites out; the backward pass
+// overwrites dpre.
+
+namespace {
+
+// As in kernels/cpu/rows_activation.cpp: the tanh form as x sigmoid(2u), which does not cancel.
+constexpr double kGeluScale = 0.79788456080286535588;
+constexpr double kGeluCubic = 0.044715;
+
+// 1 / (1 + exp(-x)), for operands of type T: of bf16 to a few units of fp32's last place.
+template <typename T>
+__device__ __forceinline__ SumOf<T> Sigmoid(SumOf<T> x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return device::cuda::FastReciprocal(1.0f + FastExp(-x));
+  } else {
+    return SumOf<T>(1) / (SumOf<T>(1) + std::exp(-x));
+  }
+}
+template <typename T>
+__device__ __forceinline__ SumOf<T> GeluSigmoid(SumOf<T> x) {
+  using S = SumOf<T>;
+  return Sigmoid<T>(x * (S(2 * kGeluScale) + S(2 * kGeluScale * kGeluCubic) * (x * x)));
+}
+
+// values = pre[at, at + kWidth) + bias, which stays in pre; `held` is what pre has.
+template <int kWidth, typename T>
+__device__ __forceinline__ void AddBias(const HeldPack<T, kWidth>& held, T* pre, const T* bias,
+                                        SumOf<T> (&values)[kWidth]) {
+  held.Widen(values);
+  if (bias == nullptr) return;
+  SumOf<T> add[kWidth];
+  LoadConstant<kWidth>(bias, add);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) values[i] += add[i];
+  const Pack<T, kWidth> rounded = NarrowPack<T>(values);
+  StoreGlobal(rounded, pre);
+  WidenPack(rounded, values);  // the backward pass will see these
+}
+
+template <ActivationKind kKind, typename T, int kElements>
+struct ActivationOperation {
+  static constexpr int kWidth = kElements;
+  View<T> pre;    // [rows, columns], kSwiglu: [rows, 2 columns]
+  const T* bias;  // [columns of pre] or null
+  std::int64_t columns;
+  DropoutPlace place;
+  View<T> out;  // [rows, columns]
+
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    SumOf<T> x[kWidth];
+    // All loads are under way before the first is needed.
+    HeldPack<T, kWidth> held, held_up{};
+    held.Hold(pre.At(row, column));
+    if constexpr (kKind == ActivationKind::kSwiglu) held_up.Hold(pre.At(row, columns + column));
+    AddBias(held, pre.At(row, column), At(column), x);
+    if constexpr (kKind == ActivationKind::kSwiglu) {
+      SumOf<T> up[kWidth];
+      AddBias(held_up, pre.At(row, columns + column), At(columns + column), up);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) x[i] = x[i] * Sigmoid<T>(x[i]) * up[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        if constexpr (kKind == ActivationKind::kRelu) {
+          x[i] = x[i] < SumOf<T>(0) ? SumOf<T>(0) : x[i];
+        } else {
+          x[i] *= GeluSigmoid<T>(x[i]);
+        }
+      }
+    }
+    if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, x);
+    Store<kWidth>(x, out.At(row, column));
+  }
+
+ private:
+  __device__ __forceinline__ const T* At(std::int64_t column) const {
+    return bias == nullptr ? nullptr : bias + column;
+  }
+};
+
+template <ActivationKind kKind, typename T, int kElements>
+struct ActivationGradient {
+  static constexpr int kWidth = kElements;
+  View<const T> pre;  // [rows, columns], kSwiglu: [rows, 2 columns]; kRelu: the forward's out
+  std::int64_t columns;
+  DropoutPlace place;
+  View<const T> dout;  // [rows, columns]
+  View<T> dpre;        // as pre
+
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    using S = SumOf<T>;
+    S x[kWidth], d[kWidth];
+    HeldPack<T, kWidth> held, held_d, held_up{};
+    held.Hold(pre.At(row, column));
+    held_d.Hold(dout.At(row, column));
+    if constexpr (kKind == ActivationKind::kSwiglu) held_up.Hold(pre.At(row, columns + column));
+    held.Widen(x);
+    held_d.Widen(d);
+    if constexpr (kKind == ActivationKind::kRelu) {
+      // A value that is positive after dropout was kept and positive before: no mask is needed.
+      const S scale = static_cast<S>(place.scale);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) d[i] = x[i] > S(0) ? scale * d[i] : S(0);
+    } else {
+      if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, d);
+    }
+    if constexpr (kKind == ActivationKind::kGelu) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const S s = GeluSigmoid<T>(x[i]);
+        const S slope = S(2 * kGeluScale) + S(6 * kGeluScale * kGeluCubic) * (x[i] * x[i]);
+        d[i] *= s + x[i] * s * (S(1) - s) * slope;
+      }
+    }
+    if constexpr (kKind == ActivationKind::kSwiglu) {
+      S up[kWidth];
+      held_up.Widen(up);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        const S s = Sigmoid<T>(x[i]), with_up = d[i] * up[i];
+        up[i] = d[i] * x[i] * s;
+        d[i] = with_up * s * (S(1) + x[i] * (S(1) - s));
+      }
+      Store<kWidth>(up, dpre.At(row, columns + column));
+    }
+    Store<kWidth>(d, dpre.At(row, column));
+  }
+};
+
+// Calls body(std::integral_constant<ActivationKind, kind>{}).
+template <typename Body>
+void DispatchKind(ActivationKind kind, Body body) {
+  if (kind == ActivationKind::kRelu) {
+    body(std::integral_constant<ActivationKind, ActivationKind::kRelu>{});
+  } else if (kind == ActivationKind::kGelu) {
+    body(std::integral_constant<ActivationKind, ActivationKind::kGelu>{});
+  } else {
+    body(std::integral_constant<ActivationKind, ActivationKind::kSwiglu>{});
+  }
+}
+
+}  // namespace
+
+void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                       const Matrix& bias, const Dropout& dropout, const Matrix& out) {
+  Dispatch(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool vectors = AllowVectors<T>(out.columns, pre, bias, out) && AllowVectors<T>(dropout);
+    WithWidth<T>(vectors, [&](auto width) {
+      DispatchKind(kind, [&](auto which) {
+        Pass(stream, out.rows, out.columns,
+             ActivationOperation<which(), T, width()>{ViewOf<T>(pre), bias.As<const T>(),
+                                                      out.columns, DropoutPlace(dropout),
+                                                      ViewOf<T>(out)});
+      });
+    });
+  });
+}
+
+void ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
+                        const Dropout& dropout, const Matrix& dout, const Matrix& dpre) {
+  Dispatch(dout.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool vectors = AllowVectors<T>(dout.columns, pre, dout, dpre) && AllowVectors<T>(dropout);
+    WithWidth<T>(vectors, [&](auto width) {
+      DispatchKind(kind, [&](auto which) {
+        Pass(stream, dout.rows, dout.columns,
+             ActivationGradient<which(), T, width()>{ViewOf<const T>(pre), dout.columns,
+                                                     DropoutPlace(dropout), ViewOf<const T>(dout),
+                                                     ViewOf<T>(dpre)});
+      });
+    });
+  });
+}
+
+// convert: Copy and Convert overwrite y, rounded to nearest if its type is the narrower one;
+// Accumulate adds to it.
+
+namespace {
+
+// to[0, kWidth) = from[0, kWidth): the same bits if the types agree, NaNs too.
+template <int kWidth, typename X, typename Y>
+__device__ __forceinline__ void ConvertPack(const X* from, Y* to) {
+  if constexpr (std::is_same_v<X, Y>) {
+    StoreGlobal(LoadPack<kWidth>(from), to);
+  } else {
+    SumOf<X> values[kWidth];
+    Load<kWidth>(from, values);
+    SumOf<Y> rounded[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) rounded[i] = static_cast<SumOf<Y>>(values[i]);
+    Store<kWidth>(rounded, to);
+  }
+}
+
+template <typename X, typename Y, int kElements>
+struct CopyOperation {
+  static constexpr int kWidth = kElements;
+  View<const X> x;  // [rows, columns]
+  View<Y> y;        // [rows, columns]
+
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    ConvertPack<kWidth>(x.At(row, column), y.At(row, column));
+  }
+};
+
+template <typename X, typename Y, int kElements>
+struct ConvertOperation {
+  static constexpr int kWidth = kElements;
+  const X* from;  // [count]
+  Y* to;          // [count]
+
+  template <int kCount>
+  __device__ __forceinline__ void Run(std::int64_t index) const {
+    ConvertPack<kCount>(from + index, to + index);
+  }
+};
+
+template <typename T, int kElements>
+struct AccumulateOperation {
+  static constexpr int kWidth = kElements;
+  const T* from;  // [count]
+  T* to;          // [count]
+
+  template <int kCount>
+  __device__ __forceinline__ void Run(std::int64_t index) const {
+    SumOf<T> a[kCount], b[kCount];
+    Load<kCount>(from + index, a);
+    Load<kCount>(to + index, b);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) b[i] += a[i];
+    Store<kCount>(b, to + index);
+  }
+};
+
+// Widths are those of the written type: a thread then stores 16 bytes at once, and a warp's stores
+// fill whole lines.
+template <typename Body>
+void DispatchTwo(Dtype x, Dtype y, Body body) {
+  Dispatch(x, [&](auto from) { Dispatch(y, [&](auto to) { body(from, to); }); });
+}
+
+}  // namespace
+
+void Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
+  DispatchTwo(x.dtype, y.dtype, [&](auto from, auto to) {
+    using X = decltype(from);
+    using Y = decltype(to);
+    WithWidth<Y>(AllowVectors<Y>(x.columns, x, y), [&](auto width) {
+      Pass(stream, x.rows, x.columns,
+           CopyOperation<X, Y, width()>{ViewOf<const X>(x), ViewOf<Y>(y)});
+    });
+  });
+}
+
+void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void* from,
+             Dtype to_type, void* to) {
+  DispatchTwo(from_type, to_type, [&](auto source, auto target) {
+    using X = decltype(source);
+    using Y = decltype(target);
+    WithWidth<Y>(OnVectorBoundary(from) && OnVectorBoundary(to), [&](auto width) {
+      FlatPass(stream, count,
+               ConvertOperation<X, Y, width()>{static_cast<const X*>(from), static_cast<Y*>(to)});
+    });
+  });
+}
+
+void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
+                void* to) {
+  Dispatch(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    WithWidth<T>(OnVectorBoundary(from) && OnVectorBoundary(to), [&](auto width) {
+      FlatPass(stream, count,
+               AccumulateOperation<T, width()>{static_cast<const T*>(from), static_cast<T*>(to)});
+    });
+  });
+}
+
+// dropout: overwrites out; x is read once.
+
+namespace {
+
+template <typename T, int kElements>
+struct DropoutOperation {
+  static constexpr int kWidth = kElements;
+  View<const T> x;  // [rows, columns]
+  DropoutPlace place;
+  View<T> out;  // may be x
+
+  __device__ void operator()(std::int64_t row, std::int64_t column) const {
+    SumOf<T> values[kWidth];
+    Load<kWidth>(x.At(row, column), values);
+    if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, values);
+    Store<kWidth>(values, out.At(row, column));
+  }
+};
+
+}  // namespace
+
+void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                    const Matrix& out) {
+  Dispatch(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    WithWidth<T>(AllowVectors<T>(x.columns, x, out) && AllowVectors<T>(dropout), [&](auto width) {
+      Pass(stream, x.rows, x.columns,
+           DropoutOperation<T, width()>{ViewOf<const T>(x), DropoutPlace(dropout), ViewOf<T>(out)});
+    });
+  });
+}
+
+// rope: rotates the query and key heads of qkv in place.
+
+namespace {
+
+// Column c of the pass is pair c % half of head c / half.
+template <typename T, int kElements>
+struct RopeOperation {
+  static constexpr int kWidth = kElements;
+  View<const SumOf<T>> table;  // [> last position, 2 half]: cosines, then sines
+  DropoutPlace rows;           // for the positions of rows only
+  const std::int32_t* begins;  // [rows], or null
+  unsigned half;
+  SumOf<T> direction;  // 1, or -1 to rotate back
+  View<T> qkv;         // [rows, >= 2 half (heads + kv_heads)]
+
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    const auto pair = static_cast<unsigned>(column);
+    const unsigned head = pair / half, i = pair - head * half;
+    const std::uint32_t begin = begins == nullptr ? 0 : static_cast<std::uint32_t>(begins[row]);
+    const SumOf<T>* angle = table.At(rows.PositionOf(row) - begin, i);
+    SumOf<T> cosine[kWidth], sine[kWidth], a[kWidth], b[kWidth];
+    LoadConstant<kWidth>(angle, cosine);
+    LoadConstant<kWidth>(angle + half, sine);
+    T* low = qkv.At(row, std::int64_t{2} * half * head + i);
+    Load<kWidth>(low, a);
+    Load<kWidth>(low + half, b);
+#pragma unroll
+    for (int k = 0; k < kWidth; ++k) {
+      const SumOf<T> s = direction * sine[k], x = a[k], y = b[k];
+      a[k] = x * cosine[k] - y * s;
+      b[k] = x * s + y * cosine[k];
+    }
+    Store<kWidth>(a, low);
+    Store<kWidth>(b, low + half);
+  }
+};
+
+}  // namespace
+
+void Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
+          bool inverse, const Matrix& qkv) {
+  Dispatch(qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t half = shape.head_dim / 2;
+    Dropout rows;
+    rows.length = shape.length;
+    rows.positions = shape.positions;
+    WithWidth<T>(AllowVectors<T>(half, table, qkv), [&](auto width) {
+      Pass(stream, qkv.rows, (shape.heads + shape.kv_heads) * half,
+           RopeOperation<T, width()>{ViewOf<const SumOf<T>>(table), DropoutPlace(rows),
+                                     shape.begins, static_cast<unsigned>(half),
+                                     inverse ? SumOf<T>(-1) : SumOf<T>(1), ViewOf<T>(qkv)});
     });
   });
 }

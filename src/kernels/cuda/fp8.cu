@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cuda/fp8.hpp"
+#include "libraries.hpp"
 #include "reduce.cuh"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/cuda/launch.cuh"
@@ -215,8 +215,8 @@ dim3 Blocks(const device::Stream& stream, std::int64_t chunks) {
 }
 
 template <Fp8Type kType, int kWidth>
-void RoundAs(const device::Stream& stream, const Matrix& x, const float* scale,
-             bool transposed, unsigned char* out, unsigned* largest) {
+void RoundAs(const device::Stream& stream, const Matrix& x, const float* scale, bool transposed,
+             unsigned char* out, unsigned* largest) {
   cudaStream_t queue = device::cuda::Queue(stream);
   if (!transposed) {
     return device::cuda::Launch(queue, RoundKernel<kType, kWidth>, Blocks(stream, x.Size() / kUnit),
@@ -247,8 +247,8 @@ void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int te
                        tensor, LargestOf(RoleOf(tensor)));
 }
 
-void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales,
-              int tensor, bool transposed, unsigned char* out) {
+void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales, int tensor,
+              bool transposed, unsigned char* out) {
   if (x.Size() == 0) return;
   WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {
     const float* scale = scales.scale + tensor;

@@ -2,13 +2,11 @@
 // keys, then rows of values, filled up to whole vectors with zeros, [2 kv_heads, positions,
 // CachedRow()], and after them room for parts of results (gpu::KeyValueElements).
 #include "backends.hpp"
-#include "gpu_sizes.hpp"
-#include "vector_pass.cuh"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
 
 namespace {
-
 
 // Column c of the pass is element c % row of part c / row: a head of the keys, then of the values.
 template <typename T, int kElements>

@@ -180,8 +180,8 @@ void LaunchForward(const device::Stream& stream, const Rows& source, const NormO
 }
 
 template <typename T>
-NormOutput<T> OutputOf(NormKind kind, const Matrix& weight, const Matrix& bias,
-                       double epsilon, const Matrix& y, const Matrix& statistics) {
+NormOutput<T> OutputOf(NormKind kind, const Matrix& weight, const Matrix& bias, double epsilon,
+                       const Matrix& y, const Matrix& statistics) {
   return {weight.As<const T>(),           bias.As<const T>(),
           static_cast<SumOf<T>>(epsilon), SumOf<T>(1) / static_cast<SumOf<T>>(y.columns),
           kind == NormKind::kLayerNorm,   ViewOf<T>(y),
@@ -190,9 +190,8 @@ NormOutput<T> OutputOf(NormKind kind, const Matrix& weight, const Matrix& bias,
 
 }  // namespace
 
-void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
-                 const Matrix& weight, const Matrix& bias, double epsilon,
-                 const Matrix& y, const Matrix& statistics) {
+void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x, const Matrix& weight,
+                 const Matrix& bias, double epsilon, const Matrix& y, const Matrix& statistics) {
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(AllowVectors<T>(x.columns, x, weight, bias, y), [&](auto width) {
@@ -203,12 +202,10 @@ void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
   });
 }
 
-void ResidualNormForward(const device::Stream& stream, NormKind kind,
-                         const Matrix& residual, const Matrix& branch,
-                         const Matrix& bias, const Dropout& dropout,
-                         const Matrix& sum, const Matrix& weight,
-                         const Matrix& norm_bias, double epsilon, const Matrix& y,
-                         const Matrix& statistics) {
+void ResidualNormForward(const device::Stream& stream, NormKind kind, const Matrix& residual,
+                         const Matrix& branch, const Matrix& bias, const Dropout& dropout,
+                         const Matrix& sum, const Matrix& weight, const Matrix& norm_bias,
+                         double epsilon, const Matrix& y, const Matrix& statistics) {
   Dispatch(sum.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool vectors =

@@ -7,7 +7,7 @@
 #include "backends.hpp"
 #include "dropout.cuh"
 #include "norm.cuh"
-#include "reduce_rows.cuh"
+#include "reduce.cuh"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels::cuda {

@@ -4,6 +4,13 @@
 #define TRIREME_SRC_KERNELS_CUDA_REDUCE_CUH_
 
 #include <cuda_runtime.h>
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+
+#include "trireme/device/cuda/launch.cuh"
+#include "vector.cuh"
 
 namespace trireme::kernels::cuda {
 
@@ -68,6 +75,120 @@ __device__ __forceinline__ S BlockSum(S value, S* shared) {
   for (int warp = 1; warp < warps; ++warp) value += shared[warp];
   return value;
 }
+
+// Sums over rows, column by column: fixed groups of rows, within a block fixed shares of a group,
+// added up in order. No atomics: the same bits run after run.
+
+inline constexpr int kReduceThreads = 512;
+
+// Rows first, first + step, ...: `count` of them.
+struct RowSequence {
+  std::int64_t first, step, count;
+};
+
+// Group g is source.Rows(g); source.Term(row, column, values) has a row's values at the columns
+// [column, column + Source::kWidth) and source.Finish(g, column, sums) takes their sums. Threads
+// along x share a group's columns, those along y its rows.
+template <typename Source>
+__global__ void __launch_bounds__(kReduceThreads)
+    ReduceRowsKernel(const Source source, std::int64_t chunks, unsigned column_tiles) {
+  using S = typename Source::Sum;
+  constexpr int kWidth = Source::kWidth;
+  const unsigned group = blockIdx.x / column_tiles, tile = blockIdx.x - group * column_tiles;
+  const std::int64_t chunk = std::int64_t{tile} * blockDim.x + threadIdx.x;
+  const std::int64_t column = chunk * kWidth;
+  S sums[kWidth] = {};
+  if (chunk < chunks) {
+    const RowSequence rows = source.Rows(group);
+    const std::int64_t step = blockDim.y;
+    std::int64_t k = threadIdx.y;
+    // Several rows are under way at once.
+    constexpr int kAtOnce = 4;
+    for (; k + (kAtOnce - 1) * step < rows.count; k += kAtOnce * step) {
+      S values[kAtOnce][kWidth];
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+        source.Term(rows.first + (k + r * step) * rows.step, column, values[r]);
+      }
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sums[i] += values[r][i];
+      }
+    }
+#pragma unroll 1
+    for (; k < rows.count; k += step) {
+      S values[kWidth];
+      source.Term(rows.first + k * rows.step, column, values);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sums[i] += values[i];
+    }
+  }
+  S* const shared = device::cuda::SharedMemory<S>();  // [blockDim.y, blockDim.x, kWidth]
+  const unsigned along = blockDim.x * kWidth;
+  // In accesses of 16 bytes: a warp's single ones would meet in the same banks.
+  S* const own = shared + threadIdx.x * kWidth;
+  Pack<S, kWidth> pack;
+  memcpy(&pack, sums, sizeof pack);
+  StorePack(pack, own + threadIdx.y * along);
+  __syncthreads();
+  if (threadIdx.y > 0 || chunk >= chunks) return;
+  for (unsigned y = 1; y < blockDim.y; ++y) {
+    pack = LoadPack<kWidth>(own + y * along);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sums[i] += pack.values[i];
+  }
+  source.Finish(group, column, sums);
+}
+
+// Threads of a block along the rows for groups of up to `most_rows` rows.
+inline unsigned ReduceThreadsOver(std::int64_t most_rows, unsigned along) {
+  constexpr std::int64_t kRowsEach = 4;
+  const std::int64_t wanted = std::max<std::int64_t>((most_rows + kRowsEach - 1) / kRowsEach, 1);
+  return std::min(std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(wanted, 1024))),
+                  kReduceThreads / along);
+}
+inline unsigned ReduceThreadsAlong(std::int64_t chunks) {
+  return std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(chunks, 32)));
+}
+
+// Over `groups` groups of up to `most_rows` rows. columns is a multiple of Source::kWidth.
+template <typename Source>
+void ReduceRows(const device::Stream& stream, std::int64_t groups, std::int64_t most_rows,
+                std::int64_t columns, const Source& source) {
+  if (groups <= 0 || columns <= 0) return;
+  const std::int64_t chunks = columns / Source::kWidth;
+  const unsigned along = ReduceThreadsAlong(chunks);
+  const dim3 threads(along, ReduceThreadsOver(most_rows, along));
+  const auto column_tiles = static_cast<unsigned>((chunks + along - 1) / along);
+  const std::size_t shared =
+      std::size_t{threads.x} * threads.y * Source::kWidth * sizeof(typename Source::Sum);
+  device::cuda::Launch(device::cuda::Queue(stream), ReduceRowsKernel<Source>,
+                       dim3(static_cast<unsigned>(groups) * column_tiles), threads, shared, source,
+                       chunks, column_tiles);
+}
+
+// The second step of a sum over blocks of rows: first[c] += the sum of column c of `partials`, or,
+// from column `split` on, second[c - split]. Either may be null: not wanted.
+template <typename S>
+struct PartialSums {
+  using Sum = S;
+  static constexpr int kWidth = 1;
+  const S* partials;  // [count, stride]
+  std::int64_t stride, count;
+  S *first, *second;
+  std::int64_t split;
+
+  __device__ __forceinline__ RowSequence Rows(unsigned) const { return {0, 1, count}; }
+  __device__ __forceinline__ void Term(std::int64_t row, std::int64_t column,
+                                       S (&values)[kWidth]) const {
+    values[0] = partials[row * stride + column];
+  }
+  __device__ __forceinline__ void Finish(unsigned, std::int64_t column, S (&sums)[kWidth]) const {
+    S* const to = column < split ? first : second;
+    if (to != nullptr) to[column < split ? column : column - split] += sums[0];
+  }
+};
 
 }  // namespace trireme::kernels::cuda
 

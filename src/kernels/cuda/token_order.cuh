@@ -52,8 +52,7 @@ TokenOrder SortTokens(const device::Stream& stream, const RowTokens& tokens, std
 
 // PositionBackward where positions restart in documents: rows sorted by position.
 void DocumentPositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                              const Dropout& dropout, const Matrix& dout,
-                              const Matrix& dpositions);
+                              const Dropout& dropout, const Matrix& dout, const Matrix& dpositions);
 
 }  // namespace trireme::kernels::cuda
 

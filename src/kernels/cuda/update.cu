@@ -3,7 +3,6 @@
 #include <cmath>
 
 #include "backends.hpp"
-#include "ranges.cuh"
 #include "vector.cuh"
 
 namespace trireme::kernels::cuda {

@@ -3,15 +3,73 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
 
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <type_traits>
+#include <utility>
 
+#include "trireme/base/dtype.hpp"
 #include "trireme/device/cuda/launch.cuh"
 #include "trireme/kernels/matrix.hpp"
-#include "types.cuh"
 
 namespace trireme::kernels::cuda {
+
+// Element types of the GPU's kernels: the type of their sums, and the bridge from a run-time type
+// to a compile-time one.
+
+using Bf16 = __nv_bfloat16;
+
+// Type in which values of type T are computed and added up: SumTypeOf in C++.
+template <typename T>
+struct SumOfType {
+  using Type = T;
+};
+template <>
+struct SumOfType<Bf16> {
+  using Type = float;
+};
+template <typename T>
+using SumOf = typename SumOfType<T>::Type;
+
+template <typename T>
+__device__ __forceinline__ SumOf<T> Widen(T value) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return __bfloat162float(value);
+  } else {
+    return value;
+  }
+}
+
+// Rounds to nearest, ties to even.
+template <typename T>
+__device__ __forceinline__ T Narrow(SumOf<T> value) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return __float2bfloat16_rn(value);
+  } else {
+    return value;
+  }
+}
+
+// Calls body(T{}) with T the C++ type of `type`, on the host, to choose a kernel's type.
+template <typename Body>
+decltype(auto) Dispatch(Dtype type, Body&& body) {
+  if (type == Dtype::kBfloat16) return std::forward<Body>(body)(Bf16{});
+  if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
+  return std::forward<Body>(body)(float{});
+}
+
+// The same for what is of the sums' type: fp32 or fp64.
+template <typename Body>
+decltype(auto) DispatchSum(Dtype type, Body&& body) {
+  if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
+  return std::forward<Body>(body)(float{});
+}
 
 // e^x in two instructions, for what is rounded to bf16 in the end.
 __device__ __forceinline__ float FastExp(float x) {
@@ -182,6 +240,120 @@ void WithWidth(bool vectors, Body&& body) {
     body(std::integral_constant<int, kVectorWidth<T>>{});
   } else {
     body(std::integral_constant<int, 1>{});
+  }
+}
+
+// One pass over all elements of a matrix, one 16-byte access (or one element) per thread: the frame
+// of every element-wise kernel.
+
+inline constexpr int kPassThreads = 256;
+
+// Calls operation(row, column) for the first column of each chunk of Operation::kWidth columns.
+template <typename Operation>
+__global__ void __launch_bounds__(kPassThreads)
+    PassKernel(const Operation operation, std::int64_t rows, std::int64_t chunks,
+               unsigned column_tiles) {
+  const unsigned row_tile = blockIdx.x / column_tiles;
+  const unsigned column_tile = blockIdx.x - row_tile * column_tiles;
+  const std::int64_t row = std::int64_t{row_tile} * blockDim.y + threadIdx.y;
+  const std::int64_t chunk = std::int64_t{column_tile} * blockDim.x + threadIdx.x;
+  if (row < rows && chunk < chunks) operation(row, chunk * Operation::kWidth);
+}
+
+// Threads of a block along the columns: the most that leave few without work.
+inline unsigned ThreadsAlong(std::int64_t chunks) {
+  constexpr std::int64_t kWarp = 32, kWasteAllowed = 8;  // an eighth
+  if (chunks <= kWarp) return std::bit_ceil(static_cast<unsigned>(chunks));
+  for (std::int64_t threads = kPassThreads; threads > kWarp; threads /= 2) {
+    const std::int64_t used = (chunks + threads - 1) / threads * threads;
+    if ((used - chunks) * kWasteAllowed <= chunks) return static_cast<unsigned>(threads);
+  }
+  return kWarp;
+}
+
+// operation(row, column) over [rows, columns]; columns is a multiple of Operation::kWidth. Nothing
+// for no elements.
+template <typename Operation>
+void Pass(const device::Stream& stream, std::int64_t rows, std::int64_t columns,
+          const Operation& operation) {
+  if (rows <= 0 || columns <= 0) return;
+  const std::int64_t chunks = columns / Operation::kWidth;
+  const unsigned along = ThreadsAlong(chunks);
+  const dim3 threads(along, kPassThreads / along);
+  const auto column_tiles = static_cast<unsigned>((chunks + along - 1) / along);
+  const auto row_tiles = static_cast<unsigned>((rows + threads.y - 1) / threads.y);
+  device::cuda::Launch(device::cuda::Queue(stream), PassKernel<Operation>,
+                       dim3(row_tiles * column_tiles), threads, 0, operation, rows, chunks,
+                       column_tiles);
+}
+
+// Calls operation.template Run<width>(index) for the elements [index, index + width) of flat
+// storage: Operation::kWidth at a time, then what is left one by one.
+template <typename Operation>
+__global__ void __launch_bounds__(kPassThreads)
+    FlatPassKernel(const Operation operation, std::int64_t count) {
+  const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  std::int64_t index = thread * Operation::kWidth;
+  if (index + Operation::kWidth <= count) {
+    operation.template Run<Operation::kWidth>(index);
+  } else {
+    for (; index < count; ++index) operation.template Run<1>(index);
+  }
+}
+
+template <typename Operation>
+void FlatPass(const device::Stream& stream, std::int64_t count, const Operation& operation) {
+  if (count <= 0) return;
+  constexpr std::int64_t kPerBlock = std::int64_t{kPassThreads} * Operation::kWidth;
+  const auto blocks = static_cast<unsigned>((count + kPerBlock - 1) / kPerBlock);
+  device::cuda::Launch(device::cuda::Queue(stream), FlatPassKernel<Operation>, dim3(blocks),
+                       dim3(kPassThreads), 0, operation, count);
+}
+
+// Many pieces of flat storage in one launch: the table of ranges is an argument of the kernel,
+// since a recorded launch may neither allocate nor copy from the host.
+
+inline constexpr int kRangeThreads = 256;
+
+// Range i has the blocks first_block[i] to first_block[i + 1]. Within the 4 KiB that arguments of a
+// kernel may take on every card.
+template <typename Range>
+struct RangeTable {
+  static constexpr int kMost = static_cast<int>((4096 - 64) / (sizeof(Range) + sizeof(unsigned)));
+  Range ranges[kMost];
+  unsigned first_block[kMost + 1];
+  int count;
+
+  // Range of a block.
+  __device__ __forceinline__ int Find(unsigned block) const {
+    int low = 0, high = count;  // first_block[low] <= block < first_block[high]
+    while (high - low > 1) {
+      const int middle = (low + high) / 2;
+      if (first_block[middle] <= block) {
+        low = middle;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+  unsigned Blocks() const { return first_block[count]; }
+};
+
+// launch(table, first) for tables that together hold make(range) of all ranges, in order; blocks_of
+// says how many blocks one needs. `first`: the number of the table's first range.
+template <typename Range, typename Source, typename Make, typename BlocksOf, typename LaunchTable>
+void EachTable(std::span<const Source> ranges, Make make, BlocksOf blocks_of, LaunchTable launch) {
+  using Table = RangeTable<Range>;
+  for (std::size_t first = 0; first < ranges.size(); first += Table::kMost) {
+    Table table{};
+    table.count = static_cast<int>(std::min<std::size_t>(Table::kMost, ranges.size() - first));
+    for (int i = 0; i < table.count; ++i) {
+      const Source& range = ranges[first + static_cast<std::size_t>(i)];
+      table.ranges[i] = make(range);
+      table.first_block[i + 1] = table.first_block[i] + static_cast<unsigned>(blocks_of(range));
+    }
+    launch(table, first);
   }
 }
 

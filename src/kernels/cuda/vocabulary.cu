@@ -335,8 +335,8 @@ dim3 BlockPerRow(std::int64_t rows) { return dim3(static_cast<unsigned>(rows)); 
 
 }  // namespace
 
-void LogitStatistics(const device::Stream& stream, const Matrix& logits,
-                     const VocabularyRows& rows, double* statistics) {
+void LogitStatistics(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
+                     double* statistics) {
   // An empty slice has statistics too: of no logits, which change nothing in the whole row's.
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
     using T = decltype(zero);
@@ -366,8 +366,8 @@ void LogitLosses(const device::Stream& stream, std::int64_t count, const Vocabul
                        dim3(static_cast<unsigned>(kRowsEach)), 0, count, rows, statistics, losses);
 }
 
-void LogitGradients(const device::Stream& stream, const Matrix& logits,
-                    const VocabularyRows& rows, const double* statistics) {
+void LogitGradients(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
+                    const double* statistics) {
   if (logits.columns == 0) return;
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
     using T = decltype(zero);

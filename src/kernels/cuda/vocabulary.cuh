@@ -20,8 +20,8 @@ struct VocabularyRows {
 };
 
 // statistics: [rows, kSoftmaxStatistics] of this slice. logits: [rows, slice], only read.
-void LogitStatistics(const device::Stream& stream, const Matrix& logits,
-                     const VocabularyRows& rows, double* statistics);
+void LogitStatistics(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
+                     double* statistics);
 // The same of the whole vocabulary (rows.parts = 1, columns = rows.vocabulary), and logits become
 // d loss / d logits. A block's shared memory must hold a row (gpu::kLogitsOfBlock).
 void LogitStatisticsAndGradients(const device::Stream& stream, const Matrix& logits,
@@ -30,8 +30,8 @@ void LogitStatisticsAndGradients(const device::Stream& stream, const Matrix& log
 void LogitLosses(const device::Stream& stream, std::int64_t count, const VocabularyRows& rows,
                  const double* statistics, double* losses);
 // logits become d loss / d logits.
-void LogitGradients(const device::Stream& stream, const Matrix& logits,
-                    const VocabularyRows& rows, const double* statistics);
+void LogitGradients(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
+                    const double* statistics);
 
 }  // namespace trireme::kernels::cuda
 

@@ -4,13 +4,11 @@
 // memory, VocabularyStatistics makes the gradient, too, and VocabularyGradient only multiplies.
 #include "backends.hpp"
 #include "cuda/vocabulary.cuh"
-#include "gpu_sizes.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels {
 
 namespace {
-
 
 Matrix LogitsOf(const VocabularyTile& tile, const Matrix& scratch) {
   return {scratch.data, tile.x.dtype, tile.x.rows, tile.weight.rows,

@@ -1,14 +1,15 @@
 // Baselines: the train split read once, and the sums over evaluated targets.
-#include "trireme/tasks/baselines.hpp"
-
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <numeric>
+#include <utility>
 
 #include "trireme/base/exact_sum.hpp"
-#include "trireme/data/split_reader.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/report/monitor.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 namespace trireme::tasks {
 
@@ -116,6 +117,221 @@ Baselines::Result Baselines::Evaluate(const data::TokenFile& file, data::Split s
   result.nats.emplace_back("unigram", unigram.Value());
   result.nats.emplace_back("5-gram", n_gram.Value());
   return result;
+}
+
+// Kneser-Ney counts without tables of n-grams: training targets are sorted by their contexts, and
+// one pass over them counts each context's continuations and answers the targets asked for.
+
+namespace {
+
+constexpr int kContext = kOrder - 1;
+
+NGram NGramAt(const TargetStream& stream, std::uint32_t at, std::uint32_t missing) {
+  NGram ngram;
+  for (int i = 0; i < kContext; ++i) {
+    ngram[static_cast<std::size_t>(i)] =
+        i < stream.known[at] ? stream.ids[at - 1 - static_cast<std::uint32_t>(i)] : missing;
+  }
+  ngram[kContext] = stream.ids[at];
+  return ngram;
+}
+
+// Order of two contexts by their nearest `count` tokens: below, equal to or above 0.
+int Compare(const NGram& a, const NGram& b, int count) {
+  for (int i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (a[at] != b[at]) return a[at] < b[at] ? -1 : 1;
+  }
+  return 0;
+}
+
+int CommonContext(const NGram& a, const NGram& b) {
+  int count = 0;
+  while (count < kContext &&
+         a[static_cast<std::size_t>(count)] == b[static_cast<std::size_t>(count)]) {
+    ++count;
+  }
+  return count;
+}
+
+// Counts of the words that follow one context.
+struct Followers {
+  explicit Followers(std::size_t vocabulary) : counts(vocabulary) {}
+  void Add(std::uint32_t word) {
+    if (counts[word]++ == 0) words.push_back(word);
+  }
+  void Clear() {
+    for (const std::uint32_t word : words) counts[word] = 0;
+    words.clear();
+  }
+  std::vector<std::uint32_t> counts;  // [vocabulary]
+  std::vector<std::uint32_t> words;   // with a count above 0
+};
+
+}  // namespace
+
+// Counts of a context in training, and of one word after it, those of Kneser and Ney:
+// occurrences of n-grams of the highest order, and of a shorter one the number of different tokens
+// before it.
+struct KneserNey::Seen {
+  std::uint32_t count = 0;               // of the word
+  std::uint32_t total = 0;               // over all words
+  std::array<std::uint32_t, 3> kinds{};  // words counted once, twice, more often
+};
+
+// A pass over the sorted training targets. Contexts of 0 to 4 tokens are open at any time, each the
+// beginning of the next; one that ends is complete, and each of its words counts once for the
+// shorter context.
+class KneserNey::Scan {
+ public:
+  using Order = std::array<std::int64_t, 4>;
+  // queries: sorted. seen: [queries], filled.
+  Scan(const KneserNey& model, std::span<const NGram> queries,
+       std::span<std::array<Seen, kOrder>> seen)
+      : model_(model),
+        queries_(queries),
+        seen_(seen),
+        open_(kOrder, Followers(model.vocabulary_)) {}
+
+  void Run() {
+    const std::vector<std::uint32_t>& targets = model_.train_.targets;
+    if (targets.empty()) return;
+    NGram current = NGramAt(model_.train_, targets.front(), model_.vocabulary_);
+    for (const std::uint32_t at : targets) {
+      const NGram next = NGramAt(model_.train_, at, model_.vocabulary_);
+      Close(current, CommonContext(current, next));
+      current = next;
+      open_[kContext].Add(next[kContext]);
+    }
+    Close(current, 0);
+    Count(current, 0);
+  }
+
+  const std::array<Order, kOrder>& Counted() const { return counted_; }  // by length of context
+
+ private:
+  // Ends the open contexts of more than `kept` tokens.
+  void Close(const NGram& context, int kept) {
+    for (int tokens = kContext; tokens > kept; --tokens) {
+      Followers& followers = open_[static_cast<std::size_t>(tokens)];
+      // One that begins before its document is no context of that length.
+      if (context[static_cast<std::size_t>(tokens - 1)] != model_.vocabulary_) {
+        Count(context, tokens);
+      }
+      Followers& shorter = open_[static_cast<std::size_t>(tokens - 1)];
+      for (const std::uint32_t word : followers.words) shorter.Add(word);
+      followers.Clear();
+    }
+  }
+
+  void Count(const NGram& context, int tokens) {
+    const auto length = static_cast<std::size_t>(tokens);
+    const Followers& followers = open_[length];
+    Seen all;
+    for (const std::uint32_t word : followers.words) {
+      const std::uint32_t count = followers.counts[word];
+      all.total += count;
+      ++all.kinds[std::min<std::uint32_t>(count, 3) - 1];
+      if (count <= 4) ++counted_[length][count - 1];
+    }
+    std::size_t& at = answered_[length];
+    for (; at < queries_.size(); ++at) {
+      const int order = Compare(queries_[at], context, tokens);
+      if (order > 0) break;
+      if (order < 0) continue;
+      Seen& seen = seen_[at][length];
+      seen = all;
+      seen.count = followers.counts[queries_[at][kContext]];
+    }
+  }
+
+  const KneserNey& model_;
+  std::span<const NGram> queries_;
+  std::span<std::array<Seen, kOrder>> seen_;
+  std::vector<Followers> open_;                 // by length of context
+  std::array<std::size_t, kOrder> answered_{};  // queries before it, by length of context
+  std::array<Order, kOrder> counted_{};
+};
+
+KneserNey::KneserNey(TargetStream train, std::int64_t vocabulary)
+    : train_(std::move(train)), vocabulary_(static_cast<std::uint32_t>(vocabulary)) {
+  Sort();
+  Scan scan(*this, {}, {});
+  scan.Run();
+  std::transform(scan.Counted().begin(), scan.Counted().end(), discounts_.begin(), DiscountsOf);
+}
+
+// Counting sorts by one token after another, the most significant one last.
+void KneserNey::Sort() {
+  std::vector<std::uint32_t>& targets = train_.targets;
+  std::vector<std::uint32_t> sorted(targets.size());
+  std::vector<std::size_t> places;
+  for (const int token : {4, 3, 2, 1, 0}) {
+    const auto key = [&](std::uint32_t at) -> std::size_t {
+      if (token == kContext) return train_.ids[at];
+      if (token >= train_.known[at]) return vocabulary_;
+      return train_.ids[at - 1 - static_cast<std::uint32_t>(token)];
+    };
+    places.assign(std::size_t{vocabulary_} + 2, 0);
+    for (const std::uint32_t at : targets) ++places[key(at) + 1];
+    std::partial_sum(places.begin(), places.end(), places.begin());
+    for (const std::uint32_t at : targets) sorted[places[key(at)]++] = at;
+    targets.swap(sorted);
+  }
+}
+
+std::array<double, 3> KneserNey::DiscountsOf(const std::array<std::int64_t, 4>& counted) {
+  constexpr std::array<double, 3> kElse = {0.5, 1, 1.5};
+  const auto n = [&](int times) {
+    return static_cast<double>(counted[static_cast<std::size_t>(times - 1)]);
+  };
+  if (std::find(counted.begin(), counted.end(), 0) != counted.end()) return kElse;
+  const double y = n(1) / (n(1) + 2 * n(2));
+  std::array<double, 3> discounts{};
+  for (int i = 1; i <= 3; ++i) {
+    const double discount = i - (i + 1) * y * n(i + 1) / n(i);
+    if (!(discount > 0 && discount <= i)) return kElse;
+    discounts[static_cast<std::size_t>(i - 1)] = discount;
+  }
+  return discounts;
+}
+
+double KneserNey::Loss(const NGram& ngram, const std::array<Seen, kOrder>& seen) const {
+  double probability = 1.0 / vocabulary_;
+  for (std::size_t tokens = 0; tokens < kOrder; ++tokens) {
+    if (tokens > 0 && ngram[tokens - 1] == vocabulary_) break;  // the document begins
+    const Seen& here = seen[tokens];
+    if (here.total == 0) break;  // no longer context was seen either
+    const std::array<double, 3>& discounts = discounts_[tokens];
+    double kept = here.count;
+    if (here.count > 0) kept -= discounts[std::min<std::uint32_t>(here.count, 3) - 1];
+    double given = 0;
+    for (std::size_t i = 0; i < 3; ++i) given += discounts[i] * here.kinds[i];
+    probability = (kept + given * probability) / here.total;
+  }
+  return -std::log(probability);
+}
+
+std::vector<double> KneserNey::Losses(const TargetStream& stream) const {
+  std::vector<std::uint32_t> order(stream.targets.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::vector<NGram> queries;
+  queries.reserve(order.size());
+  for (const std::uint32_t at : stream.targets) {
+    queries.push_back(NGramAt(stream, at, vocabulary_));
+  }
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return queries[a] != queries[b] ? queries[a] < queries[b] : a < b;
+  });
+  std::vector<NGram> sorted;
+  sorted.reserve(order.size());
+  for (const std::uint32_t i : order) sorted.push_back(queries[i]);
+  queries = {};
+  std::vector<std::array<Seen, kOrder>> seen(sorted.size());
+  Scan(*this, sorted, seen).Run();
+  std::vector<double> losses(order.size());
+  for (std::size_t i = 0; i < order.size(); ++i) losses[order[i]] = Loss(sorted[i], seen[i]);
+  return losses;
 }
 
 }  // namespace trireme::tasks

@@ -2,18 +2,98 @@
 #include "choices.hpp"
 
 #include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 #include <string_view>
 
-#include "text.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/posix_file.hpp"
+#include "trireme/base/exact_sum.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/deck/json_text.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 namespace trireme::tasks {
+
+// Tokens in memory on all ranks.
+
+namespace {
+
+template <typename T>
+void ShareNumbers(const comm::Communicator& world, std::vector<T>& numbers) {
+  auto count = static_cast<std::int64_t>(numbers.size());
+  world.Broadcast(&count, sizeof count);
+  numbers.resize(static_cast<std::size_t>(count));
+  world.Broadcast(numbers.data(), count * static_cast<std::int64_t>(sizeof(T)));
+}
+
+}  // namespace
+
+void Share(const comm::Communicator& world, Tokens& tokens) {
+  ShareNumbers(world, tokens.ids);
+  ShareNumbers(world, tokens.documents);
+  ShareNumbers(world, tokens.counted);
+}
+
+data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& like,
+                       const Tokens& tokens) {
+  data::TokenData data;
+  data.vocabulary = like.Words();
+  data.tokenizer = like.Tokenizer();
+  data.source_sha256 = std::string(64, '0');
+  const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
+  // The splits that nobody reads have the least that a file may have.
+  data.tokens = {std::vector{eos, eos}, tokens.ids, std::vector{eos, eos}};
+  data.documents[1] = tokens.documents;
+  data.counted[1] = tokens.counted;
+  return data::TokenFile(world, data);
+}
+
+// Reading and tokenising of evaluate.text.
+
+std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text,
+                            std::vector<std::int32_t>& ids) {
+  ids = tokens.Encode("");
+  if (ids.empty()) {
+    const std::vector<std::int32_t> encoded = tokens.Encode(text);
+    ids.push_back(static_cast<std::int32_t>(tokens.Words().eos));
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
+    return 1;
+  }
+  const std::int64_t before = std::ssize(ids);
+  ids = tokens.Encode(text);
+  return before;
+}
+
+Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens) {
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  std::string text = trireme::ReadText(options.text, kMostBytes);
+  Text result;
+  result.original = data::UnitsOf(text);
+  if (options.detokenise == Detokenise::kWikitext) text = DetokeniseWikitext(std::move(text));
+  result.bytes = std::ssize(text);
+  std::int64_t before = 0;
+  std::vector<std::int32_t>& ids = result.tokens.ids;
+  try {
+    before = EncodeDocument(tokens, text, ids);
+  } catch (const Error& error) {
+    throw Error(error.Code(), fmt::format("{}: {}", options.text, error.what()));
+  }
+  // Word level: the last line end, which encoding leaves open.
+  if (text.ends_with('\n') && data::IsWordLevel(tokens)) {
+    ids.push_back(static_cast<std::int32_t>(tokens.Words().eos));
+  }
+  if (std::ssize(ids) <= before) {
+    throw InputError(options.text + ": there is no token in it", "Name a file with text.");
+  }
+  result.tokens.documents = {0};
+  result.tokens.counted.assign(ids.size(), 1);
+  std::fill_n(result.tokens.counted.begin(), before, 0);
+  const auto unk = static_cast<std::int32_t>(tokens.Words().unk);
+  if (unk >= 0) result.original.unknown = std::count(ids.begin() + before, ids.end(), unk);
+  return result;
+}
 
 namespace {
 
@@ -30,7 +110,7 @@ struct EncodedChoice {
 };
 
 EncodedChoice Encode(const data::TokenFile& tokens, std::string_view context,
-                    std::string_view choice) {
+                     std::string_view choice) {
   const std::size_t end = context.find_last_not_of(data::kWhiteSpace);
   const std::size_t kept = end == std::string_view::npos ? 0 : end + 1;
   const std::string whole = std::string(context) + std::string(choice);
@@ -158,6 +238,44 @@ Chosen Choose(const Question& question, const std::vector<double>& nats) {
     if (per_byte(i) < per_byte(chosen.by_bytes)) chosen.by_bytes = i;
   }
   return chosen;
+}
+
+// LossTable: losses in fixed point, so that no order of adding them changes a bit.
+
+namespace {
+
+constexpr int kHighBits = 10, kBits = 23;  // binary places of the first, and of each more
+constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // over the ranks at once
+
+}  // namespace
+
+void LossTable::Add(std::int64_t row, double loss) {
+  double rest = std::ldexp(loss, kHighBits);
+  const double high = std::floor(rest);
+  rest = std::ldexp(rest - high, kBits);
+  const double middle = std::floor(rest);
+  At(row, kHigh) += high;
+  At(row, kMiddle) += middle;
+  At(row, kLow) += std::nearbyint(std::ldexp(rest - middle, kBits));
+  At(row, kTargets) += 1;
+}
+
+void LossTable::Sum(const comm::Communicator& world) {
+  std::vector<double> piece;
+  for (auto at = sums_.begin(); at != sums_.end();) {
+    const auto end = at + std::min(kSumDoubles, sums_.end() - at);
+    piece.assign(at, end);
+    world.Sum(piece);
+    at = std::copy(piece.begin(), piece.end(), at);
+  }
+}
+
+double LossTable::Nats(std::int64_t row) const {
+  ExactSum sum;
+  sum.Add(std::ldexp(Of(row, kHigh), -kHighBits));
+  sum.Add(std::ldexp(Of(row, kMiddle), -kHighBits - kBits));
+  sum.Add(std::ldexp(Of(row, kLow), -kHighBits - 2 * kBits));
+  return sum.Value();
 }
 
 }  // namespace trireme::tasks

@@ -2,14 +2,51 @@
 #ifndef TRIREME_SRC_TASKS_EVALUATE_CHOICES_HPP_
 #define TRIREME_SRC_TASKS_EVALUATE_CHOICES_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "tokens_in_memory.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/text_units.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 namespace trireme::tasks {
+
+// Tokens that come from no token file: those of a text, or of questions.
+
+struct Tokens {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int64_t> documents;  // offsets of their beginnings, ascending from 0
+  std::vector<std::uint8_t> counted;    // [ids]: 0: no target
+};
+
+// Collective. Hands root's numbers to all ranks.
+void Share(const comm::Communicator& world, Tokens& tokens);
+
+// Collective. Tokens as the valid split of a file without a path, with the vocabulary of `like`.
+// All ranks pass the same ones, at least 2.
+data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& like,
+                       const Tokens& tokens);
+
+// evaluate.text: a text file as one document of tokens.
+
+struct Text {
+  Tokens tokens;             // the tokenizer's template or an <eos>, then the text
+  data::TextUnits original;  // of the file as it is; unknown: tokens <unk>
+  std::int64_t bytes = 0;    // tokenised
+};
+
+// Ids of a text after what begins a document: the tokenizer's template, or an <eos> if it has none.
+// Returns how many begin it.
+std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text,
+                            std::vector<std::int32_t>& ids);
+
+// Serial. Throws InputError with the path for a file that cannot be read, is empty, or is not
+// UTF-8.
+Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens);
 
 struct Question {
   std::int64_t line = 0;  // of the file, from 1
@@ -46,6 +83,45 @@ struct Chosen {
   std::int64_t by_sum = 0, by_bytes = 0;
 };
 Chosen Choose(const Question& question, const std::vector<double>& nats);
+
+// Sums of losses by row, a document or a question's choice, over ranks that hold parts of them: the
+// same bits in any layout.
+
+class LossTable {
+ public:
+  explicit LossTable(std::int64_t rows) : sums_(static_cast<std::size_t>(rows) * kWords) {}
+
+  std::int64_t Rows() const { return std::ssize(sums_) / static_cast<std::int64_t>(kWords); }
+
+  // Adds a target's loss in nats, rounded to a multiple of 2^-56.
+  void Add(std::int64_t row, double loss);
+  void AddBytes(std::int64_t row, std::int64_t bytes) { At(row, kBytes) += Double(bytes); }
+
+  // Collective. Adds up the ranks' tables; afterwards all hold the whole.
+  void Sum(const comm::Communicator& world);
+
+  double Nats(std::int64_t row) const;
+  std::int64_t Targets(std::int64_t row) const { return Whole(row, kTargets); }
+  std::int64_t Bytes(std::int64_t row) const { return Whole(row, kBytes); }
+
+ private:
+  // A row: its losses in three integers, of units of 2^-10, 2^-33 and 2^-56, which add up in
+  // doubles without rounding for up to 2^30 targets of losses below 2^13.
+  enum Word : std::size_t { kHigh, kMiddle, kLow, kTargets, kBytes, kWords };
+
+  static double Double(std::int64_t value) { return static_cast<double>(value); }
+  double& At(std::int64_t row, Word word) {
+    return sums_[static_cast<std::size_t>(row) * kWords + word];
+  }
+  double Of(std::int64_t row, Word word) const {
+    return sums_[static_cast<std::size_t>(row) * kWords + word];
+  }
+  std::int64_t Whole(std::int64_t row, Word word) const {
+    return static_cast<std::int64_t>(Of(row, word));
+  }
+
+  std::vector<double> sums_;  // [rows, kWords]
+};
 
 }  // namespace trireme::tasks
 

@@ -1,28 +1,57 @@
 // Evaluator: the order of evaluations, what the screen says of them, and their files.
-#include "trireme/tasks/evaluator.hpp"
-
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <numbers>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "choices.hpp"
-#include "loss_table.hpp"
-#include "report.hpp"
-#include "result_file.hpp"
-#include "text.hpp"
-#include "tokens_in_memory.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/data/document_losses.hpp"
-#include "trireme/data/split_reader.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/data/text_units.hpp"
-#include "trireme/tasks/baselines.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/report/monitor.hpp"
+#include "trireme/tasks/evaluate.hpp"
 #include "trireme/train/evaluation.hpp"
 
 namespace trireme::tasks {
+
+// Results of evaluations as lines of the screen and as JSON.
+
+using Json = nlohmann::ordered_json;
+
+inline constexpr const char* kIndent = "            ";  // of lines below the first
+
+// A line, at once.
+void Say(const std::string& line);
+
+// The line of an evaluation; of: what was evaluated, behind it.
+void SayLoss(const std::string& what, const train::Evaluation& result, const std::string& of);
+// The line below it: by word and byte.
+void SayUnits(double nats, const data::TextUnits& units);
+
+Json AsJson(const train::Evaluation& result, const data::TextUnits& units);
+Json Number(double value);  // null for one that is not finite
+
+double PerUnit(double nats, std::int64_t units);  // not a number for no units
+double BitsPerByte(double nats, const data::TextUnits& units);
+// By words and line ends.
+double WordPerplexity(double nats, const data::TextUnits& units);
+
+// A text file of results, complete or not there.
+
+// Writes `text` by way of a temporary name beside `path`, synced. Serial. Throws RunError with path
+// and reason.
+void WriteResult(const std::string& path, std::string_view text);
 
 namespace {
 
@@ -220,8 +249,7 @@ void Evaluator::State::EvaluateText() {
   const data::TokenFile file = AsFile(world_, tokens_, text_.tokens);
   train::EvaluationOptions settings;
   settings.stride = options_.stride;
-  const train::Evaluation result =
-      train::Evaluate(model_, file, data::Split::kValid, settings);
+  const train::Evaluation result = train::Evaluate(model_, file, data::Split::kValid, settings);
   AtRoot([&] {
     SayLoss("text", result, options_.text);
     SayUnits(result.nats, text_.original);
@@ -314,5 +342,316 @@ Evaluator::Evaluator(model::ParallelModel& model, const data::TokenFile& tokens,
 Evaluator::~Evaluator() = default;
 
 void Evaluator::Run(const std::string& checkpoint) { state_->Run(checkpoint); }
+
+// Evaluation of a model that translates: each split's loss, then its translations, whose scores are
+// sums of whole numbers over the ranks.
+
+namespace {
+
+constexpr std::size_t kShown = 3;  // translations of each kind on the screen
+
+// Numbers of the pairs that the model takes.
+std::vector<std::int64_t> Suitable(const data::PairFile& pairs, data::Split split,
+                                   std::int64_t longest) {
+  const std::int64_t count = pairs.Pairs(split);
+  std::vector<std::int32_t> sources(static_cast<std::size_t>(count)), targets(sources.size());
+  pairs.ReadLengths(data::Side::kSource, split, 0, sources);
+  pairs.ReadLengths(data::Side::kTarget, split, 0, targets);
+  std::vector<std::int64_t> suitable;
+  for (std::int64_t pair = 0; pair < count; ++pair) {
+    const auto i = static_cast<std::size_t>(pair);
+    if (std::max(sources[i], targets[i]) <= longest) suitable.push_back(pair);
+  }
+  return suitable;
+}
+
+bool IsRight(const TranslatedPair& pair) { return pair.translation == pair.reference; }
+
+// Of pairs in the split's order the first few that are right and the first few that are wrong.
+std::vector<TranslatedPair> FirstOfEach(const std::vector<TranslatedPair>& pairs) {
+  std::array<std::size_t, 2> count{};
+  std::vector<TranslatedPair> few;
+  for (const TranslatedPair& pair : pairs) {
+    if (count.at(IsRight(pair) ? 1 : 0)++ < kShown) few.push_back(pair);
+  }
+  return few;
+}
+
+void SumOver(const comm::Communicator& world, ScoreCounts& counts) {
+  std::vector<std::int64_t*> numbers = {&counts.texts, &counts.exact, &counts.hypothesis_words,
+                                        &counts.reference_words};
+  const auto add = [&](auto& orders) {
+    for (ScoreCounts::Grams& grams : orders) {
+      numbers.insert(numbers.end(), {&grams.hypothesis, &grams.reference, &grams.matches});
+    }
+  };
+  add(counts.words);
+  add(counts.characters);
+  for (std::int64_t* const number : numbers) *number = world.Sum(*number);
+}
+
+Json AsJson(const TranslatedPair& pair) {
+  constexpr double kDigits = 1e6;  // layouts differ by rounding
+  return {{"pair", pair.number},
+          {"source", pair.source},
+          {"reference", pair.reference},
+          {"text", pair.translation},
+          {"log_probability", Number(std::round(pair.log_probability * kDigits) / kDigits)},
+          {"reason", pair.ended ? "eos" : "length"}};
+}
+
+std::string Dump(const Json& json, int indent = -1) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+// Pairs of all ranks, on every rank, in the split's order.
+std::vector<Json> Gather(const comm::Communicator& world,
+                         const std::vector<TranslatedPair>& pairs) {
+  Json mine = Json::array();
+  for (const TranslatedPair& pair : pairs) mine.push_back(AsJson(pair));
+  std::vector<Json> all;
+  for (const std::string& text : world.Gather(Dump(mine))) {
+    for (Json& pair : Json::parse(text)) all.push_back(std::move(pair));
+  }
+  std::ranges::sort(all, {}, [](const Json& pair) { return pair["pair"].get<std::int64_t>(); });
+  return all;
+}
+
+void Show(const std::vector<Json>& pairs, bool right) {
+  std::size_t shown = 0;
+  for (const Json& pair : pairs) {
+    const std::string text = pair["text"], reference = pair["reference"];
+    if ((text == reference) != right || shown++ >= kShown) continue;
+    Say(fmt::format("{}{}   {} -> {}{}", kIndent, right ? "right" : "wrong",
+                    pair["source"].get<std::string>(), text,
+                    right ? "" : fmt::format("   (right: {})", reference)));
+  }
+}
+
+}  // namespace
+
+Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
+                          const TranslationOptions& options) {
+  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
+  return {.model = model,
+          .search = {.beams = options.beams,
+                     .length_penalty = options.length_penalty,
+                     .longest = options.longest,
+                     .eos = static_cast<std::int32_t>(targets.Words().eos)},
+          .types = targets.VocabularySize(),
+          .stopped = options.stopped};
+}
+
+SplitTranslations TranslateSplit(Translator& translator, const model::ParallelModel& model,
+                                 const data::PairFile& pairs, data::Split split, bool keep) {
+  const comm::ProcessGrid& grid = model.Grid();
+  const double start = Seconds();
+  std::vector<std::int64_t> numbers;
+  std::vector<Translator::Ids> sources;
+  grid.World().Together([&] {
+    numbers = Suitable(pairs, split, model.Plan().length);
+    sources.resize(numbers.size());
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+      pairs.ReadText(data::Side::kSource, split, numbers[i], sources[i]);
+    }
+  });
+  const auto results = translator.Run(sources);
+  if (translator.Stopped()) {
+    throw AgreedError(ExitCode::kStopped, "stopped by a signal: the evaluation is not complete");
+  }
+  SplitTranslations done;
+  done.left_out = pairs.Pairs(split) - std::ssize(numbers);
+  const comm::GridShape& at = grid.Coordinates();
+  const bool first = at.pipeline == 0 && at.context == 0 && at.tensor == 0;  // of its replica
+  Translator::Ids reference;
+  for (std::size_t i = 0; first && i < results.size(); ++i) {
+    if (!results[i]) continue;
+    pairs.ReadText(data::Side::kTarget, split, numbers[i], reference);
+    done.pairs.push_back({.number = numbers[i],
+                          .source = pairs.Decode(data::Side::kSource, sources[i]),
+                          .reference = pairs.Decode(data::Side::kTarget, reference),
+                          .translation = pairs.Decode(data::Side::kTarget, results[i]->tokens),
+                          .log_probability = results[i]->log_probability,
+                          .ended = results[i]->ended});
+    done.counts += CountMatches(done.pairs.back().translation, done.pairs.back().reference);
+  }
+  SumOver(grid.World(), done.counts);
+  if (!keep) done.pairs = FirstOfEach(done.pairs);
+  done.seconds = Seconds() - start;
+  return done;
+}
+
+void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pairs,
+                          const EvaluateOptions& options, const TranslationOptions& search,
+                          const std::string& checkpoint) {
+  const comm::Communicator& world = model.Grid().World();
+  Translator translator(SetupOf(model, pairs, search));
+  const bool keeps = !options.output.empty();
+  Json results = {{"checkpoint", checkpoint},
+                  {"beams", search.beams},
+                  {"length_penalty", search.length_penalty},
+                  {"bleu_signature", kBleuSignature},
+                  {"chrf_signature", kChrFSignature}};
+  std::string output;
+  for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
+    const train::Evaluation loss =
+        train::EvaluatePairs(model, pairs, split, {.stop = search.stopped});
+    if (world.IsRoot() && !loss.stopped) SayLoss(data::NameOf(split), loss, "");
+    const SplitTranslations done = TranslateSplit(translator, model, pairs, split, keeps);
+    const std::vector<Json> shown = Gather(world, done.pairs);
+    if (!world.IsRoot()) continue;
+    Say(fmt::format("{}exact match {} %   BLEU {:.2f}   chrF {:.2f}   {}   {:.1f} s", kIndent,
+                    ExactMatchText(done.counts), Bleu(done.counts), ChrF(done.counts),
+                    report::Counted(done.counts.texts, "text"), done.seconds));
+    if (done.left_out > 0) {
+      Say(fmt::format("{}{} left out: a text has at most {} tokens", kIndent,
+                      report::Counted(done.left_out, "pair"), model.Plan().length));
+    }
+    Show(shown, true);
+    Show(shown, false);
+    results["sets"].push_back({{"split", data::NameOf(split)},
+                               {"targets", loss.targets},
+                               {"loss", Number(loss.loss)},
+                               {"perplexity", Number(std::exp(loss.loss))},
+                               {"texts", done.counts.texts},
+                               {"left_out", done.left_out},
+                               {"exact_match", ExactMatch(done.counts)},
+                               {"bleu", Bleu(done.counts)},
+                               {"chrf", ChrF(done.counts)},
+                               {"seconds", done.seconds}});
+    for (const Json& pair : keeps ? shown : std::vector<Json>()) {
+      Json line = {{"split", data::NameOf(split)}};
+      line.update(pair);
+      output += Dump(line) + "\n";
+    }
+  }
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    if (keeps) WriteResult(options.output, output);
+    if (!options.results.empty()) WriteResult(options.results, Dump(results, 1) + "\n");
+  });
+}
+
+// Lines and JSON of results.
+
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+double PerUnit(double nats, std::int64_t units) {
+  return units > 0 ? nats / static_cast<double>(units) : std::nan("");
+}
+
+double BitsPerByte(double nats, const data::TextUnits& units) {
+  return PerUnit(nats, units.bytes) / std::numbers::ln2;
+}
+
+double WordPerplexity(double nats, const data::TextUnits& units) {
+  return std::exp(PerUnit(nats, units.words + units.lines));
+}
+
+void Say(const std::string& line) {
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+void SayLoss(const std::string& what, const train::Evaluation& result, const std::string& of) {
+  Say(fmt::format("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s{}{}",
+                  what, result.loss, std::exp(result.loss), report::WithThousands(result.targets),
+                  result.seconds, of.empty() ? "" : "   ", of));
+}
+
+namespace {
+
+std::string Perplexity(double value) {
+  constexpr double kLong = 1e6;
+  return value < kLong ? fmt::format("{:.3f}", value) : fmt::format("{:.3e}", value);
+}
+
+}  // namespace
+
+void SayUnits(double nats, const data::TextUnits& units) {
+  Say(fmt::format("{}per word {} ({} words, {} line ends)   bits per byte {:.5f} ({} bytes)",
+                  kIndent, Perplexity(WordPerplexity(nats, units)),
+                  report::WithThousands(units.words), report::WithThousands(units.lines),
+                  BitsPerByte(nats, units), report::WithThousands(units.bytes)));
+  if (units.unknown == 0) return;
+  Say(fmt::format("{}{} <unk>: bytes and words are those of the tokens, not of an original text",
+                  kIndent, report::WithThousands(units.unknown)));
+}
+
+Json AsJson(const train::Evaluation& result, const data::TextUnits& units) {
+  Json json;
+  json["targets"] = result.targets;
+  json["nats"] = Number(result.nats);
+  json["loss"] = Number(result.loss);
+  json["perplexity"] = Number(std::exp(result.loss));
+  json["words"] = units.words;
+  json["line_ends"] = units.lines;
+  json["bytes"] = units.bytes;
+  json["unknown"] = units.unknown;
+  json["perplexity_per_word"] = Number(WordPerplexity(result.nats, units));
+  json["bits_per_byte"] = Number(BitsPerByte(result.nats, units));
+  json["windows"] = result.windows;
+  json["seconds"] = result.seconds;
+  return json;
+}
+
+// Files of results.
+
+void WriteResult(const std::string& path, std::string_view text) {
+  Replacement file(path);
+  file.Write(text);
+  if (const std::error_code error = file.Place()) {
+    throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()),
+                   "The results are on the screen.");
+  }
+}
+
+// Agreement on turns, their passes, and one rank's choices for all of a replica.
+
+Verdict AgreeOnTurn(const comm::Communicator& world, bool stop, bool finite, std::int64_t& passes) {
+  // Ascending: the largest of all ranks counts.
+  enum Wish : std::int64_t { kNone = 0, kStop = 1, kNotFinite = 2 };
+  constexpr std::int64_t kUnit = std::int64_t{1} << 40;
+  const std::int64_t wish = !finite ? kNotFinite : stop ? kStop : kNone;
+  const std::int64_t all = world.Max(wish * kUnit + passes);
+  passes = all % kUnit;
+  if (all / kUnit == kNotFinite) {
+    throw AgreedError(ExitCode::kFailed, "the model's prediction is not finite",
+                      "Its weights are damaged.");
+  }
+  if (all / kUnit == kStop) return Verdict::kStopped;
+  return passes > 0 ? Verdict::kGoOn : Verdict::kDone;
+}
+
+void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
+               ChooseRows choose) {
+  const comm::ProcessGrid& grid = model.Grid();
+  if (model.Units().ValuesSharded()) {
+    turn.entries.resize(static_cast<std::size_t>(passes));
+    turn.places.resize(static_cast<std::size_t>(passes));
+  }
+  const bool chooses = grid.LastStage() && grid.Coordinates().tensor == 0;
+  const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
+  std::size_t first = 0;
+  for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
+    const std::size_t count = std::min(most, turn.entries.size() - begin);
+    const auto places = std::span(turn.places).subspan(begin, count);
+    std::size_t rows = 0;
+    for (const model::CachedPlaces& place : places) rows += place.asked.size();
+    const std::vector<double>& logits =
+        model.CachedLogits(std::span(turn.entries).subspan(begin, count), places);
+    if (chooses) choose(logits, first, rows);
+    first += rows;
+  }
+}
+
+void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t numbers) {
+  if (grid.LastStage()) {
+    grid.Over(comm::Group::kTensor).OnHost().Broadcast(Dtype::kFloat64, choices, numbers, 0);
+  }
+  grid.Over(comm::Group::kPipeline)
+      .OnHost()
+      .Broadcast(Dtype::kFloat64, choices, numbers, grid.Shape().pipeline - 1);
+}
 
 }  // namespace trireme::tasks

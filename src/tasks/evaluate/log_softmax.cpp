@@ -1,5 +1,5 @@
 // Passes over the logits of a vocabulary: they vectorise, as kernels do.
-#include "trireme/tasks/log_softmax.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <bit>
 #include <cmath>

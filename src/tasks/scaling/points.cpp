@@ -1,12 +1,14 @@
 // PlanStudy: counts of ranks, their batches, their plans, and what speaks against them.
-#include "points.hpp"
-
 #include <fmt/format.h>
-
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <sstream>
 #include <utility>
 
-#include "trireme/base/installation.hpp"
+#include "rows.hpp"
+#include "trireme/base/program.hpp"
+#include "trireme/device/cores.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
@@ -46,7 +48,8 @@ void CheckLayouts(const app::Job& job, const std::vector<int>& counts) {
   }
 }
 
-Size SizeOf(const app::Job& job, const ScalingOptions& options, ScalingKind kind, int ranks, int base) {
+Size SizeOf(const app::Job& job, const ScalingOptions& options, ScalingKind kind, int ranks,
+            int base) {
   const std::int64_t batch = job.options.data.batch;
   const Size size{ranks, BatchOf(kind, batch, ranks, base)};
   if (size.batch > 0) return size;
@@ -80,9 +83,8 @@ void CheckSteps(const app::Job& job, const ScalingOptions& options, const Size& 
       fmt::format("{} and {} before them take more than an epoch on {}: {} make {} whole "
                   "batches of {}",
                   report::Counted(options.steps, "step"), options.warmup_steps,
-                  report::Counted(size.ranks, "rank"),
-                  report::Counted(sampler.Windows(), "window"), report::WithThousands(whole),
-                  report::WithThousands(size.batch)),
+                  report::Counted(size.ranks, "rank"), report::Counted(sampler.Windows(), "window"),
+                  report::WithThousands(whole), report::WithThousands(size.batch)),
       "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
 }
 
@@ -99,10 +101,10 @@ train::Plan PlanOf(const app::Job& job, const train::TokenFacts& tokens, const S
   options.data = DataOf(job, size);
   try {
     return train::MakePlan({.options = options,
-                           .deck = job.deck,
-                           .ranks = size.ranks,
-                           .tokens = tokens,
-                           .machine = app::FactsOf(job)});
+                            .deck = job.deck,
+                            .ranks = size.ranks,
+                            .tokens = tokens,
+                            .machine = app::FactsOf(job)});
   } catch (const Error& error) {
     throw OnRanks(size.ranks, job.deck, error);
   }
@@ -153,7 +155,7 @@ Study PlanStudy(const app::Job& job, const ScalingOptions& options) {
     AddLines(job, study, sizes);
     if (!job.World().IsRoot()) return;
     study.machine = predict::DescribeRun(job.options.plan.machine, app::FactsOf(job),
-                                          SharedFolder(ProgramFile()));
+                                         SharedFolder(ProgramFile()));
   });
   std::vector<train::TokenFacts> tokens;
   for (const Size& size : sizes) {
@@ -173,6 +175,52 @@ Study PlanStudy(const app::Job& job, const ScalingOptions& options) {
   const Rooms rooms(job);
   for (Point& point : study.points) point.room = rooms.Of(point.size.ranks);
   return study;
+}
+
+// Rooms: each node's ranks tell each other what they may use; counts are summed over nodes.
+
+namespace {
+
+// Rank, threads and places of this rank, as text.
+std::string Pack(const app::Job& job) {
+  if (job.gpu != nullptr)
+    return fmt::format("{} 1 {}", job.World().Rank(), job.gpu->Context().address);
+  std::string text = fmt::format("{} {}", job.World().Rank(), job.stream.threads);
+  for (const device::HardwareThread& thread : device::DescribeThreads(job.signals->UsableCores())) {
+    text += fmt::format(" {}", thread.core);
+  }
+  return text;
+}
+
+}  // namespace
+
+Rooms::Rooms(const app::Job& job)
+    : world_(job.World()), first_(job.runtime->Node().IsRoot()), threads_(job.stream.threads) {
+  for (const std::string& text : job.runtime->Node().Gather(Pack(job))) {
+    std::istringstream words(text);
+    Neighbour neighbour;
+    words >> neighbour.rank >> neighbour.threads;
+    for (std::string place; words >> place;) neighbour.places.push_back(place);
+    node_.push_back(std::move(neighbour));
+  }
+}
+
+Room Rooms::Of(int ranks) const {
+  std::set<std::string> places;
+  std::int64_t threads = 0;
+  for (const Neighbour& neighbour : node_) {
+    if (neighbour.rank >= ranks) continue;
+    threads += neighbour.threads;
+    places.insert(neighbour.places.begin(), neighbour.places.end());
+  }
+  const auto cores = static_cast<std::int64_t>(places.size());
+  const bool counts = first_ && threads > 0;
+  Room room;
+  room.nodes = static_cast<int>(world_.Sum(std::int64_t{counts}));
+  room.threads = static_cast<int>(world_.Max(std::int64_t{world_.Rank() < ranks ? threads_ : 0}));
+  room.cores = static_cast<int>(world_.Sum(counts ? cores : 0));
+  room.oversubscribed = world_.Max(std::int64_t{threads > cores}) > 0;
+  return room;
 }
 
 }  // namespace trireme::tasks

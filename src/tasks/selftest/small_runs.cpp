@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -12,7 +11,7 @@
 #include <sstream>
 
 #include "checks.hpp"
-#include "trireme/base/descriptor.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/tasks/tasks.hpp"
 #include "trireme/tasks/verify.hpp"
@@ -200,8 +199,7 @@ std::string SmallRuns::Resume(const Keys& first, const Keys& second) const {
 std::string SmallRuns::Generate(const Keys& first, const Keys& second) const {
   std::string text;
   for (const Keys& layout : {first, second}) {
-    Run(layout + Keys{"job.task=generate", "run.device=cpu"}, folder_ + "/resumed",
-        RunGenerate);
+    Run(layout + Keys{"job.task=generate", "run.device=cpu"}, folder_ + "/resumed", RunGenerate);
     world_.Together([&] {
       if (!world_.IsRoot()) return;
       std::ostringstream shown;

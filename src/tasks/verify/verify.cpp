@@ -3,16 +3,23 @@
 
 #include <fmt/format.h>
 #include <stdlib.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
 #include <system_error>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/data/sampler.hpp"
 #include "trireme/report/monitor.hpp"
 #include "verifier.hpp"
 
@@ -89,8 +96,8 @@ train::TokenFacts FactsOf(const app::Job& job, std::string& data) {
   data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", options.file,
                      report::WithThousands(vocabulary));
   train::TokenFacts facts{.vocabulary = vocabulary,
-                         .train = options.batch * options.sequence_length + 1,
-                         .source = options.file};
+                          .train = options.batch * options.sequence_length + 1,
+                          .source = options.file};
   if (job.options.model.Translates()) facts.pairs = AssumedPairs(job);
   return facts;
 }
@@ -228,6 +235,356 @@ ExitCode RunVerify(app::Job& job) {
   }
   Judge(verification, world, Seconds() - start);
   return ExitCode::kDone;
+}
+
+// Measures of difference between a layout's tensors and those of one rank.
+
+namespace {
+
+constexpr double kSilent = 1e-12;  // of the measure's scale: key biases' gradients are rounding
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// A NaN would get lost in a maximum.
+double Finite(double difference) { return std::isfinite(difference) ? difference : kInfinite; }
+
+std::span<const double> Elements(const kernels::StateBlock& block) {
+  return {static_cast<const double*>(block.data),
+          static_cast<std::size_t>(block.end - block.begin)};
+}
+
+double Squares(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+// Of the elements of `held` from the same ones of `wanted`, which has these and perhaps others; 0
+// only where all bits are the same.
+template <typename T>
+double LargestDifference(const kernels::StateBlock& held, const kernels::StateBlock& wanted) {
+  if (held.end == held.begin) return 0;
+  if (held.begin < wanted.begin || held.end > wanted.end) return kInfinite;
+  const auto* mine = static_cast<const T*>(held.data);
+  const auto* other = static_cast<const T*>(wanted.data) + (held.begin - wanted.begin);
+  const std::int64_t count = held.end - held.begin;
+  if (std::memcmp(mine, other, static_cast<std::size_t>(count) * sizeof(T)) == 0) return 0;
+  double worst = std::numeric_limits<double>::min();  // zeros of two signs
+  for (std::int64_t j = 0; j < count; ++j) {
+    worst = std::max(worst, RelativeDifference(mine[j], other[j]));
+  }
+  return worst;
+}
+
+void MaxOverWorld(const comm::ProcessGrid& grid, std::vector<double>& values) {
+  for (double& value : values) value = Finite(value);
+  grid.Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat64, values.data(), std::ssize(values), comm::Reduction::kMax);
+}
+
+}  // namespace
+
+double RelativeDifference(double got, double wanted) {
+  if (got == wanted) return 0;
+  return Finite(std::abs(got - wanted) / std::max(std::abs(got), std::abs(wanted)));
+}
+
+Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::StateBlock>& held,
+                    const std::vector<kernels::StateBlock>& whole) {
+  double squares = 0, count = 0;
+  for (const kernels::StateBlock& tensor : whole) {
+    squares += Squares(Elements(tensor));
+    count += static_cast<double>(tensor.end - tensor.begin);
+  }
+  Differences result;
+  std::vector<double> sums, scales;  // of squared differences; of elements, each once
+  for (std::size_t i = 0; i < whole.size(); ++i) {
+    const std::span<const double> mine = Elements(held[i]), all = Elements(whole[i]);
+    double difference = 0;
+    for (std::size_t j = 0; j < mine.size(); ++j) {
+      const double d = mine[j] - all[static_cast<std::size_t>(held[i].begin) + j];
+      difference += d * d;
+    }
+    const double size = static_cast<double>(all.size());
+    // Not below the smallest normal number: all may be zero.
+    const double scale =
+        std::max({Squares(all), squares / count * size, std::numeric_limits<double>::min()});
+    scales.push_back(scale);
+    sums.push_back(difference / scale);
+    result.mine.push_back(Finite(std::sqrt(difference / scale)));
+    result.silent.push_back(Squares(all) < kSilent * kSilent * scale);
+  }
+  // A copy of the model is on the replicas of a shard group. Copies within these all count, so that
+  // none can hide behind another.
+  std::vector<double> elements(whole.size());
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const int within = held[i].replicas / grid.SameShard().Size();
+    elements[i] = static_cast<double>(held[i].end - held[i].begin) / std::max(within, 1);
+  }
+  for (const comm::Communicator* group : {&grid.Shard(), &grid.Replica()}) {
+    group->Sum(sums);
+    group->Sum(elements);
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const bool complete =
+        std::abs(elements[i] - static_cast<double>(Elements(whole[i]).size())) < 0.5;
+    result.all.push_back(complete ? std::sqrt(sums[i]) : kInfinite);
+  }
+  MaxOverWorld(grid, result.all);
+  return result;
+}
+
+Differences CompareBits(const comm::ProcessGrid& grid, const std::vector<kernels::StateBlock>& held,
+                        const std::vector<kernels::StateBlock>& wanted) {
+  Differences result;
+  for (std::size_t i = 0; i < held.size(); ++i) {
+    const kernels::StateBlock& block = held[i];
+    result.mine.push_back(DispatchDtype(block.dtype, [&](auto zero) {
+      return LargestDifference<decltype(zero)>(block, wanted[i]);
+    }));
+  }
+  result.all = result.mine;
+  MaxOverWorld(grid, result.all);
+  return result;
+}
+
+std::string WhereLargest(const comm::ProcessGrid& grid, double mine) {
+  const comm::Communicator& world = grid.World();
+  const bool here = mine >= world.Max(mine);
+  const std::int64_t rank =
+      world.Min(here ? std::int64_t{world.Rank()} : std::int64_t{world.Size()});
+  const comm::GridShape at = comm::Locate(static_cast<int>(rank), grid.Shape());
+  return fmt::format("rank {} (pipeline {}, data {}, context {}, tensor {})", rank, at.pipeline,
+                     at.data, at.context, at.tensor);
+}
+
+std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
+                                             const kernels::Registry& registry) {
+  std::vector<double> kinds;
+  for (const kernels::Parameter& parameter : registry.Parameters()) {
+    kinds.push_back(parameter.Held() ? static_cast<double>(parameter.sum) : 0.0);
+  }
+  MaxOverWorld(grid, kinds);
+  std::vector<kernels::GradientSum> sums;
+  for (const double kind : kinds)
+    sums.push_back(static_cast<kernels::GradientSum>(std::lround(kind)));
+  return sums;
+}
+
+// Verification's made-up data: tokens, or pairs of texts for a model that translates.
+
+namespace {
+
+constexpr std::int64_t kValidSamples = 5;
+
+// Windows or pairs. A second step has fewer: then, or in the first, data ranks have unequal shares.
+std::int64_t SamplesOfAnEpoch(const train::TrainingOptions& small) {
+  return small.batch + std::max<std::int64_t>(small.batch - 1, 1);
+}
+
+// All of the vocabulary in turn, and between them a few common tokens.
+std::int32_t TokenAt(data::Split split, std::int64_t i, std::int64_t vocabulary) {
+  constexpr std::int64_t kCommon = 5, kEveryThird = 3;
+  const std::int64_t any =
+      data::Permute(static_cast<std::uint32_t>(split), i / vocabulary, i % vocabulary, vocabulary);
+  const std::int64_t common = i % std::min(kCommon, vocabulary);
+  return static_cast<std::int32_t>(i % kEveryThird == 0 ? common : any);
+}
+
+void AddWords(std::int64_t vocabulary, data::TokenData& data) {
+  for (std::int64_t id = 0; id < vocabulary; ++id) {
+    data.vocabulary.words.push_back(std::to_string(id));
+  }
+  data.tokenizer = "word";
+}
+
+// Documents of uneven lengths, some of which end at a window's edges, and targets that do not
+// count, if the deck's run has them.
+void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
+  constexpr std::int64_t kLongest = 5, kEvery = 4;
+  for (const data::Split split : data::kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    const std::int64_t count = std::ssize(data.tokens[i]);
+    if (small.model.document_mask) {
+      for (std::int64_t at = 0, place = 0; at < count; at += 1 + place++ % kLongest) {
+        data.documents[i].push_back(at);
+      }
+    }
+    // More in front than at the end: the ranks' counts differ.
+    for (std::int64_t t = 0; small.loss_mask && t < count; ++t) {
+      data.counted[i].push_back(t < count / 2 ? t % kEvery != 0 : t % 2);
+    }
+  }
+}
+
+// Texts of every length from 2 to the longest, in turn; `stride` apart.
+data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
+                      std::int64_t stride) {
+  data::TokenData data;
+  AddWords(vocabulary, data);
+  const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
+  for (const data::Split split : data::kSplits) {
+    const auto s = static_cast<std::size_t>(split);
+    std::vector<std::int32_t>& tokens = data.tokens.at(s);
+    const std::int64_t count =
+        split == data::Split::kTrain ? SamplesOfAnEpoch(small) : kValidSamples;
+    for (std::int64_t i = 0; i < count; ++i) {
+      data.documents.at(s).push_back(std::ssize(tokens));
+      const std::int64_t length = small.model.length - i * stride % (small.model.length - 1);
+      for (std::int64_t t = 0; t + 1 < length; ++t) {
+        tokens.push_back(TokenAt(split, std::ssize(tokens), vocabulary));
+      }
+      tokens.push_back(eos);
+    }
+  }
+  return data;
+}
+
+data::PairFile MakePairs(const comm::Communicator& world, const train::TrainingOptions& small) {
+  const model::Options& o = small.model.options;
+  const std::int64_t sources = o.shared_vocabulary ? o.vocabulary : o.source_types;
+  constexpr std::int64_t kSourceStride = 1, kTargetStride = 3;
+  return {world, Texts(small, sources, kSourceStride), Texts(small, o.vocabulary, kTargetStride),
+          o.shared_vocabulary};
+}
+
+}  // namespace
+
+data::TokenData VerificationTokens(const train::TrainingOptions& small) {
+  const std::int64_t vocabulary = small.model.options.vocabulary;
+  const std::int64_t length = small.model.length, stride = small.stride;
+  const std::int64_t windows = SamplesOfAnEpoch(small);
+  // The last window is half as long, or as short as none of it is the one before's.
+  const std::int64_t shorter = std::min({length / 2, stride - 1, length - 1});
+  const std::int64_t targets = (windows - 1) * stride + length - shorter;
+  data::TokenData data;
+  for (const data::Split split : data::kSplits) {
+    std::vector<std::int32_t>& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    const std::int64_t count =
+        split == data::Split::kTrain ? targets + 1 : kValidSamples * length - length / 2 + 1;
+    for (std::int64_t i = 0; i < count; ++i) tokens.push_back(TokenAt(split, i, vocabulary));
+  }
+  AddMasks(small, data);
+  AddWords(vocabulary, data);
+  return data;
+}
+
+MadeUpData::MadeUpData(const comm::Communicator& world, const train::TrainingOptions& small) {
+  if (small.pairs) {
+    pairs_.emplace(MakePairs(world, small));
+  } else {
+    tokens_.emplace(world, VerificationTokens(small));
+  }
+}
+
+std::int64_t MadeUpData::TrainSize(const train::TrainingOptions& small) {
+  return small.pairs ? SamplesOfAnEpoch(small) : std::ssize(VerificationTokens(small).tokens[0]);
+}
+
+train::TrainingStep MadeUpData::MakeStep(train::TrainingState& state) const {
+  if (pairs_) return {state, *pairs_};
+  return {state, *tokens_};
+}
+
+double MadeUpData::ValidationLoss(model::ParallelModel& model) const {
+  constexpr data::Split kValid = data::Split::kValid;
+  return pairs_ ? train::EvaluatePairs(model, *pairs_, kValid, {}).loss
+                : train::Evaluate(model, *tokens_, kValid).loss;
+}
+
+// Bitwise verification: a stop and resume in the same layout (on one rank up to rounding), and
+// run.canonical on the grid and on one rank.
+
+void Verifier::WriteCheckpoint() {
+  checkpoint::Contents contents;
+  const train::StateOnHost model = on_grid_->state.ModelBlocks(),
+                           moments = on_grid_->state.OptimizerBlocks();
+  contents.model = model.Blocks();
+  contents.optimizer = moments.Blocks();
+  contents.run = {{"step", kStop}};
+  checkpoint::Write(world_, folder_, kStop, contents, false, 0);
+}
+
+void Verifier::CompareResume() {
+  const std::string checkpoint = checkpoint::Find(world_, folder_);
+  ResumeOnGrid(checkpoint);
+  ResumeAlone(checkpoint);
+}
+
+void Verifier::ResumeOnGrid(const std::string& checkpoint) {
+  const std::string name = fmt::format("stop after step {}, resume", kStop);
+  const std::string hint = "What a checkpoint holds, or how it is read, is not all of the state.";
+  Run resumed(grid_, data_, options_, stream_);
+  resumed.state.Load(checkpoint);
+  for (std::int64_t step = kStop; step < kSteps; ++step) {
+    const double loss = StepOnGrid(resumed, step).loss;
+    Quantity(name, RelativeDifference(loss, losses_[static_cast<std::size_t>(step)]), kSameBits,
+             fmt::format("after a stop and a resume the loss of step {}", step + 1), hint);
+  }
+  const auto compare = [&](const std::vector<kernels::StateBlock>& got,
+                           const std::vector<kernels::StateBlock>& wanted) {
+    const Differences differences = CompareBits(grid_, got, wanted);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::string failure =
+          fmt::format("after a stop and a resume {} of step {}", got[i].name, kSteps);
+      Quantity(name, differences.all[i], kSameBits, failure, hint);
+    }
+  };
+  compare(resumed.state.ModelBlocks(), on_grid_->state.ModelBlocks());
+  compare(resumed.state.OptimizerBlocks(), on_grid_->state.OptimizerBlocks());
+}
+
+// The layout's checkpoint, continued on one rank, against the layout that went on.
+void Verifier::ResumeAlone(const std::string& checkpoint) {
+  const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
+  const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
+  const std::unique_ptr<Run> resumed = MakeAlone();
+  ByItself([&] { resumed->state.Load(checkpoint); });
+  for (std::int64_t step = kStop; step < kSteps; ++step) {
+    const double loss = StepAlone(*resumed, step).loss;
+    Quantity(name, RelativeDifference(losses_[static_cast<std::size_t>(step)], loss), kFp64,
+             fmt::format("resumed on one rank, the loss of step {}", step + 1), hint);
+  }
+  const Differences differences =
+      Compare(grid_, on_grid_->state.ModelBlocks(), resumed->state.ModelBlocks());
+  for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+    const std::string failure =
+        fmt::format("resumed on one rank, {} of step {}", report_.tensors[i].name, kSteps);
+    Quantity(name, differences.all[i], kFp64, failure, hint);
+  }
+}
+
+void Verifier::CompareBitsOf(const char* what, const std::string& when,
+                             const std::vector<kernels::StateBlock>& got,
+                             const std::vector<kernels::StateBlock>& wanted) {
+  const Differences differences = CompareBits(grid_, got, wanted);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    Quantity(fmt::format("canonical {}, {}", what, NameOf(options_.model.dtype)),
+             differences.all[i], kSameBits,
+             fmt::format("{} canonical {}: {}", when, what, got[i].name), HintForBits(false));
+  }
+}
+
+void Verifier::CompareCanonical() {
+  const std::string dtype = NameOf(options_.model.dtype);
+  const std::unique_ptr<Run> alone = MakeAlone(Arithmetic::kCanonical);
+  Run run(grid_, data_, options_, stream_);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const std::string when = fmt::format("in step {}", step + 1);
+    const train::StepResult wanted = StepAlone(*alone, step), got = StepOnGrid(run, step);
+    Quantity("canonical loss, " + dtype, RelativeDifference(got.loss, wanted.loss), kSameBits,
+             when + " the canonical loss", HintForBits(true));
+    CompareBitsOf("gradients", when, run.state.GradientBlocks(), alone->state.GradientBlocks());
+    Quantity("canonical gradient norm, " + dtype,
+             RelativeDifference(got.gradient_norm, wanted.gradient_norm), kSameBits,
+             when + " the canonical gradient norm", HintForBits(false));
+    CompareBitsOf("weights", when, run.state.ModelBlocks(), alone->state.ModelBlocks());
+    CompareBitsOf("moments", when, run.state.OptimizerBlocks(), alone->state.OptimizerBlocks());
+  }
+  double wanted = 0;
+  ByItself([&] { wanted = data_.ValidationLoss(alone->state.Net()); });
+  const double got = data_.ValidationLoss(run.state.Net());
+  Quantity("canonical evaluation loss, " + dtype, RelativeDifference(got, wanted), kSameBits,
+           "the canonical evaluation loss", HintForBits(true));
 }
 
 }  // namespace trireme::tasks

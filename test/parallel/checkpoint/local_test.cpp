@@ -14,8 +14,7 @@
 #include "checkpoint_fixture.hpp"
 #include "full_disk.hpp"
 #include "local_file.hpp"
-#include "local_places.hpp"
-#include "trireme/base/posix_file.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
 namespace trireme::checkpoint::test {

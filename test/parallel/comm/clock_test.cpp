@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/comm/clock_comparison.hpp"
+#include "trireme/comm/hosts.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "counted_mpi.hpp"
-#include "scatter_in_place.hpp"
+#include "staged_channel.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "trireme/base/error.hpp"
-#include "trireme/comm/joint_work.hpp"
+#include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/comm/rank_list.hpp"
+#include "trireme/comm/hosts.hpp"
 
 namespace trireme::comm {
 namespace {

@@ -3,7 +3,6 @@
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 

@@ -4,7 +4,7 @@
 #include <thread>
 
 #include "text_fixture.hpp"
-#include "unit_rounds.hpp"
+#include "tokenize_texts.hpp"
 
 namespace trireme::data {
 namespace {

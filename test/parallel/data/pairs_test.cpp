@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "scratch.hpp"
-#include "trireme/data/numerals.hpp"
-#include "trireme/data/pair_batches.hpp"
-#include "trireme/data/pair_file.hpp"
+#include "trireme/data/pairs.hpp"
 
 namespace trireme::data {
 namespace {

@@ -13,13 +13,11 @@
 
 #include "call_count.hpp"
 #include "full_disk.hpp"
-#include "node_file.hpp"
 #include "spoiled_broadcast.hpp"
 #include "stage.hpp"
 #include "temporary_folder.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/data/split_reader.hpp"
-#include "trireme/data/staging_place.hpp"
+#include "trireme/data/options.hpp"
 #include "trireme/data/windows.hpp"
 
 namespace trireme::data {

@@ -13,9 +13,9 @@
 #include <stdexcept>
 
 #include "positioned_file.hpp"
+#include "stage.hpp"
 #include "temporary_folder.hpp"
-#include "token_file_read.hpp"
-#include "trireme/base/descriptor.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/windows.hpp"

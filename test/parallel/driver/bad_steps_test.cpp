@@ -65,8 +65,7 @@ class SpoiledRun {
              const RunSettings& settings, comm::Group spoiled = comm::Group::kWorld)
       : grid_(group, *settings.grid, settings.options),
         state_(Armed(spoiled),
-               train::PlanTraining(settings, tokens.Size(data::Split::kTrain), grid_.Shape()),
-               {}),
+               train::PlanTraining(settings, tokens.Size(data::Split::kTrain), grid_.Shape()), {}),
         step_(state_, tokens),
         group_(group) {}
 

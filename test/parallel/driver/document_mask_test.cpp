@@ -131,9 +131,9 @@ TEST_P(DocumentMask, EveryLayoutComputesTheSerialRunsNumbers) {
           << what;
       EXPECT_EQ(run.Last().targets, serial.Last().targets) << what;
       EXPECT_EQ(run.Last().visible_keys, serial.Last().visible_keys) << what;
-      EXPECT_LT(WorstRelative({train::Evaluate(run.Net(), tokens_, data::Split::kValid).loss},
-                              {valid}),
-                kDocumentMaskFp64)
+      EXPECT_LT(
+          WorstRelative({train::Evaluate(run.Net(), tokens_, data::Split::kValid).loss}, {valid}),
+          kDocumentMaskFp64)
           << what;
     }
   }

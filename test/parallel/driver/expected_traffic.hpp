@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "expected_storage.hpp"
-#include "trireme/base/positions.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/train/training_plan.hpp"

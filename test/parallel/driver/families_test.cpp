@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "layout_fixture.hpp"
-#include "trireme/kernels/norm.hpp"
-#include "trireme/model/query_key_step.hpp"
+#include "trireme/kernels/elementwise.hpp"
+#include "trireme/model/attention_layer.hpp"
 #include "whole_model.hpp"
 
 namespace trireme::test {

@@ -43,10 +43,10 @@ inline std::vector<tasks::Prompt> Prompts() {
   std::vector<tasks::Prompt> prompts;
   for (std::int64_t i = 0; i < 9; ++i) {
     tasks::Prompt prompt{.number = i + (i > 5 ? std::int64_t{1} << 33 : 0),
-                          .where = fmt::format("prompt {}", i),
-                          .text = {},
-                          .id = {},
-                          .options = {}};
+                         .where = fmt::format("prompt {}", i),
+                         .text = {},
+                         .id = {},
+                         .options = {}};
     for (std::int64_t k = 0; k < (i * i) % 17; ++k) {
       prompt.ids.push_back(static_cast<std::int32_t>((7 * k + 5 * i + 3) % kVocabulary));
     }
@@ -86,7 +86,7 @@ inline tasks::Continuation Anew(model::ParallelModel& net, const tasks::Prompt& 
     tasks::Penalise(ids, prompt.options.repetition_penalty, logits);
     const std::int32_t next =
         tasks::Choose(logits, prompt.options,
-                       tasks::DrawOf(prompt.options.seed, prompt.number, std::ssize(text.tokens)));
+                      tasks::DrawOf(prompt.options.seed, prompt.number, std::ssize(text.tokens)));
     text.log_probability += tasks::LogProbability(plain, next);
     ids.push_back(next);
     text.tokens.push_back(next);

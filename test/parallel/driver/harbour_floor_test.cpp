@@ -8,7 +8,6 @@
 #include <span>
 
 #include "training_run.hpp"
-#include "trireme/data/harbour.hpp"
 #include "trireme/data/tokenize.hpp"
 
 namespace trireme::test {

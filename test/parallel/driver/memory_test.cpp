@@ -8,7 +8,7 @@
 #include <string>
 
 #include "layout_fixture.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/tasks/tasks.hpp"
 #include "trireme/train/evaluation.hpp"
 

@@ -239,8 +239,8 @@ TEST_F(MovesTest, BlocksCoverEachTensorAndNothingElse) {
     for (const MovesLayout& layout : kMovesLayouts) {
       In(layout, model, [&](TrainingRun& run) {
         const std::vector<kernels::StateBlock> values = run.All().ModelBlocks(),
-                                              moments = run.All().OptimizerBlocks(),
-                                              gradients = run.All().GradientBlocks();
+                                               moments = run.All().OptimizerBlocks(),
+                                               gradients = run.All().GradientBlocks();
         for (const auto* blocks : {&values, &moments, &gradients}) {
           ExpectCovered(HeldByAll(run.Grid().World(), *blocks), *blocks);
         }
@@ -272,8 +272,7 @@ struct Words {
 
 Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
   Words words;
-  const train::Evaluation evaluation =
-      train::Evaluate(run.Net(), tokens, data::Split::kValid);
+  const train::Evaluation evaluation = train::Evaluate(run.Net(), tokens, data::Split::kValid);
   words.loss = evaluation.loss;
   words.targets = evaluation.targets;
   data::Entry batch;

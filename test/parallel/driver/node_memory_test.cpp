@@ -9,7 +9,7 @@
 
 #include "layout_fixture.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::test {
 namespace {
@@ -30,8 +30,8 @@ TEST_F(NodeMemoryTest, TermsAreAddedUpOneByOne) {
   const comm::NodeDemand demand = comm::DemandOf(world_, mine);
   EXPECT_EQ(demand.ranks, ranks);
   EXPECT_EQ(demand.terms, (device::MemoryTerms{.parameters = 10 * ranks,
-                                                .moments = ranks * (ranks - 1) / 2,
-                                                .vocabulary_tile = 3}));
+                                               .moments = ranks * (ranks - 1) / 2,
+                                               .vocabulary_tile = 3}));
   EXPECT_EQ(demand.available.bytes, world_.Min(demand.available.bytes));
 }
 
@@ -82,8 +82,7 @@ TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
     const train::Plan plan =
         PlanOf(NodeMemoryDeckOf(kDim, kLayers, layout), tokens_, world_.Size(), Dtype::kFloat32);
     const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
-    const comm::NodeDemand demand =
-        comm::DemandOf(world_, train::PlanMemory(plan, world_.Rank()));
+    const comm::NodeDemand demand = comm::DemandOf(world_, train::PlanMemory(plan, world_.Rank()));
     try {
       comm::CheckNodeMemory(demand, grid, false);
       ADD_FAILURE() << "nothing was thrown: " << layout;
@@ -104,8 +103,7 @@ TEST_F(NodeMemoryTest, ASmallModelPasses) {
        {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {
     const std::string deck = NodeMemoryDeckOf(32, 48, layout);
     const train::Plan plan = PlanOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
-    const comm::NodeDemand demand =
-        comm::DemandOf(world_, train::PlanMemory(plan, world_.Rank()));
+    const comm::NodeDemand demand = comm::DemandOf(world_, train::PlanMemory(plan, world_.Rank()));
     const std::int64_t before = device::AllocatedBytes();
     const TrainingRun run(world_, tokens_,
                           SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));

@@ -9,7 +9,7 @@
 
 #include "layout_fixture.hpp"
 #include "same_ledgers.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/train/plan.hpp"
 

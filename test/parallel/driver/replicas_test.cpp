@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "layout_fixture.hpp"
-#include "trireme/train/processors.hpp"
 
 namespace trireme::test {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "expected_storage.hpp"
 #include "layout_fixture.hpp"
-#include "trireme/base/positions.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::test {
 namespace {

@@ -55,9 +55,9 @@ TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
     EXPECT_FALSE(wanted.stopped);
     std::int64_t asked = 0;
     const auto got = train::Evaluate(run.Net(), tokens_, data::Split::kTrain, {.stop = [&] {
-                                          ++asked;
-                                          return false;
-                                        }});
+                                       ++asked;
+                                       return false;
+                                     }});
     EXPECT_GT(asked, 2);
     ExpectSame(asked);
     EXPECT_FALSE(got.stopped);
@@ -71,9 +71,8 @@ TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
     TrainingRun run(world_, tokens_, StopsSettingsOf(layout));
     const auto whole = train::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     std::int64_t asked = 0;
-    const auto got =
-        train::Evaluate(run.Net(), tokens_, data::Split::kTrain,
-                           {.stop = [&] { return ++asked == 2 && world_.Rank() == 2; }});
+    const auto got = train::Evaluate(run.Net(), tokens_, data::Split::kTrain,
+                                     {.stop = [&] { return ++asked == 2 && world_.Rank() == 2; }});
     EXPECT_EQ(asked, 2);
     EXPECT_TRUE(got.stopped);
     EXPECT_TRUE(std::isnan(got.loss));

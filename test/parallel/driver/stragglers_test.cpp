@@ -1,5 +1,5 @@
 // The slowest rank is found among those that have the same to compute, and all ranks agree on it.
-#include "stragglers.hpp"
+#include "safeguards.hpp"
 
 #include <gtest/gtest.h>
 #include <mpi.h>

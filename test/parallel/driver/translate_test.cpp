@@ -9,8 +9,7 @@
 #include <optional>
 
 #include "layout_fixture.hpp"
-#include "trireme/tasks/log_softmax.hpp"
-#include "trireme/tasks/translator.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 namespace trireme::test {
 namespace {
@@ -138,7 +137,7 @@ BeamSearch::Result TranslatedAnew(model::ParallelModel& net, const Ids& source,
       std::vector<double> logits = LogitsOf(net, source, search.Beams()[i].tokens);
       logits.resize(kTypes);
       tasks::LikeliestTokens(logits, options.beams,
-                                std::span(candidates).subspan(i * width, width));
+                             std::span(candidates).subspan(i * width, width));
     }
     search.Advance(candidates);
   }

@@ -14,11 +14,11 @@
 #include "same_ledgers.hpp"
 #include "training_run.hpp"
 #include "trireme/data/options.hpp"
-#include "trireme/data/pair_file.hpp"
+#include "trireme/data/pairs.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/deck/deck.hpp"
-#include "trireme/train/plan.hpp"
 #include "trireme/train/evaluation.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::test {
 namespace {
@@ -244,7 +244,7 @@ TEST_F(TranslationLayouts, Evaluations) {
                             std::int64_t pairs) {
     TrainingRun run(group, *pairs_, settings);
     return train::EvaluatePairs(run.Net(), *pairs_, data::Split::kValid,
-                                   {.windows = pairs, .seed = 3});
+                                {.windows = pairs, .seed = 3});
   };
   for (const std::int64_t pairs : {0, 23}) {
     const train::Evaluation wanted = evaluate(self_, Of(Dtype::kFloat64, 7), pairs);
@@ -273,11 +273,11 @@ TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
     settings.model.pipeline.kind = parallel::ScheduleKind::kZeroBubble;
     TrainingRun run(world_, *pairs_, settings);
     const train::Plan plan{.grid = grid,
-                          .sharing = settings.options,
-                          .options = settings,
-                          .training = run.All().Plan(),
-                          .machine = {.dtype = Dtype::kFloat32, .stream = {}},
-                          .tokens = {}};
+                           .sharing = settings.options,
+                           .options = settings,
+                           .training = run.All().Plan(),
+                           .machine = {.dtype = Dtype::kFloat32, .stream = {}},
+                           .tokens = {}};
     EXPECT_EQ(train::PlanMemory(plan, world_.Rank()).Total(), run.All().Memory().Total());
     train::CheckTransfers(plan, world_.Rank());
     device::ResetPeakAllocatedBytes();
@@ -310,11 +310,11 @@ TEST_F(TranslationLayouts, TransfersAndOperationsAreAsPlanned) {
     settings.model.pipeline.kind = each.kind;
     TrainingRun run(world_, *pairs_, settings);
     train::Plan plan{.grid = each.grid,
-                    .sharing = each.options,
-                    .options = settings,
-                    .training = run.All().Plan(),
-                    .machine = {.dtype = Dtype::kFloat32, .stream = {}},
-                    .tokens = {}};
+                     .sharing = each.options,
+                     .options = settings,
+                     .training = run.All().Plan(),
+                     .machine = {.dtype = Dtype::kFloat32, .stream = {}},
+                     .tokens = {}};
     plan.tokens.pairs = train::PairFacts();
     for (std::int64_t step = 0; step < kTranslationLayoutsSteps; ++step) {
       const data::PairBatchShape shape = run.Step().Pairs().Shape(step);

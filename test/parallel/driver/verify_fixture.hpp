@@ -11,8 +11,8 @@
 
 #include "plan_of.hpp"
 #include "small_run.hpp"
+#include "trireme/app/sources.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/app/command_line.hpp"
 #include "trireme/tasks/verify.hpp"
 
 namespace trireme::test {
@@ -65,10 +65,10 @@ class Verifying : public testing::Test {
       const bool shared = keys.find("shared_vocabulary=no") == std::string::npos;
       overrides.emplace_back("model.kind=encoder_decoder");
       facts.pairs = train::PairFacts{.source_vocabulary = kVocabulary + (shared ? 0 : 7),
-                                    .shared_vocabulary = shared,
-                                    .pairs = kTokens,
-                                    .steps = kTokens / kDeckBatch,
-                                    .batch = kDeckBatch};
+                                     .shared_vocabulary = shared,
+                                     .pairs = kTokens,
+                                     .steps = kTokens / kDeckBatch,
+                                     .batch = kDeckBatch};
     }
     const train::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
@@ -76,7 +76,7 @@ class Verifying : public testing::Test {
   }
 
   tasks::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
-                           Dtype precision = Dtype::kFloat32) {
+                          Dtype precision = Dtype::kFloat32) {
     const Large large = Read(keys);
     comm::ProcessGrid grid(world_, large.grid, large.sharing);
     Spoil(grid, defect);
@@ -96,7 +96,7 @@ class Verifying : public testing::Test {
 };
 
 inline const tasks::VerifiedQuantity& Quantity(const tasks::Verification& verification,
-                                                const std::string& name) {
+                                               const std::string& name) {
   for (const auto& quantity : verification.quantities) {
     if (quantity.name == name) return quantity;
   }

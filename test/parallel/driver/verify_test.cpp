@@ -13,17 +13,17 @@
 #include <string>
 #include <vector>
 
-#include "compare.hpp"
-#include "trireme/model/check_layout.hpp"
+#include "trireme/model/plan.hpp"
+#include "verifier.hpp"
 #include "verify_fixture.hpp"
 
 namespace trireme::test {
 namespace {
 
+using tasks::Verification;
 using testing::AllOf;
 using testing::HasSubstr;
 using train::TrainingOptions;
-using tasks::Verification;
 
 TEST_F(Verifying, SoundLayoutsPass) {
   for (const char* keys : {
@@ -315,7 +315,7 @@ TEST_F(Verifying, OneRankIsNotComparedWithItself) {
   const std::string folder = folder_ / ("alone" + std::to_string(world_.Rank()));
   std::filesystem::create_directories(folder);
   const Verification verification = tasks::Verify(grid, tasks::Shrink(large.setup, large.grid),
-                                                   large.stream, Dtype::kFloat32, folder);
+                                                  large.stream, Dtype::kFloat32, folder);
   EXPECT_EQ(verification.failure, "");
   EXPECT_GT(verification.tensors.front().gradient, 0);
 }

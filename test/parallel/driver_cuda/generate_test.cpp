@@ -27,8 +27,8 @@ class GenerateOnGpus : public RankGpuTest {
   void SetUp() override { Open(false); }
 
   train::EvaluationPlan PlanFor(const comm::Communicator& group, const std::string& text,
-                               const device::Stream& stream, Dtype dtype,
-                               std::int64_t slots) const {
+                                const device::Stream& stream, Dtype dtype,
+                                std::int64_t slots) const {
     const deck::Deck deck = ParsedDeck(text);
     const app::DeckOptions options = app::ReadAll(deck);
     train::MachineFacts machine;
@@ -36,8 +36,8 @@ class GenerateOnGpus : public RankGpuTest {
     machine.stream = stream;
     machine.stream.threads = 1;
     const train::TokenFacts facts{.vocabulary = tokens_.VocabularySize(),
-                                 .train = tokens_.Size(data::Split::kTrain),
-                                 .source = "tokens in memory"};
+                                  .train = tokens_.Size(data::Split::kTrain),
+                                  .source = "tokens in memory"};
     return train::MakeEvaluationPlan({options, deck, group.Size(), facts, machine}, 2, slots);
   }
 

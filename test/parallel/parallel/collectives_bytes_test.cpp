@@ -27,10 +27,10 @@ void Exchange(const TensorGroup& group) {
   std::vector<float> values(kCollectivesBytesRows * kCollectivesBytesColumns, 1),
       apart(kCollectivesBytesRows * kCollectivesBytesColumns, 1);
   const kernels::Matrix full{values.data(), Dtype::kFloat32, kCollectivesBytesRows,
-                            kCollectivesBytesColumns, kCollectivesBytesColumns};
+                             kCollectivesBytesColumns, kCollectivesBytesColumns};
   const std::int64_t rows = group.Rows(kCollectivesBytesRows).Size();
   const kernels::Matrix shard{group.Sharded() ? apart.data() : values.data(), Dtype::kFloat32, rows,
-                             kCollectivesBytesColumns, kCollectivesBytesColumns};
+                              kCollectivesBytesColumns, kCollectivesBytesColumns};
   group.Reduce(full, shard);
   group.Gather(shard, full);
   group.StartReduce(full, shard).Wait();

@@ -15,7 +15,7 @@
 #include "defects.hpp"
 #include "documents.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::parallel {
 namespace {

@@ -13,7 +13,7 @@
 #include "defects.hpp"
 #include "toy_units.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/parallel/sharding.hpp"
 
 namespace trireme::parallel {
@@ -62,7 +62,8 @@ struct Toy {
     setup.ranks = layout.shard.Size();
     kernels::ParameterList list;
     AddToyUnits(list, blocks);
-    registry = kernels::Registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
+    registry =
+        kernels::Registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
     const std::int64_t before = device::AllocatedBytes();
     units = ShardedUnits(layout.Shard(), registry, {}, setup, nullptr);
     allocated = device::AllocatedBytes() - before;

@@ -7,14 +7,14 @@
 #include <string>
 #include <vector>
 
-#include "trireme/parallel/sharding.hpp"
 #include "trireme/kernels/registry.hpp"
+#include "trireme/parallel/sharding.hpp"
 
 namespace trireme::parallel {
 
 inline kernels::ParameterId AddToy(kernels::ParameterList& list, const std::string& name,
-                                  const kernels::Shape& shape, bool early = false,
-                                  bool here = true) {
+                                   const kernels::Shape& shape, bool early = false,
+                                   bool here = true) {
   kernels::Parameter parameter;
   parameter.name = name;
   parameter.shape = shape;

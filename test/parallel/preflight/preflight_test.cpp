@@ -4,9 +4,8 @@
 
 #include <chrono>
 
+#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/hosts.hpp"
-#include "trireme/comm/same_everywhere.hpp"
-#include "trireme/tools/measure.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {

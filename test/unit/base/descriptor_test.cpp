@@ -1,5 +1,5 @@
 // Descriptors, and folders that are durable in those above them.
-#include "trireme/base/descriptor.hpp"
+#include "trireme/base/files.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Places of Trireme's own files, for a program in a prefix and in a build folder.
-#include "trireme/base/installation.hpp"
+#include "trireme/base/program.hpp"
 
 #include <gtest/gtest.h>
 

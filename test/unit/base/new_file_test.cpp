@@ -1,5 +1,5 @@
 // New files under names that somebody else has taken first.
-#include "trireme/base/new_file.hpp"
+#include "trireme/base/files.hpp"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -6,7 +6,7 @@
 
 #include <vector>
 
-#include "trireme/kernels/dropout.hpp"
+#include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/registry.hpp"
 
 namespace trireme::test {

@@ -1,6 +1,6 @@
 // Positions: every position of a sequence at one context rank, in order, and causal attention
 // shared out evenly.
-#include "trireme/base/positions.hpp"
+#include "trireme/base/partition.hpp"
 
 #include <gtest/gtest.h>
 

@@ -19,7 +19,7 @@
 #include "folder_test.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/state_block.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::checkpoint::test {
 

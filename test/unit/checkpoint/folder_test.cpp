@@ -10,7 +10,7 @@
 
 #include "checkpoint_fixture.hpp"
 #include "locked.hpp"
-#include "trireme/base/posix_file.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/options.hpp"
 

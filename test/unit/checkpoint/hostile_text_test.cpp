@@ -9,7 +9,6 @@
 #include <random>
 
 #include "checkpoint_fixture.hpp"
-#include "checksums.hpp"
 #include "safetensors.hpp"
 
 namespace trireme::checkpoint::test {

@@ -1,5 +1,5 @@
 // Daly's interval between checkpoints against his figures and against the exact optimum.
-#include "trireme/checkpoint/interval.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "checkpoint_fixture.hpp"
-#include "checksums.hpp"
+#include "safetensors.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 

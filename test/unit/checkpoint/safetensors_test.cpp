@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "checkpoint_fixture.hpp"
-#include "checksums.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {

@@ -13,11 +13,7 @@
 
 #include "checkpoint_fixture.hpp"
 #include "folder.hpp"
-#include "hasher.hpp"
-#include "output.hpp"
-#include "rounds.hpp"
-#include "trireme/base/positioned_file.hpp"
-#include "trireme/base/posix_file.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "worker.hpp"
 
@@ -335,8 +331,8 @@ TEST_F(Asynchronous, ReadsBlocksThroughAFunction) {
   std::vector<kernels::StateBlock> elsewhere = model.Blocks();
   const std::vector<kernels::StateBlock> here = elsewhere;
   for (kernels::StateBlock& block : elsewhere) block.data = &block;  // must not be read
-  const ReadBlock read = [&](const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
-                             void* to) {
+  const ReadBlock read = [&](const kernels::StateBlock& block, std::int64_t first,
+                             std::int64_t last, void* to) {
     for (const kernels::StateBlock& each : here) {
       if (each.name != block.name) continue;
       const std::size_t size = SizeOf(each.dtype);

@@ -13,7 +13,6 @@
 #include <thread>
 
 #include "flight_tables.hpp"
-#include "process_state.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/comm/communicator.hpp"
 

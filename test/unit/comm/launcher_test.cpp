@@ -1,5 +1,5 @@
 // What launchers say in the environment, and processes that MPI does not know of each other.
-#include "trireme/comm/launcher.hpp"
+#include "trireme/comm/runtime.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

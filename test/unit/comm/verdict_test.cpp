@@ -1,10 +1,8 @@
 // Judge: who holds a job up, from made-up tables.
-#include "verdict.hpp"
+#include "flight_tables.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "flight_tables.hpp"
 
 namespace trireme::comm {
 namespace {

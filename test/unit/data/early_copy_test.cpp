@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "spill.hpp"
+#include "encoder.hpp"
 #include "text_fixture.hpp"
 
 namespace trireme::data {

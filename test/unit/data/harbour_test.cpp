@@ -1,12 +1,12 @@
 // The harbour corpus: its form, its memory, and its exactly known entropy.
-#include "trireme/data/harbour.hpp"
+#include "trireme/data/tokenize.hpp"
 
 #include <cmath>
 #include <numeric>
 #include <set>
 #include <sstream>
 
-#include "harbour/chain.hpp"
+#include "harbour/grammar.hpp"
 #include "scratch.hpp"
 #include "trireme/data/batch.hpp"
 #include "words.hpp"

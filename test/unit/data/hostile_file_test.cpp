@@ -8,7 +8,6 @@
 #include <random>
 
 #include "hdf5.hpp"
-#include "plain_dataset.hpp"
 #include "scratch.hpp"
 #include "token_layout.hpp"
 

@@ -1,6 +1,6 @@
 // Mixtures of token files: quotas of an epoch, the order of the files' windows, their places after
 // a change, and what is refused of data.mixture.
-#include "trireme/data/mixture.hpp"
+#include "trireme/data/sampler.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,7 +17,6 @@
 #include "scratch.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/options.hpp"
-#include "trireme/data/sampler.hpp"
 
 namespace trireme::data {
 namespace {

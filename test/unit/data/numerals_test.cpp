@@ -1,5 +1,5 @@
 // The numerals: spelling, split by number, pieces.
-#include "trireme/data/numerals.hpp"
+#include "trireme/data/pairs.hpp"
 
 #include <gtest/gtest.h>
 

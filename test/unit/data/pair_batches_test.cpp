@@ -1,5 +1,5 @@
 // Batches of pairs: each pair once, pure, within limits, little padding.
-#include "trireme/data/pair_batches.hpp"
+#include "trireme/data/pairs.hpp"
 
 #include <gmock/gmock.h>
 

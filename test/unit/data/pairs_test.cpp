@@ -10,8 +10,7 @@
 #include "line_pairs.hpp"
 #include "scratch.hpp"
 #include "text_fixture.hpp"
-#include "trireme/data/numerals.hpp"
-#include "trireme/data/pair_file.hpp"
+#include "trireme/data/pairs.hpp"
 
 namespace trireme::data {
 namespace {

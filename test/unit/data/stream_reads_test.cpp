@@ -12,7 +12,7 @@
 #include <string>
 
 #include "scratch.hpp"
-#include "trireme/data/has_target.hpp"
+#include "trireme/data/batch.hpp"
 
 namespace {
 std::atomic<std::int64_t> reads = 0;

@@ -14,7 +14,6 @@
 #include "documents.hpp"
 #include "scratch.hpp"
 #include "tokenize_texts.hpp"
-#include "utf8_filter.hpp"
 
 namespace trireme::data {
 

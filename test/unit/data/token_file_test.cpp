@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include "scratch.hpp"
-#include "token_memory.hpp"
+#include "stage.hpp"
 
 namespace trireme::data {
 namespace {

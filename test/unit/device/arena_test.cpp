@@ -1,5 +1,5 @@
 // Memory: allocated, freed and counted; arenas.
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

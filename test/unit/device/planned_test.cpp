@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 

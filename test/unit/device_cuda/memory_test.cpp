@@ -6,7 +6,7 @@
 #include <span>
 
 #include "device_testing.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::test {
 namespace {

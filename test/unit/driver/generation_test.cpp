@@ -5,12 +5,11 @@
 #include <limits>
 #include <set>
 
-#include "growing_text.hpp"
-#include "prompts.hpp"
+#include "generator.hpp"
 #include "sampling.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/tasks/options.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::test {
 namespace {

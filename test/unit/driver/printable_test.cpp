@@ -1,5 +1,5 @@
 // Text that a model writes is shown safely.
-#include "printable.hpp"
+#include "generator.hpp"
 
 #include <gtest/gtest.h>
 

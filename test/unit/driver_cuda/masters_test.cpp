@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "gpu_testing.hpp"
+#include "trireme/kernels/registry.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/train/optimizer.hpp"
-#include "trireme/kernels/registry.hpp"
-#include "trireme/train/state_on_host.hpp"
+#include "trireme/train/training_state.hpp"
 
 namespace trireme::test {
 namespace {
@@ -76,7 +76,7 @@ class Masters : public GpuTest {
     kernels::ParameterList list = Parameters();
     const kernels::Ownership all = kernels::OwnAll(list.Size());
     registry = kernels::Registry(std::move(list), Dtype::kBfloat16, owns == nullptr ? all : *owns,
-                                true, Stream());
+                                 true, Stream());
     registry.Initialise(kMastersSeed);
   }
   template <typename T>
@@ -117,8 +117,7 @@ TEST_F(Masters, ValuesAreTheirRoundings) {
 TEST_F(Masters, AreWhatBlocksHold) {
   kernels::Registry gpu;
   Allocate(gpu);
-  const train::StateOnHost here =
-      train::StateOnHost(Stream(), gpu.ValueBlocks(0, 1, 1)).Fetch();
+  const train::StateOnHost here = train::StateOnHost(Stream(), gpu.ValueBlocks(0, 1, 1)).Fetch();
   const auto wanted = cpu_.ValueBlocks(0, 1, 1);
   ASSERT_EQ(here.size(), wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -219,8 +218,7 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
     const auto moved = Rounded(masters);
     std::copy(moved.begin(), moved.end(), expected.begin() + own.begin);
     EXPECT_EQ(copies, expected);
-    const train::StateOnHost moments =
-        train::StateOnHost(Stream(), got.Blocks(0, 1, 1)).Fetch();
+    const train::StateOnHost moments = train::StateOnHost(Stream(), got.Blocks(0, 1, 1)).Fetch();
     const auto reference_moments = wanted.Blocks(0, 1, 1);
     ASSERT_EQ(moments.size(), reference_moments.size());
     for (std::size_t i = 0; i < moments.size(); ++i) {

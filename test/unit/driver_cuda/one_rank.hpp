@@ -10,9 +10,9 @@
 #include "deck_run.hpp"
 #include "gpu_testing.hpp"
 #include "small_run.hpp"
-#include "trireme/tasks/tasks.hpp"
 #include "trireme/kernels/libraries.hpp"
-#include "trireme/model/parameter_place.hpp"
+#include "trireme/model/plan.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/train/evaluation.hpp"
 #include "trireme/train/training_step.hpp"
 

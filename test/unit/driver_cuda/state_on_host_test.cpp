@@ -1,5 +1,5 @@
 // Blocks of training state that lie on a GPU, fetched to the host and stored again.
-#include "trireme/train/state_on_host.hpp"
+#include "trireme/train/training_state.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ class StateOnGpu : public GpuTest {};
 
 template <typename T>
 kernels::StateBlock BlockOf(const std::string& name, const OnGpu& memory, std::int64_t begin,
-                           std::int64_t end, Dtype dtype) {
+                            std::int64_t end, Dtype dtype) {
   return {.name = name,
           .shape = {end + 3},
           .dtype = dtype,
@@ -61,8 +61,8 @@ TEST_F(StateOnGpu, IsStoredWhereItWas) {
   // The middle of an array: what is around it stays.
   kernels::StateBlock middle = BlockOf<float>("a", singles, 10, 13, Dtype::kFloat32);
   middle.data = singles.As<float>() + 2;
-  const train::StateOnHost here = train::StateOnHost(
-      Stream(), {middle, BlockOf<double>("b", doubles, 0, 4, Dtype::kFloat64)});
+  const train::StateOnHost here =
+      train::StateOnHost(Stream(), {middle, BlockOf<double>("b", doubles, 0, 4, Dtype::kFloat64)});
   for (int i = 0; i < 3; ++i) static_cast<float*>(here[0].data)[i] = static_cast<float>(i) + 0.5F;
   for (int i = 0; i < 4; ++i) static_cast<double*>(here[1].data)[i] = i / 3.0;
   EXPECT_EQ(singles.Out<float>(), kSingles);
@@ -109,7 +109,7 @@ TEST_F(StateOnGpu, LargeBlocksPassThrough) {
   const OnGpu memory(Stream(), values);
   const train::StateOnHost here =
       train::StateOnHost(Stream(),
-                            {BlockOf<float>("a", memory, 0, std::ssize(values), Dtype::kFloat32)})
+                         {BlockOf<float>("a", memory, 0, std::ssize(values), Dtype::kFloat32)})
           .Fetch();
   EXPECT_TRUE(ValuesOf<float>(here[0]) == values);
 }

@@ -5,7 +5,7 @@
 
 #include "emulator/stream.hpp"
 #include "one_rank.hpp"
-#include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::test {
 namespace {

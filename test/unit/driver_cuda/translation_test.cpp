@@ -15,10 +15,10 @@
 #include "temporary_folder.hpp"
 #include "training_run.hpp"
 #include "trireme/data/options.hpp"
-#include "trireme/data/pair_file.hpp"
+#include "trireme/data/pairs.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/kernels/libraries.hpp"
-#include "trireme/model/parameter_place.hpp"
+#include "trireme/model/plan.hpp"
 #include "trireme/train/evaluation.hpp"
 
 namespace trireme::test {

@@ -9,7 +9,6 @@
 
 #include "counter.hpp"
 #include "fake_counters.hpp"
-#include "file_counter.hpp"
 #include "temporary_folder.hpp"
 
 namespace trireme::report {

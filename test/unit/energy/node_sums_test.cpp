@@ -1,5 +1,5 @@
 // Sums over readings: counters that wrap around, vanish, stand still and lie.
-#include "node_sums.hpp"
+#include "counter.hpp"
 
 #include <gtest/gtest.h>
 

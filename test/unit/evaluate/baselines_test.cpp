@@ -1,12 +1,12 @@
 // Baselines on the harbour corpus, whose entropy no honest model goes below, and on masked splits.
-#include "trireme/tasks/baselines.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "trireme/data/harbour.hpp"
+#include "trireme/data/tokenize.hpp"
 #include "word_tokens.hpp"
 
 namespace trireme::tasks {

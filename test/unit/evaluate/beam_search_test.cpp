@@ -1,5 +1,5 @@
 // Beam search against all texts of a tiny vocabulary, against greedy choice, and its ties.
-#include "trireme/tasks/beam_search.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,6 @@
 #include <random>
 #include <span>
 #include <vector>
-
-#include "trireme/tasks/log_softmax.hpp"
 
 namespace trireme::test {
 namespace {
@@ -53,7 +51,7 @@ void Step(const Chain& chain, const BeamSearch::Options& options, BeamSearch& se
   std::vector<BeamSearch::Candidate> candidates(search.Beams().size() * width);
   for (std::size_t i = 0; i < search.Beams().size(); ++i) {
     tasks::LikeliestTokens(chain.LogitsAfter(search.Beams()[i].tokens), options.beams,
-                              std::span(candidates).subspan(i * width, width));
+                           std::span(candidates).subspan(i * width, width));
   }
   search.Advance(candidates);
 }

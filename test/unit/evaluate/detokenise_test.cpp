@@ -1,5 +1,5 @@
 // WikiText's detokenisation, rule by rule.
-#include "trireme/tasks/detokenise.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The Kneser-Ney model against its definition with tables of n-grams, and as a distribution.
-#include "trireme/tasks/kneser_ney.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Sums by row: exact, in any order.
-#include "loss_table.hpp"
+#include "choices.hpp"
 
 #include <gtest/gtest.h>
 

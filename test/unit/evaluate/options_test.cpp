@@ -1,5 +1,5 @@
 // The keys of [evaluate]: what does not fit together is refused with its line.
-#include "trireme/tasks/evaluate_options.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "trireme/tasks/scores.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 int main(int count, char** arguments) {
   if (count != 3) return 2;

@@ -1,5 +1,5 @@
 // Scores of translations: numbers of sacrebleu 2.6.0, and sums in any order.
-#include "trireme/tasks/scores.hpp"
+#include "trireme/tasks/evaluate.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Half precision, all values of it, and what is not finite.
-#include "elements.hpp"
+#include "tensor_map.hpp"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <vector>
-
-#include "transpose.hpp"
 
 namespace trireme::hf {
 namespace {

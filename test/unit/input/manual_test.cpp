@@ -1,5 +1,5 @@
 // The manual page: escapes of roff, and every key with what its declaration says.
-#include "trireme/deck/manual.hpp"
+#include "trireme/deck/schema.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,10 +1,10 @@
 // The command line: every option, and what is wrong with the others.
-#include "trireme/app/command_line.hpp"
+#include "trireme/app/sources.hpp"
 
 #include <gtest/gtest.h>
 
-#include "trireme/tasks/tasks.hpp"
 #include "trireme/deck/deck.hpp"
+#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::test {
 namespace {

@@ -1,5 +1,5 @@
 // The margin before a job's end.
-#include "trireme/app/deadline.hpp"
+#include "trireme/app/batch_job.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Bounds of the watchdogs.
-#include "trireme/app/hang_bound.hpp"
+#include "trireme/app/job.hpp"
 
 #include <gtest/gtest.h>
 

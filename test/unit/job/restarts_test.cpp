@@ -1,5 +1,5 @@
 // The count of starts in a row from one step.
-#include "trireme/app/restarts.hpp"
+#include "trireme/app/batch_job.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

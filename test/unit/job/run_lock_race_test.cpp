@@ -13,8 +13,8 @@
 
 #include "lock_holder.hpp"
 #include "temporary_folder.hpp"
-#include "trireme/base/clock.hpp"
 #include "trireme/app/run_lock.hpp"
+#include "trireme/base/clock.hpp"
 
 namespace trireme::app::test {
 namespace {

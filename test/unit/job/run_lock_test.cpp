@@ -14,7 +14,6 @@
 #include "folder_test.hpp"
 #include "lock_holder.hpp"
 #include "locked.hpp"
-#include "squeue.hpp"
 #include "trireme/base/clock.hpp"
 
 namespace trireme::app::test {

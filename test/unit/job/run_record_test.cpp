@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/version.hpp"
+#include "trireme/base/program.hpp"
 
 namespace trireme::app {
 namespace {

@@ -5,9 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "trireme/app/sources.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/app/sources.hpp"
 
 namespace trireme::test {
 namespace {
@@ -21,7 +21,7 @@ const deck::Schema& Keys() {
 
 // The user's deck and command line, over the site's deck.
 deck::Deck Parse(const std::string& site, const std::string& user,
-                  const std::vector<std::string>& overrides = {}) {
+                 const std::vector<std::string>& overrides = {}) {
   app::CommandLine line;
   line.deck = "a.in";
   line.overrides = overrides;
@@ -75,7 +75,7 @@ TEST(SiteDeck, AUsersKeyReplacesTheSitesWholeGroup) {
   EXPECT_EQ(steps.Integer("checkpoint.every_steps"), 40);
   EXPECT_EQ(app::ReadAll(steps).checkpoint.every_steps, 40);
   const deck::Deck minutes = Parse("[checkpoint]\nevery_minutes = 30\nevery_steps = 7\n",
-                                    "[checkpoint]\nauto = yes\n", {"run.mtbf_hours=24"});
+                                   "[checkpoint]\nauto = yes\n", {"run.mtbf_hours=24"});
   EXPECT_EQ(minutes.Real("checkpoint.every_minutes"), 0);
   EXPECT_TRUE(app::ReadAll(minutes).checkpoint.automatic);
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernel_testing.hpp"
-#include "trireme/kernels/attention_part.hpp"
+#include "trireme/kernels/attention.hpp"
 
 namespace trireme::test {
 namespace {

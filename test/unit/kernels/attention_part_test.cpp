@@ -1,6 +1,6 @@
 // Attention by blocks against attention to whole sequences, for any cut; dropout, rotary and
 // position tables on parts of a sequence.
-#include "trireme/kernels/attention_part.hpp"
+#include "trireme/kernels/attention.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 
 #include "documents.hpp"
 #include "kernel_testing.hpp"
-#include "trireme/kernels/embedding.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::test {
 namespace {

@@ -1,6 +1,6 @@
 // Attention to a cache of keys and values against attention within whole sequences, whose bits it
 // has, and against a plain loop.
-#include "trireme/kernels/cached_attention.hpp"
+#include "trireme/kernels/attention.hpp"
 
 #include <algorithm>
 #include <cmath>

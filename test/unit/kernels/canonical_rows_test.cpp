@@ -10,11 +10,9 @@
 #include "held_matrix.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/attention.hpp"
-#include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/embedding.hpp"
-#include "trireme/kernels/norm.hpp"
 #include "trireme/kernels/update.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernel_testing.hpp"
-#include "trireme/kernels/cross_entropy.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::test {
 namespace {

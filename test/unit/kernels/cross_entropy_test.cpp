@@ -1,5 +1,5 @@
 // Softmax and cross-entropy, from one class to a whole vocabulary.
-#include "trireme/kernels/cross_entropy.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 
 #include <cmath>
 #include <limits>

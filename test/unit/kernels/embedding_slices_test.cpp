@@ -3,7 +3,7 @@
 #include <random>
 
 #include "kernel_testing.hpp"
-#include "trireme/kernels/embedding.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::test {
 namespace {

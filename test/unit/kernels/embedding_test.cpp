@@ -1,5 +1,5 @@
 // Token embedding and its gradient, for any number of threads.
-#include "trireme/kernels/embedding.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 #include <cmath>
 #include <random>

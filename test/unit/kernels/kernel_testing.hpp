@@ -13,7 +13,7 @@
 #include "reference_layers.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/kernels/dropout.hpp"
+#include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/matrix.hpp"
 
 namespace trireme::test {

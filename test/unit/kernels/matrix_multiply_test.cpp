@@ -1,5 +1,5 @@
 // Matrix products: every form, odd sizes, strides, overwriting and accumulating.
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/linear.hpp"
 
 #include <cmath>
 

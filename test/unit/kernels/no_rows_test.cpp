@@ -3,10 +3,8 @@
 
 #include "kernel_testing.hpp"
 #include "trireme/kernels/attention.hpp"
-#include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/embedding.hpp"
-#include "trireme/kernels/norm.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::test {
 namespace {

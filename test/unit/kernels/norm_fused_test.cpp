@@ -3,7 +3,6 @@
 
 #include "kernel_testing.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/norm.hpp"
 
 namespace trireme::test {
 namespace {

@@ -1,5 +1,5 @@
 // LayerNorm, RMSNorm and sums over rows.
-#include "trireme/kernels/norm.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 #include <cmath>
 

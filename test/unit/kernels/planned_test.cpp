@@ -7,14 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/device/work_log.hpp"
-#include "trireme/kernels/attention_part.hpp"
-#include "trireme/kernels/cross_entropy.hpp"
-#include "trireme/kernels/embedding.hpp"
+#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/kernels/norm.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"
 

@@ -8,7 +8,7 @@
 
 #include "held_matrix.hpp"
 #include "kernels/cpu/thin_product.hpp"
-#include "trireme/kernels/thin_panels.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::test {
 namespace {

@@ -5,8 +5,7 @@
 
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
-#include "kernels/cuda/attention_documents.hpp"
-#include "kernels/gpu_sizes.hpp"
+#include "kernels/cuda/attention.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::test {

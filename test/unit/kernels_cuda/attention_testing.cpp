@@ -7,7 +7,6 @@
 
 #include "kernels/backends.hpp"
 #include "kernels/cuda/attention.hpp"
-#include "kernels/gpu_sizes.hpp"
 
 namespace trireme::test {
 
@@ -62,8 +61,8 @@ AttentionResults AttentionProblem::OnCpu() const {
   const kernels::Matrix out = AttentionTestingDoubles(results.out, Queries());
   const kernels::Matrix lse = AttentionTestingDoubles(results.lse, shape.heads);
   const kernels::Matrix memory = {scratch.data(), Dtype::kFloat64, 1,
-                                 static_cast<std::int64_t>(scratch.size()),
-                                 static_cast<std::int64_t>(scratch.size())};
+                                  static_cast<std::int64_t>(scratch.size()),
+                                  static_cast<std::int64_t>(scratch.size())};
   const kernels::Dropout dropout = DropoutWith(ordinals.data());
   kernels::cpu::AttentionForward(stream, on_host, AttentionTestingDoubles(x, shape.Width()),
                                  dropout, out, lse, memory);

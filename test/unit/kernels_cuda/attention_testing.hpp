@@ -13,7 +13,7 @@
 #include "documents.hpp"
 #include "gpu_testing.hpp"
 #include "kernels/cuda/attention.hpp"
-#include "trireme/kernels/attention_part.hpp"
+#include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/libraries.hpp"
 
 namespace trireme::test {

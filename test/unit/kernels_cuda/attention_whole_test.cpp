@@ -3,8 +3,8 @@
 #include <stdexcept>
 
 #include "attention_testing.hpp"
+#include "kernels/backends.hpp"
 #include "kernels/cuda/attention.hpp"
-#include "kernels/gpu_sizes.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::test {

@@ -5,7 +5,6 @@
 
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
-#include "kernels/gpu_sizes.hpp"
 
 namespace trireme::test {
 namespace {

@@ -4,7 +4,6 @@
 #include "multiply_testing.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/linear.hpp"

@@ -5,7 +5,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::test {
 namespace {

@@ -2,7 +2,7 @@
 #include "multiply_testing.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::test {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gpu_testing.hpp"
-#include "trireme/base/bfloat16.hpp"
+#include "trireme/base/dtype.hpp"
 #include "trireme/kernels/libraries.hpp"
 
 namespace trireme::test {

@@ -4,7 +4,6 @@
 #include "rowwise_testing.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/embedding.hpp"
 #include "trireme/kernels/update.hpp"
 
 namespace trireme::test {

@@ -2,7 +2,6 @@
 // long for the registers of a block.
 #include "rowwise_testing.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/norm.hpp"
 
 namespace trireme::test {
 namespace {

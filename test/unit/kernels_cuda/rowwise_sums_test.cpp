@@ -1,8 +1,7 @@
 // Sums over rows on a GPU against the CPU's: columns, positions, the rows of a token.
 #include "documents.hpp"
 #include "rowwise_testing.hpp"
-#include "trireme/kernels/embedding.hpp"
-#include "trireme/kernels/norm.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::test {
 namespace {

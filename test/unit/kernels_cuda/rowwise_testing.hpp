@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gpu_testing.hpp"
-#include "trireme/kernels/dropout.hpp"
+#include "trireme/kernels/elementwise.hpp"
 
 namespace trireme::test {
 

@@ -1,5 +1,5 @@
 // Processors that control groups allow, from trees like /proc and /sys/fs/cgroup.
-#include "trireme/device/control_groups.hpp"
+#include "trireme/device/cores.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Choice of a card for each rank of a node.
-#include "trireme/app/gpu_choice.hpp"
+#include "trireme/app/placement.hpp"
 
 #include <gtest/gtest.h>
 

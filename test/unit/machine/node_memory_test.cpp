@@ -50,8 +50,7 @@ class NodeMemoryTest : public testing::Test {
           "inactive_file 3\ntotal_inactive_file " + std::to_string(droppable) + "\n");
   }
   void ExpectLeft(std::int64_t bytes, const char* source) {
-    const comm::Available available =
-        comm::AvailableMemory(folder_ / "proc", folder_ / "cgroup");
+    const comm::Available available = comm::AvailableMemory(folder_ / "proc", folder_ / "cgroup");
     EXPECT_EQ(available.bytes, bytes);
     EXPECT_EQ(available.source, source);
   }
@@ -162,7 +161,7 @@ TEST(NodeDemand, AddsUpTheTerms) {
 }
 
 // A field that is missing from the table of terms would be missing from every sum.
-TEST(device::MemoryTerms, TheTableNamesEveryField) {
+TEST(MemoryTerms, TheTableNamesEveryField) {
   EXPECT_EQ(sizeof(device::MemoryTerms),
             device::kMemoryTerms.size() * sizeof(device::kMemoryTerms[0].bytes));
   device::MemoryTerms terms;

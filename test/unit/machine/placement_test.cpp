@@ -52,8 +52,8 @@ TEST(Placement, ABindingOfItsOwnIsUsed) {
 
 // Two sockets, two ranks bound to each.
 TEST(Placement, GroupsOfRanksShareApart) {
-  const auto all =
-      All({{0, Single(0, 4)}, {0, Single(0, 4)}, {0, Single(4, 8)}, {0, Single(4, 8)}}, device::Pin::kAuto);
+  const auto all = All({{0, Single(0, 4)}, {0, Single(0, 4)}, {0, Single(4, 8)}, {0, Single(4, 8)}},
+                       device::Pin::kAuto);
   EXPECT_EQ(all[1].numbers, (Numbers{2, 3}));
   EXPECT_EQ(all[2].numbers, (Numbers{4, 5}));
 }
@@ -90,7 +90,8 @@ TEST(Placement, SecondHardwareThreadsServeOnRequestOnly) {
 }
 
 TEST(Placement, UnequalRanksGetTheirProportion) {
-  const auto all = All({{3, Single(0, 6)}, {1, Single(0, 6)}, {2, Single(0, 6)}}, device::Pin::kYes);
+  const auto all =
+      All({{3, Single(0, 6)}, {1, Single(0, 6)}, {2, Single(0, 6)}}, device::Pin::kYes);
   EXPECT_EQ(all[0].numbers, (Numbers{0, 1, 2}));
   EXPECT_EQ(all[1].numbers, (Numbers{3}));
   EXPECT_EQ(all[2].numbers, (Numbers{4, 5}));
@@ -124,7 +125,8 @@ TEST(Placement, AQuotaIsSharedByTheNodesRanks) {
 
 // A rank that is bound to a part of what another one may use.
 TEST(Placement, LeavesPartlySharedCoresAlone) {
-  const auto all = All({{2, Single(0, 4)}, {0, Single(2, 6)}, {0, Single(6, 7)}}, device::Pin::kYes);
+  const auto all =
+      All({{2, Single(0, 4)}, {0, Single(2, 6)}, {0, Single(6, 7)}}, device::Pin::kYes);
   EXPECT_EQ(all[0].threads, 2);
   EXPECT_TRUE(all[0].numbers.empty());
   EXPECT_EQ(all[1].threads, 2);

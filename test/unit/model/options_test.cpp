@@ -11,7 +11,7 @@
 #include "reference_layers.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/attention.hpp"
-#include "trireme/model/rope_angles.hpp"
+#include "trireme/model/options.hpp"
 
 namespace trireme::test {
 namespace {

@@ -54,7 +54,8 @@ inline void SetParameters(WholeModel& model, const Parameters& parameters) {
   });
 }
 
-inline std::vector<double> GradientOf(const WholeModel& model, const kernels::Parameter& parameter) {
+inline std::vector<double> GradientOf(const WholeModel& model,
+                                      const kernels::Parameter& parameter) {
   const kernels::Registry& registry = model.Parameters();
   std::vector<double> values;
   DispatchDtype(registry.Type(), [&](auto zero) {

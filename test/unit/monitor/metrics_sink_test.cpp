@@ -1,6 +1,6 @@
 // When records reach metrics.jsonl, what becomes of those that cannot be written, and how sinks are
 // called.
-#include "metrics_sink.hpp"
+#include "metrics_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -192,9 +192,7 @@ class Notes : public Sink {
  public:
   explicit Notes(std::vector<std::string>& calls) : calls_(calls) {}
   void Step(const Record& record) override { Note("step", record.step); }
-  void Interval(const report::Interval& interval) override {
-    Note("interval", interval.last.step);
-  }
+  void Interval(const report::Interval& interval) override { Note("interval", interval.last.step); }
   void Evaluation(const Record& record) override { Note("evaluation", record.step); }
   void Sample(std::int64_t step, const std::string& text) override { Note(text, step); }
   void Happened(const Event& event) override { Note(event.name, event.step); }

@@ -12,7 +12,6 @@
 #include "table.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/report/options.hpp"
 
 namespace trireme::report {
 namespace {

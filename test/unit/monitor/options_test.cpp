@@ -1,5 +1,5 @@
 // monitor.trace_steps: its forms, and what is refused.
-#include "trireme/report/options.hpp"
+#include "trireme/report/monitor.hpp"
 
 #include <gtest/gtest.h>
 

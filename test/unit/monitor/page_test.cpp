@@ -1,5 +1,5 @@
 // Start of the page's script: where it is found, its bound in time, its failures, stops.
-#include "trireme/report/page.hpp"
+#include "trireme/report/monitor.hpp"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 // The live line of a terminal and its absence from a batch log.
-#include "screen.hpp"
+#include "table.hpp"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // summary.json: members, unknown values, replacement.
-#include "summary_file.hpp"
+#include "metrics_file.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

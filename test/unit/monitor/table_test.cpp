@@ -5,8 +5,6 @@
 
 #include <cmath>
 
-#include "tally.hpp"
-
 namespace trireme::report {
 namespace {
 

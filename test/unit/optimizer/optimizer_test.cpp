@@ -44,7 +44,8 @@ TEST_F(OptimizerTest, NormIsOfTheMeansGradient) {
 }
 
 TEST_F(OptimizerTest, SgdDecaysMatricesOnly) {
-  train::OptimizerOptions options{.kind = train::OptimizerKind::kSgd, .weight_decay = 0.5, .clip_norm = 0};
+  train::OptimizerOptions options{
+      .kind = train::OptimizerKind::kSgd, .weight_decay = 0.5, .clip_norm = 0};
   train::Optimizer optimizer(options, registry_, {});
   optimizer.Step(1, 0.1, Norm(optimizer), kCount);
   EXPECT_NEAR(Value(matrix_, 1), 1 - 0.1 * 0.5 - 0.1 * 2, 1e-14);
@@ -53,7 +54,8 @@ TEST_F(OptimizerTest, SgdDecaysMatricesOnly) {
 }
 
 TEST_F(OptimizerTest, ClipsToTheGlobalNorm) {
-  train::OptimizerOptions options{.kind = train::OptimizerKind::kSgd, .weight_decay = 0, .clip_norm = 2};
+  train::OptimizerOptions options{
+      .kind = train::OptimizerKind::kSgd, .weight_decay = 0, .clip_norm = 2};
   train::Optimizer optimizer(options, registry_, {});
   const double norm = Norm(optimizer);
   optimizer.Step(1, 1.0, norm, kCount);
@@ -61,7 +63,8 @@ TEST_F(OptimizerTest, ClipsToTheGlobalNorm) {
 }
 
 TEST_F(OptimizerTest, ASmallGradientIsNotClipped) {
-  train::OptimizerOptions options{.kind = train::OptimizerKind::kSgd, .weight_decay = 0, .clip_norm = 1000};
+  train::OptimizerOptions options{
+      .kind = train::OptimizerKind::kSgd, .weight_decay = 0, .clip_norm = 1000};
   train::Optimizer optimizer(options, registry_, {});
   optimizer.Step(1, 1.0, Norm(optimizer), kCount);
   EXPECT_NEAR(Value(matrix_, 2), 1 - 3.0, 1e-14);
@@ -97,7 +100,8 @@ TEST_F(OptimizerTest, RulesKeepNamedMoments) {
 }
 
 TEST_F(OptimizerTest, ClearsGradientsOnlyWhereAsked) {
-  for (const train::OptimizerKind kind : {train::OptimizerKind::kAdamW, train::OptimizerKind::kSgd}) {
+  for (const train::OptimizerKind kind :
+       {train::OptimizerKind::kAdamW, train::OptimizerKind::kSgd}) {
     train::Optimizer optimizer({.kind = kind}, registry_, {});
     optimizer.Step(1, 0.01, Norm(optimizer), kCount);
     EXPECT_GT(optimizer.GradientSquares(), 0);

@@ -1,5 +1,5 @@
 // The learning-rate schedule at its corners.
-#include "trireme/train/schedule.hpp"
+#include "trireme/train/optimizer.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // Programs: no deadlock under the strictest rendezvous, slots and buffers as few as the schedule
 // allows and never shared, and a checker that finds what is broken.
-#include "trireme/parallel/pipeline_program.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

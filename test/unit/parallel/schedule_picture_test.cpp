@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 
+#include "schedule_clock.hpp"
 #include "shapes.hpp"
 
 namespace trireme::parallel {

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "schedule_clock.hpp"
 #include "shapes.hpp"
 #include "trireme/base/error.hpp"
 

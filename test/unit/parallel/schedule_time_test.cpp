@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "schedule_clock.hpp"
 #include "shapes.hpp"
 
 namespace trireme::parallel {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
 

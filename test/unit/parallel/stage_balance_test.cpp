@@ -9,7 +9,7 @@
 #include <random>
 
 #include "trireme/base/error.hpp"
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "canonical.hpp"
+#include "trireme/app/sources.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/app/command_line.hpp"
 
 namespace trireme::train {
 namespace {

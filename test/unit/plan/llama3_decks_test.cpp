@@ -13,7 +13,7 @@
 
 #include "plan_of.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/device/precision.hpp"
+#include "trireme/device/options.hpp"
 #include "trireme/train/plan.hpp"
 
 namespace trireme::test {
@@ -48,7 +48,8 @@ std::vector<StatedLayout> LayoutsIn(const std::string& text) {
   return layouts;
 }
 
-train::Plan PlanOnGpus(const std::string& text, const StatedLayout& layout, const device::Gpu& gpu) {
+train::Plan PlanOnGpus(const std::string& text, const StatedLayout& layout,
+                       const device::Gpu& gpu) {
   const deck::Deck deck = ParsedDeck(text, layout.keys);
   const app::DeckOptions options = app::ReadAll(deck);
   const device::Arithmetic arithmetic = device::ArithmeticOf(options.machine.precision, true);

@@ -49,8 +49,9 @@ TEST(Plan, DecidesTheLayout) {
   // 16 windows for each data rank, in micro-batches of which each stage has 4.
   EXPECT_EQ(plan.training.model.micro_batch, 1);
   EXPECT_EQ(plan.training.model.pipeline.micro_batches, 16);
-  EXPECT_THAT(train::Describe(plan), HasSubstr("pipeline 3 x data 4 x context 1 x tensor 2; moments "
-                                              "sharded over 4 ranks; 1f1b, 16 micro-batches"));
+  EXPECT_THAT(train::Describe(plan),
+              HasSubstr("pipeline 3 x data 4 x context 1 x tensor 2; moments "
+                        "sharded over 4 ranks; 1f1b, 16 micro-batches"));
 }
 
 TEST(Plan, OdditiesAreSaid) {

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "trireme/tools/report.hpp"
+#include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {
 namespace {

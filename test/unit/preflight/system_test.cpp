@@ -1,6 +1,6 @@
 // Facts of a host from trees of the test's own: network devices, distances, file systems, fabrics.
-#include "trireme/tools/system.hpp"
-#include "trireme/base/file_system.hpp"
+#include "trireme/base/files.hpp"
+#include "trireme/tools/preflight.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Keys of [scaling], and the messages to those who mistype them.
-#include "trireme/tasks/scaling_options.hpp"
+#include "trireme/tasks/scaling.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // Numbers of ranks and batches of a study, and the waiting for slow ranks.
-#include "points.hpp"
+#include "rows.hpp"
 
 #include <gtest/gtest.h>
 

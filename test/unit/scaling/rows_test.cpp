@@ -8,9 +8,6 @@
 #include <cmath>
 #include <sstream>
 
-#include "losses.hpp"
-#include "table.hpp"
-
 namespace trireme::tasks {
 namespace {
 

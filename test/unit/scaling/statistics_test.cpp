@@ -1,5 +1,5 @@
 // Statistics of a scaling study against tables and numbers computed by hand.
-#include "statistics.hpp"
+#include "rows.hpp"
 
 #include <gtest/gtest.h>
 

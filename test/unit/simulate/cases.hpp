@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "trireme/tasks/tasks.hpp"
-#include "trireme/app/command_line.hpp"
-#include "trireme/train/plan.hpp"
+#include "trireme/app/sources.hpp"
 #include "trireme/predict/machine.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/plan.hpp"
 
 namespace trireme::predict::test {
 
@@ -25,13 +25,13 @@ struct Case {
     const train::DeckOptions options = train::ReadAll(deck);
     if (machine.gpu) gpu = std::make_unique<device::Gpu>(machine.Card());
     plan = train::MakePlan({.options = options,
-                           .deck = deck,
-                           .ranks = ranks,
-                           .tokens = {.vocabulary = options.plan.vocabulary,
-                                      .train = options.plan.tokens,
-                                      .bytes = 0,
-                                      .source = "a test"},
-                           .machine = train::FactsOf(options.machine.precision, gpu.get(), 1)});
+                            .deck = deck,
+                            .ranks = ranks,
+                            .tokens = {.vocabulary = options.plan.vocabulary,
+                                       .train = options.plan.tokens,
+                                       .bytes = 0,
+                                       .source = "a test"},
+                            .machine = train::FactsOf(options.machine.precision, gpu.get(), 1)});
   }
   Machine machine;
   std::unique_ptr<device::Gpu> gpu;

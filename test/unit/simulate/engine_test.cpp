@@ -4,8 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "trireme/parallel/pipeline_program.hpp"
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "schedule_clock.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::predict {
 namespace {

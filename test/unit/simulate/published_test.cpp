@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "cases.hpp"
-#include "trireme/predict/prediction.hpp"
+#include "trireme/predict/search.hpp"
 
 namespace trireme::predict {
 namespace {

@@ -1,14 +1,13 @@
 // Tapes against the ledger: calls and bytes of each group and kind, and the schedule's tasks. The
 // ledger of a planned rank is that of a real one (test/parallel/plan).
-#include "tape.hpp"
+#include "engine.hpp"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "cases.hpp"
-#include "steps.hpp"
-#include "trireme/predict/prediction.hpp"
+#include "trireme/predict/search.hpp"
 
 namespace trireme::predict {
 namespace {

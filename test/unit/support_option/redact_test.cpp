@@ -1,11 +1,8 @@
 // Texts of a support archive: secrets, samples and prompts are out, the rest is as it was.
-#include "redact.hpp"
+#include "entries.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include "entries.hpp"
-#include "environment.hpp"
 
 namespace trireme::test {
 namespace {

@@ -1,5 +1,5 @@
 // Event files as a session leaves them, and what the next one keeps.
-#include "trireme/report/event_log.hpp"
+#include "trireme/report/tensorboard.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,6 @@
 #include "event_files.hpp"
 #include "folder_test.hpp"
 #include "full_disk.hpp"
-#include "record.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::report {

@@ -1,5 +1,5 @@
 // Histograms against a plain search of the limits, and put together from parts.
-#include "trireme/report/histogram.hpp"
+#include "trireme/report/tensorboard.hpp"
 
 #include <gtest/gtest.h>
 
@@ -109,13 +109,13 @@ TEST(HistogramsOf, CountsEachElementOnce) {
   for (float& value : values) value = normal(random);
   const auto block = [&](std::int64_t begin, std::int64_t end, int replica, int replicas) {
     return kernels::StateBlock{.name = "w",
-                              .shape = {200000},
-                              .dtype = Dtype::kFloat32,
-                              .begin = begin,
-                              .end = end,
-                              .data = values.data() + begin,
-                              .replica = replica,
-                              .replicas = replicas};
+                               .shape = {200000},
+                               .dtype = Dtype::kFloat32,
+                               .begin = begin,
+                               .end = end,
+                               .data = values.data() + begin,
+                               .replica = replica,
+                               .replicas = replicas};
   };
   const auto count = [](const kernels::StateBlock& part) {
     const std::vector<kernels::StateBlock> blocks = {part};

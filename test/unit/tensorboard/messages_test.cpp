@@ -1,5 +1,5 @@
 // Messages: what text, hyperparameters and histograms become.
-#include "messages.hpp"
+#include "event_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

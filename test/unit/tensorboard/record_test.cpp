@@ -1,5 +1,5 @@
 // Framing of event files against known vectors, and what a reader makes of damage.
-#include "record.hpp"
+#include "event_files.hpp"
 
 #include <gtest/gtest.h>
 

@@ -47,7 +47,8 @@ int main(int argc, char** argv) try {
   }
   using trireme::data::TokenizerKind;
   const std::string path = argv[1];
-  const Kind kind = path.ends_with(".model") ? Kind::kSentencePiece : Kind::kBpe;
+  const TokenizerKind kind =
+      path.ends_with(".model") ? TokenizerKind::kSentencePiece : TokenizerKind::kBpe;
   const auto tokenizer = trireme::data::Make(trireme::data::ReadFiles(path, kind), path);
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::int32_t> ids;

@@ -1,13 +1,13 @@
 // Patterns: what is read as Oniguruma reads it, what is refused by name, characters of Unicode 15
 // and 16, and matches that stay whatever follows.
-#include "pattern.hpp"
+#include "bpe.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
 
-#include "late_characters.hpp"
+#include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {

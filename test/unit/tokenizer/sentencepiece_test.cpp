@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "trireme/base/error.hpp"
-#include "trireme/data/train.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 namespace {

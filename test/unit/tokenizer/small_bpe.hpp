@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "byte_alphabet.hpp"
+#include "bpe.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/data/tokenizer.hpp"

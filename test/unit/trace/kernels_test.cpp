@@ -35,7 +35,7 @@ struct Script {
   std::vector<std::uint64_t> open, pushed;
   device::ActivityRecord record;
   bool finished = false;
-  void SliceQueue(Activity activity) {
+  void Queue(Activity activity) {
     activity.tag = open.empty() ? 0 : open.back();
     record.all.push_back(activity);
   }
@@ -76,7 +76,8 @@ TEST(Recorder, KnowsTheSliceOfAKernel) {
     const Scope step(&recorder, {.name = SliceName::kStep, .category = SliceCategory::kStep});
     recorder.SetTask(3, 1);
     {
-      const Scope layer(&recorder, {.name = SliceName::kLayer, .phase = Phase::kBackward, .layer = 2});
+      const Scope layer(&recorder,
+                        {.name = SliceName::kLayer, .phase = Phase::kBackward, .layer = 2});
       script.Queue(Now(14, 0));
       script.Queue(Now(99, 1));
     }

@@ -14,7 +14,8 @@ TEST(Recorder, KeepsScopesWithTheirPlace) {
   {
     const Scope outer(&recorder, {.name = SliceName::kStep, .category = SliceCategory::kStep});
     recorder.SetTask(3, 1);
-    const Scope inner(&recorder, {.name = SliceName::kLayer, .phase = Phase::kBackward, .layer = 2});
+    const Scope inner(&recorder,
+                      {.name = SliceName::kLayer, .phase = Phase::kBackward, .layer = 2});
   }
   const auto slices = recorder.Slices();
   ASSERT_EQ(slices.size(), 2u);
@@ -48,7 +49,9 @@ TEST(Recorder, TakesNothingFromBeforeItsTime) {
   EXPECT_GE(recorder.Slices().front().begin, before);
 }
 
-TEST(Recorder, IsNotNeeded) { const Scope scope(nullptr, {.name = SliceName::kUpdate, .queues = true}); }
+TEST(Recorder, IsNotNeeded) {
+  const Scope scope(nullptr, {.name = SliceName::kUpdate, .queues = true});
+}
 
 }  // namespace
 }  // namespace trireme::device

@@ -1,5 +1,5 @@
 // LossWindow: which losses are spikes, and the same answers after a stop.
-#include "trireme/train/loss_window.hpp"
+#include "trireme/train/evaluation.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The curve of a run: a bounded number of bars, whatever the number of steps.
-#include "curve.hpp"
+#include "run_state.hpp"
 
 #include <gtest/gtest.h>
 

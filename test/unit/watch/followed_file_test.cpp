@@ -1,5 +1,5 @@
 // A followed file under all that happens to a run's records.
-#include "followed_file.hpp"
+#include "run_state.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

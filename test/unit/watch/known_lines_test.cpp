@@ -1,5 +1,5 @@
 // Lines of a file that was cut and goes on are told once.
-#include "known_lines.hpp"
+#include "run_state.hpp"
 
 #include <gtest/gtest.h>
 

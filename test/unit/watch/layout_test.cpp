@@ -1,5 +1,5 @@
 // The view for terminals of all sizes.
-#include "layout.hpp"
+#include "run_state.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

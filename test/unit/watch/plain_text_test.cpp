@@ -1,5 +1,5 @@
 // Text from files: nothing of it may reach a terminal as a command.
-#include "plain_text.hpp"
+#include "run_state.hpp"
 
 #include <gtest/gtest.h>
 

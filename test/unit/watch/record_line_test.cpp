@@ -1,5 +1,5 @@
 // A line of text per record.
-#include "record_line.hpp"
+#include "run_state.hpp"
 
 #include <gtest/gtest.h>
 

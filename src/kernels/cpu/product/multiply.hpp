@@ -4,12 +4,98 @@
 #ifndef TRIREME_SRC_KERNELS_CPU_PRODUCT_MULTIPLY_HPP_
 #define TRIREME_SRC_KERNELS_CPU_PRODUCT_MULTIPLY_HPP_
 
+#include <cstdint>
 #include <span>
 
-#include "kernels.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::kernels {
+
+// Kernels of our own matrix product for one instruction set: packing, and the product of one block
+// of the inner dimension. Files compiled for different instruction sets include this header: it and
+// the headers that include it must not define inline functions that files could share.
+
+// Inner indices of one chain of fused multiply-adds; chains are added to c in order.
+inline constexpr std::int64_t kInnerBlock = 256;
+// The same in bf16, which takes two inner indices at a time.
+inline constexpr std::int64_t kBf16Block = 512;
+
+// A word of a packed operand in bf16: two consecutive inner indices of a lane. Elsewhere a word is
+// an element.
+struct Bf16Pair {
+  std::uint16_t first, second;
+};
+template <typename Word>
+inline constexpr int kInnerOfWord = 1;
+template <>
+inline constexpr int kInnerOfWord<Bf16Pair> = 2;
+
+// An operand in memory: element (lane, k) lies at lane * lane_stride + k * inner_stride; one of the
+// two strides is 1. A lane is a row of the left operand or a column of the right one.
+template <typename T>
+struct ProductSource {
+  const T* data;
+  std::int64_t lane_stride, inner_stride;
+};
+
+// A left operand in words: word k of row i lies at i / rows * panel_stride + i % rows * row_stride
+// + k * word_stride, `rows` being those of a tile.
+template <typename Word>
+struct LeftPanels {
+  const Word* data;
+  std::int64_t panel_stride, row_stride, word_stride;
+};
+
+// Memory that is read next, fetched into the cache while a block is multiplied. Any address is
+// valid.
+template <typename T>
+struct Ahead {
+  const T* data;
+  std::int64_t rows, columns, stride;
+};
+
+template <typename T, typename WordType = T>
+struct ProductKernels {
+  using Scalar = T;
+  using Word = WordType;
+  std::int64_t rows, columns;  // of a tile: lanes of a panel of the left and of the right operand
+  std::int64_t block;          // the most inner indices of one call, a multiple of a word's
+
+  // Packs lanes [0, lanes) x [0, inner) into panels, one after the other: panel p has, for each
+  // word of inner indices, `rows` (`columns`) lanes from p * rows on, zeros after the last lane
+  // and index. Writes up to a vector beyond.
+  void (*pack_left)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner, Word* to);
+  void (*pack_right)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner,
+                     Word* to);
+
+  // c = (add ? c : +0) + left right for one block of that many words. c: [rows, columns].
+  void (*multiply)(const LeftPanels<Word>& left, const Word* right, std::int64_t words,
+                   std::int64_t rows, std::int64_t columns, T* c, std::int64_t stride, bool add,
+                   const Ahead<T>& ahead);
+  // The same with a left operand whose rows are contiguous in k: [rows, inner]. The memory read
+  // after a panel's rows lies `next` elements further on.
+  void (*multiply_rows)(const T* left, std::int64_t left_stride, const Word* right,
+                        std::int64_t inner, std::int64_t rows, std::int64_t columns, T* c,
+                        std::int64_t stride, bool add, std::int64_t next);
+};
+
+// Kernels of one instruction set. All sets give the same bits.
+struct ProductSet {
+  const char* name;
+  ProductKernels<float> fp32;
+  ProductKernels<double> fp64;
+};
+
+struct Bf16Kernels {
+  ProductKernels<float, Bf16Pair> product;
+  // Rounds to nearest, ties to even.
+  void (*round)(const float* from, std::int64_t count, std::uint16_t* to);
+};
+
+extern const ProductSet kProductPortable;
+extern const ProductSet kProductAvx2;    // x86-64 with AVX2 and FMA only
+extern const ProductSet kProductAvx512;  // x86-64-v4 only
+extern const Bf16Kernels kBf16Avx512;    // x86-64-v4 with AVX512-BF16 only
 
 // Sets of kernels that this CPU can run, the fastest first; all give the same bits.
 std::span<const ProductSet> UsableProductSets();
@@ -23,25 +109,22 @@ const Bf16Kernels* UsableBf16Kernels();
 // c = form_a(a) form_b(b), or c += with `accumulate`, in canonical form, with these kernels; every
 // dimension > 0. Uses the stream's threads, inside a parallel region the calling one alone.
 void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                     const Matrix& a, Form form_b, const Matrix& b,
-                     const Matrix& c, bool accumulate);
+                     const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
+                     bool accumulate);
 
 // The same product of fp32 matrices, with operands rounded to bf16 and sums in fp32: blocks of 512
 // inner indices, added to c in order.
 void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                  const Matrix& a, Form form_b, const Matrix& b,
-                  const Matrix& c, bool accumulate);
+                  const Matrix& a, Form form_b, const Matrix& b, const Matrix& c, bool accumulate);
 
 // The same products, with the same bits, in blocks of rows; the thread of a block calls then(rows)
 // when it is complete. False, with nothing done, if the right operand is too large to be packed.
 bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream, Form form_a,
-                         const Matrix& a, Form form_b, const Matrix& b,
-                         const Matrix& c, bool accumulate,
-                         FunctionRef<void(const Part& rows)> then);
+                         const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
+                         bool accumulate, FunctionRef<void(const Part& rows)> then);
 bool Bf16MultiplyRows(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
-                      const Matrix& a, Form form_b, const Matrix& b,
-                      const Matrix& c, bool accumulate,
-                      FunctionRef<void(const Part& rows)> then);
+                      const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
+                      bool accumulate, FunctionRef<void(const Part& rows)> then);
 
 }  // namespace trireme::kernels
 

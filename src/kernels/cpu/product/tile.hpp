@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels.hpp"
+#include "multiply.hpp"
 
 namespace trireme::kernels {
 

@@ -4,7 +4,7 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_CUH_
 
-#include "../attention_kernels.cuh"
+#include "cuda/attention_kernels.cuh"
 
 namespace trireme::kernels::cuda {
 

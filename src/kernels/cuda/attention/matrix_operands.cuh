@@ -5,9 +5,259 @@
 
 #include <cstdint>
 
-#include "matrix_tile.cuh"
+#include "cuda/attention_kernels.cuh"
+#include "trireme/device/cuda/matrix.cuh"
 
 namespace trireme::kernels::cuda {
+
+// Tiles of attention for tensor cores: rows of bf16 in shared memory, their pieces of 8 elements
+// permuted so that eight neighbouring rows lie in different banks, and the operands of products
+// that a warp takes from them (device/cuda/matrix.cuh).
+
+inline constexpr int kMatrixRows = 16;    // rows, and inner elements, of one product
+inline constexpr int kMatrixColumns = 8;  // columns of one product
+inline constexpr int kMatrixPiece = 8;    // elements of 16 bytes
+
+// Sums of products: [kMatrixRows, 8 kColumns], four of a lane each (MultiplyMatrices).
+template <int kColumns>
+using MatrixSums = float[kColumns][4];
+
+__device__ __forceinline__ int MatrixLane() { return static_cast<int>(threadIdx.x) % kWarpLanes; }
+__device__ __forceinline__ int MatrixWarp() { return static_cast<int>(threadIdx.x) / kWarpLanes; }
+// Row and first column of a lane's sums; each lane has a second row, 8 below, and a second column.
+__device__ __forceinline__ int MatrixRow() { return MatrixLane() / 4; }
+__device__ __forceinline__ int MatrixColumn() { return MatrixLane() % 4 * 2; }
+
+// Products over a head's dims.
+__device__ __forceinline__ int MatrixSteps(int dims) {
+  return (dims + kMatrixRows - 1) / kMatrixRows;
+}
+
+template <int kDims>
+struct MatrixTile {
+  static_assert(kDims == 32 || kDims % 64 == 0);
+  static constexpr int kPieces = kDims / kMatrixPiece, kSteps = kDims / kMatrixRows;
+  Bf16* data;  // [rows, kDims], on a boundary of 128 bytes
+
+  static constexpr int Bytes(int rows) { return rows * kDims * static_cast<int>(sizeof(Bf16)); }
+
+  // Eight pieces span the banks once: of one row, or of two.
+  __device__ __forceinline__ static int Swapped(int row) {
+    return kPieces >= 8 ? row & 7 : row >> 1 & 3;
+  }
+  __device__ __forceinline__ Bf16* At(int row, int piece) const {
+    return data + (row * kPieces + (piece ^ Swapped(row))) * kMatrixPiece;
+  }
+
+  // Begins to copy rows [first, count) of the kRows rows from `row` of a head on; zeros outside of
+  // them and beyond the head's dims. All threads of a block take part.
+  template <int kRows, int kThreads>
+  __device__ __forceinline__ void Copy(const AttentionHead<const Bf16>& head, int row, int first,
+                                       int count) const {
+    static_assert(kThreads % kPieces == 0);
+    // A thread's pieces lie below each other, and, unless rows are very wide, all permuted alike.
+    constexpr int kStep = kThreads / kPieces;
+    constexpr bool kAlike = kStep % 8 == 0;
+    const int mine = static_cast<int>(threadIdx.x) / kPieces;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    const Bf16* from = head.data + (row + mine) * head.stride + piece * kMatrixPiece;
+    const std::int64_t step = kStep * head.stride;
+    const auto rows =
+        static_cast<unsigned>(piece * kMatrixPiece < head.dims ? max(0, count - first) : 0);
+    Bf16* const to = At(mine, piece);
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i) {
+      const bool inside = static_cast<unsigned>(mine + i * kStep - first) < rows;
+      device::cuda::CopyAsync(kAlike ? to + i * kStep * kDims : At(mine + i * kStep, piece), from,
+                              inside);
+      from += step;
+    }
+  }
+
+  // Address of the row that this lane gives for a load of matrices: row + lane_row, a multiple of 8
+  // and the lane's part, piece 2 step + half. What is the same for all steps is computed once.
+  __device__ __forceinline__ const Bf16* LaneRow(int row, int lane_row, int half, int step) const {
+    const int piece = 2 * step ^ (half ^ Swapped(lane_row));
+    return data + lane_row * kDims + row * kDims + piece * kMatrixPiece;
+  }
+  // Left operand: rows [row, row + 16), dims [16 step, 16 step + 16).
+  __device__ __forceinline__ void LoadLeft(int row, int step, unsigned (&a)[4]) const {
+    const int lane = MatrixLane();
+    device::cuda::LoadMatrices(LaneRow(row, lane % 16, lane / 16, step), a);
+  }
+  // Right operand of products over dims [16 step, 16 step + 16), whose columns are rows [row, row +
+  // 16): b[0], b[1] for the first eight.
+  __device__ __forceinline__ void LoadRight(int row, int step, unsigned (&b)[4]) const {
+    const int lane = MatrixLane();
+    const int lane_row = lane / 16 * 8 + lane % 8;
+    device::cuda::LoadMatrices(LaneRow(row, lane_row, lane / 8 % 2, step), b);
+  }
+  // Right operand of products over rows [row, row + 16), whose columns are dims [16 step, 16 step +
+  // 16).
+  __device__ __forceinline__ void LoadRightAcross(int row, int step, unsigned (&b)[4]) const {
+    const int lane = MatrixLane();
+    device::cuda::LoadMatricesTransposed(LaneRow(row, lane % 16, lane / 16, step), b);
+  }
+};
+
+// Left operands of all dims of some rows: in registers, or loaded again each time.
+template <int kDims, bool kKept>
+struct MatrixLeft {
+  static constexpr int kSteps = kDims / kMatrixRows;
+  MatrixTile<kDims> tile;
+  int row;
+  unsigned kept[kKept ? kSteps : 1][4];
+
+  __device__ __forceinline__ void Load(const MatrixTile<kDims>& from, int first_row, int steps) {
+    tile = from, row = first_row;
+    if constexpr (kKept) {
+#pragma unroll
+      for (int step = 0; step < kSteps; ++step) {
+        if (step < steps) tile.LoadLeft(row, step, kept[step]);
+      }
+    }
+  }
+  __device__ __forceinline__ void Step(int step, unsigned (&a)[4]) const {
+    if constexpr (kKept) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[i] = kept[step][i];
+    } else {
+      tile.LoadLeft(row, step, a);
+    }
+  }
+};
+
+// sums [kTiles][16, 8 kColumns] += left rows . rows [row, row + 8 kColumns) of `right`, over
+// `steps` times 16 dims.
+template <int kDims, bool kKept, int kTiles, int kColumns>
+__device__ __forceinline__ void AddMatrixDots(const MatrixLeft<kDims, kKept> (&left)[kTiles],
+                                              const MatrixTile<kDims>& right, int row, int steps,
+                                              MatrixSums<kColumns> (&sums)[kTiles]) {
+  // Whole, for registers that are numbered by the step; in part where there are too few registers.
+  [[maybe_unused]] constexpr int kUnrolled = kKept || kDims <= 128 ? MatrixTile<kDims>::kSteps : 4;
+#pragma unroll kUnrolled
+  for (int step = 0; step < MatrixTile<kDims>::kSteps; ++step) {
+    if (step >= steps) continue;
+    unsigned a[kTiles][4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) left[i].Step(step, a[i]);
+#pragma unroll
+    for (int j = 0; j < kColumns; j += 2) {
+      unsigned b[4];
+      right.LoadRight(row + j * kMatrixColumns, step, b);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        device::cuda::MultiplyMatrices(a[i], b[0], b[1], sums[i][j]);
+        device::cuda::MultiplyMatrices(a[i], b[2], b[3], sums[i][j + 1]);
+      }
+    }
+  }
+}
+
+// The left operand of a product over columns [16 step, 16 step + 16) of `weights`, rounded to bf16.
+template <int kColumns>
+__device__ __forceinline__ void PackMatrixLeft(const MatrixSums<kColumns>& weights, int step,
+                                               unsigned (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float(&of)[4] = weights[2 * step + i / 2];
+    a[i] = device::cuda::PackBf16(of[i % 2 * 2], of[i % 2 * 2 + 1]);
+  }
+}
+
+// sums [kTiles][16, 8 kOut] += weights . rows [0, 8 kColumns) of `right`, dims [16 first_step,
+// ...), as far as there are `steps` times 16 dims.
+template <int kDims, int kTiles, int kColumns, int kOut>
+__device__ __forceinline__ void AddMatrixProduct(const MatrixSums<kColumns> (&weights)[kTiles],
+                                                 const MatrixTile<kDims>& right, int first_step,
+                                                 int steps, MatrixSums<kOut> (&sums)[kTiles]) {
+#pragma unroll
+  for (int step = 0; step < kColumns / 2; ++step) {
+    unsigned a[kTiles][4];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) PackMatrixLeft<kColumns>(weights[i], step, a[i]);
+#pragma unroll
+    for (int j = 0; j < kOut / 2; ++j) {
+      if (first_step + j >= steps) continue;
+      unsigned b[4];
+      right.LoadRightAcross(step * kMatrixRows, first_step + j, b);
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        device::cuda::MultiplyMatrices(a[i], b[0], b[1], sums[i][2 * j]);
+        device::cuda::MultiplyMatrices(a[i], b[2], b[3], sums[i][2 * j + 1]);
+      }
+    }
+  }
+}
+
+template <int kTiles, int kColumns>
+__device__ __forceinline__ void ClearMatrixSums(MatrixSums<kColumns> (&sums)[kTiles]) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sums[i][j][k] = 0;
+    }
+  }
+}
+
+// A lane's two neighbouring elements of a row of a head; inside its dims.
+struct MatrixPair {
+  float values[2];
+};
+__device__ __forceinline__ MatrixPair LoadMatrixPair(const Bf16* from) {
+  const unsigned word = *reinterpret_cast<const unsigned*>(from);
+  return {{__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)}};
+}
+
+// The pair as it was before rounding if `exact` holds that: LoadExact.
+__device__ __forceinline__ MatrixPair LoadExactPair(const AttentionHead<Bf16>& stored,
+                                                    const AttentionHead<float>& exact, int row,
+                                                    int column) {
+  MatrixPair pair = LoadMatrixPair(stored.data + row * stored.stride + column);
+  if (exact.data == nullptr) return pair;
+  const float2 kept = *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);
+  const float before[2] = {kept.x, kept.y};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    // A sum begins at zero, before `exact` has been written.
+    const bool same = Widen(Narrow<Bf16>(before[i])) == pair.values[i];
+    if (same && pair.values[i] != 0) pair.values[i] = before[i];
+  }
+  return pair;
+}
+__device__ __forceinline__ void StoreExactPair(const AttentionHead<float>& exact, int row,
+                                               int column, float low, float high) {
+  *reinterpret_cast<float2*>(exact.data + row * exact.stride + column) = make_float2(low, high);
+}
+
+// The 16 rows from `row` of `tile`, which are this warp's own, = sums, rounded; then rows [first,
+// count) of them to rows from `to_row` on of `head`, dims from `first_dim` on. kOut: columns of
+// sums.
+template <int kDims, int kOut>
+__device__ __forceinline__ void StoreMatrixSums(const MatrixSums<kOut>& sums,
+                                                const MatrixTile<kDims>& tile, int row,
+                                                const AttentionHead<Bf16>& head, int to_row,
+                                                int first, int count, int first_dim) {
+  const int lane = MatrixLane();
+#pragma unroll
+  for (int j = 0; j < kOut; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const unsigned word = device::cuda::PackBf16(sums[j][2 * half], sums[j][2 * half + 1]);
+      Bf16* const at = tile.At(row + MatrixRow() + 8 * half, j) + MatrixColumn();
+      *reinterpret_cast<unsigned*>(at) = word;
+    }
+  }
+  __syncwarp();
+  for (int i = lane; i < kMatrixRows * kOut; i += kWarpLanes) {
+    const int r = i / kOut, dim = first_dim + i % kOut * kMatrixPiece;
+    if (r < first || r >= count || dim >= head.dims) continue;
+    StoreGlobal(LoadPack<kMatrixPiece>(tile.At(row + r, i % kOut)),
+                head.data + (to_row + r) * head.stride + dim);
+  }
+}
 
 // Rows [first, count) of a tile are keys; its rows stand at positions from `position` on, a
 // multiple of 8, so that a counter of Philox serves eight rows.

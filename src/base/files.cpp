@@ -1,0 +1,445 @@
+// Opening, closing and flushing of files and folders.
+#include "trireme/base/files.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme {
+
+std::string ErrorText(int error) { return std::generic_category().message(error); }
+
+Descriptor::Descriptor(const std::string& path, int flags) : number_(-1) {
+  constexpr mode_t kMode = 0666;  // the user's umask decides
+  number_ = Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, kMode); });
+}
+
+int Descriptor::Close() {
+  if (number_ < 0) return 0;
+  const int result = ::close(std::exchange(number_, -1));
+  return result == 0 || errno == EINTR ? 0 : errno;
+}
+
+int SyncToDisk(const std::string& path) {
+  const Descriptor file(path, O_RDONLY);
+  if (!file.Valid()) return errno;
+  // EINVAL: this file system has nothing to sync for such an object (folders on some network
+  // mounts).
+  return Retry([&] { return ::fsync(file.Get()); }) == 0 || errno == EINVAL ? 0 : errno;
+}
+
+int MakeFolderDurably(const std::string& folder) {
+  namespace fs = std::filesystem;
+  fs::path missing = fs::absolute(folder).lexically_normal();
+  if (!missing.has_filename()) missing = missing.parent_path();  // "a/b/"
+  std::vector<fs::path> made;
+  std::error_code error;
+  for (; !fs::exists(missing, error) && !error; missing = missing.parent_path()) {
+    made.push_back(missing);
+  }
+  fs::create_directories(folder, error);
+  if (error) return error.value();
+  if (!fs::is_directory(folder, error)) return ENOTDIR;
+  for (const fs::path& each : made) {
+    if (const int failed = SyncToDisk(each.parent_path().string()); failed != 0) return failed;
+  }
+  return 0;
+}
+
+}  // namespace trireme
+
+// FileSystemType: as in <linux/magic.h>, and as Lustre, GPFS, BeeGFS, PanFS and the others define
+// theirs.
+
+namespace trireme {
+
+namespace {
+
+constexpr auto kTypes = std::to_array<FileSystemType>({{0x0BD00BD0, "lustre", true, false},
+                                                       {0x47504653, "gpfs", true, false},
+                                                       {0x19830326, "beegfs", true, false},
+                                                       {0x6969, "nfs", true, false},
+                                                       {0x00C36400, "ceph", true, false},
+                                                       {0xAAD7AAEA, "panfs", true, false},
+                                                       {0xFF534D42, "cifs", true, false},
+                                                       {0xFE534D42, "smb", true, false},
+                                                       {0x01021997, "9p", true, false},
+                                                       {0x65735546, "fuse", true, false},
+                                                       {0x01021994, "tmpfs", false, true},
+                                                       {0x858458F6, "ramfs", false, true},
+                                                       {0xEF53, "ext4", false, false},
+                                                       {0x58465342, "xfs", false, false},
+                                                       {0x9123683E, "btrfs", false, false},
+                                                       {0x2FC12FC1, "zfs", false, false},
+                                                       {0x794C7630, "overlay", false, false},
+                                                       {0xF2F52010, "f2fs", false, false},
+                                                       {0x73717368, "squashfs", false, false}});
+
+}  // namespace
+
+std::uint64_t FileSystemNumber(std::int64_t type) {
+  constexpr std::uint64_t kMask = 0xFFFFFFFF;
+  return static_cast<std::uint64_t>(type) & kMask;
+}
+
+const FileSystemType* FindFileSystem(std::uint64_t number) {
+  const auto known = std::ranges::find(kTypes, number, &FileSystemType::number);
+  return known == kTypes.end() ? nullptr : &*known;
+}
+
+std::string NameOfFileSystem(std::uint64_t number) {
+  const FileSystemType* const known = FindFileSystem(number);
+  return known == nullptr ? fmt::format("type {:#x}", number) : known->name;
+}
+
+}  // namespace trireme
+
+// Small files, folders and disk space through POSIX calls.
+
+namespace trireme {
+
+namespace {
+
+Error SystemError(const std::string& path, const std::string& what, int error) {
+  return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)));
+}
+
+}  // namespace
+
+std::string Mebibytes(std::int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
+}
+
+std::string ReadText(const std::string& path, std::int64_t most) {
+  Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe must not make it wait
+  if (!file.Valid()) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
+  }
+  std::string text;
+  struct stat status = {};
+  if (::fstat(file.Get(), &status) == 0 && S_ISREG(status.st_mode)) {
+    text.reserve(static_cast<std::size_t>(std::clamp<std::int64_t>(status.st_size, 0, most)));
+  }
+  std::string buffer(std::size_t{1} << 16, '\0');
+  while (true) {
+    const ssize_t got = Retry([&] { return ::read(file.Get(), buffer.data(), buffer.size()); });
+    if (got < 0) {
+      throw InputError(
+          fmt::format("{}: cannot be read at offset {}: {}", path, text.size(), ErrorText(errno)));
+    }
+    if (got == 0) return text;
+    text.append(buffer, 0, static_cast<std::size_t>(got));
+    if (static_cast<std::int64_t>(text.size()) > most) {
+      throw InputError(
+          fmt::format("{}: is longer than {} bytes, the most that are read of it", path, most));
+    }
+  }
+}
+
+void RefuseForeignFile(const std::string& path) {
+  constexpr std::size_t kHead = 512;
+  std::string head(kHead, '\0');
+  const Descriptor file(path, O_RDONLY | O_NONBLOCK);
+  if (!file.Valid()) return;
+  const ssize_t got = Retry([&] { return ::read(file.Get(), head.data(), head.size()); });
+  head.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  if (head.starts_with("version https://git-lfs")) {
+    throw InputError(path + ": is a pointer of Git LFS, not the file itself",
+                     "'git lfs pull' in the folder that was cloned fetches it.");
+  }
+  if (head.starts_with("GGUF")) {
+    throw InputError(path + ": is a model in GGUF, llama.cpp's format, which is not read",
+                     "Take the folder with config.json and safetensors that it was made from.");
+  }
+  if (head.starts_with("PK\x03\x04")) {
+    throw InputError(path + ": is a zip archive, as PyTorch's pickled weights are: not read",
+                     "Write the model anew in Python: save_pretrained(NEW) makes safetensors.");
+  }
+  std::string text = head.substr(head.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  text.erase(0, text.find_first_not_of(" \t\r\n"));
+  for (char& letter : text) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  if (text.starts_with("<!doctype html") || text.starts_with("<html")) {
+    throw InputError(path + ": is a web page, not the file itself",
+                     "At huggingface.co a file's address has /resolve/ where its page has /blob/; "
+                     "models that ask for consent need a token.");
+  }
+}
+
+void WriteTextDurably(const std::string& path, const std::string& text) {
+  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
+  if (!file.Valid()) throw SystemError(path, "cannot be created", errno);
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put =
+        Retry([&] { return ::write(file.Get(), text.data() + done, text.size() - done); });
+    if (put < 0)
+      throw SystemError(path, fmt::format("cannot be written at offset {}", done), errno);
+    done += static_cast<std::size_t>(put);
+  }
+  if (Retry([&] { return ::fsync(file.Get()); }) != 0) {
+    throw SystemError(path, "cannot be synced", errno);
+  }
+  if (const int error = file.Close(); error != 0)
+    throw SystemError(path, "cannot be closed", error);
+}
+
+int MayRead(const std::string& path) {
+  return ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 ? 0 : errno;
+}
+
+void SyncPath(const std::string& path) {
+  if (const int error = SyncToDisk(path); error != 0) {
+    throw SystemError(path, "cannot be synced", error);
+  }
+}
+
+int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists) {
+  held = true;
+  Descriptor file(path, O_RDWR | (exists ? 0 : O_CREAT | O_EXCL) | O_NOFOLLOW);
+  if (!file.Valid()) return errno;
+  // fallocate(2), not posix_fallocate(3): where the file system cannot reserve, the latter writes a
+  // byte to every block one by one, which takes hours for a large model.
+  int result = Retry([&] { return ::fallocate(file.Get(), 0, 0, bytes); });
+  if (result != 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS)) {
+    held = false;
+    result = Retry([&] { return ::ftruncate(file.Get(), bytes); });
+  }
+  if (result != 0) return errno;
+  return file.Close();
+}
+
+std::int64_t FreeBytes(const std::string& folder) {
+  struct statvfs status = {};
+  if (Retry([&] { return ::statvfs(folder.c_str(), &status); }) != 0) return -1;
+  if (status.f_blocks == 0) return -1;  // a file system that counts no blocks, such as ramfs
+  return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+}
+
+void Rename(const std::string& from, const std::string& to) {
+  if (Retry([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
+    throw SystemError(from, fmt::format("cannot be renamed to {}", to), errno);
+  }
+}
+
+void MoveLink(const std::string& target, const std::string& link) {
+  const std::string temporary = link + ".tmp";
+  if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) {
+    throw SystemError(temporary, "a leftover cannot be removed", errno);
+  }
+  if (::symlink(target.c_str(), temporary.c_str()) != 0) {
+    throw SystemError(temporary, fmt::format("cannot be linked to {}", target), errno);
+  }
+  Rename(temporary, link);
+}
+
+}  // namespace trireme
+
+// Exclusive creation of files, and their replacement in one move.
+
+namespace trireme {
+
+int CreateNewFile(const std::string& path) {
+  constexpr mode_t kMode = 0666;  // the user's umask decides
+  constexpr int kTries = 8;       // another process may plant the name again in between
+  constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  int file = -1;
+  for (int i = 0; i < kTries; ++i) {
+    file = ::open(path.c_str(), kFlags, kMode);
+    if (file >= 0 || errno != EEXIST) break;
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) break;
+  }
+  return file;
+}
+
+std::string BehindLink(const std::string& path) {
+  constexpr int kMostLinks = 40;  // the system's own limit
+  std::error_code error;
+  std::filesystem::path found = path;
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(found, error); ++i) {
+    const std::filesystem::path target = std::filesystem::read_symlink(found, error);
+    if (error) return path;
+    found = target.is_absolute() ? target : found.parent_path() / target;
+  }
+  return found.string();
+}
+
+std::string DraftName(const std::string& path) {
+  constexpr std::size_t kLongest = 255;  // bytes of a name: NAME_MAX
+  constexpr std::string_view kEnding = ".tmp";
+  const std::size_t name = path.find_last_of('/') + 1;  // 0 if there is none
+  return path.substr(0, std::max(name, std::min(path.size(), name + kLongest - kEnding.size()))) +
+         std::string(kEnding);
+}
+
+std::string NewNameBeside(const std::string& path) {
+  std::random_device random;
+  const std::uint64_t number = (std::uint64_t{random()} << 32) | random();
+  return (std::filesystem::path(path).parent_path() / fmt::format(".trireme.{:016x}", number))
+      .string();
+}
+
+bool WriteAll(int file, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(file, text.data(), text.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    if (written == 0) {
+      errno = ENOSPC;
+      return false;
+    }
+    text.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+Replacement::Replacement(std::string path, std::string temporary)
+    : path_(std::move(path)), temporary_(std::move(temporary)), file_(CreateNewFile(temporary_)) {
+  Note(file_ >= 0);
+}
+
+Replacement::Replacement(const std::string& path)
+    : Replacement(BehindLink(path), NewNameBeside(BehindLink(path))) {}
+
+Replacement::~Replacement() {
+  if (file_ < 0) return;
+  ::close(file_);
+  ::unlink(temporary_.c_str());
+}
+
+void Replacement::Note(bool good) {
+  if (!good && !error_) error_ = {errno, std::generic_category()};
+}
+
+void Replacement::Write(std::string_view text) {
+  if (!error_) Note(WriteAll(file_, text));
+}
+
+std::error_code Replacement::Place() {
+  if (!error_) Note(::fsync(file_) == 0);
+  if (file_ < 0) return error_;
+  // A network file system may report a failed write only now.
+  Note(::close(std::exchange(file_, -1)) == 0);
+  if (!error_) Note(std::rename(temporary_.c_str(), path_.c_str()) == 0);
+  if (error_) ::unlink(temporary_.c_str());
+  return error_;
+}
+
+}  // namespace trireme
+
+// Reads and writes of one process at explicit offsets of a file.
+
+namespace trireme {
+
+namespace {
+
+// A client of a network file system may believe for a moment that a file which another node has
+// just made does not exist.
+constexpr int kOpenAttempts = 10;
+constexpr std::chrono::milliseconds kOpenPause(100);
+
+Descriptor Open(const std::string& path, PositionedFile::Access access) {
+  const bool write = access == PositionedFile::Access::kWrite;
+  const int flags = write ? O_RDWR | O_NOFOLLOW : O_RDONLY | O_NONBLOCK;
+  for (int attempt = 1;; ++attempt) {
+    Descriptor file(path, flags);
+    if (file.Valid() || errno != ENOENT || !write || attempt == kOpenAttempts) return file;
+    std::this_thread::sleep_for(kOpenPause);
+  }
+}
+
+}  // namespace
+
+PositionedFile::PositionedFile(const std::string& path, Access access, ExitCode blame)
+    : path_(path), blame_(blame), file_(Open(path, access)) {
+  if (!file_.Valid()) throw Complain("cannot be opened", errno);
+}
+
+Error PositionedFile::Complain(const std::string& what, int error) const {
+  return {blame_, fmt::format("{}: {}: {}", path_, what, ErrorText(error))};
+}
+
+std::int64_t PositionedFile::Size() const {
+  struct stat status = {};
+  if (::fstat(file_.Get(), &status) != 0) throw Complain("its size is unknown", errno);
+  return status.st_size;
+}
+
+void PositionedFile::Write(const void* data, std::int64_t bytes, std::int64_t offset) const {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t put =
+        Retry([&] { return ::pwrite(file_.Get(), from, static_cast<std::size_t>(bytes), offset); });
+    if (put <= 0) {
+      throw Complain(fmt::format("cannot be written at offset {}", offset),
+                     put < 0 ? errno : ENOSPC);
+    }
+    from += put;
+    offset += put;
+    bytes -= put;
+  }
+}
+
+void PositionedFile::Read(void* data, std::int64_t bytes, std::int64_t offset) const {
+  char* to = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t got =
+        Retry([&] { return ::pread(file_.Get(), to, static_cast<std::size_t>(bytes), offset); });
+    if (got < 0) throw Complain(fmt::format("cannot be read at offset {}", offset), errno);
+    if (got == 0) {
+      throw Error(blame_, fmt::format("{}: cannot be read at offset {}: the file ends there", path_,
+                                      offset));
+    }
+    to += got;
+    offset += got;
+    bytes -= got;
+  }
+}
+
+void PositionedFile::StartFlush(std::int64_t bytes, std::int64_t offset) const {
+  if (bytes > 0) ::sync_file_range(file_.Get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
+void PositionedFile::Sync() const {
+  if (Retry([&] { return ::fsync(file_.Get()); }) != 0) throw Complain("cannot be synced", errno);
+}
+
+void PositionedFile::SyncData() const {
+  if (Retry([&] { return ::fdatasync(file_.Get()); }) != 0) {
+    throw Complain("cannot be synced", errno);
+  }
+}
+
+void PositionedFile::ForgetCopies() const {
+  ::posix_fadvise(file_.Get(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+void PositionedFile::ForgetCopies(std::int64_t bytes, std::int64_t offset) const {
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  const std::int64_t begin = offset / page * page;
+  const std::int64_t end = (offset + bytes + page - 1) / page * page;
+  if (bytes > 0) ::posix_fadvise(file_.Get(), begin, end - begin, POSIX_FADV_DONTNEED);
+}
+
+void PositionedFile::Close() {
+  if (const int error = file_.Close(); error != 0) throw Complain("cannot be closed", error);
+}
+
+}  // namespace trireme

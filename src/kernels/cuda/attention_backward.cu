@@ -1,0 +1,471 @@
+// Common parts of the two kernels of attention's backward pass (Dao et al. 2022, appendix B). With
+// weights P = 2^(s - lse), their dropped form D(P), dO and inner = rowsum(dO * O): dV = D(P)^T dO;
+// dP = D(dO V^T); dS = P (dP - inner); dQ = scale dS K; dK = scale dS^T Q. P and dS exist for a
+// tile at a time.
+#include "attention.hpp"
+#include "attention_kernels.cuh"
+
+namespace trireme::kernels::cuda {
+
+// Shared memory of a block.
+template <typename Sizes, typename Sum>
+struct AttentionBackwardShared {
+  using Mask = AttentionMask<Sizes::kKeys>;
+  Sum* queries;         // [kQueries, kRow]
+  Sum* douts;           // [kQueries, kRow]
+  Sum* keys;            // [kKeys, kRow]
+  Sum* values;          // [kKeys, kRow]
+  Sum* slopes;          // [kQueries, kScoreRow]: scale dS
+  Sum* weights;         // [kQueries, kScoreRow]: D(P); not of the kernel of the queries
+  unsigned char* kept;  // [kQueries, Mask::kRow]
+
+  static constexpr int kRows = 2 * (Sizes::kQueries + Sizes::kKeys) * Sizes::kRow;
+  static constexpr int kScores = Sizes::kQueries * Sizes::kScoreRow;
+  static constexpr int Bytes(bool with_weights) {
+    return (kRows + (with_weights ? 2 : 1) * kScores) * static_cast<int>(sizeof(Sum)) +
+           Sizes::kQueries * Mask::kRow;
+  }
+
+  __device__ AttentionBackwardShared(Sum* memory, bool with_weights)
+      : queries(memory),
+        douts(queries + Sizes::kQueries * Sizes::kRow),
+        keys(douts + Sizes::kQueries * Sizes::kRow),
+        values(keys + Sizes::kKeys * Sizes::kRow),
+        slopes(memory + kRows),
+        weights(with_weights ? slopes + kScores : nullptr),
+        kept(reinterpret_cast<unsigned char*>(slopes + (with_weights ? 2 : 1) * kScores)) {}
+};
+
+// Of this thread's queries.
+template <typename Sizes, typename Sum>
+struct AttentionStatistics {
+  Sum lse[Sizes::kMyQueries];  // to base 2
+  Sum inner[Sizes::kMyQueries];
+  AttentionBegins<Sizes> begins;
+
+  template <typename T>
+  __device__ void Load(const AttentionOperands<T>& a, const AttentionPlace<T>& at,
+                       const AttentionTile& queries, bool with_inner) {
+    begins.Load(a, at.sequence, queries);
+#pragma unroll
+    for (int i = 0; i < Sizes::kMyQueries; ++i) {
+      const int row = Sizes::Row() * Sizes::kMyQueries + i;
+      const bool inside = row < queries.count;
+      lse[i] = inside ? *at.Lse(a, queries.row + row) * static_cast<Sum>(kAttentionLog2E) : Sum(0);
+      inner[i] = inside && with_inner ? *at.Inner(a, queries.row + row) : Sum(0);
+    }
+  }
+};
+
+// Slopes, and weights where there is room for them, of a tile whose operands lie in shared memory:
+// zero if a key is not seen.
+template <typename Sizes, typename T>
+__device__ __forceinline__ void AttentionSlopes(
+    const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,
+    const AttentionStatistics<Sizes, SumOf<T>>& statistics,
+    const AttentionBackwardShared<Sizes, SumOf<T>>& shared) {
+  using Sum = SumOf<T>;
+  const int dims = RoundUpDims(a.head_dim), first_row = Sizes::Row() * Sizes::kMyQueries;
+  Sum score[Sizes::kMyQueries][Sizes::kMyKeys] = {}, slope[Sizes::kMyQueries][Sizes::kMyKeys] = {};
+  AddAttentionDots(shared.queries + first_row * Sizes::kRow, Sizes::kRow,
+                   shared.keys + Sizes::Column() * Sizes::kRow, Sizes::kColumnThreads * Sizes::kRow,
+                   dims, score);
+  AddAttentionDots(shared.douts + first_row * Sizes::kRow, Sizes::kRow,
+                   shared.values + Sizes::Column() * Sizes::kRow,
+                   Sizes::kColumnThreads * Sizes::kRow, dims, slope);
+  const Sum exponents = a.scale * static_cast<Sum>(kAttentionLog2E);
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    const int row = first_row + i;
+    const int visible = row < queries.count ? AttentionVisible(a, queries.position + row, keys) : 0;
+#pragma unroll
+    for (int j = 0; j < Sizes::kMyKeys; ++j) {
+      const int column = Sizes::Column() + j * Sizes::kColumnThreads;
+      const bool seen = column < visible && statistics.begins.Allow(i, keys, column);
+      const Sum weight = seen ? exp2(score[i][j] * exponents - statistics.lse[i]) : Sum(0);
+      Sum factor = Sum(1);
+      if (a.threshold > 0 && seen) {
+        using Mask = typename AttentionBackwardShared<Sizes, Sum>::Mask;
+        factor = Mask::Kept(shared.kept, row, keys, column) ? a.kept_scale : Sum(0);
+      }
+      const int place = row * Sizes::kScoreRow + column;
+      shared.slopes[place] =
+          seen ? weight * (factor * slope[i][j] - statistics.inner[i]) * a.scale : Sum(0);
+      if (shared.weights != nullptr) shared.weights[place] = factor * weight;
+    }
+  }
+}
+
+// dquery, after a.inner (attention_backward_queries.cu).
+template <typename T>
+void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a);
+// Tiles by head_dim, and by what shared memory holds.
+template <typename Sum, int kDims>
+struct AttentionBackwardSizes;
+template <typename Sum>
+struct AttentionBackwardSizes<Sum, 32> : AttentionSizes<8, 8, 4, 4, 32> {};
+template <>
+struct AttentionBackwardSizes<float, 64> : AttentionSizes<16, 16, 4, 4, 64> {};
+template <>
+struct AttentionBackwardSizes<double, 64> : AttentionSizes<8, 16, 4, 2, 64> {};
+template <typename Sum>
+struct AttentionBackwardSizes<Sum, 128> : AttentionSizes<8, 16, 4, 2, 128> {};
+template <>
+struct AttentionBackwardSizes<float, 256> : AttentionSizes<8, 16, 4, 2, 256> {};
+template <>
+struct AttentionBackwardSizes<double, 256> : AttentionSizes<8, 16, 2, 1, 256> {};
+
+// Attention's gradients of keys and values, overwritten: a block has a tile of keys of one
+// key/value head and goes through the query heads that read it, in order, and their queries tile by
+// tile. For short sequences, which are one tile, also the gradient of the queries.
+
+namespace {
+
+// rowsum(dO * O) of this thread's queries; dO lies in shared memory.
+template <typename Sizes, typename T>
+__device__ __forceinline__ void AttentionInner(const AttentionOperands<T>& a,
+                                               const AttentionPlace<T>& at,
+                                               const AttentionTile& queries, const SumOf<T>* douts,
+                                               SumOf<T> (&inner)[Sizes::kMyQueries]) {
+  using Sum = SumOf<T>;
+  const auto out = at.Out(a);
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    const int row = Sizes::Row() * Sizes::kMyQueries + i;
+    Sum sum = Sum(0);
+    for (int column = Sizes::Column() * kAttentionWidth; row < queries.count && column < a.head_dim;
+         column += Sizes::kStep) {
+      const auto x = LoadPack<kAttentionWidth>(douts + row * Sizes::kRow + column);
+      const auto y = out.Load(queries.row + row, column);
+#pragma unroll
+      for (int k = 0; k < kAttentionWidth; ++k) sum += x.values[k] * y.values[k];
+    }
+    inner[i] = LaneSum(sum, Sizes::kColumnThreads);
+  }
+}
+
+// dquery of the tile: slopes and keys lie in shared memory.
+template <typename Sizes, typename T>
+__device__ __forceinline__ void WriteQueryGradient(
+    const AttentionOperands<T>& a, const AttentionPlace<T>& at, const AttentionTile& queries,
+    const AttentionTile& keys, const AttentionBackwardShared<Sizes, SumOf<T>>& shared) {
+  using Sum = SumOf<T>;
+  constexpr int kRows = Sizes::kMyQueries;
+  AttentionSums<Sizes, kRows, Sum> sums;
+  ClearAttentionSums<Sizes, kRows>(sums);
+  AddAttentionProduct<Sizes, kRows>(shared.slopes + Sizes::Row() * kRows * Sizes::kScoreRow,
+                                    shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
+                                    a.head_dim, sums);
+  const auto dquery = at.Dquery(a);
+  ForEachAttentionSum<Sizes, kRows>(sums, a.head_dim,
+                                    [&](int i, int column, const AttentionPack<Sum>& pack) {
+                                      const int row = Sizes::Row() * kRows + i;
+                                      if (row < queries.count)
+                                        dquery.Store(pack, queries.row + row, column);
+                                    });
+}
+
+// kAll: queries and keys are one tile each; dquery is overwritten, a.inner is not read.
+template <typename Sizes, typename T, bool kAll>
+__global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
+    KeyGradientKernel(AttentionOperands<T> a) {
+  using Sum = SumOf<T>;
+  constexpr int kRows = Sizes::kKeyRows;
+  const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), true);
+  // The first keys first: the most queries see them.
+  AttentionPlace<T> at = AttentionPlace<T>::OfKeys(a, static_cast<int>(blockIdx.x));
+  if (IsServed(a, at.sequence)) return;
+  const AttentionTile tile = a.keys.Tile(at.block, Sizes::kKeys);
+  const AttentionTile keys = PresentKeys(a, at.sequence, tile);
+  LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
+  LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+  AttentionSums<Sizes, kRows, Sum> dkeys, dvalues;
+  ClearAttentionSums<Sizes, kRows>(dkeys);
+  ClearAttentionSums<Sizes, kRows>(dvalues);
+  const int query_tiles = a.queries.Tiles(Sizes::kQueries), first_column = Sizes::Row() * kRows;
+  const int first_dim = Sizes::Column() * kAttentionWidth;
+  const bool any = kAll || keys.count > 0;
+  for (int i = 0; any && i < a.Group() * query_tiles; ++i) {
+    at.head = at.kv_head * a.Group() + i / query_tiles;
+    const AttentionTile queries = a.queries.Tile(i % query_tiles, Sizes::kQueries);
+    if (a.causal && queries.Last() < keys.position) continue;
+    if (FirstSeen<Sizes>(a, at.sequence, queries) > tile.Last()) continue;
+    __syncthreads();
+    LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+                                              shared.queries);
+    LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
+    if (a.threshold > 0) {
+      AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
+    }
+    AttentionStatistics<Sizes, Sum> statistics;
+    statistics.Load(a, at, queries, !kAll);
+    __syncthreads();
+    if constexpr (kAll) {
+      AttentionInner<Sizes>(a, at, queries, shared.douts, statistics.inner);
+    }
+    AttentionSlopes(a, queries, keys, statistics, shared);
+    __syncthreads();
+    AddAttentionTransposed<Sizes, kRows>(shared.weights + first_column, shared.douts + first_dim,
+                                         queries.count, a.head_dim, dvalues);
+    AddAttentionTransposed<Sizes, kRows>(shared.slopes + first_column, shared.queries + first_dim,
+                                         queries.count, a.head_dim, dkeys);
+    if constexpr (kAll) WriteQueryGradient(a, at, queries, keys, shared);
+  }
+  const auto store = [&](const AttentionHead<T>& head, AttentionSums<Sizes, kRows, Sum>& sums) {
+    ForEachAttentionSum<Sizes, kRows>(sums, a.head_dim,
+                                      [&](int i, int column, const AttentionPack<Sum>& pack) {
+                                        if (first_column + i < tile.count)
+                                          head.Store(pack, keys.row + first_column + i, column);
+                                      });
+  };
+  store(at.Dkey(a), dkeys);
+  store(at.Dvalue(a), dvalues);
+}
+
+template <typename Sizes, typename T, bool kAll>
+void LaunchKeyGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const std::int64_t blocks = std::int64_t{a.keys.Tiles(Sizes::kKeys)} * a.tasks;
+  if (blocks == 0) return;
+  device::cuda::Launch(queue,
+                       a.begins != nullptr ? &KeyGradientKernel<AttentionDocuments<Sizes>, T, kAll>
+                                           : &KeyGradientKernel<Sizes, T, kAll>,
+                       dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
+                       AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(true), a);
+}
+
+}  // namespace
+
+template <typename T>
+int AttentionBackwardBytes(int head_dim) {
+  int bytes = 0;
+  WithAttentionDims(head_dim, [&](auto dims) {
+    using Sum = SumOf<T>;
+    using Sizes = AttentionBackwardSizes<Sum, decltype(dims)::value>;
+    bytes = AttentionBackwardShared<Sizes, Sum>::Bytes(true);
+  });
+  return bytes;
+}
+template int AttentionBackwardBytes<float>(int);
+template int AttentionBackwardBytes<double>(int);
+template int AttentionBackwardBytes<Bf16>(int);
+
+template <typename T>
+bool AttentionIsOneTile(const AttentionOperands<T>& a) {
+  bool one = false;
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
+    one = a.whole && a.queries.Tiles(Sizes::kQueries) <= 1 && a.keys.Tiles(Sizes::kKeys) <= 1;
+  });
+  return one;
+}
+template bool AttentionIsOneTile(const AttentionOperands<float>&);
+template bool AttentionIsOneTile(const AttentionOperands<double>&);
+template bool AttentionIsOneTile(const AttentionOperands<Bf16>&);
+
+template <typename T>
+void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const bool one = AttentionIsOneTile(a);
+  if (!one) {
+    LaunchAttentionInner(queue, a);
+    LaunchAttentionQueryGradient(queue, a);
+  }
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
+    if (one) {
+      LaunchKeyGradient<Sizes, T, true>(queue, a);
+    } else {
+      LaunchKeyGradient<Sizes, T, false>(queue, a);
+    }
+  });
+}
+template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<float>&);
+template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<double>&);
+template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<Bf16>&);
+
+// Attention's gradient of the queries, after inner = rowsum(dO * O): a block has a tile of queries
+// and goes through the keys tile by tile. For whole sequences dquery is overwritten, for parts it
+// is added to.
+
+namespace {
+
+constexpr int kInnerThreads = 128, kInnerLanes = 8;  // lanes that share a row of a head
+
+// a.inner of all query heads of the tasks.
+template <typename T>
+__global__ void __launch_bounds__(kInnerThreads) InnerKernel(AttentionOperands<T> a) {
+  using Sum = SumOf<T>;
+  const int heads = a.tasks * a.Group(), lane = static_cast<int>(threadIdx.x) % kInnerLanes;
+  const std::int64_t i = std::int64_t{blockIdx.x} * (kInnerThreads / kInnerLanes) +
+                         static_cast<int>(threadIdx.x) / kInnerLanes;
+  // Neighbouring heads of one row first: they lie side by side. Lanes beyond the end meet the
+  // others, and write nothing.
+  bool inside = i < std::int64_t{heads} * a.queries.Count();
+  const int group = a.Group() * a.kv_heads;
+  AttentionPlace<T> at{};
+  int row = 0;
+  if (inside) {
+    const std::int64_t head = a.first_task * std::int64_t{a.Group()} + i % heads;
+    at.sequence = static_cast<int>(head / group);
+    at.head = static_cast<int>(head % group);
+    row = static_cast<int>(i / heads);
+    inside = !IsServed(a, at.sequence);
+  }
+  Sum sum = Sum(0);
+  if (inside) {
+    const auto dout = at.Dout(a);
+    const auto out = at.Out(a);
+    for (int column = lane * kAttentionWidth; column < a.head_dim;
+         column += kInnerLanes * kAttentionWidth) {
+      const auto x = dout.Load(row, column), y = out.Load(row, column);
+#pragma unroll
+      for (int k = 0; k < kAttentionWidth; ++k) sum += x.values[k] * y.values[k];
+    }
+  }
+  sum = LaneSum(sum, kInnerLanes);
+  if (inside && lane == 0) *at.Inner(a, row) = sum;
+}
+
+template <typename Sizes, typename T>
+__global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
+    QueryGradientKernel(AttentionOperands<T> a) {
+  using Sum = SumOf<T>;
+  constexpr int kRows = Sizes::kMyQueries;
+  const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), false);
+  // The last queries first: they see the most keys.
+  const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
+  if (IsServed(a, at.sequence)) return;
+  const AttentionTile queries =
+      a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
+  const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+                                            shared.queries);
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
+  AttentionStatistics<Sizes, Sum> statistics;
+  statistics.Load(a, at, queries, true);
+  AttentionSums<Sizes, kRows, Sum> sums;
+  ClearAttentionSums<Sizes, kRows>(sums);
+  const int key_tiles = a.keys.Tiles(Sizes::kKeys);
+  for (int i = 0; i < key_tiles; ++i) {
+    const AttentionTile keys = PresentKeys(a, at.sequence, a.keys.Tile(i, Sizes::kKeys));
+    if (keys.count == 0 || (a.causal && keys.position > queries.Last())) continue;
+    if (Sizes::kDocuments && keys.Last() < first_seen) continue;
+    __syncthreads();
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+    if (a.threshold > 0) {
+      AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
+    }
+    __syncthreads();
+    AttentionSlopes(a, queries, keys, statistics, shared);
+    __syncwarp();  // the threads of a row are of one warp
+    AddAttentionProduct<Sizes, kRows>(shared.slopes + Sizes::Row() * kRows * Sizes::kScoreRow,
+                                      shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
+                                      a.head_dim, sums);
+  }
+  const auto dquery = at.Dquery(a);
+  const auto exact = at.Exact(a);
+  ForEachAttentionSum<Sizes, kRows>(
+      sums, a.head_dim, [&](int i, int column, AttentionPack<Sum>& pack) {
+        const int row = Sizes::Row() * kRows + i;
+        if (row >= queries.count) return;
+        if (!a.whole) {
+          const auto before = LoadExact(dquery, exact, queries.row + row, column);
+#pragma unroll
+          for (int k = 0; k < kAttentionWidth; ++k) pack.values[k] += before.values[k];
+        }
+        dquery.Store(pack, queries.row + row, column);
+        if (exact.data != nullptr) exact.Store(pack, queries.row + row, column);
+      });
+}
+
+}  // namespace
+
+template <typename T>
+void LaunchAttentionInner(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const std::int64_t rows = std::int64_t{a.tasks} * a.Group() * a.queries.Count();
+  if (rows == 0) return;
+  const std::int64_t blocks =
+      (rows + kInnerThreads / kInnerLanes - 1) / (kInnerThreads / kInnerLanes);
+  device::cuda::Launch(queue, &InnerKernel<T>, dim3(static_cast<unsigned>(blocks)),
+                       dim3(kInnerThreads), 0, a);
+}
+template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<float>&);
+template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<double>&);
+template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<Bf16>&);
+
+template <typename T>
+void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const std::int64_t heads = std::int64_t{a.tasks} * a.Group();
+  if (heads * a.queries.Count() == 0) return;
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
+    const std::int64_t blocks = heads * a.queries.Tiles(Sizes::kQueries);
+    device::cuda::Launch(queue,
+                         a.begins != nullptr ? &QueryGradientKernel<AttentionDocuments<Sizes>, T>
+                                             : &QueryGradientKernel<Sizes, T>,
+                         dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
+                         AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(false), a);
+  });
+}
+template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands<float>&);
+template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands<double>&);
+template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands<Bf16>&);
+
+// Copies of the log-sum-exp of attention's rows between our layout and that of libraries.
+// Overwrites its destination.
+
+namespace {
+
+constexpr int kStatisticsThreads = 256;
+
+// lse: rows stride elements apart, sequences sequence_rows rows; packed: [sequences, heads, rows].
+template <bool kPack>
+__global__ void __launch_bounds__(kStatisticsThreads)
+    StatisticsKernel(float* lse, std::int64_t stride, float* packed, std::int64_t elements,
+                     int heads, int rows, std::int64_t sequence_rows) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x;
+  if (i >= elements) return;
+  const std::int64_t position = i % rows, head = i / rows % heads;
+  const std::int64_t row = i / rows / heads * sequence_rows + position;
+  if constexpr (kPack) {
+    packed[i] = lse[row * stride + head];
+  } else {
+    lse[row * stride + head] = packed[i];
+  }
+}
+
+template <bool kPack>
+void Move(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
+          float* packed) {
+  const std::int64_t elements = window.sequences * window.rows * window.heads;
+  if (elements == 0) return;
+  device::cuda::Launch(device::cuda::Queue(stream), &StatisticsKernel<kPack>,
+                       dim3(static_cast<unsigned>(CeilDivide(elements, kStatisticsThreads))),
+                       dim3(kStatisticsThreads), 0, lse.As<float>(), lse.stride, packed, elements,
+                       static_cast<int>(window.heads), static_cast<int>(window.rows),
+                       window.sequence_rows);
+}
+
+AttentionWindow Whole(const AttentionShape& s) {
+  return {s.sequences, s.length, s.length, s.heads, s.head_dim};
+}
+
+}  // namespace
+
+void PackStatistics(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
+                    float* statistics) {
+  Move<true>(stream, window, lse, statistics);
+}
+
+void PackStatistics(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
+                    float* packed) {
+  PackStatistics(stream, Whole(shape), lse, packed);
+}
+void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
+                      const float* packed, const Matrix& lse) {
+  // The kernel writes to one of the two, by its direction.
+  Move<false>(stream, Whole(shape), lse, const_cast<float*>(packed));
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,550 @@
+// Checks of run.canonical against grid, model and arithmetic, and its automatic leaf.
+#include "trireme/train/plan.hpp"
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "canonical.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/device/options.hpp"
+#include "trireme/kernels/linear.hpp"
+#include "trireme/model/plan.hpp"
+#include "trireme/parallel/sharding.hpp"
+#include "trireme/train/training_state.hpp"
+
+namespace trireme::train {
+
+namespace {
+
+constexpr const char* kKey = "run.canonical";
+constexpr std::int64_t kLeafTokens = 4096;  // of an automatic leaf
+
+// "1, 2 or 4": the powers of two up to one of them.
+std::string PowersUpTo(std::int64_t most) {
+  std::string text;
+  for (std::int64_t power = 1; power <= most; power *= 2) {
+    text += fmt::format("{}{}", power == 1 ? "" : power == most ? " or " : ", ", power);
+  }
+  return text;
+}
+
+// ", or run.canonical = 8x2", which would admit these ranks; empty if nothing does.
+std::string OrMore(int ranks, int groups, int slices) {
+  if (ranks < 1 || !std::has_single_bit(static_cast<unsigned>(ranks))) return {};
+  return fmt::format(", or {} = {}x{}", kKey, groups, slices);
+}
+
+void CheckGrid(const deck::Deck& deck, const comm::GridShape& grid, int groups, int slices) {
+  const std::string value = fmt::format("{}x{}", groups, slices);
+  if (grid.context > 1) {
+    throw deck.Complain("grid.context",
+                        fmt::format("a ring adds up attention in an order of its own, but {} = {} "
+                                    "asks for the same bits in every layout",
+                                    kKey, value),
+                        fmt::format("What fits: grid.context = 1, or {} = none.", kKey));
+  }
+  if (groups % grid.data != 0) {
+    throw deck.Complain("grid.data",
+                        fmt::format("{} data ranks do not divide the {} of {} = {}", grid.data,
+                                    groups, kKey, value),
+                        fmt::format("What fits: {} data rank{}{}.", PowersUpTo(groups),
+                                    groups == 1 ? "" : "s", OrMore(grid.data, grid.data, slices)));
+  }
+  if (slices % grid.tensor != 0) {
+    throw deck.Complain("grid.tensor",
+                        fmt::format("{} tensor ranks do not divide the {} of {} = {}", grid.tensor,
+                                    slices, kKey, value),
+                        fmt::format("What fits: grid.tensor = {}{}.", PowersUpTo(slices),
+                                    OrMore(grid.tensor, groups, grid.tensor)));
+  }
+}
+
+void CheckArithmetic(const Request& request, const std::string& value) {
+  if (request.machine.stream.OnGpu()) {
+    throw request.deck.Complain(kKey, "is arithmetic of the CPU: GPUs have none",
+                                "Use run.device = cpu, or run.canonical = none.");
+  }
+  if (request.options.machine.precision == device::Precision::kBf16) {
+    throw request.deck.Complain(
+        "run.precision", fmt::format("{} = {} is built for fp32 and fp64 products", kKey, value),
+        fmt::format("What fits: run.precision = fp32, or {} = none.", kKey));
+  }
+}
+
+}  // namespace
+
+parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
+                                  const comm::GridShape& grid, std::int64_t batch) {
+  const parallel::CanonicalOptions& asked = request.options.parallel.canonical;
+  if (!asked.On()) return {};
+  const int groups = asked.data_groups, slices = asked.slices;
+  CheckGrid(request.deck, grid, groups, slices);
+  CheckArithmetic(request, fmt::format("{}x{}", groups, slices));
+  if (model.qk_norm && slices > 1) {
+    throw request.deck.Complain(
+        kKey, "gradients of model.qk_norm = yes have no fixed order of slices",
+        fmt::format("What fits: {} = {}x1, or model.qk_norm = no.", kKey, groups));
+  }
+  const std::int64_t most = std::min({model.heads, model.kv_heads, model.ffn, model.vocabulary});
+  if (slices > most) {
+    throw request.deck.Complain(
+        kKey,
+        fmt::format("{} slices, but model.kv_heads = {}, model.heads = {}, "
+                    "model.ffn = {}, vocabulary {}: each slice needs one of each",
+                    slices, model.kv_heads, model.heads, model.ffn, model.vocabulary),
+        fmt::format("What fits: {} = {}x{}.", kKey, groups,
+                    std::bit_floor(static_cast<unsigned>(most))));
+  }
+  const std::int64_t length = request.options.data.sequence_length;
+  std::int64_t leaf = asked.leaf;
+  if (leaf == 0) {
+    leaf = std::min(CeilDivide(batch, groups), std::max<std::int64_t>(1, kLeafTokens / length));
+  }
+  return {groups, slices, std::min(leaf, batch)};
+}
+
+void CheckLeaves(const Request& request, const parallel::Canonical& canonical) {
+  const std::int64_t leaf = canonical.leaf, given = request.options.data.micro_batch;
+  if (!canonical.On() || given % leaf == 0) return;
+  const std::int64_t lower = std::max(leaf, given / leaf * leaf);
+  throw request.deck.Complain(
+      "data.micro_batch", fmt::format("it is no multiple of the leaf, {} sequences", leaf),
+      fmt::format("What fits: data.micro_batch = {} or {}.", lower, lower + leaf));
+}
+
+// PlanKinds: ranks whose memory is alike, without planning each of a hundred thousand ranks.
+
+namespace {
+
+// Coordinates along one axis that cut all sizes alike.
+struct AxisClass {
+  int first = 0;
+  std::int64_t ranks = 0;
+};
+
+// Slices of hidden features and vocabulary; heads are cut evenly, and rows of the residual stream
+// are planned for the largest part.
+std::vector<AxisClass> TensorClasses(const Plan& plan) {
+  const model::Options& model = plan.training.model.options;
+  std::map<std::tuple<std::int64_t, std::int64_t>, AxisClass> classes;
+  for (int rank = 0; rank < plan.grid.tensor; ++rank) {
+    const auto slice = [&](std::int64_t total) {
+      return PartOf(total, rank, plan.grid.tensor).Size();
+    };
+    const auto [at, added] = classes.try_emplace({slice(model.ffn), slice(model.vocabulary)});
+    if (added) at->second.first = rank;
+    ++at->second.ranks;
+  }
+  std::vector<AxisClass> list;
+  for (const auto& [sizes, of_sizes] : classes) list.push_back(of_sizes);
+  return list;
+}
+
+// Elements that each place of a shard group owns, [ranks]. Pieces of one length are cut alike.
+std::vector<std::int64_t> OwnedElements(const kernels::Ownership& owns, int ranks) {
+  std::map<std::int64_t, std::int64_t> lengths;  // length, pieces of it
+  for (const kernels::Piece& piece : owns.pieces) ++lengths[piece.range.Size()];
+  std::vector<std::int64_t> owned(static_cast<std::size_t>(ranks));
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [length, pieces] : lengths) {
+      owned[static_cast<std::size_t>(rank)] +=
+          pieces * parallel::OwnPart(length, rank, ranks).Size();
+    }
+  }
+  return owned;
+}
+
+// Kinds of the ranks of one stage and one class of slices.
+class StageKinds {
+ public:
+  StageKinds(const Plan& plan, int stage, const AxisClass& tensor)
+      : plan_(plan),
+        stage_(stage),
+        tensor_(tensor),
+        shard_ranks_(comm::ShardRanks(plan.grid, plan.sharing)) {
+    if (shard_ranks_ > 1) FindOwned();
+  }
+
+  void Append(std::vector<RankKind>& kinds) const {
+    std::map<std::tuple<std::int64_t, std::int64_t>, RankKind> found;
+    for (int data = 0; data < plan_.grid.data; ++data) {
+      for (int context = 0; context < plan_.grid.context; ++context) {
+        const auto [at, added] = found.try_emplace(
+            {PositionsOf(plan_.training.model.length, context, plan_.grid.context).Count(),
+             Owned(data, context)});
+        if (added) at->second.first = RankOf(data, context);
+        at->second.ranks += tensor_.ranks;
+      }
+    }
+    for (auto& [sizes, kind] : found) {
+      kind.memory = PlanMemory(plan_, kind.first);
+      kinds.push_back(kind);
+    }
+  }
+
+ private:
+  int RankOf(int data, int context) const {
+    return comm::RankAt(
+        {.pipeline = stage_, .data = data, .context = context, .tensor = tensor_.first},
+        plan_.grid);
+  }
+  void FindOwned() { owned_ = OwnedElements(PlanPieces(plan_, RankOf(0, 0)), shard_ranks_); }
+  std::int64_t Owned(int data, int context) const {
+    if (owned_.empty()) return 0;
+    const int place = (data * plan_.grid.context + context) % shard_ranks_;
+    return owned_[static_cast<std::size_t>(place)];
+  }
+
+  const Plan& plan_;
+  int stage_;
+  AxisClass tensor_;
+  int shard_ranks_;
+  std::vector<std::int64_t> owned_;  // [places of a shard group]; empty: nothing is sharded
+};
+
+}  // namespace
+
+std::vector<RankKind> PlanKinds(const Plan& plan) {
+  std::vector<RankKind> kinds;
+  for (const AxisClass& tensor : TensorClasses(plan)) {
+    for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
+      StageKinds(plan, stage, tensor).Append(kinds);
+    }
+  }
+  std::ranges::sort(kinds, [](const RankKind& a, const RankKind& b) {
+    const std::int64_t most = a.memory.Total(), other = b.memory.Total();
+    return most != other ? most > other : a.first < b.first;
+  });
+  return kinds;
+}
+
+// MakePlan: the deck's options, the ranks and the facts become decisions, or are refused.
+
+namespace {
+
+// MiB of gradients that are summed at once on a GPU, whose network is faster: enough to fill it.
+constexpr double kGpuBucketMib = 32;
+constexpr double kMib = 1024 * 1024;
+
+// Grid, schedule and architecture: what training and evaluation share.
+struct Layout {
+  comm::GridShape grid;
+  comm::GridOptions sharing;
+  model::ModelPlan model;
+};
+
+void CheckPositions(const model::Options& model, const Request& request) {
+  if (model.position != model::Position::kLearned ||
+      request.options.data.sequence_length <= model.max_positions) {
+    return;
+  }
+  throw request.deck.Complain(
+      "data.sequence_length",
+      fmt::format("longer than model.max_positions = {}", model.max_positions),
+      "Learned positions end there: raise model.max_positions or shorten the sequence.");
+}
+
+void CheckDocuments(const Request& request) {
+  if (!request.options.data.document_mask || request.tokens.undocumented.empty()) return;
+  throw request.deck.Complain(
+      "data.document_mask", request.tokens.undocumented,
+      "They say where documents begin: make the file anew with task = tokenize, or use "
+      "data.document_mask = no.");
+}
+
+// Refuses choices that models that translate do not have.
+void CheckPairs(const Request& request) {
+  const DeckOptions& asked = request.options;
+  const PairFacts& pairs = *request.tokens.pairs;
+  if (asked.model.shared_vocabulary && !pairs.shared_vocabulary) {
+    throw request.deck.Complain(
+        "model.shared_vocabulary",
+        fmt::format("source and target texts of {} have each a vocabulary of their own",
+                    request.tokens.source),
+        "Use model.shared_vocabulary = no, or make the file with tokenize.shared_vocabulary = "
+        "yes.");
+  }
+  if (asked.comm.context > 1) {
+    throw request.deck.Complain("grid.context", "texts of pairs are not cut over ranks",
+                                "Use grid.context = 1, with grid.tensor or grid.pipeline.");
+  }
+  if (asked.data.document_mask) {
+    throw request.deck.Complain("data.document_mask", "each text of a pair is one document",
+                                "Use data.document_mask = no.");
+  }
+}
+
+// Steps of the deck's epochs, at least one.
+std::int64_t StepsOfPairs(const PairFacts& pairs, double epochs) {
+  return std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(pairs.steps)));
+}
+
+// How pairs make batches.
+std::optional<data::PairBatches::Options> PairsOf(const Request& request) {
+  if (!request.tokens.pairs) return {};
+  return data::BatchesOf(request.options.data, request.options.machine.seed);
+}
+
+// Without training a schedule has no meaning on one stage and is not checked there.
+Layout MakeLayout(const Request& request, bool training) {
+  const DeckOptions& asked = request.options;
+  Layout layout;
+  model::ModelPlan& model = layout.model;
+  model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
+  if (asked.model.Translates() && !request.tokens.pairs) {
+    throw request.deck.Complain("data.file", "is not there: its pairs decide on the plan",
+                                "Write it with job.task = tokenize.");
+  }
+  if (request.tokens.pairs) {
+    model.options.source_types = request.tokens.pairs->source_vocabulary;
+    CheckPairs(request);
+  }
+  layout.grid = PlanGrid(asked, request.deck, request.ranks);
+  layout.sharing = comm::ReadGridOptions(asked.comm, request.deck, layout.grid);
+  if (training || layout.grid.pipeline > 1) {
+    model.pipeline =
+        parallel::MakePipelineShape(asked.parallel, request.deck, layout.grid.pipeline);
+  }
+  CheckPositions(model.options, request);
+  CheckDocuments(request);
+  model::CheckLayout(request.deck, model.options, layout.grid, model.pipeline);
+  model.dtype = request.machine.dtype;
+  model.seed = asked.machine.seed;
+  model.length = asked.data.sequence_length;
+  model.training = training;
+  model.document_mask = asked.data.document_mask;
+  const bool bucket_given = asked.parallel.bucket_given || !request.machine.stream.OnGpu();
+  const double bucket = bucket_given ? asked.parallel.bucket_mib : kGpuBucketMib;
+  model.bucket_bytes = static_cast<std::int64_t>(bucket * kMib);
+  model.prefetch = asked.parallel.prefetch;
+  model.overlap = asked.parallel.overlap;
+  return layout;
+}
+
+// A rule that reads whole matrices cannot have slices of them.
+void CheckWholeParameters(const Request& request, const comm::GridShape& grid) {
+  if (grid.tensor == 1) return;
+  if (!NeedsWholeParameters(request.options.optimizer.kind)) return;
+  throw request.deck.Complain(
+      "optimizer.kind",
+      fmt::format("updates whole matrices, of which {} tensor ranks hold slices", grid.tensor),
+      "Use grid.tensor = 1, with grid.sharding or grid.pipeline to share out the memory.");
+}
+
+// Also decides the grid.
+TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& grid,
+                                    comm::GridOptions& sharing) {
+  const DeckOptions& asked = request.options;
+  const bool on_gpu = request.machine.stream.OnGpu();
+  Layout layout = MakeLayout(request, true);
+  grid = layout.grid;
+  sharing = layout.sharing;
+  CheckWholeParameters(request, grid);
+  const std::optional<PairFacts>& pairs = request.tokens.pairs;
+  const data::Sampler sampler({.tokens = request.tokens.train,
+                               .length = asked.data.sequence_length,
+                               .stride = asked.data.stride,
+                               .batch = asked.data.batch,
+                               .seed = asked.machine.seed,
+                               .shuffle = true,
+                               .origin = request.origin,
+                               .sources = request.tokens.sources});
+  const std::int64_t batch = std::min(asked.data.batch, pairs ? pairs->batch : sampler.Windows());
+  layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
+  const parallel::Canonical& canonical = layout.model.canonical;
+  CheckLeaves(request, canonical);
+  const std::int64_t grain = canonical.On() ? canonical.leaf : 1;
+  const std::int64_t share = LargestShare(batch, grid.data, canonical);
+  const MicroBatchChoice choice{.given = asked.data.micro_batch,
+                                .suitable = SuitableMicroBatch(asked.data.sequence_length, on_gpu),
+                                .share = share,
+                                .grain = grain,
+                                .pipeline = layout.model.pipeline};
+  layout.model.micro_batch = choice.Choose();
+  model::CheckMicroBatches(request.deck, layout.model.pipeline, grid.data, share,
+                           layout.model.micro_batch, grain);
+  layout.model.label_smoothing = asked.optimizer.label_smoothing;
+  return {.model = layout.model,
+          .stride = asked.data.stride,
+          .batch = pairs ? batch : asked.data.batch,
+          .origin = request.origin,
+          .loss_mask = request.tokens.loss_mask,
+          .sources = request.tokens.sources,
+          .pairs = PairsOf(request),
+          .optimizer = asked.optimizer,
+          .schedule = MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
+                                   request.steps > 0 ? request.steps
+                                   : pairs           ? StepsOfPairs(*pairs, asked.schedule.epochs)
+                                                     : sampler.StepsOf(asked.schedule.epochs)),
+          .keep_gradients = false,
+          .async_checkpoints = request.async_checkpoints,
+          .graphs = asked.machine.graphs,
+          .products_file = asked.machine.products};
+}
+
+}  // namespace
+
+MachineFacts FactsOf(device::Precision precision, const device::Gpu* gpu, int threads) {
+  const device::Arithmetic arithmetic = device::ArithmeticOf(precision, gpu != nullptr);
+  MachineFacts facts;
+  facts.dtype = arithmetic.dtype;
+  facts.stream.bf16 = arithmetic.bf16_products;
+  facts.stream.fp8 = arithmetic.fp8_products;
+  facts.stream.gpu = gpu == nullptr ? nullptr : &gpu->Context();
+  facts.stream.threads = threads;
+  return facts;
+}
+
+comm::GridShape PlanGrid(const DeckOptions& options, const deck::Deck& deck, int ranks) {
+  return comm::ReadGrid(options.comm, deck, ranks, [&](std::int64_t tensor, std::int64_t pipeline) {
+    return model::LayoutFits(options.model, options.parallel.chunks, tensor, pipeline);
+  });
+}
+
+Plan MakePlan(const Request& request) {
+  comm::GridShape grid;
+  comm::GridOptions sharing;
+  const TrainingOptions options = MakeTrainingOptions(request, grid, sharing);
+  return {
+      .grid = grid,
+      .sharing = sharing,
+      .options = options,
+      .training = PlanTraining(
+          options, request.tokens.pairs ? request.tokens.pairs->pairs : request.tokens.train, grid),
+      .machine = request.machine,
+      .tokens = request.tokens};
+}
+
+StepShape Plan::TypicalStep() const {
+  if (!tokens.pairs || tokens.pairs->typical.pairs == 0) return {training.batch};
+  const data::PairBatchShape& typical = tokens.pairs->typical;
+  return {typical.pairs, typical.source_length, typical.target_length};
+}
+
+bool CanPackWeights(const EvaluationPlan& plan) {
+  const model::ModelPlan& model = plan.model;
+  return model.cache_slots > 1 && model.cache_slots <= kernels::MostThinRows() &&
+         !model.canonical.On() && kernels::HasThinProducts(plan.machine.stream, model.dtype) &&
+         plan.sharing.sharding != comm::Sharding::kParameters;
+}
+
+EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch,
+                                  std::int64_t cache_slots) {
+  const data::Options& data = request.options.data;
+  Layout layout = MakeLayout(request, false);
+  layout.model.micro_batch = micro_batch > 0 ? micro_batch : data.micro_batch;
+  if (layout.model.micro_batch == 0) {
+    layout.model.micro_batch =
+        SuitableMicroBatch(data.sequence_length, request.machine.stream.OnGpu());
+  }
+  layout.model.canonical = MakeCanonical(request, layout.model.options, layout.grid, data.batch);
+  // Keys and values cut over context ranks are not kept.
+  if (layout.grid.context == 1) layout.model.cache_slots = cache_slots;
+  // A token of each sequence at once fits where whole windows do.
+  layout.model.micro_batch =
+      std::max(layout.model.micro_batch, CeilDivide(cache_slots, layout.model.length));
+  return {.grid = layout.grid,
+          .sharing = layout.sharing,
+          .model = layout.model,
+          .machine = request.machine,
+          .tokens = request.tokens};
+}
+
+// Choice of the micro-batch where the deck leaves it to the program.
+
+namespace {
+
+// Rows enough for the products to run at full speed, few enough for a layer's activations to stay
+// small.
+constexpr std::int64_t kTokens = 2048, kGpuTokens = 16384;
+
+// Micro-batches that keep a pipeline's bubble, (P - 1) / (M + P - 1), under a fifth.
+constexpr std::int64_t kPerStage = 4;
+
+}  // namespace
+
+std::int64_t SuitableMicroBatch(std::int64_t length, bool on_gpu) {
+  return std::max<std::int64_t>(1, (on_gpu ? kGpuTokens : kTokens) / length);
+}
+
+std::int64_t MicroBatchChoice::Choose() const {
+  if (given != 0) return std::min(given, share);
+  const std::int64_t all = CeilDivide(share, grain);  // in grains from here on
+  const auto sequences = [&](std::int64_t grains) { return std::min(grains * grain, share); };
+  std::int64_t wanted = std::clamp<std::int64_t>(suitable / grain, 1, all);
+  if (pipeline.stages == 1) return sequences(wanted);
+  wanted = std::clamp<std::int64_t>(all / (kPerStage * pipeline.stages), 1, wanted);
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences(wanted);
+  const auto fits = [&](std::int64_t grains) {
+    return CeilDivide(all, grains) % pipeline.stages == 0;
+  };
+  for (std::int64_t fewer = wanted; fewer >= 1; --fewer) {
+    if (fits(fewer)) return sequences(fewer);
+  }
+  for (std::int64_t more = wanted + 1; more <= all; ++more) {
+    if (fits(more)) return sequences(more);
+  }
+  return sequences(wanted);  // none fits: model::CheckMicroBatches says so
+}
+
+// Oddities: parts of a plan that are allowed and hardly anybody wants.
+
+namespace {
+
+void OfWindows(const data::Sampler::Options& samples, const TokenFacts& tokens,
+               std::vector<std::string>& odd) {
+  if (samples.stride > samples.length) {
+    odd.push_back(
+        fmt::format("data.stride = {} exceeds data.sequence_length = {}: {:.0f}% of the "
+                    "tokens are never trained on",
+                    samples.stride, samples.length,
+                    100. * static_cast<double>(samples.stride - samples.length) /
+                        static_cast<double>(samples.stride)));
+  }
+  if (tokens.train > 0 && samples.length > tokens.train - 1) {
+    odd.push_back(
+        fmt::format("data.sequence_length = {} exceeds the {} tokens of {}: its only "
+                    "window is filled up",
+                    samples.length, tokens.train, tokens.source));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> Oddities(const Plan& plan) {
+  std::vector<std::string> odd;
+  const TrainingPlan& training = plan.training;
+  const int data_ranks = plan.grid.data;
+  if (data_ranks > training.batch) {
+    odd.push_back(fmt::format("{} data ranks share data.batch = {}: {} of them have nothing to do",
+                              data_ranks, training.batch, data_ranks - training.batch));
+  }
+  const Schedule& schedule = training.schedule;
+  if (schedule.peak == 0) {
+    odd.emplace_back("optimizer.learning_rate = 0: nothing is learned");
+  } else if (schedule.warmup_steps > schedule.steps) {
+    odd.push_back(fmt::format(
+        "schedule.warmup_steps = {} exceeds the run's {} steps: the rate ends "
+        "at {:.3g} and never reaches optimizer.learning_rate = {:.3g}",
+        schedule.warmup_steps, schedule.steps, schedule.Rate(schedule.steps), schedule.peak));
+  }
+  const model::Options& model = training.model.options;
+  if (!training.pairs) OfWindows(training.samples, plan.tokens, odd);
+  if (model.position == model::Position::kRope && training.model.length > model.max_positions) {
+    odd.push_back(
+        fmt::format("data.sequence_length = {} exceeds model.max_positions = {}, for "
+                    "which the rotary positions are made",
+                    training.model.length, model.max_positions));
+  }
+  return odd;
+}
+
+}  // namespace trireme::train
