@@ -89,8 +89,8 @@ if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
   TRIREME_EMULATOR_NCCL_CUDA=12020 TRIREME_EMULATOR_PATIENCE=3000 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
   says_once "messages of two stages to each other did not arrive within 10 s"
   NCCL_GRAPH_MIXING_SUPPORT=0 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.data=2
-  says_once "run.graphs"
-  says "NCCL_GRAPH_MIXING_SUPPORT=0 in the environment"
+  says_once "NCCL_GRAPH_MIXING_SUPPORT=0 in the environment"
+  says "or say run.graphs = no"
   NCCL_GRAPH_MIXING_SUPPORT=0 layout no-graphs 2 grid.data=2 run.graphs=no
   # Communicators that take more of a card than was planned: what they leave is too little for the rest.
   TRIREME_EMULATOR_MEMORY_MIB=2048 TRIREME_EMULATOR_NCCL_MEMORY_MIB=1600 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in \
