@@ -62,12 +62,8 @@ int MakeFolderDurably(const std::string& folder) {
   return 0;
 }
 
-}  // namespace trireme
-
 // FileSystemType: as in <linux/magic.h>, and as Lustre, GPFS, BeeGFS, PanFS and the others define
 // theirs.
-
-namespace trireme {
 
 namespace {
 
@@ -108,11 +104,7 @@ std::string NameOfFileSystem(std::uint64_t number) {
   return known == nullptr ? fmt::format("type {:#x}", number) : known->name;
 }
 
-}  // namespace trireme
-
 // Small files, folders and disk space through POSIX calls.
-
-namespace trireme {
 
 namespace {
 
@@ -250,11 +242,7 @@ void MoveLink(const std::string& target, const std::string& link) {
   Rename(temporary, link);
 }
 
-}  // namespace trireme
-
 // Exclusive creation of files, and their replacement in one move.
-
-namespace trireme {
 
 int CreateNewFile(const std::string& path) {
   constexpr mode_t kMode = 0666;  // the user's umask decides
@@ -342,11 +330,7 @@ std::error_code Replacement::Place() {
   return error_;
 }
 
-}  // namespace trireme
-
 // Reads and writes of one process at explicit offsets of a file.
-
-namespace trireme {
 
 namespace {
 

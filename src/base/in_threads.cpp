@@ -67,11 +67,7 @@ void InThreads(int threads, std::int64_t count,
   draw.Check();
 }
 
-}  // namespace trireme
-
 // MemoryInfo: line by line.
-
-namespace trireme {
 
 std::optional<std::int64_t> MemoryInfo(const std::string& file, const std::string& name) {
   constexpr std::int64_t kKib = 1024;

@@ -28,11 +28,7 @@ std::string Compiler() {
 #endif
 }
 
-}  // namespace trireme
-
 // The program's own place, and from it that of its files: no path is compiled in.
-
-namespace trireme {
 
 namespace fs = std::filesystem;
 
@@ -51,11 +47,7 @@ std::string SharedFolder(const std::string& program) {
   return {};
 }
 
-}  // namespace trireme
-
 // The linker's hash of this program, from the notes that were loaded with it.
-
-namespace trireme {
 
 namespace {
 

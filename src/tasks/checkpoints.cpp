@@ -14,7 +14,6 @@ namespace trireme::tasks {
 
 namespace {
 
-constexpr double kSecondsPerHour = 3600;
 // Speed of a first checkpoint for checkpoint.auto, before one is measured: of one disk.
 constexpr double kGuessedBytesPerSecond = 5e8;
 // For the end of the job's time, before one is measured: the speed of a busy shared disk, and the

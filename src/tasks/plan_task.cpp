@@ -7,6 +7,7 @@
 
 #include "trireme/app/job.hpp"
 #include "trireme/app/sources.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/device/gpu.hpp"
@@ -31,8 +32,6 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
 namespace {
 
 using predict::Candidate, predict::Prediction;
-
-constexpr double kPlanSecondsPerHour = 3600;
 
 predict::Machine MachineOf(const app::DeckOptions& options) {
   const std::string& name = options.plan.machine;
@@ -203,16 +202,16 @@ void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Mac
   const double steps = static_cast<double>(plan.training.schedule.Last());
   const double seconds = steps * p.step;
   const double nodes = CeilDivide(plan.grid.Ranks(), machine.ranks_per_node);
-  const double node_hours = nodes * seconds / kPlanSecondsPerHour;
+  const double node_hours = nodes * seconds / kSecondsPerHour;
   std::string energy = "energy: the machine's description states no power";
   if (machine.watts_rank > 0) {
     const double watts = nodes * (machine.watts_node + machine.ranks_per_node * machine.watts_rank);
-    energy = fmt::format("{:.3g} MWh", watts * seconds / kPlanSecondsPerHour / 1e6);
+    energy = fmt::format("{:.3g} MWh", watts * seconds / kSecondsPerHour / 1e6);
   }
-  Line("to end", fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
-                             report::WithThousands(plan.training.schedule.Last()),
-                             seconds / kPlanSecondsPerHour, nodes,
-                             report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
+  Line("to end",
+       fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
+                   report::WithThousands(plan.training.schedule.Last()), seconds / kSecondsPerHour,
+                   nodes, report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
   if (machine.file_bandwidth > 0) {
     const double bytes = CheckpointBytes(plan);
     Line("files",

@@ -66,10 +66,6 @@ void PlanStep(TrainingState& state, const StepShape& step) {
   state.Update(1, 0, norm, 1);
 }
 
-}  // namespace
-
-namespace {
-
 // Bytes of a stream's windows on a rank: those in use, read ahead and passed on.
 std::int64_t StreamBytes(const TokenFacts& tokens, const comm::ProcessGrid& grid,
                          const model::ModelPlan& model, std::int64_t windows, std::int64_t files) {

@@ -38,9 +38,10 @@ constexpr double kSetUpBound = 600;  // seconds
 // healthy step takes so many times the longest one before it.
 constexpr double kStepsABound = 20;
 constexpr double kLeastBound = 300;  // seconds; rank 0 writes records in between
-// Of a validation or a checkpoint, measured or estimated from its bytes.
+// How many times its expected time, measured or estimated from its bytes, a validation or a
+// checkpoint may take.
 constexpr double kLongBound = 3;
-// Of a checkpoint: a file system that changes servers answers again after minutes.
+// Least bound of a checkpoint: a file system that changes servers answers again after minutes.
 constexpr double kDiskBound = 900;  // seconds
 
 // Seconds without a call entered or left, in each part of a job. stated: run.hang_timeout; 0: from

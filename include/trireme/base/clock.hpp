@@ -12,6 +12,8 @@ inline double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+inline constexpr double kSecondsPerHour = 3600;
+
 // Seconds since 1970 on the system's clock, which may jump.
 inline double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();

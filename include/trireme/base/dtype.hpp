@@ -25,10 +25,6 @@ inline float FromBfloat16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-}  // namespace trireme
-
-namespace trireme {
-
 // Types of stored elements. kBfloat16 on GPUs only: kernels of the CPU round to it within a
 // product.
 enum class Dtype { kFloat32, kFloat64, kBfloat16 };

@@ -51,11 +51,7 @@ int SyncToDisk(const std::string& path);
 // Returns 0 or an errno; ENOTDIR if something else has that name.
 int MakeFolderDurably(const std::string& folder);
 
-}  // namespace trireme
-
 // Types of file systems, as statfs(2) numbers them.
-
-namespace trireme {
 
 struct FileSystemType {
   std::uint64_t number;
@@ -71,12 +67,8 @@ std::string NameOfFileSystem(std::uint64_t number);  // "nfs"; "type 0x1234" for
 
 inline constexpr std::uint64_t kNfsNumber = 0x6969, kLustreNumber = 0x0BD00BD0;
 
-}  // namespace trireme
-
 // Small files, folders and disk space through POSIX calls that report errors truthfully and survive
 // interruption by signals.
-
-namespace trireme {
 
 std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
 
@@ -112,12 +104,8 @@ void Rename(const std::string& from, const std::string& to);
 // Lets the symbolic link `link` point to `target`, replacing an older link in one atomic step.
 void MoveLink(const std::string& target, const std::string& link);
 
-}  // namespace trireme
-
 // Files made anew under names that others can guess: a link or a leftover of that name is removed,
 // never followed or reused.
-
-namespace trireme {
 
 // Makes an empty file for reading and writing and returns its descriptor, closed on exec. A file or
 // link of that name, whole or dangling, is removed first, and its target left alone (O_EXCL,
@@ -143,7 +131,8 @@ std::string NewNameBeside(const std::string& path);
 class Replacement {
  public:
   Replacement(std::string path, std::string temporary);
-  // Of a name that the user chose: written under NewNameBeside, behind a link.
+  // Replaces a file whose name the user chose: the draft is written under NewNameBeside, behind a
+  // link.
   explicit Replacement(const std::string& path);
   // Removes the temporary file unless it was placed.
   ~Replacement();
@@ -162,12 +151,8 @@ class Replacement {
   std::error_code error_;
 };
 
-}  // namespace trireme
-
 // PositionedFile: reads and writes of one process at explicit offsets of a file. No MPI: a thread
 // may use it while the rank trains on.
-
-namespace trireme {
 
 class PositionedFile {
  public:
@@ -194,7 +179,7 @@ class PositionedFile {
   // Asks the system to forget its copies of synced bytes, so that the next read comes from the disk
   // or the server. A system that does not serves them from memory.
   void ForgetCopies() const;
-  // The same for a part of the file, widened to whole pages.
+  // Does the same for a part of the file, widened to whole pages.
   void ForgetCopies(std::int64_t bytes, std::int64_t offset) const;
   void Close();
 

@@ -16,11 +16,7 @@ namespace trireme {
 void InThreads(int threads, std::int64_t count,
                const std::function<void(std::int64_t i, int thread)>& body);
 
-}  // namespace trireme
-
 // Figures of /proc/meminfo, and of the same file of a NUMA node.
-
-namespace trireme {
 
 // Bytes by the line of `name`: "MemAvailable:   1000 kB", or "Node 0 Active(file):   1000 kB". None
 // without such a line, or without the file.

@@ -28,13 +28,9 @@ inline Part PartOf(std::int64_t total, int which, int parts) {
   return {at(which), at(which + 1)};
 }
 
-}  // namespace trireme
-
 // Positions of a sequence that a context rank holds: an early and a late block, so that causal
 // attention costs every rank about the same (Brandon et al. 2023, "Striped attention", name the
 // imbalance; the two-block cut is that of Megatron-LM and Llama 3).
-
-namespace trireme {
 
 // Local position p is early.begin + p or, after the early block, in the late one. The default holds
 // everything: a local position is the global one.

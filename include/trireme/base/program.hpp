@@ -11,11 +11,7 @@ std::string Commit();   // "3f2a9c1", followed by "+" if the tree had changes; "
 std::string Compiler();  // "GCC 12.2.0"
 std::string BuildId();   // the linker's hash of this program, hexadecimal; empty: it made none
 
-}  // namespace trireme
-
 // Places of the program and of the files that come with it: decks, job scripts, documents.
-
-namespace trireme {
 
 // File of this program, links resolved; empty if the system does not tell.
 std::string ProgramFile();
@@ -24,11 +20,7 @@ std::string ProgramFile();
 // is the source tree; empty if neither is there.
 std::string SharedFolder(const std::string& program);
 
-}  // namespace trireme
-
 // The processor that the program was built for.
-
-namespace trireme {
 
 // "x86-64-v3", "aarch64". A program that calls this ends with a message and code 2, before its
 // first constructor runs, on a processor that lacks what the compiler was free to use.

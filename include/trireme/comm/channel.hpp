@@ -108,8 +108,8 @@ struct ChannelSetup {
 // Thread blocks of a GPU that an operation may take from the computation, which runs beside it. 0:
 // as many as the library likes, where the computation waits.
 int MostBlocksOfCollective(const ChannelSetup& setup);
-// Likewise of a message: a receive holds its blocks from when it was posted. Enough for tens of
-// GB/s, a few in a hundred of the card's multiprocessors.
+// Thread blocks that a message may take; a receive holds them from when it was posted. Four are
+// enough for tens of GB/s, and a few in a hundred of the card's multiprocessors.
 inline constexpr int kMessageBlocks = 4;
 
 // Makes a channel. Collective over `group`, which may go when it returns; the channel's destructor

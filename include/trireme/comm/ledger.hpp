@@ -97,10 +97,6 @@ class Ledger {
   device::WorkLog* log_ = nullptr;
 };
 
-}  // namespace trireme::comm
-
-namespace trireme::comm {
-
 // Counts: elements of a transfer that belong to each rank of a group.
 
 // Part of `length` elements for rank `rank` of `ranks`, cut between grains only: as even as

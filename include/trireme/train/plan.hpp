@@ -69,10 +69,6 @@ RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::Wor
 // All kinds of ranks, the one that needs most memory first.
 std::vector<RankKind> PlanKinds(const Plan& plan);
 
-}  // namespace trireme::train
-
-namespace trireme::train {
-
 // Of a file of pairs.
 struct PairFacts {
   std::int64_t source_vocabulary = 0;  // types of the source texts

@@ -215,10 +215,6 @@ class SentencePiece : public Tokenizer {
   std::vector<int> found_;  // room
 };
 
-}  // namespace
-
-namespace {
-
 // A line a token: base64, a blank, its number.
 bool IsTiktoken(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, bytes.find('\n'));

@@ -172,10 +172,6 @@ void Gradient(std::int64_t rows, const AttentionVisible& visible, typename V::Sc
   }
 }
 
-}  // namespace
-
-namespace {
-
 template <typename V>
 void PackTransposed(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows,
                     std::int64_t columns, typename V::Scalar scale, typename V::Scalar* to,

@@ -15,18 +15,25 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kAlignment = 16;  // bytes, of every row
 
 std::int64_t StatisticsElements(const AttentionShape& shape) {
   return CudnnRoundUp(shape.sequences * shape.heads * shape.length);
 }
 
-struct Strides {
-  std::int64_t qkv, out, dout = 0, dqkv = 0;
-};
+std::int64_t ScratchOf(const AttentionShape& shape, std::int64_t workspace_bytes) {
+  return StatisticsElements(shape) + CudnnRoundUp(CeilDivide(workspace_bytes, kFloat));
+}
 
-CudnnProblem ProblemOf(const AttentionShape& s, bool backward, const Strides& strides) {
+// Queries, then keys, then values of a qkv.
+void* Keys(const AttentionShape& s, const Matrix& qkv) { return qkv.Offset(s.heads * s.head_dim); }
+void* TheValues(const AttentionShape& s, const Matrix& qkv) {
+  return qkv.Offset((s.heads + s.kv_heads) * s.head_dim);
+}
+
+}  // namespace
+
+CudnnProblem CudnnWhole(const AttentionShape& s, bool backward, const CudnnStrides& strides) {
   const auto rows = [&](std::int64_t stride) { return CudnnRows{s.length, stride}; };
   CudnnProblem p = {.backward = backward,
                     .causal = s.causal,
@@ -45,23 +52,11 @@ CudnnProblem ProblemOf(const AttentionShape& s, bool backward, const Strides& st
   if (backward) p.dout = rows(strides.dout), p.dquery = p.dkey = rows(strides.dqkv);
   return p;
 }
-// Of operands that lie densely.
-CudnnProblem ProblemOf(const AttentionShape& s, bool backward) {
+
+CudnnProblem CudnnWhole(const AttentionShape& s, bool backward) {
   const std::int64_t width = s.heads * s.head_dim;
-  return ProblemOf(s, backward, {s.Width(), width, width, s.Width()});
+  return CudnnWhole(s, backward, {s.Width(), width, width, s.Width()});
 }
-
-std::int64_t ScratchOf(const AttentionShape& shape, std::int64_t workspace_bytes) {
-  return StatisticsElements(shape) + CudnnRoundUp(CeilDivide(workspace_bytes, kFloat));
-}
-
-// Queries, then keys, then values of a qkv.
-void* Keys(const AttentionShape& s, const Matrix& qkv) { return qkv.Offset(s.heads * s.head_dim); }
-void* TheValues(const AttentionShape& s, const Matrix& qkv) {
-  return qkv.Offset((s.heads + s.kv_heads) * s.head_dim);
-}
-
-}  // namespace
 
 bool OnCudnnBoundaries(const Matrix& m) {
   const auto bytes = static_cast<std::int64_t>(SizeOf(m.dtype));
@@ -95,8 +90,21 @@ std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const Cudnn
   return std::nullopt;
 }
 
+std::optional<std::int64_t> PlanCudnnPass(const device::Stream& stream, const CudnnProblem& problem,
+                                          bool CudnnPlans::PassState::*planned,
+                                          const std::string& what) {
+  CudnnSearch search(stream);
+  const auto choice = search.Choose(problem);
+  if (!choice) {
+    WarnOfOwnAttention(stream, problem.backward, what + search.Why());
+    return std::nullopt;
+  }
+  CudnnPlansOf(stream).StateOf(problem.backward).*planned = true;
+  return choice->plan->workspace_bytes;
+}
+
 bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward) {
-  return CudnnSearch(stream).Choose(ProblemOf(shape, backward)).has_value();
+  return CudnnSearch(stream).Choose(CudnnWhole(shape, backward)).has_value();
 }
 
 std::int64_t CudnnAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
@@ -104,13 +112,9 @@ std::int64_t CudnnAttentionScratch(const device::Stream& stream, const Attention
   std::int64_t bytes = 0;
   for (const bool pass : {false, true}) {
     if (pass && !backward) continue;
-    CudnnSearch search(stream);
-    if (const auto choice = search.Choose(ProblemOf(shape, pass))) {
-      bytes = std::max({bytes, choice->plan->workspace_bytes, kCudnnLeastWorkspace});
-      CudnnPlansOf(stream).StateOf(pass).planned = true;
-    } else {
-      WarnOfOwnAttention(stream, pass, search.Why());
-    }
+    const auto workspace =
+        PlanCudnnPass(stream, CudnnWhole(shape, pass), &CudnnPlans::PassState::planned, "");
+    if (workspace) bytes = std::max({bytes, *workspace, kCudnnLeastWorkspace});
   }
   return bytes == 0 ? 0 : ScratchOf(shape, bytes);
 }
@@ -118,7 +122,7 @@ std::int64_t CudnnAttentionScratch(const device::Stream& stream, const Attention
 bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
                            const Matrix& qkv, const Matrix& out, const Matrix& lse,
                            const Matrix& scratch) {
-  const CudnnProblem problem = ProblemOf(shape, false, {qkv.stride, out.stride});
+  const CudnnProblem problem = CudnnWhole(shape, false, {qkv.stride, out.stride});
   const auto choice = ChooseCudnn(stream, problem, scratch, StatisticsElements(shape), {qkv, out});
   if (!choice) return false;
   RunCudnn(stream, problem, *choice,
@@ -136,7 +140,7 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
                             const Matrix& qkv, const Matrix& out, const Matrix& dout,
                             const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   const CudnnProblem problem =
-      ProblemOf(shape, true, {qkv.stride, out.stride, dout.stride, dqkv.stride});
+      CudnnWhole(shape, true, {qkv.stride, out.stride, dout.stride, dqkv.stride});
   const auto choice =
       ChooseCudnn(stream, problem, scratch, StatisticsElements(shape), {qkv, out, dout, dqkv});
   if (!choice) return false;

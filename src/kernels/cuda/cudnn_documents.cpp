@@ -13,7 +13,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
 // Elements (fp32) of a number of 64 bits.
 constexpr std::int64_t kWide = sizeof(std::int64_t) / kFloat;
 
@@ -24,35 +23,11 @@ std::int64_t EntriesOf(const AttentionShape& s) {
   return std::clamp(CeilDivide(s.length, kTokens), kLeast, kMostDocuments);
 }
 
-struct Strides {
-  std::int64_t qkv, out, dout, dqkv;
-};
-
-CudnnProblem ProblemOf(const AttentionShape& s, bool backward, const Strides& strides) {
-  const auto rows = [&](std::int64_t stride) { return CudnnRows{s.length, stride}; };
-  CudnnProblem p = {.backward = backward,
-                    .causal = true,
-                    .sequences = s.sequences,
-                    .queries = s.length,
-                    .keys = s.length,
-                    .heads = s.heads,
-                    .kv_heads = s.kv_heads,
-                    .head_dim = s.head_dim,
-                    .query = rows(strides.qkv),
-                    .key = rows(strides.qkv),
-                    .out = rows(strides.out),
-                    .dout = {},
-                    .dquery = {},
-                    .dkey = {},
-                    .documents = EntriesOf(s)};
-  if (backward) p.dout = rows(strides.dout), p.dquery = p.dkey = rows(strides.dqkv);
-  return p;
-}
-
-// Of operands that lie densely.
-CudnnProblem ProblemOf(const AttentionShape& s, bool backward) {
-  const std::int64_t width = s.heads * s.head_dim;
-  return ProblemOf(s, backward, {s.Width(), width, width, s.Width()});
+// Cuts the sequences of a pass into documents.
+CudnnProblem WithinDocuments(CudnnProblem whole, const AttentionShape& s) {
+  whole.causal = true;
+  whole.documents = EntriesOf(s);
+  return whole;
 }
 
 // Places in scratch, in elements.
@@ -111,31 +86,29 @@ std::unordered_map<std::int64_t, void*> OperandsOf(const AttentionShape& s,
 
 bool CudnnHasDocumentsPlan(const device::Stream& stream, const AttentionShape& shape,
                            bool backward) {
-  return CudnnSearch(stream).Choose(ProblemOf(shape, backward)).has_value();
+  return CudnnSearch(stream)
+      .Choose(WithinDocuments(CudnnWhole(shape, backward), shape))
+      .has_value();
 }
 
 std::int64_t CudnnDocumentsScratch(const device::Stream& stream, const AttentionShape& shape,
                                    std::int64_t own, bool backward) {
   std::int64_t bytes = 0;
-  bool any = false;
   for (const bool pass : {false, true}) {
     if (pass && !backward) continue;
-    CudnnSearch search(stream);
-    if (const auto choice = search.Choose(ProblemOf(shape, pass))) {
-      bytes = std::max({bytes, choice->plan->workspace_bytes, kCudnnLeastWorkspace});
-      CudnnPlansOf(stream).StateOf(pass).documents = any = true;
-    } else {
-      WarnOfOwnAttention(stream, pass, "within documents " + search.Why());
-    }
+    const auto workspace = PlanCudnnPass(stream, WithinDocuments(CudnnWhole(shape, pass), shape),
+                                         &CudnnPlans::PassState::documents, "within documents ");
+    if (workspace) bytes = std::max({bytes, *workspace, kCudnnLeastWorkspace});
   }
-  if (!any) return own;
+  if (bytes == 0) return own;
   return Places(stream, shape).workspace + CudnnRoundUp(CeilDivide(bytes, kFloat));
 }
 
 const std::int32_t* CudnnDocuments(const device::Stream& stream, const AttentionShape& shape,
                                    const DocumentOperands& o, bool backward) {
-  const CudnnProblem whole =
-      ProblemOf(shape, backward, {o.qkv.stride, o.out.stride, o.dout.stride, o.dqkv.stride});
+  const CudnnProblem whole = WithinDocuments(
+      CudnnWhole(shape, backward, {o.qkv.stride, o.out.stride, o.dout.stride, o.dqkv.stride}),
+      shape);
   const bool dense = o.lse.stride == shape.heads;
   const Places places(stream, shape);
   const auto choice = dense ? ChooseCudnn(stream, whole, o.scratch, places.workspace,

@@ -16,8 +16,6 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr std::int64_t kFloat = sizeof(float);
-
 // Rows of a sequence's queries and of its keys; causal: each query sees the keys up to its own.
 struct Rectangle {
   Part queries, keys;
@@ -233,19 +231,15 @@ std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape
                               std::int64_t own, bool backward) {
   const Positions& at = shape.positions;
   if (at.early.Size() != at.late.Size() || at.Count() != shape.length) return own;
-  std::int64_t bytes = 0;
-  bool any = false;
+  std::optional<std::int64_t> bytes;
   ForEachCall(stream, shape, backward,
               [&](const Window& window, const Strides& strides, bool pass) {
-                const CudnnProblem problem = ProblemOf(shape, window, shape.length, pass, strides);
-                CudnnSearch search(stream);
-                const auto choice = search.Choose(problem);
-                if (!choice)
-                  return WarnOfOwnAttention(stream, pass, "of some blocks: " + search.Why());
-                bytes = std::max(bytes, choice->plan->workspace_bytes);
-                CudnnPlansOf(stream).StateOf(pass).parts = any = true;
+                const auto workspace =
+                    PlanCudnnPass(stream, ProblemOf(shape, window, shape.length, pass, strides),
+                                  &CudnnPlans::PassState::parts, "of some blocks: ");
+                if (workspace) bytes = std::max(bytes.value_or(0), *workspace);
               });
-  return any ? Places(shape, own).workspace + CudnnRoundUp(CeilDivide(bytes, kFloat)) : own;
+  return bytes ? Places(shape, own).workspace + CudnnRoundUp(CeilDivide(*bytes, kFloat)) : own;
 }
 
 bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,

@@ -181,14 +181,19 @@ class CudnnPlans final : public device::LibraryState {
 // Plans of the stream's libraries, made at the first call. RunError if the stream has no libraries.
 CudnnPlans& CudnnPlansOf(const device::Stream& stream);
 
-}  // namespace trireme::kernels::cuda
-
-namespace trireme::kernels::cuda {
-
 // Search for what cuDNN can be given at once: the plan of a problem, or of pieces of it.
 
+inline constexpr std::int64_t kFloat = sizeof(float);  // bytes of an element of scratch
 // Elements (fp32), rounded up so that what follows begins on 256 bytes.
 std::int64_t CudnnRoundUp(std::int64_t elements);
+
+// Strides of the operands of attention to whole sequences: elements from one row to the next.
+struct CudnnStrides {
+  std::int64_t qkv, out, dout = 0, dqkv = 0;
+};
+// A pass over whole sequences whose operands have these strides, and one whose operands are dense.
+CudnnProblem CudnnWhole(const AttentionShape& shape, bool backward, const CudnnStrides& strides);
+CudnnProblem CudnnWhole(const AttentionShape& shape, bool backward);
 
 // Problem of a piece, and its plan; the pieces of a whole are alike.
 struct CudnnChoice {
@@ -235,6 +240,13 @@ inline constexpr std::int64_t kCudnnLeastWorkspace = std::int64_t{1} << 20;
 std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
                                        const Matrix& scratch, std::int64_t workspace,
                                        std::initializer_list<Matrix> operands);
+
+// For a pass whose scratch is being planned: finds its plan, and notes in `planned` that there is
+// one. Returns the bytes of its workspace; none if cuDNN does not serve it, with a line on stderr
+// in which `what` stands before the reason.
+std::optional<std::int64_t> PlanCudnnPass(const device::Stream& stream, const CudnnProblem& problem,
+                                          bool CudnnPlans::PassState::*planned,
+                                          const std::string& what);
 
 // Prints one line per pass, for the first reason.
 void WarnOfOwnAttention(const device::Stream& stream, bool backward, std::string why);
