@@ -94,7 +94,7 @@ def word(i):
 
 
 def write_tokens(path, splits=None):
-    """The token file that Trireme reads (doc/design.md), of our splits or of others."""
+    """The token file that Trireme reads (doc/formats.md), of our splits or of others."""
     splits = splits or {split: tokens(split) for split in TOKENS}
     words = [word(i).encode() for i in range(TYPES)]
     with h5py.File(path, "w") as file:

@@ -70,7 +70,7 @@ def batches(case):
 
 
 def write_pairs(path, case):
-    """The file of pairs that Trireme reads (doc/design.md)."""
+    """The file of pairs that Trireme reads (doc/formats.md)."""
     sides = ("source", "target")
     with h5py.File(path, "w") as file:
         for split in ("train", "valid", "test"):

@@ -70,7 +70,7 @@ std::string PageCommandText(const std::string& folder);
 // The script gets no signal of the terminal and none of this program's blocked ones.
 void MakePage(const PageOrder& order, const std::function<bool()>& stop) noexcept;
 
-// Facts of the banner, one line each; doc/design.md shows the layout.
+// Facts of the banner, one line each; README.md shows the layout.
 struct BannerFacts {
   std::string version;  // "0.1.0"
   std::string commit;   // "3f2a9c1"
