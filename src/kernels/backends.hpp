@@ -1,6 +1,5 @@
-// Kernels of each back end, and one table of functions per back end. The functions of namespace cpu
-// and cuda have the types of the public functions of the same name, which call the table of the
-// stream (dispatch.cpp).
+// The functions of the back ends: those of namespace cpu and cuda implement the public kernel of
+// the same name, which table.cpp connects with them.
 #ifndef TRIREME_SRC_KERNELS_BACKENDS_HPP_
 #define TRIREME_SRC_KERNELS_BACKENDS_HPP_
 
@@ -13,180 +12,109 @@
 
 namespace trireme::kernels {
 
-// Types of overloaded functions.
-using MultiplyFunction = void(const device::Stream&, Form, const Matrix&, Form, const Matrix&,
-                              const Matrix&, bool);
-using MultiplyThenFunction = void(const device::Stream&, Form, const Matrix&, Form, const Matrix&,
-                                  const Matrix&, bool, FunctionRef<void(const Part&)>);
-using SquareSumFunction = double(const device::Stream&, Dtype, std::span<const FlatRange>);
-using ExactSquareSumFunction = void(const device::Stream&, Dtype, std::span<const FlatRange>,
-                                    ExactSum&);
-using AttentionScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&, Dtype,
-                                              bool);
-using AttentionPartScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&,
-                                                  std::int64_t, Dtype, bool);
-using VocabularyScratchFunction = std::int64_t(const device::Stream&, std::int64_t, std::int64_t,
-                                               std::int64_t, bool);
-
-struct Backend {
-  MultiplyFunction* MatrixMultiply;
-  MultiplyThenFunction* MatrixMultiplyThen;
-  decltype(kernels::LinearForward)* LinearForward;
-  decltype(kernels::LinearActivation)* LinearActivation;
-  decltype(kernels::LinearInputGradient)* LinearInputGradient;
-  decltype(kernels::LinearActivationGradient)* LinearActivationGradient;
-  decltype(kernels::LinearWeightGradient)* LinearWeightGradient;
-  decltype(kernels::AddBias)* AddBias;
-  decltype(kernels::ResidualForward)* ResidualForward;
-  decltype(kernels::Clear)* Clear;
-  decltype(kernels::Copy)* Copy;
-  decltype(kernels::Add)* Add;
-  decltype(kernels::ActivationForward)* ActivationForward;
-  decltype(kernels::ActivationBackward)* ActivationBackward;
-  decltype(kernels::DropoutForward)* DropoutForward;
-  decltype(kernels::EmbeddingForward)* EmbeddingForward;
-  decltype(kernels::EmbeddingBackward)* EmbeddingBackward;
-  decltype(kernels::PositionForward)* PositionForward;
-  decltype(kernels::PositionBackward)* PositionBackward;
-  decltype(kernels::NormForward)* NormForward;
-  decltype(kernels::ResidualNormForward)* ResidualNormForward;
-  decltype(kernels::NormBackward)* NormBackward;
-  decltype(kernels::NormBackwardInput)* NormBackwardInput;
-  decltype(kernels::NormBackwardWeight)* NormBackwardWeight;
-  decltype(kernels::ColumnSum)* ColumnSum;
-  AttentionScratchFunction* AttentionScratch;
-  decltype(kernels::AttentionForward)* AttentionForward;
-  decltype(kernels::AttentionBackward)* AttentionBackward;
-  decltype(kernels::Rope)* Rope;
-  decltype(kernels::KeyValueElements)* KeyValueElements;
-  decltype(kernels::KeepKeyValues)* KeepKeyValues;
-  decltype(kernels::CopyKeyValues)* CopyKeyValues;
-  decltype(kernels::CachedAttention)* CachedAttention;
-  AttentionPartScratchFunction* AttentionPartScratch;
-  decltype(kernels::AttentionPartStart)* AttentionPartStart;
-  decltype(kernels::AttentionPartForward)* AttentionPartForward;
-  decltype(kernels::AttentionPartStartBackward)* AttentionPartStartBackward;
-  decltype(kernels::AttentionPartBackward)* AttentionPartBackward;
-  decltype(kernels::CrossEntropy)* CrossEntropy;
-  decltype(kernels::SoftmaxStatistics)* SoftmaxStatistics;
-  decltype(kernels::CrossEntropySlice)* CrossEntropySlice;
-  VocabularyScratchFunction* VocabularyScratch;
-  decltype(kernels::VocabularyTileTokens)* VocabularyTileTokens;
-  decltype(kernels::VocabularyStatistics)* VocabularyStatistics;
-  decltype(kernels::VocabularyLosses)* VocabularyLosses;
-  decltype(kernels::VocabularyGradient)* VocabularyGradient;
-  decltype(kernels::AdamW)* AdamW;
-  decltype(kernels::GradientDescent)* GradientDescent;
-  SquareSumFunction* SquareSum;
-  decltype(kernels::SquareSums)* SquareSums;
-  ExactSquareSumFunction* ExactSquareSum;
-  decltype(kernels::Accumulate)* Accumulate;
-  decltype(kernels::Convert)* Convert;
-  decltype(kernels::MakeLibraries)* MakeLibraries;
-};
-extern const Backend kCpuBackend;      // cpu/backend.cpp
-extern const Backend kCudaBackend;     // cuda/backend.cpp; defined with CUDA only
-extern const Backend kPlannedBackend;  // planned/backend.cpp
-
 namespace cpu {
-MultiplyFunction MatrixMultiply;
-MultiplyThenFunction MatrixMultiply;
-decltype(kernels::LinearForward) LinearForward;
-decltype(kernels::LinearActivation) LinearActivation;
-decltype(kernels::LinearInputGradient) LinearInputGradient;
-decltype(kernels::LinearActivationGradient) LinearActivationGradient;
-decltype(kernels::LinearWeightGradient) LinearWeightGradient;
-decltype(kernels::AddBias) AddBias;
-decltype(kernels::ResidualForward) ResidualForward;
-decltype(kernels::Clear) Clear;
-decltype(kernels::Copy) Copy;
-decltype(kernels::Add) Add;
-decltype(kernels::ActivationForward) ActivationForward;
-decltype(kernels::ActivationBackward) ActivationBackward;
-decltype(kernels::DropoutForward) DropoutForward;
-decltype(kernels::EmbeddingForward) EmbeddingForward;
-decltype(kernels::EmbeddingBackward) EmbeddingBackward;
-decltype(kernels::PositionForward) PositionForward;
-decltype(kernels::PositionBackward) PositionBackward;
-decltype(kernels::NormForward) NormForward;
-decltype(kernels::ResidualNormForward) ResidualNormForward;
-decltype(kernels::NormBackward) NormBackward;
-decltype(kernels::NormBackwardInput) NormBackwardInput;
-decltype(kernels::NormBackwardWeight) NormBackwardWeight;
-decltype(kernels::ColumnSum) ColumnSum;
-decltype(kernels::AttentionForward) AttentionForward;
-decltype(kernels::AttentionBackward) AttentionBackward;
-decltype(kernels::Rope) Rope;
-decltype(kernels::KeyValueElements) KeyValueElements;
-decltype(kernels::KeepKeyValues) KeepKeyValues;
-decltype(kernels::CopyKeyValues) CopyKeyValues;
-decltype(kernels::CachedAttention) CachedAttention;
-decltype(kernels::AttentionPartStart) AttentionPartStart;
-decltype(kernels::AttentionPartForward) AttentionPartForward;
-decltype(kernels::AttentionPartStartBackward) AttentionPartStartBackward;
-decltype(kernels::AttentionPartBackward) AttentionPartBackward;
-decltype(kernels::CrossEntropy) CrossEntropy;
-decltype(kernels::SoftmaxStatistics) SoftmaxStatistics;
-decltype(kernels::CrossEntropySlice) CrossEntropySlice;
-decltype(kernels::VocabularyStatistics) VocabularyStatistics;
-decltype(kernels::VocabularyLosses) VocabularyLosses;
-decltype(kernels::VocabularyGradient) VocabularyGradient;
-decltype(kernels::AdamW) AdamW;
-decltype(kernels::GradientDescent) GradientDescent;
-SquareSumFunction SquareSum;
-decltype(kernels::SquareSums) SquareSums;
-ExactSquareSumFunction ExactSquareSum;
-decltype(kernels::Accumulate) Accumulate;
+decltype(kernels::MatrixMultiply)::Function MatrixMultiply;
+decltype(kernels::MatrixMultiplyThen)::Function MatrixMultiplyThen;
+decltype(kernels::LinearForward)::Function LinearForward;
+decltype(kernels::LinearActivation)::Function LinearActivation;
+decltype(kernels::LinearInputGradient)::Function LinearInputGradient;
+decltype(kernels::LinearActivationGradient)::Function LinearActivationGradient;
+decltype(kernels::LinearWeightGradient)::Function LinearWeightGradient;
+decltype(kernels::AddBias)::Function AddBias;
+decltype(kernels::ResidualForward)::Function ResidualForward;
+decltype(kernels::Clear)::Function Clear;
+decltype(kernels::Copy)::Function Copy;
+decltype(kernels::Add)::Function Add;
+decltype(kernels::ActivationForward)::Function ActivationForward;
+decltype(kernels::ActivationBackward)::Function ActivationBackward;
+decltype(kernels::DropoutForward)::Function DropoutForward;
+decltype(kernels::EmbeddingForward)::Function EmbeddingForward;
+decltype(kernels::EmbeddingBackward)::Function EmbeddingBackward;
+decltype(kernels::PositionForward)::Function PositionForward;
+decltype(kernels::PositionBackward)::Function PositionBackward;
+decltype(kernels::NormForward)::Function NormForward;
+decltype(kernels::ResidualNormForward)::Function ResidualNormForward;
+decltype(kernels::NormBackward)::Function NormBackward;
+decltype(kernels::NormBackwardInput)::Function NormBackwardInput;
+decltype(kernels::NormBackwardWeight)::Function NormBackwardWeight;
+decltype(kernels::ColumnSum)::Function ColumnSum;
+decltype(kernels::AttentionScratch)::Function AttentionScratch;
+decltype(kernels::AttentionForward)::Function AttentionForward;
+decltype(kernels::AttentionBackward)::Function AttentionBackward;
+decltype(kernels::Rope)::Function Rope;
+decltype(kernels::KeyValueElements)::Function KeyValueElements;
+decltype(kernels::KeepKeyValues)::Function KeepKeyValues;
+decltype(kernels::CopyKeyValues)::Function CopyKeyValues;
+decltype(kernels::CachedAttention)::Function CachedAttention;
+decltype(kernels::AttentionPartScratch)::Function AttentionPartScratch;
+decltype(kernels::AttentionPartStart)::Function AttentionPartStart;
+decltype(kernels::AttentionPartForward)::Function AttentionPartForward;
+decltype(kernels::AttentionPartStartBackward)::Function AttentionPartStartBackward;
+decltype(kernels::AttentionPartBackward)::Function AttentionPartBackward;
+decltype(kernels::CrossEntropy)::Function CrossEntropy;
+decltype(kernels::SoftmaxStatistics)::Function SoftmaxStatistics;
+decltype(kernels::CrossEntropySlice)::Function CrossEntropySlice;
+decltype(kernels::VocabularyScratch)::Function VocabularyScratch;
+decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
+decltype(kernels::VocabularyStatistics)::Function VocabularyStatistics;
+decltype(kernels::VocabularyLosses)::Function VocabularyLosses;
+decltype(kernels::VocabularyGradient)::Function VocabularyGradient;
+decltype(kernels::AdamW)::Function AdamW;
+decltype(kernels::GradientDescent)::Function GradientDescent;
+decltype(kernels::SquareSum)::Function SquareSum;
+decltype(kernels::SquareSums)::Function SquareSums;
+decltype(kernels::ExactSquareSum)::Function ExactSquareSum;
+decltype(kernels::Accumulate)::Function Accumulate;
 }  // namespace cpu
 
 // Operands lie in the GPU's memory, and calls return when their work is queued, unless stated
 // otherwise. Built with CUDA only.
 namespace cuda {
-MultiplyFunction MatrixMultiply;
-MultiplyThenFunction MatrixMultiply;
-decltype(kernels::LinearForward) LinearForward;
-decltype(kernels::LinearActivation) LinearActivation;
-decltype(kernels::LinearInputGradient) LinearInputGradient;
-decltype(kernels::LinearActivationGradient) LinearActivationGradient;
-decltype(kernels::LinearWeightGradient) LinearWeightGradient;
-decltype(kernels::AddBias) AddBias;
-decltype(kernels::ResidualForward) ResidualForward;
-decltype(kernels::Clear) Clear;
-decltype(kernels::Copy) Copy;
-decltype(kernels::Add) Add;
-decltype(kernels::ActivationForward) ActivationForward;
-decltype(kernels::ActivationBackward) ActivationBackward;
-decltype(kernels::DropoutForward) DropoutForward;
-decltype(kernels::EmbeddingForward) EmbeddingForward;
-decltype(kernels::EmbeddingBackward) EmbeddingBackward;
-decltype(kernels::PositionForward) PositionForward;
-decltype(kernels::PositionBackward) PositionBackward;
-decltype(kernels::NormForward) NormForward;
-decltype(kernels::ResidualNormForward) ResidualNormForward;
-decltype(kernels::NormBackward) NormBackward;
-decltype(kernels::ColumnSum) ColumnSum;
-AttentionScratchFunction AttentionScratch;
-AttentionPartScratchFunction AttentionPartScratch;
-decltype(kernels::AttentionForward) AttentionForward;
-decltype(kernels::AttentionBackward) AttentionBackward;
-decltype(kernels::Rope) Rope;
-decltype(kernels::KeepKeyValues) KeepKeyValues;
-decltype(kernels::CopyKeyValues) CopyKeyValues;
-decltype(kernels::CachedAttention) CachedAttention;
-decltype(kernels::AttentionPartStart) AttentionPartStart;
-decltype(kernels::AttentionPartForward) AttentionPartForward;
-decltype(kernels::AttentionPartStartBackward) AttentionPartStartBackward;
-decltype(kernels::AttentionPartBackward) AttentionPartBackward;
-decltype(kernels::VocabularyStatistics) VocabularyStatistics;
-decltype(kernels::VocabularyLosses) VocabularyLosses;
-decltype(kernels::VocabularyGradient) VocabularyGradient;
-decltype(kernels::AdamW) AdamW;
-decltype(kernels::GradientDescent) GradientDescent;
-SquareSumFunction SquareSum;  // waits for the result
-decltype(kernels::SquareSums) SquareSums;
-decltype(kernels::Accumulate) Accumulate;
-decltype(kernels::Convert) Convert;
-decltype(kernels::MakeLibraries) MakeLibraries;
+decltype(kernels::MatrixMultiply)::Function MatrixMultiply;
+decltype(kernels::MatrixMultiplyThen)::Function MatrixMultiplyThen;
+decltype(kernels::LinearForward)::Function LinearForward;
+decltype(kernels::LinearActivation)::Function LinearActivation;
+decltype(kernels::LinearInputGradient)::Function LinearInputGradient;
+decltype(kernels::LinearActivationGradient)::Function LinearActivationGradient;
+decltype(kernels::LinearWeightGradient)::Function LinearWeightGradient;
+decltype(kernels::AddBias)::Function AddBias;
+decltype(kernels::ResidualForward)::Function ResidualForward;
+decltype(kernels::Clear)::Function Clear;
+decltype(kernels::Copy)::Function Copy;
+decltype(kernels::Add)::Function Add;
+decltype(kernels::ActivationForward)::Function ActivationForward;
+decltype(kernels::ActivationBackward)::Function ActivationBackward;
+decltype(kernels::DropoutForward)::Function DropoutForward;
+decltype(kernels::EmbeddingForward)::Function EmbeddingForward;
+decltype(kernels::EmbeddingBackward)::Function EmbeddingBackward;
+decltype(kernels::PositionForward)::Function PositionForward;
+decltype(kernels::PositionBackward)::Function PositionBackward;
+decltype(kernels::NormForward)::Function NormForward;
+decltype(kernels::ResidualNormForward)::Function ResidualNormForward;
+decltype(kernels::NormBackward)::Function NormBackward;
+decltype(kernels::ColumnSum)::Function ColumnSum;
+decltype(kernels::AttentionScratch)::Function AttentionScratch;
+decltype(kernels::AttentionPartScratch)::Function AttentionPartScratch;
+decltype(kernels::AttentionForward)::Function AttentionForward;
+decltype(kernels::AttentionBackward)::Function AttentionBackward;
+decltype(kernels::Rope)::Function Rope;
+decltype(kernels::KeepKeyValues)::Function KeepKeyValues;
+decltype(kernels::CopyKeyValues)::Function CopyKeyValues;
+decltype(kernels::CachedAttention)::Function CachedAttention;
+decltype(kernels::AttentionPartStart)::Function AttentionPartStart;
+decltype(kernels::AttentionPartForward)::Function AttentionPartForward;
+decltype(kernels::AttentionPartStartBackward)::Function AttentionPartStartBackward;
+decltype(kernels::AttentionPartBackward)::Function AttentionPartBackward;
+decltype(kernels::VocabularyStatistics)::Function VocabularyStatistics;
+decltype(kernels::VocabularyLosses)::Function VocabularyLosses;
+decltype(kernels::VocabularyGradient)::Function VocabularyGradient;
+decltype(kernels::AdamW)::Function AdamW;
+decltype(kernels::GradientDescent)::Function GradientDescent;
+decltype(kernels::SquareSum)::Function SquareSum;  // waits for the result
+decltype(kernels::SquareSums)::Function SquareSums;
+decltype(kernels::Accumulate)::Function Accumulate;
+decltype(kernels::Convert)::Function Convert;
+decltype(kernels::MakeLibraries)::Function MakeLibraries;
 decltype(kernels::WhyNoCudnn) WhyNoCudnn;
 decltype(kernels::WhyNoFixedOrder) WhyNoFixedOrder;
 decltype(kernels::GpuMathLibraries) GpuMathLibraries;
@@ -235,11 +163,11 @@ std::int64_t Fp8ScaleBytes(int sites);
 
 // As the public functions of the same name, for our own kernels on any GPU: nothing of the stream
 // is read. RunError as CheckHeadDim.
-AttentionScratchFunction AttentionScratch;
-AttentionPartScratchFunction AttentionPartScratch;
-VocabularyScratchFunction VocabularyScratch;
-decltype(kernels::VocabularyTileTokens) VocabularyTileTokens;
-decltype(kernels::KeyValueElements) KeyValueElements;
+decltype(kernels::AttentionScratch)::Function AttentionScratch;
+decltype(kernels::AttentionPartScratch)::Function AttentionPartScratch;
+decltype(kernels::VocabularyScratch)::Function VocabularyScratch;
+decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
+decltype(kernels::KeyValueElements)::Function KeyValueElements;
 
 }  // namespace trireme::kernels::gpu
 

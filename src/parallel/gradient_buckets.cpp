@@ -398,7 +398,7 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
   if (stream.OnGpu()) return {};
   const Dtype dtype = registry.SumType();
   const auto finite = [&](std::int64_t begin, std::int64_t end) {
-    return std::isfinite(kernels::SquareSum(stream, dtype, end - begin,
+    return std::isfinite(kernels::SquareSumOf(stream, dtype, end - begin,
                                             ElementAt(gradients, dtype, begin - flat.begin)));
   };
   if (finite(flat.begin, flat.end)) return {};

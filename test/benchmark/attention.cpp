@@ -36,12 +36,15 @@ double FlopsOf(const Case& c) {
 struct Operands {
   explicit Operands(const kernels::AttentionShape& s, int threads)
       : arena(s.sequences * s.length * (2 * s.Width() + 2 * s.heads * s.head_dim + s.heads) * 4 +
-              (kernels::AttentionScratch(s, threads) + s.length * s.length) * 4 + 8192) {
+              (kernels::AttentionScratch({.threads = threads}, s, Dtype::kFloat64, true) +
+               s.length * s.length) *
+                  4 +
+              8192) {
     const std::int64_t rows = s.sequences * s.length;
     for (Matrix* m : {&qkv, &dqkv}) *m = Make(rows, s.Width());
     for (Matrix* m : {&out, &dout}) *m = Make(rows, s.heads * s.head_dim);
     lse = Make(rows, s.heads);
-    scratch = Make(1, kernels::AttentionScratch(s, threads));
+    scratch = Make(1, kernels::AttentionScratch({.threads = threads}, s, Dtype::kFloat64, true));
     scores = Make(s.length, s.length);
   }
   Matrix Make(std::int64_t rows, std::int64_t columns) {

@@ -203,8 +203,9 @@ Case AdamW(Operands& o, std::int64_t dim) {
 }
 Case SquareSum(Operands& o, std::int64_t dim) {
   const Matrix x = o.Make(kRows, dim);
-  return {[=] { benchmark::DoNotOptimize(kernels::SquareSum(kStream, x.dtype, x.Size(), x.data)); },
-          kFloat * Elements(x)};
+  return {
+      [=] { benchmark::DoNotOptimize(kernels::SquareSumOf(kStream, x.dtype, x.Size(), x.data)); },
+      kFloat * Elements(x)};
 }
 
 void Register(const std::string& name, Maker make) {

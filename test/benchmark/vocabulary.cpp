@@ -61,8 +61,8 @@ class Tile {
  private:
   device::Arena arena_;
   static std::int64_t ScratchOf(const Case& c) {
-    return kernels::VocabularyScratch(c.rows, c.model.vocabulary, c.model.dim, c.stream.threads,
-                                      c.method.gradients);
+    return kernels::VocabularyScratch({.threads = c.stream.threads}, c.rows, c.model.vocabulary,
+                                      c.model.dim, c.method.gradients);
   }
   static std::int64_t Elements(const Case& c) {
     return 2 * (c.rows + c.model.vocabulary) * c.model.dim + ScratchOf(c) +

@@ -34,16 +34,13 @@ struct AttentionShape {
 // bf16 stream), and each element of a result follows from its sequence and head alone, by one order
 // of operations.
 
-// Elements of scratch for both passes on the CPU with this many threads: tiles, whose size does not
-// grow with long sequences.
-std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
-// Elements of scratch for both passes on the stream's device; on a GPU, of the sums' type. dtype:
-// of the operands; dropout: whether it is active in passes with a backward pass. The passes may be
-// called with this type and with shapes up to this one, with begins if it has begins. On a GPU the
-// first call for a shape may take seconds; for a planned GPU the answer is that of our own kernels,
-// without cuDNN.
-std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
-                              Dtype dtype, bool dropout);
+// Elements of scratch for both passes: on the CPU tiles for each thread, whose size does not grow
+// with long sequences; on a GPU elements of the sums' type. dtype: of the operands; dropout:
+// whether it is active in passes with a backward pass. The passes may be called with this type and
+// with shapes up to this one, with begins if it has begins. On a GPU the first call for a shape may
+// take seconds; for a planned GPU the answer is that of our own kernels, without cuDNN.
+extern const Kernel<std::int64_t(const AttentionShape& shape, Dtype dtype, bool dropout)>
+    AttentionScratch;
 
 // out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head.
 //   qkv      [rows, Width()], all queries, then keys, then values
@@ -53,22 +50,24 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
 // lse, scratch and Rope's table are of the sums' type (SumTypeOf), the others of one type.
 // Dropout's features are key positions, its rows query positions, its site the head (dropout.site
 // is not read).
-void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                      const Matrix& scratch);
+extern const Kernel<void(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout,
+                         const Matrix& out, const Matrix& lse, const Matrix& scratch)>
+    AttentionForward;
 
 // dqkv (of the shape of qkv, overwritten) from dout (of the shape of out). out, lse: of
 // AttentionForward. Scores are recomputed, masks regenerated.
-void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch);
+extern const Kernel<void(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout,
+                         const Matrix& out, const Matrix& dout, const Matrix& lse,
+                         const Matrix& dqkv, const Matrix& scratch)>
+    AttentionBackward;
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
 // of each head by angle t f_i, t the row's position in its document, and multiplies it by the
 // table's magnitude. table: of RopeTable. `inverse` turns the other way and multiplies alike: the
 // transpose, which is the gradient.
-void Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
-          bool inverse, const Matrix& qkv);
+extern const Kernel<void(const AttentionShape& shape, const Matrix& table, bool inverse,
+                         const Matrix& qkv)>
+    Rope;
 // Fills `table`, in host memory: [more than the last position, head_dim], cosines then sines of
 // position times frequency, both times `magnitude`. frequencies: [head_dim / 2], radians.
 void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table);
@@ -97,15 +96,14 @@ inline std::int64_t AttentionPartTasks(const AttentionShape& shape) {
   return shape.sequences * shape.kv_heads;
 }
 
-// Elements of scratch for either pass on the CPU, for blocks of at most `most_keys` consecutive
-// keys.
-std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys, int threads);
-// The same on the stream's device; on a GPU, elements of the sums' type. dtype: of the operands;
+// Elements of scratch for either pass, for blocks of at most `most_keys` consecutive keys; on a GPU
+// elements of the sums' type. dtype: of the operands;
 // dropout: whether it is active in passes with a backward pass. With shape.positions this may take
 // seconds on a GPU, whose library then serves blocks of ring attention (PositionsOf) of that size,
 // tasks all at once or in the two calls of AttentionPartHalf.
-std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
-                                  std::int64_t most_keys, Dtype dtype, bool dropout);
+extern const Kernel<std::int64_t(const AttentionShape& shape, std::int64_t most_keys, Dtype dtype,
+                                 bool dropout)>
+    AttentionPartScratch;
 
 // End of the first of two calls that have about half of the tasks each: for threads of the CPU, and
 // on a GPU for whole sequences if there are several.
@@ -118,28 +116,28 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 //   scratch    [1, AttentionPartScratch()]
 
 // Attention to no keys: out = 0, lse = -infinity.
-void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse);
+extern const Kernel<void(const Matrix& out, const Matrix& lse)> AttentionPartStart;
 
 // Merges attention to `block` into out and lse, by running maximum and sum (Milakov and Gimelshein
 // 2018; Liu et al. 2023, "Ring attention"). After the last block they are those of
 // AttentionForward.
-void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                          const Matrix& scratch);
+extern const Kernel<void(const AttentionShape& shape, const Part& tasks, const Matrix& qkv,
+                         const KeyValueBlock& block, const Dropout& dropout, const Matrix& out,
+                         const Matrix& lse, const Matrix& scratch)>
+    AttentionPartForward;
 
 // Clears the queries' gradient, before the first block.
-void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Matrix& dqkv);
+extern const Kernel<void(const AttentionShape& shape, const Matrix& dqkv)>
+    AttentionPartStartBackward;
 
 // Gradients from the final out and lse (Dao et al. 2022, appendix B): adds the part of `block` to
 // the queries' columns of dqkv, and overwrites `dblock`, of the shape of block.data, with the part
 // of these queries.
-void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
-                           const Matrix& scratch);
+extern const Kernel<void(const AttentionShape& shape, const Part& tasks, const Matrix& qkv,
+                         const KeyValueBlock& block, const Dropout& dropout, const Matrix& out,
+                         const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
+                         const Matrix& dblock, const Matrix& scratch)>
+    AttentionPartBackward;
 
 // Attention of few queries to keys and values that earlier passes left in a cache: text is written
 // token by token without computing the ones before again.
@@ -159,13 +157,14 @@ struct CachedRows {
 };
 
 // Elements of a slot.
-std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape& shape,
-                              std::int64_t positions);
+extern const Kernel<std::int64_t(const AttentionShape& shape, std::int64_t positions)>
+    KeyValueElements;
 
 // Copies key_values, [rows, 2 kv_heads head_dim], keys then values, of any stride, to the cache,
 // over what lies at their positions. Later positions of these sequences count as empty from now on.
-void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                   const Matrix& key_values, const CachedRows& rows, const KeyValueCache& cache);
+extern const Kernel<void(const AttentionShape& shape, const Matrix& key_values,
+                         const CachedRows& rows, const KeyValueCache& cache)>
+    KeepKeyValues;
 
 // Copy of what a slot keeps at its first `positions` positions to another slot.
 struct SlotCopy {
@@ -173,16 +172,18 @@ struct SlotCopy {
   std::int64_t positions = 0;
 };
 // Later positions of the slot that is written count as empty from now on. shape: heads and sizes.
-void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, const SlotCopy& copy,
-                   const KeyValueCache& cache);
+extern const Kernel<void(const AttentionShape& shape, const SlotCopy& copy,
+                         const KeyValueCache& cache)>
+    CopyKeyValues;
 
 // out = softmax(q k^T / sqrt(head_dim)) v, each query against the positions up to its own, all of
 // which were kept before (its own, too). qkv: [rows, shape.Width()], of which the queries are read,
 // or the queries alone; out: [rows, heads * head_dim], overwritten. On the CPU its bits are those
 // of AttentionForward on the whole sequence. shape.causal, positions, begins and key_lengths are
 // not read.
-void CachedAttention(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                     const CachedRows& rows, const KeyValueCache& cache, const Matrix& out);
+extern const Kernel<void(const AttentionShape& shape, const Matrix& qkv, const CachedRows& rows,
+                         const KeyValueCache& cache, const Matrix& out)>
+    CachedAttention;
 
 }  // namespace trireme::kernels
 

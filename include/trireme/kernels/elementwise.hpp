@@ -7,6 +7,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/stream.hpp"
+#include "trireme/kernels/kernel.hpp"
 #include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
@@ -45,25 +46,26 @@ struct Dropout {
 };
 
 // out = mask(x) (out may be x). x, out: [rows, features].
-void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
-                    const Matrix& out);
+extern const Kernel<void(const Matrix& x, const Dropout& dropout, const Matrix& out)>
+    DropoutForward;
 
 // x += bias in each row. x: [rows, columns], bias: [1, columns].
-void AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias);
+extern const Kernel<void(const Matrix& x, const Matrix& bias)> AddBias;
 
 // out = residual + dropout(branch + bias), [rows, dim]. bias: [1, dim] or Empty(). branch may be
 // overwritten; out may be residual or branch.
-void ResidualForward(const device::Stream& stream, const Matrix& residual, const Matrix& branch,
-                     const Matrix& bias, const Dropout& dropout, const Matrix& out);
+extern const Kernel<void(const Matrix& residual, const Matrix& branch, const Matrix& bias,
+                         const Dropout& dropout, const Matrix& out)>
+    ResidualForward;
 
 // x = 0. [rows, columns].
-void Clear(const device::Stream& stream, const Matrix& x);
+extern const Kernel<void(const Matrix& x)> Clear;
 
 // y = x, element by element. [rows, columns].
-void Copy(const device::Stream& stream, const Matrix& x, const Matrix& y);
+extern const Kernel<void(const Matrix& x, const Matrix& y)> Copy;
 
 // y += x, element by element. [rows, columns].
-void Add(const device::Stream& stream, const Matrix& x, const Matrix& y);
+extern const Kernel<void(const Matrix& x, const Matrix& y)> Add;
 
 enum class ActivationKind { kRelu, kGelu, kSwiglu };
 
@@ -71,28 +73,32 @@ enum class ActivationKind { kRelu, kGelu, kSwiglu };
 //   kRelu, kGelu  pre: [rows, ffn]; kGelu in tanh form (Hendrycks and Gimpel 2016); kRelu allows
 //                 out = pre
 //   kSwiglu       pre: [rows, 2 ffn], gate then up; out = silu(gate) * up (Shazeer 2020)
-void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
-                       const Matrix& bias, const Dropout& dropout, const Matrix& out);
+extern const Kernel<void(ActivationKind kind, const Matrix& pre, const Matrix& bias,
+                         const Dropout& dropout, const Matrix& out)>
+    ActivationForward;
 
 // dpre (overwritten, of the shape of pre) from dout, [rows, ffn]. `pre`: as the forward pass left
 // it; for kRelu the `out` of the forward pass. All kinds allow dpre = pre (the same memory and
 // stride), kRelu and kGelu also dpre = dout.
-void ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
-                        const Dropout& dropout, const Matrix& dout, const Matrix& dpre);
+extern const Kernel<void(ActivationKind kind, const Matrix& pre, const Dropout& dropout,
+                         const Matrix& dout, const Matrix& dpre)>
+    ActivationBackward;
 
 // Token embedding on a slice of the vocabulary, then positions and dropout on a shard of the rows.
 
 // out[r] = scale * weight[tokens[r] - first]; 0 for a token outside of the slice of the vocabulary,
 // [first, first + weight.rows). tokens: [rows]; weight: [slice, dim]; out: [rows, dim],
 // overwritten.
-void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                      const Matrix& weight, double scale, const Matrix& out);
+extern const Kernel<void(const std::int32_t* tokens, std::int32_t first, const Matrix& weight,
+                         double scale, const Matrix& out)>
+    EmbeddingForward;
 
 // dweight[tokens[r] - first] += scale * dout[r] for the tokens of the slice, in the order of the
 // rows, whatever the number of threads. tokens: [rows]; dout: [rows, dim]; dweight: [slice, dim],
 // added to.
-void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                       double scale, const Matrix& dout, const Matrix& dweight);
+extern const Kernel<void(const std::int32_t* tokens, std::int32_t first, double scale,
+                         const Matrix& dout, const Matrix& dweight)>
+    EmbeddingBackward;
 
 // Begins of documents, [rows of the micro-batch] in the stream's memory (AttentionShape::begins): t
 // below is the position of row r by `dropout`, less begins[dropout.first_row + r] unless begins is
@@ -100,13 +106,15 @@ void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
 
 // x[r] = dropout(x[r] + positions[t]). x: [rows, dim], in place; positions: [more than the last
 // position, dim] or Empty().
-void PositionForward(const device::Stream& stream, const Matrix& positions,
-                     const std::int32_t* begins, const Dropout& dropout, const Matrix& x);
+extern const Kernel<void(const Matrix& positions, const std::int32_t* begins,
+                         const Dropout& dropout, const Matrix& x)>
+    PositionForward;
 
 // dpositions[t] += dout[r], in the order of the rows; nothing if dpositions is Empty(). dout:
 // [rows, dim], already masked; dpositions: of the shape of positions.
-void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                      const Dropout& dropout, const Matrix& dout, const Matrix& dpositions);
+extern const Kernel<void(const std::int32_t* begins, const Dropout& dropout, const Matrix& dout,
+                         const Matrix& dpositions)>
+    PositionBackward;
 
 // Fills `table`, in host memory, with the fixed positions of Vaswani et al. 2017, section 3.5:
 // [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos of the same. table: [positions, dim].
@@ -120,33 +128,35 @@ enum class NormKind { kLayerNorm, kRmsNorm };
 //   x, y          [rows, dim]; y overwritten
 //   weight, bias  [1, dim]; bias may be Empty()
 //   statistics    [rows, 2], overwritten: mean, rstd; dense (as all scratch: strides are not read)
-void NormForward(const device::Stream& stream, NormKind kind, const Matrix& x, const Matrix& weight,
-                 const Matrix& bias, double epsilon, const Matrix& y, const Matrix& statistics);
+extern const Kernel<void(NormKind kind, const Matrix& x, const Matrix& weight, const Matrix& bias,
+                         double epsilon, const Matrix& y, const Matrix& statistics)>
+    NormForward;
 
 // dx = gradient through the norm, or dx += with `accumulate` (without it dx may be dy). CPU only.
 //   dy, x, dx   [rows, dim]
 //   weight      [1, dim]
 //   statistics  [rows, 2], of NormForward
-void NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
-                       const Matrix& x, const Matrix& weight, const Matrix& statistics,
-                       const Matrix& dx, bool accumulate);
+extern const Kernel<void(NormKind kind, const Matrix& dy, const Matrix& x, const Matrix& weight,
+                         const Matrix& statistics, const Matrix& dx, bool accumulate)>
+    NormBackwardInput;
 
 // dweight += , dbias += (unless Empty()); the same bits for any number of threads. CPU only.
 //   dy, x           [rows, dim]
 //   dweight, dbias  [1, dim]
 //   statistics      [rows, 2], of NormForward
 //   scratch         [kReductionBlocks, 2 * dim]
-void NormBackwardWeight(const device::Stream& stream, const Matrix& dy, const Matrix& x,
-                        const Matrix& statistics, const Matrix& dweight, const Matrix& dbias,
-                        const Matrix& scratch);
+extern const Kernel<void(const Matrix& dy, const Matrix& x, const Matrix& statistics,
+                         const Matrix& dweight, const Matrix& dbias, const Matrix& scratch)>
+    NormBackwardWeight;
 
 // A residual addition and the norm after it in one pass: sum = residual + dropout(branch + bias), y
 // = norm(sum), statistics as in NormForward. Matrices: [rows, dim]; weight, norm_bias, bias: [1,
 // dim]; both biases may be Empty(). branch is only read; sum may be residual or branch.
-void ResidualNormForward(const device::Stream& stream, NormKind kind, const Matrix& residual,
-                         const Matrix& branch, const Matrix& bias, const Dropout& dropout,
-                         const Matrix& sum, const Matrix& weight, const Matrix& norm_bias,
-                         double epsilon, const Matrix& y, const Matrix& statistics);
+extern const Kernel<void(NormKind kind, const Matrix& residual, const Matrix& branch,
+                         const Matrix& bias, const Dropout& dropout, const Matrix& sum,
+                         const Matrix& weight, const Matrix& norm_bias, double epsilon,
+                         const Matrix& y, const Matrix& statistics)>
+    ResidualNormForward;
 
 // The backward pass of a norm and of the dropout before it in one pass. With g = dy + more:
 //   dx = residual + gradient of g through the norm
@@ -164,7 +174,7 @@ struct NormBackwardPass {
   Dropout dropout = {};
   Matrix dx = {}, dbranch = {}, dweight = {}, dbias = {}, scratch = {};
 };
-void NormBackward(const device::Stream& stream, const NormBackwardPass& pass);
+extern const Kernel<void(const NormBackwardPass& pass)> NormBackward;
 
 // Number of blocks that a sum over rows is cut into, to be added up in order: fixed, whatever the
 // number of threads.
@@ -172,8 +182,7 @@ inline constexpr int kReductionBlocks = 16;
 
 // sums += sum over rows of x. x: [rows, columns], sums: [1, columns], scratch: [kReductionBlocks,
 // columns].
-void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums,
-               const Matrix& scratch);
+extern const Kernel<void(const Matrix& x, const Matrix& sums, const Matrix& scratch)> ColumnSum;
 
 }  // namespace trireme::kernels
 

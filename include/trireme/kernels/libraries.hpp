@@ -13,6 +13,7 @@
 
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
+#include "trireme/kernels/kernel.hpp"
 
 namespace trireme::kernels {
 
@@ -72,7 +73,7 @@ inline Libraries* LibrariesOf(const device::Stream& stream) {
 }
 
 // Libraries for a GPU's stream with `sites` linear layers (linear.hpp); null on the CPU.
-std::unique_ptr<Libraries> MakeLibraries(const device::Stream& stream, int sites);
+extern const Kernel<std::unique_ptr<Libraries>(int sites)> MakeLibraries;
 
 // Why cuDNN computes no attention in this program, whatever the shape; "" if it may.
 std::string WhyNoCudnn();

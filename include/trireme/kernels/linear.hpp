@@ -10,6 +10,7 @@
 #include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/elementwise.hpp"
+#include "trireme/kernels/kernel.hpp"
 #include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
@@ -38,16 +39,18 @@ enum class Form { kPlain, kTransposed };
 // On a bf16 stream the operands of fp32 products are rounded to bf16 (to nearest, ties to even;
 // bf16 subnormals may count as 0) and added up in fp32. RunError if the stream is canonical too, or
 // the CPU has no bf16 instructions.
-void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                    const Matrix& b, const Matrix& c, bool accumulate);
+extern const Kernel<void(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                         const Matrix& c, bool accumulate)>
+    MatrixMultiply;
 
 // The same with an epilogue (a bias, an activation): calls then(rows) for ranges of rows of c, each
 // row once, as soon as a range is complete, by the thread that has it in its cache. Several threads
 // may call it at once; it must neither throw nor multiply with another `then`. On canonical streams
 // the bits are the same as without; on others a different algorithm may compute the product.
-void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                    const Matrix& b, const Matrix& c, bool accumulate,
-                    FunctionRef<void(const Part& rows)> then);
+extern const Kernel<void(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+                         const Matrix& c, bool accumulate,
+                         FunctionRef<void(const Part& rows)> then)>
+    MatrixMultiplyThen;
 
 // Name and version of the CPU's matrix library, for --version: "oneDNN 2.6.3".
 const char* MatrixLibrary();
@@ -80,30 +83,34 @@ struct Linear {
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
 // Empty(); y: [rows, out], overwritten.
-void LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                   const Matrix& bias, const Matrix& y, FunctionRef<void(const Part& rows)> then);
+extern const Kernel<void(const Linear& linear, const Matrix& x, const Matrix& bias, const Matrix& y,
+                         FunctionRef<void(const Part& rows)> then)>
+    LinearForward;
 
 // pre = x form(weight) + bias, out = dropout(act(pre)), with pre and out as in ActivationForward.
 // x: [rows, in]; bias: [1, out] or Empty(); pre, out: overwritten.
-void LinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                      const Matrix& bias, ActivationKind kind, const Dropout& dropout,
-                      const Matrix& pre, const Matrix& out);
+extern const Kernel<void(const Linear& linear, const Matrix& x, const Matrix& bias,
+                         ActivationKind kind, const Dropout& dropout, const Matrix& pre,
+                         const Matrix& out)>
+    LinearActivation;
 
 // dx = dy form(weight)^T. dy: [rows, out]; dx: [rows, in], overwritten.
-void LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
-                         const Matrix& dx);
+extern const Kernel<void(const Linear& linear, const Matrix& dy, const Matrix& dx)>
+    LinearInputGradient;
 
 // dhidden = dy form(weight)^T, then dpre from it as in ActivationBackward: the gradient of the
 // input of the activation before this layer. `from`: the activation's `pre`, for kRelu its output.
 // dy: [rows, out]; dhidden: [rows, in], overwritten; dpre: of the shape of `from`, overwritten.
-void LinearActivationGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
-                              ActivationKind kind, const Matrix& from, const Dropout& dropout,
-                              const Matrix& dhidden, const Matrix& dpre);
+extern const Kernel<void(const Linear& linear, const Matrix& dy, ActivationKind kind,
+                         const Matrix& from, const Dropout& dropout, const Matrix& dhidden,
+                         const Matrix& dpre)>
+    LinearActivationGradient;
 
 // dweight += x^T dy, transposed if linear.form is kTransposed. x: [rows, in]; dy: [rows, out];
 // dweight: of the weight's shape and the sums' type. linear.weight is not read.
-void LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                          const Matrix& dy, const Matrix& dweight);
+extern const Kernel<void(const Linear& linear, const Matrix& x, const Matrix& dy,
+                         const Matrix& dweight)>
+    LinearWeightGradient;
 
 }  // namespace trireme::kernels
 

@@ -8,6 +8,7 @@
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/device/stream.hpp"
+#include "trireme/kernels/kernel.hpp"
 
 namespace trireme::kernels {
 
@@ -35,14 +36,16 @@ struct UpdateRange {
 // AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass, with
 // decoupled decay learning_rate * decay * w. Updates values and both moments; with `clear`
 // gradients become zero, else they are only read. scalars: in the stream's memory.
-void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-           const UpdateScalars* scalars, bool clear);
+extern const Kernel<void(Dtype dtype, std::span<const UpdateRange> ranges,
+                         const UpdateScalars* scalars, bool clear)>
+    AdamW;
 
 // values -= learning_rate * (gradient_scale * scale / sqrt(*squares) * gradient + decay * value);
 // `clear` as above. With learning_rate = 1 and gradient_scale = 1 a sum of any two flat storages:
 // values = (1 - decay) * values - scale * gradients.
-void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-                     const UpdateScalars* scalars, bool clear);
+extern const Kernel<void(Dtype dtype, std::span<const UpdateRange> ranges,
+                         const UpdateScalars* scalars, bool clear)>
+    GradientDescent;
 
 // Flat storage, only read.
 struct FlatRange {
@@ -54,36 +57,35 @@ struct FlatRange {
 // such blocks, a range and all ranges in fp64, in order: the same bits for any number of threads.
 // Not finite if a value is not (or is above 1e19 in fp32, which no gradient survives). 0 on a
 // planned device.
-double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges);
-inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                        const void* values) {
+extern const Kernel<double(Dtype dtype, std::span<const FlatRange> ranges)> SquareSum;
+inline double SquareSumOf(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                          const void* values) {
   const FlatRange range{count, values};
   return SquareSum(stream, dtype, {&range, 1});
 }
 
 // sums[i] = SquareSum of range i alone, queued. sums: [ranges], fp64, in the stream's memory. On a
 // GPU the order of the sum is another fixed one, and blocks are added up in fp64.
-void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
-                double* sums);
+extern const Kernel<void(Dtype dtype, std::span<const FlatRange> ranges, double* sums)> SquareSums;
 
 // sum += the squares of all values, each a double (exact of fp32, rounded of fp64). Nothing else
 // rounds: the sum depends on neither order, threads nor the cut of the storage. CPU only.
-void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
-                    ExactSum& sum);
-inline void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                           const void* values, ExactSum& sum) {
+extern const Kernel<void(Dtype dtype, std::span<const FlatRange> ranges, ExactSum& sum)>
+    ExactSquareSum;
+inline void ExactSquareSumOf(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                             const void* values, ExactSum& sum) {
   const FlatRange range{count, values};
   ExactSquareSum(stream, dtype, {&range, 1}, sum);
 }
 
 // to += from, element by element. from, to: [count], in the stream's memory.
-void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
-                void* to);
+extern const Kernel<void(Dtype dtype, std::int64_t count, const void* from, void* to)> Accumulate;
 
 // to = from, between fp32 and bf16, rounded to nearest if `to` is the narrower type. from, to:
 // [count], in the stream's memory. GPU only.
-void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void* from,
-             Dtype to_type, void* to);
+extern const Kernel<void(std::int64_t count, Dtype from_type, const void* from, Dtype to_type,
+                         void* to)>
+    Convert;
 
 }  // namespace trireme::kernels
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "trireme/device/stream.hpp"
+#include "trireme/kernels/kernel.hpp"
 #include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
@@ -19,8 +20,9 @@ namespace trireme::kernels {
 //            without they are used as scratch: their values are lost either way
 //   targets  [rows]
 //   losses   [rows], nats, overwritten
-void CrossEntropy(const device::Stream& stream, const Matrix& logits, const std::int32_t* targets,
-                  double smoothing, bool gradient, double* losses);
+extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, double smoothing,
+                         bool gradient, double* losses)>
+    CrossEntropy;
 
 // The same with a slice of the vocabulary per rank, in two passes with an exchange of statistics
 // between them.
@@ -31,8 +33,9 @@ inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers per row
 //   statistics  [rows, 4] fp64, dense, overwritten: largest logit, sum of exp(logit - largest), the
 //               target's logit (0 if another slice has it), sum of logits
 //   targets     [rows], global ids; < 0: masked
-void SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
-                       const std::int32_t* targets, std::int32_t first, double* statistics);
+extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, std::int32_t first,
+                         double* statistics)>
+    SoftmaxStatistics;
 
 // losses[r] of the whole vocabulary, the same bits on every rank; not finite if a logit is not.
 //   statistics  [parts, rows, 4], of all slices; `part` is the slice of these logits
@@ -40,10 +43,10 @@ void SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
 //               gradient
 //   targets     [rows], global ids; < 0: masked
 //   losses      [rows], nats, overwritten
-void CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
-                       const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
-                       double smoothing, bool gradient, const double* statistics, int parts,
-                       int part, double* losses);
+extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, std::int32_t first,
+                         std::int64_t vocabulary, double smoothing, bool gradient,
+                         const double* statistics, int parts, int part, double* losses)>
+    CrossEntropySlice;
 
 // A slice of the vocabulary and a tile of tokens.
 struct VocabularyTile {
@@ -64,39 +67,40 @@ struct VocabularyTile {
 std::int64_t VocabularySpareRows(const device::Stream& stream, std::int64_t slice);
 inline constexpr std::int64_t kVocabularyUnit = 64;  // columns of a GPU's logits are multiples
 
-// Elements of scratch, of x's type, for a tile of up to `rows` tokens on the CPU: rows * slice with
-// the gradient, without it a block of the vocabulary per thread.
-std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim, int threads,
-                               bool gradient);
-// The same on the stream's device: on a GPU the logits of the tile.
-std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
-                               std::int64_t dim, bool gradient);
+// Elements of scratch, of x's type, for a tile of up to `rows` tokens: with the gradient rows *
+// slice, without it a block of the vocabulary per thread on the CPU, the logits of the tile on a
+// GPU.
+extern const Kernel<std::int64_t(std::int64_t rows, std::int64_t slice, std::int64_t dim,
+                                 bool gradient)>
+    VocabularyScratch;
 // Tokens of a tile, of `rows` in all: enough for the products to run at full speed, and on a GPU
 // tiles of about one size, since each reads and writes the whole gradient of the weight. dtype: of
 // x.
 inline constexpr std::int64_t kVocabularyTileTokens = 512;  // on the CPU
-std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t rows,
-                                  std::int64_t slice, Dtype dtype);
+extern const Kernel<std::int64_t(std::int64_t rows, std::int64_t slice, Dtype dtype)>
+    VocabularyTileTokens;
 
 // Statistics of this slice, as SoftmaxStatistics: [rows, kSoftmaxStatistics] fp64, overwritten.
 // scratch: [1, VocabularyScratch], on a boundary of 8 bytes (of 64 for speed); with tile.gradient
 // it keeps the operands of VocabularyGradient.
-void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
-                          const Matrix& scratch, double* statistics);
+extern const Kernel<void(const VocabularyTile& tile, const Matrix& scratch, double* statistics)>
+    VocabularyStatistics;
 
 // losses[r] (nats, as CrossEntropySlice) of the whole vocabulary. statistics: of all slices,
 // [parts, rows, kSoftmaxStatistics].
-void VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
-                      const double* statistics, int parts, double* losses);
+extern const Kernel<void(const VocabularyTile& tile, const double* statistics, int parts,
+                         double* losses)>
+    VocabularyLosses;
 
 // Gradients, after VocabularyStatistics of the same tile, scratch and number of threads. The same
 // bits from run to run for one number of threads.
 //   statistics  of all slices, as in VocabularyLosses
 //   dx          [rows, dim], overwritten: the sum over this slice
 //   dweight     [slice, dim], of the sums' type (SumTypeOf), added to
-void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
-                        const Matrix& scratch, const double* statistics, int parts,
-                        const Matrix& dx, const Matrix& dweight);
+extern const Kernel<void(const VocabularyTile& tile, const Matrix& scratch,
+                         const double* statistics, int parts, const Matrix& dx,
+                         const Matrix& dweight)>
+    VocabularyGradient;
 
 }  // namespace trireme::kernels
 

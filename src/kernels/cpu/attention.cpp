@@ -210,12 +210,13 @@ void Forward(const AttentionCall& call, const Part& tasks) {
 
 }  // namespace
 
-std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys,
-                                  int threads) {
-  return threads * AttentionSizes(shape, most_keys).AThread();
+std::int64_t cpu::AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                                       std::int64_t most_keys, Dtype, bool) {
+  return stream.threads * AttentionSizes(shape, most_keys).AThread();
 }
-std::int64_t AttentionScratch(const AttentionShape& shape, int threads) {
-  return AttentionPartScratch(shape, shape.length, threads);
+std::int64_t cpu::AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   Dtype dtype, bool dropout) {
+  return AttentionPartScratch(stream, shape, shape.length, dtype, dropout);
 }
 
 void cpu::AttentionForward(const device::Stream& stream, const AttentionShape& shape,

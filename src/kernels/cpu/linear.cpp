@@ -42,7 +42,8 @@ void Multiply(const device::Stream& stream, const Linear& linear, const Matrix& 
   const bool thin =
       linear.thin && x.rows <= kThinRows && x.columns > 0 && HasThinProducts(stream, y.dtype);
   if (!thin) {
-    return cpu::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, y, false, then);
+    return cpu::MatrixMultiplyThen(stream, Form::kPlain, x, linear.form, linear.weight, y, false,
+                                   then);
   }
   ThinMultiply(UsableThinKernels()[0], stream, x, linear.form, linear.weight, y, linear.panels);
   const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
@@ -80,7 +81,7 @@ void cpu::LinearActivationGradient(const device::Stream& stream, const Linear& l
                                    const Matrix& dy, ActivationKind kind, const Matrix& from,
                                    const Dropout& dropout, const Matrix& dhidden,
                                    const Matrix& dpre) {
-  cpu::MatrixMultiply(stream, Form::kPlain, dy, Opposite(linear.form), linear.weight, dhidden,
+  cpu::MatrixMultiplyThen(stream, Form::kPlain, dy, Opposite(linear.form), linear.weight, dhidden,
                       false, [&](const Part& rows) {
                         cpu::ActivationBackward(stream.Serial(), kind, Of(from, rows),
                                                 dropout.From(rows.begin), Of(dhidden, rows),
@@ -179,9 +180,9 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix
   LibraryMultiply(form_a, a, form_b, b, c, accumulate);
 }
 
-void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                         const Matrix& b, const Matrix& c, bool accumulate,
-                         FunctionRef<void(const Part& rows)> then) {
+void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a,
+                             Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
+                             FunctionRef<void(const Part& rows)> then) {
   // Of c, in a slice that is gone through again while a third-level cache holds it; the rows that
   // make up for packing the right operand for each.
   constexpr std::int64_t kSliceBytes = 16 << 20, kLeastRows = 1024;

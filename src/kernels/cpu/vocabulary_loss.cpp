@@ -471,9 +471,14 @@ void Work<T>::InputGradient(std::int64_t row, T* dx) const {
 
 }  // namespace
 
-std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim, int threads,
-                               bool gradient) {
-  return VocabularyLayout(VocabularyCut(slice, dim, threads), rows, dim, gradient).size;
+std::int64_t cpu::VocabularyScratch(const device::Stream& stream, std::int64_t rows,
+                                    std::int64_t slice, std::int64_t dim, bool gradient) {
+  return VocabularyLayout(VocabularyCut(slice, dim, stream.threads), rows, dim, gradient).size;
+}
+
+std::int64_t cpu::VocabularyTileTokens(const device::Stream&, std::int64_t rows, std::int64_t,
+                                       Dtype) {
+  return std::min(kVocabularyTileTokens, rows);
 }
 
 void cpu::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,

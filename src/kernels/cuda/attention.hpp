@@ -20,10 +20,10 @@ bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtyp
 
 // Own kernels for the functions of kernels/attention.hpp and attention_part.hpp. RunError if
 // head_dim is above 256.
-decltype(kernels::AttentionForward) OwnAttentionForward;
-decltype(kernels::AttentionBackward) OwnAttentionBackward;
-decltype(kernels::AttentionPartForward) OwnAttentionPartForward;
-decltype(kernels::AttentionPartBackward) OwnAttentionPartBackward;
+decltype(kernels::AttentionForward)::Function OwnAttentionForward;
+decltype(kernels::AttentionBackward)::Function OwnAttentionBackward;
+decltype(kernels::AttentionPartForward)::Function OwnAttentionPartForward;
+decltype(kernels::AttentionPartBackward)::Function OwnAttentionPartBackward;
 
 // Operands of the passes over sequences of documents, as AttentionForward and AttentionBackward
 // have them; the forward pass has no dout and dqkv.

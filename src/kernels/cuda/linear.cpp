@@ -425,7 +425,7 @@ void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matri
   if (!accumulate) cuda::Clear(stream, c);
 }
 
-void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+void cuda::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
                           const Matrix& b, const Matrix& c, bool accumulate,
                           FunctionRef<void(const Part& rows)> then) {
   cuda::MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);

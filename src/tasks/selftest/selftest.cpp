@@ -362,7 +362,7 @@ void CheckAttention(const device::Stream& stream) {
   std::vector<float> out(static_cast<std::size_t>(rows * shape.heads * shape.head_dim), NAN);
   std::vector<float> lse(static_cast<std::size_t>(rows * shape.heads));
   std::vector<float> scratch(
-      static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
+      static_cast<std::size_t>(kernels::AttentionScratch(stream, shape, Dtype::kFloat32, false)));
   kernels::AttentionForward(stream, shape, View(qkv, rows, shape.Width()), {},
                             View(out, rows, shape.heads * shape.head_dim),
                             View(lse, rows, shape.heads), View(scratch, 1, std::ssize(scratch)));

@@ -226,7 +226,7 @@ TEST_F(RingAttentionTest, NoSequencesAndOneRank) {
   EXPECT_EQ(alone.Own().At(1234), 1234);
   const AttentionShape shape = MakeShape(1, 9, 2, 1, 3);
   EXPECT_EQ(alone.BufferElements({.threads = 2}, shape, Dtype::kFloat32, true),
-            kernels::AttentionScratch(shape, 2));
+            kernels::AttentionScratch({.threads = 2}, shape, Dtype::kFloat64, true));
 }
 
 // The header's formula, message by message.

@@ -107,7 +107,8 @@ class AttentionPaddingTest : public KernelTest {
     const Operand qkv(GetParam(), x), dy(GetParam(), p.dout), y = Fresh(rows, q);
     const Operand lse = Fresh(rows, p.shape.heads), dx = Fresh(rows, x.columns);
     const Operand scratch(Dense(GetParam()),
-                          Poison(1, kernels::AttentionScratch(p.shape, GetParam().threads)));
+                          Poison(1, kernels::AttentionScratch({.threads = GetParam().threads},
+                                                              p.shape, Dtype::kFloat64, true)));
     kernels::AttentionForward(Stream(), p.shape, qkv.View(), p.dropout, y.View(), lse.View(),
                               scratch.View());
     kernels::AttentionBackward(Stream(), p.shape, qkv.View(), p.dropout, y.View(), dy.View(),
@@ -124,7 +125,8 @@ class AttentionPaddingTest : public KernelTest {
     const Operand y = Fresh(rows, q), lse = Fresh(rows, p.shape.heads), dx = Fresh(rows, q);
     const Operand dblock = Fresh(p.keys.rows, p.keys.columns);
     const Operand scratch(Dense(GetParam()), Poison(1, kernels::AttentionPartScratch(
-                                                           p.shape, count, GetParam().threads)));
+                                                           {.threads = GetParam().threads}, p.shape,
+                                                           count, Dtype::kFloat64, true)));
     const kernels::KeyValueBlock block = {PositionsOf(count, 0, 1), data.View()};
     const Part all = {0, kernels::AttentionPartTasks(p.shape)};
     kernels::AttentionPartStart(Stream(), y.View(), lse.View());

@@ -73,7 +73,8 @@ class AttentionPartTest : public KernelTest {
     const Operand x(GetParam(), qkv), dy(GetParam(), dout), dx = Fresh(qkv.rows, qkv.columns);
     const Operand y = Fresh(qkv.rows, Queries(shape)), lse = Fresh(qkv.rows, shape.heads);
     const Operand scratch(Dense(GetParam()),
-                          Poison(1, kernels::AttentionScratch(shape, GetParam().threads)));
+                          Poison(1, kernels::AttentionScratch({.threads = GetParam().threads},
+                                                              shape, Dtype::kFloat64, true)));
     kernels::AttentionForward(Stream(), shape, x.View(), dropout, y.View(), lse.View(),
                               scratch.View());
     kernels::AttentionBackward(Stream(), shape, x.View(), dropout, y.View(), dy.View(), lse.View(),
@@ -115,8 +116,10 @@ class AttentionPartTest : public KernelTest {
         const Positions& at = cut[(rank + cut.size() - i) % cut.size()];
         const Operand data(GetParam(), Columns(RowsAt(qkv, whole, at), queries, qkv.columns));
         const std::int64_t most = std::max(at.early.Size(), at.late.Size());
-        const Operand scratch(Dense(GetParam()), Poison(1, kernels::AttentionPartScratch(
-                                                               shape, most, GetParam().threads)));
+        const Operand scratch(
+            Dense(GetParam()),
+            Poison(1, kernels::AttentionPartScratch({.threads = GetParam().threads}, shape, most,
+                                                    Dtype::kFloat64, true)));
         body(kernels::KeyValueBlock{at, data.View()}, scratch.View());
         scratch.Values();
       }

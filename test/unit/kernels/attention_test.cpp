@@ -97,7 +97,8 @@ class AttentionTest : public KernelTest {
   }
   Operand Scratch(const kernels::AttentionShape& shape) const {
     return Operand(Dense(GetParam()),
-                   Poison(1, kernels::AttentionScratch(shape, GetParam().threads)));
+                   Poison(1, kernels::AttentionScratch({.threads = GetParam().threads}, shape,
+                                                       Dtype::kFloat64, true)));
   }
 };
 

@@ -128,7 +128,8 @@ TEST_P(CachedAttentionTest, HasTheBitsOfWholeSequences) {
     const Operand qkv(GetParam(), all), out(GetParam(), Poison(all.rows, c.heads * c.head_dim));
     const Operand lse(GetParam(), Poison(all.rows, c.heads));
     const Operand scratch(Dense(GetParam()),
-                          Poison(1, kernels::AttentionScratch(shape, GetParam().threads)));
+                          Poison(1, kernels::AttentionScratch({.threads = GetParam().threads},
+                                                              shape, Dtype::kFloat64, true)));
     kernels::AttentionForward(Stream(), shape, qkv.View(), {}, out.View(), lse.View(),
                               scratch.View());
     const Array want = out.Values();

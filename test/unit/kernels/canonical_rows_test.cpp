@@ -210,7 +210,7 @@ TYPED_TEST(CanonicalRowsTest, Updates) {
     return std::vector<double>();
   });
   CheckSums<TypeParam>({{1}}, [](const Stream& s, const Operands& o, const Part&) {
-    return std::vector<double>{kernels::SquareSum(s, o[0].dtype, o[0].columns, o[0].data)};
+    return std::vector<double>{kernels::SquareSumOf(s, o[0].dtype, o[0].columns, o[0].data)};
   });
 }
 
@@ -324,7 +324,9 @@ TYPED_TEST(CanonicalRowsTest, Heads) {
           kernels::RopeTable(10000, table.View());
           kernels::Rope(s, shape, table.View(), false, o[0]);
           const Held<TypeParam> lse(2 * kLength, heads, 0, 0);
-          const Held<TypeParam> scratch(1, kernels::AttentionScratch(shape, s.threads), 0, 0);
+          const Held<TypeParam> scratch(
+              1, kernels::AttentionScratch({.threads = s.threads}, shape, Dtype::kFloat64, true), 0,
+              0);
           kernels::AttentionForward(s, shape, o[0], dropout, o[1], lse.View(), scratch.View());
           kernels::AttentionBackward(s, shape, o[0], dropout, o[1], o[2], lse.View(), o[3],
                                      scratch.View());

@@ -26,8 +26,8 @@ class CanonicalUpdateTest : public testing::Test {
   }
   static double SquareSum(const std::vector<T>& values, int threads) {
     ExactSum sum;
-    kernels::ExactSquareSum({.threads = threads}, DtypeOf<T>(),
-                            static_cast<std::int64_t>(values.size()), values.data(), sum);
+    kernels::ExactSquareSumOf({.threads = threads}, DtypeOf<T>(),
+                              static_cast<std::int64_t>(values.size()), values.data(), sum);
     return sum.Value();
   }
 };
@@ -54,8 +54,8 @@ TYPED_TEST(CanonicalUpdateTest, SquareSumAddsToWhatIsThere) {
   for (const std::size_t cut : {0, 3000}) {
     for (const bool first : {true, false}) {
       const std::size_t begin = first ? 0 : cut, end = first ? cut : values.size();
-      kernels::ExactSquareSum({}, DtypeOf<TypeParam>(), static_cast<std::int64_t>(end - begin),
-                              values.data() + begin, got);
+      kernels::ExactSquareSumOf({}, DtypeOf<TypeParam>(), static_cast<std::int64_t>(end - begin),
+                                values.data() + begin, got);
     }
   }
   EXPECT_EQ(got.Digits(), want.Digits());

@@ -78,7 +78,8 @@ TEST_P(NoRowsTest, Attention) {
   shape.head_dim = 2;  // qkv: 6 columns
   const Operand out(GetParam(), Array(0, 2)), lse(GetParam(), Array(0, 1));
   const Operand scratch(Dense(GetParam()),
-                        Array(1, kernels::AttentionScratch(shape, Stream().threads)));
+                        Array(1, kernels::AttentionScratch({.threads = Stream().threads}, shape,
+                                                           Dtype::kFloat64, true)));
   const Operand table(GetParam(), Random(4, 2, 1));
   kernels::Rope(Stream(), shape, table.View(), false, none_.View());
   kernels::AttentionForward(Stream(), shape, none_.View(), dropout_, out.View(), lse.View(),

@@ -79,8 +79,8 @@ TEST_P(PlannedKernels, ProductsCountTwoOperationsPerElementAndInnerIndex) {
       MatrixMultiply(Stream(), form(a), left, form(b), right, c, a);
       EXPECT_EQ(Taken(), kFlops);
       std::vector<Part> told;
-      MatrixMultiply(Stream(), form(a), left, form(b), right, c, b,
-                     [&](const Part& rows) { told.push_back(rows); });
+      MatrixMultiplyThen(Stream(), form(a), left, form(b), right, c, b,
+                         [&](const Part& rows) { told.push_back(rows); });
       EXPECT_EQ(Taken(), kFlops);
       ASSERT_EQ(told.size(), 1u);
       EXPECT_EQ(told[0].begin, 0);
@@ -269,9 +269,9 @@ TEST_P(PlannedKernels, ScratchIsThatOfThePlannedDevice) {
     EXPECT_EQ(tokens, 8192);
     EXPECT_EQ(VocabularySpareRows(Stream(), 1000), 24);
   } else {
-    EXPECT_EQ(attention, AttentionScratch(shape, 3));
-    EXPECT_EQ(part, AttentionPartScratch(shape, 50, 3));
-    EXPECT_EQ(vocabulary, VocabularyScratch(512, 1000, 64, 3, true));
+    EXPECT_EQ(attention, AttentionScratch({.threads = 3}, shape, Dtype::kFloat64, true));
+    EXPECT_EQ(part, AttentionPartScratch({.threads = 3}, shape, 50, Dtype::kFloat64, true));
+    EXPECT_EQ(vocabulary, VocabularyScratch({.threads = 3}, 512, 1000, 64, true));
     EXPECT_EQ(tokens, kVocabularyTileTokens);
     EXPECT_EQ(VocabularySpareRows(Stream(), 1000), 0);
   }

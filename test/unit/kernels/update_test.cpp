@@ -156,13 +156,13 @@ TEST_P(UpdateTest, SquareSumOfRangesIsTheSumOfTheirs) {
   for (const std::int64_t count : {20000, 3, 0, 8193, 1, 777}) {
     operands.emplace_back(GetParam(), Random(1, count, static_cast<std::uint32_t>(count)));
     ranges.push_back({count, operands.back().View().data});
-    want += kernels::SquareSum({}, Type(), count, ranges.back().values);
+    want += kernels::SquareSumOf({}, Type(), count, ranges.back().values);
   }
   EXPECT_EQ(kernels::SquareSum(Stream(), Type(), ranges), want);
   ExactSum exact, each;
   kernels::ExactSquareSum(Stream(), Type(), ranges, exact);
   for (const auto& range : ranges) {
-    kernels::ExactSquareSum({}, Type(), range.count, range.values, each);
+    kernels::ExactSquareSumOf({}, Type(), range.count, range.values, each);
   }
   EXPECT_EQ(exact.Value(), each.Value());
 }
@@ -173,10 +173,10 @@ TEST_P(UpdateTest, SquareSum) {
     double want = 0;
     for (const double value : x.values) want += value * value;
     const Operand values(GetParam(), x);
-    const double got = kernels::SquareSum(Stream(), Type(), count, values.View().data);
+    const double got = kernels::SquareSumOf(Stream(), Type(), count, values.View().data);
     EXPECT_NEAR(got, want, Tolerance(1e-6, 1e-13) * want) << count;
   }
-  const double nothing = kernels::SquareSum(Stream(), Type(), 0, nullptr);
+  const double nothing = kernels::SquareSumOf(Stream(), Type(), 0, nullptr);
   EXPECT_EQ(nothing, 0);
 }
 
@@ -188,7 +188,8 @@ TEST_P(UpdateTest, SquareSumShowsValuesThatAreNotFinite) {
       Array x = Random(1, 10000, 1);
       x(0, at) = bad;
       const Operand values(GetParam(), x);
-      EXPECT_FALSE(std::isfinite(kernels::SquareSum(Stream(), Type(), 10000, values.View().data)));
+      EXPECT_FALSE(
+          std::isfinite(kernels::SquareSumOf(Stream(), Type(), 10000, values.View().data)));
     }
   }
 }
@@ -197,7 +198,7 @@ TEST_P(UpdateTest, SquareSumShowsValuesThatAreNotFinite) {
 TEST_P(UpdateTest, SquareSumOfLargeAndSmallValues) {
   for (const double scale : {1e15, 1e-15}) {
     const Operand values(GetParam(), Array(1, 2, {3 * scale, 4 * scale}));
-    const double got = kernels::SquareSum(Stream(), Type(), 2, values.View().data);
+    const double got = kernels::SquareSumOf(Stream(), Type(), 2, values.View().data);
     EXPECT_NEAR(got / (25 * scale * scale), 1, 1e-6);
   }
 }
@@ -208,9 +209,9 @@ TEST(UpdateThreads, SquareSumHasTheSameBitsForAnyNumberOfThreads) {
   for (const std::int64_t count : {100, 4097, 100000, 1000003}) {
     const Setting one{Dtype::kFloat32, 1, 0};
     const Operand values(one, Random(1, count, 1));
-    const double want = kernels::SquareSum(one.Stream(), one.dtype, count, values.View().data);
+    const double want = kernels::SquareSumOf(one.Stream(), one.dtype, count, values.View().data);
     for (const int threads : {2, 3, 5}) {
-      EXPECT_EQ(kernels::SquareSum({.threads = threads}, one.dtype, count, values.View().data),
+      EXPECT_EQ(kernels::SquareSumOf({.threads = threads}, one.dtype, count, values.View().data),
                 want)
           << count << " values, " << threads << " threads";
     }

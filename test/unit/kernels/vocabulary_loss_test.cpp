@@ -83,7 +83,7 @@ Result InSlices(const Setting& setting, const device::Stream& stream, const Prob
   for (int part = 0; part < parts; ++part) {
     const Part range = PartOf(vocabulary, part, parts);
     const std::int64_t scratch =
-        kernels::VocabularyScratch(rows, range.Size(), dim, setting.threads, gradient);
+        kernels::VocabularyScratch({.threads = setting.threads}, rows, range.Size(), dim, gradient);
     slices.push_back({Operand(setting, SliceOf(p.weight, range, {0, dim})),
                       Operand(setting, Poison(rows, dim)),
                       Operand(setting, SliceOf(p.dweight, range, {0, dim})),
@@ -332,10 +332,10 @@ TEST_P(VocabularyLossTest, TheSameBitsEveryTime) {
 
 // Without the gradient, the tile itself is not kept.
 TEST(VocabularyScratchTest, GrowsWithTheVocabularyForTheGradientAlone) {
-  const std::int64_t kept = kernels::VocabularyScratch(512, 33278, 128, 2, true);
+  const std::int64_t kept = kernels::VocabularyScratch({.threads = 2}, 512, 33278, 128, true);
   EXPECT_GE(kept, 512 * 33278);
   EXPECT_LE(kept, 512 * 33278 * 11 / 10);
-  EXPECT_LE(kernels::VocabularyScratch(512, 33278, 128, 2, false), 2 * 512 * 1100);
+  EXPECT_LE(kernels::VocabularyScratch({.threads = 2}, 512, 33278, 128, false), 2 * 512 * 1100);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kernel, VocabularyLossTest, testing::ValuesIn(AllSettings()), NameOf);

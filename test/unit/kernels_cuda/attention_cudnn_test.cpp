@@ -16,8 +16,8 @@ using kernels::AttentionShape;
 constexpr Dtype kAttentionCudnnType = Dtype::kBfloat16, kSum = Dtype::kFloat32;
 
 struct Calls {
-  decltype(kernels::AttentionForward)* forward;
-  decltype(kernels::AttentionBackward)* backward;
+  decltype(kernels::AttentionForward)::Function* forward;
+  decltype(kernels::AttentionBackward)::Function* backward;
 };
 constexpr Calls kChosen = {&kernels::cuda::AttentionForward, &kernels::cuda::AttentionBackward};
 constexpr Calls kOwn = {&kernels::cuda::OwnAttentionForward, &kernels::cuda::OwnAttentionBackward};

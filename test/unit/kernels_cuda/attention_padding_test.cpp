@@ -83,7 +83,8 @@ class CudaAttentionPaddingTest : public AttentionOnGpu, public testing::WithPara
     const device::Stream host;
     Values out = NoNumbers(rows * q), lse = NoNumbers(rows * shape.heads), dquery = out;
     Values dkeys = NoNumbers(shape.sequences * keys * kv);
-    Values memory = NoNumbers(kernels::AttentionPartScratch(shape, keys, host.threads));
+    Values memory = NoNumbers(kernels::AttentionPartScratch({.threads = host.threads}, shape, keys,
+                                                            Dtype::kFloat64, true));
     shape.key_lengths = lengths.data();
     Run(host, shape, keys, queries.DropoutWith(queries.ordinals.data()),
         {AttentionPaddingDoubles(query, q), AttentionPaddingDoubles(data, kv),

@@ -57,7 +57,8 @@ AttentionResults AttentionProblem::OnCpu() const {
   kernels::AttentionShape on_host = shape;
   on_host.begins = DataOf(begins);
   on_host.key_lengths = DataOf(key_lengths);
-  Values scratch(static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
+  Values scratch(static_cast<std::size_t>(
+      kernels::AttentionScratch({.threads = stream.threads}, shape, Dtype::kFloat64, true)));
   const kernels::Matrix out = AttentionTestingDoubles(results.out, Queries());
   const kernels::Matrix lse = AttentionTestingDoubles(results.lse, shape.heads);
   const kernels::Matrix memory = {scratch.data(), Dtype::kFloat64, 1,

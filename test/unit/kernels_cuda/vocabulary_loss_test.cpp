@@ -51,7 +51,8 @@ struct Result {
 Result OnTheCpu(Problem p) {
   HostMatrix x(p.rows, p.dim, p.x), weight(p.vocabulary, p.dim, p.weight);
   HostMatrix dx(p.rows, p.dim), dweight(p.vocabulary, p.dim, p.before);
-  HostMatrix scratch(1, kernels::VocabularyScratch(p.rows, p.vocabulary, p.dim, 1, true));
+  HostMatrix scratch(1,
+                     kernels::VocabularyScratch({.threads = 1}, p.rows, p.vocabulary, p.dim, true));
   Values statistics(static_cast<std::size_t>(p.rows * kernels::kSoftmaxStatistics));
   Result result{Values(static_cast<std::size_t>(p.rows)), {}, {}, {}};
   const kernels::VocabularyTile tile{x.View(),    weight.View(), p.targets.data(), 0, p.vocabulary,

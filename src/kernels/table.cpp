@@ -1,21 +1,27 @@
-// Table of a planned device: kernels that touch no memory and count the floating-point operations
-// of products, 2 m n k each, and of attention. Recomputation inside a kernel is not counted, but a
-// log is told of it, and of the bytes of all other kernels.
+// The table of kernels: for each, the function of the CPU, of CUDA and of a planned device. It is
+// the only place in this folder that knows whether CUDA was built. A planned device's kernels stand
+// here too: they touch no memory and count the floating-point operations of products, 2 m n k each,
+// and of attention. Recomputation inside a kernel is not counted, but a log is told of it, and of
+// the bytes of all other kernels.
+#include <fmt/format.h>
 #include <algorithm>
 #include <atomic>
 #include <type_traits>
 
 #include "backends.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/device/activities.hpp"
 
-namespace trireme::kernels::planned {
+namespace trireme::kernels {
+
+namespace {
 
 // Kernels without products on a planned device: nothing is done, and a log is told of the bytes
 // that they would read and write.
 
 using device::LogPass;
 
-inline double BytesOf(const Matrix& matrix) {
+double BytesOf(const Matrix& matrix) {
   if (matrix.Empty()) return 0;
   return static_cast<double>(matrix.Size()) * static_cast<double>(SizeOf(matrix.dtype));
 }
@@ -39,30 +45,30 @@ struct PassOver {
     };
   }
 };
-inline constexpr PassOver kPass;
+constexpr PassOver kPass;
 
 // Tables are read where tokens and positions point to: rows of the other matrix count.
-inline void PassEmbedding(const device::Stream& stream, const std::int32_t*, std::int32_t,
-                          const Matrix&, double, const Matrix& out) {
+void PassEmbedding(const device::Stream& stream, const std::int32_t*, std::int32_t, const Matrix&,
+                   double, const Matrix& out) {
   LogPass(stream, 2 * BytesOf(out));
 }
 
-inline void PassEmbeddingGradient(const device::Stream& stream, const std::int32_t*, std::int32_t,
-                                  double, const Matrix& dout, const Matrix&) {
+void PassEmbeddingGradient(const device::Stream& stream, const std::int32_t*, std::int32_t, double,
+                           const Matrix& dout, const Matrix&) {
   LogPass(stream, 3 * BytesOf(dout));
 }
 
-inline void PassPositions(const device::Stream& stream, const Matrix& positions,
-                          const std::int32_t*, const Dropout&, const Matrix& x) {
+void PassPositions(const device::Stream& stream, const Matrix& positions, const std::int32_t*,
+                   const Dropout&, const Matrix& x) {
   LogPass(stream, (positions.Empty() ? 2 : 3) * BytesOf(x));
 }
 
-inline void PassPositionGradient(const device::Stream& stream, const std::int32_t*, const Dropout&,
-                                 const Matrix& dout, const Matrix& dpositions) {
+void PassPositionGradient(const device::Stream& stream, const std::int32_t*, const Dropout&,
+                          const Matrix& dout, const Matrix& dpositions) {
   LogPass(stream, dpositions.Empty() ? 0 : 3 * BytesOf(dout));
 }
 
-inline void PassNormGradient(const device::Stream& stream, const NormBackwardPass& pass) {
+void PassNormGradient(const device::Stream& stream, const NormBackwardPass& pass) {
   double bytes = 0;
   for (const Matrix* each :
        {&pass.dy, &pass.more, &pass.x, &pass.residual, &pass.dx, &pass.dbranch}) {
@@ -71,13 +77,13 @@ inline void PassNormGradient(const device::Stream& stream, const NormBackwardPas
   LogPass(stream, bytes);
 }
 
-inline double BytesOf(std::int64_t count, Dtype dtype) {
+double BytesOf(std::int64_t count, Dtype dtype) {
   return static_cast<double>(count) * static_cast<double>(SizeOf(dtype));
 }
 
 // moments: of the optimizer. Gradients, values and moments are read and written.
-inline void PassUpdate(const device::Stream& stream, Dtype dtype,
-                       std::span<const UpdateRange> ranges, int moments) {
+void PassUpdate(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+                int moments) {
   double bytes = 0;
   for (const UpdateRange& range : ranges) {
     bytes += 2 * (2 + moments) * BytesOf(range.count, dtype);
@@ -86,56 +92,46 @@ inline void PassUpdate(const device::Stream& stream, Dtype dtype,
   LogPass(stream, bytes);
 }
 
-inline void PassAdamW(const device::Stream& stream, Dtype dtype,
-                      std::span<const UpdateRange> ranges, const UpdateScalars*, bool) {
+void PassAdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+               const UpdateScalars*, bool) {
   PassUpdate(stream, dtype, ranges, 2);
 }
 
-inline void PassDescent(const device::Stream& stream, Dtype dtype,
-                        std::span<const UpdateRange> ranges, const UpdateScalars*, bool) {
+void PassDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+                 const UpdateScalars*, bool) {
   PassUpdate(stream, dtype, ranges, 0);
 }
 
-inline void PassRanges(const device::Stream& stream, Dtype dtype,
-                       std::span<const FlatRange> ranges) {
+void PassRanges(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
   double bytes = 0;
   for (const FlatRange& range : ranges) bytes += BytesOf(range.count, dtype);
   LogPass(stream, bytes);
 }
 
-inline double PassSquareSum(const device::Stream& stream, Dtype dtype,
-                            std::span<const FlatRange> ranges) {
+double PassSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
   PassRanges(stream, dtype, ranges);
   return 0;
 }
 
-inline void PassSquareSums(const device::Stream& stream, Dtype dtype,
-                           std::span<const FlatRange> ranges, double*) {
+void PassSquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                    double*) {
   PassRanges(stream, dtype, ranges);
 }
 
-inline void PassExactSum(const device::Stream& stream, Dtype dtype,
-                         std::span<const FlatRange> ranges, ExactSum&) {
+void PassExactSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                  ExactSum&) {
   PassRanges(stream, dtype, ranges);
 }
 
-inline void PassAccumulate(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                           const void*, void*) {
+void PassAccumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void*,
+                    void*) {
   LogPass(stream, 3 * BytesOf(count, dtype));
 }
 
-inline void PassConvert(const device::Stream& stream, std::int64_t count, Dtype from_type,
-                        const void*, Dtype to_type, void*) {
+void PassConvert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void*,
+                 Dtype to_type, void*) {
   LogPass(stream, BytesOf(count, from_type) + BytesOf(count, to_type));
 }
-
-}  // namespace trireme::kernels::planned
-
-namespace trireme::kernels {
-
-namespace {
-
-using namespace planned;  // NOLINT(google-build-using-namespace)
 
 // Stands for a kernel without products; returns 0 or nothing.
 struct Nothing {
@@ -325,31 +321,31 @@ void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile&
 std::int64_t CacheElements(const device::Stream& stream, const AttentionShape& shape,
                            std::int64_t positions) {
   if (stream.OnGpu()) return gpu::KeyValueElements(stream, shape, positions);
-  return kCpuBackend.KeyValueElements(stream, shape, positions);
+  return cpu::KeyValueElements(stream, shape, positions);
 }
 
 std::int64_t WholeAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                                    Dtype dtype, bool dropout) {
   if (stream.OnGpu()) return gpu::AttentionScratch(stream, shape, dtype, dropout);
-  return kCpuBackend.AttentionScratch(stream, shape, dtype, dropout);
+  return cpu::AttentionScratch(stream, shape, dtype, dropout);
 }
 
 std::int64_t PartScratch(const device::Stream& stream, const AttentionShape& shape,
                          std::int64_t most_keys, Dtype dtype, bool dropout) {
   if (stream.OnGpu()) return gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
-  return kCpuBackend.AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
+  return cpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
 }
 
 std::int64_t TileScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
                          std::int64_t dim, bool gradient) {
   if (stream.OnGpu()) return gpu::VocabularyScratch(stream, rows, slice, dim, gradient);
-  return kCpuBackend.VocabularyScratch(stream, rows, slice, dim, gradient);
+  return cpu::VocabularyScratch(stream, rows, slice, dim, gradient);
 }
 
 std::int64_t TileTokens(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
                         Dtype dtype) {
   if (stream.OnGpu()) return gpu::VocabularyTileTokens(stream, rows, slice, dtype);
-  return kCpuBackend.VocabularyTileTokens(stream, rows, slice, dtype);
+  return cpu::VocabularyTileTokens(stream, rows, slice, dtype);
 }
 
 // Libraries of a planned GPU: no algorithms to choose, and the memory of fp8 operands.
@@ -392,61 +388,147 @@ std::unique_ptr<Libraries> MakePlannedLibraries(const device::Stream& stream, in
 
 }  // namespace
 
-constinit const Backend kPlannedBackend = {
-    .MatrixMultiply = CountMultiply,
-    .MatrixMultiplyThen = CountMultiplyThen,
-    .LinearForward = CountLinearForward,
-    .LinearActivation = CountLinearActivation,
-    .LinearInputGradient = CountLinearInputGradient,
-    .LinearActivationGradient = CountLinearActivationGradient,
-    .LinearWeightGradient = CountLinearWeightGradient,
-    .AddBias = kPass,
-    .ResidualForward = kPass,
-    .Clear = kPass,
-    .Copy = kPass,
-    .Add = kPass,
-    .ActivationForward = kPass,
-    .ActivationBackward = kPass,
-    .DropoutForward = kPass,
-    .EmbeddingForward = PassEmbedding,
-    .EmbeddingBackward = PassEmbeddingGradient,
-    .PositionForward = PassPositions,
-    .PositionBackward = PassPositionGradient,
-    .NormForward = kPass,
-    .ResidualNormForward = kPass,
-    .NormBackward = PassNormGradient,
-    .NormBackwardInput = kPass,
-    .NormBackwardWeight = kPass,
-    .ColumnSum = kPass,
-    .AttentionScratch = WholeAttentionScratch,
-    .AttentionForward = CountAttentionForward,
-    .AttentionBackward = CountAttentionBackward,
-    .Rope = kPass,
-    .KeyValueElements = CacheElements,
-    .KeepKeyValues = kNothing,
-    .CopyKeyValues = kNothing,
-    .CachedAttention = kNothing,
-    .AttentionPartScratch = PartScratch,
-    .AttentionPartStart = kPass,
-    .AttentionPartForward = CountAttentionPartForward,
-    .AttentionPartStartBackward = kPass,
-    .AttentionPartBackward = CountAttentionPartBackward,
-    .CrossEntropy = kNothing,
-    .SoftmaxStatistics = kNothing,
-    .CrossEntropySlice = kNothing,
-    .VocabularyScratch = TileScratch,
-    .VocabularyTileTokens = TileTokens,
-    .VocabularyStatistics = CountVocabularyStatistics,
-    .VocabularyLosses = kNothing,
-    .VocabularyGradient = CountVocabularyGradient,
-    .AdamW = PassAdamW,
-    .GradientDescent = PassDescent,
-    .SquareSum = PassSquareSum,
-    .SquareSums = PassSquareSums,
-    .ExactSquareSum = PassExactSum,
-    .Accumulate = PassAccumulate,
-    .Convert = PassConvert,
-    .MakeLibraries = MakePlannedLibraries,
-};
+// The table: CPU, CUDA, planned device.
+
+#if TRIREME_CUDA
+#define GPU(function) function
+#else
+#define GPU(function) nullptr
+#endif
+
+constinit const decltype(MatrixMultiply) MatrixMultiply{cpu::MatrixMultiply,
+                                                        GPU(cuda::MatrixMultiply), CountMultiply};
+constinit const decltype(MatrixMultiplyThen) MatrixMultiplyThen{
+    cpu::MatrixMultiplyThen, GPU(cuda::MatrixMultiplyThen), CountMultiplyThen};
+constinit const decltype(LinearForward) LinearForward{cpu::LinearForward, GPU(cuda::LinearForward),
+                                                      CountLinearForward};
+constinit const decltype(LinearActivation) LinearActivation{
+    cpu::LinearActivation, GPU(cuda::LinearActivation), CountLinearActivation};
+constinit const decltype(LinearInputGradient) LinearInputGradient{
+    cpu::LinearInputGradient, GPU(cuda::LinearInputGradient), CountLinearInputGradient};
+constinit const decltype(LinearActivationGradient) LinearActivationGradient{
+    cpu::LinearActivationGradient, GPU(cuda::LinearActivationGradient),
+    CountLinearActivationGradient};
+constinit const decltype(LinearWeightGradient) LinearWeightGradient{
+    cpu::LinearWeightGradient, GPU(cuda::LinearWeightGradient), CountLinearWeightGradient};
+constinit const decltype(AddBias) AddBias{cpu::AddBias, GPU(cuda::AddBias), kPass};
+constinit const decltype(ResidualForward) ResidualForward{cpu::ResidualForward,
+                                                          GPU(cuda::ResidualForward), kPass};
+constinit const decltype(Clear) Clear{cpu::Clear, GPU(cuda::Clear), kPass};
+constinit const decltype(Copy) Copy{cpu::Copy, GPU(cuda::Copy), kPass};
+constinit const decltype(Add) Add{cpu::Add, GPU(cuda::Add), kPass};
+constinit const decltype(ActivationForward) ActivationForward{cpu::ActivationForward,
+                                                              GPU(cuda::ActivationForward), kPass};
+constinit const decltype(ActivationBackward) ActivationBackward{
+    cpu::ActivationBackward, GPU(cuda::ActivationBackward), kPass};
+constinit const decltype(DropoutForward) DropoutForward{cpu::DropoutForward,
+                                                        GPU(cuda::DropoutForward), kPass};
+constinit const decltype(EmbeddingForward) EmbeddingForward{
+    cpu::EmbeddingForward, GPU(cuda::EmbeddingForward), PassEmbedding};
+constinit const decltype(EmbeddingBackward) EmbeddingBackward{
+    cpu::EmbeddingBackward, GPU(cuda::EmbeddingBackward), PassEmbeddingGradient};
+constinit const decltype(PositionForward) PositionForward{
+    cpu::PositionForward, GPU(cuda::PositionForward), PassPositions};
+constinit const decltype(PositionBackward) PositionBackward{
+    cpu::PositionBackward, GPU(cuda::PositionBackward), PassPositionGradient};
+constinit const decltype(NormForward) NormForward{cpu::NormForward, GPU(cuda::NormForward), kPass};
+constinit const decltype(ResidualNormForward) ResidualNormForward{
+    cpu::ResidualNormForward, GPU(cuda::ResidualNormForward), kPass};
+constinit const decltype(NormBackward) NormBackward{cpu::NormBackward, GPU(cuda::NormBackward),
+                                                    PassNormGradient};
+constinit const decltype(NormBackwardInput) NormBackwardInput{cpu::NormBackwardInput, nullptr,
+                                                              kPass};
+constinit const decltype(NormBackwardWeight) NormBackwardWeight{cpu::NormBackwardWeight, nullptr,
+                                                                kPass};
+constinit const decltype(ColumnSum) ColumnSum{cpu::ColumnSum, GPU(cuda::ColumnSum), kPass};
+constinit const decltype(AttentionScratch) AttentionScratch{
+    cpu::AttentionScratch, GPU(cuda::AttentionScratch), WholeAttentionScratch};
+constinit const decltype(AttentionForward) AttentionForward{
+    cpu::AttentionForward, GPU(cuda::AttentionForward), CountAttentionForward};
+constinit const decltype(AttentionBackward) AttentionBackward{
+    cpu::AttentionBackward, GPU(cuda::AttentionBackward), CountAttentionBackward};
+constinit const decltype(Rope) Rope{cpu::Rope, GPU(cuda::Rope), kPass};
+constinit const decltype(KeyValueElements) KeyValueElements{
+    cpu::KeyValueElements, GPU(gpu::KeyValueElements), CacheElements};
+constinit const decltype(KeepKeyValues) KeepKeyValues{cpu::KeepKeyValues, GPU(cuda::KeepKeyValues),
+                                                      kNothing};
+constinit const decltype(CopyKeyValues) CopyKeyValues{cpu::CopyKeyValues, GPU(cuda::CopyKeyValues),
+                                                      kNothing};
+constinit const decltype(CachedAttention) CachedAttention{cpu::CachedAttention,
+                                                          GPU(cuda::CachedAttention), kNothing};
+constinit const decltype(AttentionPartScratch) AttentionPartScratch{
+    cpu::AttentionPartScratch, GPU(cuda::AttentionPartScratch), PartScratch};
+constinit const decltype(AttentionPartStart) AttentionPartStart{
+    cpu::AttentionPartStart, GPU(cuda::AttentionPartStart), kPass};
+constinit const decltype(AttentionPartForward) AttentionPartForward{
+    cpu::AttentionPartForward, GPU(cuda::AttentionPartForward), CountAttentionPartForward};
+constinit const decltype(AttentionPartStartBackward) AttentionPartStartBackward{
+    cpu::AttentionPartStartBackward, GPU(cuda::AttentionPartStartBackward), kPass};
+constinit const decltype(AttentionPartBackward) AttentionPartBackward{
+    cpu::AttentionPartBackward, GPU(cuda::AttentionPartBackward), CountAttentionPartBackward};
+constinit const decltype(CrossEntropy) CrossEntropy{cpu::CrossEntropy, nullptr, kNothing};
+constinit const decltype(SoftmaxStatistics) SoftmaxStatistics{cpu::SoftmaxStatistics, nullptr,
+                                                              kNothing};
+constinit const decltype(CrossEntropySlice) CrossEntropySlice{cpu::CrossEntropySlice, nullptr,
+                                                              kNothing};
+constinit const decltype(VocabularyScratch) VocabularyScratch{
+    cpu::VocabularyScratch, GPU(gpu::VocabularyScratch), TileScratch};
+constinit const decltype(VocabularyTileTokens) VocabularyTileTokens{
+    cpu::VocabularyTileTokens, GPU(gpu::VocabularyTileTokens), TileTokens};
+constinit const decltype(VocabularyStatistics) VocabularyStatistics{
+    cpu::VocabularyStatistics, GPU(cuda::VocabularyStatistics), CountVocabularyStatistics};
+constinit const decltype(VocabularyLosses) VocabularyLosses{cpu::VocabularyLosses,
+                                                            GPU(cuda::VocabularyLosses), kNothing};
+constinit const decltype(VocabularyGradient) VocabularyGradient{
+    cpu::VocabularyGradient, GPU(cuda::VocabularyGradient), CountVocabularyGradient};
+constinit const decltype(AdamW) AdamW{cpu::AdamW, GPU(cuda::AdamW), PassAdamW};
+constinit const decltype(GradientDescent) GradientDescent{cpu::GradientDescent,
+                                                          GPU(cuda::GradientDescent), PassDescent};
+constinit const decltype(SquareSum) SquareSum{cpu::SquareSum, GPU(cuda::SquareSum), PassSquareSum};
+constinit const decltype(SquareSums) SquareSums{cpu::SquareSums, GPU(cuda::SquareSums),
+                                                PassSquareSums};
+constinit const decltype(ExactSquareSum) ExactSquareSum{cpu::ExactSquareSum, nullptr, PassExactSum};
+constinit const decltype(Accumulate) Accumulate{cpu::Accumulate, GPU(cuda::Accumulate),
+                                                PassAccumulate};
+constinit const decltype(Convert) Convert{nullptr, GPU(cuda::Convert), PassConvert};
+constinit const decltype(MakeLibraries) MakeLibraries{kNothing, GPU(cuda::MakeLibraries),
+                                                      MakePlannedLibraries};
+
+#undef GPU
+
+void ThrowNoKernel(const device::Stream& stream) {
+  throw RunError(
+      fmt::format("a kernel was called that the device {} does not have", NameOf(stream.Where())),
+      "This is a bug in Trireme.");
+}
+
+std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShape& shape) {
+  std::int64_t unit = stream.threads;
+  if (stream.OnGpu()) unit = shape.sequences > 1 ? shape.kv_heads : 1;
+  const std::int64_t all = AttentionPartTasks(shape), half = CeilDivide(all, std::int64_t{2});
+  return std::min(all, CeilDivide(half, unit) * unit);
+}
+
+std::int64_t VocabularySpareRows(const device::Stream& stream, std::int64_t slice) {
+  if (!stream.OnGpu()) return 0;
+  return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit - slice;
+}
+
+constexpr bool kCuda = TRIREME_CUDA != 0;
+
+std::string WhyNoCudnn() {
+  if constexpr (kCuda) return cuda::WhyNoCudnn();
+  return "this program was built without CUDA";
+}
+
+std::string WhyNoFixedOrder(const device::Stream& stream, std::int64_t length) {
+  if constexpr (kCuda) return cuda::WhyNoFixedOrder(stream, length);
+  return "";
+}
+
+std::string GpuMathLibraries() {
+  if constexpr (kCuda) return cuda::GpuMathLibraries();
+  return "";
+}
 
 }  // namespace trireme::kernels
