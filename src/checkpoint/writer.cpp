@@ -30,7 +30,6 @@
 #include "trireme/comm/shared_memory.hpp"
 #include "trireme/device/memory.hpp"
 #include "worker.hpp"
-#include "write_plan.hpp"
 
 namespace trireme::checkpoint {
 

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <string_view>
 
-#include "deck_list.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/deck/deck.hpp"

@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "pipeline_links.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/pipeline.hpp"
 

@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "pipeline_links.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/pipeline.hpp"
 

@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -294,6 +295,35 @@ struct Frame {
 std::vector<Row> LayOut(const std::vector<const FollowedRun*>& runs, const Frame& frame);
 // Runs that one frame of so many rows shows.
 std::int64_t RunsThatFit(std::int64_t runs, int rows);
+
+// The terminal as ncurses drives it. Only terminal.cpp includes its header, whose names are many.
+
+class Terminal {
+ public:
+  enum class Key { kNone, kQuit, kUp, kDown, kOther };
+
+  // Whether a person sits at standard input and output.
+  static bool IsThere();
+
+  // Takes the terminal over; Open() is false if its kind is not known.
+  Terminal();
+  ~Terminal();  // gives it back as it was
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  bool Open() const { return screen_ != nullptr; }
+  bool Blocks() const { return blocks_; }  // Unicode can be shown
+  // Sets the size of a frame to the terminal's.
+  void Measure(Frame& frame) const;
+  void Show(const std::vector<Row>& rows);
+  // Waits for a key, a signal or a change of size, at most so long. kQuit also if the terminal has
+  // gone.
+  Key Wait(double seconds);
+
+ private:
+  void* screen_ = nullptr;  // ncurses' SCREEN
+  bool blocks_ = false;
+};
 
 }  // namespace trireme::tools
 

@@ -20,7 +20,6 @@
 #include <system_error>
 #include <utility>
 
-#include "product_choices.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"

@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "../../src/parallel/pipeline_links.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
 

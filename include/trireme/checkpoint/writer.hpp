@@ -85,7 +85,7 @@ class Writer {
   // Collective. Plans the files and takes the memory: of an asynchronous writer, a copy of all
   // bytes that the node's ranks hold. `world` must outlive it, as must the state's memory.
   // Where a node's ranks cannot share that memory (a small /dev/shm), rank 0 warns and each rank
-  // writes for itself. AgreedError if the state is not whole (write_plan.hpp) or memory is missing.
+  // writes for itself. AgreedError if the state is not whole (MakeWritePlan) or memory is missing.
   Writer(const comm::Communicator& world, State state, WriterOptions options);
   // Ends the thread after the write under way, and leaves an unpublished folder behind.
   ~Writer();

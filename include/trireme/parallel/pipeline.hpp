@@ -53,6 +53,31 @@ std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
 // Forward passes alone; any number of micro-batches, also with several chunks.
 std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage);
 
+// The data flow between virtual stages, which every schedule must obey: the task that each waits
+// for.
+
+inline constexpr int kNoStage = -1;
+
+inline int VirtualStage(const PipelineShape& shape, int stage, int chunk) {
+  return chunk * shape.stages + stage;
+}
+inline bool GoesForward(TaskKind kind) {
+  return kind == TaskKind::kForward || kind == TaskKind::kEvaluate;
+}
+inline bool GivesInputGradient(TaskKind kind) {
+  return kind == TaskKind::kBackward || kind == TaskKind::kBackwardInput;
+}
+inline bool GivesWeightGradient(TaskKind kind) {
+  return kind == TaskKind::kBackward || kind == TaskKind::kBackwardWeight;
+}
+
+// The virtual stage whose result `task` takes in; kNoStage if it needs none.
+int SourceOf(const PipelineShape& shape, int stage, const Task& task);
+// The virtual stage that takes in the result of `task`.
+int DestinationOf(const PipelineShape& shape, int stage, const Task& task);
+
+std::string Describe(const Task& task);  // "F3 of chunk 1"
+
 // Most micro-batches (times chunks) whose forward pass has begun on `stage` and whose last backward
 // task has not ended, as published: gpipe M v; 1f1b min(P - stage, M); interleaved min((P - stage -
 // 1) 2 + (v - 1) P + 1, M v); zero_bubble min(P, M).
