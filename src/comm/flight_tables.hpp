@@ -67,7 +67,6 @@ struct alignas(64) RankSlot {
   // Of its watchdog.
   Word<bool> armed, answered;
   Word<double> idle, deadline;  // seconds
-  Word<std::int32_t> stack_bytes;
 
   std::array<CallEntry, kRing> ring;
   std::array<GroupEntry, kMostGroups> groups;

@@ -166,12 +166,6 @@ MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {
 
 }  // namespace
 
-std::string Describe(const MixtureFile& file) {
-  const Proportion& proportion = file.proportion;
-  return proportion.epochs > 0 ? fmt::format("{}*{}", file.path, proportion.epochs)
-                               : fmt::format("{}:{}", file.path, proportion.weight);
-}
-
 std::vector<MixtureFile> ReadMixture(const std::string& text, const deck::Deck& deck) {
   std::vector<MixtureFile> files;
   for (const std::string_view entry : DeckList(text, kMixtureKey, kForms, deck)) {

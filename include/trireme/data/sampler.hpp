@@ -34,9 +34,6 @@ struct MixtureFile {
   Proportion proportion;
 };
 
-// "books.h5:0.7" or "books.h5*2", as in the deck.
-std::string Describe(const MixtureFile& file);
-
 // Entries of the value `text` of `key`, trimmed, which point into it. Throws InputError with the
 // deck's line and the hint `forms` for an empty entry.
 std::vector<std::string_view> DeckList(std::string_view text, const char* key, const char* forms,

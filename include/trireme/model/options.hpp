@@ -117,7 +117,7 @@ std::int64_t ParameterCount(const Options& options);
 // attention counted at its mean length): 6 x matrix parameters + attention.
 double FlopsPerToken(const Options& options, std::int64_t sequence_length);
 // The same if a query sees `mean_keys` keys on average: (length + 1) / 2 without documents, fewer
-// with them (data::VisibleKeys).
+// with them.
 double FlopsPerTokenOf(const Options& options, double mean_keys);
 
 // Of a pair of texts of a model that translates, padding included. FlopsPerToken of such a model is
