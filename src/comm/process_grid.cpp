@@ -502,7 +502,7 @@ std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
 std::vector<ProcessGrid::GroupSetup> ProcessGrid::GroupSetups(int pipeline_chunks) const {
   ChannelSetup pipeline = {.group = Group::kPipeline};
   for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {
-    // Numbers of parallel/pipeline_program.hpp: flow + 2 * chunk of the receiver.
+    // Numbers of parallel::Peer::tag: flow + 2 * chunk of the receiver.
     pipeline.to_next.push_back(2 * chunk);
     pipeline.to_previous.push_back(2 * chunk + 1);
   }

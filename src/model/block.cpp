@@ -1,9 +1,13 @@
 // A block is its two sub-layers and how residuals and norms join them:
 //   pre:   middle = x + drop(attention(norm(x)));   y = middle + drop(ffn(norm(middle)))
 //   post:  middle = norm(x + drop(attention(x)));   y = norm(middle + drop(ffn(middle)))
-// A decoder's block has cross-attention between the two (block_cross.cpp).
-// Tensor ranks add up their sub-layers' outputs (forward) and input gradients (backward). If the
-// stream is sharded by rows, the sums are reduce-scattered and a sub-layer's input is gathered.
+// A decoder's block has cross-attention between the two, which reads the encoder's output `memory`;
+// the gradients of memory are added up over the decoder's blocks:
+//   pre:   cross middle = middle + drop(cross(norm(middle), memory)), and y from it
+//   post:  cross middle = norm(middle + drop(cross(middle, memory))), likewise
+// The stream is [rows, dim]. Tensor ranks add up their sub-layers' outputs (forward) and input
+// gradients (backward), which are [tokens, dim]. If the stream is sharded by rows, the sums are
+// reduce-scattered and a sub-layer's input is gathered; else rows are tokens.
 #include "trireme/model/block.hpp"
 
 #include <fmt/format.h>
@@ -84,7 +88,7 @@ void Block::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matri
   }
 }
 
-// Up to the input of the feed-forward layer.
+// Up to the input of the feed-forward layer: saved.middle, and its norm (pre).
 void Block::ForwardAttention(const Pass& pass, Saved& saved) const {
   if (pre_) {
     attention_norm_.Forward(pass, saved.x, saved.attention_norm, saved.normed);
@@ -104,7 +108,8 @@ void Block::ForwardAttention(const Pass& pass, Saved& saved) const {
   if (cross_) ForwardCross(pass, saved);
 }
 
-// Joins some of the rows; branch and sum share their memory.
+// Joins some of the rows: out = residual + drop(branch + bias), and the norm of it if one follows.
+// The branch lies in `out`.
 void Block::Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
                  const Part& rows) const {
   const Residual residual{junction.residual, junction.out, pass.Value(OutputBias(junction.site)),
@@ -117,8 +122,9 @@ void Block::Join(const Pass& pass, const device::Stream& stream, const Junction&
                            residual.dropout.From(rows.begin), of(junction.out));
 }
 
-// sub_layer(in, y, then) computes the branch. On a rank alone the junction follows on each range of
-// rows at once; else after the sum over the ranks.
+// A sub-layer and the join behind it: gather `in` to [tokens, dim]; sub_layer(in, y, then) computes
+// the branch; sum over the tensor ranks, to [rows, dim]; join. On a rank alone the join follows on
+// each range of rows at once.
 void Block::Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
                    FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const {
   const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
@@ -237,7 +243,7 @@ void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
   pass.Progress();
 }
 
-// The same through the feed-forward layer.
+// dx = gradient through the feed-forward layer, in the steps of AttendBackward.
 void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                          const Matrix& dx) const {
   const bool sharded = pass.tensor->Sharded();
@@ -253,6 +259,9 @@ void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, S
   pass.Progress();
 }
 
+// With a dash for "the gradient through", and cross-attention's part between the two lines:
+//   dffn_branch = drop'(dy), dmiddle = dy + norm'(ffn'(dffn_branch)), dbranch = drop'(dmiddle)
+//   dx = dmiddle + norm'(attention'(dbranch))
 void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
                              const Matrix& dx) const {
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
@@ -275,6 +284,9 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
                            {.dy = saved.dinner, .residual = saved.dmiddle, .dx = dx});
 }
 
+//   dsum = norm'(dy), dffn_branch = drop'(dsum), dmiddle = ffn'(dffn_branch)
+//   dinner = norm'(dmiddle + dsum), dbranch = drop'(dinner)
+//   dx = dinner + attention'(dbranch)
 void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                               const Matrix& dx) const {
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
@@ -298,6 +310,7 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
   kernels::Add(pass.stream, saved.dinner, dx);
 }
 
+// The weight gradients of the products, from what BackwardInput left in Saved.
 void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
   comm::Request none;
   ffn_->BackwardWeight(pass, *saved.ffn, none);

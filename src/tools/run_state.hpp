@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "trireme/base/files.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::tools {
@@ -222,16 +221,6 @@ class RunState {
   double joules_ = 0;
   std::int64_t intervals_with_joules_ = 0, intervals_ = 0;
 };
-
-// Numbers of a record, by name.
-
-// The number of a parsed record; NaN for one that is missing, null or no number.
-inline double NumberOf(const nlohmann::json& record, const char* name) {
-  const auto member = record.find(name);
-  return member != record.end() && member->is_number() ? member->get<double>() : NAN;
-}
-
-using deck::TextOf;
 
 // The number after `key` ("\"loss\":") in a line as our own writer makes it, without parsing the
 // rest: a quote within a text of JSON has a backslash before it, so that the key cannot stand in

@@ -306,7 +306,7 @@ class Model : public parallel::StageWork {
   void BackwardWeight(TaskEntries& entries, int chunk, bool report);
   void EvaluateBlock(TaskEntry& entry, int chunk, std::size_t block);
 
-  // The two streams of a model that translates (model_streams.cpp).
+  // The two streams of a model that translates.
   using MakeResidual = FunctionRef<Matrix(const TaskEntry& entry, std::size_t block)>;
   static const Pass& PassOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
                             std::size_t block) {

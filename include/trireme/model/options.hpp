@@ -17,7 +17,7 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
-enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // model/rope_angles.hpp
+enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAngles
 enum class Init { kNormal, kGpt2, kXavier };
 // Values that the backward pass computes again instead of keeping. kSelective: norms and
 // activations, no products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen

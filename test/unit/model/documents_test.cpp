@@ -175,36 +175,8 @@ TEST(Documents, AreAnErrorInAModelPlannedWithout) {
   EXPECT_THROW(planned.model->Loss(planned.batch), Error);
 }
 
-// Pairs of a held position and a position that its query sees, padding included: the sum of
-// position - begin + 1. Without documents begins are 0. On the ranks of a context group the sums
-// make up that of whole windows.
-std::int64_t VisibleKeys(const data::Entry& entry) {
-  std::int64_t keys = 0;
-  const std::int64_t rows = entry.sequences * entry.length;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    keys += entry.positions.At(row % entry.length) + 1;
-    if (!entry.begins.empty()) keys -= entry.begins[static_cast<std::size_t>(row)];
-  }
-  return keys;
-}
-
 // Attention's share falls with the keys that are seen.
 TEST(Documents, AreCountedByWhatTheirQueriesSee) {
-  data::Entry entry;
-  entry.sequences = 1;
-  entry.length = 6;
-  EXPECT_EQ(VisibleKeys(entry), 21);
-  entry.begins = {0, 0, 2, 2, 2, 5};
-  EXPECT_EQ(VisibleKeys(entry), 1 + 2 + 1 + 2 + 3 + 1);
-  std::int64_t parts = 0;
-  for (int rank = 0; rank < 2; ++rank) {
-    data::Entry part = entry;
-    part.positions = PositionsOf(6, rank, 2);
-    part.length = part.positions.Count();
-    part.begins = BeginsAt(entry.begins, 6, part.positions);
-    parts += VisibleKeys(part);
-  }
-  EXPECT_EQ(parts, 10);
   const model::Options options = SmallOptions();
   EXPECT_EQ(model::FlopsPerTokenOf(options, 3.5), model::FlopsPerToken(options, 6));
   EXPECT_DOUBLE_EQ(model::FlopsPerTokenOf(options, 3.5) - model::FlopsPerTokenOf(options, 1.5),
