@@ -1,13 +1,29 @@
 #!/usr/bin/env python3
 """House rules that a program can check, for src/ and include/: no function over 60 lines, no
-constructor over 6 parameters; each file opens with a comment. Prints each violation as path:line
-and exits 1 if there is one."""
+constructor over 6 parameters; each file opens with a comment; no heavy header in a header; a
+comment names no source file that is gone. Prints each violation as path:line and exits 1 if there
+is one."""
 import pathlib
 import re
 import sys
 
 MOST_FUNCTION_LINES = 60
 MOST_PARAMETERS = 6
+HEAVY = ("nlohmann/json.hpp", "trireme/base/json.hpp", "filesystem", "mpi.h", "hdf5.h")
+# Headers that include a heavy one all the same, and why.
+ALLOWED = {
+    "include/trireme/base/json.hpp": "it is the one way to JSON",
+    "include/trireme/comm/communicator.hpp": "it holds a handle of MPI, whose type differs between MPIs",
+    "src/data/hdf5.hpp": "it wraps HDF5",
+    "include/trireme/app/run_record.hpp": "RunRecord holds run.json",
+    "include/trireme/checkpoint/local.hpp": "LocalCheckpoint holds run.json",
+    "include/trireme/checkpoint/writer.hpp": "Order holds run.json",
+    "src/checkpoint/local_file.hpp": "LocalHeader holds run.json",
+    "include/trireme/hf/config.hpp": "Config holds keys and values of [model]",
+    "include/trireme/tasks/training_loop.hpp": "it holds the vocabulary for run.json",
+    "src/tasks/generator.hpp": "Prompt holds the id of its record",
+    "src/tasks/timeline.hpp": "it holds otherData of trace.json",
+}
 
 
 def blank_literals(text):
@@ -77,16 +93,33 @@ def constructors(code):
                 yield found[1], code.count("\n", 0, start) + 1, parameters(code[start + 1:close - 1])
 
 
+def lost_files(text, names):
+    """(line, name) of each source file that a comment names and that is not among `names`."""
+    for number, line in enumerate(text.split("\n"), 1):
+        for name in re.findall(r"\b\w+\.(?:cpp|hpp|cuh?)\b", line.partition("//")[2]):
+            if name not in names:
+                yield number, name
+
+
 def main():
     root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
     faults = []
     files = [path for folder in ("src", "include") for path in (root / folder).rglob("*")
              if path.suffix in (".cpp", ".hpp", ".cu", ".cuh")]
+    names = {path.name for folder in ("src", "include", "test") for path in (root / folder).rglob("*")}
     for path in sorted(files):
         text = path.read_text()
         name = path.relative_to(root)
         if not text.startswith("//"):
             faults.append(f"{name}:1: no comment says what the file is for")
+        heavy = [(text.count("\n", 0, found.start()) + 1, found[1])
+                 for found in re.finditer(r'^#include [<"]([^>"]+)[>"]', text, re.M) if found[1] in HEAVY]
+        if path.suffix in (".hpp", ".cuh"):
+            if name.as_posix() not in ALLOWED:
+                faults += [f"{name}:{line}: {header} is heavy: declare (json_fwd.hpp), or move what needs it to a .cpp" for line, header in heavy]
+            elif not heavy:
+                faults.append(f"{name}:1: includes no heavy header, and may go from ALLOWED of house_rules.py")
+        faults += [f"{name}:{line}: names {lost}, which is no file" for line, lost in lost_files(text, names)]
         code = blank_literals(text)
         for function, line, length in functions(code):
             if length > MOST_FUNCTION_LINES:
@@ -94,6 +127,7 @@ def main():
         for made, line, count in constructors(code):
             if count > MOST_PARAMETERS:
                 faults.append(f"{name}:{line}: constructor of {made} has {count} parameters, at most {MOST_PARAMETERS}")
+    faults += [f"{name}: is no file, and may go from ALLOWED of house_rules.py" for name in ALLOWED if not (root / name).is_file()]
     print("\n".join(faults) if faults else f"{len(files)} files keep the house rules")
     return 1 if faults else 0
 

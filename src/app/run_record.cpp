@@ -14,7 +14,6 @@
 #include <variant>
 #include <vector>
 
-#include "imported_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/base/program.hpp"

@@ -7,8 +7,8 @@
 #include <optional>
 #include <span>
 
-#include "imported_record.hpp"
 #include "trireme/app/job.hpp"
+#include "trireme/app/run_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/data/batch.hpp"

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 
-#include "built_for.hpp"
 #include "trireme/base/program.hpp"
 
 namespace trireme {

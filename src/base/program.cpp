@@ -12,7 +12,6 @@
 #include <system_error>
 #include <utility>
 
-#include "built_for.hpp"
 #include "commit.hpp"  // generated: kCommit, kVersion
 
 namespace trireme {

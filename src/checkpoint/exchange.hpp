@@ -2,7 +2,6 @@
 #ifndef TRIREME_SRC_CHECKPOINT_EXCHANGE_HPP_
 #define TRIREME_SRC_CHECKPOINT_EXCHANGE_HPP_
 
-#include <mpi.h>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

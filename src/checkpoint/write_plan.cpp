@@ -1,5 +1,5 @@
 // Cutting blocks into segments, and checking that those of all ranks make up the file.
-#include "write_plan.hpp"
+#include "worker.hpp"
 
 #include <fmt/format.h>
 #include <mpi.h>

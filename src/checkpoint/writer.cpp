@@ -30,7 +30,6 @@
 #include "trireme/comm/shared_memory.hpp"
 #include "trireme/device/memory.hpp"
 #include "worker.hpp"
-#include "write_plan.hpp"
 
 namespace trireme::checkpoint {
 
@@ -141,117 +140,80 @@ constexpr double kSlowSeconds = 0.02;  // of writing, before its waiting is judg
 
 }  // namespace
 
-class Writer::Work {
- public:
-  Work(const comm::Communicator& world, State state, WriterOptions options)
-      : world_(world),
-        state_(std::move(state)),
-        options_(std::move(options)),
-        group_(GroupOf(world, options_.writers)),
-        plans_{MakeWritePlan(world, group_, kModelFile, state_.model),
-               MakeWritePlan(world, group_, kOptimizerFile, state_.optimizer)},
-        rounds_(PlanRounds(
-            plans_, options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes)),
-        direct_(!options_.async && group_.Size() == 1 && !state_.read),
-        slot_bytes_(LargestRound(rounds_)),
-        sums_(world, plans_, Leads()),
-        hasher_(options_.cores, plans_),
-        checker_(options_.cores, plans_),
-        worker_(options_.cores) {
-    const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
-    if (!all_direct) TakeMemory();
-    if (!shortage_.empty()) return;
-    // Missing memory or threads are told here, not at the first checkpoint.
-    world.Together([&] {
-      if (!Leads()) return;
-      hasher_.Start();
-      checker_.Start();
-      worker_.Start();
-    });
+Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
+    : world_(world), state_(std::move(state)), options_(std::move(options)) {
+  SetUp();
+  if (shortage_.empty()) return;
+  if (world.IsRoot()) {
+    fmt::print(stderr,
+               "warning: checkpoint.writers = {}: {}\n  Each rank writes for itself instead.\n",
+               options_.writers, shortage_);
   }
+  options_.writers = 0;
+  SetUp();
+}
 
-  ~Work() { checker_.Stop(); }
-  // Why a node's ranks cannot share memory, on every rank; empty: they do.
-  const std::string& Shortage() const { return shortage_; }
-  std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
-  std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
-  std::int64_t CheckBytes() const { return checker_.MemoryBytes() + sums_.MemoryBytes(); }
-  std::int64_t OwnBytes() const {
-    return !Leads() ? 0 : CheckBytes() + (options_.async || !memory_ ? 0 : MemoryBytes());
-  }
-  bool UnderWay() const { return part_ != Part::kNone; }
-  bool Busy() const { return !worker_.Idle() || !checker_.Idle() || !hasher_.Idle(); }
+Writer::~Writer() { checker_->Stop(); }
 
-  void Begin(Order order);
-  std::optional<Outcome> Advance();
-
- private:
-  enum class Part { kNone, kPrepare, kWrite, kPublish };
-
-  bool Leads() const { return group_.IsRoot(); }
-  const std::vector<kernels::StateBlock>& Blocks(std::size_t file) const {
-    return file == 0 ? state_.model : state_.optimizer;
-  }
-  // Runs what may fail on this rank alone; the failure is agreed on later. Nothing is attempted
-  // after one.
-  template <typename Body>
-  void Attempt(const Body& body) {
-    if (failure_) return;
-    try {
-      body();
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  }
-
-  void TakeMemory();
-  void StartPrepare();
-  void StartWrite();
-  void StartPublish();
-  void StageRounds();
-  void CopyIn(const Round& round, std::byte* slot);
-  void CopySegment(const StagedSegment& staged, void* to) const;
-  const void* DirectData(const StagedSegment& staged) const;
-  void QueueWrite(const Round& round, const std::byte* slot);
-  void Open();
-  void QueueVerify();
-  std::optional<std::string> AgreedFailure();
-  void TakeReports();
-  Outcome End(const std::string& failure);
-
-  const comm::Communicator& world_;
-  const State state_;
-  const WriterOptions options_;
-  const comm::Communicator group_;
-  std::vector<WritePlan> plans_;     // model, optimizer; of the group
-  const std::vector<Round> rounds_;  // of the group
-  const bool direct_;                // the writer's thread reads the state where it lies
-  const std::int64_t slot_bytes_;
-  GatheredSums sums_;
-  std::optional<GroupMemory> memory_;
-  std::string shortage_;
-
-  // Of the order under way.
-  Part part_ = Part::kNone;
-  Order order_;
-  double begin_seconds_ = 0;
-  std::exception_ptr failure_;  // on this rank's own thread
-  Outcome outcome_;
-  std::optional<Output> output_;  // on writers; touched by the threads, or while they are idle
-  double write_seconds_ = 0;      // likewise, of the thread that writes
-  std::int64_t sequence_ = 0;     // likewise, on rank 0
-
-  // Ended before what their tasks use, and those that wait for others first: worker_ writes.
-  Hasher hasher_;
-  Checker checker_;
-  Worker worker_;
-};
-
-void Writer::Work::TakeMemory() {
-  const bool shares = group_.Size() > 1;
-  if (shares) memory_.emplace(group_, MemoryBytes());
+void Writer::SetUp() {
+  memory_.reset();
+  shortage_.clear();
+  group_ = GroupOf(world_, options_.writers);
+  plans_ = {MakeWritePlan(world_, group_, kModelFile, state_.model),
+            MakeWritePlan(world_, group_, kOptimizerFile, state_.optimizer)};
+  rounds_ =
+      PlanRounds(plans_, options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes);
+  direct_ = !options_.async && group_.Size() == 1 && !state_.read;
+  slot_bytes_ = LargestRound(rounds_);
+  sums_ = std::make_unique<GatheredSums>(world_, plans_, Leads());
+  hasher_ = std::make_unique<Hasher>(options_.cores, plans_);
+  checker_ = std::make_unique<Checker>(options_.cores, plans_);
+  worker_ = std::make_unique<Worker>(options_.cores);
+  const bool all_direct = world_.Min(direct_ ? std::int64_t{1} : 0) == 1;
+  if (!all_direct) TakeMemory();
+  if (!shortage_.empty()) return;
+  // Missing memory or threads are told here, not at the first checkpoint.
   world_.Together([&] {
-    if (!shares) memory_.emplace(group_, MemoryBytes());
+    if (!Leads()) return;
+    hasher_->Start();
+    checker_->Start();
+    worker_->Start();
+  });
+}
+
+std::int64_t Writer::Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
+
+std::int64_t Writer::MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
+
+std::int64_t Writer::CheckBytes() const { return checker_->MemoryBytes() + sums_->MemoryBytes(); }
+
+std::int64_t Writer::OwnBytes() const {
+  return !Leads() ? 0 : CheckBytes() + (options_.async || !memory_ ? 0 : MemoryBytes());
+}
+
+bool Writer::Busy() const { return !worker_->Idle() || !checker_->Idle() || !hasher_->Idle(); }
+
+const std::vector<kernels::StateBlock>& Writer::Blocks(std::size_t file) const {
+  return file == 0 ? state_.model : state_.optimizer;
+}
+
+// Runs what may fail on this rank alone; the failure is agreed on later. Nothing is attempted after
+// one.
+template <typename Body>
+void Writer::Attempt(const Body& body) {
+  if (failure_) return;
+  try {
+    body();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+void Writer::TakeMemory() {
+  const bool shares = group_.Size() > 1;
+  if (shares) memory_ = std::make_unique<GroupMemory>(group_, MemoryBytes());
+  world_.Together([&] {
+    if (!shares) memory_ = std::make_unique<GroupMemory>(group_, MemoryBytes());
   });
   if (const int error = memory_->Error(); error != 0) {
     shortage_ =
@@ -263,7 +225,7 @@ void Writer::Work::TakeMemory() {
   if (first < world_.Size()) shortage_ = world_.Broadcast(shortage_, static_cast<int>(first));
 }
 
-void Writer::Work::Begin(Order order) {
+void Writer::Begin(Order order) {
   begin_seconds_ = Seconds();
   order_ = std::move(order);
   outcome_ = {};
@@ -275,7 +237,7 @@ void Writer::Work::Begin(Order order) {
   StartPrepare();
 }
 
-void Writer::Work::StartPrepare() {
+void Writer::StartPrepare() {
   if (!world_.IsRoot()) return;
   const auto prepare = [this] {
     Prepared prepared = Prepare(order_, plans_, options_.io_hints);
@@ -284,18 +246,18 @@ void Writer::Work::StartPrepare() {
     outcome_.warnings = std::move(prepared.warnings);
   };
   if (options_.io_hints.empty()) {
-    Attempt([&] { worker_.Queue(prepare); });
+    Attempt([&] { worker_->Queue(prepare); });
   } else {
     Attempt(prepare);
   }
 }
 
-void Writer::Work::StartWrite() {
+void Writer::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = 0;
-  if (options_.async || direct_) hasher_.HoldBack();  // no slot is filled again
+  if (options_.async || direct_) hasher_->HoldBack();  // no slot is filled again
   if (Leads()) {
-    Attempt([&] { worker_.Queue([this] { Open(); }); });
+    Attempt([&] { worker_->Queue([this] { Open(); }); });
   }
   if (options_.async) {
     if (Leads()) Attempt([&] { QueueWrite(rounds_.front(), memory_->Data()); });
@@ -305,25 +267,25 @@ void Writer::Work::StartWrite() {
   if (Leads()) Attempt([&] { QueueVerify(); });
 }
 
-void Writer::Work::Open() {
-  output_.emplace(order_, plans_);
-  checker_.Begin(*output_);
+void Writer::Open() {
+  output_ = std::make_unique<Output>(order_, plans_);
+  checker_->Begin(*output_);
 }
 
-void Writer::Work::QueueVerify() {
-  worker_.Queue([this] {
+void Writer::QueueVerify() {
+  worker_->Queue([this] {
     const double start = Seconds();
-    hasher_.Release();
+    hasher_->Release();
     output_->Flush();
     write_seconds_ += Seconds() - start;
-    checker_.Finish();
-    hasher_.Await();
+    checker_->Finish();
+    hasher_->Await();
     output_->Verify(rounds_);
   });
 }
 
 // Rounds through the slots: the ranks fill one while the thread writes the other.
-void Writer::Work::StageRounds() {
+void Writer::StageRounds() {
   for (std::size_t i = 0; i < rounds_.size(); ++i) {
     if (direct_) {
       Attempt([&] { QueueWrite(rounds_[i], nullptr); });
@@ -331,8 +293,8 @@ void Writer::Work::StageRounds() {
     }
     std::byte* const slot = memory_->Data() + static_cast<std::int64_t>(i % kSlots) * slot_bytes_;
     if (Leads()) {
-      worker_.Await(kSlots - 1);
-      hasher_.Await(kSlots - 1);
+      worker_->Await(kSlots - 1);
+      hasher_->Await(kSlots - 1);
     }
     group_.Barrier();
     CopyIn(rounds_[i], slot);
@@ -341,7 +303,7 @@ void Writer::Work::StageRounds() {
   }
 }
 
-void Writer::Work::CopyIn(const Round& round, std::byte* slot) {
+void Writer::CopyIn(const Round& round, std::byte* slot) {
   Attempt([&] {
     InThreads(options_.threads, std::ssize(round.segments), [&](std::int64_t i, int) {
       const StagedSegment& staged = round.segments[static_cast<std::size_t>(i)];
@@ -350,7 +312,7 @@ void Writer::Work::CopyIn(const Round& round, std::byte* slot) {
   });
 }
 
-const void* Writer::Work::DirectData(const StagedSegment& staged) const {
+const void* Writer::DirectData(const StagedSegment& staged) const {
   const OwnSegment& own = OwnOf(plans_[staged.file], staged.segment);
   if (own.block == OwnSegment::kHeader) return plans_[staged.file].layout.header.data();
   const kernels::StateBlock& block = Blocks(staged.file)[own.block];
@@ -358,7 +320,7 @@ const void* Writer::Work::DirectData(const StagedSegment& staged) const {
   return static_cast<const char*>(block.data) + (own.first - block.begin) * size;
 }
 
-void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
+void Writer::CopySegment(const StagedSegment& staged, void* to) const {
   const OwnSegment& own = OwnOf(plans_[staged.file], staged.segment);
   if (own.block != OwnSegment::kHeader && state_.read) {
     state_.read(Blocks(staged.file)[own.block], own.first, own.last, to);
@@ -368,32 +330,32 @@ void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
   std::memcpy(to, DirectData(staged), static_cast<std::size_t>(bytes));
 }
 
-void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
+void Writer::QueueWrite(const Round& round, const std::byte* slot) {
   const auto data = [this, slot](const StagedSegment& staged) {
     return slot == nullptr ? DirectData(staged) : slot + staged.place;
   };
-  hasher_.Queue(round, data);
-  worker_.Queue([this, &round, data] {
+  hasher_->Queue(round, data);
+  worker_->Queue([this, &round, data] {
     const ThreadStopwatch watch;
     for (const StagedSegment& staged : round.segments) {
-      if (worker_.Stopping()) return;
+      if (worker_->Stopping()) return;
       output_->Write(staged, data(staged));
-      checker_.Written(staged);
+      checker_->Written(staged);
       // A file system that makes writers wait leaves time for hashes now, and little at the flush.
-      if (watch.All() > kSlowSeconds && watch.Waited() > watch.All() / 2) hasher_.Release();
+      if (watch.All() > kSlowSeconds && watch.Waited() > watch.All() / 2) hasher_->Release();
     }
     write_seconds_ += watch.All();
   });
 }
 
 // Collective. Failure on any rank since the last agreement; all are taken.
-std::optional<std::string> Writer::Work::AgreedFailure() {
+std::optional<std::string> Writer::AgreedFailure() {
   try {
     world_.Together([&] {
-      worker_.Await();  // releases rounds to the hasher
-      hasher_.Await();
+      worker_->Await();  // releases rounds to the hasher
+      hasher_->Await();
       for (const std::exception_ptr& failure :
-           {worker_.TakeFailure(), checker_.TakeFailure(), std::exchange(failure_, nullptr)}) {
+           {worker_->TakeFailure(), checker_->TakeFailure(), std::exchange(failure_, nullptr)}) {
         if (failure) std::rethrow_exception(failure);
       }
     });
@@ -405,27 +367,27 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
 }
 
 // Collective. Checksums of all writers, to rank 0, and the slowest times. Takes no memory.
-void Writer::Work::TakeReports() {
-  sums_.Gather();
-  outcome_.write_seconds = world_.Max(write_seconds_ + checker_.FlushSeconds());
-  outcome_.verify_seconds = world_.Max(checker_.ReadSeconds());
+void Writer::TakeReports() {
+  sums_->Gather();
+  outcome_.write_seconds = world_.Max(write_seconds_ + checker_->FlushSeconds());
+  outcome_.verify_seconds = world_.Max(checker_->ReadSeconds());
 }
 
-void Writer::Work::StartPublish() {
+void Writer::StartPublish() {
   part_ = Part::kPublish;
   output_.reset();
   if (!world_.IsRoot()) return;
   const auto publish = [this] {
     order_.run["sequence"] = outcome_.sequence = sequence_;
-    Complete(order_, plans_, sums_.Files());
+    Complete(order_, plans_, sums_->Files());
     for (auto& each : TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention)) {
       outcome_.warnings.push_back(std::move(each));
     }
   };
-  Attempt([&] { worker_.Queue(publish); });
+  Attempt([&] { worker_->Queue(publish); });
 }
 
-Outcome Writer::Work::End(const std::string& failure) {
+Outcome Writer::End(const std::string& failure) {
   part_ = Part::kNone;
   output_.reset();
   outcome_.failure = failure;
@@ -437,15 +399,15 @@ Outcome Writer::Work::End(const std::string& failure) {
       std::filesystem::remove_all(TemporaryOf(order_), ignored);
     };
     try {
-      worker_.Queue(remove);
-      worker_.Finish();
+      worker_->Queue(remove);
+      worker_->Finish();
     } catch (const std::exception&) {  // the next checkpoint tries again
     }
   }
   return std::move(outcome_);
 }
 
-std::optional<Outcome> Writer::Work::Advance() {
+std::optional<Outcome> Writer::Advance() {
   if (const auto failure = AgreedFailure()) return End(*failure);
   if (part_ == Part::kPublish) {
     outcome_.warnings = ShareLines(world_, outcome_.warnings);
@@ -460,31 +422,9 @@ std::optional<Outcome> Writer::Work::Advance() {
   return std::nullopt;
 }
 
-Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
-    : work_(std::make_unique<Work>(world, state, options)) {
-  if (work_->Shortage().empty()) return;
-  if (world.IsRoot()) {
-    fmt::print(stderr,
-               "warning: checkpoint.writers = {}: {}\n  Each rank writes for itself instead.\n",
-               options.writers, work_->Shortage());
-  }
-  work_.reset();
-  options.writers = 0;
-  work_ = std::make_unique<Work>(world, std::move(state), std::move(options));
-}
-Writer::~Writer() = default;
-std::int64_t Writer::Bytes() const { return work_->Bytes(); }
-std::int64_t Writer::OwnBytes() const { return work_->OwnBytes(); }
-std::int64_t Writer::MemoryBytes() const { return work_->MemoryBytes(); }
-std::int64_t Writer::CheckBytes() const { return work_->CheckBytes(); }
-bool Writer::UnderWay() const { return work_->UnderWay(); }
-bool Writer::Busy() const { return work_->Busy(); }
-void Writer::Begin(Order order) { work_->Begin(std::move(order)); }
-std::optional<Outcome> Writer::Advance() { return work_->Advance(); }
-
 Outcome Writer::Finish() {
   std::optional<Outcome> outcome;
-  while (!outcome) outcome = work_->Advance();
+  while (!outcome) outcome = Advance();
   return *std::move(outcome);
 }
 

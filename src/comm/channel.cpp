@@ -6,8 +6,7 @@
 
 #include <chrono>
 
-#include "nccl/log.hpp"
-#include "nccl/make_channel.hpp"
+#include "nccl/nccl.hpp"
 #include "staged_channel.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/flight_recorder.hpp"

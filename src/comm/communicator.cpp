@@ -1,5 +1,5 @@
-// Communicator: lifetime of the MPI handle, splits, small reductions and broadcasts. The
-// agreement of ranks on a failure stands in together.cpp.
+// Communicator: lifetime of the MPI handle, splits, small reductions and broadcasts, and the
+// agreement of ranks on a failure.
 #include "trireme/comm/communicator.hpp"
 
 #include <fmt/format.h>

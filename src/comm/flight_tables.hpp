@@ -67,7 +67,6 @@ struct alignas(64) RankSlot {
   // Of its watchdog.
   Word<bool> armed, answered;
   Word<double> idle, deadline;  // seconds
-  Word<std::int32_t> stack_bytes;
 
   std::array<CallEntry, kRing> ring;
   std::array<GroupEntry, kMostGroups> groups;
@@ -140,7 +139,7 @@ struct RankTable {
   int rank = 0;
   std::string host;
   int pid = 0;
-  char process = 'S';  // see process_state.hpp
+  char process = 'S';  // letter of /proc/PID/stat
   Phase phase = Phase::kSetUp;
   std::int64_t step = 0;
   double idle = 0;                 // seconds since its last call or return

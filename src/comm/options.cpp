@@ -7,7 +7,6 @@
 #include <limits>
 #include <string>
 
-#include "nearest_divisors.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/deck/deck.hpp"

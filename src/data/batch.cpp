@@ -148,14 +148,4 @@ void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samp
   }
 }
 
-std::int64_t VisibleKeys(const Entry& entry) {
-  std::int64_t keys = 0;
-  const std::int64_t rows = entry.sequences * entry.length;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    keys += entry.positions.At(row % entry.length) + 1;
-    if (!entry.begins.empty()) keys -= entry.begins[static_cast<std::size_t>(row)];
-  }
-  return keys;
-}
-
 }  // namespace trireme::data

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <string_view>
 
-#include "deck_list.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/deck/deck.hpp"
@@ -166,12 +165,6 @@ MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {
 }
 
 }  // namespace
-
-std::string Describe(const MixtureFile& file) {
-  const Proportion& proportion = file.proportion;
-  return proportion.epochs > 0 ? fmt::format("{}*{}", file.path, proportion.epochs)
-                               : fmt::format("{}:{}", file.path, proportion.weight);
-}
 
 std::vector<MixtureFile> ReadMixture(const std::string& text, const deck::Deck& deck) {
   std::vector<MixtureFile> files;

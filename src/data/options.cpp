@@ -13,9 +13,9 @@
 #include <limits>
 #include <string_view>
 
-#include "deck_list.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/deck/deck.hpp"
 

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <stdexcept>
 
-#include "permutation.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/deck/deck.hpp"
 
 namespace trireme::deck {
@@ -271,6 +272,11 @@ const json& JsonObject::List(const std::string& name) const {
 
 JsonObject JsonObject::Object(const std::string& name) const {
   return {Member(name, "an object"), where_ + ": " + name};
+}
+
+std::string TextOf(const nlohmann::json& object, const char* name) {
+  const auto member = object.find(name);
+  return member != object.end() && member->is_string() ? member->get<std::string>() : "";
 }
 
 }  // namespace trireme::deck

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -115,10 +116,10 @@ bool Lists(const std::string& controllers, const std::string& controller) {
 
 void ForEachGroup(const std::string& controller, const std::string& proc,
                   const std::string& cgroups,
-                  const std::function<void(const fs::path& folder, int version)>& visit) {
+                  const std::function<void(const std::string& folder, int version)>& visit) {
   const auto up = [&](fs::path group, const fs::path& root, int version) {
     for (;; group = group.parent_path()) {
-      visit(group, version);
+      visit(group.string(), version);
       if (group == root || !group.has_relative_path()) return;
     }
   };
@@ -142,13 +143,13 @@ void ForEachGroup(const std::string& controller, const std::string& proc,
 
 double CpuQuota(const std::string& proc, const std::string& cgroups) {
   double least = 0;
-  ForEachGroup("cpu", proc, cgroups, [&](const fs::path& group, int version) {
+  ForEachGroup("cpu", proc, cgroups, [&](const std::string& group, int version) {
     double quota = 0, period = 0;  // microseconds; "max" or -1: no quota
     if (version == 2) {
-      std::ifstream file(group / "cpu.max");
+      std::ifstream file(group + "/cpu.max");
       if (!(file >> quota >> period)) return;
     } else {
-      std::ifstream of_quota(group / "cpu.cfs_quota_us"), of_period(group / "cpu.cfs_period_us");
+      std::ifstream of_quota(group + "/cpu.cfs_quota_us"), of_period(group + "/cpu.cfs_period_us");
       if (!(of_quota >> quota && of_period >> period)) return;
     }
     if (quota <= 0 || period <= 0) return;

@@ -14,6 +14,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/json.hpp"
 
 namespace trireme::device {
 

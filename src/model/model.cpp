@@ -1,5 +1,5 @@
-// Model: its memory, its batches, and the entries of a task. The tasks stand in model_forward.cpp,
-// model_backward.cpp and model_ends.cpp.
+// Model: its memory, its batches, the entries of a task, and the tasks: forward, backward, and the
+// ends of the stack of blocks.
 #include "trireme/model/model.hpp"
 
 #include <algorithm>

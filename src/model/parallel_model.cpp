@@ -45,13 +45,71 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& pla
       plan_(plan),
       local_plan_(PlanStage(plan, grid.Shape(), grid.Options(), grid.World().Rank())),
       stream_(StreamOf(plan, stream)),
-      context_(grid.Over(comm::Group::kContext), plan.length),
-      key_value_(grid.KeyValueGroup(plan.options.kv_heads)),
       done_(stream_),
-      key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
       drain_(stream_, [&grid] { grid.GiveUp(); }) {
-  grid.World().Together([&] { Construct(); });
+  Parallelise();
   DrawWeights(between);
+}
+
+// Every parallelism of the model in one place: the ranks that take part in each, and what they do
+// together. What this rank has of each (stage, positions, rows, shard) stands in local_plan_.
+void ParallelModel::Parallelise() {
+  using comm::Group;
+  const comm::Collectives tensor = grid_.Over(Group::kTensor), data = grid_.Over(Group::kData),
+                          shard = grid_.Over(Group::kShard);
+  const bool sharded = local_plan_.shard.sharding != comm::Sharding::kNone;
+  const bool canonical = plan_.canonical.On();
+  // Context: each rank has a part of every sequence; keys and values go round in a ring.
+  context_ = parallel::RingAttention(grid_.Over(Group::kContext), plan_.length);
+  // Tensor ranks that hold the same key/value head, where there are more ranks than heads.
+  key_value_ = grid_.KeyValueGroup(plan_.options.kv_heads);
+  key_value_channel_ = grid_.ChannelOver(key_value_, Group::kKeyValue);
+  const comm::Collectives key_value(key_value_, Group::kKeyValue, grid_.Traffic(),
+                                    key_value_channel_.get());
+  grid_.World().Together([&] {
+    // Tensor: each rank has a slice of every matrix; the outputs of attention and feed-forward
+    // network are summed, and with sequence parallelism cut by rows.
+    tensor_ = MakeTensorGroup(grid_, plan_, local_plan_, stream_);
+    // Pipeline: each rank has a stage, whose output goes to the next and its gradient back.
+    pipeline_ = std::make_unique<parallel::Pipeline>(
+        grid_.Over(Group::kPipeline), local_plan_.pipeline, plan_.dtype,
+        local_plan_.residual_rows * plan_.leaves, plan_.options.dim, stream_);
+    // This rank's part: the layers of its stage, the slices of its tensor rank.
+    layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
+    kernels::Registry& parameters = layers_->Parameters();
+    // Gradients of which several ranks of a replica have terms are summed: those of norms and
+    // biases over the tensor group, of shared heads, of a tied table over the first and the last
+    // stage. Parameters that several ranks hold whole then get the gradient of one of them, bit by
+    // bit.
+    std::map<kernels::GradientSum, comm::Collectives> sums;
+    if (plan_.training) {
+      sums = {{kernels::GradientSum::kTensor, tensor},
+              {kernels::GradientSum::kKeyValue, key_value},
+              {kernels::GradientSum::kTied, grid_.Over(Group::kEmbedding)}};
+      copied_ = std::make_unique<parallel::CopiedGradients>(
+          parameters, parallel::CopyGroups{tensor, key_value, data, shard}, sharded, canonical,
+          stream_);
+    }
+    shared_ = std::make_unique<parallel::SharedGradients>(parameters, sums, sharded, stream_);
+    // Shard (ZeRO): each rank owns a part of every unit's moments, gradients or values; what
+    // others own is gathered where it is used, and gradients are scattered.
+    units_ = std::make_unique<parallel::ShardedUnits>(shard, parameters, stream_, local_plan_.shard,
+                                                      shared_.get());
+    // Data: each rank has other windows; gradients are summed in buckets during the backward pass.
+    if (plan_.training) {
+      buckets_ = std::make_unique<parallel::GradientBuckets>(data, shard, parameters, stream_,
+                                                             local_plan_.shard, shared_.get());
+    }
+    local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
+                                     Collaborators{stream_, tensor_, context_, *units_,
+                                                   [this] { Progress(); }, &grid_.Traffic()});
+  });
+}
+
+// Between kernels: chances for transfers under way.
+void ParallelModel::Progress() {
+  pipeline_->Progress();
+  units_->Progress();
 }
 
 // All ranks take as many pauses as the one with the most to draw.
@@ -65,41 +123,6 @@ void ParallelModel::DrawWeights(const std::function<void()>& between) {
     between();
   });
   for (; taken < pauses; ++taken) between();
-}
-
-void ParallelModel::Construct() {
-  const parallel::ShardSetup& shard = local_plan_.shard;
-  tensor_ = MakeTensorGroup(grid_, plan_, local_plan_, stream_);
-  pipeline_ = std::make_unique<parallel::Pipeline>(
-      grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
-      local_plan_.residual_rows * plan_.leaves, plan_.options.dim, stream_);
-  layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
-  const bool sharded = shard.sharding != comm::Sharding::kNone;
-  std::map<kernels::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
-  if (plan_.training) {
-    const comm::Collectives tensor = grid_.Over(comm::Group::kTensor);
-    const comm::Collectives key_value(key_value_, comm::Group::kKeyValue, grid_.Traffic(),
-                                      key_value_channel_.get());
-    groups = {{kernels::GradientSum::kTensor, tensor},
-              {kernels::GradientSum::kKeyValue, key_value},
-              {kernels::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
-    copied_ = std::make_unique<parallel::CopiedGradients>(
-        layers_->Parameters(),
-        parallel::CopyGroups{tensor, key_value, grid_.Over(comm::Group::kData),
-                             grid_.Over(comm::Group::kShard)},
-        sharded, plan_.canonical.On(), stream_);
-  }
-  shared_ =
-      std::make_unique<parallel::SharedGradients>(layers_->Parameters(), groups, sharded, stream_);
-  units_ = std::make_unique<parallel::ShardedUnits>(
-      grid_.Over(comm::Group::kShard), layers_->Parameters(), stream_, shard, shared_.get());
-  local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
-                                   Collaborators{stream_, tensor_, context_, *units_,
-                                                 [this] {
-                                                   pipeline_->Progress();
-                                                   units_->Progress();
-                                                 },
-                                                 &grid_.Traffic()});
 }
 
 void ParallelModel::BeginStep() {
@@ -129,12 +152,6 @@ void ParallelModel::Announce(const parallel::Program& program) {
   if (units_->ValuesSharded()) units_->BeginTasks(layers_->UsesOf(program));
 }
 
-ExactSum ParallelModel::Train(std::span<const data::Entry> batches, const GradientsReady& ready) {
-  if (batches.empty()) return {};
-  StartTrain(Take(Stage(batches)), ready);
-  return FinishLoss();
-}
-
 void ParallelModel::StartTrain(StagedBatches::Taken taken, const GradientsReady& ready) {
   if (taken.Batches().empty()) return;  // all ranks of the replica see this
   const int count = MicroBatches(taken.Batches());
@@ -160,7 +177,7 @@ ExactSum ParallelModel::Loss(std::span<const data::Entry> batches, double* losse
 }
 
 void ParallelModel::QueueLoss(std::span<const data::Entry> batches, double* losses) {
-  local_->Begin(Take(Stage(batches)), {}, losses);
+  local_->Begin(Batches().Take(batches), {}, losses);
   Evaluate(batches);
 }
 
@@ -201,7 +218,7 @@ std::vector<double> ParallelModel::Logits(const data::Entry& batch, std::int64_t
     std::tie(owner, position) = Find(position);
     if (grid_.Coordinates().context != owner) position = 0;  // any; the result is not used
   }
-  local_->BeginLogits(Take(Stage(entries)), position);
+  local_->BeginLogits(Batches().Take(entries), position);
   Evaluate(entries);
   const std::int64_t vocabulary = plan_.options.vocabulary;
   std::vector<double> logits(static_cast<std::size_t>(vocabulary));
@@ -244,7 +261,7 @@ data::Entry ParallelModel::ContinuedEntry(std::span<const std::int32_t> tokens,
 
 const std::vector<double>& ParallelModel::CachedLogits(std::span<const data::Entry> batches,
                                                        std::span<const CachedPlaces> places) {
-  local_->BeginCached(Take(Stage(batches)), places);
+  local_->BeginCached(Batches().Take(batches), places);
   Evaluate(batches);
   AwaitQueue();
   std::vector<double>& logits = cached_logits_;
@@ -285,7 +302,7 @@ ModelMemory ParallelModel::Memory() const {
   memory.gathered_parameters = units_->GatherBytes();
   memory.gradients_under_way = units_->GradientBytes();
   memory.exchange += pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes();
-  if (copied_) memory.exchange += copied_->Bytes();
+  if (plan_.training) memory.exchange += copied_->Bytes() + buckets_->Bytes();
   return memory;
 }
 

@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "not_finite.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
-#include "not_finite.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/registry.hpp"
 #include "trireme/kernels/update.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
 
 namespace trireme::parallel {
 

@@ -306,7 +306,7 @@ std::vector<data::Entry> EntriesOf(const train::TrainingState& state, std::int64
 double RunStep(train::TrainingState& state, const std::vector<data::Entry>& entries,
                std::int64_t step, std::int64_t targets) {
   const double start = Seconds();
-  state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
+  state.QueueGradients(state.Net().Batches().Take(entries));
   state.QueueSums();
   device::Synchronise(state.Stream());
   const double norm = state.GradientNorm(targets);

@@ -238,7 +238,6 @@ device::MemoryTerms LargestMemory(const train::Plan& plan) {
 }
 
 SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most) {
-  const parallel::KeptPrograms kept;
   SearchResult result;
   std::optional<Candidate> mine;
   if (own) {

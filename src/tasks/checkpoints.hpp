@@ -4,13 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "trireme/app/batch_job.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/local.hpp"
 #include "trireme/checkpoint/options.hpp"
 #include "trireme/checkpoint/writer.hpp"

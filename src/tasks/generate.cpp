@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "generator.hpp"
-#include "sampling.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"

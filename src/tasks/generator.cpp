@@ -12,7 +12,6 @@
 #include <sstream>
 #include <utility>
 
-#include "sampling.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/deck/deck.hpp"

@@ -49,6 +49,16 @@ inline std::string Printable(std::string_view text) {
   return out;
 }
 
+// The next token of a text: repetition penalty, the choice among the candidates, log-probability.
+
+// Uniform of (0, 1] for the added token number `position` of prompt number `prompt`
+// (doc/numerics.md, "Generation").
+double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
+
+// Divides the logits of the tokens in `seen` by `penalty`, or multiplies those below 0 by it, each
+// once.
+void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<double>& logits);
+
 // Prompts of generate.file and the texts that go with them, as JSON lines.
 
 struct Prompt {

@@ -4,12 +4,12 @@
 #define TRIREME_SRC_TASKS_SAFEGUARDS_HPP_
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/app/run_record.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/train/evaluation.hpp"
 #include "trireme/train/options.hpp"

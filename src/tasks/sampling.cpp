@@ -1,5 +1,5 @@
 // The next token of a text. Candidates are put in order only where a draw falls.
-#include "sampling.hpp"
+#include "generator.hpp"
 
 #include <algorithm>
 #include <array>

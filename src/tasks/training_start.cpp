@@ -413,7 +413,7 @@ TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::i
     checkpoint::ReadTensors(job.World(), checkpoint, "model", *weights);
   });
   weights->Store();
-  if (plan_.model.thin_panels) model_->PackWeights();
+  if (plan_.model.thin_panels) model_->Local().PackWeights();
 }
 
 }  // namespace trireme::tasks

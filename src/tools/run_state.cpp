@@ -24,6 +24,8 @@
 
 namespace trireme::tools {
 
+using deck::TextOf;
+
 // FollowedFile: a look at the file's name, its size and its last known bytes, then the bytes that
 // are new.
 
@@ -303,6 +305,12 @@ std::string Curve::Bars(int columns, bool blocks) const {
 }
 
 namespace {
+
+// The number of a parsed record; NaN for one that is missing, null or no number.
+double NumberOf(const nlohmann::json& record, const char* name) {
+  const auto member = record.find(name);
+  return member != record.end() && member->is_number() ? member->get<double>() : NAN;
+}
 
 constexpr std::string_view kStepLine = R"({"kind":"step",)";
 constexpr std::string_view kIntervalLine = R"({"kind":"interval",)";

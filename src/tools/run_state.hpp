@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -18,7 +19,6 @@
 #include <vector>
 
 #include "trireme/base/files.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::tools {
@@ -222,16 +222,6 @@ class RunState {
   std::int64_t intervals_with_joules_ = 0, intervals_ = 0;
 };
 
-// Numbers of a record, by name.
-
-// The number of a parsed record; NaN for one that is missing, null or no number.
-inline double NumberOf(const nlohmann::json& record, const char* name) {
-  const auto member = record.find(name);
-  return member != record.end() && member->is_number() ? member->get<double>() : NAN;
-}
-
-using deck::TextOf;
-
 // The number after `key` ("\"loss\":") in a line as our own writer makes it, without parsing the
 // rest: a quote within a text of JSON has a backslash before it, so that the key cannot stand in
 // one. NaN for null; nothing if there is no such key or no whole number there.
@@ -294,6 +284,35 @@ struct Frame {
 std::vector<Row> LayOut(const std::vector<const FollowedRun*>& runs, const Frame& frame);
 // Runs that one frame of so many rows shows.
 std::int64_t RunsThatFit(std::int64_t runs, int rows);
+
+// The terminal as ncurses drives it. Only terminal.cpp includes its header, whose names are many.
+
+class Terminal {
+ public:
+  enum class Key { kNone, kQuit, kUp, kDown, kOther };
+
+  // Whether a person sits at standard input and output.
+  static bool IsThere();
+
+  // Takes the terminal over; Open() is false if its kind is not known.
+  Terminal();
+  ~Terminal();  // gives it back as it was
+  Terminal(const Terminal&) = delete;
+  Terminal& operator=(const Terminal&) = delete;
+
+  bool Open() const { return screen_ != nullptr; }
+  bool Blocks() const { return blocks_; }  // Unicode can be shown
+  // Sets the size of a frame to the terminal's.
+  void Measure(Frame& frame) const;
+  void Show(const std::vector<Row>& rows);
+  // Waits for a key, a signal or a change of size, at most so long. kQuit also if the terminal has
+  // gone.
+  Key Wait(double seconds);
+
+ private:
+  void* screen_ = nullptr;  // ncurses' SCREEN
+  bool blocks_ = false;
+};
 
 }  // namespace trireme::tools
 

@@ -1,6 +1,5 @@
 // Terminal: ncurses with wide characters. Rows are cut at the right edge by the columns that their
 // characters take.
-#include "terminal.hpp"
 
 #include <langinfo.h>
 #include <poll.h>

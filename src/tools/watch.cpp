@@ -11,7 +11,6 @@
 #include <deque>
 
 #include "run_state.hpp"
-#include "terminal.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/report/monitor.hpp"
 

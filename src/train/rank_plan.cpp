@@ -54,7 +54,7 @@ void CheckShards(const model::ParallelModel& model) {
 // All transfers of a step, which meet the limits on their way.
 void PlanStep(TrainingState& state, const StepShape& step) {
   const std::vector<data::Entry> entries = BlankEntries(state, step);
-  state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
+  state.QueueGradients(state.Net().Batches().Take(entries));
   state.QueueSums();
   if (state.Plan().CountsTargets()) {
     std::array<std::int64_t, TrainingState::kCounts> counts{};

@@ -96,9 +96,6 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
       libraries->Reserve(LargestOperand(plan.model));
     }
     optimizer_ = std::make_unique<Optimizer>(plan.optimizer, model_.Parameters(), model_.Stream());
-    buckets_ = std::make_unique<parallel::GradientBuckets>(
-        grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_.Parameters(),
-        model_.Stream(), model_.LocalPlan().shard, &model_.Shared());
   });
 }
 
@@ -111,8 +108,7 @@ BatchShare TrainingState::Share() const {
 device::MemoryTerms TrainingState::Memory() const {
   device::MemoryTerms terms = MemoryOf(model_);
   terms.moments = optimizer_->Bytes();
-  terms.exchange_buffers += buckets_->Bytes();
-  terms.mpi_buffers = buckets_->LibraryBytes() + model_.Units().LibraryBytes();
+  terms.mpi_buffers = model_.Buckets().LibraryBytes() + model_.Units().LibraryBytes();
   // A GPU's state is copied into the memory of the host.
   if (plan_.async_checkpoints && !Stream().OnGpu()) {
     terms.checkpoint_copy =
@@ -123,17 +119,18 @@ device::MemoryTerms TrainingState::Memory() const {
 
 void TrainingState::QueueGradients(model::StagedBatches::Taken entries) {
   model_.BeginStep();
-  buckets_->Begin();
+  parallel::GradientBuckets* const buckets = &model_.Buckets();
+  buckets->Begin();
   model::GradientsReady ready;
-  if (!plan_.model.canonical.On()) ready = [this](std::int64_t begin) { buckets_->Ready(begin); };
+  if (!plan_.model.canonical.On()) ready = [=](std::int64_t begin) { buckets->Ready(begin); };
   model_.StartTrain(std::move(entries), ready);
   // The rest, the first stage's embedding for one; a rank without samples takes part with zeros.
-  buckets_->Ready(0);
+  buckets->Ready(0);
 }
 
 void TrainingState::QueueSums() {
   model_.Units().FinishGradients();
-  buckets_->Wait();
+  model_.Buckets().Wait();
   model_.SumSharedGradients();
   optimizer_->QueueSquares();
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
@@ -142,7 +139,8 @@ void TrainingState::QueueSums() {
 }
 
 const std::string& TrainingState::NotFinite() const {
-  return buckets_->NotFinite().empty() ? model_.Units().NotFinite() : buckets_->NotFinite();
+  const std::string& summed = model_.Buckets().NotFinite();
+  return summed.empty() ? model_.Units().NotFinite() : summed;
 }
 
 void TrainingState::Agree(std::array<double, kAgreed>& sums) const {
@@ -190,9 +188,6 @@ void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
   model_.Units().GatherUpdated();
   UpdateScales();
 }
-
-// A graph may have been recorded without the clearing that an update does.
-void TrainingState::DropGradients() { model_.Parameters().DropGradients(); }
 
 std::string TrainingState::FirstParameterNotFinite() {
   if (Stream().OnGpu()) return {};

@@ -20,7 +20,6 @@
 #include <system_error>
 #include <utility>
 
-#include "product_choices.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
@@ -114,10 +113,10 @@ void TrainingStep::LoadBatch() {
 }
 
 model::StagedBatches::Taken TrainingStep::TakeBatch() {
-  if (!now_.staged) now_.staged = Net().Stage(now_.Entries());
+  if (!now_.staged) now_.staged = Net().Batches().Stage(now_.Entries());
   model::StagedBatches::Staged staged = std::move(*now_.staged);
   now_.staged.reset();
-  return Net().Take(std::move(staged));
+  return Net().Batches().Take(std::move(staged));
 }
 
 void TrainingStep::ComputeGradients() {
@@ -316,7 +315,9 @@ void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   result_.loss = result_.gradient_norm = kNone;
   result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
-  state_.DropGradients();
+  // Instead of an update: moments and the scales of fp8 stay, and nothing of this step's gradients
+  // is left for the next one. A graph may have been recorded without the clearing of an update.
+  Net().Parameters().DropGradients();
 }
 
 // TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
@@ -359,7 +360,7 @@ void TrainingStep::Rehearse() {
   {
     // Products are timed behind transfers, which another rank may have left.
     const GridWaits waits(*libraries, Grid());
-    QueueOnGpu(Net().Take(Net().Stage(now_.Entries())));
+    QueueOnGpu(Net().Batches().Take(now_.Entries()));
   }
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
@@ -399,7 +400,7 @@ void TrainingStep::GradientsOnGpu() {
   const bool told = Trace() != nullptr && Trace()->TellsKernels();
   if (graph_.Recorded() && (!told || graph_told_)) {
     graph_.Launch(Stream());
-    Net().Replayed(std::move(batch));
+    Net().Local().Replayed(std::move(batch));
     Grid().Traffic().Add(graph_traffic_);
     return;
   }
@@ -432,7 +433,7 @@ void TrainingStep::LoadNextBatch() {
       Trace(), {.name = device::SliceName::kLoadBatch, .category = device::SliceCategory::kData});
   const double start = Seconds();
   loader_->Load(step_ + 1, next_);
-  next_.staged = Net().Stage(next_.Entries());
+  next_.staged = Net().Batches().Stage(next_.Entries());
   const double seconds = Seconds() - start;
   mine_.data += seconds;
   gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for

@@ -82,7 +82,7 @@ class Bench {
         grid_(runtime.World(), {.pipeline = 1, .data = 1, .context = 1, .tensor = 1}),
         net_(grid_, PlanOf(kMany), {.threads = threads}),
         generator_({.model = net_, .tokens = tokens_, .slots = kMany, .stopped = {}}) {
-    net_.PackWeights();
+    net_.Local().PackWeights();
   }
 
   // Seconds for `count` texts of so many tokens each.

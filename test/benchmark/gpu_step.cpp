@@ -134,13 +134,13 @@ std::optional<std::int64_t> CountNodes(train::TrainingState& state, const data::
   train::BatchLoader loader(state, tokens);
   train::LoadedBatch batch;
   loader.Load(step, batch);
-  model::StagedBatches::Taken taken = net.Take(net.Stage(batch.Entries()));
+  model::StagedBatches::Taken taken = net.Batches().Take(batch.Entries());
   device::Synchronise(net.Stream());
   device::Graph graph;
   graph.Begin(net.Stream());
   state.QueueGradients(std::move(taken));
   net.Units().FinishGradients();
-  state.Buckets().Wait();
+  net.Buckets().Wait();
   net.SumSharedGradients();
   graph.End(net.Stream());
   return graph.Nodes();

@@ -1,7 +1,7 @@
 // Functions that the parsers' files mention and no fuzz target reaches (broadcasts, an opened token
 // file): the fuzz programs need no MPI and only a few files of Trireme.
 #include "fuzz.hpp"
-#include "imported_record.hpp"
+#include "trireme/app/run_record.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"

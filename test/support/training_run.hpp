@@ -101,7 +101,7 @@ class TrainingRun {
   const train::StepResult& Last() const { return last_; }
   std::int64_t Steps() const { return done_; }  // so far
   train::TrainingStep& Step() { return step_; }
-  std::size_t Buckets() { return state_.Buckets().Count(); }
+  std::size_t Buckets() { return state_.Net().Buckets().Count(); }
 
  private:
   // The settings' grid, or data parallelism alone.

@@ -50,7 +50,7 @@ class WholeModel {
 
  private:
   model::StagedBatches::Taken Take(const data::Entry& batch) {
-    return model_.Take(model_.Stage({&batch, 1}));
+    return model_.Batches().Take(std::span(&batch, 1));
   }
   void Run(parallel::TaskKind kind, bool final = false) {
     model_.Run({{kind, 0, 0}, {}, final}, {}, {});

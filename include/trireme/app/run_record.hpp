@@ -104,6 +104,10 @@ void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
 // in its folder, as TokenFile::TokenizerSha256 makes them.
 nlohmann::json ImportedJson(const std::string& folder);
 
+// Throws InputError if the tokens come from another tokenizer than those of the imported model;
+// passes for any other run.json, and for a model without tokenizer files.
+void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens);
+
 // Difference of the deciding validation set, in a sentence; empty: none, or it was not recorded.
 std::string DeciderChange(const RunRecord& record, const Decider& now);
 

@@ -44,13 +44,6 @@ inline void* ElementAt(void* array, Dtype type, std::int64_t index) {
   return static_cast<char*>(array) + index * static_cast<std::int64_t>(SizeOf(type));
 }
 
-// The dtype of float or double.
-template <typename T>
-constexpr Dtype DtypeOf() {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-  return sizeof(T) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
-}
-
 // Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen on
 // the CPU. RunError for bf16, which the CPU does not store.
 template <typename Body>

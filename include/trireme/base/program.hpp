@@ -26,6 +26,12 @@ std::string SharedFolder(const std::string& program);
 // first constructor runs, on a processor that lacks what the compiler was free to use.
 const char* BuiltFor();
 
+// Instruction sets that the compiler was free to use everywhere in this program.
+
+// Bit i: kExtensions[i] of processor_check.cpp may be used. Data, not code: read before any
+// instruction of these sets may run.
+extern const unsigned kBuiltFor;
+
 }  // namespace trireme
 
 #endif  // TRIREME_BASE_PROGRAM_HPP_

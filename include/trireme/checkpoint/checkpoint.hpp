@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/kernels/registry.hpp"
@@ -26,25 +26,6 @@ namespace trireme::checkpoint {
 // its first term is J. W. Young's of 1974. Throws RunError unless both are positive and finite.
 double YoungDaly(double cost_seconds, double mtbf_seconds);
 inline constexpr double kLeastCost = 1e-3;  // seconds, in the place of a cost of zero
-
-// Contents of a checkpoint folder: model.safetensors, optimizer.safetensors and run.json, to which
-// checksums.json is added.
-struct Contents {
-  std::vector<kernels::StateBlock> model;
-  std::vector<kernels::StateBlock> optimizer;
-  nlohmann::json run;   // step, sampler position, seed, deck, versions; the same on every rank
-  ReadBlock read = {};  // none: each block lies at its `data`
-};
-
-// Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: reserves and
-// agrees on the space, writes the tensors (each byte once, by one of the writers), syncs them,
-// reads them back against checksums, renames, then moves the relative link `folder`/latest, and
-// `folder`/best if `best`. Replaces a complete checkpoint of the same step. Then removes all but
-// the `keep` checkpoints written last (0 keeps all), never the target of a link. On failure, such
-// as a full disk, throws AgreedError on every rank, removes the temporary folder and leaves earlier
-// checkpoints as they are. writer.hpp has the form for a run.
-void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
-           const Contents& contents, bool best, std::int64_t keep);
 
 // Checkpoints that a path on the command line may mean.
 struct Choice {

@@ -10,7 +10,9 @@
 #ifndef TRIREME_CHECKPOINT_WRITER_HPP_
 #define TRIREME_CHECKPOINT_WRITER_HPP_
 
+#include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,7 +31,7 @@ using ReadBlock = std::function<void(const kernels::StateBlock& block, std::int6
                                      std::int64_t last, void* to)>;
 
 // State that checkpoints hold. Every rank lists every tensor, in the same order
-// (tensor/state_block.hpp).
+// (kernels::StateBlock).
 struct State {
   std::vector<kernels::StateBlock> model;
   std::vector<kernels::StateBlock> optimizer;
@@ -80,12 +82,23 @@ struct Outcome {
   double verify_seconds = 0;          // of the slowest writer: reading back
 };
 
+// What a writer works with (src/checkpoint).
+struct WritePlan;
+struct Round;
+struct StagedSegment;
+class GatheredSums;
+class GroupMemory;
+class Output;
+class Hasher;
+class Checker;
+class Worker;
+
 class Writer {
  public:
   // Collective. Plans the files and takes the memory: of an asynchronous writer, a copy of all
   // bytes that the node's ranks hold. `world` must outlive it, as must the state's memory.
   // Where a node's ranks cannot share that memory (a small /dev/shm), rank 0 warns and each rank
-  // writes for itself. AgreedError if the state is not whole (write_plan.hpp) or memory is missing.
+  // writes for itself. AgreedError if the state is not whole (MakeWritePlan) or memory is missing.
   Writer(const comm::Communicator& world, State state, WriterOptions options);
   // Ends the thread after the write under way, and leaves an unpublished folder behind.
   ~Writer();
@@ -104,7 +117,7 @@ class Writer {
   // then on. Else the state must stay as it is until Finish.
   void Begin(Order order);
   // True from Begin until the outcome is taken. The same on every rank.
-  bool UnderWay() const;
+  bool UnderWay() const { return part_ != Part::kNone; }
   // True while this rank's part of the work is under way. Cheap.
   bool Busy() const;
   // Collective, once no rank is busy (it waits for those that are): goes on to the next part.
@@ -114,9 +127,78 @@ class Writer {
   Outcome Finish();
 
  private:
-  class Work;
-  std::unique_ptr<Work> work_;
+  enum class Part { kNone, kPrepare, kWrite, kPublish };
+
+  // Of this rank in its group.
+  bool Leads() const { return group_.IsRoot(); }
+  const std::vector<kernels::StateBlock>& Blocks(std::size_t file) const;
+  template <typename Body>
+  void Attempt(const Body& body);
+
+  void SetUp();
+  void TakeMemory();
+  void StartPrepare();
+  void StartWrite();
+  void Open();
+  void StageRounds();
+  void CopyIn(const Round& round, std::byte* slot);
+  void CopySegment(const StagedSegment& staged, void* to) const;
+  const void* DirectData(const StagedSegment& staged) const;
+  void QueueWrite(const Round& round, const std::byte* slot);
+  void QueueVerify();
+  std::optional<std::string> AgreedFailure();
+  void TakeReports();
+  void StartPublish();
+  Outcome End(const std::string& failure);
+
+  const comm::Communicator& world_;
+  const State state_;
+  WriterOptions options_;
+  comm::Communicator group_;      // ranks that share a writer
+  std::vector<WritePlan> plans_;  // model, optimizer; of the group
+  std::vector<Round> rounds_;     // of the group
+  bool direct_ = false;           // the writer's thread reads the state where it lies
+  std::int64_t slot_bytes_ = 0;
+  std::unique_ptr<GatheredSums> sums_;
+  std::unique_ptr<GroupMemory> memory_;  // null: every rank of the world reads its state in place
+  std::string shortage_;  // why a node's ranks cannot share memory, on every rank; empty: they do
+
+  // Of the order under way.
+  Part part_ = Part::kNone;
+  Order order_;
+  double begin_seconds_ = 0;
+  std::exception_ptr failure_;  // on this rank's own thread
+  Outcome outcome_;
+  std::unique_ptr<Output> output_;  // on writers; touched by the threads, or while they are idle
+  double write_seconds_ = 0;        // likewise, of the thread that writes
+  std::int64_t sequence_ = 0;       // likewise, on rank 0
+
+  // Ended before what their tasks use, and those that wait for others first: worker_ writes.
+  std::unique_ptr<Hasher> hasher_;
+  std::unique_ptr<Checker> checker_;
+  std::unique_ptr<Worker> worker_;
 };
+
+// One checkpoint, written at once.
+
+// Contents of a checkpoint folder: model.safetensors, optimizer.safetensors and run.json, to which
+// checksums.json is added.
+struct Contents {
+  std::vector<kernels::StateBlock> model;
+  std::vector<kernels::StateBlock> optimizer;
+  nlohmann::json run;   // step, sampler position, seed, deck, versions; the same on every rank
+  ReadBlock read = {};  // none: each block lies at its `data`
+};
+
+// Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: reserves and
+// agrees on the space, writes the tensors (each byte once, by one of the writers), syncs them,
+// reads them back against checksums, renames, then moves the relative link `folder`/latest, and
+// `folder`/best if `best`. Replaces a complete checkpoint of the same step. Then removes all but
+// the `keep` checkpoints written last (0 keeps all), never the target of a link. On failure, such
+// as a full disk, throws AgreedError on every rank, removes the temporary folder and leaves earlier
+// checkpoints as they are.
+void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
+           const Contents& contents, bool best, std::int64_t keep);
 
 }  // namespace trireme::checkpoint
 

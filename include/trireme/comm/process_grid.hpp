@@ -27,6 +27,21 @@ struct GridShape {
   bool operator==(const GridShape&) const = default;
 };
 
+// Up to two divisors of `whole` accepted by `fits`: the nearest below and the nearest above `near`.
+template <typename Fits>
+std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near, Fits fits) {
+  std::int64_t below = 0, above = 0;
+  for (std::int64_t divisor = 1; divisor <= whole; ++divisor) {
+    if (whole % divisor != 0 || !fits(divisor)) continue;
+    if (divisor < near) below = divisor;
+    if (divisor > near && above == 0) above = divisor;
+  }
+  std::vector<std::int64_t> result;
+  if (below > 0) result.push_back(below);
+  if (above > 0) result.push_back(above);
+  return result;
+}
+
 // "pipeline 2 x data 4 x context 1 x tensor 2".
 std::string Describe(const GridShape& shape);
 

@@ -65,11 +65,6 @@ void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> sample
 void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samples,
                  std::vector<Window>& windows);
 
-// Pairs of a held position and a position that its query sees, padding included: the sum of
-// position - begin + 1. Without documents begins are 0. On the ranks of a context group the sums
-// make up that of whole windows.
-std::int64_t VisibleKeys(const Entry& entry);
-
 }  // namespace trireme::data
 
 #endif  // TRIREME_DATA_BATCH_HPP_

@@ -38,11 +38,9 @@ class PairFile {
            const Keeping& keeping, const std::function<void()>& after_round = {});
   // Of texts in memory, each a document. Collective, as of TokenFile. Throws AgreedError if their
   // numbers differ.
-  PairFile(const comm::Communicator& world, const TokenData& source, const TokenData& target,
-           bool shared_vocabulary);
+  PairFile(const comm::Communicator& world, const TokenData& source, const TokenData& target);
 
   std::int64_t Pairs(Split split) const { return source_.Documents(split); }
-  bool SharesVocabulary() const { return shared_; }
   // Of kSource or kTarget: vocabulary, tokenizer, ids.
   const TokenFile& Of(Side side) const { return side == Side::kSource ? source_ : target_; }
 
@@ -62,7 +60,6 @@ class PairFile {
  private:
   void CheckCounts(const comm::Communicator& world) const;
   TokenFile source_, target_;
-  bool shared_ = true;
   // Ids that the tokenizers' templates put after a text, of source and target, once they are known.
   mutable std::array<std::optional<std::vector<std::int32_t>>, 2> suffixes_;
 };

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/base/partition.hpp"
@@ -33,8 +34,10 @@ struct MixtureFile {
   Proportion proportion;
 };
 
-// "books.h5:0.7" or "books.h5*2", as in the deck.
-std::string Describe(const MixtureFile& file);
+// Entries of the value `text` of `key`, trimmed, which point into it. Throws InputError with the
+// deck's line and the hint `forms` for an empty entry.
+std::vector<std::string_view> DeckList(std::string_view text, const char* key, const char* forms,
+                                       const deck::Deck& deck);
 
 // The files of data.mixture, whose value is `text`, in the order of the deck. Throws InputError
 // with the deck's line for an entry without a number or a path, a number that is not positive and
@@ -82,6 +85,10 @@ class Interleaving {
 // Rogaway, CT-RSA 2002).
 std::int64_t Permute(std::uint32_t seed, std::int64_t epoch, std::int64_t index,
                      std::int64_t count);
+
+// The index that Permute takes to `image`.
+std::int64_t PermuteBack(std::uint32_t seed, std::int64_t epoch, std::int64_t image,
+                         std::int64_t count);
 
 // One window of the token array: inputs tokens[start, start + targets), targets shifted by one.
 struct Sample {

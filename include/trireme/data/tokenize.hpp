@@ -33,11 +33,6 @@ class HarbourGrammar {
   // so that a shorter stream is the beginning of a longer one.
   std::vector<std::int32_t> Generate(std::uint32_t seed, Split split, std::int64_t count) const;
 
-  // Loss of the exact predictor, which starts from the stationary distribution over states and
-  // filters forward: [length], -ln p(target_t | inputs_0..t) in nats. inputs, targets: [length].
-  std::vector<double> PredictiveLoss(std::span<const std::int32_t> inputs,
-                                     std::span<const std::int32_t> targets) const;
-
  private:
   struct Tables;
   std::unique_ptr<const Tables> tables_;

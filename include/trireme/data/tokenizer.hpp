@@ -19,11 +19,10 @@ namespace trireme::data {
 // "tokenizer.json"; or "vocab.json" and "merges.txt"; or "tokenizer.model".
 using Files = std::map<std::string, std::string>;
 
-// One object per thread; Clone() shares the tables.
+// Used by one thread at a time.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
-  virtual std::unique_ptr<Tokenizer> Clone() const = 0;
   virtual const char* Kind() const = 0;  // "bpe", "sentencepiece"
   virtual const Files& Source() const = 0;
 

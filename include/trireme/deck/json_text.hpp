@@ -7,12 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "trireme/base/json.hpp"
 
 namespace trireme::deck {
 
@@ -82,10 +81,7 @@ class JsonObject {
 std::optional<std::int64_t> WholeNumber(const nlohmann::json& value);
 
 // The text of a member of an object; empty for one that is missing or no text.
-inline std::string TextOf(const nlohmann::json& object, const char* name) {
-  const auto member = object.find(name);
-  return member != object.end() && member->is_string() ? member->get<std::string>() : "";
-}
+std::string TextOf(const nlohmann::json& object, const char* name);
 
 }  // namespace trireme::deck
 

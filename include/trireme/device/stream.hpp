@@ -13,7 +13,7 @@ enum class Kind { kCpu, kCuda, kPlanned };
 const char* NameOf(Kind kind);  // "cpu", "cuda", as run.device names them; "planned"
 
 struct GpuContext;  // device/gpu.hpp
-class WorkLog;      // device/work_log.hpp
+class WorkLog;      // device/activities.hpp
 
 // State that libraries keep between calls of kernels: handles, chosen algorithms, scratch. Defined
 // by the callers of the libraries; owned by the job, destroyed before the device and MPI.

@@ -6,11 +6,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <system_error>
 #include <vector>
 
-#include "trireme/base/json.hpp"
 #include "trireme/device/recorder.hpp"
 
 namespace trireme::device {

@@ -17,7 +17,7 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
   bool causal = true;           // false: a query sees all keys of its sequence
-  Positions positions = {};     // of the rows in their sequence (Rope; attention_part.hpp)
+  Positions positions = {};     // of the rows in their sequence (Rope, AttentionPartForward)
   // [sequences, length] in the stream's memory: position in its sequence of the first token of each
   // row's document, which does not fall along a sequence; null: a sequence is one document. A query
   // sees keys of its own document only, and Rope counts positions from there.

@@ -78,7 +78,7 @@ struct Linear {
   // There are few rows. On the CPU LinearForward and LinearActivation then run at the speed of the
   // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
   bool thin = false;
-  const void* panels = nullptr;  // the weight's second copy for thin products (thin_panels.hpp)
+  const void* panels = nullptr;  // the weight's second copy for thin products (PackPanels)
 };
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or

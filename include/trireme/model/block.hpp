@@ -53,7 +53,7 @@ class Block {
     Matrix sum;           // post: x + attention, before its norm
     Matrix ffn_sum;       // post: middle + feed-forward, before its norm
     Matrix dmiddle;       // gradient of middle
-    Matrix dinner, dsum;  // gradients of a norm's output or input, see block_backward.cpp
+    Matrix dinner, dsum;  // gradients of a norm's output or input, see Block::BackwardInput
     Matrix dshard;        // sharded: gradient of a branch before it is gathered
     // [tokens, dim]
     Matrix full_x, full_y;        // sharded: a sub-layer's input and output, forward

@@ -17,8 +17,8 @@
 
 namespace trireme::model {
 
-// Second copies of the weights of linear layers, for passes of a few rows
-// (kernels/thin_panels.hpp): of weights that do not change any more.
+// Second copies of the weights of linear layers (kernels::Weight::panels), for passes of a few
+// rows. The weights do not change any more.
 
 class StageLayers;
 struct ModelPlan;

@@ -215,14 +215,9 @@ class Model : public parallel::StageWork {
   // Bytes of parameters, gradients, activations, vocabulary tile, and of a GPU's tokens (exchange).
   ModelMemory Memory() const;
 
-  // Batches of the next tasks, Plan().leaves entries per micro-batch. Order of calls: Stage
-  // (possibly ahead), Take (queues the copy into place), Begin or BeginLogits.
-  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::Entry> batches) {
-    return staged_.Stage(batches);
-  }
-  [[nodiscard]] StagedBatches::Taken Take(StagedBatches::Staged staged) {
-    return staged_.Take(std::move(staged));
-  }
+  // Batches of the next tasks, Plan().leaves entries per micro-batch: staged (possibly ahead) and
+  // taken there, then given to Begin or BeginLogits.
+  StagedBatches& Batches() { return staged_; }
   // Sets SummedLoss() to zero. ready may be empty. losses (or null): [tokens of all batches], in
   // nats, filled by SummedLoss().
   void Begin(StagedBatches::Taken taken, GradientsReady ready, double* losses);
@@ -311,7 +306,7 @@ class Model : public parallel::StageWork {
   void BackwardWeight(TaskEntries& entries, int chunk, bool report);
   void EvaluateBlock(TaskEntry& entry, int chunk, std::size_t block);
 
-  // The two streams of a model that translates (model_streams.cpp).
+  // The two streams of a model that translates.
   using MakeResidual = FunctionRef<Matrix(const TaskEntry& entry, std::size_t block)>;
   static const Pass& PassOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
                             std::size_t block) {

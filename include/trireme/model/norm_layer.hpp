@@ -37,7 +37,7 @@ class NormLayer {
   void Forward(const Pass& pass, const device::Stream& stream, const Residual& residual,
                const Saved& saved, const Matrix& y, const Part& rows) const;
   // Gradients of input and weights. The caller fills in dy, more, residual, dx, dropout and dbranch
-  // (kernels/norm.hpp); canonical arithmetic overwrites dy.
+  // (kernels::NormBackwardPass); canonical arithmetic overwrites dy.
   void Backward(const Pass& pass, const Saved& saved, kernels::NormBackwardPass backward) const;
 
  private:

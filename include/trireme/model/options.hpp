@@ -17,7 +17,7 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
-enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // model/rope_angles.hpp
+enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAngles
 enum class Init { kNormal, kGpt2, kXavier };
 // Values that the backward pass computes again instead of keeping. kSelective: norms and
 // activations, no products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen
@@ -117,7 +117,7 @@ std::int64_t ParameterCount(const Options& options);
 // attention counted at its mean length): 6 x matrix parameters + attention.
 double FlopsPerToken(const Options& options, std::int64_t sequence_length);
 // The same if a query sees `mean_keys` keys on average: (length + 1) / 2 without documents, fewer
-// with them (data::VisibleKeys).
+// with them.
 double FlopsPerTokenOf(const Options& options, double mean_keys);
 
 // Of a pair of texts of a model that translates, padding included. FlopsPerToken of such a model is

@@ -15,6 +15,7 @@
 #include "trireme/data/batch.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/model/model.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
 #include "trireme/parallel/tensor_group.hpp"
@@ -31,26 +32,19 @@ class ParallelModel {
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
 
-  // Collective over the replica, whose ranks pass the same batches: Stages().Padded() micro-batches
-  // of Plan().leaves entries each, some perhaps empty; if values or gradients are sharded, the same
-  // number on all ranks of the shard group. Adds the gradients of the summed loss to the
-  // registry's. Returns the summed loss in nats of this rank's tokens on the last stage's first
-  // tensor rank and 0 on others, so that a sum over the grid counts it once.
-  ExactSum Train(std::span<const data::Entry> batches, const GradientsReady& ready);
-  // Train in four calls, so that batches can be prepared during a computation and graphs recorded:
-  // Stage (starts the copy to a GPU), Take (queues the copy into place; not part of a graph),
-  // StartTrain (queued), FinishLoss (waits). The batches outlive all four.
-  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::Entry> batches) {
-    return local_->Stage(batches);
-  }
-  [[nodiscard]] StagedBatches::Taken Take(StagedBatches::Staged staged) {
-    return local_->Take(std::move(staged));
-  }
+  // A training pass is collective over the replica, whose ranks pass the same batches:
+  // Stages().Padded() micro-batches of Plan().leaves entries each, some perhaps empty; if values or
+  // gradients are sharded, the same number on all ranks of the shard group. Four calls, so that
+  // batches can be prepared during a computation and graphs recorded: Batches().Stage (starts the
+  // copy to a GPU), Batches().Take (queues the copy into place; not part of a graph), StartTrain
+  // (queued), FinishLoss (waits). The batches outlive all four.
+  StagedBatches& Batches() { return local_->Batches(); }
+  // Adds the gradients of the summed loss to the registry's.
   void StartTrain(StagedBatches::Taken taken, const GradientsReady& ready);
+  // The summed loss in nats of this rank's tokens on the last stage's first tensor rank and 0 on
+  // others, so that a sum over the grid counts it once.
   ExactSum FinishLoss();
-  // After a graph replay of StartTrain's work: FinishLoss() reads these batches.
-  void Replayed(StagedBatches::Taken taken) { local_->Replayed(std::move(taken)); }
-  // Evaluation: summed loss, returned as by Train. losses (or null): [rows of all batches], one per
+  // Evaluation: summed loss, as of FinishLoss. losses (or null): [rows of all batches], one per
   // target, filled on the last stage's first tensor rank.
   ExactSum Loss(std::span<const data::Entry> batches, double* losses = nullptr);
   void QueueLoss(std::span<const data::Entry> batches,
@@ -63,12 +57,10 @@ class ParallelModel {
   // the batches (Stages().Padded() of them, some perhaps empty; if values are sharded, the same
   // number on all ranks of the shard group) at these places, and returns the logits asked for,
   // [sequences, vocabulary], on the ranks of the last stage; nothing on others; valid until the
-  // next call. A batch of length 1 has ContinuedEntry's form.
+  // next call. A batch of length 1 has ContinuedEntry's form. With plan.thin_panels
+  // Local().PackWeights() comes before the first call.
   const std::vector<double>& CachedLogits(std::span<const data::Entry> batches,
                                           std::span<const CachedPlaces> places);
-  // Before CachedLogits: a second copy of the weights, in the order in which they are read then;
-  // they change no more. Only with plan.thin_panels.
-  void PackWeights() { local_->PackWeights(); }
   // An entry of one more token for each of some sequences, at its own position.
   data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> positions) const;
@@ -80,7 +72,9 @@ class ParallelModel {
   // The sharding of values and gradients.
   parallel::ShardedUnits& Units() { return *units_; }
   const parallel::ShardedUnits& Units() const { return *units_; }
-  parallel::SharedGradients& Shared() { return *shared_; }
+  // The sums of gradients over the data group; of a model that learns.
+  parallel::GradientBuckets& Buckets() { return *buckets_; }
+  const parallel::GradientBuckets& Buckets() const { return *buckets_; }
 
   const comm::ProcessGrid& Grid() const { return grid_; }
   const ModelPlan& Plan() const { return plan_; }
@@ -98,10 +92,11 @@ class ParallelModel {
   ModelMemory Memory() const;  // of this rank
 
  private:
-  void Construct();
+  void Parallelise();
   void DrawWeights(const std::function<void()>& between);
   int MicroBatches(std::span<const data::Entry> batches) const;
   void Announce(const parallel::Program& program);
+  void Progress();
   void Evaluate(std::span<const data::Entry> batches);
   void AwaitQueue();
   data::Entry LocalPart(const data::Entry& batch) const;
@@ -114,13 +109,14 @@ class ParallelModel {
   parallel::TensorGroup tensor_;
   parallel::RingAttention context_;
   comm::Communicator key_value_;  // tensor ranks that share a key/value head
-  device::Event done_;            // on a GPU: end of the queued work
   std::unique_ptr<comm::Channel> key_value_channel_;
+  device::Event done_;  // on a GPU: end of the queued work
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<StageLayers> layers_;
   std::unique_ptr<parallel::SharedGradients> shared_;
   std::unique_ptr<parallel::CopiedGradients> copied_;  // of a model that learns
   std::unique_ptr<parallel::ShardedUnits> units_;
+  std::unique_ptr<parallel::GradientBuckets> buckets_;  // of a model that learns
   std::unique_ptr<Model> local_;
   std::vector<double> cached_logits_;  // of CachedLogits
   device::Drain drain_;                // destroyed first

@@ -26,7 +26,7 @@
 
 namespace trireme::model {
 
-// Called with ranges of rows of a product as they are complete (kernels/matrix_multiply.hpp).
+// Called with ranges of rows of a product as they are complete (kernels/linear.hpp).
 using RowsDone = FunctionRef<void(const Part& rows)>;
 
 // Scratch shared by all layers; nothing in it outlives one call of a layer.

@@ -34,7 +34,7 @@ struct ParameterPlace {
   device::Stream stream;  // runs the products
 };
 
-// The linear layers of a block, and their numbers in the model (kernels/products.hpp).
+// The linear layers of a block, and their numbers in the model (kernels/linear.hpp).
 enum class LinearSite : std::uint32_t { kQkv, kOutput, kUp, kDown };
 inline constexpr int kSitesABlock = 4;
 inline int SiteOf(std::uint32_t layer, LinearSite site) {

@@ -69,6 +69,7 @@ class StagedBatches {
   // Batches of the same sizes take the same memory, so that a graph may read it. If others were
   // staged in between, these are staged again. Throws RunError for a ticket that was used.
   [[nodiscard]] Taken Take(Staged staged);
+  [[nodiscard]] Taken Take(std::span<const data::Entry> batches) { return Take(Stage(batches)); }
   // Throws RunError if the ticket was used, or others were taken since.
   std::span<const data::Entry> Open(Taken taken);
 

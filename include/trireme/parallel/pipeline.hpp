@@ -53,33 +53,35 @@ std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
 // Forward passes alone; any number of micro-batches, also with several chunks.
 std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage);
 
+// The data flow between virtual stages, which every schedule must obey: the task that each waits
+// for.
+
+inline constexpr int kNoStage = -1;
+
+inline int VirtualStage(const PipelineShape& shape, int stage, int chunk) {
+  return chunk * shape.stages + stage;
+}
+inline bool GoesForward(TaskKind kind) {
+  return kind == TaskKind::kForward || kind == TaskKind::kEvaluate;
+}
+inline bool GivesInputGradient(TaskKind kind) {
+  return kind == TaskKind::kBackward || kind == TaskKind::kBackwardInput;
+}
+inline bool GivesWeightGradient(TaskKind kind) {
+  return kind == TaskKind::kBackward || kind == TaskKind::kBackwardWeight;
+}
+
+// The virtual stage whose result `task` takes in; kNoStage if it needs none.
+int SourceOf(const PipelineShape& shape, int stage, const Task& task);
+// The virtual stage that takes in the result of `task`.
+int DestinationOf(const PipelineShape& shape, int stage, const Task& task);
+
+std::string Describe(const Task& task);  // "F3 of chunk 1"
+
 // Most micro-batches (times chunks) whose forward pass has begun on `stage` and whose last backward
 // task has not ended, as published: gpipe M v; 1f1b min(P - stage, M); interleaved min((P - stage -
 // 1) 2 + (v - 1) P + 1, M v); zero_bubble min(P, M).
 int MostInFlight(const PipelineShape& shape, int stage);
-
-// Seconds of the tasks of one virtual stage.
-struct StageCost {
-  double forward = 1, backward_input = 1, backward_weight = 1;
-};
-
-// The schedule's time for one step as published, in its form for unequal stages; f, b, w: sums over
-// a stage's chunks, M micro-batches, v chunks. With equal stages all are exact.
-//   gpipe        sum f + (M - 1) max f + sum (b + w) + (M - 1) max (b + w); always exact.
-//   1f1b         sum (f + b + w) + (M - 1) max (f + b + w). Also exact if the last stage is the
-//                most expensive and its f / (b + w) is the others'; with one such ratio for all
-//                stages it is an upper bound.
-//   interleaved  M max (f + b + w) + (sum (f + b + w) - max (f + b + w)) / v: an estimate.
-//   zero_bubble  no closed form is published for unequal stages: LeastTime.
-// doc/parallelism.md derives them, and compares them with Simulate.
-double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
-
-// Lower bound of a step's time: the largest over the stages of (earliest start of its first task +
-// its own work + time that earlier stages need after its last task), with the round trips of its
-// first and last forward pass (not if interleaved); gpipe: PredictedTime. Exact for equal stages;
-// 1f1b: also if costs differ by no more than a fifth, and if only the last stage is more expensive;
-// zero_bubble: the latter too.
-double LeastTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
 // Blocks [begin, end) of each virtual stage such that the most expensive stage is as cheap as
 // possible. Costs are relative to each other. Every virtual stage but the last has at least one
@@ -151,34 +153,6 @@ Peer ReceiverFrom(const PipelineShape& shape, int stage, const Task& task);
 // done. While a task computes, the next receive of each flow is posted.
 Program MakeProgram(const PipelineShape& shape, int stage);
 Program MakeEvaluationProgram(const PipelineShape& shape, int stage);
-
-// While one lives, the thread's MakeProgram keeps the programs of all stages of the last shapes
-// that it was asked for: each call makes all of them, and a planner asks for one stage after the
-// other.
-class KeptPrograms {
- public:
-  KeptPrograms();
-  ~KeptPrograms();
-  KeptPrograms(const KeptPrograms&) = delete;
-  KeptPrograms& operator=(const KeptPrograms&) = delete;
-
- private:
-  friend Program MakeProgram(const PipelineShape& shape, int stage);
-  struct Entry {
-    PipelineShape shape;
-    std::vector<Program> programs;  // [stages]
-  };
-  const std::vector<Program>& Of(const PipelineShape& shape);
-  std::vector<Entry> entries_;  // the latest last
-  KeptPrograms* outer_;
-};
-
-// True if all stages' programs end under the strictest rendezvous, in which a send completes only
-// when its receive is posted; they then end under any.
-bool Terminates(const std::vector<Program>& programs, const PipelineShape& shape);
-// The first fault of the programs: a task missing, done twice or before its operands, a buffer
-// reused too early, messages received in another order than sent, a deadlock. Empty: none.
-std::string FirstFault(const std::vector<Program>& programs, const PipelineShape& shape);
 
 // The computation of a stage.
 class StageWork {

@@ -17,7 +17,7 @@
 namespace trireme::train {
 
 // The rule by which an optimizer turns gradients into updates: an interface with one implementation
-// per method (adamw.cpp, sgd.cpp).
+// per method.
 
 // The elements of one parameter that this rank updates.
 struct OwnedParameter {

@@ -68,8 +68,6 @@ class TrainingState {
   const device::Stream& Stream() const { return model_.Stream(); }
   model::ParallelModel& Net() { return model_; }
   const model::ParallelModel& Net() const { return model_; }
-  parallel::GradientBuckets& Buckets() { return *buckets_; }
-  const parallel::GradientBuckets& Buckets() const { return *buckets_; }
   // Share of every batch that this data rank takes.
   BatchShare Share() const;
   device::MemoryTerms Memory() const;  // bytes of all buffers, without the tokens
@@ -112,9 +110,6 @@ class TrainingState {
   std::string FirstNotFinite() const { return optimizer_->FirstNotFinite(); }
   // Clips, updates what this rank owns, and gathers what others updated. step counts from 1.
   void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
-  // Instead of Update: nothing of this step's gradients is left for the next one. Moments and the
-  // scales of fp8 stay as they are, too.
-  void DropGradients();
   // Parameter with an element that is not finite on this rank; empty: none, or they lie on a GPU.
   std::string FirstParameterNotFinite();
   // fp8: agrees on the scales of the next step.
@@ -154,7 +149,6 @@ class TrainingState {
   const TrainingPlan plan_;
   model::ParallelModel model_;
   std::unique_ptr<Optimizer> optimizer_;
-  std::unique_ptr<parallel::GradientBuckets> buckets_;
   device::Drain drain_;  // ends before any of the above does
 };
 

@@ -9,9 +9,11 @@
 #include <string>
 #include <utility>
 
+#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/recorder.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/train/batch_loader.hpp"
 #include "trireme/train/training_state.hpp"
 
@@ -169,6 +171,22 @@ class TrainingStep {
   device::Event done_;          // the gradients are complete
   double gradients_start_ = 0, waited_before_ = 0, bubble_before_ = 0;
 };
+
+// run.products = auto: a file of this card and library version below XDG_CACHE_HOME, else below
+// HOME/.cache; "" if neither is set. chosen: kernels::Libraries::Chosen().
+std::string ChoicesFile(const std::string& chosen);
+
+// Collective. World rank 0 reads the file and all ranks adopt its choices; no effect if the file is
+// missing or of another card or library.
+void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
+                     kernels::Libraries& libraries);
+// Collective. All ranks adopt what each has chosen: for each product the choice of the lowest rank
+// that has it. Ranks with the same products, as those of data replicas, send theirs once.
+void AgreeOnChoices(const comm::Communicator& world, kernels::Libraries& libraries);
+// World rank 0 writes the file anew, by way of a temporary one. A failure to write is a warning: a
+// later run may then choose, and round, otherwise.
+void KeepChoices(const comm::Communicator& world, const std::string& file,
+                 const kernels::Libraries& libraries);
 
 }  // namespace trireme::train
 

@@ -19,8 +19,7 @@
 #include <thread>
 #include <utility>
 
-#include "log.hpp"
-#include "make_channel.hpp"
+#include "nccl.hpp"
 #include "nccl_channel.hpp"
 #include "trireme/base/error.hpp"
 

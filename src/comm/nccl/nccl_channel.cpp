@@ -10,8 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "log.hpp"
-#include "make_channel.hpp"
+#include "nccl.hpp"
 #include "staged_channel.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"

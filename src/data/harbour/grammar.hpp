@@ -166,12 +166,12 @@ class HarbourRules {
   void Add(Choices& choices, double weight, const WordList& words, const State& next) const;
   void Add(Choices& choices, double weight, const char* word, const State& next) const;
 
-  // rules.cpp: headings, lines, beginnings of sentences
+  // Headings, lines, beginnings of sentences.
   bool AddText(const State& state, Choices& choices) const;
   void AddSentence(const State& state, Choices& choices) const;
   void AddClause(const State& state, Choices& choices) const;
   void AddTitle(const State& state, Choices& choices) const;
-  // noun_phrase.cpp
+  // Noun phrases.
   bool AddNounPhrase(const State& state, Choices& choices) const;
   bool AddName(const State& state, Choices& choices) const;
   void AddDeterminers(const State& state, double weight, bool capital, Choices& choices) const;
@@ -180,7 +180,7 @@ class HarbourRules {
   void AddNouns(const State& state, double weight, bool one, bool many, int initial,
                 Choices& choices) const;
   State Close(const State& state, Kind noun) const;
-  // verb_phrase.cpp
+  // Verb phrases.
   bool AddAfterSubject(const State& state, Choices& choices) const;
   bool AddPredicate(const State& state, Choices& choices) const;
   bool AddEnding(const State& state, Choices& choices) const;

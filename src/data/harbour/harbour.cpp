@@ -1,4 +1,4 @@
-// HarbourGrammar: writing the corpus, and the exact predictor for it.
+// HarbourGrammar: writing the corpus.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,7 @@
 #include <utility>
 
 #include "grammar.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/data/batch.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "words.hpp"
 
@@ -152,53 +150,6 @@ double Uniform(std::uint32_t seed, Split split, std::int64_t token, std::uint32_
   return static_cast<double>(joined >> 11) * 0x1p-53;
 }
 
-// Probabilities over the states, kept for those alone that are possible.
-class Belief {
- public:
-  explicit Belief(const HarbourChain& chain)
-      : chain_(chain), weights_(chain.Stationary()), next_(weights_.size(), 0) {
-    for (std::int32_t s = 0; s < chain.States(); ++s) possible_.push_back(s);
-  }
-
-  double Probability(std::int32_t word) const {
-    double probability = 0;
-    for (const std::int32_t s : possible_) {
-      const Arc* arc = chain_.Find(s, word);
-      if (arc != nullptr) probability += weights_[static_cast<std::size_t>(s)] * arc->probability;
-    }
-    return probability;
-  }
-
-  // Bayes' rule with the next word; false if the word is impossible.
-  bool Observe(std::int32_t word) {
-    std::vector<std::int32_t> reached;
-    double sum = 0;
-    for (const std::int32_t s : possible_) {
-      double& weight = weights_[static_cast<std::size_t>(s)];
-      const Arc* arc = chain_.Find(s, word);
-      const double share = arc == nullptr ? 0 : weight * arc->probability;
-      weight = 0;
-      if (share == 0) continue;
-      double& target = next_[static_cast<std::size_t>(arc->next)];
-      if (target == 0) reached.push_back(arc->next);
-      target += share;
-      sum += share;
-    }
-    possible_ = std::move(reached);
-    for (const std::int32_t s : possible_) {
-      weights_[static_cast<std::size_t>(s)] = next_[static_cast<std::size_t>(s)] / sum;
-      next_[static_cast<std::size_t>(s)] = 0;
-    }
-    return sum > 0;
-  }
-
- private:
-  const HarbourChain& chain_;
-  std::vector<double> weights_;  // [states]; zero for impossible states
-  std::vector<double> next_;     // [states]; zero between calls
-  std::vector<std::int32_t> possible_;
-};
-
 }  // namespace
 
 struct HarbourGrammar::Tables {
@@ -245,26 +196,6 @@ std::vector<std::int32_t> HarbourGrammar::Generate(std::uint32_t seed, Split spl
     state = arc->next;
   }
   return tokens;
-}
-
-std::vector<double> HarbourGrammar::PredictiveLoss(std::span<const std::int32_t> inputs,
-                                                   std::span<const std::int32_t> targets) const {
-  Belief belief(tables_->chain);
-  std::vector<double> losses;
-  for (std::size_t t = 0; t < std::min(inputs.size(), targets.size()); ++t) {
-    if (targets[t] == kMasked) {  // after a short window's end
-      losses.push_back(0);
-      continue;
-    }
-    if (!belief.Observe(inputs[t])) {
-      throw InputError(fmt::format("token {} of a window (id {}) cannot follow in the harbour "
-                                   "grammar",
-                                   t, inputs[t]),
-                       "Is the token file of tokenize.kind = harbour, by this version?");
-    }
-    losses.push_back(-std::log(belief.Probability(targets[t])));
-  }
-  return losses;
 }
 
 }  // namespace trireme::data

@@ -69,14 +69,13 @@ PairFile::PairFile(const comm::Communicator& world, const comm::Communicator& no
                    const std::string& path, const Keeping& keeping,
                    const std::function<void()>& after_round)
     : source_(world, node, path, OfSide(keeping, Side::kSource), after_round),
-      target_(world, node, path, OfSide(keeping, Side::kTarget), after_round),
-      shared_(!source_.Layout().two_vocabularies) {
+      target_(world, node, path, OfSide(keeping, Side::kTarget), after_round) {
   CheckCounts(world);
 }
 
 PairFile::PairFile(const comm::Communicator& world, const TokenData& source,
-                   const TokenData& target, bool shared_vocabulary)
-    : source_(world, source), target_(world, target), shared_(shared_vocabulary) {
+                   const TokenData& target)
+    : source_(world, source), target_(world, target) {
   CheckCounts(world);
 }
 

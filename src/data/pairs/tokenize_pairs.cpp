@@ -29,9 +29,6 @@ class CodecTokenizer : public Tokenizer {
         kind_(std::move(kind)),
         codec_(vocabulary_, kind_, kind_) {}
 
-  std::unique_ptr<Tokenizer> Clone() const override {
-    return std::make_unique<CodecTokenizer>(vocabulary_, kind_);
-  }
   const char* Kind() const override { return kind_.c_str(); }
   const Files& Source() const override { return none_; }
   std::int64_t VocabularySize() const override { return std::ssize(vocabulary_.words); }

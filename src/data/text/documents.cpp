@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
 

@@ -154,7 +154,6 @@ class Bpe : public Tokenizer {
   explicit Bpe(std::shared_ptr<const Tables> tables)
       : tables_(std::move(tables)), prefixed_(tables_->definition.splits.size() + 1) {}
 
-  std::unique_ptr<Tokenizer> Clone() const override { return std::make_unique<Bpe>(tables_); }
   const char* Kind() const override { return "bpe"; }
   const Files& Source() const override { return tables_->files; }
   std::int64_t VocabularySize() const override { return std::ssize(tables_->pieces); }

@@ -90,7 +90,7 @@ class PatternSets {
 
 // Expressions for PCRE2 with the options UTF and UCP, and end of line LF.
 struct PcrePattern {
-  std::string plain;          // for texts without late characters (late_characters.hpp)
+  std::string plain;          // for texts without late characters (LateCharacters)
   std::string late;           // for any text
   bool looks_behind = false;  // a match depends on the text before its begin
 };

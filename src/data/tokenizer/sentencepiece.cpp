@@ -138,9 +138,6 @@ class SentencePiece : public Tokenizer {
  public:
   explicit SentencePiece(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
 
-  std::unique_ptr<Tokenizer> Clone() const override {
-    return std::make_unique<SentencePiece>(model_);
-  }
   const char* Kind() const override { return "sentencepiece"; }
   const Files& Source() const override { return model_->files; }
   std::int64_t VocabularySize() const override { return Processor().GetPieceSize(); }

@@ -31,7 +31,7 @@ void CopyOut(const GpuContext& gpu, const void* device, void* host, std::int64_t
 void StartCopy(void* queue, const void* from, void* to, std::int64_t bytes);
 void SetZero(void* queue, void* data, std::int64_t bytes);
 
-// queue.cpp
+// Queues and events.
 void Synchronise(void* queue);
 void* NewEvent(bool timed);
 void DeleteEvent(void* event);

@@ -52,7 +52,7 @@ void cpu::EmbeddingBackward(const device::Stream& stream, const std::int32_t* to
 
 namespace {
 
-// Position of a matrix's row in its document (trireme/kernels/embedding.hpp).
+// Position of a matrix's row in its document (kernels/elementwise.hpp).
 std::int64_t PositionIn(const std::int32_t* begins, const Dropout& dropout, std::int64_t row) {
   const std::int64_t begin = begins == nullptr ? 0 : begins[dropout.first_row + row];
   return dropout.PositionOf(row) - begin;

@@ -19,7 +19,7 @@ inline constexpr std::int64_t kThinRows = 32;
 inline constexpr std::int64_t kThinColumns =
     64;  // of the plain form: threads' shares are multiples
 
-// Width of a panel of a weight's second copy (kernels/thin_panels.hpp), in bytes.
+// Width of a panel of a weight's second copy (kernels/linear.hpp), in bytes.
 inline constexpr std::int64_t kPanelBytes = 128;
 
 // c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order

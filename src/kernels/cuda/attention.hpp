@@ -18,8 +18,7 @@ std::string CudnnName();
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward);
 
-// Own kernels for the functions of kernels/attention.hpp and attention_part.hpp. RunError if
-// head_dim is above 256.
+// Own kernels for the functions of kernels/attention.hpp. RunError if head_dim is above 256.
 decltype(kernels::AttentionForward)::Function OwnAttentionForward;
 decltype(kernels::AttentionBackward)::Function OwnAttentionBackward;
 decltype(kernels::AttentionPartForward)::Function OwnAttentionPartForward;
@@ -44,7 +43,7 @@ void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
                       const float* packed, const Matrix& lse);
 
 // Results of attention to one block of keys by a library, merged into those of the blocks before
-// (kernels/attention_part.hpp), in bf16.
+// (kernels/attention.hpp), in bf16.
 
 // Some rows and heads of some sequences, within matrices of more.
 struct AttentionWindow {

@@ -96,7 +96,7 @@ __device__ __forceinline__ void AttentionSlopes(
   }
 }
 
-// dquery, after a.inner (attention_backward_queries.cu).
+// dquery, after a.inner.
 template <typename T>
 void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a);
 // Tiles by head_dim, and by what shared memory holds.

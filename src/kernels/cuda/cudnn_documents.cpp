@@ -1,6 +1,6 @@
 // Attention within documents by cuDNN: each sequence is up to so many documents of any length,
 // whose places and lengths it reads on the GPU. Scratch behind that of our own kernels: those lists
-// (attention_documents.hpp), then the workspace of a plan.
+// (DocumentIndex), then the workspace of a plan.
 #include <algorithm>
 #include <optional>
 #include <unordered_map>

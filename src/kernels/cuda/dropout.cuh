@@ -1,4 +1,4 @@
-// Dropout's masks in a kernel (kernels/dropout.hpp): one Philox counter for eight neighbouring
+// Dropout's masks in a kernel (kernels/elementwise.hpp): one Philox counter for eight neighbouring
 // features.
 #ifndef TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_

@@ -113,7 +113,7 @@ void Clear(const device::Stream& stream, const Matrix& x) {
 
 namespace {
 
-// As in kernels/cpu/rows_activation.cpp: the tanh form as x sigmoid(2u), which does not cancel.
+// As in kernels/cpu/rows.cpp: the tanh form as x sigmoid(2u), which does not cancel.
 constexpr double kGeluScale = 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 

@@ -20,7 +20,7 @@ struct TokenSlice {
 // Tokens of rows; or, if they are null, positions of the rows in their documents.
 struct RowTokens {
   const std::int32_t* tokens = nullptr;
-  const std::int32_t* begins = nullptr;  // trireme/kernels/embedding.hpp
+  const std::int32_t* begins = nullptr;  // kernels/elementwise.hpp
   DropoutPlace place = {};               // for the positions of rows only
 
   __device__ __forceinline__ std::int64_t At(unsigned row) const {

@@ -11,6 +11,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/tasks/evaluate.hpp"
 

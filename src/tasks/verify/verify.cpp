@@ -443,8 +443,7 @@ data::PairFile MakePairs(const comm::Communicator& world, const train::TrainingO
   const model::Options& o = small.model.options;
   const std::int64_t sources = o.shared_vocabulary ? o.vocabulary : o.source_types;
   constexpr std::int64_t kSourceStride = 1, kTargetStride = 3;
-  return {world, Texts(small, sources, kSourceStride), Texts(small, o.vocabulary, kTargetStride),
-          o.shared_vocabulary};
+  return {world, Texts(small, sources, kSourceStride), Texts(small, o.vocabulary, kTargetStride)};
 }
 
 }  // namespace

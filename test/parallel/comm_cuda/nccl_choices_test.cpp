@@ -8,7 +8,7 @@
 
 #include "channel_checks.hpp"
 #include "emulator/nccl_room.hpp"
-#include "nccl/log.hpp"
+#include "nccl/nccl.hpp"
 #include "rank_gpu.hpp"
 #include "trireme/comm/process_grid.hpp"
 

@@ -91,7 +91,7 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     plain.model.micro_batch = 1;
     TrainingRun separate(self_, tokens_, plain);
     train::TrainingState& state = separate.All();
-    state.QueueGradients(state.Net().Take(state.Net().Stage(apart)));
+    state.QueueGradients(state.Net().Batches().Take(apart));
     const double loss = state.Net().FinishLoss().Value() / static_cast<double>(targets);
     state.QueueSums();
     const double norm = state.GradientNorm(targets);

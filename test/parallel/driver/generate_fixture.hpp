@@ -14,7 +14,6 @@
 
 #include "generator.hpp"
 #include "layout_fixture.hpp"
-#include "sampling.hpp"
 
 namespace trireme::test {
 

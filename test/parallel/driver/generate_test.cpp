@@ -47,7 +47,7 @@ class GenerateTest : public LayoutTest {
                                  settings.options.sharding != comm::Sharding::kParameters;
     const comm::ProcessGrid grid(group, *settings.grid, settings.options);
     model::ParallelModel net(grid, settings.model, settings.stream);
-    if (settings.model.thin_panels) net.PackWeights();
+    if (settings.model.thin_panels) net.Local().PackWeights();
     body(net);
   }
 };

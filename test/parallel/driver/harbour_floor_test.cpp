@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 
+#include "harbour_predictor.hpp"
 #include "training_run.hpp"
 #include "trireme/data/tokenize.hpp"
 
@@ -85,8 +86,8 @@ class HarbourFloor : public testing::Test {
                       batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
       const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
-      const std::vector<double> exact = grammar_.PredictiveLoss(
-          std::span(batch.inputs).first(valid), std::span(batch.targets).first(valid));
+      const std::vector<double> exact = data::PredictiveLoss(std::span(batch.inputs).first(valid),
+                                                             std::span(batch.targets).first(valid));
       double right = 0;
       for (double loss : exact) right += loss;
       const double parts[] = {static_cast<double>(valid),        model, right, model - right,

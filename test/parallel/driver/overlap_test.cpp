@@ -42,7 +42,7 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
     const double begin = Seconds();
     run.Train(2);
     const double end = Seconds();
-    const parallel::GradientBuckets& buckets = run.All().Buckets();
+    const parallel::GradientBuckets& buckets = run.Net().Buckets();
     const ExpectedTraffic expected(settings, run.Grid(), BlocksOf(run), settings.batch);
     const std::string what = fmt::format("rank {}\n{}", world_.Rank(), deck);
     const auto count = static_cast<std::int64_t>(buckets.Count());
@@ -71,12 +71,12 @@ TEST_F(OverlapTest, BucketsAreSummedMeanwhile) {
                              "data=4\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
     const std::string deck = OverlapDeck(16, 8, layout);
     TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
-    parallel::GradientBuckets& buckets = run.All().Buckets();
+    parallel::GradientBuckets& buckets = run.Net().Buckets();
     run.Grid().Traffic().Clear();
     buckets.Begin();
     const std::vector<data::Entry> batches = BatchesOf(run, tokens_);
     std::int64_t naps = 0;
-    run.Net().Train(batches, [&](std::int64_t begin) {
+    run.Net().StartTrain(run.Net().Batches().Take(batches), [&](std::int64_t begin) {
       buckets.Ready(begin);
       usleep(static_cast<unsigned>(kNap * 1e6));
       ++naps;
@@ -161,7 +161,7 @@ void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std:
   const int count = static_cast<int>(batches.size());
   ASSERT_EQ(net.Stages().Padded(count), count);
   const parallel::Program& program = net.Stages().TrainingProgram(count);
-  net.Local().Begin(net.Take(net.Stage(batches)), {}, nullptr);
+  net.Local().Begin(net.Batches().Take(batches), {}, nullptr);
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   Watched watched(run, program);

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "listening_libraries.hpp"
-#include "product_choices.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::test {
 namespace {

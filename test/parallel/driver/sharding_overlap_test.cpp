@@ -33,7 +33,7 @@ TEST_F(ShardingOverlapTest, PiecesLeaveBeforeTheBackwardPassEnds) {
     run.Grid().Traffic().Clear();
     counted_mpi::Reset();
     run.Train(2);
-    const parallel::GradientBuckets& buckets = run.All().Buckets();
+    const parallel::GradientBuckets& buckets = run.Net().Buckets();
     const ExpectedStorage storage(settings, run.Grid(), BlocksOf(run));
     const std::string what = fmt::format("rank {}\n{}", world_.Rank(), deck);
     const auto count = static_cast<std::int64_t>(buckets.Count());
@@ -68,10 +68,10 @@ ShardedPass RunShardedPass(TrainingRun& run, const data::TokenFile& tokens, int 
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   net.BeginStep();
-  run.All().Buckets().Begin();
+  run.Net().Buckets().Begin();
   const std::int64_t used_before = net.Units().Gathers();
   ShardedPass pass;
-  net.Train(batches, [&](std::int64_t) {
+  net.StartTrain(net.Batches().Take(batches), [&](std::int64_t) {
     ++pass.naps;
     pass.scattered = counted_mpi::Of(Function::kIreduceScatter, shard).calls;
     if (net.Units().ValuesSharded()) {

@@ -121,7 +121,7 @@ class TranslateTest : public LayoutTest {
         packs && slots > 1 && settings.options.sharding != comm::Sharding::kParameters;
     const comm::ProcessGrid grid(group, *settings.grid, settings.options);
     model::ParallelModel net(grid, plan, settings.stream);
-    if (plan.thin_panels) net.PackWeights();
+    if (plan.thin_panels) net.Local().PackWeights();
     body(net);
   }
 };

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "harbour/grammar.hpp"
+#include "harbour_predictor.hpp"
 #include "scratch.hpp"
 #include "trireme/data/batch.hpp"
 #include "words.hpp"
@@ -44,7 +45,7 @@ double Probability(std::string_view text, std::string_view word) {
   const Ids inputs = IdsOf(text);
   Ids targets(inputs.begin() + 1, inputs.end());
   targets.push_back(IdOf(word));
-  return std::exp(-Grammar().PredictiveLoss(inputs, targets).back());
+  return std::exp(-PredictiveLoss(inputs, targets).back());
 }
 
 std::string Text(const Ids& ids) {
@@ -133,8 +134,8 @@ TEST(Harbour, EntropyRateIsTheMeanLossOfTheExactPredictor) {
   const std::span<const std::int32_t> all(ids);
   std::vector<double> means;
   for (std::size_t w = 0; w < kWindows; ++w) {
-    const auto losses = Grammar().PredictiveLoss(all.subspan(w * kLength, kLength),
-                                                 all.subspan(w * kLength + 1, kLength));
+    const auto losses =
+        PredictiveLoss(all.subspan(w * kLength, kLength), all.subspan(w * kLength + 1, kLength));
     // The beginning of a window, where the state is still uncertain, is left out.
     constexpr std::ptrdiff_t kUncertain = 1000;
     means.push_back(std::accumulate(losses.begin() + kUncertain, losses.end(), 0.0) /
@@ -154,8 +155,8 @@ TEST(Harbour, ShortWindowsLoseMoreThanTheEntropyRate) {
   constexpr std::size_t kLength = 16;
   for (std::size_t begin = 0; begin + kLength < ids.size(); begin += kLength) {
     const auto losses =
-        Grammar().PredictiveLoss(std::span<const std::int32_t>(ids).subspan(begin, kLength),
-                                 std::span<const std::int32_t>(ids).subspan(begin + 1, kLength));
+        PredictiveLoss(std::span<const std::int32_t>(ids).subspan(begin, kLength),
+                       std::span<const std::int32_t>(ids).subspan(begin + 1, kLength));
     sum += std::accumulate(losses.begin(), losses.end(), 0.0);
   }
   EXPECT_GT(sum / static_cast<double>(ids.size() - 1), Grammar().EntropyRate() + 0.05);
@@ -169,7 +170,7 @@ TEST(Harbour, PredictionsSumToOne) {
     double sum = 0;
     for (std::size_t w = 0; w < Grammar().Words().words.size(); ++w) {
       targets.back() = static_cast<std::int32_t>(w);
-      sum += std::exp(-Grammar().PredictiveLoss(inputs, targets).back());
+      sum += std::exp(-PredictiveLoss(inputs, targets).back());
     }
     EXPECT_NEAR(sum, 1, kRounding) << "position " << t;
   }
@@ -182,7 +183,7 @@ TEST(Harbour, PredictorFollowsTheKnownState) {
   const auto begin = std::search(ids.begin(), ids.end(), title.begin(), title.end());
   ASSERT_LT(begin - ids.begin(), 19'000);
   const Ids inputs(begin, begin + 900), targets(begin + 1, begin + 901);
-  const std::vector<double> losses = Grammar().PredictiveLoss(inputs, targets);
+  const std::vector<double> losses = PredictiveLoss(inputs, targets);
   std::int32_t state = 0;
   for (std::size_t t = 1; t < inputs.size(); ++t) {
     const Arc* arc = Chain().Find(state, targets[t]);
@@ -273,7 +274,7 @@ TEST(Harbour, ImpossibleAndMaskedTokens) {
   EXPECT_EQ(Probability("= = Cargo", "ship"), 0);  // an infinite loss
   EXPECT_THAT(MessageOf([] { Probability("Cargo ship", "="); }),
               testing::HasSubstr("token 1 of a window"));
-  const auto losses = Grammar().PredictiveLoss(Ids{IdOf("Cargo"), 0}, Ids{IdOf("="), kMasked});
+  const auto losses = PredictiveLoss(Ids{IdOf("Cargo"), 0}, Ids{IdOf("="), kMasked});
   EXPECT_NEAR(losses[0], 0, kRounding);
   EXPECT_EQ(losses[1], 0);
 }

@@ -95,7 +95,6 @@ TEST_F(Pairs, HaveTwoVocabulariesOrOne) {
   EXPECT_EQ(own.source_vocabulary + own.target_vocabulary, shared.source_vocabulary + 2);
   EXPECT_EQ(own.pairs, shared.pairs);
   const PairFile file = OpenPairs();
-  EXPECT_FALSE(file.SharesVocabulary());
   EXPECT_THAT(TextsOf(file, Split::kTrain).at(2), "a wave > eine Welle");
 }
 

@@ -7,7 +7,6 @@
 #include <functional>
 #include <vector>
 
-#include "permutation.hpp"
 #include "scratch.hpp"
 #include "trireme/data/sampler.hpp"
 

@@ -8,7 +8,6 @@
 #include <set>
 #include <vector>
 
-#include "permutation.hpp"
 #include "scratch.hpp"
 
 namespace trireme::data {

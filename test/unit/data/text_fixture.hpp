@@ -20,7 +20,6 @@ namespace trireme::data {
 // An id for each byte, 256 at the end of a document, 257 before each.
 class ByteTokenizer : public data::Tokenizer {
  public:
-  std::unique_ptr<Tokenizer> Clone() const override { return std::make_unique<ByteTokenizer>(); }
   const char* Kind() const override { return "bpe"; }
   const data::Files& Source() const override { return files_; }
   std::int64_t VocabularySize() const override { return 258; }

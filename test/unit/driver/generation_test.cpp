@@ -6,7 +6,6 @@
 #include <set>
 
 #include "generator.hpp"
-#include "sampling.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/tasks/tasks.hpp"

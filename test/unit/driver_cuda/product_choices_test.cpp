@@ -1,6 +1,6 @@
 // The file in which choices of products are kept: its name, what is taken from it, and what happens
 // where it cannot be written.
-#include "product_choices.hpp"
+#include "trireme/train/training_step.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

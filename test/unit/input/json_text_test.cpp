@@ -7,6 +7,7 @@
 #include <functional>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 
 namespace trireme::deck {
 namespace {

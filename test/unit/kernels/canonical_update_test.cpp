@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "held_matrix.hpp"
 #include "trireme/kernels/update.hpp"
 
 namespace trireme::test {

@@ -11,6 +11,13 @@
 
 namespace trireme::test {
 
+// The dtype of float or double.
+template <typename T>
+constexpr Dtype DtypeOf() {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  return sizeof(T) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
+}
+
 template <typename T>
 class Held {
  public:

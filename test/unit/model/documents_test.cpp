@@ -177,21 +177,6 @@ TEST(Documents, AreAnErrorInAModelPlannedWithout) {
 
 // Attention's share falls with the keys that are seen.
 TEST(Documents, AreCountedByWhatTheirQueriesSee) {
-  data::Entry entry;
-  entry.sequences = 1;
-  entry.length = 6;
-  EXPECT_EQ(data::VisibleKeys(entry), 21);
-  entry.begins = {0, 0, 2, 2, 2, 5};
-  EXPECT_EQ(data::VisibleKeys(entry), 1 + 2 + 1 + 2 + 3 + 1);
-  std::int64_t parts = 0;
-  for (int rank = 0; rank < 2; ++rank) {
-    data::Entry part = entry;
-    part.positions = PositionsOf(6, rank, 2);
-    part.length = part.positions.Count();
-    part.begins = BeginsAt(entry.begins, 6, part.positions);
-    parts += data::VisibleKeys(part);
-  }
-  EXPECT_EQ(parts, 10);
   const model::Options options = SmallOptions();
   EXPECT_EQ(model::FlopsPerTokenOf(options, 3.5), model::FlopsPerToken(options, 6));
   EXPECT_DOUBLE_EQ(model::FlopsPerTokenOf(options, 3.5) - model::FlopsPerTokenOf(options, 1.5),

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "schedule_clock.hpp"
 #include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {

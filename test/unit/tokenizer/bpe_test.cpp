@@ -213,13 +213,5 @@ TEST(SmallBpe, PutsABlankBeforeATextAndReplacesUnknownBytes) {
   EXPECT_THAT(Ids(*small.Make(), "ab"), ElementsAre(9, 5));
 }
 
-TEST(SmallBpe, ClonesGiveTheSameIds) {
-  SmallBpe small;
-  const auto tokenizer = small.Make();
-  const auto clone = tokenizer->Clone();
-  EXPECT_EQ(Ids(*tokenizer, "abcde"), Ids(*clone, "abcde"));
-  EXPECT_EQ(clone->Source(), tokenizer->Source());
-}
-
 }  // namespace
 }  // namespace trireme::data

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "temporary_folder.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/device/recorder.hpp"
 #include "trireme/device/trace_file.hpp"
 #include "unzipped.hpp"

@@ -12,6 +12,8 @@
 #include "temporary_folder.hpp"
 #include "unzipped.hpp"
 
+#include "trireme/base/json.hpp"
+
 namespace trireme::device {
 namespace {
 

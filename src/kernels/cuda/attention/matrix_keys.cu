@@ -1,4 +1,4 @@
-// Attention's gradients of keys and values on tensor cores, overwritten (attention_backward.cuh has
+// Attention's gradients of keys and values on tensor cores, overwritten (attention_backward.cu has
 // the equations): a warp has 16 keys of one key/value head and goes through the query heads that
 // read it, in order, and their queries tile by tile, which come one ahead. Scores are transposed:
 // rows are keys, columns queries.

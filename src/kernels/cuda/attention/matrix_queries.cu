@@ -1,4 +1,4 @@
-// Attention's gradient of the queries on tensor cores (attention_backward.cuh has the equations): a
+// Attention's gradient of the queries on tensor cores (attention_backward.cu has the equations): a
 // warp has 16 queries and goes through the keys and values tile by tile, which come two ahead. For
 // whole sequences dquery is overwritten, for parts it is added to.
 #include "matrix.cuh"
