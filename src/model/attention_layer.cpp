@@ -260,8 +260,9 @@ kernels::Linear AttentionLayer::Output(const Pass& pass) const {
 }
 
 void AttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  weights.push_back({qkv_weight_, 3, Of(LinearSite::kQkv).form});
-  weights.push_back({output_weight_, 1, Of(LinearSite::kOutput).form});
+  const kernels::Linear input = Of(LinearSite::kQkv), output = Of(LinearSite::kOutput);
+  weights.push_back({qkv_weight_, 3, input.form, input.site});
+  weights.push_back({output_weight_, 1, output.form, output.site});
 }
 
 AttentionLayer::Saved AttentionLayer::MakeSaved() const {

@@ -133,8 +133,9 @@ kernels::Linear DenseFfn::Down(const Pass& pass) const {
 }
 
 void DenseFfn::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  weights.push_back({up_weight_, UpParts(), Of(LinearSite::kUp).form});
-  weights.push_back({down_weight_, 1, Of(LinearSite::kDown).form});
+  const kernels::Linear up = Of(LinearSite::kUp), down = Of(LinearSite::kDown);
+  weights.push_back({up_weight_, UpParts(), up.form, up.site});
+  weights.push_back({down_weight_, 1, down.form, down.site});
 }
 
 std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }

@@ -94,6 +94,7 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
   grid.World().Together([&] {
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
+      libraries->KeepWeights(model_.SteadyLayers());
     }
     optimizer_ = std::make_unique<Optimizer>(plan.optimizer, model_.Parameters(), model_.Stream());
     buckets_ = std::make_unique<parallel::GradientBuckets>(
@@ -113,6 +114,7 @@ device::MemoryTerms TrainingState::Memory() const {
   terms.moments = optimizer_->Bytes();
   terms.exchange_buffers += buckets_->Bytes();
   terms.mpi_buffers = buckets_->LibraryBytes() + model_.Units().LibraryBytes();
+  if (Stream().fp8) terms.fp8_operands += kernels::KeptWeightBytes(model_.SteadyLayers());
   // A GPU's state is copied into the memory of the host.
   if (plan_.async_checkpoints && !Stream().OnGpu()) {
     terms.checkpoint_copy =

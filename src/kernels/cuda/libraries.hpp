@@ -208,13 +208,13 @@ enum class Fp8Role { kValue, kWeight, kGradient };
 using gpu::kFp8InverseStep;
 using gpu::kFp8Places;
 using gpu::kFp8Roles;
+using gpu::kFp8Unit;
 constexpr Fp8Role RoleOf(int tensor) { return static_cast<Fp8Role>(tensor % kFp8Roles); }
 // Largest number of a role's type: e5m2 or e4m3.
 constexpr float LargestOf(Fp8Role role) { return role == Fp8Role::kGradient ? 57344.0f : 448.0f; }
 // Bound that keeps a scale times its inverse finite.
 inline constexpr float kFp8LargestScale = 1e30f;
-inline constexpr int kFp8History = 16;        // steps whose maxima count
-inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
+inline constexpr int kFp8History = 16;  // steps whose maxima count
 
 // Scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role, then
 // kFp8Places * kFp8Roles more for operands outside of training.
@@ -232,7 +232,8 @@ class Fp8 {
 
   // As in kernels::Libraries.
   void Reserve(std::int64_t bytes);
-  void SetTraining(bool training) { training_ = training; }
+  void KeepWeights(std::span<const Linear> layers);
+  void SetTraining(bool training);
 
   // Rounds a bf16 matrix to the role's type, into the memory of `place`, 0 or 1 for the two
   // operands of a product; valid until that place is used again. Dense, [rows, columns], or
@@ -240,6 +241,9 @@ class Fp8 {
   // kPlain.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
+  // A layer's weight, or its transpose, likewise: the one that is kept, which is rounded first
+  // unless it is that of this step, or one in the memory of place 1.
+  Operand Weight(const device::Stream& stream, const Linear& linear, bool transposed);
 
   // Scale = largest number of the type / largest magnitude of the last kFp8History steps, ignoring
   // zeros and values that are not finite.
@@ -252,7 +256,18 @@ class Fp8 {
   bool SetState(const device::Stream& stream, std::span<const float> state);
 
  private:
+  struct KeptWeight {
+    std::byte* memory = nullptr;  // as it is, then transposed
+    std::int64_t bytes = 0;
+    Matrix weight = {};  // what was rounded in this step; Empty(): nothing
+  };
+
   std::byte* Place(int place, std::int64_t bytes) const;
+  // Number of an operand, whose scale is known from then on.
+  int FindScale(const device::Stream& stream, int site, Fp8Role role, const Matrix& x, int place);
+  // A matrix with `stride` columns, rounded at the scale of this number.
+  Operand OperandOf(int tensor, const std::byte* data, std::int64_t stride) const;
+  void ForgetWeights();
   void FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor);
   void FindCurrentScale(const device::Stream& stream, const Matrix& x, int tensor) const;
   void Upload(const device::Stream& stream);
@@ -267,6 +282,8 @@ class Fp8 {
   bool training_ = true;
   device::Buffer rooms_[kFp8Places];
   std::int64_t reserved_ = 0;             // bytes of a room
+  std::vector<KeptWeight> weights_;       // [sites]
+  device::Buffer kept_;                   // memory of weights_
   std::vector<device::Buffer> outgrown_;  // earlier rooms, which recorded graphs may still name
 };
 
@@ -275,9 +292,14 @@ class Fp8 {
 void Fp8Largest(const device::Stream& stream, const Matrix& x, unsigned* largest);
 // The scale of one tensor from its `largest` of this step alone.
 void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int tensor);
-// out = fp8(x * scale), and `largest` as above. out: dense, [rows, columns] or its transpose.
+// The forms that a pass writes, dense: [rows, columns], and its transpose. One may be null.
+struct Fp8Forms {
+  std::byte* plain = nullptr;
+  std::byte* transposed = nullptr;
+};
+// out = fp8(x * scale), and `largest` as above.
 void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales, int tensor,
-              bool transposed, unsigned char* out);
+              const Fp8Forms& out);
 
 class GpuLibraries final : public Libraries {
  public:
@@ -288,6 +310,7 @@ class GpuLibraries final : public Libraries {
   void Seal() override { algorithms_.Seal(); }
   bool Sealed() const override { return algorithms_.Sealed(); }
   void Reserve(std::int64_t fp8_elements) override { fp8_.Reserve(fp8_elements); }
+  void KeepWeights(std::span<const Linear> layers) override { fp8_.KeepWeights(layers); }
   void SetTraining(bool training) override { fp8_.SetTraining(training); }
   void QueueLargest(const device::Stream& stream) override { fp8_.QueueLargest(stream); }
   std::span<float> Largest() override { return fp8_.Largest(); }

@@ -229,28 +229,88 @@ void Fp8::FindCurrentScale(const device::Stream& stream, const Matrix& x, int te
   Fp8FirstScale(stream, scales_, tensor);
 }
 
-Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
-                      bool transposed, int place) {
+int Fp8::FindScale(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                   int place) {
   int tensor = site * kFp8Roles + static_cast<int>(role);
   if (site < 0 || tensor >= scales_.tensors || x.dtype != Dtype::kBfloat16) {
     throw RunError(fmt::format("an fp8 operand of linear layer {} of {}, in {}", site,
                                scales_.tensors / kFp8Roles, trireme::NameOf(x.dtype)),
                    "This is a bug in Trireme.");
   }
-  std::byte* out = Place(place, x.Size());
   if (training_) {
     FindDelayedScale(stream, x, tensor);
   } else {
     tensor = scales_.tensors + place * kFp8Roles + static_cast<int>(role);
     FindCurrentScale(stream, x, tensor);
   }
-  Fp8Round(stream, x, scales_, tensor, transposed, reinterpret_cast<unsigned char*>(out));
+  return tensor;
+}
+
+Operand Fp8::OperandOf(int tensor, const std::byte* data, std::int64_t stride) const {
   Operand operand;
-  operand.data = out;
-  operand.type = role == Fp8Role::kGradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
-  operand.stride = transposed ? x.rows : x.columns;
+  operand.data = data;
+  operand.type = RoleOf(tensor) == Fp8Role::kGradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+  operand.stride = stride;
   operand.scale = scales_.inverse + std::ptrdiff_t{tensor} * kFp8InverseStep;
   return operand;
+}
+
+Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                      bool transposed, int place) {
+  std::byte* const out = Place(place, x.Size());
+  const int tensor = FindScale(stream, site, role, x, place);
+  Fp8Round(stream, x, scales_, tensor,
+           transposed ? Fp8Forms{.transposed = out} : Fp8Forms{.plain = out});
+  return OperandOf(tensor, out, transposed ? x.rows : x.columns);
+}
+
+void Fp8::KeepWeights(std::span<const Linear> layers) {
+  if (scales_.tensors == 0) return;
+  weights_.resize(static_cast<std::size_t>(scales_.tensors / kFp8Roles));
+  bool grows = false;
+  std::int64_t all = 0;
+  for (const Linear& linear : layers) {
+    const std::int64_t bytes = gpu::Fp8WeightElements(linear);
+    if (bytes == 0) continue;
+    KeptWeight& kept = weights_.at(static_cast<std::size_t>(linear.site));
+    grows = grows || bytes > kept.bytes;
+    kept.bytes = std::max(kept.bytes, bytes);
+  }
+  if (!grows) return;
+  for (const KeptWeight& kept : weights_) all += kept.bytes;
+  if (kept_ != nullptr) outgrown_.push_back(std::move(kept_));
+  kept_ = device::AllocateZeroed(all, device::Kind::kCuda);
+  auto* next = static_cast<std::byte*>(kept_.get());
+  for (KeptWeight& kept : weights_) kept.memory = std::exchange(next, next + kept.bytes);
+  ForgetWeights();
+}
+
+void Fp8::SetTraining(bool training) {
+  training_ = training;
+  ForgetWeights();
+}
+
+void Fp8::ForgetWeights() {
+  for (KeptWeight& kept : weights_) kept.weight = {};
+}
+
+Operand Fp8::Weight(const device::Stream& stream, const Linear& linear, bool transposed) {
+  constexpr int kPlace = 1;
+  const Matrix& weight = linear.weight;
+  const auto site = static_cast<std::size_t>(linear.site);
+  if (!training_ || site >= weights_.size() || 2 * weight.Size() > weights_[site].bytes) {
+    return Quantise(stream, linear.site, Fp8Role::kWeight, weight, transposed, kPlace);
+  }
+  KeptWeight& kept = weights_[site];
+  const int tensor = FindScale(stream, linear.site, Fp8Role::kWeight, weight, kPlace);
+  std::byte* const turned = kept.memory + weight.Size();
+  if (kept.weight.data != weight.data || kept.weight.rows != weight.rows ||
+      kept.weight.columns != weight.columns || kept.weight.stride != weight.stride) {
+    Fp8Round(stream, weight, scales_, tensor, {kept.memory, turned});
+    kept.weight = weight;
+  }
+  return OperandOf(tensor, transposed ? turned : kept.memory,
+                   transposed ? weight.rows : weight.columns);
 }
 
 void Fp8::QueueLargest(const device::Stream& stream) {
@@ -283,6 +343,7 @@ void Fp8::UpdateScales(const device::Stream& stream) {
   }
   Upload(stream);
   scaled_ = true;
+  ForgetWeights();
 }
 
 bool Fp8::SetState(const device::Stream& stream, std::span<const float> state) {
@@ -294,6 +355,7 @@ bool Fp8::SetState(const device::Stream& stream, std::span<const float> state) {
   }
   device::Synchronise(stream);  // an upload may be under way
   Upload(stream);
+  ForgetWeights();
   return scaled_;
 }
 
@@ -361,8 +423,7 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kPlain;
   const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, false, 0);
-  const Operand b =
-      fp8.Quantise(stream, linear.site, Fp8Role::kWeight, linear.weight, transposed, 1);
+  const Operand b = fp8.Weight(stream, linear, transposed);
   Product product = ProductOf(a, b, y, x.columns);
   product.fast_sums = true;  // as is usual: gradients are what needs longer sums
   const bool with_bias = !bias.Empty() && bias.dtype == y.dtype;
@@ -385,8 +446,7 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kTransposed;
   const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, false, 0);
-  const Operand b =
-      fp8.Quantise(stream, linear.site, Fp8Role::kWeight, linear.weight, transposed, 1);
+  const Operand b = fp8.Weight(stream, linear, transposed);
   Multiply(stream, ProductOf(a, b, dx, dy.columns));
   return true;
 }

@@ -367,6 +367,9 @@ class PlannedLibraries final : public Libraries {
     for (device::Buffer& room : rooms_) room = Planned(fp8_elements);
     reserved_ = fp8_elements;
   }
+  void KeepWeights(std::span<const Linear> layers) override {
+    if (scales_ != nullptr) weights_ = Planned(KeptWeightBytes(layers));
+  }
   void SetTraining(bool) override {}
   void QueueLargest(const device::Stream&) override {}
   std::span<float> Largest() override { return {}; }
@@ -381,6 +384,7 @@ class PlannedLibraries final : public Libraries {
   }
 
   device::Buffer scales_;  // null without fp8
+  device::Buffer weights_;
   device::Buffer rooms_[gpu::kFp8Places];
   std::int64_t reserved_ = 0;
 };
