@@ -196,7 +196,8 @@ using kernels::Form;
 
 AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& name,
                                std::uint32_t layer)
-    : head_dim_(place.options.head_dim),
+    : dim_(place.options.dim),
+      head_dim_(place.options.head_dim),
       dropout_(place.options.attention_dropout),
       layer_(layer),
       steps_(MakeQueryKeySteps(place, name)) {
@@ -241,19 +242,24 @@ kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
 }
 
 // A linear layer without its weight, as its weight gradient needs it.
-kernels::Linear AttentionLayer::Of(LinearSite site) const {
-  return {SiteOf(layer_, site), site == LinearSite::kQkv ? Form::kTransposed : Form::kPlain, {}};
+kernels::Linear AttentionLayer::Of(LinearSite site, const Saved* saved) const {
+  const bool input = site == LinearSite::kQkv;
+  kernels::Linear linear{SiteOf(layer_, site), input ? Form::kTransposed : Form::kPlain, {}};
+  if (saved != nullptr) {
+    linear.transposes = input ? &saved->qkv_transposes : &saved->output_transposes;
+  }
+  return linear;
 }
 
-kernels::Linear AttentionLayer::Input(const Pass& pass) const {
-  kernels::Linear linear = Of(LinearSite::kQkv);
+kernels::Linear AttentionLayer::Input(const Pass& pass, const Saved& saved) const {
+  kernels::Linear linear = Of(LinearSite::kQkv, &saved);
   linear.weight = pass.Value(qkv_weight_, 3);
   pass.MakeThin(linear, qkv_weight_);
   return linear;
 }
 
-kernels::Linear AttentionLayer::Output(const Pass& pass) const {
-  kernels::Linear linear = Of(LinearSite::kOutput);
+kernels::Linear AttentionLayer::Output(const Pass& pass, const Saved& saved) const {
+  kernels::Linear linear = Of(LinearSite::kOutput, &saved);
   linear.weight = pass.Value(output_weight_);
   pass.MakeThin(linear, output_weight_);
   return linear;
@@ -275,6 +281,8 @@ void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   saved.qkv = pass.Allocate(pass.lives.input, pass.Tokens(), Shape(pass).Width());
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), heads_ * head_dim_);
   saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
+  saved.qkv_transposes.x = pass.AllocateTranspose(pass.Tokens(), dim_);
+  saved.output_transposes.x = pass.AllocateTranspose(pass.Tokens(), heads_ * head_dim_);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     steps_[i]->Allocate(pass, Shape(pass), saved.steps[i].get());
   }
@@ -282,19 +290,21 @@ void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
 
 void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
   saved.dqkv = pass.Allocate(pass.lives.backward, pass.Tokens(), Shape(pass).Width());
+  saved.qkv_transposes.dy = pass.AllocateTranspose(pass.Tokens(), Shape(pass).Width());
+  saved.output_transposes.dy = pass.AllocateTranspose(pass.Tokens(), dim_);
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), heads_ * head_dim_);
 }
 
 void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
                              RowsDone then) const {
   saved.x = x;
-  kernels::LinearForward(pass.stream, Input(pass), x, pass.Value(qkv_bias_, 3), saved.qkv,
+  kernels::LinearForward(pass.stream, Input(pass, saved), x, pass.Value(qkv_bias_, 3), saved.qkv,
                          [](const Part&) {});
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     steps_[i]->Forward(pass, Shape(pass), saved.steps[i].get(), saved.qkv);
   }
   Attend(pass, saved);
-  OutputProduct(pass, saved.out, y, then);
+  OutputProduct(pass, saved, y, then);
 }
 
 void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
@@ -316,18 +326,19 @@ kernels::AttentionShape AttentionLayer::CacheShape() const {
   return {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_};
 }
 
-void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,
+void AttentionLayer::OutputProduct(const Pass& pass, const Saved& saved, const Matrix& y,
                                    RowsDone then) const {
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream, Output(pass), out, {}, y, then);
+    return kernels::LinearForward(pass.stream, Output(pass, saved), saved.out, {}, y, then);
   }
-  SumOverHeads(pass, out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+  SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
   then({0, y.rows});
 }
 
-void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const {
+void AttentionLayer::InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
+  const Matrix& dqkv = saved.dqkv;
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearInputGradient(pass.stream, Input(pass), dqkv, dx);
+    return kernels::LinearInputGradient(pass.stream, Input(pass, saved), dqkv, dx);
   }
   const Matrix weight = pass.Value(qkv_weight_, 3);
   const std::int64_t first_key = pass.tensor->Slice(all_kv_heads_).begin;
@@ -352,21 +363,21 @@ void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const M
 void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                                    const Matrix& dx) const {
   saved.dy = dy;
-  kernels::LinearInputGradient(pass.stream, Output(pass), dy, saved.dout);
+  kernels::LinearInputGradient(pass.stream, Output(pass, saved), dy, saved.dout);
   pass.ring->Backward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
                       saved.dout, saved.lse, saved.dqkv, pass.workspace.attention);
   for (std::size_t i = steps_.size(); i-- > 0;) {
     steps_[i]->Backward(pass, Shape(pass), saved.steps[i].get(), saved.dqkv);
   }
-  InputGradient(pass, saved.dqkv, dx);
+  InputGradient(pass, saved, dx);
 }
 
 void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
                                     comm::Request& pending) const {
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kOutput), saved.out, saved.dy,
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kOutput, &saved), saved.out, saved.dy,
                                 pass.Gradient(output_weight_));
   pending.Test();
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv), saved.x, saved.dqkv,
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv, &saved), saved.x, saved.dqkv,
                                 pass.Gradient(qkv_weight_, 3));
   pending.Test();
   if (output_bias_ != kernels::kNoParameter) {

@@ -66,6 +66,18 @@ std::int64_t PanelBytes(Form form, const Matrix& weight);
 // 64 bytes.
 void PackPanels(const device::Stream& stream, Form form, const Matrix& weight, void* panels);
 
+// The transposed fp8 form of a matrix, which a product writes beside the form that it multiplies:
+// the layer's weight gradient then need not read the matrix.
+struct Fp8Transpose {
+  void* memory = nullptr;        // a byte per element; null: it is not kept
+  mutable bool written = false;  // by the products since the memory was taken
+};
+// Those of a layer's input x and of the gradient of its output dy. Both matrices must keep their
+// values up to the weight gradient.
+struct Fp8Transposes {
+  Fp8Transpose x, dy;
+};
+
 // A linear layer of the model: y = x form(weight). weight: [out, in] with Form::kTransposed, [in,
 // out] with Form::kPlain.
 struct Linear {
@@ -76,6 +88,7 @@ struct Linear {
   // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
   bool thin = false;
   const void* panels = nullptr;  // the weight's second copy for thin products (thin_panels.hpp)
+  const Fp8Transposes* transposes = nullptr;  // fp8, on GPUs; null: nothing is kept
 };
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or

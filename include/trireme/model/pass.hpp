@@ -103,6 +103,12 @@ struct Pass {
                                std::int64_t columns) const {
     return kernels::Allocate(*arena, registry->SumType(), rows, columns);
   }
+  // Room for the transpose of an operand of fp8 products, if the weight gradient that needs it
+  // follows in the same pass of the block: nothing is kept from one pass to another.
+  kernels::Fp8Transpose AllocateTranspose(std::int64_t rows, std::int64_t columns) const {
+    if (!stream.fp8 || !weights_too || lives.backward == nullptr) return {};
+    return {lives.backward->Allocate(rows * columns)};
+  }
   kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Value(id, count);
   }

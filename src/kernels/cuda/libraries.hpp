@@ -241,6 +241,13 @@ class Fp8 {
   // kPlain.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
+  // The matrix as it is, likewise, in the memory of place 0; its transpose goes to `transpose`, if
+  // that has memory.
+  Operand QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                       const Fp8Transpose& transpose);
+  // Its transpose, rounded now unless `transpose` has it.
+  Operand Transposed(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                     const Fp8Transpose& transpose);
   // A layer's weight, or its transpose, likewise: the one that is kept, which is rounded first
   // unless it is that of this step, or one in the memory of place 1.
   Operand Weight(const device::Stream& stream, const Linear& linear, bool transposed);

@@ -264,6 +264,26 @@ Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, cons
   return OperandOf(tensor, out, transposed ? x.rows : x.columns);
 }
 
+Operand Fp8::QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                          const Fp8Transpose& transpose) {
+  constexpr int kPlace = 0;
+  auto* const turned = static_cast<std::byte*>(transpose.memory);
+  if (turned == nullptr || !training_) return Quantise(stream, site, role, x, false, kPlace);
+  std::byte* const out = Place(kPlace, x.Size());
+  const int tensor = FindScale(stream, site, role, x, kPlace);
+  Fp8Round(stream, x, scales_, tensor, {out, turned});
+  transpose.written = true;
+  return OperandOf(tensor, out, x.columns);
+}
+
+Operand Fp8::Transposed(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                        const Fp8Transpose& transpose) {
+  const int place = role == Fp8Role::kGradient ? 1 : 0;
+  if (!transpose.written) return Quantise(stream, site, role, x, true, place);
+  return OperandOf(FindScale(stream, site, role, x, place),
+                   static_cast<const std::byte*>(transpose.memory), x.rows);
+}
+
 void Fp8::KeepWeights(std::span<const Linear> layers) {
   if (scales_.tensors == 0) return;
   weights_.resize(static_cast<std::size_t>(scales_.tensors / kFp8Roles));
@@ -410,6 +430,11 @@ bool IsForFp8(const device::Stream& stream, const Linear& linear, const Matrix& 
          whole(x.columns) && whole(columns);
 }
 
+const Fp8Transposes& TransposesOf(const Linear& linear) {
+  static const Fp8Transposes none;
+  return linear.transposes == nullptr ? none : *linear.transposes;
+}
+
 }  // namespace
 
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x,
@@ -422,7 +447,8 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
   if (!Fp8Takes(stream, linear, x, y)) return false;
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kPlain;
-  const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, false, 0);
+  const Operand a =
+      fp8.QuantiseBoth(stream, linear.site, Fp8Role::kValue, x, TransposesOf(linear).x);
   const Operand b = fp8.Weight(stream, linear, transposed);
   Product product = ProductOf(a, b, y, x.columns);
   product.fast_sums = true;  // as is usual: gradients are what needs longer sums
@@ -445,7 +471,8 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
   if (!Fp8Takes(stream, linear, dy, dx)) return false;
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kTransposed;
-  const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, false, 0);
+  const Operand a =
+      fp8.QuantiseBoth(stream, linear.site, Fp8Role::kGradient, dy, TransposesOf(linear).dy);
   const Operand b = fp8.Weight(stream, linear, transposed);
   Multiply(stream, ProductOf(a, b, dx, dy.columns));
   return true;
@@ -457,8 +484,10 @@ bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const
     return false;
   }
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
-  const Operand values = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, true, 0);
-  const Operand gradients = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, true, 1);
+  const Operand values =
+      fp8.Transposed(stream, linear.site, Fp8Role::kValue, x, TransposesOf(linear).x);
+  const Operand gradients =
+      fp8.Transposed(stream, linear.site, Fp8Role::kGradient, dy, TransposesOf(linear).dy);
   const bool transposed = linear.form == Form::kTransposed;
   Product product =
       ProductOf(transposed ? gradients : values, transposed ? values : gradients, dweight, x.rows);
