@@ -372,31 +372,30 @@ void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& sa
   InputGradient(pass, saved, dx);
 }
 
-void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
-                                    comm::Request& pending) const {
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kOutput, &saved), saved.out, saved.dy,
-                                pass.Gradient(output_weight_));
-  pending.Test();
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv, &saved), saved.x, saved.dqkv,
-                                pass.Gradient(qkv_weight_, 3));
-  pending.Test();
-  if (output_bias_ != kernels::kNoParameter) {
-    kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
-                       pass.workspace.reduction);
-  }
-  if (qkv_bias_ == kernels::kNoParameter) return;
-  if (!steps_.empty()) {
-    kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
-                       pass.workspace.reduction);
-    return;
+kernels::BiasGradients AttentionLayer::InputBiasGradients(const Pass& pass) const {
+  if (qkv_bias_ == kernels::kNoParameter || !steps_.empty()) {
+    return pass.BiasGradients(qkv_bias_, 3, false);
   }
   // Without steps a key's bias adds the same to all scores of a query, which softmax ignores:
   // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
-  const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
-  kernels::ColumnSum(pass.stream, saved.dqkv.Columns(0, queries), pass.Gradient(qkv_bias_),
-                     pass.workspace.reduction);
-  kernels::ColumnSum(pass.stream, saved.dqkv.Columns(queries + keys, keys),
-                     pass.Gradient(qkv_bias_ + 2), pass.workspace.reduction);
+  kernels::BiasGradients biases = pass.BiasGradients(qkv_bias_, 1, false);
+  biases.parts[1] = {(heads_ + kv_heads_) * head_dim_, pass.Gradient(qkv_bias_ + 2)};
+  return biases;
+}
+
+void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
+                                    comm::Request& pending) const {
+  const kernels::BiasGradients output_bias = pass.BiasGradients(output_bias_, 1, true);
+  const kernels::BiasGradients input_bias = InputBiasGradients(pass);
+  kernels::Linear output = Of(LinearSite::kOutput, &saved), input = Of(LinearSite::kQkv, &saved);
+  output.biases = &output_bias;
+  input.biases = &input_bias;
+  kernels::LinearWeightGradient(pass.stream, output, saved.out, saved.dy,
+                                pass.Gradient(output_weight_));
+  pending.Test();
+  kernels::LinearWeightGradient(pass.stream, input, saved.x, saved.dqkv,
+                                pass.Gradient(qkv_weight_, 3));
+  pending.Test();
 }
 
 // Cross-attention: projections of two streams, and attention by one block of keys and values.

@@ -235,16 +235,17 @@ void DenseFfn::BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& bas
 void DenseFfn::BackwardWeight(const Pass& pass, const Ffn::Saved& base,
                               comm::Request& pending) const {
   const Saved& saved = Mine(base);
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kDown, &saved), saved.hidden, saved.dy,
+  const kernels::BiasGradients down_bias = pass.BiasGradients(down_bias_, 1, true);
+  const kernels::BiasGradients up_bias = pass.BiasGradients(up_bias_, UpParts(), false);
+  kernels::Linear down = Of(LinearSite::kDown, &saved), up = Of(LinearSite::kUp, &saved);
+  down.biases = &down_bias;
+  up.biases = &up_bias;
+  kernels::LinearWeightGradient(pass.stream, down, saved.hidden, saved.dy,
                                 pass.Gradient(down_weight_));
   pending.Test();
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kUp, &saved), saved.x, saved.dpre,
+  kernels::LinearWeightGradient(pass.stream, up, saved.x, saved.dpre,
                                 pass.Gradient(up_weight_, UpParts()));
   pending.Test();
-  if (!bias_) return;
-  kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(down_bias_), pass.workspace.reduction);
-  kernels::ColumnSum(pass.stream, saved.dpre, pass.Gradient(up_bias_, UpParts()),
-                     pass.workspace.reduction);
 }
 
 }  // namespace trireme::model

@@ -78,6 +78,20 @@ struct Fp8Transposes {
   Fp8Transpose x, dy;
 };
 
+// Gradients of a layer's biases, which LinearWeightGradient adds to: of each part, sums += the sum
+// over the rows of dy's columns from `first` on. On a GPU the product's epilogue may sum them.
+struct BiasGradients {
+  struct Sum {
+    std::int64_t first = 0;
+    Matrix sums;  // [1, columns]; Empty(): none
+  };
+  Sum parts[2];
+  Matrix scratch;  // as of ColumnSum
+  // Other ranks sum the same rows and must find the same bits, though their weights may be of
+  // another shape: no product sums them.
+  bool alike = false;
+};
+
 // A linear layer of the model: y = x form(weight). weight: [out, in] with Form::kTransposed, [in,
 // out] with Form::kPlain.
 struct Linear {
@@ -89,6 +103,7 @@ struct Linear {
   bool thin = false;
   const void* panels = nullptr;  // the weight's second copy for thin products (thin_panels.hpp)
   const Fp8Transposes* transposes = nullptr;  // fp8, on GPUs; null: nothing is kept
+  const BiasGradients* biases = nullptr;      // of LinearWeightGradient; null: none
 };
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
@@ -114,7 +129,8 @@ void LinearActivationGradient(const device::Stream& stream, const Linear& linear
                               const Matrix& dhidden, const Matrix& dpre);
 
 // dweight += x^T dy, transposed if linear.form is kTransposed. x: [rows, in]; dy: [rows, out];
-// dweight: of the weight's shape and the sums' type. linear.weight is not read.
+// dweight: of the weight's shape and the sums' type. linear.weight is not read. Adds the gradients
+// of linear.biases, too.
 void LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                           const Matrix& dy, const Matrix& dweight);
 

@@ -89,6 +89,7 @@ class AttentionLayer {
   // out W_o, and dqkv W_qkv: partial sums, slice by slice in canonical arithmetic.
   void OutputProduct(const Pass& pass, const Saved& saved, const Matrix& y, RowsDone then) const;
   void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const;
+  kernels::BiasGradients InputBiasGradients(const Pass& pass) const;
 
   std::int64_t dim_, all_heads_, all_kv_heads_;            // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank

@@ -112,6 +112,12 @@ struct Pass {
   kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Value(id, count);
   }
+  // Gradients of a bias of dy's whole width. alike: tensor ranks hold it whole.
+  kernels::BiasGradients BiasGradients(kernels::ParameterId id, int count, bool alike) const {
+    return {.parts = {{0, Gradient(id, count)}},
+            .scratch = workspace.reduction,
+            .alike = alike && tensor->Size() > 1};
+  }
   // A product with this weight is thin in a pass that continues texts.
   void MakeThin(kernels::Linear& linear, kernels::ParameterId weight) const {
     linear.thin = cached.continues;

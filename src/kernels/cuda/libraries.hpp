@@ -70,7 +70,12 @@ enum class Epilogue {
   kGelu,          // aux = sum, gelu(aux)
   kGeluBias,      // aux = sum + bias, gelu(aux)
   kGeluGradient,  // sum gelu'(aux)
+  kSumsOfA,       // bias = sum of form_a(a) over the inner index, overwritten: [rows]
+  kSumsOfB,       // bias = sum of form_b(b), likewise: [columns]
 };
+inline bool SumsOperand(Epilogue epilogue) {
+  return epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
+}
 
 // A matrix in memory: row-major, `stride` elements from row to row.
 struct Operand {
@@ -90,7 +95,7 @@ struct Product {
   std::int64_t rows = 0, columns = 0, inner = 0, c_stride = 0;
   bool accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
-  const void* bias = nullptr;  // [columns], of c's type
+  const void* bias = nullptr;  // [columns], of c's type; sums of an operand: written
   void* aux = nullptr;         // [rows, columns], of c's type
   std::int64_t aux_stride = 0;
   bool fast_sums = false;  // of fp8: sums stay in the tensor cores, with some 14 bits
@@ -156,8 +161,12 @@ class Algorithms {
   // Queues the product. False, with nothing queued, if the library has no algorithm for it (for
   // some epilogues, types and alignments), or if `apart` was clearly faster when the algorithm was
   // chosen: it queues the same result by a product without the epilogue and a pass of its own.
+  // Sums of an operand are left to `apart` unless they have been timed, and have come out with the
+  // same bits several times.
   bool Run(const device::Stream& stream, const Product& product,
            const FunctionRef<void()>* apart = nullptr);
+  // Queues a trial (Plan::Run) of a product without an epilogue.
+  void Try(const device::Stream& stream, const Product& product);
 
   // As in kernels::Libraries.
   std::string Chosen() const;
@@ -174,6 +183,8 @@ class Algorithms {
   };
   using Kept = std::map<std::string, Algorithm>;  // by ProductKey::Text
 
+  const Choice& ChoiceOf(const device::Stream& stream, const Product& product,
+                         const FunctionRef<void()>* apart);
   Choice Choose(const device::Stream& stream, const Product& product,
                 const FunctionRef<void()>* apart);
   const Algorithm* FindKept(const Plan& plan, const Kept& kept);
@@ -198,6 +209,11 @@ const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle
 bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
                  const Product& product, const cublasLtMatmulAlgo_t& algorithm,
                  FunctionRef<void()> apart);
+
+// Whether the epilogue's sums of an operand have the same bits in several runs on the real
+// operands.
+bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+             const Product& product, const cublasLtMatmulAlgo_t& algorithm);
 
 // Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
 // gradients in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the
@@ -332,6 +348,9 @@ class GpuLibraries final : public Libraries {
   bool Run(const device::Stream& stream, const Product& product,
            const FunctionRef<void()>* apart = nullptr) {
     return algorithms_.Run(stream, product, apart);
+  }
+  void Try(const device::Stream& stream, const Product& product) {
+    algorithms_.Try(stream, product);
   }
   Fp8& Quantiser() { return fp8_; }
   // State of cuDNN, made by its first caller (cudnn_plan.hpp); null before, and without cuDNN.

@@ -97,6 +97,38 @@ bool FusedActivation(const device::Stream& stream, const Linear& linear, const M
   return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre, &apart);
 }
 
+// dweight += x^T dy, or its transpose, whose epilogue sums dy for the layer's biases. False, with
+// nothing done, if that is not possible, or slower than passes of their own.
+bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                        const Matrix& dy, const Matrix& dweight) {
+  const bool transposed = linear.form == Form::kTransposed;
+  const std::int64_t bytes = dy.columns * std::int64_t{sizeof(float)};
+  if (linear.biases == nullptr || linear.biases->alike || linear.biases->parts[0].sums.Empty() ||
+      x.Size() == 0 || dy.Size() == 0 || dweight.dtype != Dtype::kFloat32 ||
+      2 * bytes > stream.gpu->scratch_bytes) {
+    return false;
+  }
+  const Product plain = MakeProduct(Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                                    transposed ? x : dy, dweight, true);
+  Product product = plain;
+  product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
+  product.bias = stream.gpu->scratch;
+  // As long as what it stands for; its sums are nobody's, at the end of the scratch.
+  std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
+  const auto apart = [&] {
+    GpuLibrariesOf(stream).Try(stream, plain);
+    cuda::ColumnSum(stream, dy, {end, Dtype::kFloat32, 1, dy.columns, dy.columns}, {});
+  };
+  const FunctionRef<void()> timed = apart;
+  if (!GpuLibrariesOf(stream).Run(stream, product, &timed)) return false;
+  for (const BiasGradients::Sum& part : linear.biases->parts) {
+    if (part.sums.Empty()) continue;
+    cuda::Accumulate(stream, Dtype::kFloat32, part.sums.columns,
+                     ElementAt(stream.gpu->scratch, Dtype::kFloat32, part.first), part.sums.data);
+  }
+  return true;
+}
+
 }  // namespace
 
 }  // namespace cuda
@@ -155,10 +187,14 @@ void cuda::LinearActivationGradient(const device::Stream& stream, const Linear& 
 
 void cuda::LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                                 const Matrix& dy, const Matrix& dweight) {
-  if (Fp8WeightGradient(stream, linear, x, dy, dweight)) return;
+  const bool fp8 = Fp8WeightGradient(stream, linear, x, dy, dweight);
+  if (!fp8 && FusedBiasGradients(stream, linear, x, dy, dweight)) return;
   const bool transposed = linear.form == Form::kTransposed;
-  cuda::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
-                       transposed ? x : dy, dweight, true);
+  if (!fp8) {
+    cuda::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                         transposed ? x : dy, dweight, true);
+  }
+  AddBiasGradients(stream, linear, dy, cuda::ColumnSum);
 }
 
 }  // namespace trireme::kernels

@@ -205,6 +205,7 @@ void CountLinearActivationGradient(const device::Stream& stream, const Linear& l
 void CountLinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                                const Matrix& dy, const Matrix&) {
   CountProduct(stream, x.columns, dy.columns, x.rows, x.dtype, TakesFp8(stream, linear));
+  AddBiasGradients(stream, linear, dy, kPass);
 }
 
 // Sum of min(max(t, 0), most) over t <= last.
