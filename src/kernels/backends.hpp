@@ -28,6 +28,17 @@ using AttentionPartScratchFunction = std::int64_t(const device::Stream&, const A
 using VocabularyScratchFunction = std::int64_t(const device::Stream&, std::int64_t, std::int64_t,
                                                std::int64_t, bool);
 
+// Adds the gradients of a layer's biases, each by a pass of its own.
+inline void AddBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                             decltype(kernels::ColumnSum)* column_sum) {
+  if (linear.biases == nullptr) return;
+  for (const BiasGradients::Sum& part : linear.biases->parts) {
+    if (part.sums.Empty()) continue;
+    column_sum(stream, dy.Columns(part.first, part.sums.columns), part.sums,
+               linear.biases->scratch);
+  }
+}
+
 struct Backend {
   MultiplyFunction* MatrixMultiply;
   MultiplyThenFunction* MatrixMultiplyThen;
@@ -84,18 +95,6 @@ struct Backend {
   decltype(kernels::Convert)* Convert;
   decltype(kernels::MakeLibraries)* MakeLibraries;
 };
-
-// Adds the gradients of a layer's biases, each by a pass of its own.
-inline void AddBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& dy,
-                             decltype(kernels::ColumnSum)* column_sum) {
-  if (linear.biases == nullptr) return;
-  for (const BiasGradients::Sum& part : linear.biases->parts) {
-    if (part.sums.Empty()) continue;
-    column_sum(stream, dy.Columns(part.first, part.sums.columns), part.sums,
-               linear.biases->scratch);
-  }
-}
-
 extern const Backend kCpuBackend;      // cpu/backend.cpp
 extern const Backend kCudaBackend;     // cuda/backend.cpp; defined with CUDA only
 extern const Backend kPlannedBackend;  // planned/backend.cpp

