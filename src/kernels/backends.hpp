@@ -12,6 +12,17 @@
 
 namespace trireme::kernels {
 
+// Adds the gradients of a layer's biases, each by a pass of its own.
+inline void AddBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                             decltype(kernels::ColumnSum)::Function* column_sum) {
+  if (linear.biases == nullptr) return;
+  for (const BiasGradients::Sum& part : linear.biases->parts) {
+    if (part.sums.Empty()) continue;
+    column_sum(stream, dy.Columns(part.first, part.sums.columns), part.sums,
+               linear.biases->scratch);
+  }
+}
+
 namespace cpu {
 decltype(kernels::MatrixMultiply)::Function MatrixMultiply;
 decltype(kernels::MatrixMultiplyThen)::Function MatrixMultiplyThen;
@@ -155,11 +166,15 @@ std::int64_t CachedPiece(std::int64_t positions);
 // operands.
 inline constexpr int kFp8Roles = 3;
 inline constexpr int kFp8Places = 2;
+inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
 // Tensors with scales: kFp8Roles per linear layer, and kFp8Places * kFp8Roles for operands outside
 // of training. Each has a scale and a maximum, of 4 bytes, and the scale's inverse, which cuBLASLt
 // reads on a boundary of 16 bytes.
 inline constexpr int kFp8InverseStep = 4;  // numbers from one inverse to the next
 std::int64_t Fp8ScaleBytes(int sites);
+// Elements of a weight that is kept in fp8, as it is and transposed; 0 if the layer has no number
+// or its shape does not fit.
+std::int64_t Fp8WeightElements(const Linear& linear);
 
 // As the public functions of the same name, for our own kernels on any GPU: nothing of the stream
 // is read. RunError as CheckHeadDim.

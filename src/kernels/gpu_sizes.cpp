@@ -54,6 +54,18 @@ std::int64_t gpu::Fp8ScaleBytes(int sites) {
   return kNumbers * kBytes * (std::int64_t{sites} + kFp8Places) * kFp8Roles;
 }
 
+std::int64_t gpu::Fp8WeightElements(const Linear& linear) {
+  const Matrix& weight = linear.weight;
+  const bool fits = weight.rows % kFp8Unit == 0 && weight.columns % kFp8Unit == 0;
+  return linear.site >= 0 && fits ? 2 * weight.Size() : 0;
+}
+
+std::int64_t KeptWeightBytes(std::span<const Linear> layers) {
+  std::int64_t bytes = 0;
+  for (const Linear& linear : layers) bytes += gpu::Fp8WeightElements(linear);
+  return bytes;
+}
+
 std::int64_t gpu::AttentionScratch(const device::Stream&, const AttentionShape& shape, Dtype,
                                    bool) {
   CheckHeadDim(shape);

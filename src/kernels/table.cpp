@@ -201,6 +201,7 @@ void CountLinearActivationGradient(const device::Stream& stream, const Linear& l
 void CountLinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                                const Matrix& dy, const Matrix&) {
   CountProduct(stream, x.columns, dy.columns, x.rows, x.dtype, TakesFp8(stream, linear));
+  AddBiasGradients(stream, linear, dy, kPass);
 }
 
 // Sum of min(max(t, 0), most) over t <= last.
@@ -363,6 +364,9 @@ class PlannedLibraries final : public Libraries {
     for (device::Buffer& room : rooms_) room = Planned(fp8_elements);
     reserved_ = fp8_elements;
   }
+  void KeepWeights(std::span<const Linear> layers) override {
+    if (scales_ != nullptr) weights_ = Planned(KeptWeightBytes(layers));
+  }
   void SetTraining(bool) override {}
   void QueueLargest(const device::Stream&) override {}
   std::span<float> Largest() override { return {}; }
@@ -377,6 +381,7 @@ class PlannedLibraries final : public Libraries {
   }
 
   device::Buffer scales_;  // null without fp8
+  device::Buffer weights_;
   device::Buffer rooms_[gpu::kFp8Places];
   std::int64_t reserved_ = 0;
 };

@@ -196,7 +196,8 @@ using kernels::Form;
 
 AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& name,
                                std::uint32_t layer)
-    : head_dim_(place.options.head_dim),
+    : dim_(place.options.dim),
+      head_dim_(place.options.head_dim),
       dropout_(place.options.attention_dropout),
       layer_(layer),
       steps_(MakeQueryKeySteps(place, name)) {
@@ -241,27 +242,33 @@ kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
 }
 
 // A linear layer without its weight, as its weight gradient needs it.
-kernels::Linear AttentionLayer::Of(LinearSite site) const {
-  return {SiteOf(layer_, site), site == LinearSite::kQkv ? Form::kTransposed : Form::kPlain, {}};
+kernels::Linear AttentionLayer::Of(LinearSite site, const Saved* saved) const {
+  const bool input = site == LinearSite::kQkv;
+  kernels::Linear linear{SiteOf(layer_, site), input ? Form::kTransposed : Form::kPlain, {}};
+  if (saved != nullptr) {
+    linear.transposes = input ? &saved->qkv_transposes : &saved->output_transposes;
+  }
+  return linear;
 }
 
-kernels::Linear AttentionLayer::Input(const Pass& pass) const {
-  kernels::Linear linear = Of(LinearSite::kQkv);
+kernels::Linear AttentionLayer::Input(const Pass& pass, const Saved& saved) const {
+  kernels::Linear linear = Of(LinearSite::kQkv, &saved);
   linear.weight = pass.Value(qkv_weight_, 3);
   pass.MakeThin(linear, qkv_weight_);
   return linear;
 }
 
-kernels::Linear AttentionLayer::Output(const Pass& pass) const {
-  kernels::Linear linear = Of(LinearSite::kOutput);
+kernels::Linear AttentionLayer::Output(const Pass& pass, const Saved& saved) const {
+  kernels::Linear linear = Of(LinearSite::kOutput, &saved);
   linear.weight = pass.Value(output_weight_);
   pass.MakeThin(linear, output_weight_);
   return linear;
 }
 
 void AttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  weights.push_back({qkv_weight_, 3, Of(LinearSite::kQkv).form});
-  weights.push_back({output_weight_, 1, Of(LinearSite::kOutput).form});
+  const kernels::Linear input = Of(LinearSite::kQkv), output = Of(LinearSite::kOutput);
+  weights.push_back({qkv_weight_, 3, input.form, input.site});
+  weights.push_back({output_weight_, 1, output.form, output.site});
 }
 
 AttentionLayer::Saved AttentionLayer::MakeSaved() const {
@@ -274,6 +281,8 @@ void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   saved.qkv = pass.Allocate(pass.lives.input, pass.Tokens(), Shape(pass).Width());
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), heads_ * head_dim_);
   saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
+  saved.qkv_transposes.x = pass.AllocateTranspose(pass.Tokens(), dim_);
+  saved.output_transposes.x = pass.AllocateTranspose(pass.Tokens(), heads_ * head_dim_);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     steps_[i]->Allocate(pass, Shape(pass), saved.steps[i].get());
   }
@@ -281,19 +290,21 @@ void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
 
 void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
   saved.dqkv = pass.Allocate(pass.lives.backward, pass.Tokens(), Shape(pass).Width());
+  saved.qkv_transposes.dy = pass.AllocateTranspose(pass.Tokens(), Shape(pass).Width());
+  saved.output_transposes.dy = pass.AllocateTranspose(pass.Tokens(), dim_);
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), heads_ * head_dim_);
 }
 
 void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
                              RowsDone then) const {
   saved.x = x;
-  kernels::LinearForward(pass.stream, Input(pass), x, pass.Value(qkv_bias_, 3), saved.qkv,
+  kernels::LinearForward(pass.stream, Input(pass, saved), x, pass.Value(qkv_bias_, 3), saved.qkv,
                          [](const Part&) {});
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     steps_[i]->Forward(pass, Shape(pass), saved.steps[i].get(), saved.qkv);
   }
   Attend(pass, saved);
-  OutputProduct(pass, saved.out, y, then);
+  OutputProduct(pass, saved, y, then);
 }
 
 void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
@@ -315,18 +326,19 @@ kernels::AttentionShape AttentionLayer::CacheShape() const {
   return {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_};
 }
 
-void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,
+void AttentionLayer::OutputProduct(const Pass& pass, const Saved& saved, const Matrix& y,
                                    RowsDone then) const {
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream, Output(pass), out, {}, y, then);
+    return kernels::LinearForward(pass.stream, Output(pass, saved), saved.out, {}, y, then);
   }
-  SumOverHeads(pass, out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+  SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
   then({0, y.rows});
 }
 
-void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const {
+void AttentionLayer::InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
+  const Matrix& dqkv = saved.dqkv;
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearInputGradient(pass.stream, Input(pass), dqkv, dx);
+    return kernels::LinearInputGradient(pass.stream, Input(pass, saved), dqkv, dx);
   }
   const Matrix weight = pass.Value(qkv_weight_, 3);
   const std::int64_t first_key = pass.tensor->Slice(all_kv_heads_).begin;
@@ -351,40 +363,39 @@ void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const M
 void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                                    const Matrix& dx) const {
   saved.dy = dy;
-  kernels::LinearInputGradient(pass.stream, Output(pass), dy, saved.dout);
+  kernels::LinearInputGradient(pass.stream, Output(pass, saved), dy, saved.dout);
   pass.ring->Backward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
                       saved.dout, saved.lse, saved.dqkv, pass.workspace.attention);
   for (std::size_t i = steps_.size(); i-- > 0;) {
     steps_[i]->Backward(pass, Shape(pass), saved.steps[i].get(), saved.dqkv);
   }
-  InputGradient(pass, saved.dqkv, dx);
+  InputGradient(pass, saved, dx);
+}
+
+kernels::BiasGradients AttentionLayer::InputBiasGradients(const Pass& pass) const {
+  if (qkv_bias_ == kernels::kNoParameter || !steps_.empty()) {
+    return pass.BiasGradients(qkv_bias_, 3, false);
+  }
+  // Without steps a key's bias adds the same to all scores of a query, which softmax ignores:
+  // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
+  kernels::BiasGradients biases = pass.BiasGradients(qkv_bias_, 1, false);
+  biases.parts[1] = {(heads_ + kv_heads_) * head_dim_, pass.Gradient(qkv_bias_ + 2)};
+  return biases;
 }
 
 void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
                                     comm::Request& pending) const {
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kOutput), saved.out, saved.dy,
+  const kernels::BiasGradients output_bias = pass.BiasGradients(output_bias_, 1, true);
+  const kernels::BiasGradients input_bias = InputBiasGradients(pass);
+  kernels::Linear output = Of(LinearSite::kOutput, &saved), input = Of(LinearSite::kQkv, &saved);
+  output.biases = &output_bias;
+  input.biases = &input_bias;
+  kernels::LinearWeightGradient(pass.stream, output, saved.out, saved.dy,
                                 pass.Gradient(output_weight_));
   pending.Test();
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv), saved.x, saved.dqkv,
+  kernels::LinearWeightGradient(pass.stream, input, saved.x, saved.dqkv,
                                 pass.Gradient(qkv_weight_, 3));
   pending.Test();
-  if (output_bias_ != kernels::kNoParameter) {
-    kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
-                       pass.workspace.reduction);
-  }
-  if (qkv_bias_ == kernels::kNoParameter) return;
-  if (!steps_.empty()) {
-    kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
-                       pass.workspace.reduction);
-    return;
-  }
-  // Without steps a key's bias adds the same to all scores of a query, which softmax ignores:
-  // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
-  const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
-  kernels::ColumnSum(pass.stream, saved.dqkv.Columns(0, queries), pass.Gradient(qkv_bias_),
-                     pass.workspace.reduction);
-  kernels::ColumnSum(pass.stream, saved.dqkv.Columns(queries + keys, keys),
-                     pass.Gradient(qkv_bias_ + 2), pass.workspace.reduction);
 }
 
 // Cross-attention: projections of two streams, and attention by one block of keys and values.

@@ -41,6 +41,7 @@ class DenseFfn : public Ffn {
     Matrix hidden;   // [tokens, ffn], after activation and dropout; cheap
     Matrix dhidden;  // [tokens, ffn]
     Matrix dpre;     // like pre (the memory of dhidden unless the activation is SwiGLU)
+    kernels::Fp8Transposes up_transposes, down_transposes;
   };
   static Saved& Mine(Ffn::Saved& saved) { return static_cast<Saved&>(saved); }
   static const Saved& Mine(const Ffn::Saved& saved) { return static_cast<const Saved&>(saved); }
@@ -48,10 +49,10 @@ class DenseFfn : public Ffn {
   bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
   bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
   int UpParts() const { return Gated() ? 2 : 1; }
-  void InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const;
-  kernels::Linear Of(LinearSite site) const;
-  kernels::Linear Up(const Pass& pass) const;    // x W_up^T
-  kernels::Linear Down(const Pass& pass) const;  // hidden W_down
+  void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const;
+  kernels::Linear Of(LinearSite site, const Saved* saved = nullptr) const;
+  kernels::Linear Up(const Pass& pass, const Saved& saved) const;    // x W_up^T
+  kernels::Linear Down(const Pass& pass, const Saved& saved) const;  // hidden W_down
   kernels::Dropout HiddenDropout(const Pass& pass) const;
 
   kernels::ActivationKind kind_;
@@ -60,6 +61,7 @@ class DenseFfn : public Ffn {
   bool bias_;
   double dropout_;
   std::uint32_t layer_;
+  std::int64_t dim_;
   ParameterId up_weight_;  // gate (SwiGLU) and up: adjacent
   ParameterId up_bias_ = kernels::kNoParameter;
   ParameterId down_weight_;                        // [ffn, dim], input-major
@@ -92,7 +94,8 @@ DenseFfn::DenseFfn(const ParameterPlace& place, const std::string& name, std::ui
       hidden_(place.tensor.Slice(place.options.ffn)),
       bias_(place.options.bias),
       dropout_(place.options.ffn_dropout),
-      layer_(layer) {
+      layer_(layer),
+      dim_(place.options.dim) {
   const Options& o = place.options;
   if (Gated()) {
     up_weight_ = AddSlice(place, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
@@ -114,27 +117,33 @@ kernels::Dropout DenseFfn::HiddenDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
 }
 
-kernels::Linear DenseFfn::Of(LinearSite site) const {
-  return {SiteOf(layer_, site), site == LinearSite::kUp ? Form::kTransposed : Form::kPlain, {}};
+kernels::Linear DenseFfn::Of(LinearSite site, const Saved* saved) const {
+  const bool up = site == LinearSite::kUp;
+  kernels::Linear linear{SiteOf(layer_, site), up ? Form::kTransposed : Form::kPlain, {}};
+  if (saved != nullptr) {
+    linear.transposes = up ? &saved->up_transposes : &saved->down_transposes;
+  }
+  return linear;
 }
 
-kernels::Linear DenseFfn::Up(const Pass& pass) const {
-  kernels::Linear linear = Of(LinearSite::kUp);
+kernels::Linear DenseFfn::Up(const Pass& pass, const Saved& saved) const {
+  kernels::Linear linear = Of(LinearSite::kUp, &saved);
   linear.weight = pass.Value(up_weight_, UpParts());
   pass.MakeThin(linear, up_weight_);
   return linear;
 }
 
-kernels::Linear DenseFfn::Down(const Pass& pass) const {
-  kernels::Linear linear = Of(LinearSite::kDown);
+kernels::Linear DenseFfn::Down(const Pass& pass, const Saved& saved) const {
+  kernels::Linear linear = Of(LinearSite::kDown, &saved);
   linear.weight = pass.Value(down_weight_);
   pass.MakeThin(linear, down_weight_);
   return linear;
 }
 
 void DenseFfn::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  weights.push_back({up_weight_, UpParts(), Of(LinearSite::kUp).form});
-  weights.push_back({down_weight_, 1, Of(LinearSite::kDown).form});
+  const kernels::Linear up = Of(LinearSite::kUp), down = Of(LinearSite::kDown);
+  weights.push_back({up_weight_, UpParts(), up.form, up.site});
+  weights.push_back({down_weight_, 1, down.form, down.site});
 }
 
 std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }
@@ -144,6 +153,8 @@ void DenseFfn::Allocate(const Pass& pass, Ffn::Saved& base) const {
   // ReLU keeps its output alone: the input was positive if the output is.
   device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
   saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
+  // `hidden` has no such room: blocks with norms before them do not multiply it again.
+  saved.up_transposes.x = pass.AllocateTranspose(pass.Tokens(), dim_);
   AllocateCheap(pass, base);
 }
 
@@ -159,21 +170,23 @@ void DenseFfn::AllocateBackward(const Pass& pass, Ffn::Saved& base) const {
                                 hidden_.Size());
   saved.dpre = Gated() ? pass.Allocate(pass.lives.backward, pass.Tokens(), 2 * hidden_.Size())
                        : saved.dhidden;
+  saved.up_transposes.dy = pass.AllocateTranspose(pass.Tokens(), UpParts() * hidden_.Size());
+  saved.down_transposes.dy = pass.AllocateTranspose(pass.Tokens(), dim_);
 }
 
 void DenseFfn::ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& base) const {
   Saved& saved = Mine(base);
   saved.x = x;
   const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
-  kernels::LinearActivation(pass.stream, Up(pass), x, bias, kind_, HiddenDropout(pass), saved.pre,
-                            saved.hidden);
+  kernels::LinearActivation(pass.stream, Up(pass, saved), x, bias, kind_, HiddenDropout(pass),
+                            saved.pre, saved.hidden);
 }
 
 void DenseFfn::ForwardOutput(const Pass& pass, const Ffn::Saved& base, const Matrix& y,
                              RowsDone then) const {
   const Saved& saved = Mine(base);
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream, Down(pass), saved.hidden, {}, y, then);
+    return kernels::LinearForward(pass.stream, Down(pass, saved), saved.hidden, {}, y, then);
   }
   const Matrix weight = pass.Value(down_weight_);
   SumSlices(pass, y, [&](int slice, const Matrix& sum) {
@@ -186,9 +199,10 @@ void DenseFfn::ForwardOutput(const Pass& pass, const Ffn::Saved& base, const Mat
 }
 
 // dx = dpre W_up; canonical slices of gate and up apart.
-void DenseFfn::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const {
+void DenseFfn::InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
+  const Matrix& dpre = saved.dpre;
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearInputGradient(pass.stream, Up(pass), dpre, dx);
+    return kernels::LinearInputGradient(pass.stream, Up(pass, saved), dpre, dx);
   }
   const Matrix weight = pass.Value(up_weight_, UpParts());
   SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
@@ -212,25 +226,26 @@ void DenseFfn::BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& bas
                              const Matrix& dx) const {
   Saved& saved = Mine(base);
   saved.dy = dy;
-  kernels::LinearActivationGradient(pass.stream, Down(pass), dy, kind_,
+  kernels::LinearActivationGradient(pass.stream, Down(pass, saved), dy, kind_,
                                     Relu() ? saved.hidden : saved.pre, HiddenDropout(pass),
                                     saved.dhidden, saved.dpre);
-  InputGradient(pass, saved.dpre, dx);
+  InputGradient(pass, saved, dx);
 }
 
 void DenseFfn::BackwardWeight(const Pass& pass, const Ffn::Saved& base,
                               comm::Request& pending) const {
   const Saved& saved = Mine(base);
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kDown), saved.hidden, saved.dy,
+  const kernels::BiasGradients down_bias = pass.BiasGradients(down_bias_, 1, true);
+  const kernels::BiasGradients up_bias = pass.BiasGradients(up_bias_, UpParts(), false);
+  kernels::Linear down = Of(LinearSite::kDown, &saved), up = Of(LinearSite::kUp, &saved);
+  down.biases = &down_bias;
+  up.biases = &up_bias;
+  kernels::LinearWeightGradient(pass.stream, down, saved.hidden, saved.dy,
                                 pass.Gradient(down_weight_));
   pending.Test();
-  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kUp), saved.x, saved.dpre,
+  kernels::LinearWeightGradient(pass.stream, up, saved.x, saved.dpre,
                                 pass.Gradient(up_weight_, UpParts()));
   pending.Test();
-  if (!bias_) return;
-  kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(down_bias_), pass.workspace.reduction);
-  kernels::ColumnSum(pass.stream, saved.dpre, pass.Gradient(up_bias_, UpParts()),
-                     pass.workspace.reduction);
 }
 
 }  // namespace trireme::model

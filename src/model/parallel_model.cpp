@@ -297,6 +297,19 @@ std::vector<kernels::StateBlock> ParallelModel::Blocks() const {
                                            grid_.Shard().Size());
 }
 
+std::vector<kernels::Linear> ParallelModel::SteadyLayers() const {
+  std::vector<kernels::Linear> layers;
+  if (units_->ValuesSharded()) return layers;
+  std::vector<ThinWeight> weights;
+  for (const StageLayers::Chunk& chunk : layers_->Chunks()) {
+    for (const Block& block : chunk.blocks) block.AddThinWeights(weights);
+  }
+  for (const ThinWeight& weight : weights) {
+    layers.push_back({weight.site, weight.form, Parameters().Value(weight.id, weight.count)});
+  }
+  return layers;
+}
+
 ModelMemory ParallelModel::Memory() const {
   ModelMemory memory = local_->Memory();
   memory.gathered_parameters = units_->GatherBytes();

@@ -94,6 +94,7 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
   grid.World().Together([&] {
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
+      libraries->KeepWeights(model_.SteadyLayers());
     }
     optimizer_ = std::make_unique<Optimizer>(plan.optimizer, model_.Parameters(), model_.Stream());
   });
@@ -109,6 +110,7 @@ device::MemoryTerms TrainingState::Memory() const {
   device::MemoryTerms terms = MemoryOf(model_);
   terms.moments = optimizer_->Bytes();
   terms.mpi_buffers = model_.Buckets().LibraryBytes() + model_.Units().LibraryBytes();
+  if (Stream().fp8) terms.fp8_operands += kernels::KeptWeightBytes(model_.SteadyLayers());
   // A GPU's state is copied into the memory of the host.
   if (plan_.async_checkpoints && !Stream().OnGpu()) {
     terms.checkpoint_copy =

@@ -105,7 +105,9 @@ inline bool EpilogueSupported(const Description& description, const Product& p) 
   const auto epilogue = static_cast<unsigned>(description.epilogue);
   if (p.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return true;
   if (p.a_type == CUDA_R_64F) return false;
-  if ((epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && description.bias == nullptr) return false;
+  constexpr unsigned kWithBias =
+      CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB;
+  if ((epilogue & kWithBias) != 0 && description.bias == nullptr) return false;
   if (IsFp8(p.a_type) && (p.d_type == CUDA_R_32F || p.epilogue != CUBLASLT_EPILOGUE_BIAS)) {
     return false;
   }
@@ -152,6 +154,8 @@ inline const char* WrongOperand(const Product& p, const Layout& a, const Layout&
   if ((epilogue & CUBLASLT_EPILOGUE_BIAS) != 0 && !InDeviceMemory(p.bias, p.d_type, p.m, 1, p.m)) {
     return "the bias";
   }
+  const std::int64_t sums = SumsOf(p);
+  if (sums > 0 && !InDeviceMemory(p.bias, p.d_type, sums, 1, sums)) return "the bias gradient";
   if ((epilogue & 128u) != 0 && !InDeviceMemory(p.aux, p.d_type, p.m, p.n, p.aux_ld)) return "aux";
   for (const float* scale : {p.a_scale, p.b_scale}) {
     if (scale != nullptr && !IsDeviceMemory(scale, sizeof *scale)) return "a scale";

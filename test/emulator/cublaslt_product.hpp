@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cublasLt.h"
+#include "cublaslt_refusal.hpp"
 #include "cuda_bf16.h"
 #include "cuda_fp8.h"
 
@@ -142,6 +143,39 @@ Dense<S> Sums(const Product& p) {
   return sums;
 }
 
+// Numbers of a bias gradient; 0: there is none.
+inline std::int64_t SumsOf(const Product& p) {
+  return p.epilogue == CUBLASLT_EPILOGUE_BGRADA   ? p.m
+         : p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? p.n
+                                                  : 0;
+}
+
+// The bias gradient: an operand's sums over k, piece by piece.
+template <typename S>
+void SumOperand(const Product& p) {
+  const std::int64_t count = SumsOf(p);
+  const bool of_a = p.epilogue == CUBLASLT_EPILOGUE_BGRADA;
+  static unsigned calls = 0;
+  const int first = VariesSums() ? static_cast<int>(++calls % static_cast<unsigned>(p.k)) : 0;
+  const void* const data = of_a ? p.a : p.b;
+  const cudaDataType_t type = of_a ? p.a_type : p.b_type;
+  const std::int64_t ld = of_a ? p.lda : p.ldb;
+  // Whether elements of one sum follow each other in memory: a is [m, k], b is [k, n].
+  const bool along = of_a ? p.a_transposed : !p.b_transposed;
+  for (std::int64_t i = 0; i < count; ++i) {
+    S sum = 0;
+    for (int piece = 0; piece < p.pieces; ++piece) {
+      S part = 0;
+      for (std::int64_t at = p.k * piece / p.pieces; at < p.k * (piece + 1) / p.pieces; ++at) {
+        const std::int64_t k = (at + first) % p.k;
+        part += Read<S>(data, type, along ? i * ld + k : k * ld + i);
+      }
+      sum += part;
+    }
+    Write(const_cast<void*>(p.bias), p.d_type, i, sum);
+  }
+}
+
 template <typename S>
 S Gelu(S x) {
   const S inner = S(0.7978845608028654) * (x + S(0.044715) * x * x * x);
@@ -179,6 +213,7 @@ void Compute(const Product& p) {
       Write(p.d, p.d_type, column * p.ldd + row, Finish(p, value, row, column));
     }
   }
+  if (SumsOf(p) > 0) SumOperand<S>(p);
   // Contents of the workspace after an algorithm are undefined.
   if (p.workspace_bytes > 0) std::memset(p.workspace, 0xff, p.workspace_bytes);
 }

@@ -30,6 +30,11 @@ std::uint64_t Mixed(std::uint64_t bits) {
 
 void RefuseEpilogues(std::uint64_t percent) { Percent() = Checked(percent); }
 
+bool VariesSums() {
+  static const bool vary = Number("TRIREME_EMULATOR_CUBLASLT_VARY", 0) != 0;
+  return vary;
+}
+
 bool IsRefused(std::uint64_t hash) {
   static const std::uint64_t seed = Mixed(Number("TRIREME_EMULATOR_SEED", 1));
   return Mixed(hash ^ seed) % 100 < Percent();

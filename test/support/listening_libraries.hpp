@@ -23,6 +23,7 @@ class Listening : public kernels::Libraries {
   void Seal() override {}
   bool Sealed() const override { return false; }
   void Reserve(std::int64_t) override {}
+  void KeepWeights(std::span<const kernels::Linear> /*layers*/) override {}
   void SetTraining(bool) override {}
   void QueueLargest(const device::Stream&) override {}
   std::span<float> Largest() override { return {}; }

@@ -24,7 +24,7 @@ struct MemoryTerms {
   std::int64_t checkpoint_copy = 0;      // of the state, for asynchronous checkpoints
   std::int64_t gpu_libraries = 0;        // code and plans that libraries load (an allowance)
   std::int64_t communicators = 0;        // buffers of transfers between GPUs (an estimate)
-  std::int64_t fp8_operands = 0;         // rounded operands of matrix products
+  std::int64_t fp8_operands = 0;         // rounded operands of matrix products, and kept weights
   std::int64_t Total() const;
   bool operator==(const MemoryTerms&) const = default;
 };

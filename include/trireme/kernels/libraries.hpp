@@ -14,6 +14,7 @@
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/kernel.hpp"
+#include "trireme/kernels/linear.hpp"
 
 namespace trireme::kernels {
 
@@ -41,8 +42,14 @@ class Libraries : public device::LibraryState {
   // larger operand is a RunError. Call it before any step: an allocation waits for the GPU, and the
   // GPU may wait for a receive from another rank. A later call may ask for more.
   virtual void Reserve(std::int64_t fp8_elements) = 0;
+  // fp8: takes memory for the rounded weights of these layers (KeptWeightBytes). In training each
+  // of them is rounded once per step, both forms in one pass, by its first product; the weights of
+  // other layers are rounded by each of their products. Weights must keep their values from one
+  // SetTraining to the next. A later call may add layers or ask for more.
+  virtual void KeepWeights(std::span<const Linear> layers) = 0;
   // fp8: with `training` (the default) scales follow from earlier steps; without it, from each
-  // operand's current maximum, and the scales of training are kept.
+  // operand's current maximum, and the scales of training are kept. Called before the products of
+  // each step and of each evaluation: kept weights are rounded anew after it.
   virtual void SetTraining(bool training) = 0;
   // fp8, delayed scaling (Micikevicius et al. 2022): a tensor's scale follows from its largest
   // magnitudes in the last steps. Called after the products of a step: copies the maxima of the
@@ -74,6 +81,10 @@ inline Libraries* LibrariesOf(const device::Stream& stream) {
 
 // Libraries for a GPU's stream with `sites` linear layers (linear.hpp); null on the CPU.
 extern const Kernel<std::unique_ptr<Libraries>(int sites)> MakeLibraries;
+
+// Bytes that Libraries::KeepWeights takes on a GPU for these layers: none for a layer whose
+// products cannot be fp8.
+std::int64_t KeptWeightBytes(std::span<const Linear> layers);
 
 // Why cuDNN computes no attention in this program, whatever the shape; "" if it may.
 std::string WhyNoCudnn();

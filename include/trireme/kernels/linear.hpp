@@ -69,6 +69,32 @@ std::int64_t PanelBytes(Form form, const Matrix& weight);
 // 64 bytes.
 void PackPanels(const device::Stream& stream, Form form, const Matrix& weight, void* panels);
 
+// The transposed fp8 form of a matrix, which a product writes beside the form that it multiplies:
+// the layer's weight gradient then need not read the matrix.
+struct Fp8Transpose {
+  void* memory = nullptr;        // a byte per element; null: it is not kept
+  mutable bool written = false;  // by the products since the memory was taken
+};
+// Those of a layer's input x and of the gradient of its output dy. Both matrices must keep their
+// values up to the weight gradient.
+struct Fp8Transposes {
+  Fp8Transpose x, dy;
+};
+
+// Gradients of a layer's biases, which LinearWeightGradient adds to: of each part, sums += the sum
+// over the rows of dy's columns from `first` on. On a GPU the product's epilogue may sum them.
+struct BiasGradients {
+  struct Sum {
+    std::int64_t first = 0;
+    Matrix sums;  // [1, columns]; Empty(): none
+  };
+  Sum parts[2];
+  Matrix scratch;  // as of ColumnSum
+  // Other ranks sum the same rows and must find the same bits, though their weights may be of
+  // another shape: no product sums them.
+  bool alike = false;
+};
+
 // A linear layer of the model: y = x form(weight). weight: [out, in] with Form::kTransposed, [in,
 // out] with Form::kPlain.
 struct Linear {
@@ -79,6 +105,8 @@ struct Linear {
   // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
   bool thin = false;
   const void* panels = nullptr;  // the weight's second copy for thin products (PackPanels)
+  const Fp8Transposes* transposes = nullptr;  // fp8, on GPUs; null: nothing is kept
+  const BiasGradients* biases = nullptr;      // of LinearWeightGradient; null: none
 };
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
@@ -107,7 +135,8 @@ extern const Kernel<void(const Linear& linear, const Matrix& dy, ActivationKind 
     LinearActivationGradient;
 
 // dweight += x^T dy, transposed if linear.form is kTransposed. x: [rows, in]; dy: [rows, out];
-// dweight: of the weight's shape and the sums' type. linear.weight is not read.
+// dweight: of the weight's shape and the sums' type. linear.weight is not read. Adds the gradients
+// of linear.biases, too.
 extern const Kernel<void(const Linear& linear, const Matrix& x, const Matrix& dy,
                          const Matrix& dweight)>
     LinearWeightGradient;

@@ -57,6 +57,7 @@ class AttentionLayer {
     Matrix dy;    // the caller's: gradient of y
     Matrix dout;  // [tokens, heads head_dim]
     Matrix dqkv;  // like qkv
+    kernels::Fp8Transposes qkv_transposes, output_transposes;
     std::vector<std::unique_ptr<QueryKeyStep::Saved>> steps;  // [steps]
   };
   AttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
@@ -82,14 +83,15 @@ class AttentionLayer {
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
-  kernels::Linear Of(LinearSite site) const;
-  kernels::Linear Input(const Pass& pass) const;   // x W_qkv^T
-  kernels::Linear Output(const Pass& pass) const;  // out W_o
+  kernels::Linear Of(LinearSite site, const Saved* saved = nullptr) const;
+  kernels::Linear Input(const Pass& pass, const Saved& saved) const;   // x W_qkv^T
+  kernels::Linear Output(const Pass& pass, const Saved& saved) const;  // out W_o
   // out W_o, and dqkv W_qkv: partial sums, slice by slice in canonical arithmetic.
-  void OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y, RowsDone then) const;
-  void InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const;
+  void OutputProduct(const Pass& pass, const Saved& saved, const Matrix& y, RowsDone then) const;
+  void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const;
+  kernels::BiasGradients InputBiasGradients(const Pass& pass) const;
 
-  std::int64_t all_heads_, all_kv_heads_;                  // global
+  std::int64_t dim_, all_heads_, all_kv_heads_;            // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
   double dropout_;
   std::uint32_t layer_;

@@ -29,6 +29,7 @@ struct ThinWeight {
   kernels::ParameterId id = kernels::kNoParameter;
   int count = 1;
   kernels::Form form = kernels::Form::kTransposed;
+  int site = -1;  // as in kernels::Linear
 };
 
 class ThinWeights {

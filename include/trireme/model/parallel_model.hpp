@@ -89,6 +89,9 @@ class ParallelModel {
   const parallel::Pipeline& Stages() const { return *pipeline_; }
   // Blocks that this rank holds of every tensor of the model, for a checkpoint.
   std::vector<kernels::StateBlock> Blocks() const;
+  // The linear layers of this rank's blocks, with weights that lie in one place and keep their
+  // values within a step: none if they are gathered for each use (grid.sharding = parameters).
+  std::vector<kernels::Linear> SteadyLayers() const;
   ModelMemory Memory() const;  // of this rank
 
  private:

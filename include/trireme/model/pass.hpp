@@ -103,8 +103,20 @@ struct Pass {
                                std::int64_t columns) const {
     return kernels::Allocate(*arena, registry->SumType(), rows, columns);
   }
+  // Room for the transpose of an operand of fp8 products, if the weight gradient that needs it
+  // follows in the same pass of the block: nothing is kept from one pass to another.
+  kernels::Fp8Transpose AllocateTranspose(std::int64_t rows, std::int64_t columns) const {
+    if (!stream.fp8 || !weights_too || lives.backward == nullptr) return {};
+    return {lives.backward->Allocate(rows * columns)};
+  }
   kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Value(id, count);
+  }
+  // Gradients of a bias of dy's whole width. alike: tensor ranks hold it whole.
+  kernels::BiasGradients BiasGradients(kernels::ParameterId id, int count, bool alike) const {
+    return {.parts = {{0, Gradient(id, count)}},
+            .scratch = workspace.reduction,
+            .alike = alike && tensor->Size() > 1};
   }
   // A product with this weight is thin in a pass that continues texts.
   void MakeThin(kernels::Linear& linear, kernels::ParameterId weight) const {

@@ -94,6 +94,7 @@ void cpu::LinearWeightGradient(const device::Stream& stream, const Linear& linea
   const bool transposed = linear.form == Form::kTransposed;
   cpu::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
                       transposed ? x : dy, dweight, true);
+  AddBiasGradients(stream, linear, dy, cpu::ColumnSum);
 }
 
 // matrix_multiply: the choice between our own product (on canonical and bf16 streams, and where it

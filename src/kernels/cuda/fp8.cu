@@ -154,13 +154,36 @@ __device__ __forceinline__ int UnitPlace(int column, int unit) {
   return column * kTileUnits + (unit ^ (column / 8 % kTileUnits));
 }
 
+// Byte `row` of each of four words.
+__device__ __forceinline__ unsigned ByteOfEach(const unsigned* words, int row) {
+  const int bits = 8 * row;
+  return (words[0] >> bits & 0xffu) | (words[1] >> bits & 0xffu) << 8 |
+         (words[2] >> bits & 0xffu) << 16 | (words[3] >> bits & 0xffu) << 24;
+}
+
+// Four rows of kWidth columns, rounded, as they lie in x. words: [kWidth] columns of four rows.
+template <int kWidth>
+__device__ __forceinline__ void StoreRows(const unsigned (&words)[kWidth], unsigned char* to,
+                                          std::int64_t columns) {
+#pragma unroll
+  for (int r = 0; r < 4; ++r) {
+    if constexpr (kWidth == 8) {
+      *reinterpret_cast<uint2*>(to + r * columns) =
+          make_uint2(ByteOfEach(words, r), ByteOfEach(words + 4, r));
+    } else {
+      static_assert(kWidth == 1);
+      to[r * columns] = static_cast<unsigned char>(words[0] >> 8 * r);
+    }
+  }
+}
+
 // out: [columns, rows] dense; a block transposes a tile by way of shared memory. A thread rounds
-// four rows of kWidth columns.
-template <Fp8Type kType, int kWidth>
+// four rows of kWidth columns. With kPlain it writes plain, [rows, columns] dense, too.
+template <Fp8Type kType, int kWidth, bool kPlain>
 __global__ void __launch_bounds__(kThreads)
     RoundTransposedKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns,
-                          unsigned row_tiles, const float* scale, unsigned char* out,
-                          unsigned* largest) {
+                          unsigned row_tiles, const float* scale, unsigned char* plain,
+                          unsigned char* out, unsigned* largest) {
   constexpr int kRowsEach = 4, kChunks = kTileColumns / kWidth, kWordsOfUnit = kUnit / kRowsEach;
   __shared__ uint4 tile[kTileColumns * kTileUnits];
   __shared__ unsigned shared[kWarps];
@@ -185,11 +208,15 @@ __global__ void __launch_bounds__(kThreads)
     // The kWidth columns are of the same eight.
     auto* const to = reinterpret_cast<unsigned*>(tile + UnitPlace(column, word / kWordsOfUnit)) +
                      word % kWordsOfUnit;
+    unsigned words[kWidth];
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      to[j * kTileUnits * kWordsOfUnit] =
-          RoundFour<kType>(values[0][j] * factor, values[1][j] * factor, values[2][j] * factor,
-                           values[3][j] * factor);
+      words[j] = RoundFour<kType>(values[0][j] * factor, values[1][j] * factor,
+                                  values[2][j] * factor, values[3][j] * factor);
+      to[j * kTileUnits * kWordsOfUnit] = words[j];
+    }
+    if constexpr (kPlain) {
+      StoreRows<kWidth>(words, plain + row * columns + first_column + column, columns);
     }
   }
   LeaveLargest(seen, shared);
@@ -215,20 +242,29 @@ dim3 Blocks(const device::Stream& stream, std::int64_t chunks) {
 }
 
 template <Fp8Type kType, int kWidth>
-void RoundAs(const device::Stream& stream, const Matrix& x, const float* scale, bool transposed,
-             unsigned char* out, unsigned* largest) {
+void RoundAs(const device::Stream& stream, const Matrix& x, const float* scale, const Fp8Forms& out,
+             unsigned* largest) {
   cudaStream_t queue = device::cuda::Queue(stream);
-  if (!transposed) {
+  auto* const plain = reinterpret_cast<unsigned char*>(out.plain);
+  auto* const transposed = reinterpret_cast<unsigned char*>(out.transposed);
+  if (transposed == nullptr) {
     return device::cuda::Launch(queue, RoundKernel<kType, kWidth>, Blocks(stream, x.Size() / kUnit),
                                 dim3(kThreads), 0, ViewOf<const Bf16>(x), x.rows, x.columns, scale,
-                                out, largest);
+                                plain, largest);
   }
   const auto row_tiles = static_cast<unsigned>(CeilDivide(x.rows, std::int64_t{kTileRows}));
   const auto column_tiles =
       static_cast<unsigned>(CeilDivide(x.columns, std::int64_t{kTileColumns}));
-  device::cuda::Launch(queue, RoundTransposedKernel<kType, kWidth>, dim3(row_tiles * column_tiles),
-                       dim3(kThreads), 0, ViewOf<const Bf16>(x), x.rows, x.columns, row_tiles,
-                       scale, out, largest);
+  const auto launch = [&](auto* kernel) {
+    device::cuda::Launch(queue, kernel, dim3(row_tiles * column_tiles), dim3(kThreads), 0,
+                         ViewOf<const Bf16>(x), x.rows, x.columns, row_tiles, scale, plain,
+                         transposed, largest);
+  };
+  if (plain == nullptr) {
+    launch(RoundTransposedKernel<kType, kWidth, false>);
+  } else {
+    launch(RoundTransposedKernel<kType, kWidth, true>);
+  }
 }
 
 }  // namespace
@@ -248,15 +284,15 @@ void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int te
 }
 
 void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales, int tensor,
-              bool transposed, unsigned char* out) {
+              const Fp8Forms& out) {
   if (x.Size() == 0) return;
   WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {
     const float* scale = scales.scale + tensor;
     unsigned* largest = scales.largest + tensor;
     if (RoleOf(tensor) == Fp8Role::kGradient) {
-      RoundAs<Fp8Type::kE5m2, width.value>(stream, x, scale, transposed, out, largest);
+      RoundAs<Fp8Type::kE5m2, width.value>(stream, x, scale, out, largest);
     } else {
-      RoundAs<Fp8Type::kE4m3, width.value>(stream, x, scale, transposed, out, largest);
+      RoundAs<Fp8Type::kE4m3, width.value>(stream, x, scale, out, largest);
     }
   });
 }

@@ -70,7 +70,12 @@ enum class Epilogue {
   kGelu,          // aux = sum, gelu(aux)
   kGeluBias,      // aux = sum + bias, gelu(aux)
   kGeluGradient,  // sum gelu'(aux)
+  kSumsOfA,       // bias = sum of form_a(a) over the inner index, overwritten: [rows]
+  kSumsOfB,       // bias = sum of form_b(b), likewise: [columns]
 };
+inline bool SumsOperand(Epilogue epilogue) {
+  return epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
+}
 
 // A matrix in memory: row-major, `stride` elements from row to row.
 struct Operand {
@@ -90,7 +95,7 @@ struct Product {
   std::int64_t rows = 0, columns = 0, inner = 0, c_stride = 0;
   bool accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
-  const void* bias = nullptr;  // [columns], of c's type
+  const void* bias = nullptr;  // [columns], of c's type; sums of an operand: written
   void* aux = nullptr;         // [rows, columns], of c's type
   std::int64_t aux_stride = 0;
   bool fast_sums = false;  // of fp8: sums stay in the tensor cores, with some 14 bits
@@ -156,8 +161,12 @@ class Algorithms {
   // Queues the product. False, with nothing queued, if the library has no algorithm for it (for
   // some epilogues, types and alignments), or if `apart` was clearly faster when the algorithm was
   // chosen: it queues the same result by a product without the epilogue and a pass of its own.
+  // Sums of an operand are left to `apart` unless they have been timed, and have come out with the
+  // same bits several times.
   bool Run(const device::Stream& stream, const Product& product,
            const FunctionRef<void()>* apart = nullptr);
+  // Queues a trial (Plan::Run) of a product without an epilogue.
+  void Try(const device::Stream& stream, const Product& product);
 
   // As in kernels::Libraries.
   std::string Chosen() const;
@@ -174,6 +183,8 @@ class Algorithms {
   };
   using Kept = std::map<std::string, Algorithm>;  // by ProductKey::Text
 
+  const Choice& ChoiceOf(const device::Stream& stream, const Product& product,
+                         const FunctionRef<void()>* apart);
   Choice Choose(const device::Stream& stream, const Product& product,
                 const FunctionRef<void()>* apart);
   const Algorithm* FindKept(const Plan& plan, const Kept& kept);
@@ -199,6 +210,11 @@ bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Pl
                  const Product& product, const cublasLtMatmulAlgo_t& algorithm,
                  FunctionRef<void()> apart);
 
+// Whether the epilogue's sums of an operand have the same bits in several runs on the real
+// operands.
+bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+             const Product& product, const cublasLtMatmulAlgo_t& algorithm);
+
 // Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
 // gradients in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the
 // last steps (delayed scaling), so that one pass rounds and finds the next maximum.
@@ -208,13 +224,13 @@ enum class Fp8Role { kValue, kWeight, kGradient };
 using gpu::kFp8InverseStep;
 using gpu::kFp8Places;
 using gpu::kFp8Roles;
+using gpu::kFp8Unit;
 constexpr Fp8Role RoleOf(int tensor) { return static_cast<Fp8Role>(tensor % kFp8Roles); }
 // Largest number of a role's type: e5m2 or e4m3.
 constexpr float LargestOf(Fp8Role role) { return role == Fp8Role::kGradient ? 57344.0f : 448.0f; }
 // Bound that keeps a scale times its inverse finite.
 inline constexpr float kFp8LargestScale = 1e30f;
-inline constexpr int kFp8History = 16;        // steps whose maxima count
-inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
+inline constexpr int kFp8History = 16;  // steps whose maxima count
 
 // Scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role, then
 // kFp8Places * kFp8Roles more for operands outside of training.
@@ -232,7 +248,8 @@ class Fp8 {
 
   // As in kernels::Libraries.
   void Reserve(std::int64_t bytes);
-  void SetTraining(bool training) { training_ = training; }
+  void KeepWeights(std::span<const Linear> layers);
+  void SetTraining(bool training);
 
   // Rounds a bf16 matrix to the role's type, into the memory of `place`, 0 or 1 for the two
   // operands of a product; valid until that place is used again. Dense, [rows, columns], or
@@ -240,6 +257,16 @@ class Fp8 {
   // kPlain.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
+  // The matrix as it is, likewise, in the memory of place 0; its transpose goes to `transpose`, if
+  // that has memory.
+  Operand QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                       const Fp8Transpose& transpose);
+  // Its transpose, rounded now unless `transpose` has it.
+  Operand Transposed(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                     const Fp8Transpose& transpose);
+  // A layer's weight, or its transpose, likewise: the one that is kept, which is rounded first
+  // unless it is that of this step, or one in the memory of place 1.
+  Operand Weight(const device::Stream& stream, const Linear& linear, bool transposed);
 
   // Scale = largest number of the type / largest magnitude of the last kFp8History steps, ignoring
   // zeros and values that are not finite.
@@ -252,7 +279,18 @@ class Fp8 {
   bool SetState(const device::Stream& stream, std::span<const float> state);
 
  private:
+  struct KeptWeight {
+    std::byte* memory = nullptr;  // as it is, then transposed
+    std::int64_t bytes = 0;
+    Matrix weight = {};  // what was rounded in this step; Empty(): nothing
+  };
+
   std::byte* Place(int place, std::int64_t bytes) const;
+  // Number of an operand, whose scale is known from then on.
+  int FindScale(const device::Stream& stream, int site, Fp8Role role, const Matrix& x, int place);
+  // A matrix with `stride` columns, rounded at the scale of this number.
+  Operand OperandOf(int tensor, const std::byte* data, std::int64_t stride) const;
+  void ForgetWeights();
   void FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor);
   void FindCurrentScale(const device::Stream& stream, const Matrix& x, int tensor) const;
   void Upload(const device::Stream& stream);
@@ -267,6 +305,8 @@ class Fp8 {
   bool training_ = true;
   device::Buffer rooms_[kFp8Places];
   std::int64_t reserved_ = 0;             // bytes of a room
+  std::vector<KeptWeight> weights_;       // [sites]
+  device::Buffer kept_;                   // memory of weights_
   std::vector<device::Buffer> outgrown_;  // earlier rooms, which recorded graphs may still name
 };
 
@@ -275,9 +315,14 @@ class Fp8 {
 void Fp8Largest(const device::Stream& stream, const Matrix& x, unsigned* largest);
 // The scale of one tensor from its `largest` of this step alone.
 void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int tensor);
-// out = fp8(x * scale), and `largest` as above. out: dense, [rows, columns] or its transpose.
+// The forms that a pass writes, dense: [rows, columns], and its transpose. One may be null.
+struct Fp8Forms {
+  std::byte* plain = nullptr;
+  std::byte* transposed = nullptr;
+};
+// out = fp8(x * scale), and `largest` as above.
 void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales, int tensor,
-              bool transposed, unsigned char* out);
+              const Fp8Forms& out);
 
 class GpuLibraries final : public Libraries {
  public:
@@ -288,6 +333,7 @@ class GpuLibraries final : public Libraries {
   void Seal() override { algorithms_.Seal(); }
   bool Sealed() const override { return algorithms_.Sealed(); }
   void Reserve(std::int64_t fp8_elements) override { fp8_.Reserve(fp8_elements); }
+  void KeepWeights(std::span<const Linear> layers) override { fp8_.KeepWeights(layers); }
   void SetTraining(bool training) override { fp8_.SetTraining(training); }
   void QueueLargest(const device::Stream& stream) override { fp8_.QueueLargest(stream); }
   std::span<float> Largest() override { return fp8_.Largest(); }
@@ -302,6 +348,9 @@ class GpuLibraries final : public Libraries {
   bool Run(const device::Stream& stream, const Product& product,
            const FunctionRef<void()>* apart = nullptr) {
     return algorithms_.Run(stream, product, apart);
+  }
+  void Try(const device::Stream& stream, const Product& product) {
+    algorithms_.Try(stream, product);
   }
   Fp8& Quantiser() { return fp8_; }
   // State of cuDNN, made by its first caller (cudnn_plan.hpp); null before, and without cuDNN.

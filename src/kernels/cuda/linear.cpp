@@ -97,6 +97,38 @@ bool FusedActivation(const device::Stream& stream, const Linear& linear, const M
   return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre, &apart);
 }
 
+// dweight += x^T dy, or its transpose, whose epilogue sums dy for the layer's biases. False, with
+// nothing done, if that is not possible, or slower than passes of their own.
+bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                        const Matrix& dy, const Matrix& dweight) {
+  const bool transposed = linear.form == Form::kTransposed;
+  const std::int64_t bytes = dy.columns * std::int64_t{sizeof(float)};
+  if (linear.biases == nullptr || linear.biases->alike || linear.biases->parts[0].sums.Empty() ||
+      x.Size() == 0 || dy.Size() == 0 || dweight.dtype != Dtype::kFloat32 ||
+      2 * bytes > stream.gpu->scratch_bytes) {
+    return false;
+  }
+  const Product plain = MakeProduct(Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                                    transposed ? x : dy, dweight, true);
+  Product product = plain;
+  product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
+  product.bias = stream.gpu->scratch;
+  // As long as what it stands for; its sums are nobody's, at the end of the scratch.
+  std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
+  const auto apart = [&] {
+    GpuLibrariesOf(stream).Try(stream, plain);
+    cuda::ColumnSum(stream, dy, {end, Dtype::kFloat32, 1, dy.columns, dy.columns}, {});
+  };
+  const FunctionRef<void()> timed = apart;
+  if (!GpuLibrariesOf(stream).Run(stream, product, &timed)) return false;
+  for (const BiasGradients::Sum& part : linear.biases->parts) {
+    if (part.sums.Empty()) continue;
+    cuda::Accumulate(stream, Dtype::kFloat32, part.sums.columns,
+                     ElementAt(stream.gpu->scratch, Dtype::kFloat32, part.first), part.sums.data);
+  }
+  return true;
+}
+
 }  // namespace
 
 }  // namespace cuda
@@ -155,10 +187,14 @@ void cuda::LinearActivationGradient(const device::Stream& stream, const Linear& 
 
 void cuda::LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                                 const Matrix& dy, const Matrix& dweight) {
-  if (Fp8WeightGradient(stream, linear, x, dy, dweight)) return;
+  const bool fp8 = Fp8WeightGradient(stream, linear, x, dy, dweight);
+  if (!fp8 && FusedBiasGradients(stream, linear, x, dy, dweight)) return;
   const bool transposed = linear.form == Form::kTransposed;
-  cuda::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
-                       transposed ? x : dy, dweight, true);
+  if (!fp8) {
+    cuda::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                         transposed ? x : dy, dweight, true);
+  }
+  AddBiasGradients(stream, linear, dy, cuda::ColumnSum);
 }
 
 }  // namespace trireme::kernels
@@ -229,28 +265,108 @@ void Fp8::FindCurrentScale(const device::Stream& stream, const Matrix& x, int te
   Fp8FirstScale(stream, scales_, tensor);
 }
 
-Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
-                      bool transposed, int place) {
+int Fp8::FindScale(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                   int place) {
   int tensor = site * kFp8Roles + static_cast<int>(role);
   if (site < 0 || tensor >= scales_.tensors || x.dtype != Dtype::kBfloat16) {
     throw RunError(fmt::format("an fp8 operand of linear layer {} of {}, in {}", site,
                                scales_.tensors / kFp8Roles, trireme::NameOf(x.dtype)),
                    "This is a bug in Trireme.");
   }
-  std::byte* out = Place(place, x.Size());
   if (training_) {
     FindDelayedScale(stream, x, tensor);
   } else {
     tensor = scales_.tensors + place * kFp8Roles + static_cast<int>(role);
     FindCurrentScale(stream, x, tensor);
   }
-  Fp8Round(stream, x, scales_, tensor, transposed, reinterpret_cast<unsigned char*>(out));
+  return tensor;
+}
+
+Operand Fp8::OperandOf(int tensor, const std::byte* data, std::int64_t stride) const {
   Operand operand;
-  operand.data = out;
-  operand.type = role == Fp8Role::kGradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
-  operand.stride = transposed ? x.rows : x.columns;
+  operand.data = data;
+  operand.type = RoleOf(tensor) == Fp8Role::kGradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+  operand.stride = stride;
   operand.scale = scales_.inverse + std::ptrdiff_t{tensor} * kFp8InverseStep;
   return operand;
+}
+
+Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                      bool transposed, int place) {
+  std::byte* const out = Place(place, x.Size());
+  const int tensor = FindScale(stream, site, role, x, place);
+  Fp8Round(stream, x, scales_, tensor,
+           transposed ? Fp8Forms{.transposed = out} : Fp8Forms{.plain = out});
+  return OperandOf(tensor, out, transposed ? x.rows : x.columns);
+}
+
+Operand Fp8::QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                          const Fp8Transpose& transpose) {
+  constexpr int kPlace = 0;
+  auto* const turned = static_cast<std::byte*>(transpose.memory);
+  if (turned == nullptr || !training_) return Quantise(stream, site, role, x, false, kPlace);
+  std::byte* const out = Place(kPlace, x.Size());
+  const int tensor = FindScale(stream, site, role, x, kPlace);
+  Fp8Round(stream, x, scales_, tensor, {out, turned});
+  transpose.written = true;
+  return OperandOf(tensor, out, x.columns);
+}
+
+Operand Fp8::Transposed(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
+                        const Fp8Transpose& transpose) {
+  const int place = role == Fp8Role::kGradient ? 1 : 0;
+  if (!transpose.written) return Quantise(stream, site, role, x, true, place);
+  return OperandOf(FindScale(stream, site, role, x, place),
+                   static_cast<const std::byte*>(transpose.memory), x.rows);
+}
+
+void Fp8::KeepWeights(std::span<const Linear> layers) {
+  if (scales_.tensors == 0) return;
+  weights_.resize(static_cast<std::size_t>(scales_.tensors / kFp8Roles));
+  bool grows = false;
+  std::int64_t all = 0;
+  for (const Linear& linear : layers) {
+    const std::int64_t bytes = gpu::Fp8WeightElements(linear);
+    if (bytes == 0) continue;
+    KeptWeight& kept = weights_.at(static_cast<std::size_t>(linear.site));
+    grows = grows || bytes > kept.bytes;
+    kept.bytes = std::max(kept.bytes, bytes);
+  }
+  if (!grows) return;
+  for (const KeptWeight& kept : weights_) all += kept.bytes;
+  if (kept_ != nullptr) outgrown_.push_back(std::move(kept_));
+  kept_ = device::AllocateZeroed(all, device::Kind::kCuda);
+  auto* next = static_cast<std::byte*>(kept_.get());
+  for (KeptWeight& kept : weights_) kept.memory = std::exchange(next, next + kept.bytes);
+  ForgetWeights();
+}
+
+void Fp8::SetTraining(bool training) {
+  training_ = training;
+  ForgetWeights();
+}
+
+void Fp8::ForgetWeights() {
+  for (KeptWeight& kept : weights_) kept.weight = {};
+}
+
+Operand Fp8::Weight(const device::Stream& stream, const Linear& linear, bool transposed) {
+  constexpr int kPlace = 1;
+  const Matrix& weight = linear.weight;
+  const auto site = static_cast<std::size_t>(linear.site);
+  if (!training_ || site >= weights_.size() || 2 * weight.Size() > weights_[site].bytes) {
+    return Quantise(stream, linear.site, Fp8Role::kWeight, weight, transposed, kPlace);
+  }
+  KeptWeight& kept = weights_[site];
+  const int tensor = FindScale(stream, linear.site, Fp8Role::kWeight, weight, kPlace);
+  std::byte* const turned = kept.memory + weight.Size();
+  if (kept.weight.data != weight.data || kept.weight.rows != weight.rows ||
+      kept.weight.columns != weight.columns || kept.weight.stride != weight.stride) {
+    Fp8Round(stream, weight, scales_, tensor, {kept.memory, turned});
+    kept.weight = weight;
+  }
+  return OperandOf(tensor, transposed ? turned : kept.memory,
+                   transposed ? weight.rows : weight.columns);
 }
 
 void Fp8::QueueLargest(const device::Stream& stream) {
@@ -283,6 +399,7 @@ void Fp8::UpdateScales(const device::Stream& stream) {
   }
   Upload(stream);
   scaled_ = true;
+  ForgetWeights();
 }
 
 bool Fp8::SetState(const device::Stream& stream, std::span<const float> state) {
@@ -294,6 +411,7 @@ bool Fp8::SetState(const device::Stream& stream, std::span<const float> state) {
   }
   device::Synchronise(stream);  // an upload may be under way
   Upload(stream);
+  ForgetWeights();
   return scaled_;
 }
 
@@ -348,6 +466,11 @@ bool IsForFp8(const device::Stream& stream, const Linear& linear, const Matrix& 
          whole(x.columns) && whole(columns);
 }
 
+const Fp8Transposes& TransposesOf(const Linear& linear) {
+  static const Fp8Transposes none;
+  return linear.transposes == nullptr ? none : *linear.transposes;
+}
+
 }  // namespace
 
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x,
@@ -360,9 +483,9 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
   if (!Fp8Takes(stream, linear, x, y)) return false;
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kPlain;
-  const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, false, 0);
-  const Operand b =
-      fp8.Quantise(stream, linear.site, Fp8Role::kWeight, linear.weight, transposed, 1);
+  const Operand a =
+      fp8.QuantiseBoth(stream, linear.site, Fp8Role::kValue, x, TransposesOf(linear).x);
+  const Operand b = fp8.Weight(stream, linear, transposed);
   Product product = ProductOf(a, b, y, x.columns);
   product.fast_sums = true;  // as is usual: gradients are what needs longer sums
   const bool with_bias = !bias.Empty() && bias.dtype == y.dtype;
@@ -384,9 +507,9 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
   if (!Fp8Takes(stream, linear, dy, dx)) return false;
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kTransposed;
-  const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, false, 0);
-  const Operand b =
-      fp8.Quantise(stream, linear.site, Fp8Role::kWeight, linear.weight, transposed, 1);
+  const Operand a =
+      fp8.QuantiseBoth(stream, linear.site, Fp8Role::kGradient, dy, TransposesOf(linear).dy);
+  const Operand b = fp8.Weight(stream, linear, transposed);
   Multiply(stream, ProductOf(a, b, dx, dy.columns));
   return true;
 }
@@ -397,8 +520,10 @@ bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const
     return false;
   }
   Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
-  const Operand values = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, true, 0);
-  const Operand gradients = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, true, 1);
+  const Operand values =
+      fp8.Transposed(stream, linear.site, Fp8Role::kValue, x, TransposesOf(linear).x);
+  const Operand gradients =
+      fp8.Transposed(stream, linear.site, Fp8Role::kGradient, dy, TransposesOf(linear).dy);
   const bool transposed = linear.form == Form::kTransposed;
   Product product =
       ProductOf(transposed ? gradients : values, transposed ? values : gradients, dweight, x.rows);

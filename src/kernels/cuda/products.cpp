@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -46,6 +47,10 @@ const char* NameOf(Epilogue epilogue) {
       return "gelu_aux_bias";
     case Epilogue::kGeluGradient:
       return "dgelu";
+    case Epilogue::kSumsOfA:
+      return "sums_of_a";
+    case Epilogue::kSumsOfB:
+      return "sums_of_b";
     default:
       return "none";
   }
@@ -65,6 +70,10 @@ cublasLtEpilogue_t LibraryEpilogue(Epilogue epilogue) {
       return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
     case Epilogue::kGeluGradient:
       return CUBLASLT_EPILOGUE_DGELU;
+    case Epilogue::kSumsOfA:
+      return CUBLASLT_EPILOGUE_BGRADB;  // a is the library's second operand (Plan)
+    case Epilogue::kSumsOfB:
+      return CUBLASLT_EPILOGUE_BGRADA;
     default:
       return CUBLASLT_EPILOGUE_DEFAULT;
   }
@@ -301,15 +310,25 @@ bool IsCaptured(const device::Stream& stream) {
 
 Algorithms::Algorithms(const device::GpuContext& gpu) : gpu_(gpu), handle_(MakeHandle()) {}
 
+const Algorithms::Choice& Algorithms::ChoiceOf(const device::Stream& stream, const Product& product,
+                                               const FunctionRef<void()>* apart) {
+  const auto at = choices_.find(ProductKey(product));
+  if (at != choices_.end()) return at->second;
+  Choice choice = Choose(stream, product, apart);
+  const ProductKey key = choice.plan.Key();
+  return choices_.emplace(key, std::move(choice)).first->second;
+}
+
+void Algorithms::Try(const device::Stream& stream, const Product& product) {
+  const Choice& choice = ChoiceOf(stream, product, nullptr);
+  if (!choice.algorithm) return;
+  Check(choice.plan.Run(handle_.get(), gpu_, product, *choice.algorithm, /*trial=*/true),
+        "timing a matrix product");
+}
+
 bool Algorithms::Run(const device::Stream& stream, const Product& product,
                      const FunctionRef<void()>* apart) {
-  auto at = choices_.find(ProductKey(product));
-  if (at == choices_.end()) {
-    Choice choice = Choose(stream, product, apart);
-    const ProductKey key = choice.plan.Key();
-    at = choices_.emplace(key, std::move(choice)).first;
-  }
-  const Choice& choice = at->second;
+  const Choice& choice = ChoiceOf(stream, product, apart);
   if (!choice.algorithm) return false;
   const cublasStatus_t status =
       choice.plan.Run(handle_.get(), gpu_, product, *choice.algorithm, /*trial=*/false);
@@ -359,10 +378,18 @@ Algorithms::Choice Algorithms::Choose(const device::Stream& stream, const Produc
   choice.known = count > 0;
   if (count == 0) return choice;
   choice.algorithm = proposals[0].algo;
-  if (sealed_ || IsCaptured(stream)) return choice;
+  if (sealed_ || IsCaptured(stream)) {
+    if (SumsOperand(product.epilogue)) choice.algorithm.reset();
+    return choice;
+  }
   if (count > 1) {
     choice.algorithm = Fastest(stream, handle_.get(), choice.plan, product,
                                std::span(proposals).first(static_cast<std::size_t>(count)));
+  }
+  if (SumsOperand(product.epilogue) &&
+      !Repeats(stream, handle_.get(), choice.plan, product, *choice.algorithm)) {
+    choice.algorithm.reset();
+    return choice;
   }
   if (apart != nullptr &&
       FasterApart(stream, handle_.get(), choice.plan, product, *choice.algorithm, *apart)) {
@@ -541,6 +568,25 @@ bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Pl
   apart();  // its own product may have to be chosen
   const int runs = RunsFor(timing.Seconds(together, 1));
   return timing.Seconds(apart, runs) < kClearlyFaster * timing.Seconds(together, runs);
+}
+
+bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+             const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
+  constexpr int kTimes = 4;
+  const std::int64_t count =
+      product.epilogue == Epilogue::kSumsOfA ? product.rows : product.columns;
+  std::array<std::vector<float>, kTimes> sums;  // whatever has sums of an operand has them in fp32
+  for (std::vector<float>& each : sums) {
+    each.resize(static_cast<std::size_t>(count));
+    const bool ran =
+        plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true) == CUBLAS_STATUS_SUCCESS;
+    if (!ran) return false;
+    Stopwatch(stream).Seconds([] {});  // waits as for a product that is timed
+    device::CopyOut(stream, product.bias, each.data(), count * std::int64_t{sizeof(float)});
+  }
+  return std::ranges::all_of(sums, [&](const std::vector<float>& each) {
+    return std::memcmp(each.data(), sums[0].data(), each.size() * sizeof(float)) == 0;
+  });
 }
 
 }  // namespace trireme::kernels::cuda

@@ -49,7 +49,7 @@ class OneRank {
       : tokens_(tokens),
         settings_(SettingsOf(PlanOf(deck, tokens, 1, dtype))),
         stream_(stream),
-        grid_(self, *settings_.grid) {
+        grid_(self, *settings_.grid, settings_.options) {
     if (stream_.OnGpu()) {
       const std::int64_t sites = model::kSitesABlock * settings_.model.options.layers;
       libraries_ = kernels::MakeLibraries(stream_, static_cast<int>(sites));

@@ -278,7 +278,7 @@ TEST_P(PlannedKernels, ScratchIsThatOfThePlannedDevice) {
 }
 
 // fp8: 3 roles of 10 layers and of 2 operands outside of training have 6 numbers of 4 bytes; then
-// two operands.
+// two operands, and weights in two forms.
 TEST_P(PlannedKernels, LibrariesTakeTheMemoryOfFp8) {
   device::Stream stream = Stream();
   const std::int64_t before = device::PlannedBytes();
@@ -297,6 +297,11 @@ TEST_P(PlannedKernels, LibrariesTakeTheMemoryOfFp8) {
     EXPECT_EQ(device::PlannedBytes() - before, 896 + 2 * 1024);
     libraries->Reserve(500);
     EXPECT_EQ(device::PlannedBytes() - before, 896 + 2 * 1024);
+    const Matrix weight{nullptr, Dtype::kBfloat16, 48, 64, 64};
+    const std::vector<Linear> layers(3, {.site = 0, .weight = weight});
+    libraries->KeepWeights(layers);
+    EXPECT_EQ(device::PlannedBytes() - before, 896 + 2 * 1024 + KeptWeightBytes(layers));
+    EXPECT_EQ(KeptWeightBytes(layers), 3 * 2 * 48 * 64);
     EXPECT_TRUE(libraries->Sealed());
     EXPECT_TRUE(libraries->Scaled());
     EXPECT_TRUE(libraries->Largest().empty());

@@ -1,5 +1,8 @@
 // Linear layers in fp8 on a GPU: against products of operands that the test rounds itself, against
-// bf16, and the scales from step to step.
+// bf16, the scales from step to step, and what is rounded once for several products.
+#include <memory>
+#include <tuple>
+#include <utility>
 
 #include "multiply_testing.hpp"
 #include "trireme/base/error.hpp"
@@ -406,6 +409,212 @@ TEST_F(Fp8Test, ReservedMemoryNeverGrows) {
   multiply();
   EXPECT_EQ(device::AllocatedBytes(), reserved);
   EXPECT_TRUE(UsesFp8());
+}
+
+// A layer's three products, kernel by kernel, and what they computed.
+class Fp8Layer : public Fp8Test, public testing::WithParamInterface<std::tuple<Form, int>> {
+ protected:
+  static constexpr std::int64_t kRows = 48, kIn = 144, kOut = 80;  // no tile is whole
+  using Bits = std::vector<unsigned char>;
+
+  static Form OfLayer() { return std::get<0>(GetParam()); }
+  void SetUp() override {
+    Fp8Test::SetUp();
+    if (IsSkipped()) return;
+    const int padding = std::get<1>(GetParam());
+    const bool turned = OfLayer() == Form::kTransposed;
+    const Dtype half = Dtype::kBfloat16;
+    const auto make = [&](Dtype dtype, std::int64_t rows, std::int64_t columns, unsigned seed) {
+      return std::make_unique<GpuMatrix>(Stream(), dtype, rows, columns,
+                                         Random(rows * columns, seed, dtype), columns + padding);
+    };
+    weight_ = turned ? make(half, kOut, kIn, 1) : make(half, kIn, kOut, 1);
+    other_weight_ = turned ? make(half, kOut, kIn, 5) : make(half, kIn, kOut, 5);
+    x_ = make(half, kRows, kIn, 2);
+    dy_ = make(half, kRows, kOut, 3);
+    y_ = std::make_unique<GpuMatrix>(Stream(), half, kRows, kOut, Values());
+    dx_ = std::make_unique<GpuMatrix>(Stream(), half, kRows, kIn, Values());
+    const Matrix shape = weight_->View();  // rows of its gradient begin on 16 bytes
+    dweight_ = std::make_unique<GpuMatrix>(Stream(), Dtype::kFloat32, shape.rows, shape.columns,
+                                           Random(kIn * kOut, 4, Dtype::kFloat32));
+    before_ = dweight_->Bits();
+    OpenAlike();
+  }
+  // Anew, with the same algorithms for its products as before.
+  void OpenAlike() {
+    Open();
+    Libraries().Seal();
+  }
+  kernels::Linear Layer() const { return {kSite, OfLayer(), weight_->View()}; }
+  void Forward(const kernels::Linear& layer) {
+    kernels::LinearForward(Stream(), layer, x_->View(), {}, y_->View(), [](const Part&) {});
+  }
+  void InputGradient(const kernels::Linear& layer) {
+    kernels::LinearInputGradient(Stream(), layer, dy_->View(), dx_->View());
+  }
+  void WeightGradient(const kernels::Linear& layer) {
+    kernels::LinearWeightGradient(Stream(), layer, x_->View(), dy_->View(), dweight_->View());
+  }
+  // Outputs of the three products, one after the other.
+  std::vector<Bits> Run(const kernels::Linear& layer) {
+    const Matrix to = dweight_->View();
+    device::CopyIn(Stream(), before_.data(), to.data, std::ssize(before_));
+    Forward(layer);
+    InputGradient(layer);
+    WeightGradient(layer);
+    return {y_->Bits(), dx_->Bits(), dweight_->Bits()};
+  }
+  // Kernels that `queue` launches; nothing runs.
+  template <typename Queue>
+  std::int64_t Launches(const Queue& queue) {
+    device::Synchronise(Stream());
+    device::Graph graph;
+    graph.Begin(Stream());
+    queue();
+    graph.End(Stream());
+    return graph.Nodes();
+  }
+
+  std::unique_ptr<GpuMatrix> weight_, other_weight_, x_, dy_, y_, dx_, dweight_;
+
+ private:
+  Bits before_;  // of dweight
+};
+
+INSTANTIATE_TEST_SUITE_P(Forms, Fp8Layer,
+                         testing::Combine(testing::Values(Form::kTransposed, Form::kPlain),
+                                          testing::Values(0, 3)));
+
+// A kept weight gives the same bits as one that is rounded at each product, step after step.
+TEST_P(Fp8Layer, AKeptWeightIsThatOfTheStep) {
+  std::vector<std::vector<Bits>> wanted;
+  const auto steps = [&](bool keep, const auto& look) {
+    OpenAlike();
+    if (keep) Libraries().KeepWeights(std::vector{Layer()});
+    for (int step = 0; step < 3; ++step) {
+      // The last step has other values in the same place.
+      const GpuMatrix& values = step == 2 ? *other_weight_ : *weight_;
+      const auto bits = values.Bits();
+      const GpuMatrix held(Stream(), Dtype::kBfloat16, values.View().rows, values.View().columns,
+                           weight_->Values(), values.View().stride);
+      const kernels::Linear layer{kSite, OfLayer(), held.View()};
+      Libraries().SetTraining(true);
+      look(Run(layer));
+      look(Run(layer));
+      device::CopyIn(Stream(), bits.data(), held.View().data, std::ssize(bits));
+      Libraries().SetTraining(true);
+      look(Run(layer));
+      NextStep();
+    }
+  };
+  steps(false, [&](std::vector<Bits> bits) { wanted.push_back(std::move(bits)); });
+  std::size_t at = 0;
+  steps(true, [&](const std::vector<Bits>& bits) { EXPECT_TRUE(bits == wanted.at(at++)) << at; });
+  EXPECT_EQ(at, wanted.size());
+  EXPECT_TRUE(wanted[7] != wanted[8]) << "other weights";
+}
+
+TEST_P(Fp8Layer, AKeptWeightIsRoundedOnceAStep) {
+  const auto twice = [&] {
+    Libraries().SetTraining(true);
+    for (int i = 0; i < 2; ++i) {
+      Forward(Layer());
+      InputGradient(Layer());
+    }
+  };
+  twice();  // scales, and algorithms of the products
+  // A product each, its operand, and its weight.
+  EXPECT_EQ(Launches(twice), 4 * 3);
+  Libraries().KeepWeights(std::vector{Layer()});
+  EXPECT_EQ(Launches(twice), 4 * 2 + 1);
+  // With the next scales it is rounded again, though nobody said that a step begins.
+  Launches([&] { Forward(Layer()); });
+  NextStep();
+  EXPECT_EQ(Launches([&] { Forward(Layer()); }), 3);
+}
+
+// An evaluation rounds a weight at its own scale, and the step that it interrupts goes on.
+TEST_P(Fp8Layer, AnEvaluationKeepsNoWeight) {
+  const auto step = [&] {
+    Libraries().SetTraining(true);
+    const auto bits = Run(Layer());
+    NextStep();
+    return bits;
+  };
+  const auto evaluate = [&] {
+    Libraries().SetTraining(false);
+    Forward(Layer());
+    return y_->Bits();
+  };
+  const auto first = step(), second = step();
+  const Bits evaluated = evaluate();
+  OpenAlike();
+  Libraries().KeepWeights(std::vector{Layer()});
+  EXPECT_TRUE(step() == first);
+  EXPECT_TRUE(evaluate() == evaluated);
+  EXPECT_TRUE(step() == second);
+}
+
+// What products leave for the weight gradient is what it would have rounded: the same bits, and
+// from there on nobody reads x and dy.
+TEST_P(Fp8Layer, TransposesAreWrittenBesideTheOperands) {
+  Libraries().SetTraining(true);
+  const auto wanted = Run(Layer());
+  const device::Buffer x_turned = device::AllocateZeroed(kRows * kIn, device::Kind::kCuda);
+  const device::Buffer dy_turned = device::AllocateZeroed(kRows * kOut, device::Kind::kCuda);
+  for (const bool with_x : {false, true}) {
+    OpenAlike();
+    kernels::Fp8Transposes transposes;
+    if (with_x) transposes.x.memory = x_turned.get();
+    transposes.dy.memory = dy_turned.get();
+    kernels::Linear layer = Layer();
+    layer.transposes = &transposes;
+    EXPECT_TRUE(Run(layer) == wanted);
+    EXPECT_EQ(transposes.x.written, with_x);
+    EXPECT_TRUE(transposes.dy.written);
+    EXPECT_EQ(Launches([&] { WeightGradient(layer); }), with_x ? 1 : 2);
+    // An operand and its transpose in one pass.
+    EXPECT_EQ(Launches([&] { Forward(layer); }), 3);
+    EXPECT_EQ(Launches([&] { InputGradient(layer); }), 3);
+  }
+}
+
+// A product that is not fp8's, here since the rows do not fit, leaves no transpose.
+TEST_P(Fp8Layer, BesideOtherOperandsNothingIsWritten) {
+  const device::Buffer turned = device::AllocateZeroed(kRows * kIn, device::Kind::kCuda);
+  kernels::Fp8Transposes transposes;
+  transposes.x.memory = transposes.dy.memory = turned.get();
+  kernels::Linear layer = Layer();
+  layer.transposes = &transposes;
+  const std::int64_t odd = kRows - 1;
+  kernels::LinearForward(Stream(), layer, x_->View().Rows(0, odd), {}, y_->View().Rows(0, odd),
+                         [](const Part&) {});
+  kernels::LinearInputGradient(Stream(), layer, dy_->View().Rows(0, odd), dx_->View().Rows(0, odd));
+  EXPECT_FALSE(transposes.x.written);
+  EXPECT_FALSE(transposes.dy.written);
+}
+
+// Two forms of a byte each, of weights that fit; a second call adds to the first one.
+TEST_F(Fp8Test, KeptWeightsTakeTwoBytesEach) {
+  const auto weight = [](std::int64_t rows, std::int64_t columns) {
+    return Matrix{nullptr, Dtype::kBfloat16, rows, columns, columns};
+  };
+  const kernels::Linear wide{0, Form::kPlain, weight(32, 64)},
+      tall{2, Form::kPlain, weight(80, 16)};
+  const kernels::Linear odd{1, Form::kPlain, weight(24, 64)},
+      none{-1, Form::kPlain, weight(32, 64)};
+  const std::vector all{wide, odd, none, tall};
+  EXPECT_EQ(kernels::KeptWeightBytes(all), 2 * (32 * 64 + 80 * 16));
+  const std::int64_t before = device::AllocatedBytes();
+  Libraries().KeepWeights(all);
+  EXPECT_EQ(device::AllocatedBytes(), before + kernels::KeptWeightBytes(all));
+  Libraries().KeepWeights(all);
+  EXPECT_EQ(device::AllocatedBytes(), before + kernels::KeptWeightBytes(all));
+  Stream().fp8 = false;
+  Open();
+  const std::int64_t without = device::AllocatedBytes();
+  Libraries().KeepWeights(all);
+  EXPECT_EQ(device::AllocatedBytes(), without);
 }
 
 TEST_F(Fp8Test, NothingIsReservedWithoutFp8) {
