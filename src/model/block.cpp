@@ -215,9 +215,24 @@ void Block::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
   return pre_ ? BackwardInputPre(pass, dy, saved, dx) : BackwardInputPost(pass, dy, saved, dx);
 }
 
-// The matrix for a branch's gradient on this rank's rows, before they are gathered.
+// The matrix for a branch's gradient on this rank's rows, before they are gathered. Empty() if the
+// gradient of the sum before the branch serves: there is no dropout in between, and that matrix
+// lasts until the weights' gradients are computed, or is gathered into one that does.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const {
-  return pass.tensor->Sharded() ? saved.dshard : dbranch;
+  const bool sharded = pass.tensor->Sharded();
+  const bool dropout = BranchDropout(pass, Site::kFfn).Active();
+  if (!dropout && (pass.weights_too || sharded)) return {};
+  return sharded ? saved.dshard : dbranch;
+}
+
+// The gradient of a branch for all tokens. shard: BranchShard's; dsum: [rows, dim], the gradient of
+// the sum before the branch.
+Matrix Block::WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
+                          const Matrix& dbranch) const {
+  const Matrix& rows = shard.Empty() ? dsum : shard;
+  if (!pass.tensor->Sharded()) return rows;
+  pass.tensor->Gather(rows, dbranch);
+  return dbranch;
 }
 
 // dx = gradient through the attention, whose input was `in`. dy: [tokens, dim]; in, dx: [rows,
@@ -258,9 +273,11 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
   const Matrix& dmiddle = MiddleGradient(saved);
-  kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
-  pass.tensor->Gather(ffn_shard, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, saved.ffn_normed, saved, saved.dinner);
+  if (!ffn_shard.Empty()) {
+    kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
+  }
+  FeedBackward(pass, WholeBranch(pass, ffn_shard, dy, saved.dffn_branch), saved.ffn_normed, saved,
+               saved.dinner);
   ffn_norm_.Backward(
       pass, saved.ffn_norm,
       {.dy = saved.dinner,
@@ -269,8 +286,8 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
        .dx = dmiddle,
        .dbranch = cross_ ? BranchShard(pass, saved, saved.cross->dbranch) : attention_shard});
   if (cross_) CrossBackwardPre(pass, saved);
-  pass.tensor->Gather(attention_shard, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.normed, saved, saved.dinner);
+  AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dmiddle, saved.dbranch),
+                 saved.normed, saved, saved.dinner);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dinner, .residual = saved.dmiddle, .dx = dx});
 }
@@ -284,8 +301,8 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                       .dropout = BranchDropout(pass, Site::kFfn),
                       .dx = saved.dsum,
                       .dbranch = ffn_shard});
-  pass.tensor->Gather(ffn_shard, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, Middle(saved), saved, MiddleGradient(saved));
+  FeedBackward(pass, WholeBranch(pass, ffn_shard, saved.dsum, saved.dffn_branch), Middle(saved),
+               saved, MiddleGradient(saved));
   if (cross_) CrossBackwardPost(pass, saved);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dmiddle,
@@ -293,8 +310,8 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                             .dropout = BranchDropout(pass, Site::kAttention),
                             .dx = saved.dinner,
                             .dbranch = attention_shard});
-  pass.tensor->Gather(attention_shard, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.x, saved, dx);
+  AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dinner, saved.dbranch), saved.x,
+                 saved, dx);
   kernels::Add(pass.stream, saved.dinner, dx);
 }
 
@@ -380,8 +397,9 @@ void Block::CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, 
 // the attention's branch on this rank's rows.
 void Block::CrossBackwardPre(const Pass& pass, Saved& saved) const {
   CrossSaved& cross = *saved.cross;
-  pass.tensor->Gather(BranchShard(pass, saved, cross.dbranch), cross.dbranch);
-  CrossBackward(pass, cross.dbranch, cross.normed, saved, saved.dinner);
+  const Matrix shard = BranchShard(pass, saved, cross.dbranch);
+  CrossBackward(pass, WholeBranch(pass, shard, cross.dmiddle, cross.dbranch), cross.normed, saved,
+                saved.dinner);
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = saved.dinner,
                          .residual = cross.dmiddle,
@@ -399,8 +417,8 @@ void Block::CrossBackwardPost(const Pass& pass, Saved& saved) const {
                          .dropout = BranchDropout(pass, Site::kCross),
                          .dx = cross.dsum,
                          .dbranch = shard});
-  pass.tensor->Gather(shard, cross.dbranch);
-  CrossBackward(pass, cross.dbranch, saved.middle, saved, saved.dmiddle);
+  CrossBackward(pass, WholeBranch(pass, shard, cross.dsum, cross.dbranch), saved.middle, saved,
+                saved.dmiddle);
 }
 
 }  // namespace trireme::model

@@ -132,6 +132,8 @@ class Block {
   void CrossBackwardPre(const Pass& pass, Saved& saved) const;
   void CrossBackwardPost(const Pass& pass, Saved& saved) const;
   Matrix BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const;
+  Matrix WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
+                     const Matrix& dbranch) const;
   void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                       const Matrix& dx) const;
   void FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
