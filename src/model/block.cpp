@@ -33,9 +33,25 @@ Block::Block(const ParameterPlace& place, std::uint32_t layer, bool cross)
       ffn_norm_(place, Prefix(layer) + ".ffn.norm", true),
       ffn_(MakeFfn(place, Prefix(layer) + ".ffn", layer)) {}
 
-kernels::Dropout Block::BranchDropout(const Pass& pass, Site site) const {
-  return pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_,
-                          static_cast<std::uint32_t>(site), pass.Rows().begin);
+kernels::Dropout Block::BranchDropout(const Pass& pass, const Saved& saved, Site site) const {
+  const auto number = static_cast<std::uint32_t>(site);
+  kernels::Dropout dropout =
+      pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_, number, pass.Rows().begin);
+  dropout.kept = saved.kept[number];
+  dropout.kept_stride = kernels::Dropout::KeptBytes(dim_);
+  return dropout;
+}
+
+// A GPU's backward pass would draw as many random numbers as the forward pass again; CPUs draw them
+// faster than they would read bits.
+void Block::AllocateKept(const Pass& pass, Saved& saved) const {
+  const bool keeps = pass.stream.OnGpu() && pass.training && dropout_ > 0;
+  for (int site = 0; site < kSites; ++site) {
+    const bool here = keeps && (cross_ || site != static_cast<int>(Site::kCross));
+    const std::int64_t bytes = pass.Rows().Size() * kernels::Dropout::KeptBytes(dim_);
+    saved.kept[site] =
+        here ? static_cast<std::uint8_t*>(pass.lives.input->Allocate(bytes)) : nullptr;
+  }
 }
 
 ParameterId Block::OutputBias(Site site) const {
@@ -67,6 +83,7 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
     saved.middle = pass.Allocate(pass.lives.cheap, rows, dim_);
   }
   if (cross_) AllocateCross(pass, *saved.cross);
+  AllocateKept(pass, saved);
   if (!pass.tensor->Sharded()) return;
   saved.full_x = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
   saved.full_y = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
@@ -105,10 +122,10 @@ void Block::ForwardAttention(const Pass& pass, Saved& saved) const {
 }
 
 // Joins some of the rows; branch and sum share their memory.
-void Block::Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
-                 const Part& rows) const {
+void Block::Join(const Pass& pass, const device::Stream& stream, const Saved& saved,
+                 const Junction& junction, const Part& rows) const {
   const Residual residual{junction.residual, junction.out, pass.Value(OutputBias(junction.site)),
-                          BranchDropout(pass, junction.site)};
+                          BranchDropout(pass, saved, junction.site)};
   if (junction.norm != nullptr) {
     return junction.norm->Forward(pass, stream, residual, *junction.saved, junction.normed, rows);
   }
@@ -126,11 +143,11 @@ void Block::Branch(const Pass& pass, const Matrix& in, const Saved& saved, const
   if (junction.norm != nullptr) junction.saved->x = junction.out;
   pass.tensor->Gather(in, full);
   sub_layer(full, product, [&](const Part& rows) {
-    if (alone) Join(pass, pass.stream.Serial(), junction, rows);
+    if (alone) Join(pass, pass.stream.Serial(), saved, junction, rows);
   });
   if (alone) return;
   pass.tensor->Reduce(product, junction.out);
-  Join(pass, pass.stream, junction, {0, junction.out.rows});
+  Join(pass, pass.stream, saved, junction, {0, junction.out.rows});
 }
 
 void Block::Attend(const Pass& pass, const Matrix& in, Saved& saved,
@@ -185,6 +202,7 @@ void Block::Recompute(const Pass& pass, Saved& saved) const {
         pass, middle, saved,
         {Site::kFfn, middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, saved.dsum});
   }
+  saved.kept[static_cast<int>(Site::kFfn)] = nullptr;  // the output that they mask is not computed
   const Matrix full = pass.tensor->Sharded() ? saved.full_x : saved.ffn_normed;
   pass.tensor->Gather(saved.ffn_normed, full);
   ffn_->ForwardHidden(pass, full, *saved.ffn);
@@ -220,7 +238,7 @@ void Block::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
 // lasts until the weights' gradients are computed, or is gathered into one that does.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const {
   const bool sharded = pass.tensor->Sharded();
-  const bool dropout = BranchDropout(pass, Site::kFfn).Active();
+  const bool dropout = BranchDropout(pass, saved, Site::kFfn).Active();
   if (!dropout && (pass.weights_too || sharded)) return {};
   return sharded ? saved.dshard : dbranch;
 }
@@ -274,7 +292,7 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
   const Matrix& dmiddle = MiddleGradient(saved);
   if (!ffn_shard.Empty()) {
-    kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
+    kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, saved, Site::kFfn), ffn_shard);
   }
   FeedBackward(pass, WholeBranch(pass, ffn_shard, dy, saved.dffn_branch), saved.ffn_normed, saved,
                saved.dinner);
@@ -282,7 +300,7 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
       pass, saved.ffn_norm,
       {.dy = saved.dinner,
        .residual = dy,
-       .dropout = BranchDropout(pass, cross_ ? Site::kCross : Site::kAttention),
+       .dropout = BranchDropout(pass, saved, cross_ ? Site::kCross : Site::kAttention),
        .dx = dmiddle,
        .dbranch = cross_ ? BranchShard(pass, saved, saved.cross->dbranch) : attention_shard});
   if (cross_) CrossBackwardPre(pass, saved);
@@ -298,7 +316,7 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
   ffn_norm_.Backward(pass, saved.ffn_norm,
                      {.dy = dy,
-                      .dropout = BranchDropout(pass, Site::kFfn),
+                      .dropout = BranchDropout(pass, saved, Site::kFfn),
                       .dx = saved.dsum,
                       .dbranch = ffn_shard});
   FeedBackward(pass, WholeBranch(pass, ffn_shard, saved.dsum, saved.dffn_branch), Middle(saved),
@@ -307,7 +325,7 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dmiddle,
                             .more = cross_ ? saved.cross->dsum : saved.dsum,
-                            .dropout = BranchDropout(pass, Site::kAttention),
+                            .dropout = BranchDropout(pass, saved, Site::kAttention),
                             .dx = saved.dinner,
                             .dbranch = attention_shard});
   AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dinner, saved.dbranch), saved.x,
@@ -403,7 +421,7 @@ void Block::CrossBackwardPre(const Pass& pass, Saved& saved) const {
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = saved.dinner,
                          .residual = cross.dmiddle,
-                         .dropout = BranchDropout(pass, Site::kAttention),
+                         .dropout = BranchDropout(pass, saved, Site::kAttention),
                          .dx = saved.dmiddle,
                          .dbranch = BranchShard(pass, saved, saved.dbranch)});
 }
@@ -414,7 +432,7 @@ void Block::CrossBackwardPost(const Pass& pass, Saved& saved) const {
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = cross.dmiddle,
                          .more = saved.dsum,
-                         .dropout = BranchDropout(pass, Site::kCross),
+                         .dropout = BranchDropout(pass, saved, Site::kCross),
                          .dx = cross.dsum,
                          .dbranch = shard});
   CrossBackward(pass, WholeBranch(pass, shard, cross.dsum, cross.dbranch), saved.middle, saved,
