@@ -201,7 +201,8 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     });
     TeamSum(means, shared[parity]);
     SumsToMeans(of, means);
-    EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int) {
+    // Of several accesses in a loop: nothing of theirs has to stay in registers.
+    EachAccess<kWidth, kChunks == 1 ? 1 : 0>(width, [&](std::int64_t column, int) {
       if constexpr (kChunks == 1) {
         StoreGradient<kWidth>(of, row, column, rstd, means, d, h, awaited);
       } else {
@@ -315,8 +316,9 @@ void Backward(const device::Stream& stream, const NormBackwardPass& pass) {
     device::cuda::Launch(queue, LongRowKernel<T, kWidth>, dim3(static_cast<unsigned>(of.rows)),
                          dim3(kMostLanes), 0, of);
   } else {
-    const auto kernel = accesses == 1 ? NormBackwardKernel<T, kWidth, 1>
-                                      : NormBackwardKernel<T, kWidth, kMostChunks>;
+    const auto kernel = accesses == 1   ? NormBackwardKernel<T, kWidth, 1>
+                        : accesses == 2 ? NormBackwardKernel<T, kWidth, 2>
+                                        : NormBackwardKernel<T, kWidth, kMostChunks>;
     const std::size_t shared =
         weights && teams.rows > 1 ? teams.rows * static_cast<std::size_t>(partial_bytes) : 0;
     device::cuda::Launch(queue, kernel, dim3(static_cast<unsigned>(blocks)),
