@@ -188,8 +188,8 @@ void AttentionPartForward(const device::Stream& stream, const AttentionShape& sh
 }
 
 void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Matrix& dqkv) {
-  BackendOf(stream).AttentionPartStartBackward(stream, shape, dqkv);
+                                const Matrix& dqkv, const Matrix& scratch) {
+  BackendOf(stream).AttentionPartStartBackward(stream, shape, dqkv, scratch);
 }
 
 void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,

@@ -115,7 +115,8 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 //   qkv, dqkv  [rows, Width()]
 //   out, dout  [rows, heads * head_dim]
 //   lse        [rows, heads]
-//   scratch    [1, AttentionPartScratch()]
+//   scratch    [1, AttentionPartScratch()]; stays as it is from one block of a pass to the next: on
+//              a GPU in bf16 it holds the sum before it is rounded
 
 // Attention to no keys: out = 0, lse = -infinity.
 void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse);
@@ -130,7 +131,7 @@ void AttentionPartForward(const device::Stream& stream, const AttentionShape& sh
 
 // Clears the queries' gradient, before the first block.
 void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Matrix& dqkv);
+                                const Matrix& dqkv, const Matrix& scratch);
 
 // Gradients from the final out and lse (Dao et al. 2022, appendix B): adds the part of `block` to
 // the queries' columns of dqkv, and overwrites `dblock`, of the shape of block.data, with the part

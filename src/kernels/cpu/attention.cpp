@@ -482,7 +482,7 @@ void cpu::AttentionBackward(const device::Stream& stream, const AttentionShape& 
 }
 
 void cpu::AttentionPartStartBackward(const device::Stream&, const AttentionShape& shape,
-                                     const Matrix& dqkv) {
+                                     const Matrix& dqkv, const Matrix&) {
   DispatchDtype(dqkv.dtype,
                 [&](auto zero) { Fill(dqkv.Columns(0, shape.heads * shape.head_dim), zero); });
 }

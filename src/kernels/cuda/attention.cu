@@ -250,9 +250,16 @@ void OwnAttentionPartForward(const device::Stream& stream, const AttentionShape&
   Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, {}, {}, {}});
 }
 
+Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch) {
+  const std::int64_t width = shape.heads * shape.head_dim;
+  return {scratch.Offset(gpu::AttentionInner(shape)), scratch.dtype, shape.sequences * shape.length,
+          width, width};
+}
+
 void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Matrix& dqkv) {
+                                const Matrix& dqkv, const Matrix& scratch) {
   Fill(stream, dqkv.Columns(0, shape.heads * shape.head_dim), 0);
+  if (dqkv.dtype == Dtype::kBfloat16) Fill(stream, ExactSum(shape, scratch), 0);
 }
 
 void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
@@ -312,16 +319,14 @@ __global__ void __launch_bounds__(kMergeThreads) MergeKernel(MergeOperands o) {
   const std::int64_t of_head = std::int64_t{head} * o.head_dim + column;
   Bf16* const stored = o.stored + at * o.stored_stride + of_head;
   float* const exact = o.exact + at * o.exact_stride + of_head;
-  float before[kWidth], added[kWidth], sum[kWidth];
-  WidenPack(LoadPack<kWidth>(stored), before);
+  float added[kWidth], sum[kWidth];
   WidenPack(LoadPack<kWidth>(o.part + packed * o.heads * o.head_dim + of_head), added);
-  const Pack<float, kWidth> kept = LoadPack<kWidth>(exact);
+  const Pack<float, kWidth> before = LoadPack<kWidth>(exact);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    // A sum begins at zero, before `exact` has been written.
-    const bool same = Widen(Narrow<Bf16>(kept.values[i])) == before[i];
-    if (same && before[i] != 0) before[i] = kept.values[i];
-    sum[i] = before[i] * factors.x + added[i] * factors.y;
+    // Before the first block of a forward pass `exact` holds anything.
+    const float kept = factors.x == 0 ? 0.0F : before.values[i];
+    sum[i] = kept * factors.x + added[i] * factors.y;
   }
   StorePack(NarrowPack<float, kWidth>(sum), exact);
   StorePack(NarrowPack<Bf16, kWidth>(sum), stored);

@@ -62,8 +62,12 @@ struct AttentionWindow {
 void PackStatistics(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
                     float* statistics);
 
-// A sum over blocks: as it is stored in bf16, and before it was rounded (fp32), which counts where
-// it rounds to what is stored. Rows on boundaries of 16 bytes.
+// The queries' sum over blocks before it is rounded to bf16, in the scratch of parts: [rows, heads
+// * head_dim] in fp32, dense. Whoever adds to it or resumes it reads this and no bf16.
+Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch);
+
+// A sum over blocks: as it is stored in bf16, written only, and before it is rounded (fp32). Rows
+// on boundaries of 16 bytes.
 struct RoundedSum {
   Matrix stored, exact;
 };

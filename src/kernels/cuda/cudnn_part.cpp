@@ -220,11 +220,6 @@ std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& 
   return Served{window, problem, *choice};
 }
 
-Matrix ExactSum(const AttentionShape& s, const Matrix& scratch) {
-  const std::int64_t rows = s.sequences * s.length, width = s.heads * s.head_dim;
-  return {scratch.Offset(gpu::AttentionInner(s)), Dtype::kFloat32, rows, width, width};
-}
-
 }  // namespace
 
 std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,

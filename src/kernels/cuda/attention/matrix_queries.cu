@@ -108,11 +108,9 @@ __device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const Atten
       const int row = first + MatrixRow() + 8 * half;
       const int column = first_dim + j * kMatrixColumns + MatrixColumn();
       if (a.whole || row >= queries.count || column >= a.head_dim) continue;
-      const MatrixPair before = LoadExactPair(dquery, exact, queries.row + row, column);
+      const MatrixPair before = LoadExactPair(exact, queries.row + row, column);
       pair[0] += before.values[0], pair[1] += before.values[1];
-      if (exact.data != nullptr) {
-        StoreExactPair(exact, queries.row + row, column, pair[0], pair[1]);
-      }
+      StoreExactPair(exact, queries.row + row, column, pair[0], pair[1]);
     }
   }
   StoreMatrixSums<Shape::kOutDims>(sums, tile, first, dquery, queries.row + first, 0,
