@@ -57,7 +57,7 @@ struct AttentionOperands {
   Sum* lse;  // [rows, heads]
   const T* dout;
   T *dquery, *dkey, *dvalue;
-  Sum* inner;  // [rows, heads], dense: dout . out
+  Sum* delta;  // [rows, heads], dense: dout . out
   // [rows, heads * head_dim], dense: of parts in bf16, out or dquery before it was rounded. This is
   // the sum that the next block adds to.
   Sum* exact;
@@ -453,8 +453,8 @@ struct AttentionPlace {
   __device__ SumOf<T>* Lse(const AttentionOperands<T>& a, int row) const {
     return a.lse + a.QueryRow(sequence, row) * a.lse_stride + head;
   }
-  __device__ SumOf<T>* Inner(const AttentionOperands<T>& a, int row) const {
-    return a.inner + a.QueryRow(sequence, row) * a.heads + head;
+  __device__ SumOf<T>* Delta(const AttentionOperands<T>& a, int row) const {
+    return a.delta + a.QueryRow(sequence, row) * a.heads + head;
   }
 
  private:
@@ -508,7 +508,7 @@ bool AttentionIsOneTile(const AttentionOperands<T>& a);
 
 // Launchers, for T float, double and Bf16. Queued; nothing if there is nothing to write.
 template <typename T>
-void LaunchAttentionInner(cudaStream_t queue, const AttentionOperands<T>& a);  // a.inner
+void LaunchAttentionDelta(cudaStream_t queue, const AttentionOperands<T>& a);  // a.delta
 template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a);
 template <typename T>

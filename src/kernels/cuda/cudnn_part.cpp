@@ -281,7 +281,7 @@ bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape
   const Matrix part = {o.scratch.Offset(places.part), Dtype::kBfloat16,
                        problem.sequences * problem.queries, width, width};
   float* const statistics = static_cast<float*>(o.scratch.Offset(places.statistics));
-  PackStatistics(stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
+  PackLse(stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
   RunCudnn(stream, problem, choice,
            {.query = window.OfQueries(o.qkv, dims).data,
             .key = window.OfKeys(o.block.data, rows, false).data,
