@@ -142,9 +142,9 @@ inline constexpr int kMostHeadDim = 256;  // of attention
 // RunError if head_dim is above kMostHeadDim.
 void CheckHeadDim(const AttentionShape& shape);
 
-// Elements of attention's `inner` (dout . out), [sequences, heads, length], the first part of its
+// Elements of attention's delta = rowsum(dO * O), [sequences, heads, length], the first part of its
 // scratch, rounded up to 128 bytes.
-std::int64_t AttentionInner(const AttentionShape& shape);
+std::int64_t AttentionDelta(const AttentionShape& shape);
 
 // Elements from one row of logits to the next: rows begin on 128 bytes in bf16.
 std::int64_t LogitStride(std::int64_t slice);

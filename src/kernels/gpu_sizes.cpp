@@ -15,7 +15,7 @@ void gpu::CheckHeadDim(const AttentionShape& shape) {
                  "Choose more heads (model.heads) or a smaller model.head_dim.");
 }
 
-std::int64_t gpu::AttentionInner(const AttentionShape& shape) {
+std::int64_t gpu::AttentionDelta(const AttentionShape& shape) {
   constexpr std::int64_t kUnit = 32;  // elements: pieces of scratch begin on 128 bytes
   return CeilDivide(shape.sequences * shape.length * shape.heads, kUnit) * kUnit;
 }
@@ -69,13 +69,13 @@ std::int64_t KeptWeightBytes(std::span<const Linear> layers) {
 std::int64_t gpu::AttentionScratch(const device::Stream&, const AttentionShape& shape, Dtype,
                                    bool) {
   CheckHeadDim(shape);
-  return AttentionInner(shape);
+  return AttentionDelta(shape);
 }
 
 std::int64_t gpu::AttentionPartScratch(const device::Stream&, const AttentionShape& shape,
                                        std::int64_t, Dtype, bool) {
   CheckHeadDim(shape);
-  return AttentionInner(shape) + shape.sequences * shape.length * shape.heads * shape.head_dim;
+  return AttentionDelta(shape) + shape.sequences * shape.length * shape.heads * shape.head_dim;
 }
 
 std::int64_t gpu::VocabularyScratch(const device::Stream&, std::int64_t rows, std::int64_t slice,

@@ -279,6 +279,14 @@ void CountAttentionBackward(const device::Stream& stream, const AttentionShape& 
   CountWhole(stream, shape, kBackwardProducts, 2 * (BytesOf(qkv) + BytesOf(out)), qkv.dtype);
 }
 
+// The sums of a GPU's parts in bf16 are cleared with the gradient that they are rounded to.
+void PassStartBackward(const device::Stream& stream, const AttentionShape& shape,
+                       const Matrix& dqkv, const Matrix& scratch) {
+  const bool exact = stream.OnGpu() && dqkv.dtype == Dtype::kBfloat16;
+  const std::int64_t sums = shape.sequences * shape.length * shape.heads * shape.head_dim;
+  LogPass(stream, BytesOf(dqkv) + (exact ? BytesOf(sums, scratch.dtype) : 0));
+}
+
 void CountAttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
                                const Part& tasks, const Matrix&, const KeyValueBlock& block,
                                const Dropout&, const Matrix&, const Matrix&, const Matrix&) {
@@ -468,7 +476,7 @@ constinit const decltype(AttentionPartStart) AttentionPartStart{
 constinit const decltype(AttentionPartForward) AttentionPartForward{
     cpu::AttentionPartForward, GPU(cuda::AttentionPartForward), CountAttentionPartForward};
 constinit const decltype(AttentionPartStartBackward) AttentionPartStartBackward{
-    cpu::AttentionPartStartBackward, GPU(cuda::AttentionPartStartBackward), kPass};
+    cpu::AttentionPartStartBackward, GPU(cuda::AttentionPartStartBackward), PassStartBackward};
 constinit const decltype(AttentionPartBackward) AttentionPartBackward{
     cpu::AttentionPartBackward, GPU(cuda::AttentionPartBackward), CountAttentionPartBackward};
 constinit const decltype(CrossEntropy) CrossEntropy{cpu::CrossEntropy, nullptr, kNothing};

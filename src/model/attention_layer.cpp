@@ -530,7 +530,7 @@ void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Save
   saved.dy = dy;
   kernels::LinearInputGradient(pass.stream, Output(pass.Value(output_weight_)), dy, saved.dout);
   const kernels::AttentionShape shape = Shape(pass);
-  kernels::AttentionPartStartBackward(pass.stream, shape, saved.dquery);
+  kernels::AttentionPartStartBackward(pass.stream, shape, saved.dquery, pass.workspace.attention);
   kernels::AttentionPartBackward(pass.stream, shape, {0, kernels::AttentionPartTasks(shape)},
                                  saved.query, Block(pass, saved), WeightDropout(pass), saved.out,
                                  saved.dout, saved.lse, saved.dquery, saved.dkey_values,

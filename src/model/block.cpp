@@ -115,19 +115,19 @@ void Block::Branch(const Pass& pass, const Matrix& in, const Saved& saved, const
   if (junction.norm != nullptr) junction.saved->x = junction.out;
   pass.tensor->Gather(in, full);
   sub_layer(full, product, [&](const Part& rows) {
-    if (alone) Join(pass, pass.stream.Serial(), junction, rows);
+    if (alone) Join(pass, pass.stream.Serial(), saved, junction, rows);
   });
   if (alone) return;
   pass.tensor->Reduce(product, junction.out);
-  Join(pass, pass.stream, junction, {0, junction.out.rows});
+  Join(pass, pass.stream, saved, junction, {0, junction.out.rows});
 }
 
 // Joins some of the rows: out = residual + drop(branch + bias), and the norm of it if one follows.
 // The branch lies in `out`.
-void Block::Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
-                 const Part& rows) const {
+void Block::Join(const Pass& pass, const device::Stream& stream, const Saved& saved,
+                 const Junction& junction, const Part& rows) const {
   const Residual residual{junction.residual, junction.out, pass.Value(OutputBias(junction.site)),
-                          BranchDropout(pass, junction.site)};
+                          BranchDropout(pass, saved, junction.site)};
   if (junction.norm != nullptr) {
     return junction.norm->Forward(pass, stream, residual, *junction.saved, junction.normed, rows);
   }
@@ -141,9 +141,25 @@ ParameterId Block::OutputBias(Site site) const {
   return site == Site::kAttention ? attention_.OutputBias() : ffn_->OutputBias();
 }
 
-kernels::Dropout Block::BranchDropout(const Pass& pass, Site site) const {
-  return pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_,
-                          static_cast<std::uint32_t>(site), pass.Rows().begin);
+kernels::Dropout Block::BranchDropout(const Pass& pass, const Saved& saved, Site site) const {
+  const auto number = static_cast<std::uint32_t>(site);
+  kernels::Dropout dropout =
+      pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_, number, pass.Rows().begin);
+  dropout.kept = saved.kept[number];
+  dropout.kept_stride = kernels::Dropout::KeptBytes(dim_);
+  return dropout;
+}
+
+// A GPU's backward pass would draw as many random numbers as the forward pass again; CPUs draw them
+// faster than they would read bits.
+void Block::AllocateKept(const Pass& pass, Saved& saved) const {
+  const bool keeps = pass.stream.OnGpu() && pass.training && dropout_ > 0;
+  for (int site = 0; site < kSites; ++site) {
+    const bool here = keeps && (cross_ || site != static_cast<int>(Site::kCross));
+    const std::int64_t bytes = pass.Rows().Size() * kernels::Dropout::KeptBytes(dim_);
+    saved.kept[site] =
+        here ? static_cast<std::uint8_t*>(pass.lives.input->Allocate(bytes)) : nullptr;
+  }
 }
 
 // Backward: the same in reverse, from dy, the gradient of the block's output, to dx, that of its
@@ -163,19 +179,21 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
   const Matrix& dmiddle = MiddleGradient(saved);
-  kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
-  pass.tensor->Gather(ffn_shard, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, saved.ffn_normed, saved, saved.dinner);
+  if (!ffn_shard.Empty()) {
+    kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, saved, Site::kFfn), ffn_shard);
+  }
+  FeedBackward(pass, WholeBranch(pass, ffn_shard, dy, saved.dffn_branch), saved.ffn_normed, saved,
+               saved.dinner);
   ffn_norm_.Backward(
       pass, saved.ffn_norm,
       {.dy = saved.dinner,
        .residual = dy,
-       .dropout = BranchDropout(pass, cross_ ? Site::kCross : Site::kAttention),
+       .dropout = BranchDropout(pass, saved, cross_ ? Site::kCross : Site::kAttention),
        .dx = dmiddle,
        .dbranch = cross_ ? BranchShard(pass, saved, saved.cross->dbranch) : attention_shard});
   if (cross_) CrossBackwardPre(pass, saved);
-  pass.tensor->Gather(attention_shard, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.normed, saved, saved.dinner);
+  AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dmiddle, saved.dbranch),
+                 saved.normed, saved, saved.dinner);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dinner, .residual = saved.dmiddle, .dx = dx});
 }
@@ -189,20 +207,20 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
   ffn_norm_.Backward(pass, saved.ffn_norm,
                      {.dy = dy,
-                      .dropout = BranchDropout(pass, Site::kFfn),
+                      .dropout = BranchDropout(pass, saved, Site::kFfn),
                       .dx = saved.dsum,
                       .dbranch = ffn_shard});
-  pass.tensor->Gather(ffn_shard, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, Middle(saved), saved, MiddleGradient(saved));
+  FeedBackward(pass, WholeBranch(pass, ffn_shard, saved.dsum, saved.dffn_branch), Middle(saved),
+               saved, MiddleGradient(saved));
   if (cross_) CrossBackwardPost(pass, saved);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dmiddle,
                             .more = cross_ ? saved.cross->dsum : saved.dsum,
-                            .dropout = BranchDropout(pass, Site::kAttention),
+                            .dropout = BranchDropout(pass, saved, Site::kAttention),
                             .dx = saved.dinner,
                             .dbranch = attention_shard});
-  pass.tensor->Gather(attention_shard, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.x, saved, dx);
+  AttendBackward(pass, WholeBranch(pass, attention_shard, saved.dinner, saved.dbranch), saved.x,
+                 saved, dx);
   kernels::Add(pass.stream, saved.dinner, dx);
 }
 
@@ -226,12 +244,13 @@ void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, S
 // the attention's branch on this rank's rows.
 void Block::CrossBackwardPre(const Pass& pass, Saved& saved) const {
   CrossSaved& cross = *saved.cross;
-  pass.tensor->Gather(BranchShard(pass, saved, cross.dbranch), cross.dbranch);
-  CrossBackward(pass, cross.dbranch, cross.normed, saved, saved.dinner);
+  const Matrix shard = BranchShard(pass, saved, cross.dbranch);
+  CrossBackward(pass, WholeBranch(pass, shard, cross.dmiddle, cross.dbranch), cross.normed, saved,
+                saved.dinner);
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = saved.dinner,
                          .residual = cross.dmiddle,
-                         .dropout = BranchDropout(pass, Site::kAttention),
+                         .dropout = BranchDropout(pass, saved, Site::kAttention),
                          .dx = saved.dmiddle,
                          .dbranch = BranchShard(pass, saved, saved.dbranch)});
 }
@@ -242,11 +261,11 @@ void Block::CrossBackwardPost(const Pass& pass, Saved& saved) const {
   cross_->norm.Backward(pass, cross.norm,
                         {.dy = cross.dmiddle,
                          .more = saved.dsum,
-                         .dropout = BranchDropout(pass, Site::kCross),
+                         .dropout = BranchDropout(pass, saved, Site::kCross),
                          .dx = cross.dsum,
                          .dbranch = shard});
-  pass.tensor->Gather(shard, cross.dbranch);
-  CrossBackward(pass, cross.dbranch, saved.middle, saved, saved.dmiddle);
+  CrossBackward(pass, WholeBranch(pass, shard, cross.dsum, cross.dbranch), saved.middle, saved,
+                saved.dmiddle);
 }
 
 // dx = gradient through the cross-attention, whose input was `in`; adds that of the encoder's
@@ -289,9 +308,24 @@ void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
   pass.Progress();
 }
 
-// The matrix for a branch's gradient on this rank's rows, before they are gathered.
+// The matrix for a branch's gradient on this rank's rows, before they are gathered. Empty() if the
+// gradient of the sum before the branch serves: there is no dropout in between, and that matrix
+// lasts until the weights' gradients are computed, or is gathered into one that does.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const {
-  return pass.tensor->Sharded() ? saved.dshard : dbranch;
+  const bool sharded = pass.tensor->Sharded();
+  const bool dropout = BranchDropout(pass, saved, Site::kFfn).Active();
+  if (!dropout && (pass.weights_too || sharded)) return {};
+  return sharded ? saved.dshard : dbranch;
+}
+
+// The gradient of a branch for all tokens. shard: BranchShard's; dsum: [rows, dim], the gradient of
+// the sum before the branch.
+Matrix Block::WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
+                          const Matrix& dbranch) const {
+  const Matrix& rows = shard.Empty() ? dsum : shard;
+  if (!pass.tensor->Sharded()) return rows;
+  pass.tensor->Gather(rows, dbranch);
+  return dbranch;
 }
 
 // The weight gradients of the products, from what BackwardInput left in Saved.
@@ -339,6 +373,7 @@ void Block::Recompute(const Pass& pass, Saved& saved) const {
         pass, middle, saved,
         {Site::kFfn, middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, saved.dsum});
   }
+  saved.kept[static_cast<int>(Site::kFfn)] = nullptr;  // the output that they mask is not computed
   const Matrix full = pass.tensor->Sharded() ? saved.full_x : saved.ffn_normed;
   pass.tensor->Gather(saved.ffn_normed, full);
   ffn_->ForwardHidden(pass, full, *saved.ffn);
@@ -370,6 +405,7 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
     saved.middle = pass.Allocate(pass.lives.cheap, rows, dim_);
   }
   if (cross_) AllocateCross(pass, *saved.cross);
+  AllocateKept(pass, saved);
   if (!pass.tensor->Sharded()) return;
   saved.full_x = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
   saved.full_y = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);

@@ -122,7 +122,8 @@ void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Ma
 }
 
 void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const {
-  kernels::DropoutForward(pass.stream, dy, MakeDropout(pass, pass.Rows().begin), dy);
+  const kernels::Dropout dropout = MakeDropout(pass, pass.Rows().begin);
+  if (dropout.Active()) kernels::DropoutForward(pass.stream, dy, dropout, dy);
   pass.tensor->Gather(dy, full);
   if (positions_ != kernels::kNoParameter) {
     kernels::PositionBackward(pass.stream, pass.tokens.begins, MakeDropout(pass, 0), full,

@@ -197,7 +197,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
     });
     WaitAll(flights);
   };
-  kernels::AttentionPartStartBackward(stream, shape, dqkv);
+  kernels::AttentionPartStartBackward(stream, shape, dqkv, trip.Panels());
   trip.Pack(qkv);
   // The rank's own block hides the first block's arrival and its own gradient's way home.
   const KeyValueBlock own = {own_, trip.KeysAndValues(qkv)};

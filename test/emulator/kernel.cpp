@@ -5,8 +5,9 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <map>
 #include <numeric>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "block.hpp"
 #include "fault.hpp"
 #include "memory.hpp"
+#include "queue.hpp"
 #include "settings.hpp"
 #include "static_shared.hpp"
 #include "stream.hpp"
@@ -27,8 +29,9 @@ constexpr std::size_t kAlignment = 128;  // bytes, of dynamic shared memory
 constexpr std::size_t kCanary = 128;     // bytes at least, behind it
 constexpr int kPoison = 0xFF, kMark = 0xA5;
 
-std::unordered_map<const void*, std::size_t>& Allowances() {
-  static std::unordered_map<const void*, std::size_t> allowances;
+// Of cards and kernels.
+std::map<std::pair<int, const void*>, std::size_t>& Allowances() {
+  static std::map<std::pair<int, const void*>, std::size_t> allowances;
   return allowances;
 }
 
@@ -146,11 +149,13 @@ cudaError_t CheckShape(const Shape& shape) {
 }  // namespace
 
 std::size_t SharedAllowance(const void* kernel) {
-  const auto found = Allowances().find(kernel);
+  const auto found = Allowances().find({CurrentDevice(), kernel});
   return found == Allowances().end() ? kSharedWithoutAsking : found->second;
 }
 
-void SetSharedAllowance(const void* kernel, std::size_t bytes) { Allowances()[kernel] = bytes; }
+void SetSharedAllowance(const void* kernel, std::size_t bytes) {
+  Allowances()[{CurrentDevice(), kernel}] = bytes;
+}
 
 void* DynamicSharedMemory() { return SharedBuffer::The().Data(); }
 

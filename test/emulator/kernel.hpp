@@ -9,7 +9,7 @@
 
 namespace emulator {
 
-// Most dynamic shared memory that the kernel may be launched with, in bytes.
+// Most dynamic shared memory that the kernel may be launched with on the current card, in bytes.
 std::size_t SharedAllowance(const void* kernel);
 void SetSharedAllowance(const void* kernel, std::size_t bytes);
 

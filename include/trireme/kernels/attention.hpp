@@ -113,7 +113,8 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 //   qkv, dqkv  [rows, Width()]
 //   out, dout  [rows, heads * head_dim]
 //   lse        [rows, heads]
-//   scratch    [1, AttentionPartScratch()]
+//   scratch    [1, AttentionPartScratch()]; stays as it is from one block of a pass to the next: on
+//              a GPU in bf16 it holds the sum before it is rounded
 
 // Attention to no keys: out = 0, lse = -infinity.
 extern const Kernel<void(const Matrix& out, const Matrix& lse)> AttentionPartStart;
@@ -127,7 +128,7 @@ extern const Kernel<void(const AttentionShape& shape, const Part& tasks, const M
     AttentionPartForward;
 
 // Clears the queries' gradient, before the first block.
-extern const Kernel<void(const AttentionShape& shape, const Matrix& dqkv)>
+extern const Kernel<void(const AttentionShape& shape, const Matrix& dqkv, const Matrix& scratch)>
     AttentionPartStartBackward;
 
 // Gradients from the final out and lse (Dao et al. 2022, appendix B): adds the part of `block` to

@@ -30,11 +30,20 @@ struct Dropout {
   std::int64_t first_row = 0;               // first row of a shard of the micro-batch's rows
   std::int64_t first_feature = 0;           // first feature of a slice
   Positions positions = {};                 // of the `length` rows in their sequence
+  // On a GPU, or null; first_feature is 0. Bit f % 8 of kept[row * kept_stride + f / 8] says
+  // whether the element is kept: ResidualForward and ResidualNormForward write it, NormBackward and
+  // DropoutForward read it instead of drawing again.
+  std::uint8_t* kept = nullptr;
+  std::int64_t kept_stride = 0;  // bytes from row to row: KeptBytes(features)
 
+  static std::int64_t KeptBytes(std::int64_t features) {
+    return CeilDivide(features, std::int64_t{8});
+  }
   // The same place, for a matrix that begins `rows` rows further on.
   Dropout From(std::int64_t rows) const {
     Dropout later = *this;
     later.first_row += rows;
+    if (kept != nullptr) later.kept += rows * kept_stride;
     return later;
   }
   bool Active() const { return Threshold() > 0; }

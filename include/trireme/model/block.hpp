@@ -22,6 +22,8 @@ namespace trireme::model {
 // BackwardInput its d-members.
 class Block {
  public:
+  enum class Site : std::uint32_t { kAttention = 0, kFfn = 1, kCross = 2 };  // kResidualDropout
+  static constexpr int kSites = 3;
   // Of the cross-attention.
   struct CrossSaved {
     NormLayer::Saved norm;
@@ -60,6 +62,9 @@ class Block {
     Matrix attention_x, ffn_x;    // sharded: inputs of the sub-layers, for their weight gradients
     Matrix dbranch, dffn_branch;  // gradients of the two branches, after dropout
     Matrix dfull;                 // sharded: gradient of a sub-layer's input, partial sums
+    // [rows, Dropout::KeptBytes(dim)] for each site, of a GPU, where dropout acts; null where the
+    // backward pass draws again
+    std::uint8_t* kept[kSites] = {};
   };
   // cross: with cross-attention.
   Block(const ParameterPlace& place, std::uint32_t layer, bool cross = false);
@@ -91,7 +96,6 @@ class Block {
   kernels::AttentionShape CacheShape() const { return attention_.CacheShape(); }
 
  private:
-  enum class Site : std::uint32_t { kAttention = 0, kFfn = 1, kCross = 2 };  // kResidualDropout
   // Sub-layer of cross-attention.
   struct Cross {
     NormLayer norm;
@@ -114,9 +118,10 @@ class Block {
   const Matrix& MiddleGradient(const Saved& saved) const {
     return cross_ ? saved.cross->dmiddle : saved.dmiddle;
   }
-  kernels::Dropout BranchDropout(const Pass& pass, Site site) const;
-  void Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
-            const Part& rows) const;
+  kernels::Dropout BranchDropout(const Pass& pass, const Saved& saved, Site site) const;
+  void AllocateKept(const Pass& pass, Saved& saved) const;
+  void Join(const Pass& pass, const device::Stream& stream, const Saved& saved,
+            const Junction& junction, const Part& rows) const;
   void Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
               FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const;
   void Attend(const Pass& pass, const Matrix& in, Saved& saved, const Junction& junction) const;
@@ -132,6 +137,8 @@ class Block {
   void CrossBackwardPre(const Pass& pass, Saved& saved) const;
   void CrossBackwardPost(const Pass& pass, Saved& saved) const;
   Matrix BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const;
+  Matrix WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
+                     const Matrix& dbranch) const;
   void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                       const Matrix& dx) const;
   void FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,

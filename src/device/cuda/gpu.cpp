@@ -4,7 +4,10 @@
 #include <stdlib.h>
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <string_view>
+#include <utility>
 
 #include "backend.hpp"
 #include "trireme/base/error.hpp"
@@ -66,6 +69,22 @@ void Check(cudaError_t code, const char* what) {
   throw RunError(
       fmt::format("{}: CUDA says {} ({})", what, cudaGetErrorString(code), static_cast<int>(code)),
       AdviceFor(code));
+}
+
+void AllowSharedMemory(const void* kernel, std::size_t bytes) {
+  constexpr std::size_t kAlwaysAllowed = 46 << 10;  // 48 KiB, less what kernels declare themselves
+  if (bytes <= kAlwaysAllowed) return;
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // of cards and kernels
+  int device = 0;
+  Check(cudaGetDevice(&device), "the GPU in use");
+  const std::scoped_lock lock(mutex);
+  std::size_t& most = allowed[{device, kernel}];
+  if (bytes <= most) return;
+  Check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             static_cast<int>(bytes)),
+        "shared memory of a kernel");
+  most = bytes;
 }
 
 // Called before CUDA starts; keeps variables that the user has set. A receive that waits for its

@@ -242,8 +242,8 @@ void cpu::AttentionPartForward(const device::Stream& stream, const AttentionShap
 }
 
 // Attention's backward pass (Dao et al. 2022, appendix B). With weights P = 2^(s - lse), their
-// dropped form D(P), dO and inner = rowsum(dO * O): dV += D(P)^T dO; dP = D(dO V^T); dS = P (dP -
-// inner); dQ += scale dS K; dK += scale dS^T Q. P and dS exist for a tile at a time.
+// dropped form D(P), dO and delta = rowsum(dO * O): dV += D(P)^T dO; dP = D(dO V^T); dS = P (dP -
+// delta); dQ += scale dS K; dK += scale dS^T Q. P and dS exist for a tile at a time.
 
 namespace {
 
@@ -273,9 +273,9 @@ class BackwardHead {
         queries_memory_(scratch.Take(sizes.span * sizes.width)),
         dout_memory_(scratch.Take(sizes.span * sizes.width)),
         lse_(scratch.Take(sizes.State())),
-        inner_(scratch.Take(sizes.State())),
+        delta_(scratch.Take(sizes.State())),
         weights_(scratch.Take(sizes.queries * sizes.keys)),
-        slopes_(scratch.Take(sizes.queries * sizes.keys)),
+        ds_(scratch.Take(sizes.queries * sizes.keys)),
         mask_(call, at, scratch.Take(sizes.Lanes())),
         ahead_(call, at, next) {
     std::fill(std::begin(ones_), std::end(ones_), T(1));
@@ -305,7 +305,7 @@ class BackwardHead {
     }
     const AttentionRows<T> dout = {at_.Queries<T>(call_, call_.dout, span), call_.dout.stride};
     kernels_.dot(span.count, sizes_.dim, dout.data, dout.stride,
-                 at_.Queries<T>(call_, call_.out, span), call_.out.stride, inner_);
+                 at_.Queries<T>(call_, call_.out, span), call_.out.stride, delta_);
     dout_ = PackedRows<T>(call_, dout, span.count, dout_memory_);
     queries_ = PackedRows<T>(call_, {at_.Queries<T>(call_, call_.qkv, span), call_.qkv.stride},
                              span.count, queries_memory_);
@@ -341,7 +341,7 @@ class BackwardHead {
     });
   }
 
-  // Weights and slopes of some rows of the tile, zeros where a key of the tile's `all` first is not
+  // D(P) and dS of some rows of the tile, zeros where a key of the tile's `all` first is not
   // seen; what they give to the queries.
   void Rows(const AttentionTile& tile, std::int64_t begin, const Part& rows,
             const AttentionTile& all_keys, std::int64_t all, bool first) {
@@ -354,13 +354,13 @@ class BackwardHead {
     if (skip > 0 && seen == 0) return first ? ZeroQueries(queries) : void();
     const std::int64_t most = all - skip;
     T* const weights = weights_ + rows.begin * sizes_.keys + skip;
-    T* const slopes = slopes_ + rows.begin * sizes_.keys + skip;
+    T* const ds = ds_ + rows.begin * sizes_.keys + skip;
     ahead_.Step();
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim, queries_.At(in_span),
                       queries_.stride, 1, keys_transposed_ + skip, sizes_.keys, nullptr, weights,
                       sizes_.keys);
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim, dout_.At(in_span),
-                      dout_.stride, 1, values_transposed_ + skip, sizes_.keys, nullptr, slopes,
+                      dout_.stride, 1, values_transposed_ + skip, sizes_.keys, nullptr, ds,
                       sizes_.keys);
     call_.HideOthers(at_.sequence, queries, keys, weights, sizes_.keys);
     // A masked row at a time, so that it is drawn once.
@@ -370,20 +370,20 @@ class BackwardHead {
                          visible = call_.Visible(at_.sequence, position, keys);
       if (mask_.Active()) {
         mask_.Draw(position, keys.position, visible);
-        mask_.Apply(slopes + i * sizes_.keys, visible);
+        mask_.Apply(ds + i * sizes_.keys, visible);
       }
       kernels_.gradient(step, call_.VisibleFrom(position, keys, most),
                         static_cast<T>(AttentionScale(call_.shape)), lse_ + in_span + i,
-                        inner_ + in_span + i, weights + i * sizes_.keys, slopes + i * sizes_.keys,
+                        delta_ + in_span + i, weights + i * sizes_.keys, ds + i * sizes_.keys,
                         sizes_.keys);
       if (mask_.Active()) mask_.Apply(weights + i * sizes_.keys, visible);
     }
-    kernels_.multiply(queries.count, sizes_.dim, seen, slopes, sizes_.keys, 1, keys_.At(skip),
+    kernels_.multiply(queries.count, sizes_.dim, seen, ds, sizes_.keys, 1, keys_.At(skip),
                       keys_.stride, first ? nullptr : ones_,
                       at_.Queries<T>(call_, call_.dqkv, queries), call_.dqkv.stride);
   }
 
-  // Contribution of the tile's weights and slopes to some of the keys and values, from the first
+  // Contribution of the tile's D(P) and dS to some of the keys and values, from the first
   // query that sees one of these to the last.
   void Columns(const AttentionTile& queries, std::int64_t begin, const Part& columns,
                const AttentionTile& keys, bool overwrite) {
@@ -398,7 +398,7 @@ class BackwardHead {
                         rows.At(begin + skip), rows.stride, overwrite ? nullptr : ones_,
                         at_.KeysOrValues<T>(call_, call_.dblock, which, some), call_.dblock.stride);
     };
-    add(slopes_, queries_, 0);
+    add(ds_, queries_, 0);
     add(weights_, dout_, 1);
   }
 
@@ -415,11 +415,11 @@ class BackwardHead {
       std::fill_n(dquery + i * call_.dqkv.stride, sizes_.dim, T(0));
     }
   }
-  // Weights and slopes of these rows of a tile for its first `count` keys, which they do not see.
+  // D(P) and dS of these rows of a tile for its first `count` keys, which they do not see.
   void ZeroSkipped(const Part& rows, std::int64_t count) {
     for (std::int64_t row = rows.begin; count > 0 && row < rows.end; ++row) {
       std::fill_n(weights_ + row * sizes_.keys, count, T(0));
-      std::fill_n(slopes_ + row * sizes_.keys, count, T(0));
+      std::fill_n(ds_ + row * sizes_.keys, count, T(0));
     }
   }
 
@@ -433,9 +433,9 @@ class BackwardHead {
   T* const queries_memory_;     // [span, width]
   T* const dout_memory_;        // [span, width]
   T* const lse_;                // [span], to base 2
-  T* const inner_;              // [span]
+  T* const delta_;              // [span]
   T* const weights_;            // [queries, keys]
-  T* const slopes_;             // [queries, keys]: scale dS
+  T* const ds_;                 // [queries, keys]: scale dS
   AttentionMask mask_;
   AttentionAhead<T> ahead_;
   // Whether the first queries that see a key overwrite its gradient.
@@ -483,7 +483,7 @@ void cpu::AttentionBackward(const device::Stream& stream, const AttentionShape& 
 }
 
 void cpu::AttentionPartStartBackward(const device::Stream&, const AttentionShape& shape,
-                                     const Matrix& dqkv) {
+                                     const Matrix& dqkv, const Matrix&) {
   DispatchDtype(dqkv.dtype,
                 [&](auto zero) { Fill(dqkv.Columns(0, shape.heads * shape.head_dim), zero); });
 }

@@ -62,10 +62,11 @@ struct AttentionKernelsOf {
   // Row by row, dot = x y^T. A vector after the last may be written.
   void (*dot)(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t x_stride,
               const T* y, std::int64_t y_stride, T* dot);
-  // Scores p become weights 2^(p - lse), and the weights' gradient d that of the scores, scale p (d
-  // - inner); both zero if not visible. Columns: visible.keys, padded; lse, inner: rows.
+  // Scores p become weights 2^(p - lse), and their gradient dP, in ds, becomes scale dS = scale p
+  // (dP
+  // - delta); both zero if not visible. Columns: visible.keys, padded; lse, delta: rows.
   void (*gradient)(std::int64_t rows, const AttentionVisible& visible, T scale, const T* lse,
-                   const T* inner, T* p, T* d, std::int64_t stride);
+                   const T* delta, T* p, T* ds, std::int64_t stride);
 };
 
 struct AttentionKernels {

@@ -144,30 +144,30 @@ void Dot(std::int64_t rows, std::int64_t columns, const typename V::Scalar* x,
 
 template <typename V>
 void Gradient(std::int64_t rows, const AttentionVisible& visible, typename V::Scalar scale,
-              const typename V::Scalar* lse, const typename V::Scalar* inner, typename V::Scalar* p,
-              typename V::Scalar* d, std::int64_t stride) {
+              const typename V::Scalar* lse, const typename V::Scalar* delta, typename V::Scalar* p,
+              typename V::Scalar* ds, std::int64_t stride) {
   using Register = typename V::Register;
   const std::int64_t columns = Padded(visible.keys);
   for (std::int64_t i = 0; i < rows; ++i) {
     auto* const weight = p + i * stride;
-    auto* const slope = d + i * stride;
+    auto* const row = ds + i * stride;
     const std::int64_t count = VisibleTo(visible, i);
     std::int64_t j = 0;
     for (; j + V::kLanes <= count; j += V::kLanes) {
       const Register w = Exp2<V>(V::Load(weight + j) - lse[i]);
       V::Store(weight + j, w);
-      V::Store(slope + j, w * (V::Load(slope + j) - inner[i]) * scale);
+      V::Store(row + j, w * (V::Load(row + j) - delta[i]) * scale);
     }
     if (j < count) {
       const Register w = V::First(count - j) ? Exp2<V>(V::Load(weight + j) - lse[i]) : Register{};
       V::Store(weight + j, w);
-      V::Store(slope + j,
-               V::First(count - j) ? w * (V::Load(slope + j) - inner[i]) * scale : Register{});
+      V::Store(row + j,
+               V::First(count - j) ? w * (V::Load(row + j) - delta[i]) * scale : Register{});
       j += V::kLanes;
     }
     for (; j < columns; j += V::kLanes) {
       V::Store(weight + j, Register{});
-      V::Store(slope + j, Register{});
+      V::Store(row + j, Register{});
     }
   }
 }

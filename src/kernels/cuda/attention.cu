@@ -1,5 +1,5 @@
 // Attention to whole sequences and to parts of them by our own kernels: from matrices to the
-// kernels' operands. Scratch holds `inner` (dout . out) and, for parts in bf16, a sum before it is
+// kernels' operands. Scratch holds `delta` (dout . out) and, for parts in bf16, a sum before it is
 // rounded to the stored type, so that merging many blocks costs no precision.
 #include "attention.hpp"
 
@@ -106,8 +106,8 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   a.dout = data(c.dout), a.dout_stride = c.dout.stride;
   a.dquery = data(c.dqkv), a.dquery_stride = c.dqkv.stride;
   a.dkey = data(c.dblock), a.dvalue = values(data(c.dblock)), a.dkey_stride = c.dblock.stride;
-  a.inner = static_cast<SumOf<T>*>(c.scratch.data);
-  if (!c.whole && !std::is_same_v<T, SumOf<T>>) a.exact = a.inner + gpu::AttentionInner(s);
+  a.delta = static_cast<SumOf<T>*>(c.scratch.data);
+  if (!c.whole && !std::is_same_v<T, SumOf<T>>) a.exact = a.delta + gpu::AttentionDelta(s);
   a.queries = RowsOf(c.whole ? c.block.positions : s.positions, s.length);
   a.keys = RowsOf(c.block.positions, c.block.positions.Count());
   a.heads = static_cast<int>(s.heads), a.kv_heads = static_cast<int>(s.kv_heads);
@@ -163,7 +163,7 @@ void Backward(const Call& call) {
       if (OnMatrices(a)) {
         CheckRoom(call, std::max(MatrixQueryGradientBytes(a.head_dim),
                                  MatrixKeyGradientBytes(a.head_dim)));
-        LaunchAttentionInner(queue, a);
+        LaunchAttentionDelta(queue, a);
         LaunchMatrixQueryGradient(queue, a);
         return LaunchMatrixKeyGradient(queue, a);
       }
@@ -250,9 +250,16 @@ void OwnAttentionPartForward(const device::Stream& stream, const AttentionShape&
   Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, {}, {}, {}});
 }
 
+Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch) {
+  const std::int64_t width = shape.heads * shape.head_dim;
+  return {scratch.Offset(gpu::AttentionDelta(shape)), scratch.dtype, shape.sequences * shape.length,
+          width, width};
+}
+
 void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
-                                const Matrix& dqkv) {
+                                const Matrix& dqkv, const Matrix& scratch) {
   Fill(stream, dqkv.Columns(0, shape.heads * shape.head_dim), 0);
+  if (dqkv.dtype == Dtype::kBfloat16) Fill(stream, ExactSum(shape, scratch), 0);
 }
 
 void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
@@ -276,7 +283,7 @@ static_assert(kWarp * kWidth >= 256, "a warp holds a row of the widest head");
 
 struct MergeOperands {
   const Bf16* part;
-  const float* statistics;  // null: a plain sum
+  const float* part_lse;  // [sequences, heads, rows] of `part`; null: a plain sum
   Bf16* stored;
   float *exact, *lse;
   std::int64_t stored_stride, exact_stride, lse_stride;
@@ -303,39 +310,37 @@ __global__ void __launch_bounds__(kMergeThreads) MergeKernel(MergeOperands o) {
   const std::int64_t packed = task / o.heads, sequence = packed / o.rows, row = packed % o.rows;
   const std::int64_t at = sequence * o.sequence_rows + row;
   float2 factors = make_float2(1, 1);
-  if (o.statistics != nullptr) {
+  if (o.part_lse != nullptr) {
     factors = Factors(o.lse + at * o.lse_stride + head,
-                      o.statistics[(sequence * o.heads + head) * o.rows + row], lane);
+                      o.part_lse[(sequence * o.heads + head) * o.rows + row], lane);
   }
   const int column = lane * kWidth;
   if (column >= o.head_dim) return;
   const std::int64_t of_head = std::int64_t{head} * o.head_dim + column;
   Bf16* const stored = o.stored + at * o.stored_stride + of_head;
   float* const exact = o.exact + at * o.exact_stride + of_head;
-  float before[kWidth], added[kWidth], sum[kWidth];
-  WidenPack(LoadPack<kWidth>(stored), before);
+  float added[kWidth], sum[kWidth];
   WidenPack(LoadPack<kWidth>(o.part + packed * o.heads * o.head_dim + of_head), added);
-  const Pack<float, kWidth> kept = LoadPack<kWidth>(exact);
+  const Pack<float, kWidth> before = LoadPack<kWidth>(exact);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    // A sum begins at zero, before `exact` has been written.
-    const bool same = Widen(Narrow<Bf16>(kept.values[i])) == before[i];
-    if (same && before[i] != 0) before[i] = kept.values[i];
-    sum[i] = before[i] * factors.x + added[i] * factors.y;
+    // Before the first block of a forward pass `exact` holds anything.
+    const float kept = factors.x == 0 ? 0.0F : before.values[i];
+    sum[i] = kept * factors.x + added[i] * factors.y;
   }
   StorePack(NarrowPack<float, kWidth>(sum), exact);
   StorePack(NarrowPack<Bf16, kWidth>(sum), stored);
 }
 
 void Merge(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
-           const float* statistics, const RoundedSum& sum, const Matrix& lse) {
+           const float* part_lse, const RoundedSum& sum, const Matrix& lse) {
   MergeOperands o = {};
   o.tasks = window.sequences * window.rows * window.heads;
   if (o.tasks == 0) return;
-  o.part = part.As<Bf16>(), o.statistics = statistics;
+  o.part = part.As<Bf16>(), o.part_lse = part_lse;
   o.stored = sum.stored.As<Bf16>(), o.stored_stride = sum.stored.stride;
   o.exact = sum.exact.As<float>(), o.exact_stride = sum.exact.stride;
-  if (statistics != nullptr) o.lse = lse.As<float>(), o.lse_stride = lse.stride;
+  if (part_lse != nullptr) o.lse = lse.As<float>(), o.lse_stride = lse.stride;
   o.sequence_rows = window.sequence_rows, o.rows = window.rows;
   o.heads = static_cast<int>(window.heads), o.head_dim = static_cast<int>(window.head_dim);
   const std::int64_t blocks = CeilDivide(o.tasks * kWarp, std::int64_t{kMergeThreads});
@@ -346,8 +351,8 @@ void Merge(const device::Stream& stream, const AttentionWindow& window, const Ma
 }  // namespace
 
 void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
-                    const float* statistics, const RoundedSum& out, const Matrix& lse) {
-  Merge(stream, window, part, statistics, out, lse);
+                    const float* part_lse, const RoundedSum& out, const Matrix& lse) {
+  Merge(stream, window, part, part_lse, out, lse);
 }
 
 void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,

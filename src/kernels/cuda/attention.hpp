@@ -37,10 +37,10 @@ void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionSha
                                 const DocumentOperands& operands, const std::int32_t* served);
 
 // Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
-void PackStatistics(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
-                    float* packed);
-void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                      const float* packed, const Matrix& lse);
+void PackLse(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
+             float* packed);
+void UnpackLse(const device::Stream& stream, const AttentionShape& shape, const float* packed,
+               const Matrix& lse);
 
 // Results of attention to one block of keys by a library, merged into those of the blocks before
 // (kernels/attention.hpp), in bf16.
@@ -53,24 +53,28 @@ struct AttentionWindow {
   std::int64_t heads = 0, head_dim = 0;
 };
 
-// Matrices below begin at the window's first row and head. Dense operands: statistics
+// Matrices below begin at the window's first row and head. Dense operands: part_lse
 // [sequences, heads, rows], the log-sum-exp of the window's rows; part [sequences * rows,
 // heads * head_dim].
 
-// Copies the window of lse, [., heads] in fp32, to `statistics`.
-void PackStatistics(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
-                    float* statistics);
+// Copies the window of lse, [., heads] in fp32, to `packed`.
+void PackLse(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
+             float* packed);
 
-// A sum over blocks: as it is stored in bf16, and before it was rounded (fp32), which counts where
-// it rounds to what is stored. Rows on boundaries of 16 bytes.
+// The queries' sum over blocks before it is rounded to bf16, in the scratch of parts: [rows, heads
+// * head_dim] in fp32, dense. Whoever adds to it or resumes it reads this and no bf16.
+Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch);
+
+// A sum over blocks: as it is stored in bf16, written only, and before it is rounded (fp32). Rows
+// on boundaries of 16 bytes.
 struct RoundedSum {
   Matrix stored, exact;
 };
 
-// Merges `part`, attention to some keys, and its statistics into `out` and `lse`: as
+// Merges `part`, attention to some keys, and its log-sum-exp into `out` and `lse`: as
 // kernels::AttentionPartForward.
 void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
-                    const float* statistics, const RoundedSum& out, const Matrix& lse);
+                    const float* part_lse, const RoundedSum& out, const Matrix& lse);
 // Adds `part`, the queries' gradient by some keys, to `dquery`.
 void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,
                       const Matrix& part, const RoundedSum& dquery);

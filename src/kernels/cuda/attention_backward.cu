@@ -1,6 +1,6 @@
 // Common parts of the two kernels of attention's backward pass (Dao et al. 2022, appendix B). With
-// weights P = 2^(s - lse), their dropped form D(P), dO and inner = rowsum(dO * O): dV = D(P)^T dO;
-// dP = D(dO V^T); dS = P (dP - inner); dQ = scale dS K; dK = scale dS^T Q. P and dS exist for a
+// weights P = 2^(s - lse), their dropped form D(P), dO and delta = rowsum(dO * O): dV = D(P)^T dO;
+// dP = D(dO V^T); dS = P (dP - delta); dQ = scale dS K; dK = scale dS^T Q. P and dS exist for a
 // tile at a time.
 #include "attention.hpp"
 #include "attention_kernels.cuh"
@@ -15,7 +15,7 @@ struct AttentionBackwardShared {
   Sum* douts;           // [kQueries, kRow]
   Sum* keys;            // [kKeys, kRow]
   Sum* values;          // [kKeys, kRow]
-  Sum* slopes;          // [kQueries, kScoreRow]: scale dS
+  Sum* ds;              // [kQueries, kScoreRow]: scale dS
   Sum* weights;         // [kQueries, kScoreRow]: D(P); not of the kernel of the queries
   unsigned char* kept;  // [kQueries, Mask::kRow]
 
@@ -31,48 +31,48 @@ struct AttentionBackwardShared {
         douts(queries + Sizes::kQueries * Sizes::kRow),
         keys(douts + Sizes::kQueries * Sizes::kRow),
         values(keys + Sizes::kKeys * Sizes::kRow),
-        slopes(memory + kRows),
-        weights(with_weights ? slopes + kScores : nullptr),
-        kept(reinterpret_cast<unsigned char*>(slopes + (with_weights ? 2 : 1) * kScores)) {}
+        ds(memory + kRows),
+        weights(with_weights ? ds + kScores : nullptr),
+        kept(reinterpret_cast<unsigned char*>(ds + (with_weights ? 2 : 1) * kScores)) {}
 };
 
 // Of this thread's queries.
 template <typename Sizes, typename Sum>
-struct AttentionStatistics {
+struct AttentionQueryRows {
   Sum lse[Sizes::kMyQueries];  // to base 2
-  Sum inner[Sizes::kMyQueries];
+  Sum delta[Sizes::kMyQueries];
   AttentionBegins<Sizes> begins;
 
   template <typename T>
   __device__ void Load(const AttentionOperands<T>& a, const AttentionPlace<T>& at,
-                       const AttentionTile& queries, bool with_inner) {
+                       const AttentionTile& queries, bool with_delta) {
     begins.Load(a, at.sequence, queries);
 #pragma unroll
     for (int i = 0; i < Sizes::kMyQueries; ++i) {
       const int row = Sizes::Row() * Sizes::kMyQueries + i;
       const bool inside = row < queries.count;
       lse[i] = inside ? *at.Lse(a, queries.row + row) * static_cast<Sum>(kAttentionLog2E) : Sum(0);
-      inner[i] = inside && with_inner ? *at.Inner(a, queries.row + row) : Sum(0);
+      delta[i] = inside && with_delta ? *at.Delta(a, queries.row + row) : Sum(0);
     }
   }
 };
 
-// Slopes, and weights where there is room for them, of a tile whose operands lie in shared memory:
+// scale dS, and D(P) where there is room for it, of a tile whose operands lie in shared memory:
 // zero if a key is not seen.
 template <typename Sizes, typename T>
-__device__ __forceinline__ void AttentionSlopes(
+__device__ __forceinline__ void AttentionScoreGradients(
     const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,
-    const AttentionStatistics<Sizes, SumOf<T>>& statistics,
+    const AttentionQueryRows<Sizes, SumOf<T>>& rows,
     const AttentionBackwardShared<Sizes, SumOf<T>>& shared) {
   using Sum = SumOf<T>;
   const int dims = RoundUpDims(a.head_dim), first_row = Sizes::Row() * Sizes::kMyQueries;
-  Sum score[Sizes::kMyQueries][Sizes::kMyKeys] = {}, slope[Sizes::kMyQueries][Sizes::kMyKeys] = {};
+  Sum score[Sizes::kMyQueries][Sizes::kMyKeys] = {}, dp[Sizes::kMyQueries][Sizes::kMyKeys] = {};
   AddAttentionDots(shared.queries + first_row * Sizes::kRow, Sizes::kRow,
                    shared.keys + Sizes::Column() * Sizes::kRow, Sizes::kColumnThreads * Sizes::kRow,
                    dims, score);
   AddAttentionDots(shared.douts + first_row * Sizes::kRow, Sizes::kRow,
                    shared.values + Sizes::Column() * Sizes::kRow,
-                   Sizes::kColumnThreads * Sizes::kRow, dims, slope);
+                   Sizes::kColumnThreads * Sizes::kRow, dims, dp);
   const Sum exponents = a.scale * static_cast<Sum>(kAttentionLog2E);
 #pragma unroll
   for (int i = 0; i < Sizes::kMyQueries; ++i) {
@@ -81,22 +81,21 @@ __device__ __forceinline__ void AttentionSlopes(
 #pragma unroll
     for (int j = 0; j < Sizes::kMyKeys; ++j) {
       const int column = Sizes::Column() + j * Sizes::kColumnThreads;
-      const bool seen = column < visible && statistics.begins.Allow(i, keys, column);
-      const Sum weight = seen ? exp2(score[i][j] * exponents - statistics.lse[i]) : Sum(0);
+      const bool seen = column < visible && rows.begins.Allow(i, keys, column);
+      const Sum weight = seen ? exp2(score[i][j] * exponents - rows.lse[i]) : Sum(0);
       Sum factor = Sum(1);
       if (a.threshold > 0 && seen) {
         using Mask = typename AttentionBackwardShared<Sizes, Sum>::Mask;
         factor = Mask::Kept(shared.kept, row, keys, column) ? a.kept_scale : Sum(0);
       }
       const int place = row * Sizes::kScoreRow + column;
-      shared.slopes[place] =
-          seen ? weight * (factor * slope[i][j] - statistics.inner[i]) * a.scale : Sum(0);
+      shared.ds[place] = seen ? weight * (factor * dp[i][j] - rows.delta[i]) * a.scale : Sum(0);
       if (shared.weights != nullptr) shared.weights[place] = factor * weight;
     }
   }
 }
 
-// dquery, after a.inner.
+// dquery, after a.delta.
 template <typename T>
 void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a);
 // Tiles by head_dim, and by what shared memory holds.
@@ -123,10 +122,10 @@ namespace {
 
 // rowsum(dO * O) of this thread's queries; dO lies in shared memory.
 template <typename Sizes, typename T>
-__device__ __forceinline__ void AttentionInner(const AttentionOperands<T>& a,
+__device__ __forceinline__ void AttentionDelta(const AttentionOperands<T>& a,
                                                const AttentionPlace<T>& at,
                                                const AttentionTile& queries, const SumOf<T>* douts,
-                                               SumOf<T> (&inner)[Sizes::kMyQueries]) {
+                                               SumOf<T> (&delta)[Sizes::kMyQueries]) {
   using Sum = SumOf<T>;
   const auto out = at.Out(a);
 #pragma unroll
@@ -140,11 +139,11 @@ __device__ __forceinline__ void AttentionInner(const AttentionOperands<T>& a,
 #pragma unroll
       for (int k = 0; k < kAttentionWidth; ++k) sum += x.values[k] * y.values[k];
     }
-    inner[i] = LaneSum(sum, Sizes::kColumnThreads);
+    delta[i] = LaneSum(sum, Sizes::kColumnThreads);
   }
 }
 
-// dquery of the tile: slopes and keys lie in shared memory.
+// dquery of the tile: scale dS and the keys lie in shared memory.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void WriteQueryGradient(
     const AttentionOperands<T>& a, const AttentionPlace<T>& at, const AttentionTile& queries,
@@ -153,7 +152,7 @@ __device__ __forceinline__ void WriteQueryGradient(
   constexpr int kRows = Sizes::kMyQueries;
   AttentionSums<Sizes, kRows, Sum> sums;
   ClearAttentionSums<Sizes, kRows>(sums);
-  AddAttentionProduct<Sizes, kRows>(shared.slopes + Sizes::Row() * kRows * Sizes::kScoreRow,
+  AddAttentionProduct<Sizes, kRows>(shared.ds + Sizes::Row() * kRows * Sizes::kScoreRow,
                                     shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
                                     a.head_dim, sums);
   const auto dquery = at.Dquery(a);
@@ -165,7 +164,7 @@ __device__ __forceinline__ void WriteQueryGradient(
                                     });
 }
 
-// kAll: queries and keys are one tile each; dquery is overwritten, a.inner is not read.
+// kAll: queries and keys are one tile each; dquery is overwritten, a.delta is not read.
 template <typename Sizes, typename T, bool kAll>
 __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
     KeyGradientKernel(AttentionOperands<T> a) {
@@ -197,17 +196,17 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     if (a.threshold > 0) {
       AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
     }
-    AttentionStatistics<Sizes, Sum> statistics;
-    statistics.Load(a, at, queries, !kAll);
+    AttentionQueryRows<Sizes, Sum> rows;
+    rows.Load(a, at, queries, !kAll);
     __syncthreads();
     if constexpr (kAll) {
-      AttentionInner<Sizes>(a, at, queries, shared.douts, statistics.inner);
+      AttentionDelta<Sizes>(a, at, queries, shared.douts, rows.delta);
     }
-    AttentionSlopes(a, queries, keys, statistics, shared);
+    AttentionScoreGradients(a, queries, keys, rows, shared);
     __syncthreads();
     AddAttentionTransposed<Sizes, kRows>(shared.weights + first_column, shared.douts + first_dim,
                                          queries.count, a.head_dim, dvalues);
-    AddAttentionTransposed<Sizes, kRows>(shared.slopes + first_column, shared.queries + first_dim,
+    AddAttentionTransposed<Sizes, kRows>(shared.ds + first_column, shared.queries + first_dim,
                                          queries.count, a.head_dim, dkeys);
     if constexpr (kAll) WriteQueryGradient(a, at, queries, keys, shared);
   }
@@ -266,7 +265,7 @@ template <typename T>
 void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a) {
   const bool one = AttentionIsOneTile(a);
   if (!one) {
-    LaunchAttentionInner(queue, a);
+    LaunchAttentionDelta(queue, a);
     LaunchAttentionQueryGradient(queue, a);
   }
   WithAttentionDims(a.head_dim, [&](auto dims) {
@@ -282,21 +281,21 @@ template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<floa
 template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<double>&);
 template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<Bf16>&);
 
-// Attention's gradient of the queries, after inner = rowsum(dO * O): a block has a tile of queries
+// Attention's gradient of the queries, after delta = rowsum(dO * O): a block has a tile of queries
 // and goes through the keys tile by tile. For whole sequences dquery is overwritten, for parts it
 // is added to.
 
 namespace {
 
-constexpr int kInnerThreads = 128, kInnerLanes = 8;  // lanes that share a row of a head
+constexpr int kDeltaThreads = 128, kDeltaLanes = 8;  // lanes that share a row of a head
 
-// a.inner of all query heads of the tasks.
+// a.delta of all query heads of the tasks.
 template <typename T>
-__global__ void __launch_bounds__(kInnerThreads) InnerKernel(AttentionOperands<T> a) {
+__global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionOperands<T> a) {
   using Sum = SumOf<T>;
-  const int heads = a.tasks * a.Group(), lane = static_cast<int>(threadIdx.x) % kInnerLanes;
-  const std::int64_t i = std::int64_t{blockIdx.x} * (kInnerThreads / kInnerLanes) +
-                         static_cast<int>(threadIdx.x) / kInnerLanes;
+  const int heads = a.tasks * a.Group(), lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
+  const std::int64_t i = std::int64_t{blockIdx.x} * (kDeltaThreads / kDeltaLanes) +
+                         static_cast<int>(threadIdx.x) / kDeltaLanes;
   // Neighbouring heads of one row first: they lie side by side. Lanes beyond the end meet the
   // others, and write nothing.
   bool inside = i < std::int64_t{heads} * a.queries.Count();
@@ -315,14 +314,14 @@ __global__ void __launch_bounds__(kInnerThreads) InnerKernel(AttentionOperands<T
     const auto dout = at.Dout(a);
     const auto out = at.Out(a);
     for (int column = lane * kAttentionWidth; column < a.head_dim;
-         column += kInnerLanes * kAttentionWidth) {
+         column += kDeltaLanes * kAttentionWidth) {
       const auto x = dout.Load(row, column), y = out.Load(row, column);
 #pragma unroll
       for (int k = 0; k < kAttentionWidth; ++k) sum += x.values[k] * y.values[k];
     }
   }
-  sum = LaneSum(sum, kInnerLanes);
-  if (inside && lane == 0) *at.Inner(a, row) = sum;
+  sum = LaneSum(sum, kDeltaLanes);
+  if (inside && lane == 0) *at.Delta(a, row) = sum;
 }
 
 template <typename Sizes, typename T>
@@ -341,8 +340,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
                                             shared.queries);
   LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
-  AttentionStatistics<Sizes, Sum> statistics;
-  statistics.Load(a, at, queries, true);
+  AttentionQueryRows<Sizes, Sum> rows;
+  rows.Load(a, at, queries, true);
   AttentionSums<Sizes, kRows, Sum> sums;
   ClearAttentionSums<Sizes, kRows>(sums);
   const int key_tiles = a.keys.Tiles(Sizes::kKeys);
@@ -357,9 +356,9 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
       AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
     }
     __syncthreads();
-    AttentionSlopes(a, queries, keys, statistics, shared);
+    AttentionScoreGradients(a, queries, keys, rows, shared);
     __syncwarp();  // the threads of a row are of one warp
-    AddAttentionProduct<Sizes, kRows>(shared.slopes + Sizes::Row() * kRows * Sizes::kScoreRow,
+    AddAttentionProduct<Sizes, kRows>(shared.ds + Sizes::Row() * kRows * Sizes::kScoreRow,
                                       shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
                                       a.head_dim, sums);
   }
@@ -382,17 +381,17 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
 }  // namespace
 
 template <typename T>
-void LaunchAttentionInner(cudaStream_t queue, const AttentionOperands<T>& a) {
+void LaunchAttentionDelta(cudaStream_t queue, const AttentionOperands<T>& a) {
   const std::int64_t rows = std::int64_t{a.tasks} * a.Group() * a.queries.Count();
   if (rows == 0) return;
   const std::int64_t blocks =
-      (rows + kInnerThreads / kInnerLanes - 1) / (kInnerThreads / kInnerLanes);
-  device::cuda::Launch(queue, &InnerKernel<T>, dim3(static_cast<unsigned>(blocks)),
-                       dim3(kInnerThreads), 0, a);
+      (rows + kDeltaThreads / kDeltaLanes - 1) / (kDeltaThreads / kDeltaLanes);
+  device::cuda::Launch(queue, &DeltaKernel<T>, dim3(static_cast<unsigned>(blocks)),
+                       dim3(kDeltaThreads), 0, a);
 }
-template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<float>&);
-template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<double>&);
-template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<Bf16>&);
+template void LaunchAttentionDelta(cudaStream_t, const AttentionOperands<float>&);
+template void LaunchAttentionDelta(cudaStream_t, const AttentionOperands<double>&);
+template void LaunchAttentionDelta(cudaStream_t, const AttentionOperands<Bf16>&);
 
 template <typename T>
 void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
@@ -417,14 +416,14 @@ template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands
 
 namespace {
 
-constexpr int kStatisticsThreads = 256;
+constexpr int kLseThreads = 256;
 
 // lse: rows stride elements apart, sequences sequence_rows rows; packed: [sequences, heads, rows].
 template <bool kPack>
-__global__ void __launch_bounds__(kStatisticsThreads)
-    StatisticsKernel(float* lse, std::int64_t stride, float* packed, std::int64_t elements,
-                     int heads, int rows, std::int64_t sequence_rows) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x;
+__global__ void __launch_bounds__(kLseThreads)
+    LseKernel(float* lse, std::int64_t stride, float* packed, std::int64_t elements, int heads,
+              int rows, std::int64_t sequence_rows) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kLseThreads + threadIdx.x;
   if (i >= elements) return;
   const std::int64_t position = i % rows, head = i / rows % heads;
   const std::int64_t row = i / rows / heads * sequence_rows + position;
@@ -440,9 +439,9 @@ void Move(const device::Stream& stream, const AttentionWindow& window, const Mat
           float* packed) {
   const std::int64_t elements = window.sequences * window.rows * window.heads;
   if (elements == 0) return;
-  device::cuda::Launch(device::cuda::Queue(stream), &StatisticsKernel<kPack>,
-                       dim3(static_cast<unsigned>(CeilDivide(elements, kStatisticsThreads))),
-                       dim3(kStatisticsThreads), 0, lse.As<float>(), lse.stride, packed, elements,
+  device::cuda::Launch(device::cuda::Queue(stream), &LseKernel<kPack>,
+                       dim3(static_cast<unsigned>(CeilDivide(elements, kLseThreads))),
+                       dim3(kLseThreads), 0, lse.As<float>(), lse.stride, packed, elements,
                        static_cast<int>(window.heads), static_cast<int>(window.rows),
                        window.sequence_rows);
 }
@@ -453,17 +452,17 @@ AttentionWindow Whole(const AttentionShape& s) {
 
 }  // namespace
 
-void PackStatistics(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
-                    float* statistics) {
-  Move<true>(stream, window, lse, statistics);
+void PackLse(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
+             float* packed) {
+  Move<true>(stream, window, lse, packed);
 }
 
-void PackStatistics(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
-                    float* packed) {
-  PackStatistics(stream, Whole(shape), lse, packed);
+void PackLse(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
+             float* packed) {
+  PackLse(stream, Whole(shape), lse, packed);
 }
-void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
-                      const float* packed, const Matrix& lse) {
+void UnpackLse(const device::Stream& stream, const AttentionShape& shape, const float* packed,
+               const Matrix& lse) {
   // The kernel writes to one of the two, by its direction.
   Move<false>(stream, Whole(shape), lse, const_cast<float*>(packed));
 }

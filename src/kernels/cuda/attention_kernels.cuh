@@ -57,9 +57,9 @@ struct AttentionOperands {
   Sum* lse;  // [rows, heads]
   const T* dout;
   T *dquery, *dkey, *dvalue;
-  Sum* inner;  // [rows, heads], dense: dout . out
-  // [rows, heads * head_dim], dense: of parts in bf16, out or dquery before it was rounded. Counts
-  // where it rounds to what is stored.
+  Sum* delta;  // [rows, heads], dense: dout . out
+  // [rows, heads * head_dim], dense: of parts in bf16, out or dquery before it was rounded. This is
+  // the sum that the next block adds to.
   Sum* exact;
   std::int64_t query_stride, key_stride, out_stride, lse_stride;
   std::int64_t dout_stride, dquery_stride, dkey_stride;
@@ -453,8 +453,8 @@ struct AttentionPlace {
   __device__ SumOf<T>* Lse(const AttentionOperands<T>& a, int row) const {
     return a.lse + a.QueryRow(sequence, row) * a.lse_stride + head;
   }
-  __device__ SumOf<T>* Inner(const AttentionOperands<T>& a, int row) const {
-    return a.inner + a.QueryRow(sequence, row) * a.heads + head;
+  __device__ SumOf<T>* Delta(const AttentionOperands<T>& a, int row) const {
+    return a.delta + a.QueryRow(sequence, row) * a.heads + head;
   }
 
  private:
@@ -472,24 +472,13 @@ struct AttentionPlace {
   }
 };
 
-// A piece of a row of `stored`, each value as it was before rounding if `exact` holds that.
+// A piece of a row of a part's sum so far: `stored`, or `exact` where the former is rounded.
 template <typename T>
 __device__ __forceinline__ AttentionPack<SumOf<T>> LoadExact(const AttentionHead<T>& stored,
                                                              const AttentionHead<SumOf<T>>& exact,
                                                              int row, int column) {
-  AttentionPack<SumOf<T>> pack = stored.Load(row, column);
-  if constexpr (!std::is_same_v<T, SumOf<T>>) {
-    if (exact.data != nullptr) {
-      const AttentionPack<SumOf<T>> kept = exact.Load(row, column);
-#pragma unroll
-      for (int i = 0; i < kAttentionWidth; ++i) {
-        const bool same = Widen(Narrow<T>(kept.values[i])) == pack.values[i];
-        // A sum begins at zero, before `exact` has been written.
-        if (same && pack.values[i] != 0) pack.values[i] = kept.values[i];
-      }
-    }
-  }
-  return pack;
+  if constexpr (std::is_same_v<T, SumOf<T>>) return stored.Load(row, column);
+  return exact.Load(row, column);
 }
 
 // Calls body(std::integral_constant<int, dims>{}) with the number of columns in shared memory that
@@ -519,7 +508,7 @@ bool AttentionIsOneTile(const AttentionOperands<T>& a);
 
 // Launchers, for T float, double and Bf16. Queued; nothing if there is nothing to write.
 template <typename T>
-void LaunchAttentionInner(cudaStream_t queue, const AttentionOperands<T>& a);  // a.inner
+void LaunchAttentionDelta(cudaStream_t queue, const AttentionOperands<T>& a);  // a.delta
 template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a);
 template <typename T>

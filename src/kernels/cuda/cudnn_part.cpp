@@ -220,11 +220,6 @@ std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& 
   return Served{window, problem, *choice};
 }
 
-Matrix ExactSum(const AttentionShape& s, const Matrix& scratch) {
-  const std::int64_t rows = s.sequences * s.length, width = s.heads * s.head_dim;
-  return {scratch.Offset(gpu::AttentionInner(s)), Dtype::kFloat32, rows, width, width};
-}
-
 }  // namespace
 
 std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,
@@ -286,7 +281,7 @@ bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape
   const Matrix part = {o.scratch.Offset(places.part), Dtype::kBfloat16,
                        problem.sequences * problem.queries, width, width};
   float* const statistics = static_cast<float*>(o.scratch.Offset(places.statistics));
-  PackStatistics(stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
+  PackLse(stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
   RunCudnn(stream, problem, choice,
            {.query = window.OfQueries(o.qkv, dims).data,
             .key = window.OfKeys(o.block.data, rows, false).data,

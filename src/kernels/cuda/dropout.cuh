@@ -30,6 +30,13 @@ struct PhiloxBits {
     const std::uint32_t word = (lane & 4) != 0 ? high : low;
     return (lane & 1) != 0 ? word >> 16 : word & 0xFFFF;
   }
+  // Bit i says whether lane i is kept.
+  __device__ __forceinline__ unsigned Kept(std::uint32_t threshold) const {
+    unsigned kept = 0;
+#pragma unroll
+    for (int i = 0; i < kPhiloxLanes; ++i) kept |= (Lane(i) >= threshold ? 1u : 0u) << i;
+    return kept;
+  }
 };
 
 __device__ __forceinline__ PhiloxBits PhiloxAt(std::uint32_t key0, std::uint32_t key1,
@@ -48,6 +55,8 @@ struct DropoutPlace {
   const std::uint64_t* ordinals = nullptr;
   std::uint32_t length = 1, first_row = 0, first_feature = 0;
   std::uint32_t early_begin = 0, early_size = 0, late_begin = 0;
+  std::uint8_t* kept = nullptr;  // [rows, kept_stride], or null: Dropout::kept
+  std::uint32_t kept_stride = 0;
 
   DropoutPlace() = default;
   explicit DropoutPlace(const Dropout& dropout)
@@ -59,7 +68,9 @@ struct DropoutPlace {
         first_feature(Clamped(dropout.first_feature)),
         early_begin(Clamped(dropout.positions.early.begin)),
         early_size(Clamped(dropout.positions.early.Size())),
-        late_begin(Clamped(dropout.positions.late.begin)) {
+        late_begin(Clamped(dropout.positions.late.begin)),
+        kept(dropout.kept),
+        kept_stride(Clamped(dropout.kept_stride)) {
     const PhiloxKey key = MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site);
     key0 = key[0];
     key1 = key[1];
@@ -69,6 +80,24 @@ struct DropoutPlace {
   // Of local position `local` of a sequence.
   __device__ __forceinline__ std::uint32_t PositionAt(std::uint32_t local) const {
     return local < early_size ? early_begin + local : late_begin + (local - early_size);
+  }
+  // The byte with a feature's bit: kept is not null.
+  __device__ __forceinline__ std::uint8_t* KeptAt(std::int64_t row, std::uint32_t feature) const {
+    return kept + (static_cast<std::uint32_t>(row) * kept_stride + feature / kPhiloxLanes);
+  }
+  // Whether elements are kept, from that of bit 0 on, as an earlier kernel found.
+  __device__ __forceinline__ unsigned KeptFrom(std::int64_t row, std::int64_t column) const {
+    const auto feature = static_cast<std::uint32_t>(column);
+    return static_cast<unsigned>(*KeptAt(row, feature)) >> feature % kPhiloxLanes;
+  }
+  // values = mask(values) by such bits.
+  template <int kWidth, typename S>
+  __device__ __forceinline__ void Apply(unsigned bits, S (&values)[kWidth]) const {
+    const S factor = static_cast<S>(scale);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] = (bits >> i & 1) != 0 ? factor * values[i] : S(0);
+    }
   }
   // The position of the matrix's row `row`.
   __device__ __forceinline__ std::uint32_t PositionOf(std::int64_t row) const {
@@ -93,7 +122,7 @@ bool AllowVectors(const Dropout& dropout) {
 class RowDropout {
  public:
   __device__ __forceinline__ RowDropout(const DropoutPlace& place, std::int64_t row)
-      : place_(place) {
+      : place_(place), row_(row) {
     const std::uint32_t global = place.first_row + static_cast<std::uint32_t>(row);
     const std::uint32_t sequence = global / place.length;
     position_ = place.PositionAt(global - sequence * place.length);
@@ -106,9 +135,7 @@ class RowDropout {
   __device__ __forceinline__ void Apply(std::int64_t column, S (&values)[kWidth]) const {
     static_assert(kPhiloxLanes % kWidth == 0);
     const std::uint32_t feature = place_.first_feature + static_cast<std::uint32_t>(column);
-    const PhiloxBits bits =
-        PhiloxAt(place_.key0, place_.key1, feature / kPhiloxLanes, position_,
-                 static_cast<std::uint32_t>(ordinal_), static_cast<std::uint32_t>(ordinal_ >> 32));
+    const PhiloxBits bits = Draw(feature);
     const int first = kWidth == kPhiloxLanes ? 0 : static_cast<int>(feature % kPhiloxLanes);
     const S scale = static_cast<S>(place_.scale);
 #pragma unroll
@@ -116,9 +143,27 @@ class RowDropout {
       values[i] = bits.Lane(first + i) >= place_.threshold ? scale * values[i] : S(0);
     }
   }
+  // The same, and place.kept, unless null, is written: by the thread that has the column of a
+  // byte's first bit, since each knows the whole byte.
+  template <int kWidth, typename S>
+  __device__ __forceinline__ void ApplyAndNote(std::int64_t column, S (&values)[kWidth]) const {
+    static_assert(kPhiloxLanes % kWidth == 0);
+    const std::uint32_t feature = place_.first_feature + static_cast<std::uint32_t>(column);
+    const unsigned kept = Draw(feature).Kept(place_.threshold);
+    place_.Apply(kept >> feature % kPhiloxLanes, values);
+    if (place_.kept == nullptr || feature % kPhiloxLanes != 0) return;
+    *place_.KeptAt(row_, feature) = static_cast<std::uint8_t>(kept);
+  }
 
  private:
+  __device__ __forceinline__ PhiloxBits Draw(std::uint32_t feature) const {
+    return PhiloxAt(place_.key0, place_.key1, feature / kPhiloxLanes, position_,
+                    static_cast<std::uint32_t>(ordinal_),
+                    static_cast<std::uint32_t>(ordinal_ >> 32));
+  }
+
   const DropoutPlace& place_;
+  std::int64_t row_;
   std::uint32_t position_;
   std::uint64_t ordinal_;
 };

@@ -45,7 +45,7 @@ struct ResidualOperation {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) b[i] += add[i];
     }
-    if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, b);
+    if (place.Active()) RowDropout(place, row).template ApplyAndNote<kWidth>(column, b);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sum[i] += b[i];
     Store<kWidth>(sum, out.At(row, column));
@@ -400,7 +400,13 @@ struct DropoutOperation {
   __device__ void operator()(std::int64_t row, std::int64_t column) const {
     SumOf<T> values[kWidth];
     Load<kWidth>(x.At(row, column), values);
-    if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, values);
+    if (place.Active()) {
+      if (place.kept != nullptr) {
+        place.Apply(place.KeptFrom(row, column), values);
+      } else {
+        RowDropout(place, row).template Apply<kWidth>(column, values);
+      }
+    }
     Store<kWidth>(values, out.At(row, column));
   }
 };

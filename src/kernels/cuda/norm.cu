@@ -62,7 +62,7 @@ struct ResidualRows {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) b[i] += add[i];
     }
-    if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, b);
+    if (place.Active()) RowDropout(place, row).template ApplyAndNote<kWidth>(column, b);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] += b[i];
     const Pack<T, kWidth> rounded = NarrowPack<T>(values);

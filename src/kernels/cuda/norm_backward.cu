@@ -56,22 +56,34 @@ __device__ __forceinline__ void MultiplyBy(const S (&weight)[kWidth], S (&d)[kWi
   for (int i = 0; i < kWidth; ++i) d[i] *= weight[i];
 }
 
+// What an access needs once its row's sums are known, loaded before, so that it has arrived then.
+template <typename T, int kWidth>
+struct Awaited {
+  HeldPack<T, kWidth> residual{};  // summand of dx
+  unsigned kept = 0;               // DropoutPlace::KeptFrom
+
+  __device__ __forceinline__ void Hold(const Operands<T>& of, std::int64_t row,
+                                       std::int64_t column) {
+    if (of.residual.data != nullptr) residual.Hold(of.residual.At(row, column));
+    if (of.place.kept != nullptr) kept = of.place.KeptFrom(row, column);
+  }
+};
+
 // dx = rstd (dw - means[0] - h means[1]) + residual with dw = d weight; dbranch = mask(dx).
-// residual: null, or that of the columns from `column` on.
 template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_t row,
                                               std::int64_t column, SumOf<T> rstd,
                                               const SumOf<T> (&means)[2],
                                               const SumOf<T> (&dw)[kWidth],
                                               const SumOf<T> (&h)[kWidth],
-                                              const HeldPack<T, kWidth>& residual) {
+                                              const Awaited<T, kWidth>& awaited) {
   SumOf<T> dx[kWidth];
   // Not multiplied out: differences cancel before they grow with rstd.
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) dx[i] = rstd * (dw[i] - means[0] - h[i] * means[1]);
   if (of.residual.data != nullptr) {
     SumOf<T> add[kWidth];
-    residual.Widen(add);
+    awaited.residual.Widen(add);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) dx[i] += add[i];
   }
@@ -80,18 +92,15 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
   if (of.dbranch.data == nullptr) return;
   if (of.place.Active()) {
     WidenPack(rounded, dx);  // as a pass of its own would see it
-    RowDropout(of.place, row).template Apply<kWidth>(column, dx);
+    if (of.place.kept != nullptr) {
+      of.place.Apply(awaited.kept, dx);
+    } else {
+      RowDropout(of.place, row).template Apply<kWidth>(column, dx);
+    }
     Store<kWidth>(dx, of.dbranch.At(row, column));
   } else {
     StoreGlobal(rounded, of.dbranch.At(row, column));
   }
-}
-
-// Loads the summand of dx before the row's sums are known, so that it has arrived when they are.
-template <int kWidth, typename T>
-__device__ __forceinline__ void HoldResidual(const Operands<T>& of, std::int64_t row,
-                                             std::int64_t column, HeldPack<T, kWidth>& residual) {
-  if (of.residual.data != nullptr) residual.Hold(of.residual.At(row, column));
 }
 
 // The same for a row that does not stay in registers.
@@ -99,13 +108,13 @@ template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGradientAgain(const Operands<T>& of, std::int64_t row,
                                                    std::int64_t column, SumOf<T> mean,
                                                    SumOf<T> rstd, const SumOf<T> (&means)[2]) {
-  HeldPack<T, kWidth> residual{};
-  HoldResidual(of, row, column, residual);
+  Awaited<T, kWidth> awaited;
+  awaited.Hold(of, row, column);
   SumOf<T> d[kWidth], h[kWidth], weight[kWidth];
   LoadGradient<kWidth>(of, row, column, mean, rstd, d, h);
   LoadConstant<kWidth>(of.weight + column, weight);
   MultiplyBy(weight, d);
-  StoreGradient<kWidth>(of, row, column, rstd, means, d, h, residual);
+  StoreGradient<kWidth>(of, row, column, rstd, means, d, h, awaited);
 }
 
 // Sums of d weight and d weight h over a row become their means, as dx has them.
@@ -168,11 +177,11 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     const S mean = row < end ? of.statistics[2 * row] : S(0);
     const S rstd = row < end ? of.statistics[2 * row + 1] : S(0);
     S d[kWidth] = {}, h[kWidth] = {}, means[2] = {0, 0};
-    HeldPack<T, kWidth> residual{};
+    Awaited<T, kWidth> awaited;
     EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
       S weight[kWidth];
       if constexpr (kChunks == 1) {
-        HoldResidual(of, row, column, residual);
+        awaited.Hold(of, row, column);
         kept.Widen(weight);
       } else {
         LoadConstant<kWidth>(of.weight + column, weight);
@@ -192,9 +201,10 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     });
     TeamSum(means, shared[parity]);
     SumsToMeans(of, means);
-    EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int) {
+    // Of several accesses in a loop: nothing of theirs has to stay in registers.
+    EachAccess<kWidth, kChunks == 1 ? 1 : 0>(width, [&](std::int64_t column, int) {
       if constexpr (kChunks == 1) {
-        StoreGradient<kWidth>(of, row, column, rstd, means, d, h, residual);
+        StoreGradient<kWidth>(of, row, column, rstd, means, d, h, awaited);
       } else {
         StoreGradientAgain<kWidth>(of, row, column, mean, rstd, means);
       }
@@ -306,8 +316,9 @@ void Backward(const device::Stream& stream, const NormBackwardPass& pass) {
     device::cuda::Launch(queue, LongRowKernel<T, kWidth>, dim3(static_cast<unsigned>(of.rows)),
                          dim3(kMostLanes), 0, of);
   } else {
-    const auto kernel = accesses == 1 ? NormBackwardKernel<T, kWidth, 1>
-                                      : NormBackwardKernel<T, kWidth, kMostChunks>;
+    const auto kernel = accesses == 1   ? NormBackwardKernel<T, kWidth, 1>
+                        : accesses == 2 ? NormBackwardKernel<T, kWidth, 2>
+                                        : NormBackwardKernel<T, kWidth, kMostChunks>;
     const std::size_t shared =
         weights && teams.rows > 1 ? teams.rows * static_cast<std::size_t>(partial_bytes) : 0;
     device::cuda::Launch(queue, kernel, dim3(static_cast<unsigned>(blocks)),

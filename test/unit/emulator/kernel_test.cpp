@@ -271,6 +271,49 @@ TEST(Kernel, DynamicSharedMemoryIsAlignedAndLimited) {
   stream.Synchronize();
 }
 
+__global__ void OneOfManyBytesKernel(int* out) { *out = 1; }
+__global__ void OtherOfManyBytesKernel(int* out) { *out = 2; }
+
+// Launch asks once for a kernel on a card, and again for more. An allowance that is taken back
+// behind its back shows whether it asks.
+TEST(Kernel, SharedMemoryIsAskedForOnceOnEachCard) {
+  constexpr int kSome = 100 << 10, kMore = 120 << 10, kFew = 50 << 10;
+  const auto set = [](int bytes) {
+    Check(cudaFuncSetAttribute(OneOfManyBytesKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               bytes),
+          "setting what is allowed");
+  };
+  const auto launches = [](void (*kernel)(int*), std::size_t bytes) {
+    const Stream stream;
+    const Array<int> out(1);
+    testing::internal::CaptureStderr();
+    bool refused = false;
+    try {
+      Launch(stream, kernel, dim3(1), dim3(1), bytes, out.Data());
+    } catch (const std::exception&) {
+      refused = true;
+    }
+    stream.Synchronize();
+    testing::internal::GetCapturedStderr();
+    cudaGetLastError();
+    return !refused;
+  };
+  int cards = 0;
+  Check(cudaGetDeviceCount(&cards), "counting cards");
+  ASSERT_GE(cards, 2);
+  for (int card = 0; card < 2; ++card) {
+    Check(cudaSetDevice(card), "choosing a card");
+    EXPECT_TRUE(launches(OneOfManyBytesKernel, kSome)) << card;
+    set(kFew);
+    EXPECT_FALSE(launches(OneOfManyBytesKernel, kSome)) << card;
+    EXPECT_TRUE(launches(OtherOfManyBytesKernel, kSome)) << card;
+    EXPECT_TRUE(launches(OneOfManyBytesKernel, kMore)) << card;
+    set(kFew);
+    EXPECT_FALSE(launches(OneOfManyBytesKernel, kMore)) << card;
+  }
+  Check(cudaSetDevice(0), "choosing a card");
+}
+
 TEST(Kernel, ImpossibleShapesAreRefused) {
   const Stream stream;
   const Array<float> y(1);

@@ -132,7 +132,7 @@ class AttentionPaddingTest : public KernelTest {
     kernels::AttentionPartStart(Stream(), y.View(), lse.View());
     kernels::AttentionPartForward(Stream(), p.shape, all, x.View(), block, p.dropout, y.View(),
                                   lse.View(), scratch.View());
-    kernels::AttentionPartStartBackward(Stream(), p.shape, dx.View());
+    kernels::AttentionPartStartBackward(Stream(), p.shape, dx.View(), scratch.View());
     kernels::AttentionPartBackward(Stream(), p.shape, all, x.View(), block, p.dropout, y.View(),
                                    dy.View(), lse.View(), dx.View(), dblock.View(), scratch.View());
     return {y.Values(), lse.Values(), dx.Values(), dblock.Values()};

@@ -131,7 +131,7 @@ class AttentionPartTest : public KernelTest {
                                       dropout, y.View(), lse.View(), scratch);
       }
     });
-    kernels::AttentionPartStartBackward(Stream(), shape, dx.View());
+    kernels::AttentionPartStartBackward(Stream(), shape, dx.View(), {});
     for_blocks([&](const kernels::KeyValueBlock& block, const kernels::Matrix& scratch) {
       const Operand gradient = Fresh(block.data.rows, block.data.columns);
       for (std::int64_t task = 0; task < all.end; task += step) {

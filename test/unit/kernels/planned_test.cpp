@@ -160,7 +160,7 @@ TEST_P(PlannedKernels, PartsOfAttentionCountWhatTheirQueriesSee) {
       all += pairs;
     }
     AttentionPartStart(Stream(), m, m);
-    AttentionPartStartBackward(Stream(), shape, m);
+    AttentionPartStartBackward(Stream(), shape, m, m);
   }
   EXPECT_EQ(all, kLength * (kLength + 1) / 2);
   EXPECT_EQ(Taken(), 0);

@@ -77,7 +77,7 @@ class CudnnPartTest : public CudnnOnGpu {
       Forward(r, {at, data->View()}, all);
       Synchronise();
     }
-    kernels::cuda::AttentionPartStartBackward(Stream(), r.shape, r.dqkv->View());
+    kernels::cuda::AttentionPartStartBackward(Stream(), r.shape, r.dqkv->View(), r.scratch->View());
     const KeyValueBlock mine = {own, r.qkv->View().Columns(queries, keys)};
     const kernels::Matrix my_gradient = r.dqkv->View().Columns(queries, keys);
     const std::int64_t middle = kernels::AttentionPartHalf(Stream(), r.shape);

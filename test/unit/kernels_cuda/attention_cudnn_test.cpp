@@ -401,9 +401,9 @@ TEST_F(AttentionChoiceTest, PlansForWhatIsCalled) {
   }
 }
 
-class AttentionStatisticsTest : public GpuTest {};
+class AttentionLseTest : public GpuTest {};
 
-TEST_F(AttentionStatisticsTest, PackedAndBack) {
+TEST_F(AttentionLseTest, PackedAndBack) {
   const AttentionShape shape = {2, 37, 3, 1, 8};
   const std::int64_t rows = shape.sequences * shape.length;
   Values values(static_cast<std::size_t>(rows * shape.heads));
@@ -412,8 +412,8 @@ TEST_F(AttentionStatisticsTest, PackedAndBack) {
   const auto again =
       OnGpuAs(Stream(), Dtype::kFloat32, Layout::kOdd, shape.heads, NoNumbers(rows * shape.heads));
   const test::OnGpu packed(Stream(), std::vector<float>(values.size()));
-  kernels::cuda::PackStatistics(Stream(), shape, lse->View(), packed.As<float>());
-  kernels::cuda::UnpackStatistics(Stream(), shape, packed.As<float>(), again->View());
+  kernels::cuda::PackLse(Stream(), shape, lse->View(), packed.As<float>());
+  kernels::cuda::UnpackLse(Stream(), shape, packed.As<float>(), again->View());
   EXPECT_EQ(again->Values(), values);
   EXPECT_TRUE(again->GapsUntouched());
   // Sequence 1, head 2, position 5.

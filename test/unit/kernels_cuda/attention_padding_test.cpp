@@ -125,7 +125,7 @@ class CudaAttentionPaddingTest : public AttentionOnGpu, public testing::WithPara
     kernels::AttentionPartStart(stream, o.out, o.lse);
     kernels::AttentionPartForward(stream, shape, all, o.query, block, dropout, o.out, o.lse,
                                   o.scratch);
-    kernels::AttentionPartStartBackward(stream, shape, o.dquery);
+    kernels::AttentionPartStartBackward(stream, shape, o.dquery, o.scratch);
     kernels::AttentionPartBackward(stream, shape, all, o.query, block, dropout, o.out, o.dout,
                                    o.lse, o.dquery, o.dkeys, o.scratch);
   }

@@ -102,6 +102,29 @@ TEST_P(RowwiseElementwise, DropoutHasTheMasksOfTheCpu) {
   }
 }
 
+// Dropout of a gradient by what the forward pass kept, which had the rows in two calls, has the
+// bits of drawing again.
+TEST_P(RowwiseElementwise, KeptElementsAreThoseThatAreDrawn) {
+  for (const RowwiseSize& size : RowwiseSizes()) {
+    HostRows x = HostRows::Random(size.rows, size.columns, 1), out(size.rows, size.columns);
+    const GpuMatrix from = On(x), sum = On(out), by_kept = On(out), drawn = On(out);
+    const RowwiseDropout dropout(Stream(), 0.25, (size.rows + 4) / 5, 1);
+    kernels::Dropout keeps = dropout.OnCard();
+    keeps.kept_stride = kernels::Dropout::KeptBytes(size.columns);
+    const OnGpu kept(Stream(), std::vector<std::uint8_t>(
+                                   static_cast<std::size_t>(size.rows * keeps.kept_stride), 0xA5));
+    keeps.kept = kept.As<std::uint8_t>();
+    const std::int64_t first = size.rows / 3;
+    for (const Part& rows : {Part{0, first}, Part{first, size.rows}}) {
+      const auto of = [&](const GpuMatrix& m) { return m.View().Rows(rows.begin, rows.Size()); };
+      kernels::ResidualForward(Stream(), of(from), of(from), {}, keeps.From(rows.begin), of(sum));
+    }
+    kernels::DropoutForward(Stream(), from.View(), keeps, by_kept.View());
+    kernels::DropoutForward(Stream(), from.View(), dropout.OnCard(), drawn.View());
+    EXPECT_EQ(by_kept.Bits(), drawn.Bits()) << Describe(size);
+  }
+}
+
 TEST_P(RowwiseElementwise, Embedding) {
   for (const RowwiseSize& size : RowwiseSizes()) {
     constexpr std::int64_t kSlice = 11;

@@ -13,8 +13,8 @@ constexpr double kEpsilon = 1e-5;
 // One access of a few lanes, of a warp, of several warps, several accesses, longer than registers;
 // odd ones go element by element.
 std::vector<RowwiseSize> NormSizes() {
-  return {{1, 1},    {3, 3},    {33, 31},  {65, 8},   {19, 128},  {9, 250},   {5, 768},
-          {3, 1000}, {2, 1001}, {3, 2304}, {2, 4100}, {1, 16392}, {1, 33000}, {130, 5}};
+  return {{1, 1},    {3, 3},    {33, 31},  {65, 8},   {19, 128}, {9, 250},   {5, 768},   {3, 1000},
+          {2, 1001}, {3, 2304}, {2, 4100}, {2, 4104}, {2, 8200}, {1, 16392}, {1, 33000}, {130, 5}};
 }
 
 class RowwiseNorm : public RowwiseTest {
@@ -178,6 +178,42 @@ TEST_P(RowwiseNorm, BackwardInOnePass) {
     ExpectRows(dbias.Values(), host.dbias, sums, what + " dbias");
     EXPECT_TRUE(dx.GapsUntouched() && dbranch.GapsUntouched()) << what;
     EXPECT_TRUE(dweight.GapsUntouched() && dbias.GapsUntouched()) << what;
+  });
+}
+
+// A backward pass that reads what the forward pass kept has the bits of one that draws again.
+TEST_P(RowwiseNorm, KeptElementsAreThoseThatAreDrawn) {
+  EachCase([&](NormKind kind, const RowwiseSize& size, const std::string& what) {
+    BackwardOperands host(kind, size);
+    const RowwiseDropout dropout(Stream(), 0.3, (size.rows + 3) / 4, 1);
+    const std::int64_t stride = kernels::Dropout::KeptBytes(size.columns);
+    constexpr std::uint8_t kUntouched = 0xA5;
+    const OnGpu kept(Stream(), std::vector<std::uint8_t>(
+                                   static_cast<std::size_t>(size.rows * stride + 1), kUntouched));
+    kernels::Dropout keeps = dropout.OnCard();
+    keeps.kept = kept.As<std::uint8_t>();
+    keeps.kept_stride = stride;
+    const GpuMatrix x = On(host.x), weight = On(host.weight), residual = On(host.residual);
+    const GpuMatrix statistics = DenseSumsOn(host.statistics), y = On(host.dx);
+    const GpuMatrix branch = On(host.more), sum = On(host.dx);
+    kernels::ResidualNormForward(Stream(), kind, residual.View(), branch.View(), {}, keeps,
+                                 sum.View(), weight.View(), {}, kEpsilon, y.View(),
+                                 statistics.View());
+    EXPECT_EQ(kept.Out<std::uint8_t>().back(), kUntouched) << what;
+    const auto backward = [&](const kernels::Dropout& by) {
+      const GpuMatrix dy = On(host.dy), dx = On(host.dx), dbranch = On(host.dbranch);
+      kernels::NormBackward(Stream(), {.kind = kind,
+                                       .dy = dy.View(),
+                                       .x = sum.View(),
+                                       .weight = weight.View(),
+                                       .statistics = statistics.View(),
+                                       .residual = residual.View(),
+                                       .dropout = by,
+                                       .dx = dx.View(),
+                                       .dbranch = dbranch.View()});
+      return dbranch.Bits();
+    };
+    EXPECT_EQ(backward(keeps), backward(dropout.OnCard())) << what;
   });
 }
 

@@ -80,26 +80,45 @@ TEST(Plan, OdditiesAreSaid) {
                   "rotary positions are made"));
 }
 
+// Bytes of activations, of micro-batches of one window: on a GPU in bf16, or on a CPU in fp32.
+std::int64_t Activations(bool on_gpu, std::vector<std::string> keys) {
+  const device::Gpu gpu(device::GpuContext{.name = "a card", .major = 9, .multiprocessors = 132});
+  keys.emplace_back("data.micro_batch=1");
+  const deck::Deck deck = ParsedDeck(PlanTextOf("[model]\nposition=rope\n"), keys);
+  const app::DeckOptions options = app::ReadAll(deck);
+  train::MachineFacts machine;
+  machine.dtype = on_gpu ? Dtype::kBfloat16 : Dtype::kFloat32;
+  machine.stream.gpu = on_gpu ? &gpu.Context() : nullptr;
+  const train::Plan plan = train::MakePlan({options, deck, 1, kPlanTokens, machine});
+  return train::PlanMemory(plan, 0).activations;
+}
+
 // Norms of heads keep queries and keys as they were, and two numbers of fp32 a head and token: on a
 // GPU in bf16 as on a CPU in fp32.
 TEST(Plan, NormsOfHeadsKeepTheirInputs) {
   constexpr std::int64_t kLayers = 12, kRows = 64, kAllHeads = 16, kWidth = 8;
-  const device::Gpu gpu(device::GpuContext{.name = "a card", .major = 9, .multiprocessors = 132});
   for (const bool on_gpu : {false, true}) {
-    const auto activations = [&](const std::string& norms) {
-      const deck::Deck deck =
-          ParsedDeck(PlanTextOf("[model]\nposition=rope\n"), {"data.micro_batch=1", norms});
-      const app::DeckOptions options = app::ReadAll(deck);
-      train::MachineFacts machine;
-      machine.dtype = on_gpu ? Dtype::kBfloat16 : Dtype::kFloat32;
-      machine.stream.gpu = on_gpu ? &gpu.Context() : nullptr;
-      const train::Plan plan = train::MakePlan({options, deck, 1, kPlanTokens, machine});
-      return train::PlanMemory(plan, 0).activations;
-    };
     const std::int64_t kept = kRows * kAllHeads * (kWidth * (on_gpu ? 2 : 4) + 2 * 4);
-    EXPECT_EQ(activations("model.qk_norm=yes") - activations("model.qk_norm=no"), kLayers * kept)
+    EXPECT_EQ(
+        Activations(on_gpu, {"model.qk_norm=yes"}) - Activations(on_gpu, {"model.qk_norm=no"}),
+        kLayers * kept)
         << on_gpu;
   }
+}
+
+// Dropout of the two branches of a block keeps a bit of each element on a GPU, as long as what else
+// the input gradient needs: with full recomputation of one block at a time. CPUs keep none.
+TEST(Plan, DropoutKeepsABitPerElementOnAGpu) {
+  constexpr std::int64_t kLayers = 12, kRows = 64, kDim = 64, kOfABlock = 2 * kRows * kDim / 8;
+  const auto more = [](bool on_gpu, const std::string& recompute) {
+    return Activations(on_gpu, {recompute, "model.dropout=0.1"}) -
+           Activations(on_gpu, {recompute, "model.dropout=0"});
+  };
+  for (const char* const recompute : {"model.recompute=none", "model.recompute=selective"}) {
+    EXPECT_EQ(more(true, recompute), kLayers * kOfABlock) << recompute;
+    EXPECT_EQ(more(false, recompute), 0) << recompute;
+  }
+  EXPECT_EQ(more(true, "model.recompute=full"), kOfABlock);
 }
 
 // 99,999 targets make 1,563 windows of 64: 25 steps of 64 windows per epoch, or 49 of 32.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "cases.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/predict/search.hpp"
 
 namespace trireme::predict {
@@ -69,6 +70,45 @@ TEST(Tape, HasTheLedgersCallsAndBytes) {
     const Case one("h100", ranks, With(keys));
     ExpectLedger(one.plan, one.machine);
   }
+}
+
+// Adds up the bytes of kernels without products.
+class PassLog : public device::WorkLog {
+ public:
+  void Product(std::int64_t, std::int64_t, std::int64_t, Dtype, bool) override {}
+  void Attention(double, double, Dtype) override {}
+  void Pass(double pass) override { bytes += pass; }
+  int Start(const device::LoggedTransfer&) override { return 0; }
+  void Wait(int) override {}
+  void BeginTask(int, int, int) override {}
+  void EndTask() override {}
+
+  double bytes = 0;
+};
+
+// Matrices of a token's `dim` numbers in bf16 that dropout adds to a step of the last of the ranks.
+double MoreWithDropout(int ranks, std::vector<std::string> keys) {
+  keys.emplace_back("data.sequence_length=32");
+  PassLog logs[2];
+  for (const bool dropout : {false, true}) {
+    keys.emplace_back(dropout ? "model.dropout=0.1" : "model.dropout=0");
+    const Case one("h100", ranks, With(keys));
+    train::PlanRank(one.plan, ranks - 1, {one.plan.training.batch}, &logs[dropout ? 1 : 0]);
+    keys.pop_back();
+  }
+  return (logs[1].bytes - logs[0].bytes) / (2.0 * 64 * 16 * 32);
+}
+
+// Without dropout the gradient of a branch is that of the sum before it: no copy is made of it, as
+// long as it is there when the weights' gradients are computed.
+TEST(Tape, HasNoCopiesOfGradientsWithoutDropout) {
+  constexpr int kLayers = 8, kEmbedding = 2;  // read and written
+  EXPECT_EQ(MoreWithDropout(1, {"model.norm_position=pre"}), kLayers * 3 + kEmbedding);
+  EXPECT_EQ(MoreWithDropout(1, {"model.norm_position=post"}), kLayers * 2 + kEmbedding);
+  // The last stage, without the embedding, computes weights' gradients later.
+  EXPECT_EQ(MoreWithDropout(
+                2, {"model.norm_position=pre", "grid.pipeline=2", "pipeline.schedule=zero_bubble"}),
+            0);
 }
 
 TEST(Tape, HasEachTaskOfTheSchedule) {

@@ -17,14 +17,8 @@ namespace trireme::device::cuda {
 template <typename... P>
 void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
             std::size_t shared_bytes, std::type_identity_t<P>... args) {
-  // Bytes. More must be requested: above 48 KiB together with the kernel's static shared memory.
-  constexpr std::size_t kAlwaysAllowed = 46 << 10;
   const auto function = reinterpret_cast<const void*>(kernel);
-  if (shared_bytes > kAlwaysAllowed) {
-    Check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
-          "shared memory of a kernel");
-  }
+  AllowSharedMemory(function, shared_bytes);
   void* pointers[sizeof...(P) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
   Check(cudaLaunchKernel(function, blocks, threads, pointers, shared_bytes, queue),
         "launch of a kernel");

@@ -15,7 +15,7 @@ int MatrixKeyGradientBytes(int head_dim);
 
 // Queued; nothing if there is nothing to write.
 void LaunchMatrixForward(cudaStream_t queue, const AttentionOperands<Bf16>& a);
-// After LaunchAttentionInner.
+// After LaunchAttentionDelta.
 void LaunchMatrixQueryGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a);
 void LaunchMatrixKeyGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a);
 

@@ -46,7 +46,6 @@ struct ForwardRows {
 template <typename Shape>
 __device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
                            const AttentionTile& queries, int first, ForwardRows<Shape>& rows) {
-  const auto stored = at.Out(a);
   const auto exact = at.Exact(a);
   const float factor = a.threshold > 0 ? 1 / a.kept_scale : 1.0F;
 #pragma unroll
@@ -63,7 +62,7 @@ __device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlac
       for (int j = 0; j < Shape::kOut; ++j) {
         const int column = j * kMatrixColumns + MatrixColumn();
         if (column >= a.head_dim) continue;
-        const MatrixPair pair = LoadExactPair(stored, exact, queries.row + row, column);
+        const MatrixPair pair = LoadExactPair(exact, queries.row + row, column);
         rows.out[i][j][2 * half] = pair.values[0] * factor;
         rows.out[i][j][2 * half + 1] = pair.values[1] * factor;
       }

@@ -36,7 +36,7 @@ struct KeyShape {
 // Numbers of the queries of a tile that the keys need.
 template <typename Shape>
 struct QueryFacts {
-  float2* sums;  // [stages, kQueries]: log-sum-exp to base 2, infinite where there is none; inner
+  float2* sums;  // [stages, kQueries]: log-sum-exp to base 2, infinite where there is none; delta
   int* begins;   // [stages, kQueries]: documents
 
   __device__ void Load(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
@@ -48,7 +48,7 @@ struct QueryFacts {
     if (row < queries.count) {
       const float lse = *at.Lse(a, queries.row + row);
       if (lse != -kInfinity) both.x = lse * static_cast<float>(kAttentionLog2E);
-      both.y = *at.Inner(a, queries.row + row);
+      both.y = *at.Delta(a, queries.row + row);
     }
     sums[stage * Shape::kQueries + row] = both;
     begins[stage * Shape::kQueries + row] =
@@ -63,7 +63,7 @@ __device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a
                                                 const AttentionTile& queries,
                                                 const MatrixKeys& keys, int row, const int* begins,
                                                 MatrixSums<Shape::kColumns>& scores,
-                                                MatrixSums<Shape::kColumns>& slopes) {
+                                                MatrixSums<Shape::kColumns>& ds) {
   int position[2], least[2];  // of a lane's keys; the first column that sees them
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -81,19 +81,19 @@ __device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a
       const bool seen =
           (first + k % 2 >= least[k / 2]) & (position[k / 2] >= (k % 2 == 0 ? begin.x : begin.y));
       scores[j][k] = seen ? scores[j][k] : -std::numeric_limits<float>::infinity();
-      slopes[j][k] = seen ? slopes[j][k] : 0.0F;
+      ds[j][k] = seen ? ds[j][k] : 0.0F;
     }
   }
 }
 
-// Transposed scores become weights after dropout, `slopes`, values . dO, become dS / scale: both
+// Transposed scores S become weights D(P), and dP = dO V^T, in `ds`, becomes dS / scale: both
 // without the factor of dropout. `row`: the warp's first key in its tile.
 template <typename Shape, bool kDropout>
-__device__ __forceinline__ void SlopesOfColumns(const AttentionOperands<Bf16>& a,
-                                                const MatrixDropout* dropout, int query,
-                                                int position, const float2* sums,
-                                                MatrixSums<Shape::kColumns>& scores,
-                                                MatrixSums<Shape::kColumns>& slopes) {
+__device__ __forceinline__ void ScoreGradientsOfColumns(const AttentionOperands<Bf16>& a,
+                                                        const MatrixDropout* dropout, int query,
+                                                        int position, const float2* sums,
+                                                        MatrixSums<Shape::kColumns>& scores,
+                                                        MatrixSums<Shape::kColumns>& ds) {
   const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
   [[maybe_unused]] MatrixColumnMasks<Shape::kQueries> masks;
   if constexpr (kDropout) masks.Draw(*dropout, query, position);
@@ -104,19 +104,19 @@ __device__ __forceinline__ void SlopesOfColumns(const AttentionOperands<Bf16>& a
     // Two columns' sums lie side by side, on a boundary of 16 bytes.
     const float4 both =
         *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
-    const float lse[2] = {both.x, both.z}, inner[2] = {both.y, both.w};
+    const float lse[2] = {both.x, both.z}, delta[2] = {both.y, both.w};
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -lse[k % 2]));
-      float slope = slopes[j][k];
+      float dp = ds[j][k];
       float kept_weight = weight;
       if constexpr (kDropout) {
         const bool is_kept = (kept >> k & 1) != 0;
-        slope = is_kept ? slope * a.kept_scale : 0.0F;
+        dp = is_kept ? dp * a.kept_scale : 0.0F;
         kept_weight = is_kept ? weight : 0.0F;
       }
       scores[j][k] = kept_weight;
-      slopes[j][k] = weight * (slope - inner[k % 2]);
+      ds[j][k] = weight * (dp - delta[k % 2]);
     }
   }
 }
@@ -203,25 +203,25 @@ struct KeyBlock {
                                                             keys.count);
   }
 
-  // As SlopesOfColumns has it, for the queries of tile i, in a stage; first: the warp's first key.
+  // As ScoreGradientsOfColumns has it, for the queries of tile i, in a stage; first: the warp's
+  // first key.
   template <bool kDropout>
-  __device__ __forceinline__ void Slopes(int i, int stage, int first,
-                                         MatrixSums<Shape::kColumns>& scores,
-                                         MatrixSums<Shape::kColumns>& slopes) const {
+  __device__ __forceinline__ void ScoreGradients(int i, int stage, int first,
+                                                 MatrixSums<Shape::kColumns>& scores,
+                                                 MatrixSums<Shape::kColumns>& ds) const {
     const AttentionTile queries = Queries(i);
     const int facts_of_stage = stage * Shape::kQueries;
     // Documents are looked at key by key.
     if (a.begins != nullptr || !AllSeen<Shape::kKeys>(a, keys, queries.position, 0)) {
-      HideFromColumns<Shape>(a, queries, keys, first, facts.begins + facts_of_stage, scores,
-                             slopes);
+      HideFromColumns<Shape>(a, queries, keys, first, facts.begins + facts_of_stage, scores, ds);
     }
     const float2* const sums = facts.sums + facts_of_stage;
     if constexpr (kDropout) {
       const MatrixDropout dropout(a, at.sequence, Head(i));
-      SlopesOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first, sums,
-                                   scores, slopes);
+      ScoreGradientsOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first,
+                                           sums, scores, ds);
     } else {
-      SlopesOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores, slopes);
+      ScoreGradientsOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores, ds);
     }
   }
 };
@@ -249,18 +249,18 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const int i = next;
     next = block.Next(i + 1);
     block.CopyQueries(stage ^ 1, next);
-    MatrixSums<Shape::kColumns> scores[1], slopes[1];
+    MatrixSums<Shape::kColumns> scores[1], ds[1];
     ClearMatrixSums<1>(scores);
-    ClearMatrixSums<1>(slopes);
+    ClearMatrixSums<1>(ds);
     AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, block.QueryTile(stage), 0,
                                                                   steps, scores);
     AddMatrixDots<Shape::kDims, Shape::kValuesKept, 1, Shape::kColumns>(
-        left_value, block.DoutTile(stage), 0, steps, slopes);
-    block.template Slopes<kDropout>(i, stage, first, scores[0], slopes[0]);
+        left_value, block.DoutTile(stage), 0, steps, ds);
+    block.template ScoreGradients<kDropout>(i, stage, first, scores[0], ds[0]);
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
         scores, block.DoutTile(stage), first_dim / kMatrixRows, steps, dvalues);
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
-        slopes, block.QueryTile(stage), first_dim / kMatrixRows, steps, dkeys);
+        ds, block.QueryTile(stage), first_dim / kMatrixRows, steps, dkeys);
     device::cuda::WaitForCopies<0>();
     __syncthreads();  // the next queries are there, these are done with
     stage ^= 1;

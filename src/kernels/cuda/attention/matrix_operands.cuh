@@ -206,26 +206,11 @@ __device__ __forceinline__ void ClearMatrixSums(MatrixSums<kColumns> (&sums)[kTi
 struct MatrixPair {
   float values[2];
 };
-__device__ __forceinline__ MatrixPair LoadMatrixPair(const Bf16* from) {
-  const unsigned word = *reinterpret_cast<const unsigned*>(from);
-  return {{__uint_as_float(word << 16), __uint_as_float(word & 0xFFFF0000u)}};
-}
-
-// The pair as it was before rounding if `exact` holds that: LoadExact.
-__device__ __forceinline__ MatrixPair LoadExactPair(const AttentionHead<Bf16>& stored,
-                                                    const AttentionHead<float>& exact, int row,
+// The pair of a part's sum so far, before rounding.
+__device__ __forceinline__ MatrixPair LoadExactPair(const AttentionHead<float>& exact, int row,
                                                     int column) {
-  MatrixPair pair = LoadMatrixPair(stored.data + row * stored.stride + column);
-  if (exact.data == nullptr) return pair;
-  const float2 kept = *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);
-  const float before[2] = {kept.x, kept.y};
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    // A sum begins at zero, before `exact` has been written.
-    const bool same = Widen(Narrow<Bf16>(before[i])) == pair.values[i];
-    if (same && pair.values[i] != 0) pair.values[i] = before[i];
-  }
-  return pair;
+  const float2 pair = *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);
+  return {{pair.x, pair.y}};
 }
 __device__ __forceinline__ void StoreExactPair(const AttentionHead<float>& exact, int row,
                                                int column, float low, float high) {

@@ -26,7 +26,7 @@ struct QueryShape {
 
 // Of a lane's rows g and g + 8.
 struct QueryRows {
-  float lse[2], inner[2];  // to base 2; infinite where there is no query or nothing is seen
+  float lse[2], delta[2];  // to base 2; infinite where there is no query or nothing is seen
   int low[2], high[2];     // positions that are seen: [low, high)
 
   __device__ __forceinline__ void Load(const AttentionOperands<Bf16>& a,
@@ -37,11 +37,11 @@ struct QueryRows {
     for (int half = 0; half < 2; ++half) {
       const int row = first + MatrixRow() + 8 * half;
       const bool present = row < queries.count;
-      lse[half] = kInfinity, inner[half] = 0, low[half] = 0, high[half] = 0;
+      lse[half] = kInfinity, delta[half] = 0, low[half] = 0, high[half] = 0;
       if (!present) continue;
       const float stored = *at.Lse(a, queries.row + row);
       if (stored != -kInfinity) lse[half] = stored * static_cast<float>(kAttentionLog2E);
-      inner[half] = *at.Inner(a, queries.row + row);
+      delta[half] = *at.Delta(a, queries.row + row);
       low[half] = BeginOf(a, at.sequence, queries.row + row);
       high[half] = a.causal ? queries.position + row + 1 : std::numeric_limits<int>::max();
     }
@@ -52,7 +52,7 @@ struct QueryRows {
 template <typename Shape>
 __device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const QueryRows& rows,
                                              MatrixSums<Shape::kColumns>& scores,
-                                             MatrixSums<Shape::kColumns>& slopes) {
+                                             MatrixSums<Shape::kColumns>& ds) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int low = max(keys.first, rows.low[half] - keys.position);
@@ -64,19 +64,19 @@ __device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const Query
         const int column = j * kMatrixColumns + MatrixColumn() + k % 2;
         if (column >= low && column < high) continue;
         scores[j][k] = -std::numeric_limits<float>::infinity();
-        slopes[j][k] = 0;
+        ds[j][k] = 0;
       }
     }
   }
 }
 
-// Scores and dO . values of a tile become dS / scale, in `slopes`.
+// With the scores S of a tile dP = dO V^T, in `ds`, becomes dS / scale.
 template <typename Shape, bool kDropout>
-__device__ __forceinline__ void SlopesOfRows(const AttentionOperands<Bf16>& a,
-                                             const MatrixDropout* dropout, int query,
-                                             const MatrixKeys& keys, const QueryRows& rows,
-                                             const MatrixSums<Shape::kColumns>& scores,
-                                             MatrixSums<Shape::kColumns>& slopes) {
+__device__ __forceinline__ void ScoreGradientsOfRows(const AttentionOperands<Bf16>& a,
+                                                     const MatrixDropout* dropout, int query,
+                                                     const MatrixKeys& keys, const QueryRows& rows,
+                                                     const MatrixSums<Shape::kColumns>& scores,
+                                                     MatrixSums<Shape::kColumns>& ds) {
   const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
   [[maybe_unused]] MatrixRowMasks<Shape::kKeys> masks;
   if constexpr (kDropout) masks.Draw(*dropout, query, keys.position);
@@ -85,9 +85,9 @@ __device__ __forceinline__ void SlopesOfRows(const AttentionOperands<Bf16>& a,
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -rows.lse[k / 2]));
-      float slope = slopes[j][k];
-      if constexpr (kDropout) slope = masks.Kept(j, k) ? slope * a.kept_scale : 0.0F;
-      slopes[j][k] = weight * (slope - rows.inner[k / 2]);
+      float dp = ds[j][k];
+      if constexpr (kDropout) dp = masks.Kept(j, k) ? dp * a.kept_scale : 0.0F;
+      ds[j][k] = weight * (dp - rows.delta[k / 2]);
     }
   }
 }
@@ -108,11 +108,9 @@ __device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const Atten
       const int row = first + MatrixRow() + 8 * half;
       const int column = first_dim + j * kMatrixColumns + MatrixColumn();
       if (a.whole || row >= queries.count || column >= a.head_dim) continue;
-      const MatrixPair before = LoadExactPair(dquery, exact, queries.row + row, column);
+      const MatrixPair before = LoadExactPair(exact, queries.row + row, column);
       pair[0] += before.values[0], pair[1] += before.values[1];
-      if (exact.data != nullptr) {
-        StoreExactPair(exact, queries.row + row, column, pair[0], pair[1]);
-      }
+      StoreExactPair(exact, queries.row + row, column, pair[0], pair[1]);
     }
   }
   StoreMatrixSums<Shape::kOutDims>(sums, tile, first, dquery, queries.row + first, 0,
@@ -164,20 +162,20 @@ struct QueryBlock {
                                                               queries.count);
   }
 
-  // Scores and dO . values of a tile become dS / scale, in `slopes`.
+  // With the scores S of a tile dP = dO V^T, in `ds`, becomes dS / scale.
   template <bool kDropout>
-  __device__ __forceinline__ void Slopes(const MatrixKeys& keys, const QueryRows& rows,
-                                         MatrixSums<Shape::kColumns>& scores,
-                                         MatrixSums<Shape::kColumns>& slopes) const {
+  __device__ __forceinline__ void ScoreGradients(const MatrixKeys& keys, const QueryRows& rows,
+                                                 MatrixSums<Shape::kColumns>& scores,
+                                                 MatrixSums<Shape::kColumns>& ds) const {
     const int query = queries.position + first;
     if (!AllSeen<Shape::kKeys>(a, keys, query, last_begin)) {
-      HideFromRows<Shape>(keys, rows, scores, slopes);
+      HideFromRows<Shape>(keys, rows, scores, ds);
     }
     if constexpr (kDropout) {
       const MatrixDropout dropout(a, at.sequence, at.head);
-      SlopesOfRows<Shape, true>(a, &dropout, query, keys, rows, scores, slopes);
+      ScoreGradientsOfRows<Shape, true>(a, &dropout, query, keys, rows, scores, ds);
     } else {
-      SlopesOfRows<Shape, false>(a, nullptr, query, keys, rows, scores, slopes);
+      ScoreGradientsOfRows<Shape, false>(a, nullptr, query, keys, rows, scores, ds);
     }
   }
 };
@@ -205,16 +203,16 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     const MatrixKeys keys = block.walk.Tile(i);
     i = block.walk.Next(i + 1);
     block.CopyKeys(stage ^ 1, i);
-    MatrixSums<Shape::kColumns> scores[1], slopes[1];
+    MatrixSums<Shape::kColumns> scores[1], ds[1];
     ClearMatrixSums<1>(scores);
-    ClearMatrixSums<1>(slopes);
+    ClearMatrixSums<1>(ds);
     AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, block.KeyTile(stage), 0,
                                                                   steps, scores);
     AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_dout, block.ValueTile(stage),
-                                                                  0, steps, slopes);
-    block.template Slopes<kDropout>(keys, rows, scores[0], slopes[0]);
+                                                                  0, steps, ds);
+    block.template ScoreGradients<kDropout>(keys, rows, scores[0], ds[0]);
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
-        slopes, block.KeyTile(stage), first_dim / kMatrixRows, steps, sums);
+        ds, block.KeyTile(stage), first_dim / kMatrixRows, steps, sums);
     device::cuda::WaitForCopies<0>();
     __syncthreads();  // the next keys are there, these are done with
     stage ^= 1;

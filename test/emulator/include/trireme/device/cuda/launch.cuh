@@ -28,14 +28,7 @@ namespace trireme::device::cuda {
 template <typename... P>
 void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
             std::size_t shared_bytes, std::type_identity_t<P>... args) {
-  // Bytes; more has to be asked for: above 48 KiB with what the kernel declares itself.
-  constexpr std::size_t kAlwaysAllowed = 46 << 10;
-  if (shared_bytes > kAlwaysAllowed) {
-    Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(shared_bytes)),
-          "shared memory of a kernel");
-  }
+  AllowSharedMemory(reinterpret_cast<const void*>(kernel), shared_bytes);
   const void* pointers[sizeof...(P) + 1] = {};
   int count = 0;
   [[maybe_unused]] const auto note = [&](const auto& argument) {
