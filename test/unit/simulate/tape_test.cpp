@@ -2,11 +2,14 @@
 // ledger of a planned rank is that of a real one (test/parallel/plan).
 #include "engine.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "cases.hpp"
+#include "trireme/parallel/pipeline.hpp"
 #include "trireme/predict/search.hpp"
 
 namespace trireme::predict {
@@ -68,6 +71,78 @@ TEST(Tape, HasTheLedgersCallsAndBytes) {
     SCOPED_TRACE(keys.empty() ? "one rank" : keys.front());
     const Case one("h100", ranks, With(keys));
     ExpectLedger(one.plan, one.machine);
+  }
+}
+
+// All-gathers of a group that start in tasks of a kind, and how many of them there is computation
+// behind: between the start and the wait.
+struct Gathers {
+  int all = 0, behind = 0;
+};
+
+Gathers CountGathers(const Tape& tape, comm::Group group, bool (*in)(parallel::TaskKind)) {
+  Gathers gathers;
+  std::map<int, bool> open;  // by transfer: whether anything was computed since
+  bool counts = false;
+  for (const TapeEvent& event : tape.events) {
+    const auto at = static_cast<std::size_t>(event.index);
+    switch (event.kind) {
+      case TapeEvent::Kind::kBeginTask:
+        counts = in(static_cast<parallel::TaskKind>(tape.tasks[at].kind));
+        break;
+      case TapeEvent::Kind::kCompute:
+        for (auto& [transfer, computed] : open) computed = true;
+        break;
+      case TapeEvent::Kind::kStart: {
+        const device::LoggedTransfer& what = tape.transfers[at].what;
+        if (!counts || static_cast<comm::Group>(what.group) != group ||
+            static_cast<comm::Transfer>(what.transfer) != comm::Transfer::kAllGather) {
+          break;
+        }
+        open[event.index] = false;
+        ++gathers.all;
+        break;
+      }
+      case TapeEvent::Kind::kWait:
+        if (const auto found = open.find(event.index); found != open.end()) {
+          gathers.behind += found->second ? 1 : 0;
+          open.erase(found);
+        }
+        break;
+      case TapeEvent::Kind::kEndTask:
+        EXPECT_TRUE(open.empty());
+        counts = false;
+        break;
+    }
+  }
+  return gathers;
+}
+
+// Only a weight gradient needs the input of its sub-layer: it is gathered while the gradient of the
+// input is computed. The gradient of the branch, which both need, is not.
+TEST(Tape, InputsOfSubLayersAreGatheredBehindTheirGradients) {
+  const auto backward = [](parallel::TaskKind kind) {
+    return kind == parallel::TaskKind::kBackward || kind == parallel::TaskKind::kBackwardInput;
+  };
+  const auto forward = [](parallel::TaskKind kind) { return kind == parallel::TaskKind::kForward; };
+  constexpr int kMicroBatches = 16, kLayers = 8, kSubLayers = 2;
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    for (const char* recompute : {"none", "full"}) {
+      SCOPED_TRACE(fmt::format("{}, recompute {}", schedule, recompute));
+      const Case one("h100", 4,
+                     With({"grid.pipeline=2", "grid.tensor=2", "grid.sequence_parallel=yes",
+                           std::string("pipeline.schedule=") + schedule,
+                           std::string("model.recompute=") + recompute}));
+      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+      int behind = 0;
+      for (const Tape& tape : step.tapes) {
+        const Gathers gathers = CountGathers(tape, comm::Group::kTensor, backward);
+        EXPECT_GE(gathers.all, 2 * gathers.behind);
+        behind += gathers.behind;
+        EXPECT_EQ(CountGathers(tape, comm::Group::kTensor, forward).behind, 0);
+      }
+      EXPECT_EQ(behind, kMicroBatches * kLayers * kSubLayers);
+    }
   }
 }
 
