@@ -54,6 +54,9 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& pla
   DrawWeights(between);
 }
 
+// Before drain_ waits for what is queued.
+ParallelModel::~ParallelModel() { units_->LeaveUpdated(); }
+
 // All ranks take as many pauses as the one with the most to draw.
 void ParallelModel::DrawWeights(const std::function<void()>& between) {
   kernels::Registry& parameters = Parameters();
@@ -276,6 +279,7 @@ void ParallelModel::SumSharedGradients() {
 }
 
 std::vector<kernels::StateBlock> ParallelModel::Blocks() const {
+  units_->FinishUpdated();
   return layers_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
                                            grid_.Shard().Size());
 }

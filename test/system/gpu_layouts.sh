@@ -24,6 +24,7 @@ layout data 2 grid.data=2
 layout all 8 grid.data=2 grid.tensor=2 grid.pipeline=2 data.micro_batch=1
 layout sequence 4 grid.tensor=2 grid.data=2 grid.sequence_parallel=yes grid.sharding=optimizer
 layout shards 4 grid.data=4 grid.sharding=parameters data.micro_batch=1
+layout updates 2 grid.data=2 grid.sharding=optimizer run.graphs=no
 layout context 4 grid.context=2 grid.tensor=2
 layout bubbles 4 grid.pipeline=4 pipeline.schedule=zero_bubble data.micro_batch=1
 layout interleaved 2 grid.pipeline=2 pipeline.schedule=interleaved pipeline.chunks=2 data.micro_batch=2

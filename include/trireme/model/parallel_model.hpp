@@ -30,6 +30,7 @@ class ParallelModel {
                 const std::function<void()>& between = {});
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
+  ~ParallelModel();
 
   // Collective over the replica, whose ranks pass the same batches: Stages().Padded() micro-batches
   // of Plan().leaves entries each, some perhaps empty; if values or gradients are sharded, the same
@@ -93,7 +94,8 @@ class ParallelModel {
   const kernels::Registry& Parameters() const { return layers_->Parameters(); }
   parallel::Pipeline& Stages() { return *pipeline_; }
   const parallel::Pipeline& Stages() const { return *pipeline_; }
-  // Blocks that this rank holds of every tensor of the model, for a checkpoint.
+  // Blocks that this rank holds of every tensor of the model, for a checkpoint. Their values are
+  // complete.
   std::vector<kernels::StateBlock> Blocks() const;
   ModelMemory Memory() const;  // of this rank
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "cases.hpp"
@@ -142,6 +143,51 @@ TEST(Tape, InputsOfSubLayersAreGatheredBehindTheirGradients) {
         EXPECT_EQ(CountGathers(tape, comm::Group::kTensor, forward).behind, 0);
       }
       EXPECT_EQ(behind, kMicroBatches * kLayers * kSubLayers);
+    }
+  }
+}
+
+// What the update has changed on other ranks is gathered while the next step begins: the embedding
+// waits for its own values alone, and each block for its own.
+TEST(Tape, UpdatedValuesArriveUnitByUnit) {
+  for (const char* sharding : {"optimizer", "gradients"}) {
+    for (const char* stages : {"1", "2"}) {
+      SCOPED_TRACE(fmt::format("{}, {} stages", sharding, stages));
+      const Case one("h100", 8,
+                     With({std::string("grid.sharding=") + sharding, "grid.bucket_mib=0.01",
+                           std::string("grid.pipeline=") + stages}));
+      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+      for (const Tape& tape : step.tapes) {
+        std::vector<std::int32_t> started, awaited;
+        std::vector<std::size_t> in_flight;  // whenever something is computed in the first task
+        bool first = false, done = false;
+        for (const TapeEvent& event : tape.events) {
+          if (event.kind == TapeEvent::Kind::kBeginTask) first = !done;
+          if (event.kind == TapeEvent::Kind::kEndTask) done = true, first = false;
+          if (event.kind == TapeEvent::Kind::kCompute && first) {
+            in_flight.push_back(started.size() - awaited.size());
+          }
+          if (event.kind != TapeEvent::Kind::kStart && event.kind != TapeEvent::Kind::kWait) {
+            continue;
+          }
+          const device::LoggedTransfer& what =
+              tape.transfers[static_cast<std::size_t>(event.index)].what;
+          if (static_cast<comm::Group>(what.group) != comm::Group::kShard ||
+              static_cast<comm::Transfer>(what.transfer) != comm::Transfer::kAllGather) {
+            continue;
+          }
+          (event.kind == TapeEvent::Kind::kStart ? started : awaited).push_back(event.index);
+        }
+        const std::size_t blocks = 8 / one.plan.grid.pipeline;
+        ASSERT_GE(started.size(), blocks);
+        EXPECT_EQ(awaited, started);  // in this order
+        // The first computation of the step has the last gathers still to come, the last one none
+        // but those of the head: its unit and the table.
+        ASSERT_GE(in_flight.size(), blocks);
+        EXPECT_GE(in_flight.front(), blocks - 1);
+        EXPECT_LE(in_flight.back(), 2U);
+        EXPECT_TRUE(std::ranges::is_sorted(in_flight, std::greater<>()));
+      }
     }
   }
 }
