@@ -393,13 +393,13 @@ void UseGpu(const Job& job, comm::ProcessGrid& grid) {
 void UseGpu(const Job& job, const device::MemoryTerms& planned, comm::ProcessGrid& grid) {
   UseGpu(job, grid);
   if (!job.stream.OnGpu() || planned.communicators == 0) return;
+  const comm::Communicator& world = grid.World();
   device::MemoryTerms rest = planned;
   rest.communicators = 0;
-  comm::NodeDemand demand = comm::DemandOf(job.runtime->Node(), rest, job.stream);
+  comm::NodeDemand demand = comm::DemandOf(world.SplitNode(), rest, job.stream);
   demand.available.source += fmt::format(" beside {}'s communicators (planned: {} MiB a rank)",
                                          comm::GpuTransferLibrary(), planned.communicators >> 20);
-  job.World().Together(
-      [&] { comm::CheckNodeMemory(demand, grid, job.options.parallel.canonical.On()); });
+  world.Together([&] { comm::CheckNodeMemory(demand, grid, job.options.parallel.canonical.On()); });
 }
 
 void StopIfAsked(const Job& job) {

@@ -90,6 +90,11 @@ void Ledger::Record(Group group, Transfer transfer, int group_size, std::int64_t
   ++traffic.calls;
   traffic.payload += payload;
   traffic.moved += Moved(transfer, group_size, payload);
+  AddSeconds(group, transfer, waited, hidden);
+}
+
+void Ledger::AddSeconds(Group group, Transfer transfer, double waited, double hidden) {
+  Traffic& traffic = traffic_[static_cast<std::size_t>(group)][static_cast<std::size_t>(transfer)];
   traffic.seconds_waited += waited;
   traffic.seconds_hidden += hidden;
 }

@@ -245,7 +245,7 @@ bool ScattersInPlace(const int* counts, int ranks) {
   return ScattersInPlace(library.data(), counts, ranks);
 }
 
-// Request: a transfer under way, and the moment at which it enters the ledger.
+// Request: a transfer under way. The ledger counts it when it starts, and its seconds at the end.
 
 Request::Request(Request&& other) noexcept { *this = std::move(other); }
 
@@ -300,11 +300,13 @@ void Request::Wait(double since) {
 }
 
 void Request::BeginFlight(const Communicator& group, Call call) {
+  ledger_->Record(group_, transfer_, group_size_, payload_);
   recorder_ = group.Recorder();
   if (recorder_ != nullptr) flight_ = recorder_->Enter(group.RecordedAs(), call, payload_);
 }
 
 void Request::BeginMessage(const Communicator& group, Call call, int peer, int tag) {
+  ledger_->Record(group_, transfer_, group_size_, payload_);
   recorder_ = group.Recorder();
   if (recorder_ == nullptr) return;
   flight_ = recorder_->EnterMessage(group.RecordedAs(), call, payload_, peer, tag);
@@ -327,7 +329,7 @@ void Request::Finish(double waited, double hidden) {
   if (part_to_ != nullptr && !part_.empty()) std::memcpy(part_to_, part_.data(), part_.size());
   part_to_ = nullptr;
   part_.clear();
-  ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
+  ledger_->AddSeconds(group_, transfer_, waited, hidden);
   if (device::Recorder* const recorder = ledger_->Trace()) Trace(*recorder, waited);
   Places done = std::move(places_);  // for the next transfer
 }

@@ -229,11 +229,12 @@ void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, S
                          const Matrix& dx) const {
   const bool sharded = pass.tensor->Sharded();
   saved.ffn->x = sharded ? saved.ffn_x : in;
-  pass.tensor->Gather(in, saved.ffn->x);
+  comm::Request gather = pass.tensor->StartGather(in, saved.ffn->x);
   const Matrix product = sharded ? saved.dfull : dx;
   ffn_->BackwardInput(pass, dy, *saved.ffn, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
+  gather.Wait();
   pass.Progress();
   if (pass.weights_too) ffn_->BackwardWeight(pass, *saved.ffn, sum);
   sum.Wait();
@@ -276,8 +277,9 @@ void Block::CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, 
   const bool sharded = pass.tensor->Sharded();
   cross.attention.x = sharded ? cross.x : in;
   cross.attention.memory = sharded ? cross.memory : pass.source.memory;
-  pass.tensor->Gather(in, cross.attention.x);
-  pass.tensor->Gather(pass.source.memory, cross.attention.memory);
+  comm::Request gather = pass.tensor->StartGather(in, cross.attention.x);
+  comm::Request gather_memory =
+      pass.tensor->StartGather(pass.source.memory, cross.attention.memory);
   const Matrix product = sharded ? saved.dfull : dx;
   const Matrix dmemory = sharded ? cross.dmemory : cross.dfull_memory;
   cross_->attention.BackwardInput(pass, dy, cross.attention, product, cross.dfull_memory);
@@ -285,6 +287,8 @@ void Block::CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, 
   kernels::Add(pass.stream, dmemory, pass.source.dmemory);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
+  gather.Wait();
+  gather_memory.Wait();
   pass.Progress();
   if (pass.weights_too) cross_->attention.BackwardWeight(pass, cross.attention, sum);
   sum.Wait();
@@ -292,16 +296,18 @@ void Block::CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, 
 }
 
 // dx = gradient through the attention, whose input was `in`. dy: [tokens, dim]; in, dx: [rows,
-// dim].
+// dim]. Only the weight gradient needs the whole input: it is gathered behind the input gradient,
+// whose sum goes out behind the weight gradient.
 void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                            const Matrix& dx) const {
   const bool sharded = pass.tensor->Sharded();
   saved.attention.x = sharded ? saved.attention_x : in;
-  pass.tensor->Gather(in, saved.attention.x);
+  comm::Request gather = pass.tensor->StartGather(in, saved.attention.x);
   const Matrix product = sharded ? saved.dfull : dx;
   attention_.BackwardInput(pass, dy, saved.attention, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
+  gather.Wait();
   pass.Progress();
   if (pass.weights_too) attention_.BackwardWeight(pass, saved.attention, sum);
   sum.Wait();

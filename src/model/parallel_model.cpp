@@ -111,6 +111,8 @@ void ParallelModel::Progress() {
   pipeline_->Progress();
   units_->Progress();
 }
+// Before drain_ waits for what is queued.
+ParallelModel::~ParallelModel() { units_->LeaveUpdated(); }
 
 // All ranks take as many pauses as the one with the most to draw.
 void ParallelModel::DrawWeights(const std::function<void()>& between) {
@@ -293,6 +295,7 @@ void ParallelModel::SumSharedGradients() {
 }
 
 std::vector<kernels::StateBlock> ParallelModel::Blocks() const {
+  units_->FinishUpdated();
   return layers_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
                                            grid_.Shard().Size());
 }

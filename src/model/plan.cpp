@@ -47,6 +47,7 @@ parallel::ShardSetup ShardOf(const ModelPlan& plan, const comm::GridShape& grid,
   shard.overlap = plan.overlap;
   shard.canonical = plan.canonical.On();
   shard.training = plan.training;
+  shard.first_stage = at.pipeline == 0;
   return shard;
 }
 

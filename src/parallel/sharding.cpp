@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -153,7 +154,7 @@ class UnitScatters {
 ShardedUnits::ShardedUnits() = default;
 ShardedUnits::ShardedUnits(ShardedUnits&& other) noexcept = default;
 ShardedUnits& ShardedUnits::operator=(ShardedUnits&& other) noexcept = default;
-ShardedUnits::~ShardedUnits() = default;
+ShardedUnits::~ShardedUnits() { LeaveUpdated(); }
 
 ShardedUnits::ShardedUnits(const comm::Collectives& shard, kernels::Registry& registry,
                            const device::Stream& stream, const ShardSetup& setup,
@@ -166,6 +167,7 @@ ShardedUnits::ShardedUnits(const comm::Collectives& shard, kernels::Registry& re
     gathers_ = std::make_unique<UnitGathers>(shard, registry, stream, setup);
   } else {
     gathers_updated_ = setup.sharding != comm::Sharding::kNone;
+    OrderUpdated(setup.first_stage);
   }
   if (owns.gradients_sharded && setup.training) {
     scatters_ = std::make_unique<UnitScatters>(shard, registry, stream, setup, shared);
@@ -185,6 +187,11 @@ void ShardedUnits::BeginTasks(const std::vector<int>& uses) {
 
 void ShardedUnits::Use(int unit) {
   if (gathers_) gathers_->Use(unit);
+  if (updates_.empty()) return;
+  const Part used = registry_->Units()[static_cast<std::size_t>(unit)].range;
+  for (UpdateGather& gather : updates_) {
+    if (gather.range.begin < used.end && used.begin < gather.range.end) Await(gather);
+  }
 }
 
 void ShardedUnits::Done(int unit) {
@@ -202,6 +209,7 @@ void ShardedUnits::EndGradient(int unit) {
 void ShardedUnits::Progress() {
   if (gathers_) gathers_->Progress();
   if (scatters_) scatters_->Progress();
+  for (UpdateGather& gather : updates_) gather.request.Test();
 }
 
 void ShardedUnits::BeginStep() {
@@ -214,19 +222,58 @@ void ShardedUnits::FinishGradients() {
   if (scatters_) scatters_->Finish();
 }
 
+void ShardedUnits::OrderUpdated(bool first_stage) {
+  const auto& pieces = registry_->Owns().pieces;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].range.begin < registry_->Size()) updated_.push_back(i);  // else a second gradient
+  }
+  if (first_stage) return;
+  const auto& units = registry_->Units();
+  const auto block = std::ranges::find_if(
+      units, [](const kernels::Unit& unit) { return unit.block && unit.range.Size() > 0; });
+  if (block == units.end()) return;
+  const auto is_table = [&](std::size_t i) { return pieces[i].range.end <= block->range.begin; };
+  std::rotate(updated_.begin(), std::ranges::find_if_not(updated_, is_table), updated_.end());
+}
+
 void ShardedUnits::GatherUpdated() {
   if (!gathers_updated_) return;
   const Dtype dtype = registry_->Type();
-  const double start = Seconds();
-  updates_.clear();
-  for (const kernels::Piece& piece : registry_->Owns().pieces) {
-    if (piece.range.begin >= registry_->Size()) continue;  // a second gradient has no values
-    updates_.push_back(shard_.StartAllGatherInPlace(
-        dtype, ElementAt(registry_->Values(), dtype, piece.range.begin), OwnCounts(piece)));
-    if (!overlap_) updates_.back().Wait();
+  FinishUpdated();
+  for (const std::size_t number : updated_) {
+    const kernels::Piece& piece = registry_->Owns().pieces[number];
+    void* const values = ElementAt(registry_->Values(), dtype, piece.range.begin);
+    updates_.push_back(
+        {piece.range, shard_.StartAllGatherInPlace(dtype, values, OwnCounts(piece))});
+    if (!overlap_) Await(updates_.back());
   }
-  for (comm::Request& request : updates_) request.Wait(start);
+}
+
+void ShardedUnits::Await(UpdateGather& gather) {
+  const double start = Seconds();
+  gather.request.Wait();
   seconds_waited_ += Seconds() - start;
+}
+
+void ShardedUnits::FinishUpdated() {
+  for (UpdateGather& gather : updates_) Await(gather);
+  updates_.clear();
+}
+
+// MPI writes to values until the last gather is complete. If an exception comes from a rank that is
+// gone, that is never.
+void ShardedUnits::LeaveUpdated() noexcept {
+  constexpr double kPatience = 10;  // seconds
+  const double start = Seconds();
+  try {
+    const auto complete = [](UpdateGather& gather) { return gather.request.Test(); };
+    while (std::uncaught_exceptions() > 0 && !std::ranges::all_of(updates_, complete)) {
+      if (Seconds() - start > kPatience) return;
+    }
+    FinishUpdated();
+  } catch (const std::exception&) {
+    // A failure has been reported at the wait for it.
+  }
 }
 
 const std::string& ShardedUnits::NotFinite() const {

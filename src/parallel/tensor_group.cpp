@@ -75,4 +75,11 @@ void TensorGroup::Gather(const kernels::Matrix& shard, const kernels::Matrix& fu
   if (Sharded()) collectives_.AllGather(full.dtype, shard.data, full.data, RowCounts(full));
 }
 
+comm::Request TensorGroup::StartGather(const kernels::Matrix& shard,
+                                       const kernels::Matrix& full) const {
+  TensorGroupCheck(full, shard, Rows(full.rows), Sharded());
+  if (!Sharded()) return {};
+  return collectives_.StartAllGather(full.dtype, shard.data, full.data, RowCounts(full));
+}
+
 }  // namespace trireme::parallel

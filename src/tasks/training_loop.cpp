@@ -529,6 +529,7 @@ nlohmann::json TrainingLoop::RunJson() const {
 
 void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
   monitor_->FlushRecords();
+  state_.FinishUpdate();
   if (local_ != nullptr) {
     const Drain drain = WriteLocal(best, stop_only);
     if (drain == Drain::kNone) return;

@@ -51,19 +51,21 @@ void CheckShards(const model::ParallelModel& model) {
   parallel::CheckTransfers(model.Parameters().List(), model.Parameters().Owns());
 }
 
-// All transfers of a step, which meet the limits on their way.
+// All transfers of a step, from one agreement to the next: the update comes first, whose gathers
+// the forward pass waits for.
 void PlanStep(TrainingState& state, const StepShape& step) {
   const std::vector<data::Entry> entries = BlankEntries(state, step);
+  state.Update(1, 0, 1, 1);
   state.QueueGradients(state.Net().Batches().Take(entries));
   state.QueueSums();
   if (state.Plan().CountsTargets()) {
     std::array<std::int64_t, TrainingState::kCounts> counts{};
     state.SumOfBatch(counts);
   }
+  state.GradientNorm(1);
   std::array<double, TrainingState::kAgreed> agreed{};
   state.Agree(agreed);
-  const double norm = state.GradientNorm(1);
-  state.Update(1, 0, norm, 1);
+  state.FinishUpdate();  // of a rank without samples
 }
 
 // Bytes of a stream's windows on a rank: those in use, read ahead and passed on.

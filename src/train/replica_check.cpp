@@ -175,7 +175,10 @@ struct Held {
 }  // namespace
 
 ReplicaCheck::ReplicaCheck(TrainingState& state)
-    : grid_(state.Grid()), state_(state.ReplicatedState()), blocks_(state_.model) {
+    : grid_(state.Grid()),
+      units_(state.Net().Units()),
+      state_(state.ReplicatedState()),
+      blocks_(state_.model) {
   blocks_.insert(blocks_.end(), state_.optimizer.begin(), state_.optimizer.end());
   if (!state.Net().Units().ValuesSharded()) whole_blocks_ = state_.model.size();
   MakePieces(FindCuts(state));
@@ -305,6 +308,7 @@ std::vector<std::size_t> ReplicaCheck::SuspectPieces(const std::vector<double>& 
 
 std::vector<Corruption> ReplicaCheck::Look(std::int64_t part, std::int64_t parts) {
   if (!active_) return {};
+  units_.FinishUpdated();
   HashPieces(part, parts);
   bool differs = DataRanksDiffer();
   const std::vector<double> slots = SlotExtremes(differs);

@@ -186,6 +186,7 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
 
 void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
                            std::int64_t targets) {
+  FinishUpdate();  // of the step before, on a rank without samples
   optimizer_->Step(step, learning_rate, norm, targets, !plan_.keep_gradients);
   model_.Units().GatherUpdated();
   UpdateScales();
@@ -228,6 +229,7 @@ checkpoint::State TrainingState::CheckpointState() {
 }
 
 checkpoint::State TrainingState::ReplicatedState() {
+  FinishUpdate();
   const kernels::Registry& parameters = model_.Parameters();
   const int rank = grid_.Data().Rank(), ranks = grid_.Data().Size(), sharers = grid_.Shard().Size();
   std::vector<kernels::StateBlock> owned;
@@ -264,10 +266,12 @@ void TrainingState::LoadWeights(const std::string& checkpoint,
 }
 
 void TrainingState::StoreWeights(const StateOnHost& weights) {
+  FinishUpdate();
   weights.Store();
   if (model_.Parameters().Masters() == nullptr) return;
   optimizer_->RoundMasters();
   model_.Units().GatherUpdated();
+  FinishUpdate();
 }
 
 namespace {

@@ -396,6 +396,8 @@ void TrainingStep::GradientsOnGpu() {
     warm_ = warm_ || whole;
     return;
   }
+  // A graph cannot wait for what was started outside of it.
+  state_.FinishUpdate();
   // A graph from before the library that tells kernels apart was there is recorded anew.
   const bool told = Trace() != nullptr && Trace()->TellsKernels();
   if (graph_.Recorded() && (!told || graph_told_)) {

@@ -83,11 +83,7 @@ class TrainingRun {
 
   // Collective over the group: put together from what the ranks hold, of which all copies are
   // compared first (WholeTensors); the owned elements of gradients.
-  Tensors Weights() const {
-    return WholeTensors(group_,
-                        Net().Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                                       grid_.Shard().Size()));
-  }
+  Tensors Weights() const { return WholeTensors(group_, Net().Blocks()); }
   Tensors Gradients() const {
     return WholeTensors(group_,
                         Net().Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),

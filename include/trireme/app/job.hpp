@@ -188,10 +188,12 @@ void CheckMemory(const Job& job, const device::MemoryTerms& planned, const comm:
 // Collective. Whether CheckMemory would find all of it.
 bool HasMemory(const Job& job, const device::MemoryTerms& planned);
 
-// Collective. From here on the grid moves the memory of the ranks' GPUs, if they compute.
+// Collective over the grid's world. From here on the grid moves the memory of the ranks' GPUs, if
+// they compute.
 void UseGpu(const Job& job, comm::ProcessGrid& grid);
 // The same, and checks that what the communicators have left is enough for the rest of `planned`:
-// their memory was estimated before. AgreedError as CheckMemory's.
+// their memory was estimated before. Every task that plans memory calls this one. Throws as
+// World().Together does, with CheckMemory's message.
 void UseGpu(const Job& job, const device::MemoryTerms& planned, comm::ProcessGrid& grid);
 
 // Collective. AgreedError (exit code 3) if a signal has asked a rank to stop: asked between the

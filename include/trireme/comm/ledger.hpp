@@ -71,9 +71,11 @@ GroupSeconds ExposedByGroup(GroupSeconds waited, double bubble, double exposed);
 
 class Ledger {
  public:
-  // Adds one complete transfer.
-  void Record(Group group, Transfer transfer, int group_size, std::int64_t payload, double waited,
-              double hidden);
+  // Adds one transfer: when it starts, or, with its seconds, when it is complete.
+  void Record(Group group, Transfer transfer, int group_size, std::int64_t payload,
+              double waited = 0, double hidden = 0);
+  // Adds seconds of a transfer that was recorded when it started.
+  void AddSeconds(Group group, Transfer transfer, double waited, double hidden);
   // Adds seconds waited for transfers of this group that cannot be told apart.
   void AddWaited(Group group, double seconds);
   const Traffic& At(Group group, Transfer transfer) const;

@@ -31,6 +31,7 @@ class ParallelModel {
                 const std::function<void()>& between = {});
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
+  ~ParallelModel();
 
   // A training pass is collective over the replica, whose ranks pass the same batches:
   // Stages().Padded() micro-batches of Plan().leaves entries each, some perhaps empty; if values or
@@ -87,7 +88,8 @@ class ParallelModel {
   const kernels::Registry& Parameters() const { return layers_->Parameters(); }
   parallel::Pipeline& Stages() { return *pipeline_; }
   const parallel::Pipeline& Stages() const { return *pipeline_; }
-  // Blocks that this rank holds of every tensor of the model, for a checkpoint.
+  // Blocks that this rank holds of every tensor of the model, for a checkpoint. Their values are
+  // complete.
   std::vector<kernels::StateBlock> Blocks() const;
   // The linear layers of this rank's blocks, with weights that lie in one place and keep their
   // values within a step: none if they are gathered for each use (grid.sharding = parameters).

@@ -46,7 +46,8 @@ struct ShardSetup {
   bool overlap = true;            // false: every transfer is awaited where it starts
   bool canonical = false;         // gradients stay whole until the step's end
   int gradient_levels = 1;
-  bool training = true;  // false: there are no gradients
+  bool training = true;     // false: there are no gradients
+  bool first_stage = true;  // else the token table, if it is held, is the head's
 };
 
 // Cuts the flat range into pieces, and each piece among the ranks. Pieces, by what is sharded:
@@ -69,8 +70,8 @@ void CheckTransfers(const kernels::ParameterList& list, const kernels::Ownership
 class UnitGathers;
 class UnitScatters;
 
-// Transfers of a rank's units if values or gradients are sharded; otherwise every call returns at
-// once.
+// Transfers of a rank's units if values, gradients or moments are sharded; otherwise every call
+// returns at once.
 class ShardedUnits {
  public:
   ShardedUnits();  // nothing is sharded
@@ -99,8 +100,8 @@ class ShardedUnits {
   // Each use is one gather; units that other ranks hold do not count. RunError if an earlier use is
   // not over.
   void BeginTasks(const std::vector<int>& uses);
-  // Makes the unit's values whole until Done; a unit may be used again before that. RunError if it
-  // is not the next announced use, or if no buffer is free for a block.
+  // Makes the unit's values whole until Done; a unit may be used again before that. If values are
+  // sharded, RunError if it is not the next announced use, or if no buffer is free for a block.
   void Use(int unit);
   void Done(int unit);
   // Opens the unit's gradients for additions; EndGradient closes them and starts their
@@ -111,8 +112,12 @@ class ShardedUnits {
   void BeginStep();  // owned gradients become zero where they are sharded
   // Returns when this step's owned gradients are summed over the shard group.
   void FinishGradients();
-  // Gathers values that are stored whole but were updated by their owners alone.
+  // Starts to gather values that are stored whole but were updated by their owners alone. Use waits
+  // for those of its unit, FinishUpdated for the rest: before that, nobody else may read or change
+  // values.
   void GatherUpdated();
+  void FinishUpdated();          // not collective
+  void LeaveUpdated() noexcept;  // the same before values go; gives up a rank that is lost
 
   bool ValuesSharded() const { return gathers_ != nullptr; }
   bool GradientsSharded() const { return scatters_ != nullptr; }
@@ -129,8 +134,16 @@ class ShardedUnits {
   kernels::Registry* registry_ = nullptr;
   std::unique_ptr<UnitGathers> gathers_;    // null: values are not sharded
   std::unique_ptr<UnitScatters> scatters_;  // null: gradients are not sharded
+  // Values that GatherUpdated has started to gather.
+  struct UpdateGather {
+    Part range;  // of the piece
+    comm::Request request;
+  };
+  void OrderUpdated(bool first_stage);
+  void Await(UpdateGather& gather);
   bool gathers_updated_ = false;
-  std::vector<comm::Request> updates_;  // of GatherUpdated
+  std::vector<std::size_t> updated_;   // pieces, in the order in which a forward pass uses them
+  std::vector<UpdateGather> updates_;  // in this order, until all are complete
   bool overlap_ = true;
   std::string all_finite_;  // empty
   double seconds_waited_ = 0, waited_before_ = 0;

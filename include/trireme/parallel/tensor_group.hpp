@@ -53,6 +53,7 @@ class TensorGroup {
   comm::Request StartReduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
   // Gathers all ranks' rows, from `shard` into `full`, if sharded. Else shard must be full.
   void Gather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
+  comm::Request StartGather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
 
  private:
   comm::Collectives collectives_;

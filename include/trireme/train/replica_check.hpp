@@ -80,6 +80,7 @@ class ReplicaCheck {
   std::vector<std::size_t> SuspectPieces(const std::vector<double>& slots) const;
 
   const comm::ProcessGrid& grid_;
+  parallel::ShardedUnits& units_;
   const checkpoint::State state_;
   std::vector<kernels::StateBlock> blocks_;  // of the state, one after the other
   std::size_t whole_blocks_ = 0;             // of these, the first ones, held by all of Data()

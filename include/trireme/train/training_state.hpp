@@ -108,15 +108,19 @@ class TrainingState {
   double GradientNorm(std::int64_t targets) const;
   // Parameter of an owned gradient, summed over the ranks, that is not finite; empty: none.
   std::string FirstNotFinite() const { return optimizer_->FirstNotFinite(); }
-  // Clips, updates what this rank owns, and gathers what others updated. step counts from 1.
+  // Clips, updates what this rank owns, and starts to gather what others updated, which the next
+  // step's forward pass waits for unit by unit. step counts from 1.
   void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
+  // Not collective: completes the gathers of Update, for those who read values otherwise than by a
+  // pass of the model.
+  void FinishUpdate() { model_.Units().FinishUpdated(); }
   // Parameter with an element that is not finite on this rank; empty: none, or they lie on a GPU.
   std::string FirstParameterNotFinite();
   // fp8: agrees on the scales of the next step.
   void UpdateScales();
 
   // Content of a checkpoint, wherever it lies; valid as long as this is, its values as they are
-  // when they are read.
+  // when they are read, after FinishUpdate.
   checkpoint::State CheckpointState();
   // State that replicas hold alike: the stored values (model), then masters, if there are any, and
   // moments (optimizer), each a list of all parameters. Valid as CheckpointState() is.

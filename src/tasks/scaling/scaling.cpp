@@ -39,7 +39,9 @@ class Measurement {
   std::optional<Round> Run(const train::Plan& plan, const Texts& texts,
                            const ScalingOptions& options) {
     app::ArmSetUp(*job_.runtime, job_.options.machine.hang_timeout);
-    app::UseGpu(job_, grid_);
+    device::MemoryTerms memory;
+    group_.Together([&] { memory = train::PlanMemory(plan, group_.Rank()); });
+    app::UseGpu(job_, memory, grid_);
     train::TrainingState state(grid_, plan.training, job_.stream);
     train::TrainingStep step = texts.pairs != nullptr ? train::TrainingStep(state, *texts.pairs)
                                                       : train::TrainingStep(state, *texts.corpus);

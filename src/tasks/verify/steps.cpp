@@ -19,8 +19,8 @@ namespace {
 
 constexpr std::int64_t kWindowsAlone = 16;  // taken at once by one rank
 
-// One rank and one thread, plain: nothing is sliced, staged, sharded or recomputed, and
-// micro-batches are others.
+}  // namespace
+
 train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic) {
   setup.model.pipeline = {};
   setup.model.options.recompute = model::Recompute::kNone;
@@ -34,6 +34,8 @@ train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic
   setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
   return setup;
 }
+
+namespace {
 
 // Says which of the two runs could not go on. Advice for a long run does not fit here.
 void Guarded(const char* run, const std::function<void()>& task) {

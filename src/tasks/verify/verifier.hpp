@@ -81,6 +81,10 @@ inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle
 // Of the run on one rank: run.canonical's, or the usual one.
 enum class Arithmetic { kFast, kCanonical };
 
+// The set-up of a run on one rank and one thread, plain: nothing is sliced, staged, sharded or
+// recomputed, and micro-batches are others.
+train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic);
+
 // One run: its state and its step.
 struct Run {
   Run(const comm::ProcessGrid& grid, const MadeUpData& data, const train::TrainingOptions& options,

@@ -102,6 +102,27 @@ train::TokenFacts FactsOf(const app::Job& job, std::string& data) {
   return facts;
 }
 
+// Memory of the run on the grid in fp64 and of the one on this rank alone beside it, the most that
+// there is at once.
+device::MemoryTerms PlanRuns(const train::Plan& deck, train::TrainingOptions small, int rank) {
+  train::Plan plan = deck;
+  plan.tokens = {};  // made-up ones, of a few KiB
+  small.model.dtype = Dtype::kFloat64;
+  const auto memory_of = [&](const train::TrainingOptions& options, int of_rank) {
+    plan.training = train::PlanTraining(options, MadeUpData::TrainSize(options), plan.grid);
+    return train::PlanMemory(plan, of_rank);
+  };
+  device::MemoryTerms memory = memory_of(small, rank);
+  plan.grid = {};
+  plan.sharing = {};
+  device::MemoryTerms alone = memory_of(Alone(small, Arithmetic::kFast), 0);
+  alone.gpu_libraries = 0;  // counted already
+  for (const device::MemoryTerm& term : device::kMemoryTerms) {
+    memory.*term.bytes += alone.*term.bytes;
+  }
+  return memory;
+}
+
 std::string Number(double value) {
   if (value == 0) return "0";
   return std::isfinite(value) ? fmt::format("{:.1e}", value) : "not finite";
@@ -219,8 +240,10 @@ ExitCode RunVerify(app::Job& job) {
   world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
-  app::UseGpu(job, grid);
   const train::TrainingOptions small = Shrink(plan.options, plan.grid);
+  device::MemoryTerms memory;
+  world.Together([&] { memory = PlanRuns(plan, small, world.Rank()); });
+  app::UseGpu(job, memory, grid);
   if (job.line->validate_only) {
     const MadeUpData made_up(world, small);
     const Run run(grid, made_up, small, job.stream);

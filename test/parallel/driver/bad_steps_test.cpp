@@ -92,11 +92,7 @@ class SpoiledRun {
   const std::string& Name() const { return name_; }
   const train::Fault& Fault() const { return fault_; }
   bool Spent() const { return !*armed_; }
-  Tensors Weights() {
-    return WholeTensors(
-        group_, state_.Net().Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                                      grid_.Shard().Size()));
-  }
+  Tensors Weights() { return WholeTensors(group_, state_.Net().Blocks()); }
 
  private:
   const comm::ProcessGrid& Armed(comm::Group spoiled) {

@@ -137,5 +137,28 @@ TEST_F(ShardingOverlapTest, UnitsComeAndLeaveDuringTheBackwardPass) {
   }
 }
 
+// Values that other ranks update are under way when a step ends, and hidden by the next one.
+// Without overlap they have arrived.
+TEST_F(ShardingOverlapTest, UpdatedValuesComeDuringTheNextStep) {
+  for (const char* sharding : {"optimizer", "gradients"}) {
+    for (const bool overlap : {true, false}) {
+      const std::string deck = OverlapDeck(
+          16, 8, fmt::format("sharding={}\noverlap={}\n", sharding, overlap ? "yes" : "no"));
+      SCOPED_TRACE(deck);
+      TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
+      run.Train(1);
+      const comm::Traffic& gathers = run.Grid().Traffic().At(Group::kShard, Transfer::kAllGather);
+      const std::int64_t calls = gathers.calls;
+      EXPECT_GT(calls, 8);  // a block or less each
+      EXPECT_EQ(gathers.seconds_waited == 0, overlap);
+      run.Train(2);
+      EXPECT_EQ(gathers.calls, 2 * calls);
+      if (overlap) {
+        EXPECT_GT(gathers.seconds_hidden, 0);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace trireme::test

@@ -218,7 +218,17 @@ TEST_P(ShardingTest, WholeValuesAreGatheredFromThoseWhoUpdatedThem) {
         EXPECT_EQ(layout_.Traffic(Group::kShard, Transfer::kAllGather).calls, 0);
         continue;
       }
-      for (const int unit : HeldUnits(toy.registry)) EXPECT_EQ(WrongValues(toy.registry, unit), 0);
+      // In any order, and twice.
+      const std::vector<int> units = HeldUnits(toy.registry);
+      for (auto unit = units.rbegin(); unit != units.rend(); ++unit) {
+        toy.units.Use(*unit);
+        EXPECT_EQ(WrongValues(toy.registry, *unit), 0);
+        toy.units.Progress();
+        toy.units.Use(*unit);
+        toy.units.Done(*unit);
+      }
+      toy.units.FinishUpdated();
+      for (const int unit : units) EXPECT_EQ(WrongValues(toy.registry, unit), 0);
       ExpectTraffic(layout_.Traffic(Group::kShard, Transfer::kAllGather), Ranks(),
                     static_cast<std::int64_t>(toy.registry.Owns().pieces.size()),
                     toy.registry.Size(), 1);

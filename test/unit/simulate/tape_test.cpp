@@ -2,12 +2,16 @@
 // ledger of a planned rank is that of a real one (test/parallel/plan).
 #include "engine.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
+#include <map>
 
 #include "cases.hpp"
 #include "trireme/device/activities.hpp"
+#include "trireme/parallel/pipeline.hpp"
 #include "trireme/predict/search.hpp"
 
 namespace trireme::predict {
@@ -109,6 +113,121 @@ TEST(Tape, HasNoCopiesOfGradientsWithoutDropout) {
   EXPECT_EQ(MoreWithDropout(
                 2, {"model.norm_position=pre", "grid.pipeline=2", "pipeline.schedule=zero_bubble"}),
             0);
+// All-gathers of a group that start in tasks of a kind, and how many of them there is computation
+// behind: between the start and the wait.
+struct Gathers {
+  int all = 0, behind = 0;
+};
+
+Gathers CountGathers(const Tape& tape, comm::Group group, bool (*in)(parallel::TaskKind)) {
+  Gathers gathers;
+  std::map<int, bool> open;  // by transfer: whether anything was computed since
+  bool counts = false;
+  for (const TapeEvent& event : tape.events) {
+    const auto at = static_cast<std::size_t>(event.index);
+    switch (event.kind) {
+      case TapeEvent::Kind::kBeginTask:
+        counts = in(static_cast<parallel::TaskKind>(tape.tasks[at].kind));
+        break;
+      case TapeEvent::Kind::kCompute:
+        for (auto& [transfer, computed] : open) computed = true;
+        break;
+      case TapeEvent::Kind::kStart: {
+        const device::LoggedTransfer& what = tape.transfers[at].what;
+        if (!counts || static_cast<comm::Group>(what.group) != group ||
+            static_cast<comm::Transfer>(what.transfer) != comm::Transfer::kAllGather) {
+          break;
+        }
+        open[event.index] = false;
+        ++gathers.all;
+        break;
+      }
+      case TapeEvent::Kind::kWait:
+        if (const auto found = open.find(event.index); found != open.end()) {
+          gathers.behind += found->second ? 1 : 0;
+          open.erase(found);
+        }
+        break;
+      case TapeEvent::Kind::kEndTask:
+        EXPECT_TRUE(open.empty());
+        counts = false;
+        break;
+    }
+  }
+  return gathers;
+}
+
+// Only a weight gradient needs the input of its sub-layer: it is gathered while the gradient of the
+// input is computed. The gradient of the branch, which both need, is not.
+TEST(Tape, InputsOfSubLayersAreGatheredBehindTheirGradients) {
+  const auto backward = [](parallel::TaskKind kind) {
+    return kind == parallel::TaskKind::kBackward || kind == parallel::TaskKind::kBackwardInput;
+  };
+  const auto forward = [](parallel::TaskKind kind) { return kind == parallel::TaskKind::kForward; };
+  constexpr int kMicroBatches = 16, kLayers = 8, kSubLayers = 2;
+  for (const char* schedule : {"1f1b", "zero_bubble"}) {
+    for (const char* recompute : {"none", "full"}) {
+      SCOPED_TRACE(fmt::format("{}, recompute {}", schedule, recompute));
+      const Case one("h100", 4,
+                     With({"grid.pipeline=2", "grid.tensor=2", "grid.sequence_parallel=yes",
+                           std::string("pipeline.schedule=") + schedule,
+                           std::string("model.recompute=") + recompute}));
+      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+      int behind = 0;
+      for (const Tape& tape : step.tapes) {
+        const Gathers gathers = CountGathers(tape, comm::Group::kTensor, backward);
+        EXPECT_GE(gathers.all, 2 * gathers.behind);
+        behind += gathers.behind;
+        EXPECT_EQ(CountGathers(tape, comm::Group::kTensor, forward).behind, 0);
+      }
+      EXPECT_EQ(behind, kMicroBatches * kLayers * kSubLayers);
+    }
+  }
+}
+
+// What the update has changed on other ranks is gathered while the next step begins: the embedding
+// waits for its own values alone, and each block for its own.
+TEST(Tape, UpdatedValuesArriveUnitByUnit) {
+  for (const char* sharding : {"optimizer", "gradients"}) {
+    for (const char* stages : {"1", "2"}) {
+      SCOPED_TRACE(fmt::format("{}, {} stages", sharding, stages));
+      const Case one("h100", 8,
+                     With({std::string("grid.sharding=") + sharding, "grid.bucket_mib=0.01",
+                           std::string("grid.pipeline=") + stages}));
+      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+      for (const Tape& tape : step.tapes) {
+        std::vector<std::int32_t> started, awaited;
+        std::vector<std::size_t> in_flight;  // whenever something is computed in the first task
+        bool first = false, done = false;
+        for (const TapeEvent& event : tape.events) {
+          if (event.kind == TapeEvent::Kind::kBeginTask) first = !done;
+          if (event.kind == TapeEvent::Kind::kEndTask) done = true, first = false;
+          if (event.kind == TapeEvent::Kind::kCompute && first) {
+            in_flight.push_back(started.size() - awaited.size());
+          }
+          if (event.kind != TapeEvent::Kind::kStart && event.kind != TapeEvent::Kind::kWait) {
+            continue;
+          }
+          const device::LoggedTransfer& what =
+              tape.transfers[static_cast<std::size_t>(event.index)].what;
+          if (static_cast<comm::Group>(what.group) != comm::Group::kShard ||
+              static_cast<comm::Transfer>(what.transfer) != comm::Transfer::kAllGather) {
+            continue;
+          }
+          (event.kind == TapeEvent::Kind::kStart ? started : awaited).push_back(event.index);
+        }
+        const std::size_t blocks = 8 / one.plan.grid.pipeline;
+        ASSERT_GE(started.size(), blocks);
+        EXPECT_EQ(awaited, started);  // in this order
+        // The first computation of the step has the last gathers still to come, the last one none
+        // but those of the head: its unit and the table.
+        ASSERT_GE(in_flight.size(), blocks);
+        EXPECT_GE(in_flight.front(), blocks - 1);
+        EXPECT_LE(in_flight.back(), 2U);
+        EXPECT_TRUE(std::ranges::is_sorted(in_flight, std::greater<>()));
+      }
+    }
+  }
 }
 
 TEST(Tape, HasEachTaskOfTheSchedule) {
