@@ -150,8 +150,8 @@ kernels::Dropout Block::BranchDropout(const Pass& pass, const Saved& saved, Site
   return dropout;
 }
 
-// A GPU's backward pass would draw as many random numbers as the forward pass again; CPUs draw them
-// faster than they would read bits.
+// On a GPU the random numbers are most of the instructions of a pass over memory: the backward pass
+// reads what the forward pass kept. CPUs draw again.
 void Block::AllocateKept(const Pass& pass, Saved& saved) const {
   const bool keeps = pass.stream.OnGpu() && pass.training && dropout_ > 0;
   for (int site = 0; site < kSites; ++site) {
