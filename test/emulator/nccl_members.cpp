@@ -82,6 +82,7 @@ std::vector<Introduction> Meet(const Name& name, int ranks, int rank) {
   const int bytes = ranks * static_cast<int>(sizeof(Introduction));
   Introduction own = {rank, WorldRank()};
   cudaGetDevice(&own.device);
+  own.device = VisibleDevices().at(static_cast<std::size_t>(own.device));
   if (own.world_rank != name.maker) {
     MPI_Send(&own, sizeof own, MPI_BYTE, name.maker, tag, MPI_COMM_WORLD);
     MPI_Recv(all.data(), bytes, MPI_BYTE, name.maker, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
