@@ -1,4 +1,4 @@
-"""check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens/).
+"""check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens_models.json).
 
 Each model is written as a Hugging Face folder, with weights by formula, and imported. The weights must
 be those of the folder; evaluation, greedy generation, and 8 steps of training in fp64, on one rank and in other
@@ -79,6 +79,10 @@ def check_training(checks, what, golden, run):
     checks.within(f"{what}: weights", change_difference(golden, runs.final_weights(run)), EXACT)
 
 
+def goldens(kind):
+    return json.loads((pathlib.Path(__file__).parent / f"goldens_{kind}.json").read_text())
+
+
 def check_export(checks, name, source, exported):
     """The same tensors, types, files and configuration."""
     checks.equal(f"{name}: exported tensors", True, models.read_folder_raw(source) == models.read_folder_raw(exported))
@@ -90,7 +94,7 @@ def check_export(checks, name, source, exported):
 
 
 def check(trireme, checks, folder, name):
-    golden = json.loads((pathlib.Path(__file__).parent / f"goldens/{name}.json").read_text())
+    golden = goldens("models")[name]
     dtype, shards, older = STORED[name]
     source, run, deck = folder / "source", folder / "run", folder / "deck.in"
     models.write_folder(source, golden, dtype, shards, older)
@@ -145,4 +149,4 @@ def check_in_folder(trireme, checks, folder, name):
 
 
 if __name__ == "__main__":
-    run_cases(STORED, check_in_folder, "models of test/peers/goldens")
+    run_cases(STORED, check_in_folder, "models of test/peers/goldens_models.json")

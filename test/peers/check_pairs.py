@@ -1,4 +1,4 @@
-"""check_pairs.py TRIREME MPIRUN: models that translate against numbers of torch.nn.Transformer (test/peers/goldens/).
+"""check_pairs.py TRIREME MPIRUN: models that translate against numbers of torch.nn.Transformer (test/peers/goldens_pairs.json).
 
 Gradients of a step, losses, gradient norms and weights of 8 steps in fp64 with label smoothing and padding, on
 one rank and in another layout; losses of valid and test. Needs no torch. Code 77: skipped, saying why.
@@ -34,7 +34,7 @@ def change_difference(golden, run):
 
 
 def check(trireme, checks, folder, case):
-    golden = json.loads((pathlib.Path(__file__).parent / f"goldens/{case}.json").read_text())
+    golden = check_goldens.goldens("pairs")[case]
     prepared = pairs.Prepared(trireme, case, folder)
     checks.equal(f"{case}: parameters", sorted(golden["changes"]), sorted(prepared.shapes))
     sizes = {name: int(np.prod(shape)) for name, shape in prepared.shapes.items()}

@@ -23,7 +23,6 @@ import record
 import runs
 import torch_pairs
 import user_path
-from table import Table
 
 EXACT = 1e-12   # both in fp64
 ROUNDED = 1e-5  # one side computes in fp32, or in part
@@ -124,7 +123,7 @@ def training(trireme, table, name, config, scratch):
     table.within(name, "trained in 2x2x2, exported: loss by transformers",
                  runs.relative([record.evaluate(load(exported), "valid")], [runs.trained(folder / "run_8")["valid_after"]]),
                  ROUNDED)
-    recorded = json.loads((pathlib.Path(__file__).parent / f"goldens/{name}.json").read_text())
+    recorded = check_goldens.goldens("models")[name]
     table.within(name, "goldens: losses, norms, logits as recorded",
                  max(runs.relative(recorded[key], exact[key]) for key in ("losses", "norms", "last_logits", "token_losses")),
                  EXACT)
@@ -135,7 +134,7 @@ def main():
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), Table()
+    trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), runs.Table()
     chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, marian.NAME, user_path.NAME]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)

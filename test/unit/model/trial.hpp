@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "configurations.hpp"
-#include "reference_model.hpp"
+#include "reference.hpp"
 #include "rule_four.hpp"
 #include "whole_model.hpp"
 
