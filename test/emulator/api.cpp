@@ -19,10 +19,14 @@
 #include "settings.hpp"
 #include "stream.hpp"
 
-namespace emulator {
-namespace {
+struct CUgraph_st {
+  std::shared_ptr<const emulator::Nodes> nodes;
+};
+struct CUgraphExec_st {
+  std::shared_ptr<const emulator::Nodes> nodes;
+};
 
-// Common parts of the runtime's API.
+namespace emulator {
 
 // One call at a time, from whatever OS thread: kernels run within a call. None after MPI_Finalize.
 class Entry {
@@ -39,7 +43,82 @@ class Entry {
 // Keeps the code as the last error, without a word on stderr.
 cudaError_t Fail(cudaError_t code);
 
-// The runtime's API: memory of the cards, page-locked host memory, copies.
+namespace {
+
+constexpr int kVersion = 12040;
+constexpr int kMultiprocessors = 8;  // few: grids that fill the card stay small
+constexpr int kThreadsPerMultiprocessor = 2048;
+constexpr std::size_t kSharedPerMultiprocessor = std::size_t{228} << 10;
+constexpr std::size_t kReservedPerBlock = std::size_t{1} << 10;
+constexpr int kBlocksPerMultiprocessor = 32;
+
+int NumaNode() {
+  const char* const node = std::getenv("TRIREME_EMULATOR_NUMA_NODE");
+  return node == nullptr ? -1 : std::atoi(node);
+}
+
+cudaError_t last_error = cudaSuccess;
+int current_device = 0;
+
+struct ErrorText {
+  cudaError_t code;
+  const char* name;
+  const char* text;
+};
+constexpr ErrorText kErrors[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
+    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
+    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
+     "invalid copy direction for memcpy"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "CUDA driver version is insufficient for CUDA runtime version"},
+    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState",
+     "the operation cannot be performed in the present state"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
+     "too many resources requested for launch"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge",
+     "operation would result in a merge of separate capture sequences"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"}};
+
+const ErrorText& Describe(cudaError_t code) {
+  const auto* found = std::find_if(std::begin(kErrors), std::end(kErrors),
+                                   [&](const ErrorText& error) { return error.code == code; });
+  return found == std::end(kErrors) ? *(std::end(kErrors) - 1) : *found;
+}
+
+bool IsDevice(int device) {
+  return device >= 0 && device < static_cast<int>(VisibleDevices().size());
+}
 
 // Rows of bytes from one place to another.
 struct Copy {
@@ -152,208 +231,26 @@ void AwaitAllStreams() {
   }
 }
 
-}  // namespace
-}  // namespace emulator
-
-using namespace emulator;
-
-cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
-  const Entry entry;
-  *total = CardBytes();
-  *free = CardBytes() - DeviceMemory().LiveBytes();
-  return cudaSuccess;
+cudaError_t NoStream(const char* call) {
+  return Refuse(cudaErrorInvalidResourceHandle,
+                std::string(call) + " is given the legacy default stream, or what is no stream");
 }
 
-cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
-  const Entry entry;
-  *pointer = nullptr;
-  if (CaptureForbids()) return SpoilCaptures("cudaMalloc");
-  if (VisibleDevices().empty()) return Fail(cudaErrorNoDevice);
-  if (bytes == 0) return cudaSuccess;
-  if (bytes > CardBytes() - DeviceMemory().LiveBytes()) return Fail(cudaErrorMemoryAllocation);
-  *pointer = DeviceMemory().Allocate(bytes);
-  return *pointer != nullptr ? cudaSuccess : Fail(cudaErrorMemoryAllocation);
+// Refuses to wait for a stream that is being captured.
+cudaError_t CheckWait(cudaStream_t stream, const char* call) {
+  if (!IsStream(stream)) return NoStream(call);
+  if (stream->capture == nullptr) return cudaSuccess;
+  stream->capture->invalid = true;
+  return Refuse(cudaErrorStreamCaptureUnsupported,
+                std::string(call) + " on a stream that is being captured");
 }
 
-cudaError_t cudaFree(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
-  if (FreeIsForbidden("cudaFree")) return SpoilCaptures("cudaFree");
-  AwaitAllStreams();
-  const Entry entry;
-  if (DeviceMemory().Free(pointer)) return cudaSuccess;
-  return Refuse(cudaErrorInvalidValue, "cudaFree of what is no allocation, or is freed already");
-}
-
-cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
-  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
-}
-
-cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
-  const Entry entry;
-  *pointer = nullptr;
-  if (CaptureForbids()) return SpoilCaptures("cudaMallocHost");
-  if (VisibleDevices().empty()) return Fail(cudaErrorNoDevice);
-  if (bytes == 0) return cudaSuccess;
-  *pointer = PinnedMemory().Allocate(bytes);
-  return *pointer != nullptr ? cudaSuccess : Fail(cudaErrorMemoryAllocation);
-}
-
-cudaError_t cudaFreeHost(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
-  RefuseAfterFinalize();
-  AwaitAllStreams();
-  const Entry entry;
-  if (PinnedMemory().Free(pointer)) return cudaSuccess;
-  return Refuse(cudaErrorInvalidValue,
-                "cudaFreeHost of what is no allocation, or is freed already");
-}
-
-cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
-  const Entry entry;
-  *attributes = {};
-  switch (PlaceOf(pointer, 0)) {
-    case Place::kDevice:
-      attributes->type = cudaMemoryTypeDevice;
-      attributes->devicePointer = const_cast<void*>(pointer);
-      break;
-    case Place::kPinned:
-      attributes->type = cudaMemoryTypeHost;
-      attributes->devicePointer = attributes->hostPointer = const_cast<void*>(pointer);
-      break;
-    case Place::kHost:
-    case Place::kWrong:
-      attributes->type = cudaMemoryTypeUnregistered;
-      attributes->hostPointer = const_cast<void*>(pointer);
-      break;
-  }
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
-  const Entry entry;
-  if (CaptureForbids()) return SpoilCaptures("cudaMemcpy");
-  const Copy copy{to, bytes, from, bytes, bytes, 1};
-  const cudaError_t wrong = CheckCopy(copy, kind, false);
-  if (wrong != cudaSuccess) return wrong;
-  RunAll(LegacyStream());
-  const DeviceAccess access;
-  copy.Run();
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
-                            cudaStream_t stream) {
-  const Entry entry;
-  return QueueCopy({to, bytes, from, bytes, bytes, 1}, kind, stream);
-}
-
-cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
-                              std::size_t from_pitch, std::size_t width, std::size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream) {
-  const Entry entry;
-  if (width > to_pitch || width > from_pitch) {
-    return Refuse(cudaErrorInvalidPitchValue, "rows of a copy are wider than their pitch");
-  }
-  return QueueCopy({to, to_pitch, from, from_pitch, width, height}, kind, stream);
-}
-
-cudaError_t cudaMemset(void* pointer, int value, std::size_t bytes) {
-  const Entry entry;
-  if (CaptureForbids()) return SpoilCaptures("cudaMemset");
-  const cudaError_t wrong = CheckFilling(pointer, bytes);
-  if (wrong != cudaSuccess) return wrong;
-  Push(LegacyStream(),
-       {.kind = Operation::Kind::kStep, .step = Filling(pointer, value, bytes), .moment = nullptr});
-  return cudaSuccess;
-}
-
-cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t bytes, cudaStream_t stream) {
-  const Entry entry;
-  const cudaError_t wrong = CheckFilling(pointer, bytes);
-  if (wrong != cudaSuccess) return wrong;
-  return Enqueue(stream, Filling(pointer, value, bytes),
-                 {.kind = Label::Kind::kFill, .bytes = bytes});
-}
-
-namespace emulator {
-
-// The runtime's API: errors, versions, cards, attributes of kernels.
-
-namespace {
-
-constexpr int kVersion = 12040;
-constexpr int kMultiprocessors = 8;  // few: grids that fill the card stay small
-constexpr int kThreadsPerMultiprocessor = 2048;
-constexpr std::size_t kSharedPerMultiprocessor = std::size_t{228} << 10;
-constexpr std::size_t kReservedPerBlock = std::size_t{1} << 10;
-constexpr int kBlocksPerMultiprocessor = 32;
-
-int NumaNode() {
-  const char* const node = std::getenv("TRIREME_EMULATOR_NUMA_NODE");
-  return node == nullptr ? -1 : std::atoi(node);
-}
-
-cudaError_t last_error = cudaSuccess;
-int current_device = 0;
-
-struct ErrorText {
-  cudaError_t code;
-  const char* name;
-  const char* text;
-};
-constexpr ErrorText kErrors[] = {
-    {cudaSuccess, "cudaSuccess", "no error"},
-    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
-    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInitializationError, "cudaErrorInitializationError", "initialization error"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
-     "invalid configuration argument"},
-    {cudaErrorInvalidPitchValue, "cudaErrorInvalidPitchValue", "invalid pitch argument"},
-    {cudaErrorInvalidMemcpyDirection, "cudaErrorInvalidMemcpyDirection",
-     "invalid copy direction for memcpy"},
-    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
-     "CUDA driver version is insufficient for CUDA runtime version"},
-    {cudaErrorInvalidDeviceFunction, "cudaErrorInvalidDeviceFunction", "invalid device function"},
-    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
-    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
-    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
-     "no kernel image is available for execution on the device"},
-    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
-    {cudaErrorIllegalState, "cudaErrorIllegalState",
-     "the operation cannot be performed in the present state"},
-    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
-     "an illegal memory access was encountered"},
-    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
-     "too many resources requested for launch"},
-    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
-    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
-    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
-     "operation not permitted when stream is capturing"},
-    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
-     "operation failed due to a previous error during capture"},
-    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge",
-     "operation would result in a merge of separate capture sequences"},
-    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
-     "capture was not ended in the same stream as it began"},
-    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
-     "capturing stream has unjoined work"},
-    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
-     "dependency created on uncaptured work in another stream"},
-    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
-     "operation would make the legacy stream depend on a capturing blocking stream"},
-    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
-     "operation not permitted on an event last recorded in a capturing stream"},
-    {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"}};
-
-const ErrorText& Describe(cudaError_t code) {
-  const auto* found = std::find_if(std::begin(kErrors), std::end(kErrors),
-                                   [&](const ErrorText& error) { return error.code == code; });
-  return found == std::end(kErrors) ? *(std::end(kErrors) - 1) : *found;
-}
-
-bool IsDevice(int device) {
-  return device >= 0 && device < static_cast<int>(VisibleDevices().size());
+cudaError_t CheckWait(cudaEvent_t event, const char* call) {
+  if (event == nullptr) return Fail(cudaErrorInvalidResourceHandle);
+  if (!event->captured) return cudaSuccess;
+  if (const auto capture = event->capture.lock()) capture->invalid = true;
+  return Refuse(cudaErrorCapturedEvent,
+                std::string(call) + " of an event that was recorded in a capture");
 }
 
 }  // namespace
@@ -378,6 +275,8 @@ int CurrentDevice() { return current_device; }
 }  // namespace emulator
 
 using namespace emulator;
+
+// Errors, versions, cards, attributes of kernels.
 
 cudaError_t cudaGetLastError() {
   const Entry entry;
@@ -568,44 +467,127 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const voi
   return cudaSuccess;
 }
 
-struct CUgraph_st {
-  std::shared_ptr<const emulator::Nodes> nodes;
-};
-struct CUgraphExec_st {
-  std::shared_ptr<const emulator::Nodes> nodes;
-};
+// Memory of the cards, page-locked host memory, copies.
 
-namespace emulator {
-namespace {
-
-// The runtime's API: streams, events, graphs.
-
-cudaError_t NoStream(const char* call) {
-  return Refuse(cudaErrorInvalidResourceHandle,
-                std::string(call) + " is given the legacy default stream, or what is no stream");
+cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
+  const Entry entry;
+  *total = CardBytes();
+  *free = CardBytes() - DeviceMemory().LiveBytes();
+  return cudaSuccess;
 }
 
-// Refuses to wait for a stream that is being captured.
-cudaError_t CheckWait(cudaStream_t stream, const char* call) {
-  if (!IsStream(stream)) return NoStream(call);
-  if (stream->capture == nullptr) return cudaSuccess;
-  stream->capture->invalid = true;
-  return Refuse(cudaErrorStreamCaptureUnsupported,
-                std::string(call) + " on a stream that is being captured");
+cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
+  const Entry entry;
+  *pointer = nullptr;
+  if (CaptureForbids()) return SpoilCaptures("cudaMalloc");
+  if (VisibleDevices().empty()) return Fail(cudaErrorNoDevice);
+  if (bytes == 0) return cudaSuccess;
+  if (bytes > CardBytes() - DeviceMemory().LiveBytes()) return Fail(cudaErrorMemoryAllocation);
+  *pointer = DeviceMemory().Allocate(bytes);
+  return *pointer != nullptr ? cudaSuccess : Fail(cudaErrorMemoryAllocation);
 }
 
-cudaError_t CheckWait(cudaEvent_t event, const char* call) {
-  if (event == nullptr) return Fail(cudaErrorInvalidResourceHandle);
-  if (!event->captured) return cudaSuccess;
-  if (const auto capture = event->capture.lock()) capture->invalid = true;
-  return Refuse(cudaErrorCapturedEvent,
-                std::string(call) + " of an event that was recorded in a capture");
+cudaError_t cudaFree(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  if (FreeIsForbidden("cudaFree")) return SpoilCaptures("cudaFree");
+  AwaitAllStreams();
+  const Entry entry;
+  if (DeviceMemory().Free(pointer)) return cudaSuccess;
+  return Refuse(cudaErrorInvalidValue, "cudaFree of what is no allocation, or is freed already");
 }
 
-}  // namespace
-}  // namespace emulator
+cudaError_t cudaMallocHost(void** pointer, std::size_t bytes) {
+  return cudaHostAlloc(pointer, bytes, cudaHostAllocDefault);
+}
 
-using namespace emulator;
+cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
+  const Entry entry;
+  *pointer = nullptr;
+  if (CaptureForbids()) return SpoilCaptures("cudaMallocHost");
+  if (VisibleDevices().empty()) return Fail(cudaErrorNoDevice);
+  if (bytes == 0) return cudaSuccess;
+  *pointer = PinnedMemory().Allocate(bytes);
+  return *pointer != nullptr ? cudaSuccess : Fail(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  if (pointer == nullptr) return cudaSuccess;
+  RefuseAfterFinalize();
+  AwaitAllStreams();
+  const Entry entry;
+  if (PinnedMemory().Free(pointer)) return cudaSuccess;
+  return Refuse(cudaErrorInvalidValue,
+                "cudaFreeHost of what is no allocation, or is freed already");
+}
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* pointer) {
+  const Entry entry;
+  *attributes = {};
+  switch (PlaceOf(pointer, 0)) {
+    case Place::kDevice:
+      attributes->type = cudaMemoryTypeDevice;
+      attributes->devicePointer = const_cast<void*>(pointer);
+      break;
+    case Place::kPinned:
+      attributes->type = cudaMemoryTypeHost;
+      attributes->devicePointer = attributes->hostPointer = const_cast<void*>(pointer);
+      break;
+    case Place::kHost:
+    case Place::kWrong:
+      attributes->type = cudaMemoryTypeUnregistered;
+      attributes->hostPointer = const_cast<void*>(pointer);
+      break;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) {
+  const Entry entry;
+  if (CaptureForbids()) return SpoilCaptures("cudaMemcpy");
+  const Copy copy{to, bytes, from, bytes, bytes, 1};
+  const cudaError_t wrong = CheckCopy(copy, kind, false);
+  if (wrong != cudaSuccess) return wrong;
+  RunAll(LegacyStream());
+  const DeviceAccess access;
+  copy.Run();
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t stream) {
+  const Entry entry;
+  return QueueCopy({to, bytes, from, bytes, bytes, 1}, kind, stream);
+}
+
+cudaError_t cudaMemcpy2DAsync(void* to, std::size_t to_pitch, const void* from,
+                              std::size_t from_pitch, std::size_t width, std::size_t height,
+                              cudaMemcpyKind kind, cudaStream_t stream) {
+  const Entry entry;
+  if (width > to_pitch || width > from_pitch) {
+    return Refuse(cudaErrorInvalidPitchValue, "rows of a copy are wider than their pitch");
+  }
+  return QueueCopy({to, to_pitch, from, from_pitch, width, height}, kind, stream);
+}
+
+cudaError_t cudaMemset(void* pointer, int value, std::size_t bytes) {
+  const Entry entry;
+  if (CaptureForbids()) return SpoilCaptures("cudaMemset");
+  const cudaError_t wrong = CheckFilling(pointer, bytes);
+  if (wrong != cudaSuccess) return wrong;
+  Push(LegacyStream(),
+       {.kind = Operation::Kind::kStep, .step = Filling(pointer, value, bytes), .moment = nullptr});
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t bytes, cudaStream_t stream) {
+  const Entry entry;
+  const cudaError_t wrong = CheckFilling(pointer, bytes);
+  if (wrong != cudaSuccess) return wrong;
+  return Enqueue(stream, Filling(pointer, value, bytes),
+                 {.kind = Label::Kind::kFill, .bytes = bytes});
+}
+
+// Streams, events, graphs.
 
 cudaError_t cudaDeviceSynchronize() {
   const Entry entry;

@@ -15,6 +15,19 @@
 #include "settings.hpp"
 #include "stream.hpp"
 
+// Defined by AddressSanitizer alone.
+extern "C" {
+void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, std::size_t size)
+    __attribute__((weak));
+void __sanitizer_finish_switch_fiber(void* fake_stack, const void** bottom, std::size_t* size)
+    __attribute__((weak));
+}
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
 namespace emulator {
 
 // Stacks to switch between within one OS thread, on Boost.Context's bare switch.
@@ -34,18 +47,6 @@ void Switch(Execution& from, Execution& to);
 // guard, is never given back: at most kMaxFibers of them. `main` must not return.
 inline constexpr int kMaxFibers = 1025;
 Execution* MakeFiber(void (*main)());
-
-}  // namespace emulator
-
-// Defined by AddressSanitizer alone.
-extern "C" {
-void __sanitizer_start_switch_fiber(void** fake_stack, const void* bottom, std::size_t size)
-    __attribute__((weak));
-void __sanitizer_finish_switch_fiber(void* fake_stack, const void** bottom, std::size_t* size)
-    __attribute__((weak));
-}
-
-namespace emulator {
 
 // Stacks of fibers, in one mapping with a closed page below each; AddressSanitizer, if present, is
 // told of every switch.
@@ -118,15 +119,6 @@ Execution* MakeFiber(void (*main)()) {
   fiber.context = make_fcontext(reinterpret_cast<void*>(bottom + top), top, Enter);
   return &fiber;
 }
-
-}  // namespace emulator
-
-uint3 threadIdx;
-uint3 blockIdx;
-dim3 blockDim;
-dim3 gridDim;
-
-namespace emulator {
 
 int current_thread = 0;
 

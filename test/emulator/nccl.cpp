@@ -206,160 +206,6 @@ ncclResult_t Add(const Call& call, ncclComm_t comm, cudaStream_t stream,
 
 std::int64_t NcclCalls() { return calls_so_far; }
 
-}  // namespace emulator
-
-using emulator::Call;
-
-ncclResult_t ncclGetVersion(int* version) {
-  const char* const asked = std::getenv("TRIREME_EMULATOR_NCCL_VERSION");
-  constexpr int kNewer = 22602;  // than the header that programs were compiled with
-  *version = asked == nullptr ? kNewer : std::atoi(asked);
-  return ncclSuccess;
-}
-
-const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError:
-      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError:
-      return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument:
-      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage:
-      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-    default:
-      return "unknown result code";
-  }
-}
-
-const char* ncclGetLastError(ncclComm_t) { return emulator::LastError().c_str(); }
-
-ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
-  emulator::RefuseAfterFinalize();
-  *id = emulator::NewNcclId();
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
-                                    ncclConfig_t* config) {
-  emulator::RefuseAfterFinalize();
-  *comm = nullptr;
-  if (ranks < 1 || rank < 0 || rank >= ranks || config == nullptr || config->blocking == 0) {
-    return emulator::RefuseCall(ncclInvalidArgument,
-                                "a communicator's ranks, or one that is not blocking");
-  }
-  const bool limited = config->maxCTAs != NCCL_CONFIG_UNDEF_INT;
-  auto members =
-      emulator::NewMembers(id, ranks, rank, limited ? config->maxCTAs : emulator::BlocksOfNccl());
-  if (members->State() == ncclInvalidUsage) {
-    return emulator::RefuseCall(ncclInvalidUsage, "Duplicate GPU detected");
-  }
-  if (emulator::DeviceMemory().LiveBytes() + emulator::BytesOfCommunicator() >
-      emulator::CardBytes()) {
-    return emulator::RefuseCall(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
-  }
-  emulator::DeviceMemory().Take(emulator::BytesOfCommunicator());
-  emulator::LogStart(rank, ranks, members->Blocks());
-  *comm = new ncclComm{.members = std::move(members)};
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommDestroy(ncclComm_t comm) {
-  emulator::RefuseAfterFinalize();
-  if (comm != nullptr && comm->members->InGraphs()) {
-    emulator::Die("ncclCommDestroy of " + comm->members->Order().Name() +
-                  " while a CUDA graph holds operations of it: graphs are destroyed before");
-  }
-  // One that is aborted keeps its memory: another thread may abort it.
-  if (comm != nullptr) emulator::DeviceMemory().GiveBack(emulator::BytesOfCommunicator());
-  delete comm;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  emulator::RefuseAfterFinalize();
-  if (comm != nullptr) comm->members->Abort();
-  delete comm;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
-  emulator::RefuseAfterFinalize();
-  if (comm == nullptr) return emulator::RefuseCall(ncclInvalidArgument, "no communicator");
-  *error = comm->members->State();
-  return ncclSuccess;
-}
-
-ncclResult_t ncclGroupStart() {
-  emulator::RefuseAfterFinalize();
-  ++emulator::TheGroup().depth;
-  return ncclSuccess;
-}
-
-ncclResult_t ncclGroupEnd() {
-  emulator::RefuseAfterFinalize();
-  emulator::Group& group = emulator::TheGroup();
-  if (group.depth == 0) return emulator::RefuseCall(ncclInvalidUsage, "the end of no group");
-  if (--group.depth > 0) return ncclSuccess;
-  const auto pending = std::exchange(group.pending, {});
-  const ncclResult_t result = std::exchange(group.result, ncclSuccess);
-  if (result != ncclSuccess) return result;
-  for (const emulator::Pending& calls : pending) {
-    const ncclResult_t queued = emulator::Queue(emulator::Pending(calls));
-    if (queued != ncclSuccess) return queued;
-  }
-  return ncclSuccess;
-}
-
-ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type,
-                        ncclRedOp_t reduction, int root, ncclComm_t comm, cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kReduce, from, to, count, type, reduction, root}, comm, stream);
-}
-
-ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kBroadcast, from, to, count, type, ncclSum, root}, comm,
-                       stream);
-}
-
-ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
-                           ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kAllReduce, from, to, count, type, reduction, 0}, comm, stream);
-}
-
-ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
-                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kReduceScatter, from, to, count, type, reduction, 0}, comm,
-                       stream);
-}
-
-ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
-                           ncclComm_t comm, cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kAllGather, from, to, count, type, ncclSum, 0}, comm, stream);
-}
-
-ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
-                      ncclComm_t comm, cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kSend, from, nullptr, count, type, ncclSum, peer}, comm,
-                       stream);
-}
-
-ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
-  return emulator::Add({Call::Kind::kReceive, nullptr, to, count, type, ncclSum, peer}, comm,
-                       stream);
-}
-
-namespace emulator {
-
 // NcclOperation: operands are copied to the host when the stream reaches it, results to the device
 // when MPI has finished; MPI touches no device memory in between.
 
@@ -598,3 +444,153 @@ void NcclOperation::Reduce(const Call& call, const Transfer& transfer) const {
 }
 
 }  // namespace emulator
+
+using emulator::Call;
+
+ncclResult_t ncclGetVersion(int* version) {
+  const char* const asked = std::getenv("TRIREME_EMULATOR_NCCL_VERSION");
+  constexpr int kNewer = 22602;  // than the header that programs were compiled with
+  *version = asked == nullptr ? kNewer : std::atoi(asked);
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+    default:
+      return "unknown result code";
+  }
+}
+
+const char* ncclGetLastError(ncclComm_t) { return emulator::LastError().c_str(); }
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  emulator::RefuseAfterFinalize();
+  *id = emulator::NewNcclId();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
+                                    ncclConfig_t* config) {
+  emulator::RefuseAfterFinalize();
+  *comm = nullptr;
+  if (ranks < 1 || rank < 0 || rank >= ranks || config == nullptr || config->blocking == 0) {
+    return emulator::RefuseCall(ncclInvalidArgument,
+                                "a communicator's ranks, or one that is not blocking");
+  }
+  const bool limited = config->maxCTAs != NCCL_CONFIG_UNDEF_INT;
+  auto members =
+      emulator::NewMembers(id, ranks, rank, limited ? config->maxCTAs : emulator::BlocksOfNccl());
+  if (members->State() == ncclInvalidUsage) {
+    return emulator::RefuseCall(ncclInvalidUsage, "Duplicate GPU detected");
+  }
+  if (emulator::DeviceMemory().LiveBytes() + emulator::BytesOfCommunicator() >
+      emulator::CardBytes()) {
+    return emulator::RefuseCall(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'");
+  }
+  emulator::DeviceMemory().Take(emulator::BytesOfCommunicator());
+  emulator::LogStart(rank, ranks, members->Blocks());
+  *comm = new ncclComm{.members = std::move(members)};
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  emulator::RefuseAfterFinalize();
+  if (comm != nullptr && comm->members->InGraphs()) {
+    emulator::Die("ncclCommDestroy of " + comm->members->Order().Name() +
+                  " while a CUDA graph holds operations of it: graphs are destroyed before");
+  }
+  // One that is aborted keeps its memory: another thread may abort it.
+  if (comm != nullptr) emulator::DeviceMemory().GiveBack(emulator::BytesOfCommunicator());
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  emulator::RefuseAfterFinalize();
+  if (comm != nullptr) comm->members->Abort();
+  delete comm;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  emulator::RefuseAfterFinalize();
+  if (comm == nullptr) return emulator::RefuseCall(ncclInvalidArgument, "no communicator");
+  *error = comm->members->State();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  emulator::RefuseAfterFinalize();
+  ++emulator::TheGroup().depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  emulator::RefuseAfterFinalize();
+  emulator::Group& group = emulator::TheGroup();
+  if (group.depth == 0) return emulator::RefuseCall(ncclInvalidUsage, "the end of no group");
+  if (--group.depth > 0) return ncclSuccess;
+  const auto pending = std::exchange(group.pending, {});
+  const ncclResult_t result = std::exchange(group.result, ncclSuccess);
+  if (result != ncclSuccess) return result;
+  for (const emulator::Pending& calls : pending) {
+    const ncclResult_t queued = emulator::Queue(emulator::Pending(calls));
+    if (queued != ncclSuccess) return queued;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclReduce(const void* from, void* to, size_t count, ncclDataType_t type,
+                        ncclRedOp_t reduction, int root, ncclComm_t comm, cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kReduce, from, to, count, type, reduction, root}, comm, stream);
+}
+
+ncclResult_t ncclBroadcast(const void* from, void* to, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kBroadcast, from, to, count, type, ncclSum, root}, comm,
+                       stream);
+}
+
+ncclResult_t ncclAllReduce(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kAllReduce, from, to, count, type, reduction, 0}, comm, stream);
+}
+
+ncclResult_t ncclReduceScatter(const void* from, void* to, size_t count, ncclDataType_t type,
+                               ncclRedOp_t reduction, ncclComm_t comm, cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kReduceScatter, from, to, count, type, reduction, 0}, comm,
+                       stream);
+}
+
+ncclResult_t ncclAllGather(const void* from, void* to, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kAllGather, from, to, count, type, ncclSum, 0}, comm, stream);
+}
+
+ncclResult_t ncclSend(const void* from, size_t count, ncclDataType_t type, int peer,
+                      ncclComm_t comm, cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kSend, from, nullptr, count, type, ncclSum, peer}, comm,
+                       stream);
+}
+
+ncclResult_t ncclRecv(void* to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+  return emulator::Add({Call::Kind::kReceive, nullptr, to, count, type, ncclSum, peer}, comm,
+                       stream);
+}

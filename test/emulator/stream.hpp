@@ -72,11 +72,9 @@ cudaError_t Refuse(cudaError_t code, const std::string& message);
 // the rank of the process, at the start.
 void SetSeed(unsigned long long seed);
 
-// Streams, events, captures and graphs within the emulator.
+// Within the emulator: streams, events, captures and graphs.
 
-// Streams, events and captures within the emulator.
-
-struct Capture;  // capture.hpp
+struct Capture;
 
 // A place in a stream that an event remembers.
 struct Moment {

@@ -4,6 +4,10 @@ Each model is written as a Hugging Face folder, with weights by formula, and imp
 be those of the folder; evaluation, greedy generation, and 8 steps of training in fp64, on one rank and in other
 layouts, must give transformers' losses, tokens, gradient norms and weights; export must give the folder back,
 byte by byte. Neither torch nor transformers is needed. Code 77: skipped, saying why.
+
+check_goldens.py TRIREME MPIRUN pairs: models that translate against numbers of torch.nn.Transformer
+(test/peers/goldens_pairs.json): gradients of a step, losses, gradient norms and weights of 8 steps in fp64 with label
+smoothing and padding, on one rank and in another layout; losses of valid and test.
 """
 
 import json
@@ -20,6 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 import models
+import pairs
 import runs
 
 # Both sides compute in fp64, with sums in other orders.
@@ -148,5 +153,39 @@ def check_in_folder(trireme, checks, folder, name):
     check(trireme, checks, folder, name)
 
 
+def change_difference(golden, run):
+    """Largest difference of a sketch of a trained weight's change, over the weight's norm."""
+    after, worst = runs.final_weights(run), 0.0
+    for name, expected in golden["changes"].items():
+        before = models.weight(name, after[name].shape)
+        found = models.sketch(name, before, after[name])
+        worst = max(worst, *(abs(a - b) / np.linalg.norm(after[name]) for a, b in zip(expected, found)))
+    return worst
+
+
+def check_pairs(trireme, checks, folder, case):
+    golden = goldens("pairs")[case]
+    prepared = pairs.Prepared(trireme, case, folder)
+    checks.equal(f"{case}: parameters", sorted(golden["changes"]), sorted(prepared.shapes))
+    sizes = {name: int(np.prod(shape)) for name, shape in prepared.shapes.items()}
+    for ranks, grid in ((1, []), (8, runs.CUBE)):
+        what = f"{case} on {ranks} rank{'s' * (ranks > 1)}"
+        found = pairs.sketches(prepared.gradients(*grid, ranks=ranks))
+        checks.within(f"{what}: gradients", pairs.sketch_difference(golden["gradients"], found, sizes), EXACT)
+        run = prepared.train(f"run_{ranks}", *grid, ranks=ranks)
+        found = runs.trained(run)
+        checks.within(f"{what}: losses of {pairs.STEPS} steps", runs.relative(golden["losses"], found["losses"]), EXACT)
+        checks.within(f"{what}: gradient norms", runs.relative(golden["norms"], found["norms"]), EXACT)
+        for key in ("valid_after", "test_after"):
+            checks.within(f"{what}: {key}", runs.relative([golden[key]], [found[key]]), EXACT)
+        checks.within(f"{what}: weights", change_difference(golden, run), EXACT)
+    losses = runs.evaluated(trireme, prepared.train("before", "schedule.steps=1", "optimizer.learning_rate=0"), folder)
+    for split in ("valid", "test"):
+        expected = golden[f"{split}_before"]
+        checks.within(f"{case}: {split} loss of evaluate", runs.relative([expected], [losses[split]]), EXACT)
+
+
 if __name__ == "__main__":
+    if sys.argv[3:] == ["pairs"]:
+        run_cases(pairs.CASES, check_pairs, "models that translate")
     run_cases(STORED, check_in_folder, "models of test/peers/goldens_models.json")

@@ -16,13 +16,12 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 import check_goldens
-import marian
 import models
 import pairs
 import record
 import runs
 import torch_pairs
-import user_path
+import users
 
 EXACT = 1e-12   # both in fp64
 ROUNDED = 1e-5  # one side computes in fp32, or in part
@@ -135,7 +134,7 @@ def main():
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), runs.Table()
-    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, marian.NAME, user_path.NAME]
+    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, users.MARIAN, users.USER_PATH]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         models.write_tokens(scratch / "tokens.h5")
@@ -151,7 +150,7 @@ def main():
                     torch_pairs.compare(trireme, table, scratch, case)
             except runs.Failure as failure:
                 table.failure(case, "", failure)
-        for name, part in ((marian.NAME, marian.compare), (user_path.NAME, user_path.walk)):
+        for name, part in ((users.MARIAN, users.as_marian), (users.USER_PATH, users.walk)):
             try:
                 if name in chosen:
                     part(trireme, table, scratch)

@@ -178,7 +178,7 @@ def measure(case):
 
 
 def golden(case):
-    """What check_pairs.py reads."""
+    """What check_goldens.py reads."""
     found, gradients, changes = measure(case)
     return {"what": f"{case}: weights of test/peers/models.py, evaluated and trained by torch.nn.Transformer in fp64",
             "made_by": {"torch": torch.__version__, "date": datetime.date.today().isoformat()}, **found,

@@ -165,6 +165,7 @@ shift
 exec "$scratch/on" $two $* bash -c "\$*"
 AGENT
   chmod +x on agent
+  # shellcheck disable=SC2034  # used by those who source this
   hosts=("$launcher" --oversubscribe --bind-to none --host "$one:$slots,10.77.0.2:$slots"
     --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include "$cable" --mca btl_tcp_if_include "$cable"
     --mca btl "tcp,vader,self" -n $((2 * slots)))

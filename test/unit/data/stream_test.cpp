@@ -232,12 +232,6 @@ TEST_F(Stream, ABadIdIsNamedWhenItIsRead) {
 }  // namespace trireme::data
 
 namespace {
-
-using testing::HasSubstr;
-
-// Documents of a stream: those of a copy in memory whatever their lengths, found in few reads, and
-// not read where nobody asks for them.
-
 std::atomic<std::int64_t> reads = 0;
 }  // namespace
 
@@ -249,6 +243,9 @@ extern "C" ssize_t pread(int file, void* to, std::size_t count, off_t offset) {
 
 namespace trireme::data {
 namespace {
+
+// Documents of a stream: those of a copy in memory whatever their lengths, found in few reads, and
+// not read where nobody asks for them.
 
 constexpr std::int64_t kTokens = 4'000'000, kWindow = 512;
 using Length = std::function<std::int64_t(std::mt19937& random)>;

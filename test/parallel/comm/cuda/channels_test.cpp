@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "channel_checks.hpp"
-#include "orders.hpp"
 #include "rank_gpu.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"

@@ -12,7 +12,6 @@
 #include "emulator/nccl_operation.hpp"
 #include "nccl/log.hpp"
 #include "nccl/nccl_channel.hpp"
-#include "orders.hpp"
 #include "rank_gpu.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"

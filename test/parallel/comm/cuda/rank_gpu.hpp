@@ -3,6 +3,7 @@
 #define TRIREME_TEST_PARALLEL_COMM_CUDA_RANK_GPU_HPP_
 
 #include <gtest/gtest.h>
+#include <mpi.h>
 
 #include <memory>
 #include <string>
@@ -11,8 +12,28 @@
 #include "trireme/comm/communicator.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
+#ifdef TRIREME_EMULATED
+#include "emulator/stream.hpp"
+#endif
 
 namespace trireme::test {
+
+// Orders in which queues run, all that a test should try: an emulated GPU decides by a seed, a real
+// one for itself.
+#ifdef TRIREME_EMULATED
+inline int Orders() { return 6; }
+// order: from 0; another on each rank.
+inline void ChooseOrder(int order) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  constexpr unsigned long long kMostRanks = 1000;
+  emulator::SetSeed(1 + static_cast<unsigned long long>(order) * kMostRanks +
+                    static_cast<unsigned long long>(rank));
+}
+#else
+inline int Orders() { return 1; }
+inline void ChooseOrder(int) {}
+#endif
 
 class RankGpuTest : public testing::Test {
  protected:

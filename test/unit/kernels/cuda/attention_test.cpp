@@ -8,6 +8,9 @@
 #include "kernels/backends.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "trireme/device/gpu.hpp"
+#ifdef TRIREME_EMULATED
+#include "emulator/kernel.hpp"
+#endif
 
 namespace trireme::test {
 namespace {
@@ -518,18 +521,6 @@ TEST_P(CudaAttentionPaddingTest, KeysOfAnotherSequence) {
 INSTANTIATE_TEST_SUITE_P(Kernel, CudaAttentionPaddingTest,
                          testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
-
-}  // namespace
-}  // namespace trireme::test
-
-#ifdef TRIREME_EMULATED
-#include "emulator/kernel.hpp"
-#endif
-
-namespace trireme::test {
-namespace {
-
-using kernels::AttentionShape;
 
 // Attention on tensor cores (bf16 in whole vectors) against the CPU's in fp64: head sizes, lengths
 // at and around the edges of tiles, groups of heads, dropout, documents, padding; in the emulator
