@@ -198,7 +198,7 @@ PYTHON
   return $bad
 }
 
-kernels() { part_log=kernels.log; run_tests tests-kernels '^(kernels_cuda|device_|training_cuda|driver_cuda)' -j 5 --test-seconds 100; }
+kernels() { part_log=kernels.log; run_tests tests-kernels '^(kernels_cuda|device_|training_cuda|driver_cuda|translation_cuda)' -j 5 --test-seconds 100; }
 channels() { part_log=channels.log; run_tests tests-channels '^(test_channels|test_nccl|generate_cuda)' --test-seconds 80; }
 layouts() { part_log=layouts.log; run_tests tests-layouts '^system_gpu_layouts' --test-seconds 240; }
 deaths() { part_log=deaths.log; run_tests tests-deaths '^system_gpu_failures' --test-seconds 150; }
