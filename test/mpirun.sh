@@ -17,7 +17,7 @@ mpi_family() {
 
 # mpi_environment LAUNCHER: what ranks on shared cores need; those of Open MPI that are started without a launcher, too.
 mpi_environment() {
-  # MPICH has no such setting: support/yield_ucx.c does it.
+  # MPICH has no such setting: common/yield_ucx.c does it.
   [[ $(mpi_family "$1") != mpich ]] || return 0
   export OMPI_MCA_mpi_yield_when_idle=1
   if [[ $(id -u) == 0 ]]; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The rooms of src/ and include/trireme/, from the ground up as CMakeLists.txt lists them (trireme_rooms): each uses those before
 it alone, so that there are no circles; no room below the tasks uses more than ten others; only comm names MPI_COMM_WORLD; no
-private header has a single reader, which should hold its text itself. Prints each violation, and exits 1 if there is one."""
+private header has a single reader, which should hold its text itself; the folders of test/unit and test/parallel have rooms'
+names, and test/ has at most 400 files. Prints each violation, and exits 1 if there is one."""
 import collections
 import pathlib
 import re
@@ -9,7 +10,21 @@ import sys
 
 MOST_USED = 10
 TOP = ("tools", "app", "tasks")  # the band that puts the others together
+MOST_TEST_FILES = 400
 HEADERS = {".hpp", ".cuh"}
+
+
+def tests(folder, rooms):
+    """Faults of the folder of tests."""
+    faults = [f"test/{base}/{path.name}: is no room" for base in ("unit", "parallel") for path in sorted((folder / base).iterdir())
+              if path.is_dir() and path.name not in rooms]
+    files = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    if len(files) > MOST_TEST_FILES:
+        faults.append(f"test: has {len(files)} files, more than {MOST_TEST_FILES}")
+    headers = [path for path in files if path.suffix == ".hpp" and "include" not in path.parts]
+    texts = [path.read_text(encoding="utf-8") for path in files if path.suffix in {".cpp", ".cu", ".c"} | HEADERS]
+    return faults + [f"{path.relative_to(folder.parent)}: has one reader, which can hold its text" for path in headers
+                     if sum(bool(re.search(rf'^#include "(?:[^"]*/)?{path.name}"', text, re.M)) for text in texts) < 2]
 
 
 def main():
@@ -18,6 +33,7 @@ def main():
     faults = []
     folders = {path.name for base in ("src", "include/trireme") for path in (root / base).iterdir() if any(file.is_file() for file in path.rglob("*"))}
     faults += [f"{room}: is no room of CMakeLists.txt" for room in sorted(folders - set(rooms))]
+    faults += tests(root / "test", rooms)
     files = [path for base in ("src", "include/trireme") for room in rooms for path in sorted((root / base / room).rglob("*"))
              if path.suffix in {".cpp", ".cu"} | HEADERS]
     used = collections.defaultdict(set)

@@ -31,7 +31,7 @@ import numpy
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "python"))
-from small_bpe import WORDS, small_bpe  # noqa: E402
+from texts import WORDS, small_bpe  # noqa: E402
 
 # ---- The decks. Each has the keys of `common` too. "section: key=value ... | section: ..." becomes the deck's text.
 DECKS = {

@@ -14,21 +14,385 @@
 //   mpirun -n 8 trireme_checkpoint_benchmark FOLDER MIB 1 keep      writes FOLDER/kept, 8 ranks
 //   mpirun -n 8 trireme_checkpoint_benchmark FOLDER MIB 1 restore   reads it on as many
 //   mpirun -n 3 trireme_checkpoint_benchmark FOLDER MIB 1 restore   and on 3; same MIB
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
+#include <functional>
+#include <numeric>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
-#include "checkpoint_plain.hpp"
-#include "checkpoint_state.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/local.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/runtime.hpp"
+
+namespace trireme::benchmark {
+
+// Input and output without the program's engine, against which checkpoints are measured: positioned
+// transfers of one file by the writers of each node, and non-blocking MPI-IO.
+
+inline constexpr std::int64_t kPieceBytes = std::int64_t{4}
+                                            << 20;  // of a transfer, as checkpoints'
+
+// Drops the system's copies of a synced file, so that the next read comes from the disk. A file
+// system in memory keeps them.
+void Forget(const std::string& path);
+
+// A contiguous share of one file of `bytes` bytes for each writer: the first ranks of `writers`
+// equal groups of each node, as checkpoint::Writer takes them; 0: all ranks.
+class PlainFile {
+ public:
+  PlainFile(const comm::Communicator& world, const std::string& path, std::int64_t bytes,
+            int writers);
+
+  bool Writes() const { return writes_; }
+  std::int64_t ShareBytes() const { return end_ - begin_; }
+  std::vector<char>& Memory() { return memory_; }  // the share; of ranks that write only
+
+  // Collective. The slowest writer's seconds. The file is new, its space reserved before.
+  double Write();          // pieces, then fsync
+  double Read(bool cold);  // pieces into memory
+  // hash_seconds: of a thread that makes XXH3 of each piece beside the writing; null: without.
+  double WriteHashing(double* hash_seconds);
+  void Remove();  // collective
+
+ private:
+  void Create();
+
+  const comm::Communicator& world_;
+  const std::string path_;
+  const std::int64_t bytes_;
+  bool writes_ = false;
+  std::int64_t begin_ = 0, end_ = 0;
+  std::vector<char> memory_;
+};
+
+struct Overlapped {
+  double stall = 0;    // seconds in which the steps waited
+  double to_disk = 0;  // from the begin until all bytes are flushed
+  int steps = 0;       // passed meanwhile
+};
+
+// Collective. A copy of `mine` into the memory of the node's writers, then MPI_File_iwrite_at of
+// their shares of `path`, moved on by MPI_Testsome between calls of `step`, and MPI_File_sync at
+// the end.
+Overlapped WriteByMpi(const comm::Communicator& world, const std::string& path, int writers,
+                      const std::vector<char>& mine, const std::function<void()>& step);
+
+// Plain positioned transfers and MPI-IO.
+
+namespace {
+
+// Group of a rank of a node, as checkpoint::Writer forms them.
+comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
+  const comm::Communicator node = world.SplitNode();
+  const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
+  return node.Split(node.Rank() * groups / node.Size(), node.Rank());
+}
+
+void Must(bool done, const std::string& what) {
+  if (!done) throw RunError(what + ": " + std::strerror(errno));
+}
+
+class File {
+ public:
+  File(const std::string& path, int flags) : path_(path), fd_(::open(path.c_str(), flags, 0666)) {
+    Must(fd_ >= 0, path);
+  }
+  ~File() { ::close(fd_); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  int Get() const { return fd_; }
+
+  // Calls transfer(memory, bytes, offset) until the piece is whole.
+  template <typename Transfer>
+  void Whole(char* memory, std::int64_t bytes, std::int64_t offset,
+             const Transfer& transfer) const {
+    while (bytes > 0) {
+      const ssize_t done = transfer(fd_, memory, static_cast<std::size_t>(bytes), offset);
+      Must(done > 0, path_);
+      memory += done;
+      bytes -= done;
+      offset += done;
+    }
+  }
+
+ private:
+  const std::string path_;
+  const int fd_;
+};
+
+}  // namespace
+
+void Forget(const std::string& path) {
+  const File file(path, O_RDONLY);
+  ::posix_fadvise(file.Get(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+PlainFile::PlainFile(const comm::Communicator& world, const std::string& path, std::int64_t bytes,
+                     int writers)
+    : world_(world), path_(path), bytes_(bytes), writes_(GroupOf(world, writers).IsRoot()) {
+  std::int64_t index = 0, count = 0;
+  for (int rank = 0; const std::string& flag : world.Gather(writes_ ? "w" : "")) {
+    if (rank++ < world.Rank() && !flag.empty()) ++index;
+    if (!flag.empty()) ++count;
+  }
+  if (!writes_) return;
+  begin_ = bytes * index / count;
+  end_ = bytes * (index + 1) / count;
+  memory_.resize(static_cast<std::size_t>(end_ - begin_));
+  std::iota(memory_.begin(), memory_.end(), static_cast<char>(world.Rank()));
+}
+
+void PlainFile::Create() {
+  world_.Together([&] {
+    if (!world_.IsRoot()) return;
+    ::unlink(path_.c_str());
+    const File file(path_, O_RDWR | O_CREAT | O_EXCL);
+    Must(::fallocate(file.Get(), 0, 0, bytes_) == 0 || ::ftruncate(file.Get(), bytes_) == 0, path_);
+  });
+}
+
+double PlainFile::Write() { return WriteHashing(nullptr); }
+
+double PlainFile::WriteHashing(double* hash_seconds) {
+  Create();
+  double hashing = 0, seconds = 0;
+  std::uint64_t sum = 0;
+  world_.Together([&] {
+    if (!writes_) return;
+    const double start = Seconds();
+    const File file(path_, O_RDWR);
+    const auto pieces = [&](const auto& body) {
+      for (std::int64_t at = begin_; at < end_; at += kPieceBytes) {
+        body(memory_.data() + (at - begin_), std::min(kPieceBytes, end_ - at), at);
+      }
+    };
+    pieces([&](char* from, std::int64_t bytes, std::int64_t at) {
+      file.Whole(from, bytes, at, ::pwrite);
+    });
+    std::jthread hasher;  // beside the flush, as a checkpoint's
+    if (hash_seconds != nullptr) {
+      hasher = std::jthread([&] {
+        const double hash_start = Seconds();
+        pieces([&](const char* from, std::int64_t bytes, std::int64_t) {
+          sum ^= XXH3_64bits(from, static_cast<std::size_t>(bytes));
+        });
+        hashing = Seconds() - hash_start;
+      });
+    }
+    Must(::fsync(file.Get()) == 0, path_);
+    if (hasher.joinable()) hasher.join();
+    seconds = Seconds() - start;
+  });
+  // A sum that is used cannot be left out by the compiler.
+  if (hash_seconds != nullptr) *hash_seconds = world_.Max(hashing + (sum == 1 ? 1e-12 : 0));
+  return world_.Max(seconds);
+}
+
+double PlainFile::Read(bool cold) {
+  world_.Together([&] {
+    if (cold && writes_) Forget(path_);
+  });
+  double seconds = 0;
+  world_.Together([&] {
+    if (!writes_) return;
+    const double start = Seconds();
+    const File file(path_, O_RDONLY);
+    for (std::int64_t at = begin_; at < end_; at += kPieceBytes) {
+      file.Whole(memory_.data() + (at - begin_), std::min(kPieceBytes, end_ - at), at, ::pread);
+    }
+    seconds = Seconds() - start;
+  });
+  return world_.Max(seconds);
+}
+
+void PlainFile::Remove() {
+  world_.Barrier();
+  if (world_.IsRoot()) ::unlink(path_.c_str());
+  world_.Barrier();
+}
+
+namespace {
+
+// Memory of a writer that its group copies into.
+class Window {
+ public:
+  Window(const comm::Communicator& group, std::int64_t bytes) {
+    void* base = nullptr;
+    MPI_Win_allocate_shared(group.IsRoot() ? bytes : 0, 1, MPI_INFO_NULL, group.Handle(),
+                            static_cast<void*>(&base), &window_);
+    MPI_Aint size = 0;
+    int unit = 0;
+    MPI_Win_shared_query(window_, 0, &size, &unit, static_cast<void*>(&base));
+    data_ = static_cast<char*>(base);
+    if (group.IsRoot()) std::memset(data_, 0, static_cast<std::size_t>(bytes));
+    group.Barrier();
+  }
+  ~Window() { MPI_Win_free(&window_); }
+  Window(const Window&) = delete;
+  Window& operator=(const Window&) = delete;
+  char* Data() const { return data_; }
+
+ private:
+  MPI_Win window_ = MPI_WIN_NULL;
+  char* data_ = nullptr;
+};
+
+// The pieces of a share on their way.
+class Pieces {
+ public:
+  Pieces(MPI_File file, const char* memory, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t at = begin; at < end; at += kPieceBytes) {
+      MPI_File_iwrite_at(file, at, memory + (at - begin),
+                         static_cast<int>(std::min(kPieceBytes, end - at)), MPI_BYTE,
+                         &requests_.emplace_back());
+    }
+    indices_.resize(requests_.size());
+  }
+  // True once all are written.
+  bool Test() {
+    int done = 0;
+    if (!requests_.empty()) {
+      MPI_Testsome(static_cast<int>(requests_.size()), requests_.data(), &done, indices_.data(),
+                   MPI_STATUSES_IGNORE);
+    }
+    return requests_.empty() || done == MPI_UNDEFINED;
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;
+  std::vector<int> indices_;
+};
+
+}  // namespace
+
+Overlapped WriteByMpi(const comm::Communicator& world, const std::string& path, int writers,
+                      const std::vector<char>& mine, const std::function<void()>& step) {
+  const comm::Communicator group = GroupOf(world, writers);
+  const comm::Communicator leaders = world.Split(group.IsRoot() ? 0 : 1, world.Rank());
+  std::int64_t place = 0, share = 0, begin = 0;  // in the group, of the group, in the file
+  for (int rank = 0; const std::string& bytes : group.Gather(std::to_string(mine.size()))) {
+    if (rank++ < group.Rank()) place += std::stoll(bytes);
+    share += std::stoll(bytes);
+  }
+  for (int rank = 0; const std::string& bytes : leaders.Gather(std::to_string(share))) {
+    if (rank++ < leaders.Rank()) begin += std::stoll(bytes);
+  }
+  const Window window(group, share);
+  if (world.IsRoot()) ::unlink(path.c_str());
+  world.Barrier();
+
+  Overlapped result;
+  const double start = Seconds();
+  std::memcpy(window.Data() + place, mine.data(), mine.size());
+  group.Barrier();
+  MPI_File file = MPI_FILE_NULL;
+  if (group.IsRoot()) {
+    const int code = MPI_File_open(leaders.Handle(), path.c_str(),
+                                   MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file);
+    if (code != MPI_SUCCESS) throw RunError(path + ": MPI cannot open it");
+  }
+  Pieces pieces(file, window.Data(), begin, group.IsRoot() ? begin + share : begin);
+  result.stall = Seconds() - start;
+  for (bool done = false; !done;) {
+    step();
+    const double moved = Seconds();
+    done = pieces.Test();
+    result.stall += Seconds() - moved;
+    done = world.Max(done ? std::int64_t{0} : 1) == 0;
+    ++result.steps;
+  }
+  const double flushed = Seconds();
+  if (group.IsRoot()) {
+    MPI_File_sync(file);
+    MPI_File_close(&file);
+  }
+  world.Barrier();
+  result.stall = world.Max(result.stall + Seconds() - flushed);
+  result.to_disk = world.Max(Seconds() - start);
+  return result;
+}
+
+// A training state and a step to save it beside, for the benchmark of checkpoints.
+
+inline constexpr double kStepSeconds = 0.05;
+
+// A model and its moments: of each three large tensors cut over the ranks, and small ones that are
+// whole on one rank each.
+class Memory {
+ public:
+  Memory(const comm::Communicator& world, std::int64_t mib) {
+    const std::int64_t elements = (mib << 20) / static_cast<std::int64_t>(sizeof(float));
+    for (std::vector<kernels::StateBlock>* list : {&state_.model, &state_.optimizer}) {
+      constexpr std::int64_t kSmall = 16384, kLarge = 3;  // elements of a small one; number
+      const std::int64_t all = elements / 2, small = all / 4 / kSmall;
+      const std::int64_t large = (all - small * kSmall) / kLarge;
+      for (std::int64_t i = 0; i < kLarge; ++i) {
+        const std::int64_t rank = world.Rank(), size = world.Size();
+        Add(*list, fmt::format("large.{}", i), large, large * rank / size,
+            large * (rank + 1) / size);
+      }
+      for (std::int64_t i = 0; i < small; ++i) {
+        const bool here = i % world.Size() == world.Rank();
+        Add(*list, fmt::format("small.{}", i), kSmall, 0, here ? kSmall : 0);
+      }
+    }
+  }
+  const checkpoint::State& State() const { return state_; }
+  std::int64_t Bytes() const {
+    return checkpoint::CopyBytes(state_.model) + checkpoint::CopyBytes(state_.optimizer);
+  }
+
+ private:
+  void Add(std::vector<kernels::StateBlock>& list, const std::string& name, std::int64_t count,
+           std::int64_t begin, std::int64_t end) {
+    auto& data = memory_.emplace_back(static_cast<std::size_t>(end - begin));
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i % 8191);
+    list.push_back({.name = name,
+                    .shape = {count},
+                    .dtype = Dtype::kFloat32,
+                    .begin = begin,
+                    .end = end,
+                    .data = data.empty() ? nullptr : data.data()});
+  }
+
+  std::vector<std::vector<float>> memory_;
+  checkpoint::State state_;
+};
+
+// Arithmetic that takes kStepSeconds on an idle core.
+class Step {
+ public:
+  Step() {
+    const double start = Seconds();
+    while (Seconds() - start < kStepSeconds) Work(1), ++rounds_;
+  }
+  void operator()() { Work(rounds_); }
+
+ private:
+  void Work(std::int64_t rounds) {
+    for (std::int64_t i = 0; i < rounds * 4096; ++i) value_ = value_ * 1.0000001 + 1e-9;
+  }
+  volatile double value_ = 1;
+  std::int64_t rounds_ = 0;
+};
+
+}  // namespace trireme::benchmark
 
 using namespace trireme;
 using namespace trireme::benchmark;

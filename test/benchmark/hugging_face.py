@@ -17,7 +17,7 @@ import sys
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "python"))
-import hf_folder  # noqa: E402
+import hf_models  # noqa: E402
 import hf_run  # noqa: E402
 
 PIECE = 4 << 20
@@ -65,9 +65,9 @@ def fresh(*folders):
 def model(kind, layers):
     if kind == "gpt2":  # the shape of GPT-2 124M
         shape = {"n_embd": 768, "n_head": 12, "n_positions": 1024, "n_ctx": 1024, "vocab_size": 50257}
-        return {**hf_folder.GPT2, **shape, "n_layer": layers}, "F32"
+        return {**hf_models.GPT2, **shape, "n_layer": layers}, "F32"
     shape = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 32, "num_key_value_heads": 8}
-    return hf_folder.llama(**shape, num_hidden_layers=layers, vocab_size=32000), "BF16"
+    return hf_models.llama(**shape, num_hidden_layers=layers, vocab_size=32000), "BF16"
 
 
 def report(name, size, copies, tasks, start):
@@ -97,7 +97,7 @@ def main():
     source, imported, exported, copied = (pathlib.Path(name) for name in ("source", "run", "out", "copy"))
     fresh(source, imported, exported, copied)
     pathlib.Path("deck.in").write_text(hf_run.DECK, encoding="utf-8")
-    hf_folder.make(source, *model(kind, layers))
+    hf_models.make(source, *model(kind, layers))
     tasks = {
         "import": launch + [trireme, "-i", "deck.in", "job.task=import", f"hf.path={source}", f"job.output={imported}"],
         "export": launch + [trireme, "-r", str(imported), "job.task=export", f"hf.path={exported}"],

@@ -1,6 +1,4 @@
-// Memory of the emulated cards and page-locked host memory: each allocation lies between guards,
-// and its addresses are never used again. Device memory is closed except while operations of
-// streams run.
+// Memory of the emulated cards, and the end of a program that uses it as a GPU forbids.
 #ifndef TRIREME_TEST_EMULATOR_MEMORY_HPP_
 #define TRIREME_TEST_EMULATOR_MEMORY_HPP_
 
@@ -8,7 +6,13 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda_runtime.h"
+
 namespace emulator {
+
+// Memory of the emulated cards and page-locked host memory: each allocation lies between guards,
+// and its addresses are never used again. Device memory is closed except while operations of
+// streams run.
 
 struct Allocation {
   std::uintptr_t begin, end;  // whole pages; the data end at `end`, up to 15 bytes of canary
@@ -67,6 +71,20 @@ class DeviceAccess {
   static bool Active();
   static void Prepare(const void* data);
 };
+
+// Ends the process with a message if an emulated program does what fails on a GPU.
+
+// Catches invalid accesses from now on; again where another library took the signal over.
+void WatchFaults();
+// A fault in these addresses means that a kernel `did` ("overflowed a thread's stack").
+void NoteGuarded(std::uintptr_t begin, std::uintptr_t end, const char* did);
+
+// Operation that runs now, for messages.
+struct Running {
+  const char* what = nullptr;  // "kernel", "copy", ...; null: host code
+  std::uint64_t number = 0;    // of the operation since the start
+};
+extern Running running;
 
 }  // namespace emulator
 

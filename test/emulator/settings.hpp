@@ -1,4 +1,5 @@
-// Settings of the emulated machine from the environment, and the dice that decide every order.
+// Settings of the emulated machine from the environment, the dice that decide every order, and what
+// a test leaves out.
 #ifndef TRIREME_TEST_EMULATOR_SETTINGS_HPP_
 #define TRIREME_TEST_EMULATOR_SETTINGS_HPP_
 
@@ -7,6 +8,8 @@
 #include <vector>
 
 namespace emulator {
+
+// Settings of the emulated machine from the environment, and the dice that decide every order.
 
 inline constexpr std::size_t kSharedLimit = std::size_t{227} << 10;  // bytes a block may ask for
 inline constexpr std::size_t kSharedWithoutAsking = std::size_t{48} << 10;  // bytes
@@ -44,6 +47,43 @@ class Dice {
 extern Dice the_dice;  // seeded by the environment
 inline Dice& TheDice() { return the_dice; }
 
+// Leaves out one barrier or one wait for an event of an unchanged program, so that a test can show
+// that another test would notice.
+
+// kBarrier: __syncthreads, kWarpBarrier: __syncwarp, each by where it stands in a kernel (an
+// instance of a template counts as a kernel), kCopyWait likewise: waits for copies to shared
+// memory; kWait: calls of cudaStreamWaitEvent.
+enum class Mutation { kBarrier, kWarpBarrier, kWait, kCopyWait };
+inline constexpr int kMutations = 4;
+
+// From here on number `number` of a kind is left out; numbers count from 0 anew, in the order of
+// the first execution. -1: none is. TRIREME_EMULATOR_OMIT=barrier:3 (warp_barrier, wait, copy_wait)
+// says so for a whole run, and "count" has the numbers of all kinds written to stderr at its end.
+void Omit(Mutation kind, std::int64_t number);
+std::int64_t CountSince(Mutation kind);  // the last Omit of this kind
+
+extern bool mutations_watched;  // else nothing is counted or left out
+bool IsOmitted(Mutation kind, const void* site);
+
 }  // namespace emulator
+
+namespace emulator::cublaslt {
+
+// Products that the emulated cuBLASLt has no algorithm for, although they are supported, or none
+// that repeats.
+
+// Part of the products with an epilogue, in percent, that the heuristic refuses from here on;
+// TRIREME_EMULATOR_CUBLASLT_REFUSE at the start, 0 by default.
+void RefuseEpilogues(std::uint64_t percent);
+
+// Whether bias gradients are summed in an order that changes from run to run:
+// TRIREME_EMULATOR_CUBLASLT_VARY, 0 by default.
+bool VariesSums();
+
+// Whether a product with an epilogue is refused, by its hash and TRIREME_EMULATOR_SEED alone: the
+// same on all ranks and each time.
+bool IsRefused(std::uint64_t hash);
+
+}  // namespace emulator::cublaslt
 
 #endif  // TRIREME_TEST_EMULATOR_SETTINGS_HPP_

@@ -4,8 +4,6 @@
 # running, and the run goes on afterwards and ends as an undisturbed one does.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
-# shellcheck source=test/system/hosts.sh
-source "$(dirname "${BASH_SOURCE[0]}")/../system/hosts.sh"
 # shellcheck source=test/fault/background.sh
 source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
 [[ $(id -u) == 0 ]] || skip "only root makes network namespaces"

@@ -1,9 +1,13 @@
-"""check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens/).
+"""check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens_models.json).
 
 Each model is written as a Hugging Face folder, with weights by formula, and imported. The weights must
 be those of the folder; evaluation, greedy generation, and 8 steps of training in fp64, on one rank and in other
 layouts, must give transformers' losses, tokens, gradient norms and weights; export must give the folder back,
 byte by byte. Neither torch nor transformers is needed. Code 77: skipped, saying why.
+
+check_goldens.py TRIREME MPIRUN pairs: models that translate against numbers of torch.nn.Transformer
+(test/peers/goldens_pairs.json): gradients of a step, losses, gradient norms and weights of 8 steps in fp64 with label
+smoothing and padding, on one rank and in another layout; losses of valid and test.
 """
 
 import json
@@ -20,6 +24,7 @@ except ImportError as missing:
     sys.exit(77)
 
 import models
+import pairs
 import runs
 
 # Both sides compute in fp64, with sums in other orders.
@@ -79,6 +84,10 @@ def check_training(checks, what, golden, run):
     checks.within(f"{what}: weights", change_difference(golden, runs.final_weights(run)), EXACT)
 
 
+def goldens(kind):
+    return json.loads((pathlib.Path(__file__).parent / f"goldens_{kind}.json").read_text())
+
+
 def check_export(checks, name, source, exported):
     """The same tensors, types, files and configuration."""
     checks.equal(f"{name}: exported tensors", True, models.read_folder_raw(source) == models.read_folder_raw(exported))
@@ -90,7 +99,7 @@ def check_export(checks, name, source, exported):
 
 
 def check(trireme, checks, folder, name):
-    golden = json.loads((pathlib.Path(__file__).parent / f"goldens/{name}.json").read_text())
+    golden = goldens("models")[name]
     dtype, shards, older = STORED[name]
     source, run, deck = folder / "source", folder / "run", folder / "deck.in"
     models.write_folder(source, golden, dtype, shards, older)
@@ -144,5 +153,39 @@ def check_in_folder(trireme, checks, folder, name):
     check(trireme, checks, folder, name)
 
 
+def change_difference(golden, run):
+    """Largest difference of a sketch of a trained weight's change, over the weight's norm."""
+    after, worst = runs.final_weights(run), 0.0
+    for name, expected in golden["changes"].items():
+        before = models.weight(name, after[name].shape)
+        found = models.sketch(name, before, after[name])
+        worst = max(worst, *(abs(a - b) / np.linalg.norm(after[name]) for a, b in zip(expected, found)))
+    return worst
+
+
+def check_pairs(trireme, checks, folder, case):
+    golden = goldens("pairs")[case]
+    prepared = pairs.Prepared(trireme, case, folder)
+    checks.equal(f"{case}: parameters", sorted(golden["changes"]), sorted(prepared.shapes))
+    sizes = {name: int(np.prod(shape)) for name, shape in prepared.shapes.items()}
+    for ranks, grid in ((1, []), (8, runs.CUBE)):
+        what = f"{case} on {ranks} rank{'s' * (ranks > 1)}"
+        found = pairs.sketches(prepared.gradients(*grid, ranks=ranks))
+        checks.within(f"{what}: gradients", pairs.sketch_difference(golden["gradients"], found, sizes), EXACT)
+        run = prepared.train(f"run_{ranks}", *grid, ranks=ranks)
+        found = runs.trained(run)
+        checks.within(f"{what}: losses of {pairs.STEPS} steps", runs.relative(golden["losses"], found["losses"]), EXACT)
+        checks.within(f"{what}: gradient norms", runs.relative(golden["norms"], found["norms"]), EXACT)
+        for key in ("valid_after", "test_after"):
+            checks.within(f"{what}: {key}", runs.relative([golden[key]], [found[key]]), EXACT)
+        checks.within(f"{what}: weights", change_difference(golden, run), EXACT)
+    losses = runs.evaluated(trireme, prepared.train("before", "schedule.steps=1", "optimizer.learning_rate=0"), folder)
+    for split in ("valid", "test"):
+        expected = golden[f"{split}_before"]
+        checks.within(f"{case}: {split} loss of evaluate", runs.relative([expected], [losses[split]]), EXACT)
+
+
 if __name__ == "__main__":
-    run_cases(STORED, check_in_folder, "models of test/peers/goldens")
+    if sys.argv[3:] == ["pairs"]:
+        run_cases(pairs.CASES, check_pairs, "models that translate")
+    run_cases(STORED, check_in_folder, "models of test/peers/goldens_models.json")

@@ -16,14 +16,12 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 import check_goldens
-import marian
 import models
 import pairs
 import record
 import runs
 import torch_pairs
-import user_path
-from table import Table
+import users
 
 EXACT = 1e-12   # both in fp64
 ROUNDED = 1e-5  # one side computes in fp32, or in part
@@ -124,7 +122,7 @@ def training(trireme, table, name, config, scratch):
     table.within(name, "trained in 2x2x2, exported: loss by transformers",
                  runs.relative([record.evaluate(load(exported), "valid")], [runs.trained(folder / "run_8")["valid_after"]]),
                  ROUNDED)
-    recorded = json.loads((pathlib.Path(__file__).parent / f"goldens/{name}.json").read_text())
+    recorded = check_goldens.goldens("models")[name]
     table.within(name, "goldens: losses, norms, logits as recorded",
                  max(runs.relative(recorded[key], exact[key]) for key in ("losses", "norms", "last_logits", "token_losses")),
                  EXACT)
@@ -135,8 +133,8 @@ def main():
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
-    trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), Table()
-    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, marian.NAME, user_path.NAME]
+    trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), runs.Table()
+    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, users.MARIAN, users.USER_PATH]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         models.write_tokens(scratch / "tokens.h5")
@@ -152,7 +150,7 @@ def main():
                     torch_pairs.compare(trireme, table, scratch, case)
             except runs.Failure as failure:
                 table.failure(case, "", failure)
-        for name, part in ((marian.NAME, marian.compare), (user_path.NAME, user_path.walk)):
+        for name, part in ((users.MARIAN, users.as_marian), (users.USER_PATH, users.walk)):
             try:
                 if name in chosen:
                     part(trireme, table, scratch)

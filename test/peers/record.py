@@ -1,4 +1,4 @@
-"""record.py FOLDER: goldens of the models that Trireme imports, computed by transformers.
+"""record.py FILE: goldens of the models that Trireme imports, computed by transformers.
 
 Each model is built by transformers from its config, given the weights of models.py, evaluated, and
 trained for 8 steps of AdamW in fp64. transformers computes norms, softmax, rotary tables and losses
@@ -188,19 +188,21 @@ def main():
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    folder = pathlib.Path(sys.argv[1])
-    folder.mkdir(parents=True, exist_ok=True)
+    goldens = {}
     for name, config in configs().items():
-        found = golden(name, config)
-        (folder / f"{name}.json").write_text(compact(found))
+        goldens[name] = found = golden(name, config)
         print(f"{name:16} loss {found['losses'][0]:.4f} to {found['losses'][-1]:.4f}, |grad| {found['norms'][0]:.2f}, "
               f"greedy lead {found['greedy_lead']:.1e}, fp32 inside changes losses by {found['fp32_inside']['losses']:.1e}, "
               f"norms {found['fp32_inside']['norms']:.1e}, weights {found['fp32_inside']['weights']:.1e}")
+    write(sys.argv[1], goldens)
 
 
-def compact(found):
-    """JSON with a line for each key."""
-    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in found.items()) + "\n}\n"
+def write(path, goldens):
+    """JSON with a line for each key of each golden."""
+    def lines(of):
+        return "{\n" + ",\n".join(f"{json.dumps(key)}: {value}" for key, value in of.items()) + "\n}"
+    pathlib.Path(path).write_text(lines({
+        name: lines({key: json.dumps(value) for key, value in golden.items()}) for name, golden in sorted(goldens.items())}) + "\n")
 
 
 if __name__ == "__main__":

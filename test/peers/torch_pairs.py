@@ -1,4 +1,4 @@
-"""torch_pairs.py FOLDER: goldens of models that translate, computed by torch.nn.Transformer in fp64.
+"""torch_pairs.py FILE: goldens of models that translate, computed by torch.nn.Transformer in fp64.
 
 Losses, gradients, and weights after 8 steps of AdamW with label smoothing and padding, from the weights of models.py.
 """
@@ -178,7 +178,7 @@ def measure(case):
 
 
 def golden(case):
-    """What check_pairs.py reads."""
+    """What check_goldens.py reads."""
     found, gradients, changes = measure(case)
     return {"what": f"{case}: weights of test/peers/models.py, evaluated and trained by torch.nn.Transformer in fp64",
             "made_by": {"torch": torch.__version__, "date": datetime.date.today().isoformat()}, **found,
@@ -213,10 +213,11 @@ def compare(trireme, table, scratch, case):
 
 def main():
     torch.set_num_threads(1)
+    goldens = {}
     for case in pairs.CASES:
-        found = golden(case)
-        (pathlib.Path(sys.argv[1]) / f"{case}.json").write_text(record.compact(found))
+        goldens[case] = found = golden(case)
         print(f"{case:16} loss {found['losses'][0]:.4f} to {found['losses'][-1]:.4f}, |grad| {found['norms'][0]:.2f}")
+    record.write(sys.argv[1], goldens)
 
 
 if __name__ == "__main__":

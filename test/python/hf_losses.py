@@ -12,8 +12,7 @@ import re
 import sys
 import tempfile
 
-import hf_folder
-import hf_reference
+import hf_models
 import hf_run
 
 try:
@@ -39,9 +38,9 @@ def losses(text):
 
 def check(case, text, folder, precision):
     config = json.loads(pathlib.Path(folder, "config.json").read_text(encoding="utf-8"))
-    weights = hf_reference.weights_of(folder)
+    weights = hf_models.weights_of(folder)
     for split, loss in losses(text).items():
-        wanted = hf_reference.loss(config, weights, tokens(split), LENGTH)
+        wanted = hf_models.loss(config, weights, tokens(split), LENGTH)
         assert abs(loss - wanted) <= TOLERANCE[precision], f"{case}: {split} {loss}, but {wanted} expected"
     assert len(losses(text)) == 2, text
 
@@ -52,16 +51,16 @@ def main():
         os.chdir(scratch)
         deck = hf_run.DECK.replace("none.h5", "text.h5").replace("length = 16", f"length = {LENGTH}")
         pathlib.Path("deck.in").write_text(deck, encoding="utf-8")
-        random = hf_folder.numpy.random.default_rng(3)
+        random = hf_models.numpy.random.default_rng(3)
         for split, size in (("train", 2000), ("valid", 150), ("test", 130)):
             letters = random.integers(97, 123, size).astype("uint8").tobytes()
             pathlib.Path(f"{split}.txt").write_bytes(letters)
         files = [f"tokenize.{split}={split}.txt" for split in ("train", "valid", "test")]
         program(1, "-i", "deck.in", "job.task=tokenize", "tokenize.kind=byte", *files)
-        for name, config in hf_folder.CONFIGS.items():
+        for name, config in hf_models.CONFIGS.items():
             for precision, dtype in (("fp64", "F64"), ("fp32", "BF16")):
                 case = f"{name}_{precision}"
-                hf_folder.make(f"{case}.hf", config, dtype)
+                hf_models.make(f"{case}.hf", config, dtype)
                 given = ["-i", "deck.in", f"run.precision={precision}", f"job.output={case}"]
                 program(1, *given, "job.task=import", f"hf.path={case}.hf")
                 text = program(1, "-r", case, "job.task=evaluate")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-import hf_folder
+import hf_models
 import hf_run
 
 MIB = 1 << 20
@@ -47,11 +47,11 @@ def main():
     with tempfile.TemporaryDirectory(prefix="trireme_hf_") as scratch:
         os.chdir(scratch)
         pathlib.Path("deck.in").write_text(hf_run.DECK, encoding="utf-8")
-        large = hf_folder.llama(hidden_size=768, intermediate_size=2048, num_hidden_layers=6, vocab_size=8000)
+        large = hf_models.llama(hidden_size=768, intermediate_size=2048, num_hidden_layers=6, vocab_size=8000)
         tensor = 768 * 2048 * 4  # the largest one that is stored transposed
         peaks = {}
-        for name, config in (("tiny", hf_folder.LLAMA), ("large", large)):
-            hf_folder.make(f"{name}.hf", config)
+        for name, config in (("tiny", hf_models.LLAMA), ("large", large)):
+            hf_models.make(f"{name}.hf", config)
             tasks = {
                 "import": ["-i", "deck.in", "job.task=import", f"hf.path={name}.hf", f"job.output={name}"],
                 "export": ["-r", name, "job.task=export", f"hf.path={name}.out"],

@@ -12,8 +12,7 @@ import re
 import sys
 import tempfile
 
-import hf_folder
-import hf_reference
+import hf_models
 import hf_run
 
 try:
@@ -108,12 +107,12 @@ def check_model(program, name, keys):
     program(2, "-r", name, "job.task=export", f"hf.path={name}.hf", "hf.dtype=fp32")
     config = json.loads(pathlib.Path(f"{name}.hf/config.json").read_text(encoding="utf-8"))
     assert config["model_type"] == name and config["vocab_size"] == ROWS, config
-    weights = hf_reference.weights_of(f"{name}.hf")
-    assert set(weights) == set(hf_folder.shapes({**config, "n_inner": config.get("n_inner")})), weights.keys()
+    weights = hf_models.weights_of(f"{name}.hf")
+    assert set(weights) == set(hf_models.shapes({**config, "n_inner": config.get("n_inner")})), weights.keys()
     with h5py.File("bpe.h5") as file:
         for split, loss in own.items():
             tokens = file[f"/{split}/tokens"][:].astype("int64")
-            wanted = hf_reference.loss(config, weights, tokens, LENGTH)
+            wanted = hf_models.loss(config, weights, tokens, LENGTH)
             assert abs(loss - wanted) < 3e-6, f"{name}: {split} {loss}, but {wanted} expected"
     for file in ("vocab.json", "merges.txt"):
         assert pathlib.Path(f"{name}.hf", file).read_bytes() == pathlib.Path("tokenizer", file).read_bytes()

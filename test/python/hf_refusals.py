@@ -13,10 +13,10 @@ import struct
 import sys
 import tempfile
 
-import hf_folder
+import hf_models
 import hf_run
 
-LLAMA = hf_folder.CONFIGS["llama"]
+LLAMA = hf_models.CONFIGS["llama"]
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 2200119864\n"
 PAGE = "<!doctype html>\n<html><head><title>model</title></head></html>\n"
 
@@ -51,8 +51,8 @@ def configs():
     yield {"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, 'rope_type = "dynamic": only default'
     yield {"rope_scaling": {"rope_type": "linear"}}, "rope_scaling: factor = missing"
     yield {"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "rope_factor"
-    yield {"rope_scaling": {**hf_folder.YARN_ROPE, "truncate": False}}, "truncate = false"
-    yield {"rope_scaling": {**hf_folder.YARN_ROPE, "mscale": 1.0}}, "mscale = 1.0: only null"
+    yield {"rope_scaling": {**hf_models.YARN_ROPE, "truncate": False}}, "truncate = false"
+    yield {"rope_scaling": {**hf_models.YARN_ROPE, "mscale": 1.0}}, "mscale = 1.0: only null"
     yield {"rope_scaling": {"rope_type": "linear", "factor": 2, "odd": 1}}, "rope_scaling: odd = 1: not known"
     yield {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"
     yield {"num_attention_heads": 5}, "num_attention_heads = 5: does not divide hidden_size = 32"
@@ -152,15 +152,15 @@ def imports(refuse):
     task = ["-i", "deck.in", "job.task=import", "job.output=run"]
     for i, (changes, wanted) in enumerate(configs()):
         folder = f"config_{i}"
-        hf_folder.make(folder, LLAMA)
+        hf_models.make(folder, LLAMA)
         change(f"{folder}/config.json", changes)
         refuse(wanted, *task, f"hf.path={folder}")
     for i, (damage, wanted) in enumerate([*folders(), (lambda f: only(f, "model*", "pytorch_model.bin"), "are pickled or another library's (pytorch_model.bin)")]):
         folder = pathlib.Path(f"folder_{i}")
-        hf_folder.make(folder, LLAMA, shards=3)
+        hf_models.make(folder, LLAMA, shards=3)
         damage(folder)
         refuse(wanted, *task, f"hf.path={folder}", ranks=3 if i < 4 else 1)
-    hf_folder.make("gpt2", hf_folder.GPT2)
+    hf_models.make("gpt2", hf_models.GPT2)
     for changes, wanted in (
         ({"activation_function": "relu"}, 'activation_function = "relu": only "gelu_new"'),
         ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = true"),
@@ -168,14 +168,14 @@ def imports(refuse):
         ({"embd_pdrop": 0.2}, "embd_pdrop = 0.2: resid_pdrop is 0.1"),
         ({"add_cross_attention": True}, "add_cross_attention = true: there is no encoder"),
     ):
-        pathlib.Path("gpt2/config.json").write_text(json.dumps({**hf_folder.GPT2, **changes}), encoding="utf-8")
+        pathlib.Path("gpt2/config.json").write_text(json.dumps({**hf_models.GPT2, **changes}), encoding="utf-8")
         refuse(wanted, *task, "hf.path=gpt2")
-    hf_folder.make("mistral", hf_folder.CONFIGS["mistral"])
+    hf_models.make("mistral", hf_models.CONFIGS["mistral"])
     change("mistral/config.json", {}, ["sliding_window"])
     refuse("sliding_window is missing and counts as 4096: only null", *task, "hf.path=mistral")
-    hf_folder.make("ints", LLAMA, extra={"model.norm.weight": ("I32", (32,), bytes(128))})
+    hf_models.make("ints", LLAMA, extra={"model.norm.weight": ("I32", (32,), bytes(128))})
     refuse("tensor model.norm.weight: F32, F64, BF16 or F16 expected, I32 found", *task, "hf.path=ints")
-    hf_folder.make("good", LLAMA)
+    hf_models.make("good", LLAMA)
     refuse("hf.path", *task)
     refuse("model.dim = 64, but the folder's model has model.dim = 32", *task, "hf.path=good", "model.dim=64")
     refuse("preset jsc: model.norm = layernorm, but", *task, "hf.path=good", "model.preset=jsc")

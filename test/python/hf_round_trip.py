@@ -10,7 +10,7 @@ import pathlib
 import sys
 import tempfile
 
-import hf_folder
+import hf_models
 import hf_run
 
 def same_files(source, target, skip=()):
@@ -27,13 +27,13 @@ def main():
     with tempfile.TemporaryDirectory(prefix="trireme_hf_") as scratch:
         os.chdir(scratch)
         pathlib.Path("deck.in").write_text(hf_run.DECK, encoding="utf-8")
-        cases = [(name, "F32", 1) for name in hf_folder.CONFIGS]
+        cases = [(name, "F32", 1) for name in hf_models.CONFIGS]
         cases += [("llama", dtype, 3) for dtype in ("BF16", "F16", "F64")]
         cases += [("gpt2", "BF16", 2), ("qwen2", "BF16", 1), ("qwen3", "F16", 2)]
         for name, dtype, shards in cases:
             for ranks in (1, 4) if shards > 1 or name in ("gpt2", "llama") else (1,):
                 case = f"{name}_{dtype}_{shards}_{ranks}"
-                hf_folder.make(f"{case}.hf", hf_folder.CONFIGS[name], dtype, shards)
+                hf_models.make(f"{case}.hf", hf_models.CONFIGS[name], dtype, shards)
                 # The layout of the deck is that of the training, not of the import.
                 grid = ["grid.data=2", "grid.tensor=2"] if ranks == 4 else []
                 program(ranks, "-i", "deck.in", "job.task=import", f"hf.path={case}.hf", f"job.output={case}", *grid)
@@ -47,30 +47,30 @@ def main():
 
 def other_types(program):
     """hf.dtype changes the type and says so in the configuration."""
-    hf_folder.make("types.hf", hf_folder.CONFIGS["llama_tied"], "F32")
+    hf_models.make("types.hf", hf_models.CONFIGS["llama_tied"], "F32")
     program(1, "-i", "deck.in", "job.task=import", "hf.path=types.hf", "job.output=types")
-    wanted = hf_folder.weights(hf_folder.CONFIGS["llama_tied"])
+    wanted = hf_models.weights(hf_models.CONFIGS["llama_tied"])
     for storage, dtype in (("bf16", "BF16"), ("fp16", "F16"), ("fp32", "F32")):
         program(1, "-r", "types", "job.task=export", f"hf.path=types.{storage}", f"hf.dtype={storage}")
-        tensors, _ = hf_folder.load(f"types.{storage}")
+        tensors, _ = hf_models.load(f"types.{storage}")
         for name, values in wanted.items():
-            rounded = hf_folder.encode(values.astype("float32"), dtype)
+            rounded = hf_models.encode(values.astype("float32"), dtype)
             assert tensors[name] == (dtype, values.shape, rounded), (storage, name)
         config = json.loads(pathlib.Path(f"types.{storage}/config.json").read_text(encoding="utf-8"))
-        assert config == {**hf_folder.CONFIGS["llama_tied"], "torch_dtype": hf_folder.NAMES[dtype]}, config
+        assert config == {**hf_models.CONFIGS["llama_tied"], "torch_dtype": hf_models.NAMES[dtype]}, config
 
 
 def bare_names_and_buffers(program):
     """GPT-2 as first published: without the prefix, with masks; a tied head that is there all the same."""
-    config = hf_folder.CONFIGS["gpt2"]
+    config = hf_models.CONFIGS["gpt2"]
     mask = ("F32", (1, 1, 64, 64), bytes(64 * 64 * 4))
-    table = hf_folder.encode(hf_folder.weights(config)["transformer.wte.weight"], "F32")
+    table = hf_models.encode(hf_models.weights(config)["transformer.wte.weight"], "F32")
     extra = {"h.0.attn.bias": mask, "h.1.attn.bias": mask, "h.1.attn.masked_bias": ("F32", (), bytes(4))}
     extra["lm_head.weight"] = ("F32", (300, 24), table)
-    hf_folder.make("bare.hf", config, "F32", prefix=False, extra=extra)
+    hf_models.make("bare.hf", config, "F32", prefix=False, extra=extra)
     program(2, "-i", "deck.in", "job.task=import", "hf.path=bare.hf", "job.output=bare")
     program(2, "-r", "bare", "job.task=export", "hf.path=bare.out")
-    before, after = hf_folder.load("bare.hf")[0], hf_folder.load("bare.out")[0]
+    before, after = hf_models.load("bare.hf")[0], hf_models.load("bare.out")[0]
     for name in list(before):
         if name.endswith((".attn.bias", ".attn.masked_bias")):
             del before[name]
@@ -82,12 +82,12 @@ def said_otherwise(program):
     linear = {"rope_type": "linear", "factor": 2.0}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
     for name, config, changes in (
-        ("qwen2", {**hf_folder.CONFIGS["qwen2"], **heads}, {"num_key_value_heads": None}),
-        ("qwen3", {**hf_folder.CONFIGS["qwen3"], **heads}, {"num_key_value_heads": None}),
-        ("both", hf_folder.CONFIGS["llama_linear"],
+        ("qwen2", {**hf_models.CONFIGS["qwen2"], **heads}, {"num_key_value_heads": None}),
+        ("qwen3", {**hf_models.CONFIGS["qwen3"], **heads}, {"num_key_value_heads": None}),
+        ("both", hf_models.CONFIGS["llama_linear"],
          {"rope_parameters": {**linear, "rope_theta": 10000.0}, "rope_scaling": linear}),
     ):  # fmt: skip
-        hf_folder.make(f"{name}.said", config)
+        hf_models.make(f"{name}.said", config)
         program(1, "-i", "deck.in", "job.task=import", f"hf.path={name}.said", f"job.output={name}_said")
         text = json.dumps({**config, **changes}, indent=2, sort_keys=True) + "\n"
         pathlib.Path(f"{name}.said/config.json").write_text(text, encoding="utf-8")
@@ -95,13 +95,13 @@ def said_otherwise(program):
         decks = [pathlib.Path(f"{name}_{how}/deck.in").read_text(encoding="utf-8") for how in ("said", "otherwise")]
         assert decks[0].replace(f"{name}_said", "") == decks[1].replace(f"{name}_otherwise", ""), decks
     # A file without metadata that says so; a tied head in another type.
-    config = hf_folder.CONFIGS["llama_tied"]
-    table = hf_folder.weights(config)["model.embed_tokens.weight"]
+    config = hf_models.CONFIGS["llama_tied"]
+    table = hf_models.weights(config)["model.embed_tokens.weight"]
     for dtype, other in (("BF16", "F32"), ("F32", "BF16"), ("F64", "F16")):
-        values = hf_folder.decode(hf_folder.encode(table, dtype), dtype, table.shape)
-        head = (other, table.shape, hf_folder.encode(values, other))
+        values = hf_models.decode(hf_models.encode(table, dtype), dtype, table.shape)
+        head = (other, table.shape, hf_models.encode(values, other))
         folder = f"{dtype}_{other}"
-        hf_folder.make(folder, config, dtype, extra={"lm_head.weight": head})
+        hf_models.make(folder, config, dtype, extra={"lm_head.weight": head})
         path = pathlib.Path(folder, "model.safetensors")
         raw = path.read_bytes()
         end = 8 + int.from_bytes(raw[:8], "little")

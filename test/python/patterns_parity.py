@@ -8,8 +8,7 @@ import random
 import sys
 import tempfile
 
-from small_bpe import byte_alphabet
-from texts import hard_texts, ours, training_text
+from texts import byte_alphabet, hard_texts, ours, training_text
 
 try:
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers

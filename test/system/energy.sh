@@ -3,8 +3,6 @@
 # (namespaces of Linux), with counters that vanish, and where there are none.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck source=test/system/hosts.sh
-source "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 tiny_deck
 tokens
 keys=(checkpoint.every_steps=0 monitor.validate_every_steps=0 monitor.sample_tokens=0)

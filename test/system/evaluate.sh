@@ -37,7 +37,7 @@ PYTHON
 # The same text by every tokenizer: bytes and words of the text after the first token.
 PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
 import json, random
-from small_bpe import WORDS as words, small_bpe
+from texts import WORDS as words, small_bpe
 tokenizer = small_bpe("<|endoftext|>", "<begin>")
 begin = tokenizer["added_tokens"][1]["id"]
 template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<begin>", "type_id": 0}},

@@ -35,7 +35,7 @@ says "disk/tokens.h5"
 # Texts likewise, on two ranks; but room for all tokens and some more is enough: they are not kept twice.
 PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
 import json, random
-from small_bpe import WORDS, small_bpe
+from texts import WORDS, small_bpe
 json.dump(small_bpe("<|endoftext|>"), open("tokenizer.json", "w", encoding="utf-8"))
 random.seed(1)
 lines = [" ".join(random.choices(WORDS, k=40)) for _ in range(1000)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Timelines of ranks with a GPU each, and of ranks that share one: the GPU's queue has the layers, transfers and waits come
-# from its events, kernels from CUPTI (emulated: from test/support/stub_cupti.c) and why not if they are not told apart, all
+# from its events, kernels from CUPTI (emulated: from test/common/stub_cupti.c) and why not if they are not told apart, all
 # rules of trace_check.py hold, and no number changes.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

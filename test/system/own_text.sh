@@ -10,7 +10,7 @@ tokens
 # A vocabulary of the bytes, some merges, and an end of document; records of words.
 PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
 import gzip, json, os, random
-from small_bpe import WORDS as words, small_bpe
+from texts import WORDS as words, small_bpe
 json.dump(small_bpe("<|endoftext|>"), open("tokenizer.json", "w", encoding="utf-8"))
 random.seed(1)
 os.mkdir("texts")

@@ -7,7 +7,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck
 PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
 import gzip, json, random
-from small_bpe import WORDS as words, small_bpe
+from texts import WORDS as words, small_bpe
 json.dump(small_bpe("<|endoftext|>"), open("tokenizer.json", "w", encoding="utf-8"))
 random.seed(1)
 lines = [" ".join(random.choices(words, k=random.randint(0, 12))) for _ in range(4000)]

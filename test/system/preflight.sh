@@ -3,8 +3,6 @@
 # (namespaces of Linux), one of them slow.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck source=test/system/hosts.sh
-source "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 : "${TRIREME_FAKE_FACTS:?the library}"
 tiny_deck
 tokens

@@ -4,8 +4,6 @@
 # nothing is left after the end, SIGTERM and SIGKILL.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-# shellcheck source=test/system/hosts.sh
-source "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 leave() {
   cd /
   remove_hosts

@@ -1,5 +1,5 @@
 /* Stand-in for NVIDIA's header of the same name: the few types, numbers and functions that the program uses, laid out as
- * in CUDA 12.4 to 13 (test/unit/device_cuda/activities_test.cpp holds the real header to the same). A program built with
+ * in CUDA 12.4 to 13 (test/unit/device/cuda/activities_test.cpp holds the real header to the same). A program built with
  * it loads the library that TRIREME_CUPTI names, and finds none elsewhere: there is no version 99. C and C++. */
 #ifndef TRIREME_TEST_EMULATOR_CUPTI_H_
 #define TRIREME_TEST_EMULATOR_CUPTI_H_

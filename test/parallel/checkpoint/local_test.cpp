@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "checkpoint_fixture.hpp"
-#include "full_disk.hpp"
+#include "folders.hpp"
 #include "local_file.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"

@@ -1,8 +1,8 @@
-// Copies of token files on nodes, which groups of the ranks stand in for: the windows are those of
-// tokens in memory, the source is read once, no name is left, and what goes wrong is agreed.
+// Staging of token files: copies per node, few reads, and faults on the way.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
+#include <mpi.h>
 #include <sys/file.h>
 
 #include <algorithm>
@@ -12,21 +12,54 @@
 #include <numeric>
 
 #include "call_count.hpp"
-#include "full_disk.hpp"
-#include "spoiled_broadcast.hpp"
+#include "folders.hpp"
 #include "stage.hpp"
-#include "temporary_folder.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/data/windows.hpp"
+
+namespace trireme::test {
+
+// A network that changes a byte: MPI_Bcast as a test program's own function, by way of MPI's
+// profiling interface.
+
+// While it lives, this rank gets each broadcast message of more than `least` bytes with one of them
+// changed; 0: no message.
+class SpoiledBroadcast {
+ public:
+  explicit SpoiledBroadcast(long least);
+  ~SpoiledBroadcast();
+  SpoiledBroadcast(const SpoiledBroadcast&) = delete;
+  SpoiledBroadcast& operator=(const SpoiledBroadcast&) = delete;
+};
+
+// MPI_Bcast that spoils what arrives.
+
+namespace {
+long spoiled_above = 0;
+}  // namespace
+
+SpoiledBroadcast::SpoiledBroadcast(long least) { spoiled_above = least; }
+SpoiledBroadcast::~SpoiledBroadcast() { spoiled_above = 0; }
+
+}  // namespace trireme::test
+
+extern "C" int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm group) {
+  const int result = PMPI_Bcast(data, count, type, root, group);
+  const bool spoils = trireme::test::spoiled_above > 0 && count > trireme::test::spoiled_above;
+  if (spoils) static_cast<unsigned char*>(data)[count / 2] ^= 1;
+  return result;
+}
 
 namespace trireme::data {
 namespace {
 
 namespace fs = std::filesystem;
-
 using testing::AllOf;
 using testing::HasSubstr;
+
+// Copies of token files on nodes, which groups of the ranks stand in for: the windows are those of
+// tokens in memory, the source is read once, no name is left, and what goes wrong is agreed.
 
 constexpr std::int64_t kTokens = 30'011;
 constexpr std::int64_t kSmallChunk = 1000;  // bytes: many rounds, and a part of one at the end

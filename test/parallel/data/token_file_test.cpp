@@ -1,4 +1,4 @@
-// Token files opened by several ranks: equal contents however they are staged, and agreed errors.
+// Token files that ranks read together, and the texts that they are made from.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,24 +7,36 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <limits>
+#include <numeric>
 #include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
 
+#include "folders.hpp"
 #include "positioned_file.hpp"
+#include "scratch.hpp"
 #include "stage.hpp"
-#include "temporary_folder.hpp"
+#include "tokenize_texts.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
+#include "trireme/data/pairs.hpp"
 #include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+
+// Token files opened by several ranks: equal contents however they are staged, and agreed errors.
 
 constexpr std::int64_t kTrainTokens = 100'003;
 constexpr std::int64_t kTestTokens = 2;      // of 4 ranks, two read nothing
@@ -354,6 +366,275 @@ TEST_F(SharedTokenFile, RanksTogetherTakeEachTargetOnce) {
   }
   world_.Sum(uses);
   EXPECT_EQ(std::count(uses.begin() + 1, uses.end(), 1.0), kTrainTokens - 1);
+}
+
+// Rounds of counts while ranks encode, and token files of several ranks that are copied meanwhile.
+
+class EarlyCopies : public Texts {
+ protected:
+  EarlyCopies() : world_(comm::Communicator::Adopt(MPI_COMM_WORLD)) {
+    shared_ = world_.Broadcast(folder_);
+  }
+  std::string Shared(const std::string& name) const { return shared_ + "/" + name; }
+  // Written by rank 0.
+  void WriteShared(const std::string& name, const std::string& text) {
+    if (world_.IsRoot()) Write(name, text);
+    world_.Barrier();
+  }
+  // All ranks write the same bytes as one that copies nothing early.
+  void ExpectSame(TextPlan plan, bool early) {
+    EXPECT_EQ(TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}).early, early);
+    plan.early_tokens = std::numeric_limits<std::int64_t>::max();
+    TokenizeTexts(comm::Communicator::Adopt(MPI_COMM_SELF), tokenizer, plan, In("one.h5"), {});
+    EXPECT_TRUE(test::ReadBytes(Shared("a.h5")) == test::ReadBytes(In("one.h5")));
+    EXPECT_FALSE(fs::exists(Shared("a.h5.tmp")));
+    world_.Barrier();
+  }
+  static std::string Lines(int documents, int seed) {
+    std::string text;
+    for (int i = 0; i < documents; ++i) {
+      text += "document " + std::to_string(i * 7919 + seed) + "\n";
+    }
+    return text;
+  }
+
+  comm::Communicator world_;
+  std::string shared_;
+};
+
+TEST_F(EarlyCopies, PlainTexts) {
+  WriteShared("a", Lines(3'000, 1));
+  WriteShared("b", Lines(2'000, 2));
+  TextPlan plan;
+  plan.document = DocumentEnd::kLine;
+  plan.unit_bytes = 1'000;
+  plan.encode = {.eos = 256, .masks = true, .valid_fraction = 0.2, .test_fraction = 0.1};
+  plan.files = FindTextFiles(Shared("a") + "," + Shared("b"), Split::kTrain);
+  ExpectSame(plan, true);
+  plan.unit_bytes = 40;  // more than a round tells of
+  ExpectSame(plan, true);
+  plan.unit_bytes = kUnitBytes;  // fewer units than ranks
+  ExpectSame(plan, true);
+  plan.encode.valid_fraction = 1e-9;
+  ExpectSame(plan, false);
+}
+
+TEST_F(EarlyCopies, PackedFilesOfAllSizes) {
+  TextPlan plan;
+  plan.document = DocumentEnd::kLine;
+  plan.encode = {.eos = 256, .valid_fraction = 0.01, .test_fraction = 0.01};
+  int seed = 0;
+  for (const int documents : {10, 20'000, 1, 3'000, 400, 2, 7'000}) {
+    const std::string name = std::to_string(++seed) + ".gz";
+    WriteShared(name, Gzip(Lines(documents, seed)));
+    plan.files.push_back(FindTextFiles(Shared(name), Split::kTrain).at(0));
+  }
+  ExpectSame(plan, true);
+}
+
+TEST_F(EarlyCopies, AnotherPlaceIsSeen) {
+  WriteShared("a", Lines(1'000, 1));
+  TextPlan plan;
+  plan.document = DocumentEnd::kLine;
+  plan.unit_bytes = 500;
+  plan.early_shift = -2;
+  plan.encode = {.eos = 256, .valid_fraction = 0.3, .test_fraction = 0.3};
+  plan.files = FindTextFiles(Shared("a"), Split::kTrain);
+  ExpectSame(plan, false);
+}
+
+TEST_F(EarlyCopies, NoTextAtAllIsRefused) {
+  WriteShared("a", "");
+  TextPlan plan;
+  plan.encode.eos = 256;
+  plan.files = FindTextFiles(Shared("a"), Split::kTrain);
+  EXPECT_THAT(MessageOf([&] { TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}); }),
+              testing::HasSubstr("the train split holds 0 tokens"));
+}
+
+// The last unit is broken: all ranks have copied by then, and leave the rounds together.
+TEST_F(EarlyCopies, AFaultLeavesNothing) {
+  WriteShared("a", Lines(5'000, 1) + "\xFF");
+  TextPlan plan;
+  plan.document = DocumentEnd::kLine;
+  plan.unit_bytes = 1'000;
+  plan.encode = {.eos = 256, .valid_fraction = 0.1, .test_fraction = 0.1};
+  plan.files = FindTextFiles(Shared("a"), Split::kTrain);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_THAT(MessageOf([&] { TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}); }),
+                testing::HasSubstr("a: byte 0xff at offset"));
+    world_.Barrier();
+    if (world_.IsRoot()) {
+      const fs::directory_iterator files(folder_);
+      EXPECT_EQ(std::distance(begin(files), end(files)), 1);
+    }
+    world_.Barrier();
+  }
+}
+
+// Result of a unit with unit * 10 + 1 tokens of train.
+UnitResult ResultOf(std::size_t unit) {
+  return {.unit = unit, .tokens = {static_cast<std::int64_t>(unit * 10 + 1), 1, 0}};
+}
+
+// The first rank finishes its units at once, the last keeps the first unit till the end.
+TEST_F(EarlyCopies, UnitsAreKnownOnceAllEarlierOnesAre) {
+  constexpr std::size_t kUnits = 500;
+  const auto ranks = static_cast<std::size_t>(world_.Size());
+  const auto rank = static_cast<std::size_t>(world_.Rank());
+  std::vector<UnitResult> mine;
+  mine.reserve(kUnits);
+  UnitRounds rounds(world_, kUnits, mine, {3'000, 2, 0});
+  EXPECT_FALSE(rounds.Ready());
+  for (std::size_t u = ranks - 1 - rank; u < kUnits; u += ranks) {
+    if (rank != 0) rounds.Look();
+    if (u == 0) {
+      world_.Barrier();
+      EXPECT_EQ(rounds.Known(), 0U);
+      EXPECT_FALSE(rounds.Ended());
+    }
+    mine.push_back(ResultOf(u));
+  }
+  if (rank != ranks - 1) {
+    for (int i = 0; i < 20; ++i) rounds.Look();
+    EXPECT_EQ(rounds.Known(), 0U);
+    world_.Barrier();
+  }
+  while (!rounds.Ended()) rounds.Look();
+  EXPECT_TRUE(rounds.Ready());
+  std::int64_t before = 0;
+  for (std::size_t u = 0; u < kUnits; ++u) {
+    ASSERT_EQ(rounds.Before(u), before);
+    before += ResultOf(u).tokens[0];
+  }
+}
+
+TEST_F(EarlyCopies, RoundsEndAfterAnErrorWhereverRanksAre) {
+  for (int looks = 0; looks < 30; ++looks) {
+    std::vector<UnitResult> mine;
+    UnitRounds rounds(world_, 100, mine, {});
+    // Some ranks look more often than others.
+    for (int i = 0; i < looks * (world_.Rank() + 1); ++i) {
+      rounds.Look();
+      if (i % 3 == 0) std::this_thread::yield();
+    }
+    rounds.Drain(world_);
+    EXPECT_EQ(rounds.Known(), 0U);
+  }
+}
+
+// Files of pairs by several ranks: written to the same bytes, read alike from every staging.
+
+class PairsOfRanks : public Scratch {
+ protected:
+  PairsOfRanks()
+      : world_(comm::Communicator::Adopt(MPI_COMM_WORLD)), at_(world_.Broadcast(folder_)) {}
+
+  static void Tokenize(const comm::Communicator& ranks, const std::string& path) {
+    TestDeck deck({"tokenize.kind=numerals", "tokenize.numerals_pairs=40000"});
+    TokenizePairs(ranks, ReadTokenize(deck.deck), deck.deck, path, {}, false);
+  }
+
+  const comm::Communicator world_;
+  const std::string at_;  // a folder of all ranks
+};
+
+TEST_F(PairsOfRanks, HaveTheSameBytes) {
+  Tokenize(world_, at_ + "/all.h5");
+  if (world_.IsRoot()) {
+    const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+    Tokenize(self, at_ + "/one.h5");
+    const std::string bytes = test::ReadBytes(at_ + "/all.h5");
+    EXPECT_GT(bytes.size(), 1'000'000u);
+    EXPECT_TRUE(bytes == test::ReadBytes(at_ + "/one.h5"));
+  }
+  world_.Barrier();
+}
+
+TEST_F(PairsOfRanks, AreReadAlikeFromEveryStaging) {
+  Tokenize(world_, at_ + "/a.h5");
+  for (const Staging staging :
+       {Staging::kNone, Staging::kSharedMemory, Staging::kStream, Staging::kNode}) {
+    Keeping keeping(staging);
+    keeping.folder = at_;
+    const PairFile file(world_, world_, at_ + "/a.h5", keeping);
+    ASSERT_EQ(file.Pairs(Split::kTrain), 40000);
+    const PairBatches batches(40000, LengthsOf(file, Split::kTrain), {.seed = 2});
+    std::vector<std::int64_t> pairs;
+    PairEntry entry;
+    for (const std::int64_t step : {0, 3, 50}) {
+      const PairBatchShape shape = batches.Shape(step);
+      batches.Fill(step, PartOf(shape.pairs, world_.Rank(), world_.Size()), pairs);
+      FillPairs(file, Split::kTrain, pairs, shape, entry);
+      EXPECT_EQ(entry.target_length, shape.target_length);
+      EXPECT_EQ(world_.Sum(entry.valid), shape.target_tokens);
+      for (std::size_t i = 0; i < pairs.size(); i += 7) {
+        const NumeralPair pair = MakeNumeralPair(1, Split::kTrain, pairs[i]);
+        const std::int32_t* const ids =
+            entry.targets.data() + static_cast<std::int64_t>(i) * entry.target_length;
+        const std::vector<std::int32_t> target(ids, ids + entry.target_lengths[i]);
+        EXPECT_EQ(target, file.Encode(Side::kTarget, pair.target));
+        EXPECT_EQ(file.Decode(Side::kTarget, target), pair.target);
+      }
+    }
+  }
+}
+
+// Lengths read without MPI, from the path alone.
+TEST_F(PairsOfRanks, HaveLengthsWithoutBeingOpened) {
+  Tokenize(world_, at_ + "/b.h5");
+  const PairFile file(world_, world_, at_ + "/b.h5", Keeping());
+  for (const Split split : kSplits) {
+    const ReadPairLengths opened = LengthsOf(file, split), closed = LengthsOf(at_ + "/b.h5", split);
+    const std::int64_t pairs = file.Pairs(split);
+    for (const std::int64_t first : {std::int64_t{0}, std::int64_t{7}, pairs - 5}) {
+      std::array<std::vector<std::int32_t>, 4> lengths;
+      for (auto& each : lengths)
+        each.resize(static_cast<std::size_t>(std::min(pairs - first, std::int64_t{300})));
+      opened(first, lengths[0], lengths[1]);
+      closed(first, lengths[2], lengths[3]);
+      EXPECT_EQ(lengths[0], lengths[2]);
+      EXPECT_EQ(lengths[1], lengths[3]);
+    }
+  }
+  world_.Barrier();
+}
+
+// Tokenising by several ranks: a broken text of one rank ends the work of the others.
+
+// Takes its time, and counts.
+class SlowTokenizer : public ByteTokenizer {
+ public:
+  void Encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    ByteTokenizer::Encode(text, ids);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    ++texts;
+  }
+  int texts = 0;
+};
+
+TEST_F(Texts, AFaultOfOneRankEndsTheOthersWork) {
+  constexpr int kFiles = 400;  // by 10 ms
+  const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  if (world.Size() == 1) GTEST_SKIP() << "one rank: nobody else to end";
+  const std::string folder = world.Broadcast(folder_);
+  if (world.IsRoot()) {
+    // The largest file is the first rank's, alone.
+    Write("0.jsonl", "{" + std::string(1'000'000, ' '));
+    for (int i = 1; i <= kFiles; ++i) Write(std::to_string(i) + ".jsonl", "{\"text\": \"x\"}\n");
+  }
+  world.Barrier();
+  TextPlan plan;
+  plan.encode.eos = 256;
+  plan.files = FindTextFiles(folder + "/*.jsonl", Split::kTrain);
+  SlowTokenizer slow;
+  const std::string message =
+      MessageOf([&] { TokenizeTexts(world, slow, plan, folder + "/a.h5", {}); });
+  EXPECT_THAT(message, testing::HasSubstr("0.jsonl: record at byte 0: "));
+  EXPECT_LT(slow.texts, kFiles / world.Size() / 2);
+  world.Barrier();
+  EXPECT_FALSE(std::filesystem::exists(folder + "/a.h5"));
+  world.Barrier();
 }
 
 }  // namespace

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "folder_test.hpp"
+#include "folders.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/registry.hpp"

@@ -1,10 +1,276 @@
-// Texts of any size to token files: documents and where they are cut, splits, masks, packed files.
-#include "text_fixture.hpp"
+// Texts and their tokens: what is read, what is refused, and the files that are written.
+#include <cstdlib>
+
+#include "folders.hpp"
+#include "scratch.hpp"
+#include "trireme/data/tokenize.hpp"
 
 namespace trireme::data {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// Errors in texts, by file and offset; and invalid UTF-8 that is replaced.
+
+class TextErrors : public Texts {
+ protected:
+  // The message about a training text of that name; nothing is left behind.
+  std::string Fault(const std::string& name, const std::string& text) {
+    Write(name, text);
+    const std::string message = MessageOf([&] { Run(PlanOf(In(name))); });
+    EXPECT_FALSE(std::filesystem::exists(In("a.h5")));
+    EXPECT_FALSE(std::filesystem::exists(In("a.h5.tmp")));
+    return message;
+  }
+};
+
+// Python's bytes.decode("utf-8", "replace") gives the same.
+TEST_F(TextErrors, Utf8IsReplacedAsUnicodeRecommends) {
+  const std::string bad = "\xEF\xBF\xBD";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"\xC3\xA9", "\xC3\xA9"},
+      {"a\x80z", "a" + bad + "z"},
+      {"\xE2\x82", bad},
+      {"\xE2\x82z", bad + "z"},
+      {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"},
+      {"\xF0\x9F\x98", bad},
+      {"\xF0\x9F\xF0\x9F\x98\x80", bad + "\xF0\x9F\x98\x80"},
+      {"\xED\xA0\x80", bad + bad + bad},
+      {"\xC0\xAF", bad + bad},
+      {"\xE0\x80\xAF", bad + bad + bad},
+      {"\xF4\x90\x80\x80", bad + bad + bad + bad},
+      {"\xF5\xFF", bad + bad},
+      {"\xE2\xE2\x82\xAC", bad + "\xE2\x82\xAC"},
+  };
+  for (const auto& [text, expected] : cases) {
+    for (std::size_t step = 1; step <= text.size(); ++step) {
+      Collector collector;
+      Utf8Filter filter(collector, "a", true);
+      for (std::size_t at = 0; at < text.size(); at += step) {
+        filter.Text(std::string_view(text).substr(at, step), static_cast<std::int64_t>(at));
+      }
+      filter.End();
+      ASSERT_EQ(collector.documents.size(), 1U);
+      EXPECT_EQ(collector.documents[0], expected) << "in pieces of " << step;
+    }
+  }
+}
+
+TEST_F(TextErrors, InvalidUtf8IsNamedWithItsOffset) {
+  EXPECT_THAT(Fault("b", "abc\xFF"), HasSubstr(In("b") + ": byte 0xff at offset 3 is not valid"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xC3\"}"),
+              HasSubstr("byte 0xc3 at offset 24"));
+  EXPECT_THAT(Fault("b.gz", Gzip("\xE2\x82")), HasSubstr("byte 0xe2 at offset 0"));
+  // At the end of a read buffer.
+  const std::string edge((std::size_t{1} << 20) - 1, 'x');
+  EXPECT_THAT(Fault("b", edge + "\xC3z"), HasSubstr("byte 0xc3 at offset 1048575"));
+  TextPlan plan = PlanOf(Write("b", edge + "\xC3z"));
+  plan.replace = true;
+  EXPECT_EQ(Run(plan).replaced, 1);
+  EXPECT_EQ(Train(), "<begin>" + edge + "\xEF\xBF\xBDz<end>");
+}
+
+TEST_F(TextErrors, Records) {
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
+              HasSubstr(In("b.jsonl") + ": record at byte 14"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n[1]"),
+              HasSubstr("an object expected, [1] found"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"txt\": \"a\"}"), HasSubstr("the record has no \"text\""));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": 5}"), HasSubstr("\"text\" is no text but 5"));
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {"{", "it ends where '\"' is expected"},
+      {"{\"a\" 1}", "byte 5: not valid JSON: ':' is expected"},
+      {"{\"a\": }", "a value is expected"},
+      {"{\"a\": [1, {\"b\": 2]}}", "'}' is expected"},
+      {"{\"a\": [1", "']' is missing"},
+      {"{\"a\": \"x\\", "the end of a text is missing"},
+      {"{\"a\": \"x\\\"}", "the end of a text is missing"},
+      {"{\"text\": \"x", "the end of a text is missing"},
+      {"{\"text\": \"x\\q\"}", "an escape that JSON does not have"},
+      {"{\"text\": \"x\\u12g4\"}", "four hexadecimal digits expected"},
+      {"{\"text\": \"x\ty\"}", "a control character in a text"},
+      {"{\"text\": \"x\", \"t\\u0065xt\": \"y\"}", "\"text\" is named twice"},
+      {"{\"text\": \"x\"} {", "text after the record's end"},
+      {"{\"text\": [\"x\"]}", "\"text\" is no text but [\"x\"]"},
+      {"{\"text\": NaN}", "\"text\" is no text but NaN"},
+      {"{\"text\": \"x\\ud83d.\"}", "\\ud83d is half of a surrogate pair"},
+  };
+  for (const auto& [record, message] : broken) {
+    EXPECT_THAT(Fault("b.jsonl", record), HasSubstr(message)) << record;
+  }
+}
+
+// tokenize.text_key = a.b; null and missing texts.
+TEST_F(TextErrors, TextsOfObjectsWithinAndMissingOnes) {
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": null}"), AllOf(HasSubstr("\"text\" is no text but null"),
+                                                          HasSubstr("tokenize.missing = skip")));
+  TextPlan plan =
+      PlanOf(Write("b.jsonl",
+                   "{\"a\": {\"c\": 1, \"b\": \"one\"}}\n{\"a\": 5}\n{\"a\": {\"b\": null}}\n{}\n"
+                   "{\"a\": {\"a.b\": \"no\"}, \"a.b\": \"two\"}\n"));
+  plan.keys.text = "a.b";
+  EXPECT_THAT(MessageOf([&] { Run(plan); }),
+              HasSubstr("record at byte 28: the record has no \"a.b\""));
+  plan.keys.skip_missing = true;
+  const TextTokens done = Run(plan);
+  EXPECT_EQ(done.missing, 3);
+  EXPECT_EQ(done.documents[0], 2);
+  EXPECT_EQ(Train(), "<begin>one<end><begin>two<end>");
+  plan.keys.text = "a";
+  EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("\"a\" is no text but"));
+}
+
+// Of files that were joined: at the beginning and after an end of line, also over the end of a
+// buffer.
+TEST_F(TextErrors, MarksOfByteOrderAreNoText) {
+  const std::string mark = "\xEF\xBB\xBF", inside = "a" + mark + "b";
+  for (const std::size_t before : {1, 1048571, 1048572, 1048573, 1048574, 1048575, 1048576}) {
+    const std::string text = std::string(before, 'x') + "\n";
+    Run(PlanOf(Write("b", mark + text + mark + inside + "\n" + mark)));
+    EXPECT_EQ(Train(), "<begin>" + text + inside + "\n<end>") << before;
+  }
+  TextPlan plan = PlanOf(Write("b", mark + "a\n" + mark + "b\n"));
+  plan.document = DocumentEnd::kLine;
+  Run(plan);
+  EXPECT_EQ(Train(), "<begin>a<end><begin>b<end>");
+  Run(PlanOf(Write("b.jsonl", mark + "{\"text\": \"a\"}\n" + mark + "{\"text\": \"b\"}\n")));
+  EXPECT_EQ(Train(), "<begin>a<end><begin>b<end>");
+}
+
+// Half surrogates follow tokenize.invalid; members that are not wanted are not judged; records
+// without text are counted.
+TEST_F(TextErrors, RecordsThatAreMended) {
+  TextPlan plan = PlanOf(Write(
+      "b.jsonl",
+      "{\"a\": NaN, \"b\": 1e999, \"c\": 1, \"c\": [\"}\", {\"x\\\"\": \"\\ud83d\"}], \"text\": "
+      "\"a\\ud83d\\ude00 \\ud83d. \\ude00\\ud83d\\u0041\\n\\\"\"}\n{\"text\": \"\"}\n{ \"text\" : "
+      "\"\" , "
+      "\"a\" : { } }\n{\"text\": \"z\"}\n"));
+  plan.replace = true;
+  const TextTokens done = Run(plan);
+  const std::string bad = "\xEF\xBF\xBD";
+  EXPECT_EQ(Train(),
+            "<begin>a\xF0\x9F\x98\x80 " + bad + ". " + bad + bad + "A\n\"<end><begin>z<end>");
+  EXPECT_EQ(done.replaced, 3);
+  EXPECT_EQ(done.empty, 2);
+}
+
+// Faults of the tokenizer itself, and documents that it cannot take, are named with their place.
+TEST_F(TextErrors, WhatTheTokenizerRefusesIsNamed) {
+  tokenizer.refused = 'q';
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"q\"}"),
+              HasSubstr("b.jsonl: record at byte 14: no entry"));
+  EXPECT_THAT(Fault("b", "aq"), HasSubstr("b: document at byte 0: no entry"));
+  tokenizer.cuts = false;
+  const std::string longest(std::size_t{17} << 20, 'x');
+  EXPECT_THAT(Fault("b", longest), AllOf(HasSubstr("b: the document at byte 0 has 16 MiB"),
+                                         HasSubstr("tokenize.document = line")));
+  EXPECT_THAT(Fault("b.jsonl", "\n{\"text\": \"" + longest + "\"}"),
+              AllOf(HasSubstr("b.jsonl: the record at byte 1 has 16 MiB"),
+                    Not(HasSubstr("tokenize.document"))));
+}
+
+TEST_F(TextErrors, DamagedAndMissingFiles) {
+  const std::string packed = Gzip("text of some length"), framed = Zstd("text of some length");
+  EXPECT_THAT(Fault("b.gz", packed.substr(0, packed.size() - 9)), HasSubstr("the end is missing"));
+  EXPECT_THAT(Fault("b.zst", framed.substr(0, framed.size() - 2)), HasSubstr("the end is missing"));
+  EXPECT_THAT(Fault("b.gz", "plain"), HasSubstr("b.gz: is damaged"));
+  EXPECT_THAT(Fault("b.zst", "plain"), HasSubstr("b.zst: is damaged"));
+  EXPECT_THAT(Fault("b", ""), HasSubstr("the train split holds 0 tokens"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In("*.none"), Split::kTrain); }),
+              HasSubstr("*.none: no file matches"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In("none"), Split::kTrain); }),
+              HasSubstr("there is no such file"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In(""), Split::kTrain); }), HasSubstr("is not a file"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(Write("b.parquet", "PAR1"), Split::kTrain); }),
+              AllOf(HasSubstr("b.parquet: "), HasSubstr("vis/parquet_to_jsonl.py")));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(Write("b.jsonl.xz", "x"), Split::kTrain); }),
+              AllOf(HasSubstr("b.jsonl.xz: "), HasSubstr(".gz or .zst")));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(" ,", Split::kTrain); }),
+              HasSubstr("no file is named"));
+  TextPlan plan = PlanOf(Write("b", "some text"));
+  Write("b", "some");
+  EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("changed while it was read"));
+}
+
+TEST_F(TextErrors, FilesAreKnownByTheirContents) {
+  const auto said = [&](const std::string& name, const std::string& bytes) {
+    return MessageOf([&] { FindTextFiles(Write(name, bytes), Split::kTrain); });
+  };
+  EXPECT_THAT(said("a.txt", "BZh91AY"), HasSubstr("a.txt: is bzip2, which is not read"));
+  EXPECT_THAT(said("a.txt", "PK\x03\x04zip"), HasSubstr("is zip"));
+  EXPECT_THAT(said("a", "\x1F\x9D\x90"), HasSubstr("is compress (.Z)"));
+  EXPECT_THAT(said("a.jsonl", "PAR1"),
+              AllOf(HasSubstr("is Parquet"), HasSubstr("parquet_to_jsonl")));
+  EXPECT_THAT(said("a.txt",
+                   "\xFF\xFE"
+                   "a"),
+              AllOf(HasSubstr("is UTF-16"), HasSubstr("iconv")));
+  std::string wide;
+  for (const char c : std::string("text of two bytes a character")) wide += {c, '\0'};
+  EXPECT_THAT(said("a.txt", wide),
+              HasSubstr("is UTF-16, which is not read: every second byte is NUL"));
+  std::string tar(512, '\0');
+  tar.replace(0, 5, "a.txt");
+  tar.replace(257, 5, "ustar");
+  EXPECT_THAT(said("a", tar), HasSubstr("is a tar archive"));
+  EXPECT_THAT(said("a.tgz", Gzip(tar)), HasSubstr("is a tar archive"));
+  EXPECT_THAT(said("a.gz", Gzip(wide)), HasSubstr("is UTF-16"));
+  EXPECT_THAT(said("a.json", "\n[{\"text\": 1}]"), HasSubstr("one record a line is read"));
+  EXPECT_THAT(said("a.jsonl", "{\n \"text\": 1\n}\n"), HasSubstr("records over several lines"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In("**/x"), Split::kTrain); }),
+              HasSubstr("'**' does not stand for folders"));
+
+  const auto found = [&](const std::string& name, const std::string& bytes) {
+    return FindTextFiles(Write(name, bytes), Split::kTrain).at(0);
+  };
+  EXPECT_EQ(found("b.GZ", Gzip("text")).packing, Packing::kGzip);
+  EXPECT_EQ(found("b.txt", Gzip("text")).packing, Packing::kGzip);
+  EXPECT_EQ(found("b", Zstd("text")).packing, Packing::kZstd);
+  EXPECT_TRUE(found("b.JSONL.GZ", Gzip("{}")).json_lines);
+  EXPECT_EQ(found("b.txt", "text").packing, Packing::kNone);
+  EXPECT_EQ(found("b.txt", std::string(100, '\0')).packing, Packing::kNone);  // bytes of any kind
+}
+
+TEST_F(TextErrors, CommasInNamesAndTextsThatComeTwice) {
+  Write("one, two.txt", "a");
+  const std::string plain = Write("plain.txt", "a");
+  std::filesystem::create_hard_link(plain, In("linked.txt"));
+  const auto files = FindTextFiles(In("one\\, two.txt") + "," + plain, Split::kTrain);
+  ASSERT_EQ(files.size(), 2u);
+  EXPECT_EQ(files[0].path, In("one, two.txt"));
+  EXPECT_TRUE(NamedTwice(files).empty());
+  auto all = FindTextFiles(plain + "," + plain, Split::kTrain);
+  for (TextFile& file : FindTextFiles(In("linked.txt"), Split::kValid)) all.push_back(file);
+  EXPECT_EQ(NamedTwice(all),
+            (std::vector<std::string>{plain + ": the same text twice in the train split",
+                                      plain + ", " + In("linked.txt") +
+                                          ": the same text in the train and the valid split"}));
+}
+
+// At any time, while texts are read and while the token file is written.
+TEST_F(TextErrors, AStoppedJobLeavesNothing) {
+  const TextPlan plan = PlanOf(Write("b", std::string(std::size_t{5} << 20, 'x')));
+  const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+  int asked = 0;
+  TokenizeTexts(self, tokenizer, plan, In("a.h5"), {.stop = [&] { return ++asked < 0; }});
+  EXPECT_GT(asked, 10);
+  std::filesystem::remove(In("a.h5"));
+  for (int last = asked; last > 0; --last) {
+    int left = last;
+    const TextWatch watch{.stop = [&] { return --left == 0; }};
+    EXPECT_THAT(MessageOf([&] { TokenizeTexts(self, tokenizer, plan, In("a.h5"), watch); },
+                          ExitCode::kFailed),
+                HasSubstr("stopped by a signal"));
+    const std::filesystem::directory_iterator files(folder_);
+    EXPECT_EQ(std::distance(begin(files), end(files)), 2) << "stopped at question " << last;
+  }
+}
+
+// Texts of any size to token files: documents and where they are cut, splits, masks, packed files.
 
 // Texts whose lines and paragraphs fall on the ends of ranges in every way.
 const std::vector<std::string> kTexts = {
@@ -198,6 +464,209 @@ TEST_F(Texts, RanksGetAllUnitsInLikeShares) {
   }
   std::sort(all.begin(), all.end());
   EXPECT_THAT(all, ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10));
+}
+
+// Tokenisers: WikiText's published counts, small texts by hand, and every refusal.
+
+using Ids = std::vector<std::int32_t>;
+
+TokenData TokenizeDeck(const std::vector<std::string>& keys) {
+  const TestDeck test(keys);
+  return Tokenize(ReadTokenize(test.deck), test.deck, test.deck.Text("data.file"));
+}
+
+class Tokenizing : public Scratch {
+ protected:
+  // Tokenises three texts with more keys.
+  TokenData Texts(const std::string& train, const std::string& valid, const std::string& test,
+                  std::vector<std::string> keys = {}) const {
+    keys.push_back("tokenize.train=" + Write("train.txt", train));
+    keys.push_back("tokenize.valid=" + Write("valid.txt", valid));
+    keys.push_back("tokenize.test=" + Write("test.txt", test));
+    return TokenizeDeck(keys);
+  }
+  static std::string Fails(const std::vector<std::string>& keys) {
+    return MessageOf([&] { TokenizeDeck(keys); });
+  }
+};
+
+// The words that ids stand for, joined by blanks.
+std::string Spell(const TokenData& data, Split split) {
+  std::string text;
+  for (const std::int32_t id : data.tokens[static_cast<std::size_t>(split)]) {
+    text += data.vocabulary.words[static_cast<std::size_t>(id)] + " ";
+  }
+  return text;
+}
+
+TEST_F(Tokenizing, WordsLinesAndUnknownWords) {
+  const TokenData data = Texts(" the ship \n\nthe\tsea the\n", "ship boat", "sea\n");
+  EXPECT_EQ(Spell(data, Split::kTrain), "the ship <eos> <eos> the sea the <eos> ");
+  EXPECT_EQ(Spell(data, Split::kValid), "ship <unk> <eos> ");  // the last line needs no end
+  EXPECT_EQ(Spell(data, Split::kTest), "sea <eos> ");
+  // By falling frequency, ties by bytes.
+  EXPECT_THAT(data.vocabulary.words, ElementsAre("<eos>", "the", "sea", "ship", "<unk>"));
+  EXPECT_EQ(data.vocabulary.eos, 0);
+  EXPECT_EQ(data.vocabulary.unk, 4);
+  EXPECT_EQ(data.tokenizer, "word");
+  EXPECT_FALSE(data.entropy_rate.has_value());
+}
+
+TEST_F(Tokenizing, MinCountTurnsRareWordsToUnk) {
+  const TokenData data = Texts("a a b b c\na b <unk>\n", "a c\n", "b\n", {"tokenize.min_count=2"});
+  EXPECT_EQ(Spell(data, Split::kTrain), "a a b b <unk> <eos> a b <unk> <eos> ");
+  EXPECT_EQ(Spell(data, Split::kValid), "a <unk> <eos> ");
+  EXPECT_THAT(data.vocabulary.words, ElementsAre("a", "b", "<eos>", "<unk>"));
+}
+
+TEST_F(Tokenizing, LowercaseBeyondAscii) {
+  const TokenData data =
+      Texts("Der ÄRGER ΣΟΦΙΑ Москва\n", "der\n", "Ärger\n", {"tokenize.lowercase=yes"});
+  EXPECT_EQ(Spell(data, Split::kTrain), "der ärger σοφια москва <eos> ");
+  EXPECT_EQ(Spell(data, Split::kTest), "ärger <eos> ");
+  EXPECT_EQ(data.tokenizer, "word lowercase");
+}
+
+TEST_F(Tokenizing, WindowsTextsGiveTheSameTokens) {
+  const TokenData unix = Texts("a b\nc\n", "a\n", "b\n");
+  const TokenData windows = Texts(
+      "\xEF\xBB\xBF"
+      "a b\r\nc\r\n",
+      "a\r\n", "b\r\n");
+  EXPECT_EQ(unix.tokens, windows.tokens);
+  EXPECT_EQ(unix.vocabulary.words, windows.vocabulary.words);
+  EXPECT_NE(unix.source_sha256, windows.source_sha256);
+}
+
+TEST_F(Tokenizing, Bytes) {
+  const TokenData data = Texts("a\xFF\n", "bc", "\n\n", {"tokenize.kind=byte"});
+  EXPECT_EQ(data.tokens[0], (Ids{97, 255, 10}));
+  EXPECT_EQ(data.tokens[1], (Ids{98, 99}));
+  EXPECT_EQ(data.vocabulary.words.size(), 256u);
+  EXPECT_EQ(data.vocabulary.words[200], "\xC8");
+  EXPECT_EQ(data.vocabulary.eos, 10);
+  EXPECT_EQ(data.vocabulary.unk, -1);
+  WriteTokenFile(In("bytes.h5"), data, false);
+  const TokenFile file = Open(In("bytes.h5"));
+  EXPECT_EQ(file.Encode("a\xFF"), (Ids{97, 255}));
+  EXPECT_EQ(file.Decode({104, 105, 10}), "hi\n");
+}
+
+TEST_F(Tokenizing, SourceSha256IsOfTheTextsInOrder) {
+  // printf "abc d\n" | sha256sum
+  EXPECT_EQ(Texts("ab", "c ", "d\n").source_sha256,
+            "0d503f118067abbfdc80d6e72113acb66fce5b9e645a7f5a0f4aa4d74f3a5844");
+}
+
+TEST_F(Tokenizing, BadUtf8IsLocated) {
+  EXPECT_THAT(MessageOf([&] { Texts("ok\nfine \xC3(\n", "a\n", "b\n"); }),
+              HasSubstr(In("train.txt") + ":2: byte 0xc3 at offset 8 is not valid UTF-8"));
+  // Overlong, surrogate, beyond U+10FFFF, cut off.
+  for (const std::string bad : {"\xC0\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xE2\x82"}) {
+    EXPECT_THAT(MessageOf([&] { Texts("a b\n", "x" + bad, "b\n"); }),
+                HasSubstr("valid.txt:1: byte"));
+  }
+}
+
+TEST_F(Tokenizing, MissingEmptyAndShortTexts) {
+  const std::string text = "tokenize.train=" + Write("a.txt", "a b\n");
+  EXPECT_THAT(Fails({}), AllOf(HasSubstr("tokenize.train"), HasSubstr("needs a text")));
+  EXPECT_THAT(Fails({text, "tokenize.valid=" + In("a.txt")}), HasSubstr("tokenize.test"));
+  EXPECT_THAT(Fails({"tokenize.train=" + In("none.txt")}), HasSubstr("there is no such file"));
+  EXPECT_THAT(Fails({"tokenize.train=" + folder_}), HasSubstr("is not a file"));
+  EXPECT_THAT(Fails({text, "tokenize.valid=" + Write("empty.txt", "")}),
+              AllOf(HasSubstr("tokenize.valid"), HasSubstr("the file is empty")));
+  EXPECT_THAT(MessageOf([&] { Texts("\n", "a\n", "b\n"); }), HasSubstr("at least 2"));
+  const Locked locked(folder_, 0);
+  ASSERT_TRUE(locked.Good());
+  EXPECT_THAT(Fails({text}),
+              AllOf(HasSubstr("tokenize.train"), HasSubstr("cannot be read: Permission denied")));
+}
+
+// Lists, globs, packed texts and records, as the other kinds read them.
+TEST_F(Tokenizing, WordsAndBytesReadAllInputs) {
+  for (const std::string kind : {"word", "byte"}) {
+    const std::vector<std::string> rest = {"tokenize.kind=" + kind,
+                                           "tokenize.valid=" + Write("v.txt", "a b\n"),
+                                           "tokenize.test=" + Write("t.txt", "b a\n")};
+    const auto tokens = [&](const std::string& train,
+                            const std::string& more = "tokenize.text_key=text") {
+      std::vector<std::string> keys = rest;
+      keys.push_back("tokenize.train=" + train);
+      keys.push_back(more);
+      return TokenizeDeck(keys);
+    };
+    const TokenData whole = tokens(Write("whole.txt", "a b\nb c\nlast a\n"));
+    Write("part1.txt", "a b\n");
+    Write("part2.txt", "b c");  // without an end of line
+    Write("part3.txt", "last a\n");
+    for (const std::string& train :
+         {In("part1.txt") + ", " + In("part2.txt") + "," + In("part3.txt"), In("part*.txt"),
+          Write("packed.txt", Gzip("a b\nb c\nlast a\n")),
+          Write("records.jsonl", "{\"text\": \"a b\"}\n{\"text\": \"b c\\nlast a\"}\n")}) {
+      const TokenData data = tokens(train);
+      EXPECT_EQ(data.tokens, whole.tokens) << kind << " " << train;
+      EXPECT_EQ(data.source_sha256, whole.source_sha256) << kind << " " << train;
+    }
+    EXPECT_EQ(tokens(Write("others.jsonl", "{\"body\": \"a b\\nb c\\nlast a\"}"),
+                     "tokenize.text_key=body")
+                  .tokens,
+              whole.tokens);
+  }
+}
+
+TEST_F(Tokenizing, KeysThatDoNotFitAreRefused) {
+  const std::string train = "tokenize.train=" + Write("a.txt", "a b\n");
+  EXPECT_THAT(Fails({"tokenize.kind=harbour", train}),
+              AllOf(HasSubstr("tokenize.train"), HasSubstr("makes its own text")));
+  EXPECT_THAT(Fails({"tokenize.kind=harbour", "tokenize.min_count=2"}), HasSubstr("kind = word"));
+  EXPECT_THAT(Fails({"tokenize.kind=byte", train, "tokenize.lowercase=yes"}),
+              HasSubstr("bytes are taken as they are"));
+  EXPECT_THAT(Fails({train, "tokenize.harbour_seed=2"}), HasSubstr("kind = harbour"));
+  EXPECT_THAT(Fails({"tokenize.min_count=0"}), HasSubstr("tokenize.min_count"));
+  EXPECT_THAT(Fails({"tokenize.harbour_tokens=1099511627777"}),
+              HasSubstr("between 2 and 1099511627776"));
+  EXPECT_THAT(Fails({"data.batch=0"}), HasSubstr("data.batch"));
+  for (const std::string key : {"sequence_length", "stride", "batch", "micro_batch"}) {
+    EXPECT_THAT(Fails({"data." + key + "=2147483648"}), HasSubstr("and 2147483647")) << key;
+    EXPECT_THAT(Fails({"data." + key + "=2147483647"}), testing::Not(HasSubstr("data."))) << key;
+  }
+  EXPECT_THAT(Fails({"tokenize.kind=letters"}), HasSubstr("not one of"));
+}
+
+TEST_F(Tokenizing, HarbourFillsItsFacts) {
+  const std::vector<std::string> keys = {"tokenize.kind=harbour", "tokenize.harbour_tokens=3000",
+                                         "tokenize.harbour_seed=5"};
+  const TokenData data = TokenizeDeck(keys);
+  EXPECT_EQ(data.tokens[0].size(), 3000u);
+  EXPECT_EQ(data.tokens[1].size(), 300u);
+  EXPECT_EQ(data.tokens[2].size(), 300u);
+  EXPECT_EQ(data.tokenizer, "harbour");
+  EXPECT_EQ(data.harbour_seed, 5);
+  ASSERT_TRUE(data.entropy_rate.has_value());
+  EXPECT_GT(*data.entropy_rate, 0);
+  EXPECT_EQ(data.source_sha256.size(), 64u);
+  EXPECT_NE(Ids(data.tokens[0].begin(), data.tokens[0].begin() + 300), data.tokens[1]);
+}
+
+TEST_F(Tokenizing, WikiText2HasThePublishedCounts) {
+  const char* shared = std::getenv("TRIREME_SHARED");
+  const std::string folder = std::string(shared == nullptr ? "" : shared) + "/data/wikitext-2/";
+  if (!std::filesystem::exists(folder + "train.txt")) {
+    GTEST_SKIP() << "WikiText-2 is not in '" << folder << "' (TRIREME_SHARED): counts not checked";
+  }
+  const TokenData data = TokenizeDeck({"tokenize.train=" + folder + "train.txt",
+                                       "tokenize.valid=" + folder + "valid.txt",
+                                       "tokenize.test=" + folder + "test.txt"});
+  EXPECT_EQ(data.tokens[0].size(), 2'088'628u);
+  EXPECT_EQ(data.tokens[1].size(), 217'646u);
+  EXPECT_EQ(data.tokens[2].size(), 245'569u);
+  EXPECT_EQ(data.vocabulary.words.size(), 33'278u);
+  EXPECT_EQ(data.vocabulary.words[0], "the");
+  WriteTokenFile(In("wikitext2.h5"), data, false);
+  const TokenFile file = Open(In("wikitext2.h5"));
+  EXPECT_EQ(AllTokens(file, Split::kTest), data.tokens[2]);
+  EXPECT_EQ(file.MemoryBytes() / 2 / 1000, 2551);  // uint16: two bytes a token
 }
 
 }  // namespace

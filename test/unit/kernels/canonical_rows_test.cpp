@@ -1,14 +1,20 @@
-// Row kernels: an element's bits depend on neither the slice of the columns nor its place in
-// memory, and sums over a row on neither its place in memory nor the threads.
+// Kernels other than products that have the same bits whatever the layout.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <functional>
+#include <limits>
+#include <random>
+#include "held_matrix.hpp"
 #include <string>
 #include <vector>
 
 #include "held_matrix.hpp"
+#include "kernels/cpu/philox_lanes.hpp"
 #include "trireme/base/partition.hpp"
+#include "trireme/base/philox.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/update.hpp"
@@ -20,6 +26,9 @@ namespace {
 using device::Stream;
 using kernels::ActivationKind;
 using kernels::Matrix;
+
+// Row kernels: an element's bits depend on neither the slice of the columns nor its place in
+// memory, and sums over a row on neither its place in memory nor the threads.
 
 constexpr std::int64_t kRows = 5;
 constexpr std::int64_t kOffsets[] = {0, 1, 3, 8, 13};
@@ -333,6 +342,133 @@ TYPED_TEST(CanonicalRowsTest, Heads) {
           kernels::Rope(s, shape, table.View(), true, o[3]);
           return std::vector<double>();
         });
+  }
+}
+
+// Exact square sums and accumulation over flat storage.
+
+template <typename T>
+class CanonicalUpdateTest : public testing::Test {
+ protected:
+  static std::vector<T> Values(std::int64_t count) {
+    std::mt19937_64 engine(1);
+    std::normal_distribution<double> normal;
+    std::vector<T> values(static_cast<std::size_t>(count));
+    for (T& value : values) {
+      value = static_cast<T>(std::ldexp(normal(engine), static_cast<int>(engine() % 80) - 40));
+    }
+    return values;
+  }
+  static double SquareSum(const std::vector<T>& values, int threads) {
+    ExactSum sum;
+    kernels::ExactSquareSumOf({.threads = threads}, DtypeOf<T>(),
+                              static_cast<std::int64_t>(values.size()), values.data(), sum);
+    return sum.Value();
+  }
+};
+TYPED_TEST_SUITE(CanonicalUpdateTest, Types);
+
+TYPED_TEST(CanonicalUpdateTest, SquareSumIsThatOfEachSquare) {
+  for (const std::int64_t count : {0, 1, 17, 2047, 2048, 9999, 1'100'000}) {
+    auto values = this->Values(count);
+    ExactSum want;
+    for (const auto value : values) want.Add(static_cast<double>(value) * value);
+    EXPECT_EQ(this->SquareSum(values, 1), want.Value()) << count;
+    std::reverse(values.begin(), values.end());
+    EXPECT_EQ(this->SquareSum(values, 2), want.Value()) << count;
+    EXPECT_EQ(this->SquareSum(values, 3), want.Value()) << count;
+  }
+}
+
+TYPED_TEST(CanonicalUpdateTest, SquareSumAddsToWhatIsThere) {
+  const auto values = this->Values(5000);
+  ExactSum want, got;
+  for (const auto value : values) want.Add(static_cast<double>(value) * value);
+  want.Add(want);
+  for (const std::size_t cut : {0, 3000}) {
+    for (const bool first : {true, false}) {
+      const std::size_t begin = first ? 0 : cut, end = first ? cut : values.size();
+      kernels::ExactSquareSumOf({}, DtypeOf<TypeParam>(), static_cast<std::int64_t>(end - begin),
+                                values.data() + begin, got);
+    }
+  }
+  EXPECT_EQ(got.Digits(), want.Digits());
+}
+
+TYPED_TEST(CanonicalUpdateTest, ZerosTheSmallestAndTheLargest) {
+  using T = TypeParam;
+  using Limits = std::numeric_limits<T>;
+  std::vector<T> values(5000, T(0));
+  EXPECT_EQ(this->SquareSum(values, 2), 0);
+  values[7] = Limits::denorm_min();
+  values[8] = static_cast<T>(0x1p-531);  // square subnormal in fp64
+  values[9] = -Limits::max();
+  ExactSum want;
+  for (const T value : values) want.Add(static_cast<double>(value) * value);
+  EXPECT_EQ(this->SquareSum(values, 2), want.Value());
+}
+
+TYPED_TEST(CanonicalUpdateTest, WhatIsNotFiniteShows) {
+  using T = TypeParam;
+  for (const std::int64_t count : {100, 5000}) {
+    std::vector<T> values = this->Values(count);
+    values[60] = -std::numeric_limits<T>::infinity();
+    EXPECT_EQ(this->SquareSum(values, 2), HUGE_VAL);
+    values[99] = std::copysign(std::numeric_limits<T>::quiet_NaN(), T(-1));
+    EXPECT_TRUE(std::isnan(this->SquareSum(values, 2)));
+  }
+}
+
+TYPED_TEST(CanonicalUpdateTest, AccumulateAddsEachElement) {
+  for (const std::int64_t count : {0, 1, 100, 20'011}) {
+    const auto from = this->Values(count);
+    for (const int threads : {1, 2, 3}) {
+      auto to = this->Values(count);
+      std::reverse(to.begin(), to.end());
+      auto want = to;
+      for (std::size_t i = 0; i < want.size(); ++i) want[i] += from[i];
+      kernels::Accumulate({.threads = threads}, DtypeOf<TypeParam>(), count, from.data(),
+                          to.data());
+      EXPECT_EQ(to, want);
+    }
+  }
+}
+
+// Dropout's lanes from every implementation for this CPU, against the plain function.
+
+std::vector<std::uint16_t> Plain(const kernels::PhiloxRow& row, std::int64_t n) {
+  std::vector<std::uint16_t> lanes;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const PhiloxCounter words = Philox(
+        {row.c0 + static_cast<std::uint32_t>(i / 8), row.c1, row.c2, row.c3}, {row.k0, row.k1});
+    const std::uint32_t word = words[static_cast<std::size_t>(i % 8 / 2)];
+    lanes.push_back(static_cast<std::uint16_t>(i % 2 == 0 ? word : word >> 16));
+  }
+  return lanes;
+}
+
+TEST(PhiloxLanes, AreThoseOfThePlainFunction) {
+  const kernels::PhiloxRow rows[] = {
+      {1, 2, 3, 4, 5, 6},
+      {0xFFFFFFFF, 0x80000000, 0xFFFFFFFB, 0, 0xDEADBEEF, 0x12345678},
+      {0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}};
+  const kernels::PhiloxLanesKernels usable = kernels::UsablePhiloxLanes();
+  ASSERT_GE(usable.count, 1);
+  for (int kernel = 0; kernel < usable.count; ++kernel) {
+    for (const auto& row : rows) {
+      for (const std::int64_t n : {1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 255, 768, 1000}) {
+        constexpr std::uint16_t kMark = 0xA5A5;
+        const auto room = static_cast<std::size_t>((n + 7) / 8 * 8);
+        std::vector<std::uint16_t> lanes(room + 300, kMark);
+        usable.all[kernel]->fill(row, n, lanes.data());
+        for (std::size_t i = room; i < lanes.size(); ++i) {
+          ASSERT_EQ(lanes[i], kMark)
+              << usable.all[kernel]->name << " wrote beyond the last counter";
+        }
+        lanes.resize(static_cast<std::size_t>(n));
+        EXPECT_EQ(lanes, Plain(row, n)) << usable.all[kernel]->name << ", " << n << " lanes";
+      }
+    }
   }
 }
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "reference_layers.hpp"
+#include "reference.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/elementwise.hpp"

@@ -1,19 +1,367 @@
-// The model against the plain reference: losses, logits and every parameter's gradient, for every
-// choice of the architecture; and its own derivative, its causality and its independence of the
-// batch.
+// The model against the reference: decoders, documents, and models that translate.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstring>
 #include <memory>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "trial.hpp"
+#include "configurations.hpp"
+#include "documents.hpp"
+#include "pairs.hpp"
+#include "reference.hpp"
+#include "rule_four.hpp"
+#include "trireme/base/error.hpp"
+#include "whole_model.hpp"
 
 namespace trireme::test {
 namespace {
+
+// A small model with the reference's parameters and a batch, and the comparison of gradients.
+
+constexpr std::uint32_t kSeed = 77;
+constexpr std::int64_t kSequences = 3, kLength = 7, kMasked = 2;
+
+struct Trial {
+  std::unique_ptr<WholeModel> model;
+  Parameters parameters;
+  data::Entry batch;
+};
+
+model::ModelPlan PlanOf(const Configuration& configuration, Dtype dtype) {
+  model::ModelPlan plan;
+  plan.options = configuration.options;
+  plan.dtype = dtype;
+  plan.seed = kSeed;
+  plan.length = kLength;
+  plan.micro_batch = kSequences;
+  plan.label_smoothing = configuration.label_smoothing;
+  return plan;
+}
+
+device::Stream Threads(int threads) { return {.threads = threads}; }
+
+void SetParameters(WholeModel& model, const Parameters& parameters) {
+  const kernels::Registry& registry = model.Parameters();
+  DispatchDtype(registry.Type(), [&](auto zero) {
+    for (const kernels::Parameter& parameter : registry.Parameters()) {
+      const std::vector<double>& values = parameters.at(parameter.name);
+      ASSERT_EQ(static_cast<std::int64_t>(values.size()), parameter.end);
+      auto* to = static_cast<decltype(zero)*>(registry.Values()) + parameter.offset;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        to[i] = static_cast<decltype(zero)>(values[i]);
+      }
+    }
+  });
+}
+
+std::vector<double> GradientOf(const WholeModel& model, const kernels::Parameter& parameter) {
+  const kernels::Registry& registry = model.Parameters();
+  std::vector<double> values;
+  DispatchDtype(registry.Type(), [&](auto zero) {
+    const auto* from = static_cast<const decltype(zero)*>(registry.Gradients()) + parameter.offset;
+    values.assign(from, from + parameter.end);
+  });
+  return values;
+}
+
+Trial MakeTrial(const Configuration& configuration, Dtype dtype, int threads) {
+  Trial trial;
+  trial.model = std::make_unique<WholeModel>(PlanOf(configuration, dtype), Threads(threads));
+  trial.parameters = RandomParameters(configuration.options, 5);
+  SetParameters(*trial.model, trial.parameters);
+  trial.batch = RandomBatch(configuration.options.vocabulary, kSequences, kLength, kMasked, 9);
+  return trial;
+}
+
+// Rule 4's measure of the gradients against `wanted`, and the worst parameter's name.
+std::pair<double, std::string> WorstGradient(const WholeModel& model, const Parameters& wanted) {
+  std::vector<std::vector<double>> got, right;
+  const auto& parameters = model.Parameters().Parameters();
+  for (const kernels::Parameter& parameter : parameters) {
+    got.push_back(GradientOf(model, parameter));
+    right.push_back(wanted.at(parameter.name));
+  }
+  const LargestDifference worst = RuleFourDifference(got, right);
+  return {worst.relative, parameters[worst.tensor].name};
+}
+
+// Gradients are reported final from the end of the storage to its start, each when it is that of a
+// whole pass. twin: the same trial.
+void ExpectReportsWhenFinal(Trial& trial, Trial& twin) {
+  twin.model->ForwardBackward(twin.batch, {});
+  const kernels::Registry& registry = trial.model->Parameters();
+  const auto* final_values = static_cast<const double*>(twin.model->Parameters().Gradients());
+  const auto* now = static_cast<const double*>(registry.Gradients());
+  std::int64_t last = registry.Size() + 1;
+  trial.model->ForwardBackward(trial.batch, [&](std::int64_t begin) {
+    EXPECT_LT(begin, last);
+    last = begin;
+    EXPECT_TRUE(std::equal(now + begin, now + registry.Size(), final_values + begin))
+        << "at offset " << begin;
+  });
+  EXPECT_EQ(last, 0);
+}
+
+// The model that translates: its own derivative; which tokens each prediction depends on; padding;
+// recomputation; memory.
+
+Configuration Translation(const std::string& name, double label_smoothing,
+                          void (*change)(model::Options&)) {
+  Configuration configuration{name, SmallOptions(), label_smoothing};
+  MakeTranslation(configuration.options);
+  change(configuration.options);
+  return configuration;
+}
+
+std::vector<Configuration> Translations() {
+  using model::Options;
+  std::vector<Configuration> table;
+  table.push_back(Translation("Vaswani", 0.1, [](Options& o) {
+    o.norm_position = model::NormPosition::kPost;
+    o.position = model::Position::kSinusoidal;
+    o.scale_embedding = true;
+    o.dropout = 0.15;
+    o.attention_dropout = 0.25;
+    o.ffn_dropout = 0.35;
+  }));
+  table.push_back(Translation("PreRotary", 0, [](Options& o) {
+    o.position = model::Position::kRope;
+    o.kv_heads = 1;
+    o.encoder_layers = 1;
+    o.layers = 3;
+    o.shared_vocabulary = false;
+    o.source_types = 11;
+    o.dropout = 0.2;
+    o.attention_dropout = 0.3;
+  }));
+  table.push_back(Translation("PreLearned", 0.1, [](Options& o) {
+    o.norm = model::Norm::kRmsNorm;
+    o.activation = model::Activation::kSwiglu;
+    o.bias = o.qkv_bias = o.tie_embeddings = false;
+    o.encoder_layers = 3;
+    o.qk_norm = true;
+  }));
+  table.push_back(Translation("PostLearnedApart", 0, [](Options& o) {
+    o.norm_position = model::NormPosition::kPost;
+    o.shared_vocabulary = false;
+    o.source_types = 31;
+    o.tie_embeddings = false;
+    o.layers = 1;
+  }));
+  return table;
+}
+
+Trial MakePairTrial(const Configuration& configuration, Dtype dtype, int threads = 1) {
+  Trial trial;
+  trial.model = std::make_unique<WholeModel>(PlanOf(configuration, dtype), Threads(threads));
+  trial.parameters = ParametersOf(*trial.model, 5);
+  SetParameters(*trial.model, trial.parameters);
+  trial.batch = RandomPairs(configuration.options, kSequences, kLength - 1, kLength, 9);
+  return trial;
+}
+
+std::vector<std::vector<double>> GradientsOf(const WholeModel& model) {
+  std::vector<std::vector<double>> all;
+  for (const kernels::Parameter& p : model.Parameters().Parameters()) {
+    all.push_back(GradientOf(model, p));
+  }
+  return all;
+}
+
+class TranslationModel : public testing::TestWithParam<Configuration> {};
+
+TEST_P(TranslationModel, CountsItsParameters) {
+  const Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
+  std::int64_t count = 0;
+  for (const auto& parameter : trial.model->Parameters().Parameters()) count += parameter.end;
+  EXPECT_EQ(count, model::ParameterCount(GetParam().options));
+}
+
+// Directional derivatives by a five-point stencil, one tensor at a time, with dropout.
+TEST_P(TranslationModel, GradientIsTheDerivativeOfTheLoss) {
+  constexpr double kStep = 4e-4, kTolerance = 1e-7;
+  Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
+  trial.model->ForwardBackward(trial.batch, {});
+  int compared = 0;
+  for (const kernels::Parameter& parameter : trial.model->Parameters().Parameters()) {
+    const std::vector<double> gradient = GradientOf(*trial.model, parameter);
+    const double norm = Norm(gradient);
+    if (norm < 1e-9) {
+      EXPECT_TRUE(parameter.name.ends_with("key.bias")) << parameter.name;
+      continue;  // softmax ignores it
+    }
+    const auto loss_at = [&](double step) {
+      Parameters moved = trial.parameters;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        moved[parameter.name][i] += step * gradient[i] / norm;
+      }
+      WholeModel shifted(PlanOf(GetParam(), Dtype::kFloat64));
+      SetParameters(shifted, moved);
+      return shifted.ForwardBackward(trial.batch, {});
+    };
+    const double derivative =
+        (8 * (loss_at(kStep) - loss_at(-kStep)) - (loss_at(2 * kStep) - loss_at(-2 * kStep))) /
+        (12 * kStep);
+    EXPECT_NEAR(derivative / norm, 1, kTolerance) << parameter.name;
+    ++compared;
+  }
+  EXPECT_GT(compared, 20);
+}
+
+// A prediction depends on every token of its source and on no later token of its target.
+TEST_P(TranslationModel, PredictionsSeeTheSourceAndEarlierTargets) {
+  constexpr std::int64_t kPosition = 3;
+  Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
+  const data::Entry& whole = trial.batch;
+  const std::vector<double> before = trial.model->Logits(whole, kPosition);
+  const auto after = [&](std::vector<std::int32_t> data::Entry::*text, std::size_t place) {
+    data::Entry changed = whole;
+    (changed.*text)[place] = ((changed.*text)[place] + 5) % 11;
+    return trial.model->Logits(changed, kPosition);
+  };
+  for (std::int32_t t = 0; t < whole.target_lengths[0]; ++t) {
+    EXPECT_EQ(after(&data::Entry::inputs, static_cast<std::size_t>(t)) == before, t > kPosition)
+        << "target token " << t;
+  }
+  for (std::int32_t s = 0; s < whole.source_length; ++s) {
+    EXPECT_EQ(after(&data::Entry::sources, static_cast<std::size_t>(s)) == before,
+              s >= whole.source_lengths[0])
+        << "source token " << s;
+  }
+}
+
+// Tokens in the padding change no bit of loss and gradients.
+TEST_P(TranslationModel, PaddingIsNotRead) {
+  for (const int threads : {1, 2}) {
+    Trial plain = MakePairTrial(GetParam(), Dtype::kFloat32, threads);
+    Trial other = MakePairTrial(GetParam(), Dtype::kFloat32, threads);
+    data::Entry& batch = other.batch;
+    int padding = 0;
+    const auto fill = [&](std::vector<std::int32_t>& tokens, std::int64_t length,
+                          const std::vector<std::int32_t>& lengths) {
+      for (std::size_t i = 0; i < tokens.size(); ++i) {
+        const auto at = static_cast<std::int64_t>(i);
+        if (at % length < lengths[static_cast<std::size_t>(at / length)]) continue;
+        tokens[i] = static_cast<std::int32_t>((tokens[i] + 3 + at) % 11);
+        ++padding;
+      }
+    };
+    fill(batch.sources, batch.source_length, batch.source_lengths);
+    fill(batch.inputs, batch.length, batch.target_lengths);
+    ASSERT_GT(padding, 4);
+    EXPECT_EQ(plain.model->ForwardBackward(plain.batch, {}),
+              other.model->ForwardBackward(other.batch, {}));
+    EXPECT_EQ(GradientsOf(*plain.model), GradientsOf(*other.model));
+    EXPECT_EQ(plain.model->Loss(plain.batch), other.model->Loss(other.batch));
+  }
+}
+
+// Wider padding changes losses and gradients by rounding alone.
+TEST_P(TranslationModel, PaddingMayHaveAnyWidth) {
+  Trial narrow = MakePairTrial(GetParam(), Dtype::kFloat64);
+  Trial wide = MakePairTrial(GetParam(), Dtype::kFloat64);
+  narrow.batch = RandomPairs(GetParam().options, kSequences, kLength - 2, kLength - 2, 4);
+  wide.batch = Widened(narrow.batch, kLength, kLength);
+  const double loss = narrow.model->ForwardBackward(narrow.batch, {});
+  EXPECT_NEAR(wide.model->ForwardBackward(wide.batch, {}), loss, 1e-12 * loss);
+  EXPECT_LT(RuleFourDifference(GradientsOf(*wide.model), GradientsOf(*narrow.model)).relative,
+            1e-12);
+}
+
+TEST_P(TranslationModel, RecomputedActivationsHaveTheSameBits) {
+  Trial kept = MakePairTrial(GetParam(), Dtype::kFloat32);
+  const double loss = kept.model->ForwardBackward(kept.batch, {});
+  for (const auto recompute : {model::Recompute::kSelective, model::Recompute::kFull}) {
+    Configuration configuration = GetParam();
+    configuration.options.recompute = recompute;
+    Trial again = MakePairTrial(configuration, Dtype::kFloat32);
+    EXPECT_EQ(again.model->ForwardBackward(again.batch, {}), loss);
+    EXPECT_EQ(GradientsOf(*again.model), GradientsOf(*kept.model));
+    EXPECT_LT(again.model->Memory().activations, kept.model->Memory().activations);
+  }
+}
+
+// The order in which gradients are reported final: from the end of the storage to its start.
+TEST_P(TranslationModel, ReportsGradientsWhenTheyAreFinal) {
+  Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
+  Trial twin = MakePairTrial(GetParam(), Dtype::kFloat64);
+  ExpectReportsWhenFinal(trial, twin);
+}
+
+// The plan's bytes are the allocator's, exactly; no pass takes more, also for entries of many short
+// pairs where tokens are limited.
+TEST_P(TranslationModel, MemoryIsThatOfTheAllocator) {
+  for (const bool training : {true, false}) {
+    for (const std::int64_t tokens : {std::int64_t{0}, std::int64_t{2 * kLength}}) {
+      model::ModelPlan plan = PlanOf(GetParam(), Dtype::kFloat32);
+      plan.training = training;
+      plan.tokens = tokens;
+      const std::int64_t before = device::AllocatedBytes();
+      WholeModel model(plan);
+      const std::int64_t built = device::AllocatedBytes();
+      EXPECT_EQ(built - before, model.Memory().Sum());
+      device::ResetPeakAllocatedBytes();
+      const std::int64_t length = tokens > 0 ? tokens / kSequences : kLength;
+      for (const auto& [pairs, longest] :
+           {std::pair{kSequences, length}, std::pair{std::int64_t{2}, kLength}}) {
+        const data::Entry batch = RandomPairs(GetParam().options, pairs, longest, longest, 9);
+        if (training) model.ForwardBackward(batch, {});
+        model.Loss(batch);
+      }
+      EXPECT_EQ(device::PeakAllocatedBytes(), built);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, TranslationModel, testing::ValuesIn(Translations()),
+                         [](const auto& info) { return info.param.name; });
+
+// An encoder whose queries are zero sees all positions alike, and with rotary positions then knows
+// no order: a source text backwards gives the same loss. One that saw earlier positions only would
+// know the order.
+TEST(Translation, EncoderSeesAllPositions) {
+  const Configuration configuration = Translations().at(1);
+  ASSERT_EQ(configuration.options.position, model::Position::kRope);
+  Trial trial = MakePairTrial(configuration, Dtype::kFloat64);
+  data::Entry backwards = trial.batch;
+  for (std::int64_t i = 0; i < backwards.sequences; ++i) {
+    const auto first = backwards.sources.begin() + i * backwards.source_length;
+    std::reverse(first, first + backwards.source_lengths[static_cast<std::size_t>(i)]);
+  }
+  const double ordered = trial.model->Loss(trial.batch);
+  EXPECT_GT(std::abs(trial.model->Loss(backwards) - ordered), 1e-6 * ordered);
+  for (auto& [name, values] : trial.parameters) {
+    const bool encoder = name.starts_with("blocks.0.");
+    if (encoder && name.find(".query.") != std::string::npos) {
+      std::fill(values.begin(), values.end(), 0.0);
+    }
+  }
+  ASSERT_EQ(configuration.options.encoder_layers, 1);
+  SetParameters(*trial.model, trial.parameters);
+  const double loss = trial.model->Loss(trial.batch);
+  EXPECT_NEAR(trial.model->Loss(backwards), loss, 1e-12 * loss);
+}
+
+// Entries of single texts are no input of a model that translates, and the other way round.
+TEST(Translation, WantsPairs) {
+  const Configuration configuration = Translations().front();
+  Trial trial = MakePairTrial(configuration, Dtype::kFloat32);
+  const data::Entry single = RandomBatch(23, 2, 5, 0, 3);
+  EXPECT_THROW(trial.model->Loss(single), Error);
+  Trial plain = MakeTrial(AllConfigurations().front(), Dtype::kFloat32, 1);
+  EXPECT_THROW(plain.model->Loss(trial.batch), Error);
+}
+
+// The model against the plain reference: losses, logits and every parameter's gradient, for every
+// choice of the architecture; and its own derivative, its causality and its independence of the
+// batch.
 
 // Rule 4, fp64: a gradient t is equal within this part of max(|t|, rms(all) sqrt(n)).
 constexpr double kFp64 = 1e-11;
@@ -250,6 +598,178 @@ TEST(ModelInitialisation, FollowsItsDistribution) {
   const auto n = static_cast<double>(weight.Size());
   EXPECT_NEAR(sum / n, 0, 4 * 0.02 / std::sqrt(n));
   EXPECT_NEAR(std::sqrt(squares / n) / 0.02, 1, 4 / std::sqrt(2 * n));
+}
+
+// Documents in a window: the model computes for each what it computes for a window of its own.
+
+constexpr double kDocumentsFp64 = 1e-11;         // model_test.cpp
+constexpr double kDocumentsFp32Loss = 1e-5;      // relative, of the loss
+constexpr double kDocumentsFp32Gradient = 2e-4;  // in rule 4's norm
+
+// With documents in the trial's batch.
+Trial WithDocuments(const Configuration& configuration, Dtype dtype, int threads) {
+  Trial trial = MakeTrial(configuration, dtype, threads);
+  model::ModelPlan plan = PlanOf(configuration, dtype);
+  plan.document_mask = true;
+  trial.model = std::make_unique<WholeModel>(plan, Threads(threads));
+  SetParameters(*trial.model, trial.parameters);
+  trial.batch.begins = RandomBegins(kSequences, kLength, 2, 13);
+  return trial;
+}
+
+class DocumentsAgainstReference : public testing::TestWithParam<Configuration> {
+ protected:
+  static void Compare(Trial& trial, double loss_tolerance, double gradient_tolerance) {
+    const ReferenceResult right = RunReference(GetParam().options, trial.parameters, trial.batch,
+                                               kSeed, GetParam().label_smoothing, true);
+    const double loss = trial.model->ForwardBackward(trial.batch, {});
+    EXPECT_NEAR(loss, right.loss_sum, loss_tolerance * std::abs(right.loss_sum));
+    const auto [difference, name] = WorstGradient(*trial.model, right.gradients);
+    EXPECT_LT(difference, gradient_tolerance) << name;
+  }
+};
+
+TEST_P(DocumentsAgainstReference, EqualInFp64) {
+  for (const int threads : {1, 2}) {
+    Trial trial = WithDocuments(GetParam(), Dtype::kFloat64, threads);
+    Compare(trial, kDocumentsFp64, kDocumentsFp64);
+  }
+}
+
+TEST_P(DocumentsAgainstReference, EqualInFp32) {
+  Trial trial = WithDocuments(GetParam(), Dtype::kFloat32, 2);
+  Compare(trial, kDocumentsFp32Loss, kDocumentsFp32Gradient);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, DocumentsAgainstReference, testing::ValuesIn(AllConfigurations()),
+                         [](const auto& info) { return info.param.name; });
+
+// Two windows; the last documents reach to their ends.
+constexpr std::int64_t kWindow = 300;
+constexpr std::int64_t kDocuments[][5] = {{1, 130, 9, 31, 129}, {150, 2, 1, 17, 130}};
+
+Configuration Long(const char* name, model::Position position, model::Recompute recompute,
+                   std::int64_t kv_heads) {
+  Configuration configuration{name, SmallOptions(), 0.1};
+  configuration.options.max_positions = kWindow;
+  configuration.options.position = position;
+  configuration.options.kv_heads = kv_heads;
+  configuration.options.recompute = recompute;
+  return configuration;
+}
+
+class DocumentsAlone : public testing::TestWithParam<Configuration> {
+ protected:
+  DocumentsAlone() : window_(RandomBatch(GetParam().options.vocabulary, 2, kWindow, 0, 4)) {
+    for (const auto& documents : kDocuments) {
+      std::int32_t begin = 0;
+      for (const std::int64_t length : documents) {
+        window_.begins.insert(window_.begins.end(), static_cast<std::size_t>(length), begin);
+        begin += static_cast<std::int32_t>(length);
+      }
+    }
+  }
+  std::unique_ptr<WholeModel> Make() const {
+    model::ModelPlan plan = PlanOf(GetParam(), Dtype::kFloat64);
+    plan.length = kWindow;
+    plan.micro_batch = 2;
+    plan.document_mask = true;
+    auto model = std::make_unique<WholeModel>(plan, Threads(1));
+    SetParameters(*model, RandomParameters(GetParam().options, 5));
+    return model;
+  }
+  // Rows [begin, begin + length) of the windows as a window of their own.
+  data::Entry Alone(std::int64_t begin, std::int64_t length) const {
+    data::Entry entry;
+    entry.sequences = 1;
+    entry.length = entry.valid = length;
+    const auto cut = [&](const std::vector<std::int32_t>& v) {
+      return std::vector<std::int32_t>(v.begin() + begin, v.begin() + begin + length);
+    };
+    entry.inputs = cut(window_.inputs);
+    entry.targets = cut(window_.targets);
+    entry.ordinals = {3};
+    return entry;
+  }
+  data::Entry window_;
+};
+
+TEST_P(DocumentsAlone, AreWhatTheyAreInAWindow) {
+  const auto together = Make(), apart = Make();
+  std::vector<double> losses(2 * kWindow);
+  together->Loss(window_, losses.data());
+  together->Parameters().ZeroGradients();
+  apart->Parameters().ZeroGradients();
+  const double loss = together->ForwardBackward(window_, {});
+  double sum = 0;
+  std::int64_t begin = 0;
+  for (const auto& documents : kDocuments) {
+    for (const std::int64_t length : documents) {
+      const data::Entry alone = Alone(begin, length);
+      std::vector<double> own(static_cast<std::size_t>(length));
+      apart->Loss(alone, own.data());
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        const double in_window = losses[static_cast<std::size_t>(begin) + i];
+        EXPECT_NEAR(in_window, own[i], kDocumentsFp64 * std::abs(own[i]))
+            << "row " << begin << " + " << i;
+      }
+      sum += apart->ForwardBackward(alone, {});
+      begin += length;
+    }
+  }
+  EXPECT_NEAR(loss, sum, kDocumentsFp64 * sum);
+  Parameters wanted;
+  for (const kernels::Parameter& parameter : apart->Parameters().Parameters()) {
+    wanted[parameter.name] = GradientOf(*apart, parameter);
+  }
+  const auto [difference, name] = WorstGradient(*together, wanted);
+  EXPECT_LT(difference, kDocumentsFp64) << name;
+  // Without the mask the numbers are others.
+  data::Entry without = window_;
+  without.begins.clear();
+  EXPECT_GT(std::abs(together->Loss(without) - together->Loss(window_)), 1e-3);
+}
+
+TEST_P(DocumentsAlone, DoNotKnowOfEachOther) {
+  const auto model = Make();
+  std::vector<double> before(2 * kWindow), after(2 * kWindow);
+  model->Loss(window_, before.data());
+  // Another token in the middle of the second document; the last one begins at 171.
+  data::Entry changed = window_;
+  changed.inputs[70] = (changed.inputs[70] + 1) % 23;
+  model->Loss(changed, after.data());
+  const auto same = [&](std::int64_t begin, std::int64_t end) {
+    return std::memcmp(before.data() + begin, after.data() + begin,
+                       static_cast<std::size_t>(end - begin) * sizeof(double)) == 0;
+  };
+  EXPECT_TRUE(same(0, 70));
+  EXPECT_FALSE(same(70, 131));
+  EXPECT_TRUE(same(131, 2 * kWindow));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Positions, DocumentsAlone,
+    testing::Values(Long("Rope", model::Position::kRope, model::Recompute::kNone, 1),
+                    Long("Learned", model::Position::kLearned, model::Recompute::kSelective, 3),
+                    Long("Sinusoidal", model::Position::kSinusoidal, model::Recompute::kFull, 1)),
+    [](const auto& info) { return info.param.name; });
+
+TEST(Documents, AreAnErrorInAModelPlannedWithout) {
+  const Configuration configuration{"Small", SmallOptions()};
+  Trial trial = MakeTrial(configuration, Dtype::kFloat32, 1);
+  trial.batch.begins = RandomBegins(kSequences, kLength, 2, 13);
+  EXPECT_THROW(trial.model->Loss(trial.batch), Error);
+  Trial planned = WithDocuments(configuration, Dtype::kFloat32, 1);
+  planned.batch.begins.pop_back();
+  EXPECT_THROW(planned.model->Loss(planned.batch), Error);
+}
+
+// Attention's share falls with the keys that are seen.
+TEST(Documents, AreCountedByWhatTheirQueriesSee) {
+  const model::Options options = SmallOptions();
+  EXPECT_EQ(model::FlopsPerTokenOf(options, 3.5), model::FlopsPerToken(options, 6));
+  EXPECT_DOUBLE_EQ(model::FlopsPerTokenOf(options, 3.5) - model::FlopsPerTokenOf(options, 1.5),
+                   2.0 * 12 * static_cast<double>(options.layers * options.heads * 4));
 }
 
 }  // namespace

@@ -1,0 +1,316 @@
+// The schema of keys, the manual that is printed from it, and JSON text.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include "trireme/base/json.hpp"
+
+#include "example_schema.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/deck/json_text.hpp"
+#include "trireme/deck/schema.hpp"
+
+namespace trireme::deck {
+namespace {
+
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// Schema: declarations that contradict themselves, nearest names, and the page of --help-deck.
+
+TEST(Schema, RefusesFaultyDeclarations) {
+  Schema schema = ExampleSchema();
+  EXPECT_THROW(schema.Text("job.name", "", "again"), std::logic_error);
+  EXPECT_THROW(schema.Text("name", "", "no section"), std::logic_error);
+  EXPECT_THROW(schema.Integer("data.x", 0, AtLeast(1), "", "default out of range"),
+               std::logic_error);
+  EXPECT_THROW(schema.Choice("data.y", "c", {"a", "b"}, "default is no choice"), std::logic_error);
+  EXPECT_THROW(schema.Exclusive({"data.batch", "data.nothing"}), std::logic_error);
+}
+
+TEST(Schema, SectionsKeepTheOrderOfTheirFirstMention) {
+  Schema schema;
+  schema.Integer("late.key", 1, AtLeast(0), "", "").Section("early", "First?").Section("late", "L");
+  ASSERT_EQ(schema.Sections().size(), 2u);
+  EXPECT_EQ(schema.Sections()[0].first, "late");
+  EXPECT_EQ(schema.Sections()[0].second, "L");
+}
+
+TEST(Schema, NearestNames) {
+  const Schema schema = ExampleSchema();
+  EXPECT_EQ(schema.Nearest("data.bacth"), "data.batch");
+  EXPECT_EQ(schema.Nearest("dta.batch"), "data.batch");
+  EXPECT_EQ(schema.Nearest("batch"), "data.batch");
+  EXPECT_EQ(schema.Nearest("model.batch"), "data.batch");
+  EXPECT_EQ(schema.Nearest("job.every_steps"), "checkpoint.every_steps or monitor.every_steps");
+  EXPECT_EQ(schema.Nearest("monitor.every_step"), "monitor.every_steps");
+  EXPECT_EQ(schema.Nearest("data.xylophone"), "");
+  EXPECT_EQ(schema.NearestSection("optimiser"), "[optimizer]");
+  EXPECT_EQ(schema.NearestSection("xylophone"), "");
+}
+
+TEST(Schema, HelpShowsDefaultKindRangeUnitAndChoices) {
+  EXPECT_EQ(ExampleSchema().Help("data"),
+            "[data]\n"
+            "Where tokens come from.\n"
+            "\n"
+            "  file = data/wikitext2.h5  text\n"
+            "                            The token file.\n"
+            "\n"
+            "  batch = 16                integer (sequences), at least 1\n"
+            "                            Sequences a step, over all ranks.\n"
+            "\n"
+            "  seed = 1                  integer, between 0 and 4294967295\n"
+            "                            Seed of the sample order.\n");
+  EXPECT_EQ(ExampleSchema().Help("schedule"),
+            "[schedule]\n"
+            "Length of the run.\n"
+            "\n"
+            "  epochs = 1    real (epochs), above 0\n"
+            "                Passes over the data.\n"
+            "                Excludes schedule.steps.\n"
+            "\n"
+            "  steps = 1000  integer (steps), at least 1\n"
+            "                Optimizer steps.\n"
+            "                Excludes schedule.epochs.\n");
+  const std::string job = ExampleSchema().Help("job");
+  EXPECT_NE(job.find("  start_from =  text\n"), std::string::npos) << job;
+  EXPECT_NE(job.find("  task = train  one of train, evaluate, plan\n"), std::string::npos) << job;
+}
+
+TEST(Schema, HelpOfAllSectionsFitsThePage) {
+  Schema schema = ExampleSchema();
+  std::string words;
+  for (int i = 0; i < 100; ++i) words += "word ";
+  schema.Text("data.other", std::string(60, 'x'), words);
+  const std::string help = schema.Help("");
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    EXPECT_FALSE(line.ends_with(' ')) << "'" << line << "'";
+  }
+  for (const Key& key : schema.Keys()) {
+    const std::string own = key.name.substr(key.name.find('.') + 1);
+    EXPECT_NE(help.find("\n  " + own + " ="), std::string::npos) << key.name;
+  }
+  EXPECT_LT(help.find("[job]"), help.find("[monitor]"));
+}
+
+TEST(Schema, HelpOfAnUnknownSection) {
+  try {
+    ExampleSchema().Help("modell");
+    FAIL() << "there is no [modell]";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    EXPECT_EQ(std::string(error.what()),
+              "--help-deck: there is no section [modell]\n  Did you mean [model]?");
+  }
+}
+
+TEST(Schema, HelpOfOneKey) {
+  const std::string help = ExampleSchema().Help("data.batch");
+  EXPECT_EQ(help,
+            "[data]\n  batch = 16  integer (sequences), at least 1\n"
+            "              Sequences a step, over all ranks.\n");
+  try {
+    ExampleSchema().Help("data.bacth");
+    FAIL() << "there is no such key";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "--help-deck: there is no key data.bacth\n  Did you mean data.batch?");
+  }
+}
+
+// The manual page: escapes of roff, and every key with what its declaration says.
+
+constexpr const char* kHelp = R"(Trireme does things.
+
+usage: trireme -i DECK [-n]
+       mpirun trireme ...      srun trireme ...
+
+  -i DECK      the deck
+               of a run
+  --test [WHERE]  is it  well?
+  --try [WHAT] one blank before this
+  --help       this text
+
+exit codes: 0 done; 2 bad deck;
+            3 stopped
+)";
+
+std::string Page(const Schema& schema, const std::string& help = kHelp) {
+  return ManualPage(schema, {.version = "1.2.3", .date = "2026-11-24", .help = help});
+}
+
+TEST(Manual, HasEveryKeyWithItsDefaultAndRange) {
+  const Schema schema = ExampleSchema();
+  const std::string page = Page(schema);
+  for (const Key& key : schema.Keys()) EXPECT_THAT(page, HasSubstr("\\fB" + key.name + " ="));
+  EXPECT_THAT(page, HasSubstr(".TP\n\\fBdata.batch = 16\\fP\ninteger (sequences), at least 1.\n"));
+  EXPECT_THAT(page, HasSubstr("\nExcludes schedule.steps.\n"));
+  EXPECT_THAT(page, HasSubstr("\\fBoptimizer.epsilon = 1e\\-08\\fP"));
+}
+
+TEST(Manual, TakesTheTextOfHelpApart) {
+  const std::string page = Page(ExampleSchema());
+  EXPECT_THAT(page, HasSubstr(".TH TRIREME 1 2026-11-24 \"Trireme 1.2.3\""));
+  EXPECT_THAT(page, HasSubstr(".SH NAME\ntrireme \\- does things\n"));
+  EXPECT_THAT(page,
+              HasSubstr("trireme \\-i DECK [\\-n]\nmpirun trireme ...\nsrun trireme ...\n.fi"));
+  EXPECT_THAT(page, HasSubstr(".TP\n\\fB\\-i DECK\\fP\nthe deck of a run\n"));
+  EXPECT_THAT(page, HasSubstr(".TP\n\\fB\\-\\-test [WHERE]\\fP\nis it well?\n.TP\n"
+                              "\\fB\\-\\-try [WHAT]\\fP\none blank before this\n.TP\n"));
+  EXPECT_THAT(page, HasSubstr(".TP\n\\fB2\\fP\nbad deck\n.TP\n\\fB3\\fP\nstopped\n"));
+}
+
+TEST(Manual, RefusesAHelpTextThatItCannotRead) {
+  const Schema schema = ExampleSchema();
+  EXPECT_THROW(Page(schema, "Something else.\n"), std::logic_error);
+  EXPECT_THROW(Page(schema, std::string(kHelp) + "\nand more\n"), std::logic_error);
+  EXPECT_THROW(Page(schema, "Trireme is.\n\n  -i nothing\n"), std::logic_error);
+}
+
+TEST(Manual, WhatRoffWouldReadAsARequestIsText) {
+  Schema schema;
+  schema
+      .Section("a",
+               "'quoted' at a start, .dots, a \\n, \"x\", ~/.cache, 10^6, per-step, -1, \u00b7.")
+      .Text("a.path", "-x\\y", ".hidden files.");
+  const std::string page = Page(schema);
+  EXPECT_THAT(page, HasSubstr("\n\\(aqquoted\\(aq at a start, .dots, a \\en, \\(dqx\\(dq,"));
+  EXPECT_THAT(page, HasSubstr("\\(ti/.cache, 10\\(ha6,\nper-step, \\-1,"));
+  EXPECT_THAT(page, HasSubstr("\\[u00B7]"));
+  EXPECT_THAT(page, HasSubstr("\\fBa.path = \\-x\\ey\\fP\n"));
+  EXPECT_THAT(page, HasSubstr("\n\\&.hidden files.\n"));
+  EXPECT_TRUE(std::all_of(page.begin(), page.end(), [](char c) { return c > 0; }));
+}
+
+TEST(Manual, LinesAreShort) {
+  Schema schema;
+  std::string help;
+  for (int i = 0; i < 100; ++i) help += "word ";
+  schema.Section("a", help);
+  std::istringstream lines(Page(schema));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+// JSON from files: what is refused, how it is said, and that nothing hostile takes time or memory.
+
+constexpr std::int64_t kLong = std::int64_t{1} << 30;
+
+// The message of the InputError that `body` throws.
+std::string Refusal(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    EXPECT_LT(std::string(error.what()).size(), 400u);
+    return error.what();
+  }
+  return "accepted";
+}
+
+std::string Refusal(const std::string& text, std::int64_t max_bytes = kLong) {
+  return Refusal([&] { ParseJson(text, "a.json", max_bytes); });
+}
+
+std::string Nested(std::size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); }
+
+TEST(JsonText, ParsesWhatItShould) {
+  const json value = ParseJson(R"({"a": [1, -2, 2.5, "x"], "b": {"a": null}})", "a.json", 100);
+  EXPECT_EQ(value.dump(), R"({"a":[1,-2,2.5,"x"],"b":{"a":null}})");
+  EXPECT_EQ(TryParseJson("7", 1), json(7));
+  EXPECT_EQ(TryParseJson("77", 1), std::nullopt);
+  EXPECT_EQ(TryParseJson("nul", 9), std::nullopt);
+}
+
+TEST(JsonText, NamesTheByteOfAFault) {
+  EXPECT_THAT(Refusal(""), StartsWith("a.json: byte 0: not valid JSON: syntax error"));
+  EXPECT_THAT(Refusal(R"({"a": 1, "b" 2})"), StartsWith("a.json: byte 15: not valid JSON"));
+  EXPECT_THAT(Refusal("[1] x"), HasSubstr("byte 5: not valid JSON"));
+  EXPECT_THAT(Refusal("\"\xff\""), HasSubstr("not valid JSON: syntax error"));
+  EXPECT_THAT(Refusal("1e999"), HasSubstr("not valid JSON"));
+  EXPECT_EQ(Refusal("[1,2]", 4), "a.json: at most 4 bytes of JSON expected, 5 found");
+  EXPECT_EQ(Refusal(R"({"a":1,"b":{"c":1,"c":2}})"), "a.json: byte 21: \"c\" is named twice");
+  EXPECT_EQ(Refusal(R"([{"c":1},{"c":2}])"), "accepted");
+}
+
+TEST(JsonText, DepthIsBounded) {
+  EXPECT_EQ(Refusal(Nested(kMaxJsonDepth)), "accepted");
+  EXPECT_EQ(Refusal(Nested(kMaxJsonDepth + 1)), "a.json: byte 33: nested deeper than 32 brackets");
+  EXPECT_THAT(Refusal(std::string(50'000'000, '[')), HasSubstr("nested deeper"));
+  std::string objects;
+  for (int i = 0; i < 1'000'000; ++i) objects += "{\"a\":";
+  EXPECT_THAT(Refusal(objects), HasSubstr("nested deeper"));
+}
+
+TEST(JsonText, MessagesStayShort) {
+  EXPECT_THAT(Refusal("\"" + std::string(1'000'000, 'x')), HasSubstr("not valid JSON"));
+  const std::string name(100'000, 'n');
+  EXPECT_THAT(Refusal("{\"" + name + "\":1,\"" + name + "\":1}"), HasSubstr("is named twice"));
+  EXPECT_LT(Brief(json(std::string(1'000'000, 'x'))).size(), 200u);
+  EXPECT_EQ(Brief(json::parse("[1,[2],{}]")), "[1, a list, an object]");
+  EXPECT_EQ(Brief(json(std::vector<int>(300))), "a list of 300");
+  EXPECT_EQ(Brief(json("a\x1b[1m")), "\"a?[1m\"");
+}
+
+TEST(JsonObject, ReadsMembersByType) {
+  const json value = ParseJson(
+      R"({"step": 7, "rate": 0.5, "whole": 3, "name": "x", "on": true, "list": [1, 2],
+          "inner": {"n": -1}})",
+      "run.json", 1000);
+  const JsonObject object(value, "run.json");
+  EXPECT_EQ(object.Integer("step"), 7);
+  EXPECT_EQ(object.Real("rate"), 0.5);
+  EXPECT_EQ(object.Real("whole"), 3.0);
+  EXPECT_EQ(object.Text("name"), "x");
+  EXPECT_TRUE(object.Truth("on"));
+  EXPECT_THAT(object.Integers("list", 2), testing::ElementsAre(1, 2));
+  EXPECT_EQ(object.List("list").size(), 2u);
+  EXPECT_EQ(object.Object("inner").Integer("n", -1), -1);
+  EXPECT_TRUE(object.Has("step"));
+  EXPECT_FALSE(object.Has("steps"));
+}
+
+TEST(JsonObject, RefusesOtherTypesAndRanges) {
+  const json value = ParseJson(
+      R"({"text": "x", "negative": -1, "real": 1.0, "huge": 18446744073709551615, "null": null,
+          "list": [1, -2], "nested": {"n": "y"}})",
+      "run.json", 1000);
+  const JsonObject object(value, "run.json");
+  const auto integer = [&](const std::string& name, std::int64_t most = 9) {
+    return Refusal([&] { object.Integer(name, 0, most); });
+  };
+  EXPECT_EQ(Refusal([&] { object.Integer("text"); }),
+            "run.json: text: an integer of at least 0 expected, \"x\" found");
+  EXPECT_EQ(integer("negative"), "run.json: negative: an integer of 0 to 9 expected, -1 found");
+  EXPECT_THAT(integer("real"), HasSubstr("1.0 found"));
+  EXPECT_THAT(integer("huge", std::numeric_limits<std::int64_t>::max()),
+              HasSubstr("at least 0 expected, 18446744073709551615 found"));
+  EXPECT_THAT(integer("null"), HasSubstr("null found"));
+  EXPECT_THAT(integer("missing"), HasSubstr("missing: an integer of 0 to 9 expected, nothing"));
+  const auto real = [&](const std::string& name) {
+    return Refusal([&] { object.Real(name, 0.0, 1.0); });
+  };
+  EXPECT_THAT(real("negative"), HasSubstr("negative: a number of 0 to 1 expected, -1 found"));
+  EXPECT_THAT(real("null"), HasSubstr("null found"));
+  EXPECT_THAT(Refusal([&] { object.Text("negative"); }), HasSubstr("a text expected, -1 found"));
+  EXPECT_THAT(Refusal([&] { object.Text("text", 0); }), HasSubstr("at most 0 bytes expected"));
+  EXPECT_THAT(Refusal([&] { object.Truth("text"); }), HasSubstr("true or false expected"));
+  EXPECT_THAT(Refusal([&] { object.Integers("list", 2); }), HasSubstr("[1, -2] found"));
+  EXPECT_THAT(Refusal([&] { object.Integers("list", 1); }), HasSubstr("at most 1 integers"));
+  EXPECT_THAT(Refusal([&] { object.List("text"); }), HasSubstr("a list expected"));
+  EXPECT_THAT(Refusal([&] { object.Object("nested").Integer("n"); }),
+              StartsWith("run.json: nested: n: an integer"));
+  EXPECT_THAT(Refusal([&] { object.Object("list"); }),
+              HasSubstr("run.json: list: an object expected, [1, -2] found"));
+}
+
+}  // namespace
+}  // namespace trireme::deck
