@@ -212,34 +212,43 @@ void LinePairs::ForEach(std::size_t unit, const std::function<void(const Read&)>
       read.texts.at(t) = std::move(text.text);
       read.blank |= read.texts.at(t).find_first_not_of(kWhiteSpace) == std::string::npos;
     }
-    const std::uint64_t hash = HashOfPair(read.texts[kSourceText], read.texts[kTargetText]);
-    read.split = plan_.settings.SplitOf(hash, files[kSourceText]->split);
     visit(read);
   }
 }
 
-void LinePairs::Make(std::size_t unit, PairEncoder& to, const std::function<void()>& tell) {
+UnitResult LinePairs::Make(std::size_t unit, Encoder& to, const UnitProgress& tell) {
+  const LineUnit& range = units_.at(unit);
+  const TextFile& source = plan_.files[kSourceText].at(range.file);
+  const TextFile& target = plan_.files[kTargetText].at(range.file);
+  std::int64_t line = 0, empty = 0, replaced = 0;
+  to.Begin(unit, source.split,
+           [&] { return fmt::format("line {} of {} and {}", line, source.path, target.path); });
   ForEach(unit, [&](const Read& read) {
-    tell();
-    to.CountReplaced(read.replaced);
+    line = read.line;
+    tell(line - range.first);
+    replaced += read.replaced;
     if (read.blank) {
-      to.LeaveOut();
+      ++empty;
       return;
     }
-    try {
-      to.Add(read.texts[kSourceText], read.texts[kTargetText], read.split);
-    } catch (const Error& error) {
-      const std::size_t file = units_.at(unit).file;
-      throw Error(error.Code(), fmt::format("line {} of {} and {}: {}", read.line,
-                                            plan_.files[kSourceText].at(file).path,
-                                            plan_.files[kTargetText].at(file).path, error.what()));
-    }
+    to.Add(read.texts[kSourceText]);
+    to.NextText();
+    to.Add(read.texts[kTargetText]);
+    to.End();
   });
+  UnitResult result = to.Finish();
+  result.empty = empty;
+  result.replaced = replaced;
+  return result;
 }
 
 void LinePairs::VisitTrain(std::size_t unit, const Visit& visit) const {
+  const Split split = plan_.files[kSourceText].at(units_.at(unit).file).split;
   ForEach(unit, [&](const Read& read) {
-    if (!read.blank && read.split == Split::kTrain) visit(read.texts);
+    if (read.blank) return;
+    const std::string pair = read.texts[kSourceText] + '\n' + read.texts[kTargetText];
+    const std::uint64_t hash = XXH3_64bits(pair.data(), pair.size());
+    if (plan_.settings.SplitOf(hash, split) == Split::kTrain) visit(read.texts);
   });
 }
 

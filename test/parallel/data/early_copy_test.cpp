@@ -49,7 +49,7 @@ TEST_F(EarlyCopies, PlainTexts) {
   TextPlan plan;
   plan.document = DocumentEnd::kLine;
   plan.unit_bytes = 1'000;
-  plan.encode = {.eos = 256, .masks = true, .valid_fraction = 0.2, .test_fraction = 0.1};
+  plan.encode = {.eos = {256}, .masks = true, .valid_fraction = 0.2, .test_fraction = 0.1};
   plan.files = FindTextFiles(Shared("a") + "," + Shared("b"), Split::kTrain);
   ExpectSame(plan, true);
   plan.unit_bytes = 40;  // more than a round tells of
@@ -63,7 +63,7 @@ TEST_F(EarlyCopies, PlainTexts) {
 TEST_F(EarlyCopies, PackedFilesOfAllSizes) {
   TextPlan plan;
   plan.document = DocumentEnd::kLine;
-  plan.encode = {.eos = 256, .valid_fraction = 0.01, .test_fraction = 0.01};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.01, .test_fraction = 0.01};
   int seed = 0;
   for (const int documents : {10, 20'000, 1, 3'000, 400, 2, 7'000}) {
     const std::string name = std::to_string(++seed) + ".gz";
@@ -79,7 +79,7 @@ TEST_F(EarlyCopies, AnotherPlaceIsSeen) {
   plan.document = DocumentEnd::kLine;
   plan.unit_bytes = 500;
   plan.early_shift = -2;
-  plan.encode = {.eos = 256, .valid_fraction = 0.3, .test_fraction = 0.3};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.3, .test_fraction = 0.3};
   plan.files = FindTextFiles(Shared("a"), Split::kTrain);
   ExpectSame(plan, false);
 }
@@ -87,7 +87,7 @@ TEST_F(EarlyCopies, AnotherPlaceIsSeen) {
 TEST_F(EarlyCopies, NoTextAtAllIsRefused) {
   WriteShared("a", "");
   TextPlan plan;
-  plan.encode.eos = 256;
+  plan.encode.eos = {256};
   plan.files = FindTextFiles(Shared("a"), Split::kTrain);
   EXPECT_THAT(MessageOf([&] { TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}); }),
               testing::HasSubstr("the train split holds 0 tokens"));
@@ -99,7 +99,7 @@ TEST_F(EarlyCopies, AFaultLeavesNothing) {
   TextPlan plan;
   plan.document = DocumentEnd::kLine;
   plan.unit_bytes = 1'000;
-  plan.encode = {.eos = 256, .valid_fraction = 0.1, .test_fraction = 0.1};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.1, .test_fraction = 0.1};
   plan.files = FindTextFiles(Shared("a"), Split::kTrain);
   for (int i = 0; i < 5; ++i) {
     EXPECT_THAT(MessageOf([&] { TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}); }),

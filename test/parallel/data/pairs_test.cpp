@@ -18,7 +18,7 @@ class PairsOfRanks : public Scratch {
 
   static void Tokenize(const comm::Communicator& ranks, const std::string& path) {
     TestDeck deck({"tokenize.kind=numerals", "tokenize.numerals_pairs=40000"});
-    TokenizePairs(ranks, ReadTokenize(deck.deck), deck.deck, path, {}, false);
+    TokenizeInParallel(ranks, ReadTokenize(deck.deck), deck.deck, path, {}, false);
   }
 
   const comm::Communicator world_;

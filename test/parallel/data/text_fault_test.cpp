@@ -30,7 +30,7 @@ TEST_F(Texts, AFaultOfOneRankEndsTheOthersWork) {
   }
   world.Barrier();
   TextPlan plan;
-  plan.encode.eos = 256;
+  plan.encode.eos = {256};
   plan.files = FindTextFiles(folder + "/*.jsonl", Split::kTrain);
   SlowTokenizer slow;
   const std::string message =

@@ -221,7 +221,7 @@ class FilledPairs : public Scratch {};
 TEST_F(FilledPairs, ArePaddedSideBySide) {
   TestDeck deck({"tokenize.kind=numerals", "tokenize.numerals_pairs=20000"});
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
-  TokenizePairs(self, ReadTokenize(deck.deck), deck.deck, In("a.h5"), {}, false);
+  TokenizeInParallel(self, ReadTokenize(deck.deck), deck.deck, In("a.h5"), {}, false);
   const PairFile file(self, self, In("a.h5"), Staging::kNone);
   const PairBatches batches(file.Pairs(Split::kTrain), LengthsOf(file, Split::kTrain),
                             {.source_tokens = 4096, .target_tokens = 4096});
