@@ -63,6 +63,14 @@ std::string LowerCase::operator()(std::string_view text) const {
   return lower;
 }
 
+Vocabulary ByteVocabulary() {
+  Vocabulary vocabulary{.words = {}, .eos = '\n', .unk = -1};
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.words.emplace_back(1, static_cast<char>(byte));
+  }
+  return vocabulary;
+}
+
 TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer,
                        const std::string& path, Files files)
     : words_(vocabulary.words),
@@ -91,11 +99,7 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
 }
 
 void TokenCodec::CheckBytes(const std::string& path) const {
-  bool right = words_.size() == 256;
-  for (std::size_t id = 0; right && id < words_.size(); ++id) {
-    right = words_[id] == std::string(1, static_cast<char>(id));
-  }
-  if (!right) {
+  if (words_ != ByteVocabulary().words) {
     throw InputError(path + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
   }
 }

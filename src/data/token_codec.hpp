@@ -47,6 +47,8 @@ inline bool IsSubword(const std::string& tokenizer) {
   return tokenizer == kBpeTokenizer || tokenizer == kSentencePieceTokenizer;
 }
 
+Vocabulary ByteVocabulary();  // the 256 bytes; "\n" is eos
+
 class TokenCodec {
  public:
   // Throws InputError, naming `path`, for an unknown tokenizer, a word that occurs twice, or a byte

@@ -43,7 +43,6 @@ TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& op
 
 namespace {
 
-constexpr std::int64_t kByteEndOfLine = '\n';
 constexpr std::int64_t kHeldOutShare = 10;  // valid and test each: train / this
 
 std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
@@ -127,10 +126,7 @@ TokenData TokenizeBytes(const std::array<SourceText, 3>& sources) {
     std::transform(text.begin(), text.end(), std::back_inserter(data.tokens.at(split)),
                    [](char c) { return static_cast<unsigned char>(c); });
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    data.vocabulary.words.emplace_back(1, static_cast<char>(byte));
-  }
-  data.vocabulary.eos = kByteEndOfLine;
+  data.vocabulary = ByteVocabulary();
   data.tokenizer = kByteTokenizer;
   return data;
 }

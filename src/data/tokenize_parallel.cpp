@@ -187,15 +187,6 @@ Vocabulary RankedWords(const std::unordered_map<std::string, std::int64_t>& coun
   return vocabulary;
 }
 
-// The 256 bytes; "\n" is eos.
-Vocabulary ByteVocabulary() {
-  Vocabulary vocabulary{.words = {}, .eos = '\n', .unk = -1};
-  for (int byte = 0; byte < 256; ++byte) {
-    vocabulary.words.emplace_back(1, static_cast<char>(byte));
-  }
-  return vocabulary;
-}
-
 // Texts that the deck names.
 
 // The deck's key of a split's texts: "tokenize.train"; of pairs "tokenize.source",

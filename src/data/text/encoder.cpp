@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <limits>
+#include <utility>
 
 #include "positioned_file.hpp"
+#include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -170,11 +171,6 @@ void Spills::Overwrite(std::int64_t place, const SpilledDocument& document) {
                        static_cast<std::size_t>(document_bytes_));
 }
 
-std::int64_t WidthOf(const Tokenizer& tokenizer) {
-  constexpr std::int64_t kNarrowIds = std::numeric_limits<std::uint16_t>::max() + std::int64_t{1};
-  return tokenizer.VocabularySize() <= kNarrowIds ? 2 : 4;
-}
-
 void SplitSizes::Add(const UnitResult& unit) {
   for (std::size_t s = 0; s < kSplits.size(); ++s) {
     for (std::size_t t = 0; t < tokens.size(); ++t) tokens.at(t).at(s) += unit.tokens.at(t).at(s);
@@ -219,7 +215,7 @@ Encoder::Encoder(const TextTokenizers& tokenizers, const EncodeSettings& setting
       spills_(spills),
       hash_(std::make_unique<Hash>()) {
   for (std::size_t t = 0; t < tokenizers.size(); ++t) {
-    width_.at(t) = WidthOf(*tokenizers[t]);
+    width_.at(t) = IdWidthOf(tokenizers[t]->VocabularySize());
     std::vector<std::int32_t>& suffix = suffix_.at(t);
     tokenizers[t]->Template(prefix_.at(t), suffix);
     const auto eos = static_cast<std::int32_t>(settings.eos.at(t));

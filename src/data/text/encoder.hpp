@@ -162,9 +162,6 @@ class Spills {
   std::int64_t document_bytes_;
 };
 
-// Bytes of a stored id: 2 or 4.
-std::int64_t WidthOf(const Tokenizer& tokenizer);
-
 // Encodes documents text by text, each in one piece or in several.
 class Encoder {
  public:

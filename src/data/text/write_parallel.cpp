@@ -165,49 +165,6 @@ bool SeesOthersWrites(const std::string& path) {
   return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
 }
 
-// A tokenizer as a token file keeps it: attributes, /vocabulary, /tokenizer. It lives until the
-// file is written, as the tokenizer does.
-class StoredVocabulary {
- public:
-  // prefix: of all names, "" or "source_".
-  StoredVocabulary(const Tokenizer& tokenizer, std::int64_t eos, std::string prefix)
-      : tokenizer_(tokenizer), eos_(eos), prefix_(std::move(prefix)) {
-    for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
-      bytes_ += tokenizer.Piece(static_cast<std::int32_t>(id));
-      offsets_.push_back(bytes_.size());
-    }
-  }
-
-  // Of its datasets.
-  std::size_t Bytes() const {
-    std::size_t bytes = bytes_.size() + offsets_.size() * sizeof offsets_.front();
-    for (const auto& [name, text] : tokenizer_.Source()) bytes += text.size();
-    return bytes;
-  }
-  void Describe(Hdf5Writer& file) const {
-    file.Attribute((prefix_ + "tokenizer").c_str(), std::string(tokenizer_.Kind()));
-    file.Attribute((prefix_ + "eos").c_str(), eos_);
-    file.Attribute((prefix_ + "unk").c_str(), std::int64_t{tokenizer_.Unk().value_or(-1)});
-  }
-  void Plan(Hdf5Writer& file) const {
-    const std::string folder = "/" + prefix_ + "vocabulary";
-    file.Plan(folder + "/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes_.size(), bytes_.data());
-    file.Plan(folder + "/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets_.size(),
-              offsets_.data());
-    for (const auto& [name, text] : tokenizer_.Source()) {
-      file.Plan("/" + prefix_ + "tokenizer/" + name, H5T_STD_U8LE, H5T_NATIVE_UINT8, text.size(),
-                text.data());
-    }
-  }
-
- private:
-  const Tokenizer& tokenizer_;
-  std::int64_t eos_;
-  std::string prefix_;
-  std::string bytes_;
-  std::vector<std::uint64_t> offsets_ = {0};
-};
-
 // The target's, or the only one, first.
 std::vector<StoredVocabulary> VocabulariesOf(const TextTokenizers& tokenizers,
                                              const EncodeSettings& settings) {
@@ -264,7 +221,7 @@ struct ParallelTokenFile::Root {
       };
       for (std::size_t t = 0; t < tokenizers.size(); ++t) {
         const Side side = pairs ? kPairSides.at(t) : Side::kText;
-        const hid_t id_type = WidthOf(*tokenizers[t]) == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
+        const hid_t id_type = IdTypeOf(tokenizers[t]->VocabularySize());
         places.tokens.at(t).at(s) = plan(Array::kTokens, side, id_type, sizes.tokens.at(t).at(s));
         places.documents.at(t).at(s) =
             plan(Array::kDocuments, side, H5T_STD_U64LE, sizes.documents.at(s));
@@ -304,7 +261,8 @@ ParallelTokenFile::ParallelTokenFile(const comm::Communicator& world, const std:
     : world_(world) {
   file_.texts = tokenizers.size();
   file_.masks = settings.masks;
-  for (std::size_t t = 0; t < file_.texts; ++t) file_.width.at(t) = WidthOf(*tokenizers[t]);
+  for (std::size_t t = 0; t < file_.texts; ++t)
+    file_.width.at(t) = IdWidthOf(tokenizers[t]->VocabularySize());
   world.Together([&] {
     if (!world.IsRoot()) return;
     root_ = std::make_unique<Root>(path, tokenizers, settings);
