@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 
 namespace trireme {
 
@@ -163,7 +164,7 @@ void RefuseForeignFile(const std::string& path) {
     throw InputError(path + ": is a zip archive, as PyTorch's pickled weights are: not read",
                      "Write the model anew in Python: save_pretrained(NEW) makes safetensors.");
   }
-  std::string text = head.substr(head.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  std::string text = head.substr(head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   text.erase(0, text.find_first_not_of(" \t\r\n"));
   for (char& letter : text) {
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');

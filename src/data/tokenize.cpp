@@ -20,6 +20,7 @@
 #include "text/inputs.hpp"
 #include "token_codec.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/data/token_file.hpp"
 #include "words.hpp"
 

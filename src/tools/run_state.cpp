@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "trireme/base/json.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/report/monitor.hpp"
 
@@ -154,42 +155,16 @@ bool KnownLines::IsNew(std::string_view line) {
   return true;
 }
 
-// OneLine and Wide: a strict decoder of UTF-8 and the characters that a terminal obeys.
+// OneLine and Wide: characters that a terminal obeys.
 
 namespace {
 
-constexpr char32_t kReplacement = 0xFFFD;
-constexpr const char* kReplacementBytes = "\xEF\xBF\xBD";
 constexpr const char* kEllipsis = "\xE2\x80\xA6";
 
-struct Character {
-  char32_t value = kReplacement;
-  std::size_t bytes = 1;  // taken from the text
-};
-
-// The character at the beginning of a text that is not empty; kReplacement and one byte for what is
-// no UTF-8: overlong forms, surrogates and numbers beyond Unicode too.
+// The character at the beginning of a text that is not empty; U+FFFD and one byte for what is no
+// UTF-8.
 Character First(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i]));
-  };
-  const std::uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t length = lead < 0xC2   ? 0
-                             : lead < 0xE0 ? 2
-                             : lead < 0xF0 ? 3
-                             : lead < 0xF5 ? 4
-                                           : 0;
-  if (length == 0 || length > text.size()) return {};
-  char32_t value = lead & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return {};
-    value = value << 6U | (byte(i) & 0x3FU);
-  }
-  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (overlong || surrogate || value > 0x10FFFF) return {};
-  return {value, length};
+  return FirstCharacter(text).value_or(Character{kReplacementCode, 1});
 }
 
 // Whether a terminal obeys the character instead of showing it, or shows later ones out of order.
@@ -212,8 +187,8 @@ std::string OneLine(std::string_view text, std::size_t most) {
     const std::string_view bytes = text.substr(0, character.bytes);
     if (bytes == "\n" || bytes == "\t" || bytes == "\r") {
       line += ' ';
-    } else if (character.value == kReplacement || Controls(character.value)) {
-      line += kReplacementBytes;
+    } else if (character.code == kReplacementCode || Controls(character.code)) {
+      line += kReplacementCharacter;
     } else {
       line += bytes;
     }
@@ -226,7 +201,7 @@ std::wstring Wide(std::string_view text) {
   std::wstring wide;
   while (!text.empty()) {
     const Character character = First(text);
-    wide += static_cast<wchar_t>(character.value);
+    wide += static_cast<wchar_t>(character.code);
     text.remove_prefix(character.bytes);
   }
   return wide;

@@ -14,6 +14,7 @@
 #include "text/documents.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/text_units.hpp"
@@ -24,7 +25,6 @@ namespace trireme::data {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // bytes
-constexpr std::string_view kLineMark = "\xEF\xBB\xBF";
 
 // Lines of a file from the first that begins at or after a byte on.
 class Lines {
@@ -50,7 +50,7 @@ class Lines {
       line += piece.text;
       if (line.size() > kLongestLine) RefuseLong();
     }
-    if (offset_ == 0 && line.starts_with(kLineMark)) line.erase(0, kLineMark.size());
+    if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     return true;
   }
   std::int64_t Offset() const { return offset_; }  // of the line in its file's text

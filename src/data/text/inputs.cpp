@@ -21,6 +21,7 @@
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/utf8.hpp"
 
 namespace trireme::data {
 
@@ -308,7 +309,7 @@ void RefuseContents(const std::string& path, std::string_view head) {
 
 // JSON that is not a record a line.
 void RefuseOtherJson(const std::string& path, std::string_view head) {
-  if (head.starts_with("\xEF\xBB\xBF")) head.remove_prefix(3);
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
   const std::size_t end = head.find_first_of("\r\n");
   const std::string first = Trimmed(std::string(head.substr(0, end)));

@@ -22,6 +22,7 @@
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/tokenizer.hpp"
 #include "write_parallel.hpp"
@@ -417,8 +418,7 @@ std::size_t CutBefore(std::string_view line, std::size_t most) {
   const std::size_t blank = line.rfind(' ', most - 1);
   if (blank != std::string_view::npos && blank > 0) return blank;
   std::size_t at = most;
-  const auto continues = [&] { return (static_cast<unsigned char>(line[at]) & 0xC0U) == 0x80U; };
-  while (at > 0 && continues()) --at;
+  while (at > 0 && ContinuesCharacter(line[at])) --at;
   return at;
 }
 
@@ -455,7 +455,7 @@ class Lines : public RecordSink {
     rest = rest.substr(0, static_cast<std::size_t>(std::max<std::int64_t>(left_, 0)));
     // No half of a character at the end.
     while (rest.size() < document_.size() && !rest.empty() &&
-           (static_cast<unsigned char>(document_[rest.size()]) & 0xC0U) == 0x80U) {
+           ContinuesCharacter(document_[rest.size()])) {
       rest.remove_suffix(1);
     }
     left_ -= std::ssize(rest);
