@@ -232,6 +232,16 @@ void Rename(const std::string& from, const std::string& to) {
   }
 }
 
+void RenameDurably(const std::string& from, const std::string& to) {
+  Rename(from, to);
+  SyncPath(FolderOf(to));
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
 void MoveLink(const std::string& target, const std::string& link) {
   const std::string temporary = link + ".tmp";
   if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) {
@@ -321,13 +331,17 @@ void Replacement::Write(std::string_view text) {
   if (!error_) Note(WriteAll(file_, text));
 }
 
-std::error_code Replacement::Place() {
+std::error_code Replacement::Place(Name name) {
   if (!error_) Note(::fsync(file_) == 0);
   if (file_ < 0) return error_;
   // A network file system may report a failed write only now.
   Note(::close(std::exchange(file_, -1)) == 0);
   if (!error_) Note(std::rename(temporary_.c_str(), path_.c_str()) == 0);
-  if (error_) ::unlink(temporary_.c_str());
+  if (error_) {
+    ::unlink(temporary_.c_str());
+  } else if (name == Name::kDurable) {
+    error_ = {SyncToDisk(FolderOf(path_)), std::generic_category()};
+  }
   return error_;
 }
 

@@ -146,8 +146,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string SystemText(int error) { return std::generic_category().message(error); }
-
 constexpr const char* kTokenFileKey = "data.file";
 
 Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
@@ -161,23 +159,8 @@ Error InTheWay(const std::string& path, const std::string& key) {
 }
 
 Error NoSpace(const std::string& what, int error, const std::string& key) {
-  return RunError(fmt::format("{}: {}", what, SystemText(error)),
+  return RunError(fmt::format("{}: {}", what, ErrorText(error)),
                   fmt::format("Free some space, or let {} name another disk.", key));
-}
-
-std::string FolderOf(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
-void SyncPath(const std::string& path, int flags) {
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC);
-  const int error = file < 0 || ::fsync(file) != 0 ? errno : 0;
-  if (file >= 0) ::close(file);
-  // EINVAL: a folder on a file system that syncs none.
-  if (error != 0 && error != EINVAL) {
-    throw RunError(fmt::format("{}: cannot be synced: {}", path, SystemText(error)));
-  }
 }
 
 // Whether nothing is lost with what lies there: nothing, a link, or what a job left that ended
@@ -222,7 +205,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
   }
   // By the effective user, as open(2) judges.
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    throw CannotCreate(path, SystemText(errno), kTokenFileKey);
+    throw CannotCreate(path, ErrorText(errno), kTokenFileKey);
   }
 }
 
@@ -237,7 +220,7 @@ TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
   const int error = errno;
   if (error == ENOSPC || error == EDQUOT)
     throw NoSpace(target + ": cannot be created", error, key_);
-  throw CannotCreate(target, SystemText(error), key_);
+  throw CannotCreate(target, ErrorText(error), key_);
 }
 
 TokenFileDraft::~TokenFileDraft() {
@@ -248,7 +231,7 @@ TokenFileDraft::~TokenFileDraft() {
 void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   const int file = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (file < 0) {
-    throw RunError(fmt::format("{}: cannot be opened: {}", path_, SystemText(errno)));
+    throw RunError(fmt::format("{}: cannot be opened: {}", path_, ErrorText(errno)));
   }
   const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
   const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
@@ -258,15 +241,11 @@ void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error, key_);
 }
 
-void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR | O_NOFOLLOW); }
+void TokenFileDraft::Sync() const { SyncPath(path_); }
 
 void TokenFileDraft::Place() {
-  if (::rename(path_.c_str(), target_.c_str()) != 0) {
-    throw RunError(
-        fmt::format("{}: cannot be renamed to {}: {}", path_, target_, SystemText(errno)));
-  }
+  RenameDurably(path_, target_);
   placed_ = true;
-  SyncPath(FolderOf(target_), O_RDONLY);
 }
 
 // Making of an HDF5 file whose structures lie at its front and whose datasets are contiguous.

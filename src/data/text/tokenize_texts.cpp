@@ -8,7 +8,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "positioned_file.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/base/utf8.hpp"
 #include "trireme/comm/communicator.hpp"
@@ -209,7 +209,6 @@ void Ask(const TextWatch& watch, const comm::Poll& poll) {
 std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, DocumentMaker& maker,
                                        const TokenFilePlan& plan, bool may_be_early) {
   const std::vector<std::size_t> units = maker.UnitsOf(world.Rank(), world.Size());
-  const std::string folder = std::filesystem::path(plan.path).parent_path().string();
   const bool pairs = plan.tokenizers.size() > 1;
   ParallelTokenFile file(world, plan.path, plan.tokenizers, plan.settings);
   std::optional<WrittenFile> early = may_be_early ? file.Early() : std::nullopt;
@@ -220,7 +219,7 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
   UnitRounds rounds(world, early ? maker.Units() : 0, mine, LeastTokens(plan));
   const auto encode = [&](const comm::Poll& poll) {
     const auto ask = [&] { Ask(plan.watch, poll); };
-    spills = std::make_unique<Spills>(folder.empty() ? "." : folder, plan.tokenizers.size());
+    spills = std::make_unique<Spills>(FolderOf(plan.path), plan.tokenizers.size());
     Encoder encoder(plan.tokenizers, plan.settings, *spills);
     std::optional<EarlyCopy> copy;
     if (early) copy.emplace(rounds, PieceWriter(*early, *spills, ask), mine);
