@@ -347,6 +347,35 @@ std::error_code Replacement::Place(Name name) {
 
 // Reads and writes of one process at explicit offsets of a file.
 
+std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset) {
+  char* const room = static_cast<char*>(to);
+  std::int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = Retry([&] {
+      return ::pread(file, room + done, static_cast<std::size_t>(bytes - done), offset + done);
+    });
+    if (got < 0) return done;
+    if (got == 0) break;
+    done += got;
+  }
+  errno = 0;
+  return done;
+}
+
+std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_t offset) {
+  const char* const begin = static_cast<const char*>(from);
+  std::int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t put = Retry([&] {
+      return ::pwrite(file, begin + done, static_cast<std::size_t>(bytes - done), offset + done);
+    });
+    if (put == 0) errno = ENOSPC;
+    if (put <= 0) return done;
+    done += put;
+  }
+  return done;
+}
+
 namespace {
 
 // A client of a network file system may believe for a moment that a file which another node has
@@ -382,34 +411,18 @@ std::int64_t PositionedFile::Size() const {
 }
 
 void PositionedFile::Write(const void* data, std::int64_t bytes, std::int64_t offset) const {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t put =
-        Retry([&] { return ::pwrite(file_.Get(), from, static_cast<std::size_t>(bytes), offset); });
-    if (put <= 0) {
-      throw Complain(fmt::format("cannot be written at offset {}", offset),
-                     put < 0 ? errno : ENOSPC);
-    }
-    from += put;
-    offset += put;
-    bytes -= put;
+  const std::int64_t put = WriteAt(file_.Get(), data, bytes, offset);
+  if (put < bytes) {
+    throw Complain(fmt::format("cannot be written at offset {}", offset + put), errno);
   }
 }
 
 void PositionedFile::Read(void* data, std::int64_t bytes, std::int64_t offset) const {
-  char* to = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t got =
-        Retry([&] { return ::pread(file_.Get(), to, static_cast<std::size_t>(bytes), offset); });
-    if (got < 0) throw Complain(fmt::format("cannot be read at offset {}", offset), errno);
-    if (got == 0) {
-      throw Error(blame_, fmt::format("{}: cannot be read at offset {}: the file ends there", path_,
-                                      offset));
-    }
-    to += got;
-    offset += got;
-    bytes -= got;
-  }
+  const std::int64_t got = ReadAt(file_.Get(), data, bytes, offset);
+  if (got == bytes) return;
+  const std::string what = fmt::format("cannot be read at offset {}", offset + got);
+  if (errno != 0) throw Complain(what, errno);
+  throw Error(blame_, fmt::format("{}: {}: the file ends there", path_, what));
 }
 
 void PositionedFile::StartFlush(std::int64_t bytes, std::int64_t offset) const {

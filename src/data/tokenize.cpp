@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "positioned_file.hpp"
 #include "text/documents.hpp"
 #include "text/inputs.hpp"
+#include "token_arrays.hpp"
 #include "token_codec.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/utf8.hpp"

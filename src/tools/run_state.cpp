@@ -32,10 +32,6 @@ namespace {
 
 constexpr std::size_t kKnownBytes = 256;  // tell a file from one rewritten in its place
 
-ssize_t ReadAt(int file, char* to, std::size_t bytes, std::int64_t offset) {
-  return Retry([&] { return pread(file, to, bytes, offset); });
-}
-
 }  // namespace
 
 FollowedFile::State FollowedFile::Fail(int error) {
@@ -59,7 +55,7 @@ void FollowedFile::BeginAnew(const Visit& visit) {
 bool FollowedFile::Continues() const {
   std::string now(last_bytes_.size(), '\0');
   const auto from = offset_ - static_cast<std::int64_t>(now.size());
-  const ssize_t got = ReadAt(file_->Get(), now.data(), now.size(), from);
+  const std::int64_t got = ReadAt(file_->Get(), now.data(), std::ssize(now), from);
   return got == static_cast<ssize_t>(now.size()) && now == last_bytes_;
 }
 
@@ -121,8 +117,8 @@ FollowedFile::State FollowedFile::Read(const Visit& visit) {
   if (size_ < offset_ || !Continues()) BeginAnew(visit);
   if (size_ == offset_) return State::kCaughtUp;
   buffer_.resize(static_cast<std::size_t>(std::min(size_ - offset_, kReadBytes)));
-  const ssize_t got = ReadAt(file_->Get(), buffer_.data(), buffer_.size(), offset_);
-  if (got < 0) return Fail(errno);
+  const std::int64_t got = ReadAt(file_->Get(), buffer_.data(), std::ssize(buffer_), offset_);
+  if (got == 0 && errno != 0) return Fail(errno);
   const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(got));
   offset_ += got;
   last_bytes_ += bytes.substr(bytes.size() - std::min(bytes.size(), kKnownBytes));

@@ -158,6 +158,12 @@ class Replacement {
   std::error_code error_;
 };
 
+// Reads up to `bytes` bytes from `offset` on, through short reads and interruptions. Returns how
+// many there are: fewer with errno 0 where the file ends, or with errno set for a read that fails.
+std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset);
+// Writes all bytes at `offset`. Returns how many were written: fewer with errno set.
+std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_t offset);
+
 // PositionedFile: reads and writes of one process at explicit offsets of a file. No MPI: a thread
 // may use it while the rank trains on.
 

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 
@@ -92,10 +92,10 @@ void Spill::Flush() {
 
 void Spill::Put(std::int64_t begin, const void* bytes, std::size_t count) {
   ahead_.clear();
-  const int error = WriteAt(file_.Get(), bytes, count, begin);
-  if (error != 0) {
+  const auto wanted = static_cast<std::int64_t>(count);
+  if (WriteAt(file_.Get(), bytes, wanted, begin) < wanted) {
     throw RunError(fmt::format("{}: a temporary file of tokens cannot be written: {}", folder_,
-                               ErrorText(error)),
+                               ErrorText(errno)),
                    "Tokens may be kept there twice for a while: free some space, or let data.file "
                    "name another disk.");
   }
@@ -135,17 +135,11 @@ void Spill::Read(std::int64_t begin, void* to, std::size_t count) {
   std::copy_n(ahead_.begin() + (begin - ahead_begin_), count, static_cast<char*>(to));
 }
 
-void Spill::Get(std::int64_t begin, char* at, std::size_t count) {
-  while (count > 0) {
-    const auto got = Retry([&] { return ::pread(file_.Get(), at, count, begin); });
-    if (got <= 0) {
-      throw RunError(fmt::format("{}: a temporary file of tokens cannot be read: {}", folder_,
-                                 got == 0 ? "it is cut off" : ErrorText(errno)));
-    }
-    at += got;
-    begin += got;
-    count -= static_cast<std::size_t>(got);
-  }
+void Spill::Get(std::int64_t begin, char* to, std::size_t count) {
+  const auto wanted = static_cast<std::int64_t>(count);
+  if (ReadAt(file_.Get(), to, wanted, begin) == wanted) return;
+  throw RunError(fmt::format("{}: a temporary file of tokens cannot be read: {}", folder_,
+                             errno == 0 ? "it is cut off" : ErrorText(errno)));
 }
 
 Spills::Spills(const std::string& folder, std::size_t texts)

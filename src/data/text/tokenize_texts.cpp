@@ -17,7 +17,7 @@
 #include <utility>
 
 #include "documents.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"

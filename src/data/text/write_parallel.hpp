@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "encoder.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -45,16 +45,17 @@ class FileCursor {
   }
   void Flush() {
     if (buffer_.empty()) return;  // to sync_file_range no bytes are all bytes to the end
-    const int error = WriteAt(file_, buffer_.data(), buffer_.size(), offset_);
-    if (error != 0) {
+    const std::int64_t count = std::ssize(buffer_);
+    if (WriteAt(file_, buffer_.data(), count, offset_) < count) {
+      const int error = errno;
       throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)),
                      error == ENOSPC || error == EDQUOT
                          ? "Free some space, or let data.file name another disk."
                          : "");
     }
     // The disk begins now, not when all is written.
-    ::sync_file_range(file_, offset_, static_cast<off64_t>(buffer_.size()), SYNC_FILE_RANGE_WRITE);
-    offset_ += static_cast<std::int64_t>(buffer_.size());
+    ::sync_file_range(file_, offset_, count, SYNC_FILE_RANGE_WRITE);
+    offset_ += count;
     buffer_.clear();
   }
 

@@ -12,9 +12,9 @@
 #include <functional>
 #include <stdexcept>
 
-#include "positioned_file.hpp"
 #include "stage.hpp"
 #include "temporary_folder.hpp"
+#include "token_arrays.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
