@@ -67,18 +67,9 @@ class Joined : public RecordSink {
 // Adds a file's text, without byte order marks; of JSON lines the texts of its records. Returns how
 // many of those lack their text.
 std::int64_t Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
-  class Whole : public DocumentSink {
-   public:
-    explicit Whole(std::string& text) : text_(text) {}
-    void Text(std::string_view piece, std::int64_t) override { text_ += piece; }
-    void End() override {}
-
-   private:
-    std::string& text_;
-  };
   Joined joined(text);
   JsonRecords records(joined, keys, file.path, false);
-  Whole whole(text);
+  WholeText whole(text);
   DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : whole;
   ForEachDocument(file, {.begin = 0, .end = file.bytes}, DocumentEnd::kFile, sink,
                   [](std::int64_t) {});

@@ -269,18 +269,13 @@ EncodeSettings SettingsOf(const TokenizeOptions& options) {
           .test_fraction = fraction(Split::kTest, options.test_fraction)};
 }
 
-void RequireGoingOn(const TextWatch& watch) {
-  if (!watch.stop || !watch.stop()) return;
-  throw RunError("stopped by a signal: no token file was written");
-}
-
 // Word counts of the train pairs, of one text or of both. Serial.
 Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
                       const std::vector<std::size_t>& texts, const TextWatch& watch) {
   const LowerCase lower_case;
   std::unordered_map<std::string, std::int64_t> counts;
   for (std::size_t unit = 0; unit < lines.Units(); ++unit) {
-    RequireGoingOn(watch);
+    RequireGoingOn(watch.stop);
     lines.VisitTrain(unit, [&](const PerText<std::string>& pair) {
       for (const std::size_t text : texts) {
         const std::string folded = options.lowercase ? lower_case(pair.at(text)) : pair.at(text);
@@ -299,7 +294,7 @@ std::vector<std::string> SamplePairs(const LinePairs& lines, const std::vector<s
   std::vector<std::string> sentences;
   std::int64_t bytes = 0;
   for (std::int64_t unit = 0; unit < units && bytes < kSampleBytes; unit += step) {
-    RequireGoingOn(watch);
+    RequireGoingOn(watch.stop);
     lines.VisitTrain(static_cast<std::size_t>(unit), [&](const PerText<std::string>& pair) {
       for (const std::size_t text : texts) {
         const std::string& line = pair.at(text);

@@ -107,13 +107,6 @@ struct Ranges {
   std::int64_t all = 0;
 };
 
-class WholeText : public DocumentSink {
- public:
-  void Text(std::string_view piece, std::int64_t) override { text += piece; }
-  void End() override {}
-  std::string text;
-};
-
 }  // namespace
 
 std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan& plan,
@@ -125,7 +118,7 @@ std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan
   std::vector<LineCount> mine;
   comm::WorkJointly(world, [&](const comm::Poll& poll) {
     const auto ask = [&] {
-      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+      RequireGoingOn(stop);
       poll();
     };
     for (std::size_t t = 0; t < units.size(); ++t) {
@@ -204,12 +197,12 @@ void LinePairs::ForEach(std::size_t unit, const std::function<void(const Read&)>
       if (!lines.at(t).Next(line)) {
         throw InputError(files.at(t)->path + ": the file has changed while it was read");
       }
-      WholeText text;
+      read.texts.at(t).clear();
+      WholeText text(read.texts.at(t));
       Utf8Filter filter(text, files.at(t)->path, plan_.replace);
       filter.Text(line, lines.at(t).Offset());
       filter.End();
       read.replaced += filter.Replaced();
-      read.texts.at(t) = std::move(text.text);
       read.blank |= read.texts.at(t).find_first_not_of(kWhiteSpace) == std::string::npos;
     }
     visit(read);

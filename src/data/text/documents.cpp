@@ -465,6 +465,10 @@ void ForEachDocument(const TextFile& file, const TextUnit& unit, DocumentEnd doc
   }
 }
 
+void RequireGoingOn(const std::function<bool()>& stop) {
+  if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+}
+
 // One line is read at a time, and kept whole for that.
 
 namespace {

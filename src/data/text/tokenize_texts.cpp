@@ -197,15 +197,8 @@ std::array<std::int64_t, 3> LeastTokens(const TokenFilePlan& plan) {
   return least;
 }
 
-void Ask(const TextWatch& watch, const comm::Poll& poll) {
-  if (watch.stop && watch.stop()) {
-    throw RunError("stopped by a signal: no token file was written");
-  }
-  poll();
-}
-
-// Collective. Nothing if tokens were copied to a place that HDF5 did not give them. early: tokens
-// of train may be copied while documents are encoded.
+// Collective. Nothing if tokens were copied to a place that HDF5 did not give them. may_be_early:
+// tokens of train may be copied while documents are encoded.
 std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, DocumentMaker& maker,
                                        const TokenFilePlan& plan, bool may_be_early) {
   const std::vector<std::size_t> units = maker.UnitsOf(world.Rank(), world.Size());
@@ -218,7 +211,10 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
   SmallestHashes smallest;
   UnitRounds rounds(world, early ? maker.Units() : 0, mine, LeastTokens(plan));
   const auto encode = [&](const comm::Poll& poll) {
-    const auto ask = [&] { Ask(plan.watch, poll); };
+    const auto ask = [&] {
+      RequireGoingOn(plan.watch.stop);
+      poll();
+    };
     spills = std::make_unique<Spills>(FolderOf(plan.path), plan.tokenizers.size());
     Encoder encoder(plan.tokenizers, plan.settings, *spills);
     std::optional<EarlyCopy> copy;
@@ -484,9 +480,7 @@ void ReadUnit(const TextPlan& plan, const TextUnit& unit, Lines& lines,
   DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : lines;
   Utf8Filter filter(sink, file.path, plan.replace);
   try {
-    ForEachDocument(file, unit, plan.document, filter, [&](std::int64_t) {
-      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
-    });
+    ForEachDocument(file, unit, plan.document, filter, [&](std::int64_t) { RequireGoingOn(stop); });
   } catch (const Enough&) {
     return;
   }

@@ -299,7 +299,7 @@ bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<b
   if (elsewhere()) return false;
   comm::WorkJointly(world_, [&](const comm::Poll& poll) {
     const auto ask = [&] {
-      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+      RequireGoingOn(stop);
       poll();
     };
     ask();
