@@ -97,11 +97,9 @@ int CountStart(const std::string& folder, std::int64_t step) {
   const Note before = ReadNote(path);
   const int starts = before.step == step ? before.starts + 1 : 1;
   const nlohmann::ordered_json object = {{"step", step}, {"starts", starts}};
-  Replacement file(path, path + ".tmp");
+  Replacement file(path, DraftName(path));
   file.Write(object.dump() + "\n");
-  std::error_code error = file.Place();
-  if (!error) error = {SyncToDisk(folder), std::generic_category()};
-  if (error) {
+  if (const std::error_code error = file.Place(Replacement::Name::kDurable)) {
     throw RunError(
         fmt::format("{0}: cannot be written by way of {0}.tmp: {1}", path, error.message()),
         "Check the run folder's permissions and free space (job.output).");

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 
 namespace trireme {
 
@@ -163,7 +164,7 @@ void RefuseForeignFile(const std::string& path) {
     throw InputError(path + ": is a zip archive, as PyTorch's pickled weights are: not read",
                      "Write the model anew in Python: save_pretrained(NEW) makes safetensors.");
   }
-  std::string text = head.substr(head.starts_with("\xEF\xBB\xBF") ? 3 : 0);
+  std::string text = head.substr(head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   text.erase(0, text.find_first_not_of(" \t\r\n"));
   for (char& letter : text) {
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
@@ -229,6 +230,16 @@ void Rename(const std::string& from, const std::string& to) {
   if (Retry([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
     throw SystemError(from, fmt::format("cannot be renamed to {}", to), errno);
   }
+}
+
+void RenameDurably(const std::string& from, const std::string& to) {
+  Rename(from, to);
+  SyncPath(FolderOf(to));
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
 }
 
 void MoveLink(const std::string& target, const std::string& link) {
@@ -320,17 +331,50 @@ void Replacement::Write(std::string_view text) {
   if (!error_) Note(WriteAll(file_, text));
 }
 
-std::error_code Replacement::Place() {
+std::error_code Replacement::Place(Name name) {
   if (!error_) Note(::fsync(file_) == 0);
   if (file_ < 0) return error_;
   // A network file system may report a failed write only now.
   Note(::close(std::exchange(file_, -1)) == 0);
   if (!error_) Note(std::rename(temporary_.c_str(), path_.c_str()) == 0);
-  if (error_) ::unlink(temporary_.c_str());
+  if (error_) {
+    ::unlink(temporary_.c_str());
+  } else if (name == Name::kDurable) {
+    error_ = {SyncToDisk(FolderOf(path_)), std::generic_category()};
+  }
   return error_;
 }
 
 // Reads and writes of one process at explicit offsets of a file.
+
+std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset) {
+  char* const room = static_cast<char*>(to);
+  std::int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = Retry([&] {
+      return ::pread(file, room + done, static_cast<std::size_t>(bytes - done), offset + done);
+    });
+    if (got < 0) return done;
+    if (got == 0) break;
+    done += got;
+  }
+  errno = 0;
+  return done;
+}
+
+std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_t offset) {
+  const char* const begin = static_cast<const char*>(from);
+  std::int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t put = Retry([&] {
+      return ::pwrite(file, begin + done, static_cast<std::size_t>(bytes - done), offset + done);
+    });
+    if (put == 0) errno = ENOSPC;
+    if (put <= 0) return done;
+    done += put;
+  }
+  return done;
+}
 
 namespace {
 
@@ -367,34 +411,18 @@ std::int64_t PositionedFile::Size() const {
 }
 
 void PositionedFile::Write(const void* data, std::int64_t bytes, std::int64_t offset) const {
-  const char* from = static_cast<const char*>(data);
-  while (bytes > 0) {
-    const ssize_t put =
-        Retry([&] { return ::pwrite(file_.Get(), from, static_cast<std::size_t>(bytes), offset); });
-    if (put <= 0) {
-      throw Complain(fmt::format("cannot be written at offset {}", offset),
-                     put < 0 ? errno : ENOSPC);
-    }
-    from += put;
-    offset += put;
-    bytes -= put;
+  const std::int64_t put = WriteAt(file_.Get(), data, bytes, offset);
+  if (put < bytes) {
+    throw Complain(fmt::format("cannot be written at offset {}", offset + put), errno);
   }
 }
 
 void PositionedFile::Read(void* data, std::int64_t bytes, std::int64_t offset) const {
-  char* to = static_cast<char*>(data);
-  while (bytes > 0) {
-    const ssize_t got =
-        Retry([&] { return ::pread(file_.Get(), to, static_cast<std::size_t>(bytes), offset); });
-    if (got < 0) throw Complain(fmt::format("cannot be read at offset {}", offset), errno);
-    if (got == 0) {
-      throw Error(blame_, fmt::format("{}: cannot be read at offset {}: the file ends there", path_,
-                                      offset));
-    }
-    to += got;
-    offset += got;
-    bytes -= got;
-  }
+  const std::int64_t got = ReadAt(file_.Get(), data, bytes, offset);
+  if (got == bytes) return;
+  const std::string what = fmt::format("cannot be read at offset {}", offset + got);
+  if (errno != 0) throw Complain(what, errno);
+  throw Error(blame_, fmt::format("{}: {}: the file ends there", path_, what));
 }
 
 void PositionedFile::StartFlush(std::int64_t bytes, std::int64_t offset) const {

@@ -272,8 +272,7 @@ std::vector<std::string> TidyUp(const std::string& folder, const std::string& na
 std::string SetAside(const std::string& checkpoint) {
   std::string aside = checkpoint + kDamagedEnding;
   for (int i = 2; Exists(aside); ++i) aside = fmt::format("{}{}{}", checkpoint, kDamagedEnding, i);
-  Rename(checkpoint, aside);
-  SyncPath(fs::path(checkpoint).parent_path().string());
+  RenameDurably(checkpoint, aside);
   return aside;
 }
 

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "hdf5.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -128,7 +128,7 @@ class ArrayReader {
         base_(static_cast<std::byte*>(memory.At(split, array))) {}
 
   // Fills [begin, end) and returns the offset of the first bad element, or kNoElement. Serial.
-  std::int64_t Read(const PositionedFile& file, std::int64_t begin, std::int64_t end) const {
+  std::int64_t Read(const TokenArrays& file, std::int64_t begin, std::int64_t end) const {
     if (begin == end) return kNoElement;
     file.Read(layout_, split_, array_, begin, end, At(begin));
     Elements elements{At(begin), begin, end};
@@ -190,7 +190,7 @@ void ReadArrays(const comm::Communicator& world, const std::string& path, const 
                 std::int64_t round_bytes) {
   const bool reads = memory.Fills();
   const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank(), "readers");
-  std::optional<PositionedFile> file;
+  std::optional<TokenArrays> file;
   world.Together([&] {
     if (reads) file.emplace(path, layout);
   });
@@ -343,17 +343,16 @@ class Copy {
   }
 
   void Write(std::int64_t offset, std::span<const std::byte> bytes) {
-    errno = WriteAt(file_, bytes.data(), bytes.size(), offset);
-    if (errno != 0) Fail(std::ssize(bytes));
+    const std::int64_t count = std::ssize(bytes);
+    if (WriteAt(file_, bytes.data(), count, offset) < count) Fail(count);
   }
 
   // Hash of `bytes` bytes as they are read back.
   Hash ReadBack(std::int64_t offset, std::int64_t bytes) {
     back_.resize(static_cast<std::size_t>(bytes));
-    const std::int64_t got = ReadAt(file_, offset, back_);
-    if (got < bytes) {
+    if (ReadAt(file_, back_.data(), bytes, offset) < bytes) {
       throw RunError(fmt::format("{}: tokens cannot be read back: {}", folder_,
-                                 got < 0 ? ErrorText(errno) : "the copy ends early"));
+                                 errno != 0 ? ErrorText(errno) : "the copy ends early"));
     }
     return HashOf(back_);
   }
@@ -496,9 +495,9 @@ class Stager {
   std::int64_t nodes_;    // that get a copy
   std::int64_t at_once_;  // chunks in a round
   std::vector<std::byte> room_;
-  std::optional<PositionedFile> source_;  // once it is this rank's turn to read
-  std::int64_t turn_ = 0;                 // chunks before this round
-  Hash hash_{};                           // of the hashes so far
+  std::optional<TokenArrays> source_;  // once it is this rank's turn to read
+  std::int64_t turn_ = 0;              // chunks before this round
+  Hash hash_{};                        // of the hashes so far
 };
 
 // Calls visit({split, array}) for each array that is kept.
@@ -514,9 +513,9 @@ void EachArray(const TokenLayout& layout, const Keeping& keeping, Visit visit) {
 
 }  // namespace
 
-std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request,
-                                                   TokenLayout& layout, StagedCopies& staged,
-                                                   const std::function<void()>& after_round) {
+std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, TokenLayout& layout,
+                                                StagedCopies& staged,
+                                                const std::function<void()>& after_round) {
   const double start = Seconds();
   const Keeping& keeping = request.keeping;
   const comm::Communicator& world = request.world;
@@ -534,7 +533,7 @@ std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request
       copy->Reserve(layout.bytes, stored.offset, stored.Bytes());
     });
   });
-  std::unique_ptr<const PositionedFile> opened;
+  std::unique_ptr<const TokenArrays> opened;
   {
     Stager stager(request, layout, copy ? &*copy : nullptr);
     staged.nodes = stager.Nodes();
@@ -549,9 +548,8 @@ std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request
   }
   world.Together([&] {
     if (!keeping.reads) return;
-    opened =
-        std::make_unique<PositionedFile>(fmt::format("{} (its copy on the node)", request.path),
-                                         std::move(file.read ? *file.read : *file.filled));
+    opened = std::make_unique<TokenArrays>(fmt::format("{} (its copy on the node)", request.path),
+                                           std::move(file.read ? *file.read : *file.filled));
   });
   staged.seconds = world.Max(Seconds() - start);
   return opened;

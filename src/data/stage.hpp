@@ -10,7 +10,7 @@
 #include <string>
 
 #include "hdf5.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
@@ -120,9 +120,9 @@ struct StagingRequest {
 // with those at its opening. `layout` is made that of the copy: staged arrays have this machine's
 // order of bytes. after_round: as of ReadArrays, called for each chunk or kMostReaders of them.
 // Throws AgreedError: exit code 2 for a bad element and for a folder without room.
-std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request,
-                                                   TokenLayout& layout, StagedCopies& staged,
-                                                   const std::function<void()>& after_round);
+std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, TokenLayout& layout,
+                                                StagedCopies& staged,
+                                                const std::function<void()>& after_round);
 
 }  // namespace trireme::data
 

@@ -5,39 +5,15 @@
 #include <locale.h>
 #include <wctype.h>
 #include <algorithm>
-#include <boost/locale/utf.hpp>
 #include <iterator>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 #include "words.hpp"
 
 namespace trireme::data {
 
-// UTF-8 through Boost.Locale's decoder (a header, no library) and the C library's case tables.
-
-namespace {
-
-using Utf8 = boost::locale::utf::utf_traits<char>;
-
-bool IsAscii(char c) { return static_cast<unsigned char>(c) < 0x80; }
-
-}  // namespace
-
-std::size_t FirstInvalidUtf8(std::string_view text) {
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at != end) {
-    if (IsAscii(*at)) {
-      ++at;
-      continue;
-    }
-    const char* const begin = at;
-    if (!boost::locale::utf::is_valid_codepoint(Utf8::decode(at, end))) {
-      return static_cast<std::size_t>(begin - text.data());
-    }
-  }
-  return std::string_view::npos;
-}
+// Lower case by the C library's tables.
 
 LowerCase::LowerCase()
     : locale_(newlocale(LC_CTYPE_MASK, "C.UTF-8", static_cast<locale_t>(nullptr))) {
@@ -52,15 +28,19 @@ LowerCase::~LowerCase() { freelocale(static_cast<locale_t>(locale_)); }
 std::string LowerCase::operator()(std::string_view text) const {
   std::string lower;
   lower.reserve(text.size());
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  while (at != end) {
-    const auto point = static_cast<wint_t>(Utf8::decode_valid(at));
-    const auto low = static_cast<boost::locale::utf::code_point>(
-        towlower_l(point, static_cast<locale_t>(locale_)));
-    Utf8::encode(low, std::back_inserter(lower));
+  for (std::size_t at = 0; at < text.size();) {
+    const auto point = static_cast<wint_t>(NextCodePoint(text, at));
+    AppendUtf8(static_cast<char32_t>(towlower_l(point, static_cast<locale_t>(locale_))), lower);
   }
   return lower;
+}
+
+Vocabulary ByteVocabulary() {
+  Vocabulary vocabulary{.words = {}, .eos = '\n', .unk = -1};
+  for (int byte = 0; byte < 256; ++byte) {
+    vocabulary.words.emplace_back(1, static_cast<char>(byte));
+  }
+  return vocabulary;
 }
 
 TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer,
@@ -91,11 +71,7 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
 }
 
 void TokenCodec::CheckBytes(const std::string& path) const {
-  bool right = words_.size() == 256;
-  for (std::size_t id = 0; right && id < words_.size(); ++id) {
-    right = words_[id] == std::string(1, static_cast<char>(id));
-  }
-  if (!right) {
+  if (words_ != ByteVocabulary().words) {
     throw InputError(path + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
   }
 }

@@ -14,11 +14,6 @@
 
 namespace trireme::data {
 
-// UTF-8: validation and lower case.
-
-// Offset of the first byte that is not valid UTF-8 (RFC 3629), or npos.
-std::size_t FirstInvalidUtf8(std::string_view text);
-
 // Each code point's simple lower case, as the C.UTF-8 locale has it. `text` must be valid.
 class LowerCase {
  public:
@@ -46,6 +41,8 @@ inline constexpr const char* kSentencePieceTokenizer = "sentencepiece";
 inline bool IsSubword(const std::string& tokenizer) {
   return tokenizer == kBpeTokenizer || tokenizer == kSentencePieceTokenizer;
 }
+
+Vocabulary ByteVocabulary();  // the 256 bytes; "\n" is eos
 
 class TokenCodec {
  public:

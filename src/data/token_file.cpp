@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "hdf5.hpp"
-#include "positioned_file.hpp"
 #include "stage.hpp"
+#include "token_arrays.hpp"
 #include "token_codec.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
@@ -38,7 +38,7 @@ struct TokenFile::Contents {
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
-  std::unique_ptr<const PositionedFile> opened;  // of a stream, on ranks that read it
+  std::unique_ptr<const TokenArrays> opened;  // of a stream, on ranks that read it
   StagedCopies staged;
 };
 
@@ -133,7 +133,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
                      const std::function<void()>& after_round) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
-  std::unique_ptr<const PositionedFile> opened;
+  std::unique_ptr<const TokenArrays> opened;
   StagedCopies staged;
   const bool any = std::ranges::find(keeping.splits, true) != keeping.splits.end();
   const bool reads = keeping.staging == Staging::kStream && keeping.reads && any;
@@ -145,7 +145,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   world.Together([&] {
     codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path,
                                          layout.tokenizer_files);
-    if (reads) opened = std::make_unique<PositionedFile>(path, layout);
+    if (reads) opened = std::make_unique<TokenArrays>(path, layout);
   });
   if (keeping.staging == Staging::kNode && any) {
     opened = StageOnNodes({path, keeping, world, node}, layout, staged, after_round);
@@ -272,7 +272,7 @@ void TokenFile::ReadBeginnings(Split split, std::int64_t first,
     return;
   }
   const TokenLayout& layout = contents_->layout;
-  const PositionedFile& file = Opened();
+  const TokenArrays& file = Opened();
   Elements elements{begins.data(), first, first + std::ssize(begins)};
   file.Read(layout, split, Array::kDocuments, elements.begin, elements.end, begins.data());
   if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
@@ -303,7 +303,7 @@ bool TokenFile::Streams() const { return IsStream(contents_->keeping.staging); }
 std::int64_t TokenFile::ReadAhead() const { return contents_->keeping.read_ahead; }
 const TokenLayout& TokenFile::Layout() const { return contents_->layout; }
 
-const PositionedFile& TokenFile::Opened() const {
+const TokenArrays& TokenFile::Opened() const {
   if (contents_->opened) return *contents_->opened;
   throw std::logic_error(fmt::format("{}: no stream of it is read on this rank", Path()));
 }

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "hdf5.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -85,6 +87,30 @@ class Hdf5Writer {
   Hdf5Handle file_;
   std::vector<Planned> planned_;  // closed before the file
 };
+
+// A vocabulary and its tokenizer as a token file keeps them: attributes, /vocabulary, /tokenizer.
+class StoredVocabulary {
+ public:
+  StoredVocabulary(const Vocabulary& words, std::string tokenizer);
+  // The tokenizer must live until the file is written. prefix: of all names, "" or "source_".
+  StoredVocabulary(const Tokenizer& tokenizer, std::int64_t eos, std::string prefix);
+
+  std::size_t Bytes() const;  // of its datasets
+  void Describe(Hdf5Writer& file) const;
+  // The object must live until the file is written.
+  void Plan(Hdf5Writer& file) const;
+
+ private:
+  std::string tokenizer_, prefix_;
+  std::int64_t eos_ = 0, unk_ = -1;
+  const Files* files_ = nullptr;  // null: none
+  std::string bytes_;
+  std::vector<std::uint64_t> offsets_ = {0};
+};
+
+// Bytes of a stored id, 2 or 4, and the type of the dataset.
+std::int64_t IdWidthOf(std::int64_t vocabulary);
+hid_t IdTypeOf(std::int64_t vocabulary);
 
 }  // namespace trireme::data
 

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "hdf5.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_codec.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
@@ -447,8 +447,8 @@ class Bytes {
 
   bool Read(std::uint64_t offset, std::size_t count, char* to) const {
     if (offset > end_ || count > end_ - offset) return false;
-    const std::span room(reinterpret_cast<std::byte*>(to), count);
-    return ReadAt(file_, static_cast<std::int64_t>(offset), room) == std::ssize(room);
+    const auto bytes = static_cast<std::int64_t>(count);
+    return ReadAt(file_, to, bytes, static_cast<std::int64_t>(offset)) == bytes;
   }
 
  private:

@@ -48,26 +48,9 @@ void CheckData(const TokenData& data) {
   }
 }
 
-void WriteAttributes(Hdf5Writer& file, const TokenData& data) {
-  file.Attribute("format", kTokenFormat);
-  file.Attribute("tokenizer", data.tokenizer);
-  file.Attribute("eos", data.vocabulary.eos);
-  file.Attribute("unk", data.vocabulary.unk);
-  file.Attribute("source_sha256", data.source_sha256);
-  if (data.entropy_rate) file.Attribute("entropy_rate", *data.entropy_rate);
-  if (data.harbour_seed) file.Attribute("harbour_seed", *data.harbour_seed);
-}
-
 void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
-  std::string bytes;
-  std::vector<std::uint64_t> offsets = {0};
-  for (const std::string& word : data.vocabulary.words) {
-    bytes += word;
-    offsets.push_back(bytes.size());
-  }
-  constexpr std::size_t kNarrowIds = std::numeric_limits<std::uint16_t>::max() + std::size_t{1};
-  const bool narrow = data.vocabulary.words.size() <= kNarrowIds;
-  const hid_t id_type = narrow ? H5T_STD_U16LE : H5T_STD_U32LE;
+  const StoredVocabulary vocabulary(data.vocabulary, data.tokenizer);
+  const std::int64_t types = std::ssize(data.vocabulary.words);
 
   // HDF5 1.10 cannot close a file that found no space, and would crash at the program's end: the
   // space is tried before HDF5 begins, and kept from there on.
@@ -77,19 +60,20 @@ void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
     tokens_in_all += data.tokens[i].size();
     mask_bytes += data.documents[i].size() * sizeof(std::uint64_t) + data.counted[i].size();
   }
-  const std::size_t id_bytes = narrow ? sizeof(std::uint16_t) : sizeof(std::uint32_t);
   const std::size_t data_bytes =
-      tokens_in_all * id_bytes + mask_bytes + offsets.size() * sizeof(std::uint64_t) + bytes.size();
+      tokens_in_all * static_cast<std::size_t>(IdWidthOf(types)) + mask_bytes + vocabulary.Bytes();
   draft.Reserve(data_bytes + kHdf5MetadataBytes, false);
 
   Hdf5Writer file(draft.Path());
-  WriteAttributes(file, data);
-  file.Plan("/vocabulary/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes.size(), bytes.data());
-  file.Plan("/vocabulary/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets.size(),
-            offsets.data());
+  file.Attribute("format", kTokenFormat);
+  vocabulary.Describe(file);
+  file.Attribute("source_sha256", data.source_sha256);
+  if (data.entropy_rate) file.Attribute("entropy_rate", *data.entropy_rate);
+  if (data.harbour_seed) file.Attribute("harbour_seed", *data.harbour_seed);
+  vocabulary.Plan(file);
   for (const Split split : kSplits) {
     const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    file.Plan(PathOf(split, Array::kTokens), id_type, H5T_NATIVE_INT32, tokens.size(),
+    file.Plan(PathOf(split, Array::kTokens), IdTypeOf(types), H5T_NATIVE_INT32, tokens.size(),
               tokens.data());
     const auto& documents = data.documents.at(static_cast<std::size_t>(split));
     if (!documents.empty()) {
@@ -162,8 +146,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::string SystemText(int error) { return std::generic_category().message(error); }
-
 constexpr const char* kTokenFileKey = "data.file";
 
 Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
@@ -177,23 +159,8 @@ Error InTheWay(const std::string& path, const std::string& key) {
 }
 
 Error NoSpace(const std::string& what, int error, const std::string& key) {
-  return RunError(fmt::format("{}: {}", what, SystemText(error)),
+  return RunError(fmt::format("{}: {}", what, ErrorText(error)),
                   fmt::format("Free some space, or let {} name another disk.", key));
-}
-
-std::string FolderOf(const std::string& path) {
-  const std::string folder = fs::path(path).parent_path().string();
-  return folder.empty() ? "." : folder;
-}
-
-void SyncPath(const std::string& path, int flags) {
-  const int file = ::open(path.c_str(), flags | O_CLOEXEC);
-  const int error = file < 0 || ::fsync(file) != 0 ? errno : 0;
-  if (file >= 0) ::close(file);
-  // EINVAL: a folder on a file system that syncs none.
-  if (error != 0 && error != EINVAL) {
-    throw RunError(fmt::format("{}: cannot be synced: {}", path, SystemText(error)));
-  }
 }
 
 // Whether nothing is lost with what lies there: nothing, a link, or what a job left that ended
@@ -238,7 +205,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
   }
   // By the effective user, as open(2) judges.
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    throw CannotCreate(path, SystemText(errno), kTokenFileKey);
+    throw CannotCreate(path, ErrorText(errno), kTokenFileKey);
   }
 }
 
@@ -253,7 +220,7 @@ TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
   const int error = errno;
   if (error == ENOSPC || error == EDQUOT)
     throw NoSpace(target + ": cannot be created", error, key_);
-  throw CannotCreate(target, SystemText(error), key_);
+  throw CannotCreate(target, ErrorText(error), key_);
 }
 
 TokenFileDraft::~TokenFileDraft() {
@@ -264,7 +231,7 @@ TokenFileDraft::~TokenFileDraft() {
 void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   const int file = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (file < 0) {
-    throw RunError(fmt::format("{}: cannot be opened: {}", path_, SystemText(errno)));
+    throw RunError(fmt::format("{}: cannot be opened: {}", path_, ErrorText(errno)));
   }
   const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
   const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
@@ -274,15 +241,11 @@ void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error, key_);
 }
 
-void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR | O_NOFOLLOW); }
+void TokenFileDraft::Sync() const { SyncPath(path_); }
 
 void TokenFileDraft::Place() {
-  if (::rename(path_.c_str(), target_.c_str()) != 0) {
-    throw RunError(
-        fmt::format("{}: cannot be renamed to {}: {}", path_, target_, SystemText(errno)));
-  }
+  RenameDurably(path_, target_);
   placed_ = true;
-  SyncPath(FolderOf(target_), O_RDONLY);
 }
 
 // Making of an HDF5 file whose structures lie at its front and whose datasets are contiguous.
@@ -377,6 +340,62 @@ void Hdf5Writer::WriteAndClose() {
 
 void Hdf5Writer::Fail(const std::string& what) const {
   throw RunError(fmt::format("{}: {}", path_, what), Hdf5Reason());
+}
+
+// StoredVocabulary.
+
+StoredVocabulary::StoredVocabulary(const Vocabulary& words, std::string tokenizer)
+    : tokenizer_(std::move(tokenizer)), eos_(words.eos), unk_(words.unk) {
+  for (const std::string& word : words.words) {
+    bytes_ += word;
+    offsets_.push_back(bytes_.size());
+  }
+}
+
+StoredVocabulary::StoredVocabulary(const Tokenizer& tokenizer, std::int64_t eos, std::string prefix)
+    : tokenizer_(tokenizer.Kind()),
+      prefix_(std::move(prefix)),
+      eos_(eos),
+      unk_(tokenizer.Unk().value_or(-1)),
+      files_(&tokenizer.Source()) {
+  for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
+    bytes_ += tokenizer.Piece(static_cast<std::int32_t>(id));
+    offsets_.push_back(bytes_.size());
+  }
+}
+
+std::size_t StoredVocabulary::Bytes() const {
+  std::size_t bytes = bytes_.size() + offsets_.size() * sizeof offsets_.front();
+  if (files_ == nullptr) return bytes;
+  for (const auto& [name, text] : *files_) bytes += text.size();
+  return bytes;
+}
+
+void StoredVocabulary::Describe(Hdf5Writer& file) const {
+  file.Attribute((prefix_ + "tokenizer").c_str(), tokenizer_);
+  file.Attribute((prefix_ + "eos").c_str(), eos_);
+  file.Attribute((prefix_ + "unk").c_str(), unk_);
+}
+
+void StoredVocabulary::Plan(Hdf5Writer& file) const {
+  const std::string folder = "/" + prefix_ + "vocabulary";
+  file.Plan(folder + "/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes_.size(), bytes_.data());
+  file.Plan(folder + "/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets_.size(),
+            offsets_.data());
+  if (files_ == nullptr) return;
+  for (const auto& [name, text] : *files_) {
+    file.Plan("/" + prefix_ + "tokenizer/" + name, H5T_STD_U8LE, H5T_NATIVE_UINT8, text.size(),
+              text.data());
+  }
+}
+
+std::int64_t IdWidthOf(std::int64_t vocabulary) {
+  constexpr std::int64_t kNarrowIds = std::numeric_limits<std::uint16_t>::max() + std::int64_t{1};
+  return vocabulary <= kNarrowIds ? 2 : 4;
+}
+
+hid_t IdTypeOf(std::int64_t vocabulary) {
+  return IdWidthOf(vocabulary) == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
 }
 
 }  // namespace trireme::data

@@ -15,11 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "positioned_file.hpp"
 #include "text/documents.hpp"
 #include "text/inputs.hpp"
+#include "token_arrays.hpp"
 #include "token_codec.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/data/token_file.hpp"
 #include "words.hpp"
 
@@ -43,7 +44,6 @@ TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& op
 
 namespace {
 
-constexpr std::int64_t kByteEndOfLine = '\n';
 constexpr std::int64_t kHeldOutShare = 10;  // valid and test each: train / this
 
 std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
@@ -67,18 +67,9 @@ class Joined : public RecordSink {
 // Adds a file's text, without byte order marks; of JSON lines the texts of its records. Returns how
 // many of those lack their text.
 std::int64_t Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
-  class Whole : public DocumentSink {
-   public:
-    explicit Whole(std::string& text) : text_(text) {}
-    void Text(std::string_view piece, std::int64_t) override { text_ += piece; }
-    void End() override {}
-
-   private:
-    std::string& text_;
-  };
   Joined joined(text);
   JsonRecords records(joined, keys, file.path, false);
-  Whole whole(text);
+  WholeText whole(text);
   DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : whole;
   ForEachDocument(file, {.begin = 0, .end = file.bytes}, DocumentEnd::kFile, sink,
                   [](std::int64_t) {});
@@ -127,10 +118,7 @@ TokenData TokenizeBytes(const std::array<SourceText, 3>& sources) {
     std::transform(text.begin(), text.end(), std::back_inserter(data.tokens.at(split)),
                    [](char c) { return static_cast<unsigned char>(c); });
   }
-  for (int byte = 0; byte < 256; ++byte) {
-    data.vocabulary.words.emplace_back(1, static_cast<char>(byte));
-  }
-  data.vocabulary.eos = kByteEndOfLine;
+  data.vocabulary = ByteVocabulary();
   data.tokenizer = kByteTokenizer;
   return data;
 }

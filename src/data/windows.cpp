@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "hdf5.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/token_file.hpp"
@@ -29,10 +29,10 @@ namespace trireme::data {
 class DocumentReader {
  public:
   // Takes all memory that it needs. The layout and the file must outlive the reader.
-  DocumentReader(const TokenLayout& layout, const PositionedFile& file, Split split);
+  DocumentReader(const TokenLayout& layout, const TokenArrays& file, Split split);
 
   // Appends the documents that begin at tokens [begin, end), as offsets from `begin`. Throws as
-  // PositionedFile::RequireGood does for what it reads on the way.
+  // TokenArrays::RequireGood does for what it reads on the way.
   void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found);
 
   static constexpr std::int64_t kBlock = 2047;  // elements of a read, with the one before: 16 KiB
@@ -61,7 +61,7 @@ class DocumentReader {
   std::int64_t FirstHeldFrom(std::int64_t token) const;
 
   const TokenLayout& layout_;
-  const PositionedFile& file_;
+  const TokenArrays& file_;
   const Split split_;
   const std::int64_t documents_, tokens_;
   std::vector<std::int64_t> buffer_;  // the element before the block, and the block
@@ -75,10 +75,10 @@ class WindowReader {
  public:
   // Of a split. documents: whether windows have their beginnings, if the file knows them. The
   // layout and the file must outlive the reader.
-  WindowReader(const TokenLayout& layout, const PositionedFile& file, Split split, bool documents);
+  WindowReader(const TokenLayout& layout, const TokenArrays& file, Split split, bool documents);
 
   // Replaces `window` by tokens [begin, begin + count), and checks them. Reuses its memory. Throws
-  // RunError for a bad element, else as PositionedFile::Read does.
+  // RunError for a bad element, else as TokenArrays::Read does.
   void Read(std::int64_t begin, std::int64_t count, Window& window);
   // Offsets of the beginnings of all documents, checked; empty without documents. Throws as Read.
   std::vector<std::int64_t> Documents() const;
@@ -89,7 +89,7 @@ class WindowReader {
   const void* Load(Array array, std::int64_t begin, std::int64_t end);
 
   const TokenLayout& layout_;
-  const PositionedFile& file_;
+  const TokenArrays& file_;
   const Split split_;
   std::vector<std::byte> buffer_;
   std::optional<DocumentReader> documents_;
@@ -97,7 +97,7 @@ class WindowReader {
 
 // Interpolation between the places that are known, which every read adds to.
 
-DocumentReader::DocumentReader(const TokenLayout& layout, const PositionedFile& file, Split split)
+DocumentReader::DocumentReader(const TokenLayout& layout, const TokenArrays& file, Split split)
     : layout_(layout),
       file_(file),
       split_(split),
@@ -206,7 +206,7 @@ void Resize(std::vector<T>& values, std::int64_t count) {
 
 }  // namespace
 
-WindowReader::WindowReader(const TokenLayout& layout, const PositionedFile& file, Split split,
+WindowReader::WindowReader(const TokenLayout& layout, const TokenArrays& file, Split split,
                            bool documents)
     : layout_(layout), file_(file), split_(split) {
   if (documents && layout.Of(split, Array::kDocuments).There()) {
@@ -259,7 +259,7 @@ SplitReader::SplitReader(const TokenFile& file, Split split, bool documents)
     : file_(file), split_(split) {
   if (file.Keeps(split)) return;
   if (!file.OpenedHolds(split)) {
-    opened_ = std::make_unique<PositionedFile>(file.Path(), file.Layout());
+    opened_ = std::make_unique<TokenArrays>(file.Path(), file.Layout());
   }
   reader_ = std::make_unique<WindowReader>(file.Layout(), opened_ ? *opened_ : file.Opened(), split,
                                            documents);

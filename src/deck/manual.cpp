@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/utf8.hpp"
 #include "trireme/deck/schema.hpp"
 #include "value.hpp"
 
@@ -205,17 +206,6 @@ constexpr std::size_t kRoffColumns = 78;
 
 bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
 
-// The code point that begins at text[at], which is moved to its last byte. The text is well-formed.
-std::uint32_t CodePoint(const std::string& text, std::size_t& at) {
-  const auto first = static_cast<unsigned char>(text[at]);
-  const int more = first >= 0xF0 ? 3 : first >= 0xE0 ? 2 : 1;
-  std::uint32_t code = first & (0x3FU >> static_cast<unsigned>(more));
-  for (int i = 0; i < more && at + 1 < text.size(); ++i) {
-    code = (code << 6U) | (static_cast<unsigned char>(text[++at]) & 0x3FU);
-  }
-  return code;
-}
-
 // Keeps a line from being read as a request.
 std::string Line(const std::string& escaped) {
   const bool request = escaped.starts_with('.') || escaped.starts_with('\'');
@@ -255,7 +245,8 @@ std::string Escaped(const std::string& text, Hyphen hyphen) {
         if (static_cast<unsigned char>(text[i]) < 0x80) {
           out += text[i];
         } else {
-          out += fmt::format("\\[u{:04X}]", CodePoint(text, i));
+          out += fmt::format("\\[u{:04X}]", static_cast<std::uint32_t>(NextCodePoint(text, i)));
+          --i;
         }
     }
   }

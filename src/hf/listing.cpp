@@ -343,8 +343,7 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
       if (!world.IsRoot()) return;
       fs::remove(temporary + "/" + kUnfinished);
       SyncPath(temporary);
-      Rename(temporary, path.string());
-      SyncPath(path.has_parent_path() ? path.parent_path().string() : ".");
+      RenameDurably(temporary, path.string());
     });
   } catch (const AgreedError&) {  // on all ranks
     if (world.IsRoot()) fs::remove_all(temporary, ignored);

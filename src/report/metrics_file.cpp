@@ -222,7 +222,7 @@ History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64
   });
   NoteStep(resume_step + 1, history);
   if (std::find(kept.begin(), kept.end(), false) == kept.end()) return history;
-  Replacement file(target, TemporaryName(target));
+  Replacement file(target, DraftName(target));
   constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes written at once
   std::string block;
   auto keep = kept.begin();

@@ -31,10 +31,8 @@ Error CannotWrite(const std::string& path, const std::string& reason) {
 
 }  // namespace
 
-std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
-
 void WriteWhole(const std::string& path, std::string_view text) {
-  Replacement file(path, TemporaryName(path));
+  Replacement file(path, DraftName(path));
   file.Write(text);
   Place(file, path);
 }

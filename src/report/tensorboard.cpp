@@ -24,6 +24,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/report/append_file.hpp"
 
 namespace trireme::report {
@@ -466,8 +467,7 @@ constexpr const char* kEndTag = "_hparams_/session_end_info";
 
 // JSON's writer replaces what is not UTF-8.
 std::string Utf8(const std::string& text) {
-  const auto ascii = [](char letter) { return static_cast<unsigned char>(letter) < 0x80; };
-  if (std::ranges::all_of(text, ascii)) return text;
+  if (AsciiEnd(text) == text.size()) return text;
   using Json = nlohmann::json;
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }

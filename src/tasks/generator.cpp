@@ -262,10 +262,9 @@ std::vector<std::optional<Continuation>> Generator::Run(std::span<const Prompt> 
 std::size_t WholeCharacters(const std::string& text) {
   constexpr std::size_t kLongest = 4;  // bytes of a character
   for (std::size_t back = 1; back <= std::min(kLongest, text.size()); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0) == 0x80) continue;  // not its first byte
-    const std::size_t length = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
-    return length > back ? text.size() - back : text.size();
+    const std::size_t begin = text.size() - back;
+    if (ContinuesCharacter(text[begin])) continue;
+    return CharacterBytes(text[begin]) > back ? begin : text.size();
   }
   return text.size();
 }

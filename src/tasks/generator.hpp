@@ -13,6 +13,7 @@
 
 #include "trireme/app/job.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/tasks/evaluate.hpp"
@@ -26,23 +27,14 @@ namespace trireme::tasks {
 // U+FFFD: a byte-level model may write anything, and a terminal must survive it.
 inline std::string Printable(std::string_view text) {
   std::string out;
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   for (std::size_t i = 0; i < text.size();) {
-    const unsigned char lead = byte(i);
-    const std::size_t length = lead < 0x80   ? 1
-                               : lead < 0xC2 ? 0
-                               : lead < 0xE0 ? 2
-                               : lead < 0xF0 ? 3
-                               : lead < 0xF5 ? 4
-                                             : 0;
-    bool good = length > 0 && i + length <= text.size();
-    for (std::size_t k = 1; good && k < length; ++k) good = (byte(i + k) & 0xC0) == 0x80;
-    if (good && length == 1) good = (lead >= 0x20 && lead != 0x7F) || lead == '\n' || lead == '\t';
-    if (good) {
-      out.append(text.substr(i, length));
-      i += length;
+    const auto character = FirstCharacter(text.substr(i));
+    const char32_t code = character ? character->code : U'\0';
+    if ((code >= 0x20 && code != 0x7F) || code == U'\n' || code == U'\t') {
+      out.append(text.substr(i, character->bytes));
+      i += character->bytes;
     } else {
-      out.append("\xEF\xBF\xBD");
+      out.append(kReplacementCharacter);
       ++i;
     }
   }

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "trireme/base/files.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/scaling.hpp"
@@ -181,8 +182,7 @@ void CheckTarget(const char* key, const std::string& path, bool overwrite, const
     throw deck.Complain(key, path + " is there already",
                         "evaluate.overwrite = yes replaces a file; or name another one.");
   }
-  const std::string parent = fs::path(path).parent_path().string();
-  const std::string folder = parent.empty() ? "." : parent;
+  const std::string folder = FolderOf(path);
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return;
   throw deck.Complain(
       key,

@@ -231,11 +231,11 @@ void SayCounts(const std::array<std::int64_t, 3>& counts, const char* noun) {
              report::WithThousands(counts[1]), report::WithThousands(counts[2]), noun);
 }
 
-// Kinds bpe and sentencepiece, on all ranks.
-void TokenizeTexts(const app::Job& job, const data::TokenizeOptions& options,
-                   const data::TextWatch& watch) {
+// Single texts and pairs, on all ranks.
+void TokenizeOnAllRanks(const app::Job& job, const data::TokenizeOptions& options,
+                        const data::TextWatch& watch) {
   const std::string& path = job.options.data.file;
-  const bool dry = job.line->validate_only;
+  const bool dry = job.line->validate_only, pairs = options.WritesPairs();
   const data::TextTokens done =
       data::TokenizeInParallel(job.World(), options, job.deck, path, watch, dry);
   if (!job.World().IsRoot()) return;
@@ -249,32 +249,13 @@ void TokenizeTexts(const app::Job& job, const data::TokenizeOptions& options,
                options.text_key);
   }
   if (done.empty > 0) {
-    fmt::print("{} without text left out\n", report::Counted(done.empty, "record"));
+    fmt::print("{} left out\n", pairs ? report::Counted(done.empty, "pair") + " with an empty text"
+                                      : report::Counted(done.empty, "record") + " without text");
   }
-  SayCounts(done.documents, "documents");
-  SayTokens(path, done.tokenizer, done.vocabulary, done.tokens);
-}
-
-// Files of pairs, on all ranks.
-void TokenizePairs(const app::Job& job, const data::TextWatch& watch) {
-  const std::string& path = job.options.data.file;
-  const bool dry = job.line->validate_only;
-  const data::PairTokens done =
-      data::TokenizePairs(job.World(), job.options.tokenize, job.deck, path, watch, dry);
-  if (!job.World().IsRoot()) return;
-  if (dry) {
-    SayWritable(path);
-    return;
-  }
-  SayReplaced(done.replaced);
-  if (done.empty > 0) {
-    fmt::print("{} with an empty text left out\n", report::Counted(done.empty, "pair"));
-  }
-  SayCounts(done.pairs, "pairs");
-  for (const std::size_t text : {0, 1}) {
-    SayTokens(fmt::format("{}: {}", path, text == 0 ? "source" : "target"),
-              done.tokenizers.at(text), done.vocabularies.at(text),
-              {done.tokens[0].at(text), done.tokens[1].at(text), done.tokens[2].at(text)});
+  SayCounts(done.documents, pairs ? "pairs" : "documents");
+  for (const data::TextTokens::Text& text : done.texts) {
+    const char* const side = &text == &done.texts.front() ? ": source" : ": target";
+    SayTokens(pairs ? path + side : path, text.tokenizer, text.vocabulary, text.tokens);
   }
 }
 
@@ -428,11 +409,7 @@ ExitCode RunTokenize(const app::Job& job) {
   if (job.World().IsRoot()) {
     watch.progress = [&](double share, std::int64_t bytes) { progress.Say(share, bytes); };
   }
-  if (options.WritesPairs()) {
-    TokenizePairs(job, watch);
-  } else {
-    TokenizeTexts(job, options, watch);
-  }
+  TokenizeOnAllRanks(job, options, watch);
   return ExitCode::kDone;
 }
 

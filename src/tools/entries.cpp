@@ -26,17 +26,11 @@ namespace {
 bool ReadPart(int file, std::size_t from, std::size_t count, std::string& text) {
   const std::size_t before = text.size();
   text.resize(before + count);
-  std::size_t done = 0;
-  while (done < count) {
-    const ssize_t got = Retry([&] {
-      return pread(file, text.data() + before + done, count - done,
-                   static_cast<off_t>(from + done));
-    });
-    if (got < 0) return false;
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  text.resize(before + done);
+  const auto wanted = static_cast<std::int64_t>(count);
+  const std::int64_t done =
+      ReadAt(file, text.data() + before, wanted, static_cast<std::int64_t>(from));
+  if (done < wanted && errno != 0) return false;
+  text.resize(before + static_cast<std::size_t>(done));
   return true;
 }
 

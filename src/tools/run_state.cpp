@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "trireme/base/json.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/report/monitor.hpp"
 
@@ -32,10 +33,6 @@ using deck::TextOf;
 namespace {
 
 constexpr std::size_t kKnownBytes = 256;  // tell a file from one rewritten in its place
-
-ssize_t ReadAt(int file, char* to, std::size_t bytes, std::int64_t offset) {
-  return Retry([&] { return pread(file, to, bytes, offset); });
-}
 
 }  // namespace
 
@@ -60,7 +57,7 @@ void FollowedFile::BeginAnew(const Visit& visit) {
 bool FollowedFile::Continues() const {
   std::string now(last_bytes_.size(), '\0');
   const auto from = offset_ - static_cast<std::int64_t>(now.size());
-  const ssize_t got = ReadAt(file_->Get(), now.data(), now.size(), from);
+  const std::int64_t got = ReadAt(file_->Get(), now.data(), std::ssize(now), from);
   return got == static_cast<ssize_t>(now.size()) && now == last_bytes_;
 }
 
@@ -122,8 +119,8 @@ FollowedFile::State FollowedFile::Read(const Visit& visit) {
   if (size_ < offset_ || !Continues()) BeginAnew(visit);
   if (size_ == offset_) return State::kCaughtUp;
   buffer_.resize(static_cast<std::size_t>(std::min(size_ - offset_, kReadBytes)));
-  const ssize_t got = ReadAt(file_->Get(), buffer_.data(), buffer_.size(), offset_);
-  if (got < 0) return Fail(errno);
+  const std::int64_t got = ReadAt(file_->Get(), buffer_.data(), std::ssize(buffer_), offset_);
+  if (got == 0 && errno != 0) return Fail(errno);
   const std::string_view bytes(buffer_.data(), static_cast<std::size_t>(got));
   offset_ += got;
   last_bytes_ += bytes.substr(bytes.size() - std::min(bytes.size(), kKnownBytes));
@@ -156,42 +153,16 @@ bool KnownLines::IsNew(std::string_view line) {
   return true;
 }
 
-// OneLine and Wide: a strict decoder of UTF-8 and the characters that a terminal obeys.
+// OneLine and Wide: characters that a terminal obeys.
 
 namespace {
 
-constexpr char32_t kReplacement = 0xFFFD;
-constexpr const char* kReplacementBytes = "\xEF\xBF\xBD";
 constexpr const char* kEllipsis = "\xE2\x80\xA6";
 
-struct Character {
-  char32_t value = kReplacement;
-  std::size_t bytes = 1;  // taken from the text
-};
-
-// The character at the beginning of a text that is not empty; kReplacement and one byte for what is
-// no UTF-8: overlong forms, surrogates and numbers beyond Unicode too.
+// The character at the beginning of a text that is not empty; U+FFFD and one byte for what is no
+// UTF-8.
 Character First(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i]));
-  };
-  const std::uint32_t lead = byte(0);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t length = lead < 0xC2   ? 0
-                             : lead < 0xE0 ? 2
-                             : lead < 0xF0 ? 3
-                             : lead < 0xF5 ? 4
-                                           : 0;
-  if (length == 0 || length > text.size()) return {};
-  char32_t value = lead & (0x7FU >> length);
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0U) != 0x80) return {};
-    value = value << 6U | (byte(i) & 0x3FU);
-  }
-  const bool overlong = (length == 3 && value < 0x800) || (length == 4 && value < 0x10000);
-  const bool surrogate = value >= 0xD800 && value <= 0xDFFF;
-  if (overlong || surrogate || value > 0x10FFFF) return {};
-  return {value, length};
+  return FirstCharacter(text).value_or(Character{kReplacementCode, 1});
 }
 
 // Whether a terminal obeys the character instead of showing it, or shows later ones out of order.
@@ -214,8 +185,8 @@ std::string OneLine(std::string_view text, std::size_t most) {
     const std::string_view bytes = text.substr(0, character.bytes);
     if (bytes == "\n" || bytes == "\t" || bytes == "\r") {
       line += ' ';
-    } else if (character.value == kReplacement || Controls(character.value)) {
-      line += kReplacementBytes;
+    } else if (character.code == kReplacementCode || Controls(character.code)) {
+      line += kReplacementCharacter;
     } else {
       line += bytes;
     }
@@ -228,7 +199,7 @@ std::wstring Wide(std::string_view text) {
   std::wstring wide;
   while (!text.empty()) {
     const Character character = First(text);
-    wide += static_cast<wchar_t>(character.value);
+    wide += static_cast<wchar_t>(character.code);
     text.remove_prefix(character.bytes);
   }
   return wide;

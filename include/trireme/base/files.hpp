@@ -100,6 +100,10 @@ std::int64_t FreeBytes(const std::string& folder);
 
 // rename(2). Throws RunError with both names.
 void Rename(const std::string& from, const std::string& to);
+// The same for a file or folder that is on the disk already; its new name is, too, on return.
+void RenameDurably(const std::string& from, const std::string& to);
+
+std::string FolderOf(const std::string& path);  // that a path lies in; "." for a bare name
 
 // Lets the symbolic link `link` point to `target`, replacing an older link in one atomic step.
 void MoveLink(const std::string& target, const std::string& link);
@@ -130,6 +134,7 @@ std::string NewNameBeside(const std::string& path);
 // The first failure is kept, and nothing is done after it.
 class Replacement {
  public:
+  // temporary: DraftName(path), or another name beside it.
   Replacement(std::string path, std::string temporary);
   // Replaces a file whose name the user chose: the draft is written under NewNameBeside, behind a
   // link.
@@ -140,8 +145,10 @@ class Replacement {
   Replacement& operator=(const Replacement&) = delete;
 
   void Write(std::string_view text);
-  // Syncs the file and renames it. Returns the first failure of all, or no error.
-  std::error_code Place();
+  enum class Name { kMayBeLost, kDurable };
+  // Syncs the file and renames it. After a crash of the machine one of both files is there whole; a
+  // durable name makes that the new one. Returns the first failure of all, or no error.
+  std::error_code Place(Name name = Name::kMayBeLost);
 
  private:
   void Note(bool good);
@@ -150,6 +157,12 @@ class Replacement {
   int file_ = -1;
   std::error_code error_;
 };
+
+// Reads up to `bytes` bytes from `offset` on, through short reads and interruptions. Returns how
+// many there are: fewer with errno 0 where the file ends, or with errno set for a read that fails.
+std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset);
+// Writes all bytes at `offset`. Returns how many were written: fewer with errno set.
+std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_t offset);
 
 // PositionedFile: reads and writes of one process at explicit offsets of a file. No MPI: a thread
 // may use it while the rank trains on.

@@ -108,7 +108,7 @@ std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping);
 // TokenFile::TokenizerSha256 of tokenizer files: contents by name. Empty without files.
 std::string TokenizerSha256Of(const std::map<std::string, std::string>& files);
 
-class PositionedFile;  // internal
+class TokenArrays;  // internal
 
 // An opened token file: its splits in memory, or read as they are needed; no HDF5 call after
 // construction.
@@ -164,7 +164,7 @@ class TokenFile {
   const TokenLayout& Layout() const;
   // The open file of a stream, read on whatever takes its name, or its copy on this node; only on
   // ranks that read it.
-  const PositionedFile& Opened() const;
+  const TokenArrays& Opened() const;
   bool OpenedHolds(Split split) const;  // a copy has only the splits that are kept
   const StagedCopies& Staged() const;
 

@@ -44,16 +44,19 @@ class HarbourGrammar {
 TokenData Tokenize(const TokenizeOptions& options, const deck::Deck& deck,
                    const std::string& target);
 
-// Numbers of what was written.
+// Numbers of what was written; none after a dry run.
 struct TextTokens {
-  std::string tokenizer;                    // "bpe", "sentencepiece"
-  std::int64_t vocabulary = 0;              // types
-  std::array<std::int64_t, 3> tokens{};     // by Split
+  struct Text {
+    std::string tokenizer;                 // "bpe", "word lowercase"
+    std::int64_t vocabulary = 0;           // types
+    std::array<std::int64_t, 3> tokens{};  // by Split
+  };
+  std::vector<Text> texts = {};             // of a document: one, or source and target
   std::array<std::int64_t, 3> documents{};  // by Split
   std::int64_t replaced = 0;                // sequences that were not valid UTF-8
-  std::int64_t empty = 0;                   // records without text, which are left out
-  std::int64_t missing = 0;                 // likewise: without the member, or with null
-  bool early = false;  // tokens of train were copied to the file while texts were encoded
+  std::int64_t empty = 0;    // left out: records without text, pairs of which a text is blank
+  std::int64_t missing = 0;  // records that are left out: without the member, or with null
+  bool early = false;        // tokens of train were copied to the file while texts were encoded
 };
 
 // Functions that follow the work of a rank, about every MiB of text; both may be empty.
@@ -63,32 +66,14 @@ struct TextWatch {
   std::function<bool()> stop = {};  // true: give up; every rank then throws, nothing is left
 };
 
-// Kinds bpe and sentencepiece: texts of any size to the token file `path`, whose bytes do not
-// depend on the number of ranks. Collective. Throws AgreedErrors: InputError's exit code with the
-// deck's line for keys and files, and with file and offset for bad UTF-8 and records. dry:
-// everything is checked but the texts, and nothing is written; the result then holds no tokens.
+// Texts of any size for kinds bpe and sentencepiece, line-aligned texts of any kind, and the
+// numerals: to the token file `path`, whose bytes do not depend on the number of ranks. Collective.
+// Throws AgreedErrors: InputError's exit code with the deck's line for keys and files, with file
+// and offset for bad UTF-8 and records, and for pairs of files with unequal numbers of lines. dry:
+// keys, names of files and named tokenizers are checked, but no texts, and nothing is written.
 TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOptions& options,
                               const deck::Deck& deck, const std::string& path,
                               const TextWatch& watch, bool dry);
-
-// Numbers of a file of pairs that was written.
-struct PairTokens {
-  std::array<std::string, 2> tokenizers;       // of source and target
-  std::array<std::int64_t, 2> vocabularies{};  // types, likewise
-  bool shared_vocabulary = true;
-  std::array<std::int64_t, 3> pairs{};                  // by Split
-  std::array<std::array<std::int64_t, 2>, 3> tokens{};  // by Split, of source and target
-  std::int64_t empty = 0;                               // pairs left out: a text is blank
-  std::int64_t replaced = 0;                            // sequences that were not valid UTF-8
-};
-
-// Line-aligned texts, or the numerals, to the file of pairs `path`, whose bytes do not depend on
-// the number of ranks. Collective. Throws AgreedErrors as TokenizeInParallel does, and for files
-// with unequal numbers of lines. dry: keys, names of files and named tokenizers are checked,
-// nothing is written; the result then is empty.
-PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions& options,
-                         const deck::Deck& deck, const std::string& path, const TextWatch& watch,
-                         bool dry);
 
 }  // namespace trireme::data
 

@@ -133,8 +133,8 @@ class SplitReader {
  private:
   const TokenFile& file_;
   const Split split_;
-  std::unique_ptr<PositionedFile> opened_;  // null: from memory, or the stream's
-  std::unique_ptr<WindowReader> reader_;    // null: from memory
+  std::unique_ptr<TokenArrays> opened_;   // null: from memory, or the stream's
+  std::unique_ptr<WindowReader> reader_;  // null: from memory
 };
 
 // Fills window.counted by what counts as a target: what the loss mask leaves, and with

@@ -13,9 +13,6 @@ namespace trireme::report {
 // Writes `text` to `path` by way of a temporary name beside it, synced. RunError names the path.
 void WriteWhole(const std::string& path, std::string_view text);
 
-// "PATH.tmp", beside the file that it becomes.
-std::string TemporaryName(const std::string& path);
-
 // Moves `file` to `path`. RunError names the path.
 void Place(Replacement& file, const std::string& path);
 

@@ -14,6 +14,7 @@
 #include "text/documents.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/text_units.hpp"
@@ -24,7 +25,6 @@ namespace trireme::data {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // bytes
-constexpr std::string_view kLineMark = "\xEF\xBB\xBF";
 
 // Lines of a file from the first that begins at or after a byte on.
 class Lines {
@@ -50,7 +50,7 @@ class Lines {
       line += piece.text;
       if (line.size() > kLongestLine) RefuseLong();
     }
-    if (offset_ == 0 && line.starts_with(kLineMark)) line.erase(0, kLineMark.size());
+    if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     return true;
   }
   std::int64_t Offset() const { return offset_; }  // of the line in its file's text
@@ -107,13 +107,6 @@ struct Ranges {
   std::int64_t all = 0;
 };
 
-class WholeText : public DocumentSink {
- public:
-  void Text(std::string_view piece, std::int64_t) override { text += piece; }
-  void End() override {}
-  std::string text;
-};
-
 }  // namespace
 
 std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan& plan,
@@ -125,7 +118,7 @@ std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan
   std::vector<LineCount> mine;
   comm::WorkJointly(world, [&](const comm::Poll& poll) {
     const auto ask = [&] {
-      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+      RequireGoingOn(stop);
       poll();
     };
     for (std::size_t t = 0; t < units.size(); ++t) {
@@ -204,42 +197,51 @@ void LinePairs::ForEach(std::size_t unit, const std::function<void(const Read&)>
       if (!lines.at(t).Next(line)) {
         throw InputError(files.at(t)->path + ": the file has changed while it was read");
       }
-      WholeText text;
+      read.texts.at(t).clear();
+      WholeText text(read.texts.at(t));
       Utf8Filter filter(text, files.at(t)->path, plan_.replace);
       filter.Text(line, lines.at(t).Offset());
       filter.End();
       read.replaced += filter.Replaced();
-      read.texts.at(t) = std::move(text.text);
       read.blank |= read.texts.at(t).find_first_not_of(kWhiteSpace) == std::string::npos;
     }
-    const std::uint64_t hash = HashOfPair(read.texts[kSourceText], read.texts[kTargetText]);
-    read.split = plan_.settings.SplitOf(hash, files[kSourceText]->split);
     visit(read);
   }
 }
 
-void LinePairs::Make(std::size_t unit, PairEncoder& to, const std::function<void()>& tell) {
+UnitResult LinePairs::Make(std::size_t unit, Encoder& to, const UnitProgress& tell) {
+  const LineUnit& range = units_.at(unit);
+  const TextFile& source = plan_.files[kSourceText].at(range.file);
+  const TextFile& target = plan_.files[kTargetText].at(range.file);
+  std::int64_t line = 0, empty = 0, replaced = 0;
+  to.Begin(unit, source.split,
+           [&] { return fmt::format("line {} of {} and {}", line, source.path, target.path); });
   ForEach(unit, [&](const Read& read) {
-    tell();
-    to.CountReplaced(read.replaced);
+    line = read.line;
+    tell(line - range.first);
+    replaced += read.replaced;
     if (read.blank) {
-      to.LeaveOut();
+      ++empty;
       return;
     }
-    try {
-      to.Add(read.texts[kSourceText], read.texts[kTargetText], read.split);
-    } catch (const Error& error) {
-      const std::size_t file = units_.at(unit).file;
-      throw Error(error.Code(), fmt::format("line {} of {} and {}: {}", read.line,
-                                            plan_.files[kSourceText].at(file).path,
-                                            plan_.files[kTargetText].at(file).path, error.what()));
-    }
+    to.Add(read.texts[kSourceText]);
+    to.NextText();
+    to.Add(read.texts[kTargetText]);
+    to.End();
   });
+  UnitResult result = to.Finish();
+  result.empty = empty;
+  result.replaced = replaced;
+  return result;
 }
 
 void LinePairs::VisitTrain(std::size_t unit, const Visit& visit) const {
+  const Split split = plan_.files[kSourceText].at(units_.at(unit).file).split;
   ForEach(unit, [&](const Read& read) {
-    if (!read.blank && read.split == Split::kTrain) visit(read.texts);
+    if (read.blank) return;
+    const std::string pair = read.texts[kSourceText] + '\n' + read.texts[kTargetText];
+    const std::uint64_t hash = XXH3_64bits(pair.data(), pair.size());
+    if (plan_.settings.SplitOf(hash, split) == Split::kTrain) visit(read.texts);
   });
 }
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hdf5.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
@@ -140,7 +140,7 @@ struct OpenSide {
       : layout(InspectTokenFile(path, side)), file(path, layout) {}
   void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const;
   TokenLayout layout;
-  PositionedFile file;
+  TokenArrays file;
 };
 
 void OpenSide::Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {

@@ -15,6 +15,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
 
@@ -80,21 +81,6 @@ constexpr std::size_t kShownBytes = 100;  // of a value, in a message
 
 bool IsHigh(unsigned code) { return code >= 0xD800 && code < 0xDC00; }
 bool IsLow(unsigned code) { return code >= 0xDC00 && code < 0xE000; }
-
-void Append(unsigned code, std::string& text) {
-  const auto low = [&](unsigned shift) {
-    return static_cast<char>(0x80U | ((code >> shift) & 0x3FU));
-  };
-  if (code < 0x80) {
-    text += static_cast<char>(code);
-  } else if (code < 0x800) {
-    text += {static_cast<char>(0xC0U | (code >> 6U)), low(0)};
-  } else if (code < 0x10000) {
-    text += {static_cast<char>(0xE0U | (code >> 12U)), low(6), low(0)};
-  } else {
-    text += {static_cast<char>(0xF0U | (code >> 18U)), low(12), low(6), low(0)};
-  }
-}
 
 // A value that is no text, for a message.
 std::string Shown(std::string_view value) {
@@ -242,9 +228,9 @@ void RecordScan::Escape(std::string& text, bool judged) {
   if (IsHigh(code) || IsLow(code)) {
     if (judged && !replace_) RefuseLone(code);
     if (judged) ++replaced_;
-    code = 0xFFFD;
+    code = kReplacementCode;
   }
-  Append(code, text);
+  AppendUtf8(code, text);
 }
 
 // The four of \u.
@@ -337,7 +323,6 @@ std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
 
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kFileBuffer = std::size_t{1} << 20;  // bytes
 
 // Removes the mark from a piece that begins a line: of the text, or of a file that was joined to
@@ -481,6 +466,10 @@ void ForEachDocument(const TextFile& file, const TextUnit& unit, DocumentEnd doc
   }
 }
 
+void RequireGoingOn(const std::function<bool()>& stop) {
+  if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+}
+
 // One line is read at a time, and kept whole for that.
 
 namespace {
@@ -534,46 +523,7 @@ void JsonRecords::End() {
   next_.End();
 }
 
-// Table 3-7 of the Unicode standard: well-formed sequences of UTF-8.
-
-namespace {
-
-constexpr std::string_view kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-unsigned ByteAt(std::string_view text, std::size_t at) {
-  return static_cast<unsigned char>(text[at]);
-}
-
-// Bytes of the sequence that begins with `lead`; 0: none does.
-std::size_t LengthOf(unsigned lead) {
-  if (lead < 0x80) return 1;
-  if (lead >= 0xC2 && lead <= 0xDF) return 2;
-  if (lead >= 0xE0 && lead <= 0xEF) return 3;
-  return lead >= 0xF0 && lead <= 0xF4 ? 4 : 0;
-}
-
-// Whether `byte` may come second after `lead`.
-bool MayFollow(unsigned lead, unsigned byte) {
-  if (lead == 0xE0) return byte >= 0xA0 && byte <= 0xBF;
-  if (lead == 0xED) return byte >= 0x80 && byte <= 0x9F;
-  if (lead == 0xF0) return byte >= 0x90 && byte <= 0xBF;
-  if (lead == 0xF4) return byte >= 0x80 && byte <= 0x8F;
-  return byte >= 0x80 && byte <= 0xBF;
-}
-
-// Length of the longest beginning of a well-formed sequence; 0: not even the first byte is one.
-std::size_t GoodBytes(std::string_view text) {
-  const unsigned lead = ByteAt(text, 0);
-  const std::size_t length = std::min(LengthOf(lead), text.size());
-  std::size_t good = std::min<std::size_t>(length, 1);
-  while (good < length &&
-         (good == 1 ? MayFollow(lead, ByteAt(text, 1)) : MayFollow(0x80, ByteAt(text, good)))) {
-    ++good;
-  }
-  return good;
-}
-
-}  // namespace
+// Utf8Filter.
 
 Utf8Filter::Utf8Filter(DocumentSink& next, std::string path, bool replace)
     : next_(next), path_(std::move(path)), replace_(replace) {}
@@ -581,12 +531,12 @@ Utf8Filter::Utf8Filter(DocumentSink& next, std::string path, bool replace)
 void Utf8Filter::Invalid(std::string_view bytes, std::int64_t offset) {
   if (!replace_) {
     throw InputError(
-        fmt::format("{}: byte 0x{:02x} at offset {} is not valid UTF-8", path_, ByteAt(bytes, 0),
-                    offset),
+        fmt::format("{}: byte 0x{:02x} at offset {} is not valid UTF-8", path_,
+                    static_cast<unsigned char>(bytes[0]), offset),
         "Convert the text to UTF-8; tokenize.invalid = replace puts U+FFFD in its place.");
   }
   ++replaced_;
-  next_.Text(kReplacement, offset);
+  next_.Text(kReplacementCharacter, offset);
 }
 
 void Utf8Filter::Pass(std::string_view text, std::int64_t offset, bool ended) {
@@ -596,15 +546,10 @@ void Utf8Filter::Pass(std::string_view text, std::int64_t offset, bool ended) {
       next_.Text(text.substr(begin, until - begin), offset + static_cast<std::int64_t>(begin));
     }
   };
-  while (at < text.size()) {
-    if (ByteAt(text, at) < 0x80) {
-      ++at;
-      continue;
-    }
+  for (at = AsciiEnd(text); at < text.size(); at = AsciiEnd(text, at)) {
     const std::string_view rest = text.substr(at);
-    const std::size_t good = GoodBytes(rest);
-    const std::size_t length = LengthOf(ByteAt(rest, 0));
-    if (good > 0 && good == length) {
+    const std::size_t good = WellFormedBytes(rest);
+    if (good > 0 && good == CharacterBytes(rest[0])) {
       at += good;
       continue;
     }
@@ -629,10 +574,10 @@ void Utf8Filter::Text(std::string_view piece, std::int64_t offset) {
     constexpr std::size_t kMostMissing = 3;
     std::string bridge = std::exchange(held_, {});
     const std::size_t had = bridge.size();
-    const std::size_t length = LengthOf(ByteAt(bridge, 0));
+    const std::size_t length = CharacterBytes(bridge[0]);
     const std::size_t taken = std::min({length - had, piece.size(), kMostMissing});
     bridge += piece.substr(0, taken);
-    const std::size_t good = GoodBytes(bridge);
+    const std::size_t good = WellFormedBytes(bridge);
     // Bytes after the fault may begin a character of their own: only what was held is passed then.
     const std::size_t used = good == bridge.size() ? taken : good - had;
     bridge.resize(had + used);

@@ -118,6 +118,17 @@ class DocumentSink {
   virtual void End() = 0;  // of the document
 };
 
+// Appends all texts to a string.
+class WholeText : public DocumentSink {
+ public:
+  explicit WholeText(std::string& text) : text_(text) {}
+  void Text(std::string_view piece, std::int64_t /*offset*/) override { text_ += piece; }
+  void End() override {}
+
+ private:
+  std::string& text_;
+};
+
 // Takes records: documents with a text before their own, which may be empty and opens the document.
 class RecordSink : public DocumentSink {
  public:
@@ -126,6 +137,9 @@ class RecordSink : public DocumentSink {
 
 // Called about every MiB with the bytes of the unit that are done; may throw.
 using UnitProgress = std::function<void(std::int64_t)>;
+
+// Throws RunError if `stop`, which may be empty, says so.
+void RequireGoingOn(const std::function<bool()>& stop);
 
 // Hands the unit's documents to `sink`. A plain text's byte order mark is dropped. A document of
 // lines or paragraphs is without the end of its last line; a record of JSON lines is its line.

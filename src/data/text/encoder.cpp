@@ -1,4 +1,4 @@
-// Encoding in pieces of about a MiB, cut where the tokenizer allows it.
+// Encoding, and the temporary files that take its ids.
 #include "encoder.hpp"
 
 #include <fcntl.h>
@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <limits>
+#include <utility>
 
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
+#include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -33,22 +34,21 @@ std::vector<DocumentMove> MovesToEmptySplits(std::vector<HashedDocument> documen
                                              const std::array<bool, 3>& wanted, SplitSizes& sizes) {
   std::sort(documents.begin(), documents.end());
   std::vector<DocumentMove> moves;
+  std::array<std::int64_t, 3>& tokens = sizes.tokens[0];
   for (const Split to : {Split::kValid, Split::kTest, Split::kTrain}) {
     const auto t = static_cast<std::size_t>(to);
-    while (wanted.at(t) && sizes.tokens.at(t) < kLeastTokens) {
+    while (wanted.at(t) && tokens.at(t) < kLeastTokens) {
       const auto found =
           std::find_if(documents.begin(), documents.end(), [&](const HashedDocument& document) {
             const auto from = static_cast<std::size_t>(document.split);
-            const std::int64_t left =
-                sizes.tokens.at(from) - static_cast<std::int64_t>(document.tokens);
+            const std::int64_t left = tokens.at(from) - static_cast<std::int64_t>(document.tokens);
             return document.split != to && left >= kLeastTokens;
           });
       if (found == documents.end()) break;
       const auto from = static_cast<std::size_t>(found->split);
-      const auto tokens = static_cast<std::int64_t>(found->tokens);
       moves.push_back({*found, to});
-      sizes.tokens.at(from) -= tokens;
-      sizes.tokens.at(t) += tokens;
+      tokens.at(from) -= static_cast<std::int64_t>(found->tokens);
+      tokens.at(t) += static_cast<std::int64_t>(found->tokens);
       --sizes.documents.at(from);
       ++sizes.documents.at(t);
       documents.erase(found);
@@ -92,10 +92,10 @@ void Spill::Flush() {
 
 void Spill::Put(std::int64_t begin, const void* bytes, std::size_t count) {
   ahead_.clear();
-  const int error = WriteAt(file_.Get(), bytes, count, begin);
-  if (error != 0) {
+  const auto wanted = static_cast<std::int64_t>(count);
+  if (WriteAt(file_.Get(), bytes, wanted, begin) < wanted) {
     throw RunError(fmt::format("{}: a temporary file of tokens cannot be written: {}", folder_,
-                               ErrorText(error)),
+                               ErrorText(errno)),
                    "Tokens may be kept there twice for a while: free some space, or let data.file "
                    "name another disk.");
   }
@@ -135,42 +135,58 @@ void Spill::Read(std::int64_t begin, void* to, std::size_t count) {
   std::copy_n(ahead_.begin() + (begin - ahead_begin_), count, static_cast<char*>(to));
 }
 
-void Spill::Get(std::int64_t begin, char* at, std::size_t count) {
-  while (count > 0) {
-    const auto got = Retry([&] { return ::pread(file_.Get(), at, count, begin); });
-    if (got <= 0) {
-      throw RunError(fmt::format("{}: a temporary file of tokens cannot be read: {}", folder_,
-                                 got == 0 ? "it is cut off" : ErrorText(errno)));
-    }
-    at += got;
-    begin += got;
-    count -= static_cast<std::size_t>(got);
-  }
+void Spill::Get(std::int64_t begin, char* to, std::size_t count) {
+  const auto wanted = static_cast<std::int64_t>(count);
+  if (ReadAt(file_.Get(), to, wanted, begin) == wanted) return;
+  throw RunError(fmt::format("{}: a temporary file of tokens cannot be read: {}", folder_,
+                             errno == 0 ? "it is cut off" : ErrorText(errno)));
 }
 
-namespace {
+Spills::Spills(const std::string& folder, std::size_t texts)
+    : mask(folder),
+      rest(folder),
+      documents_(folder),
+      document_bytes_(static_cast<std::int64_t>((1 + texts) * sizeof(std::uint64_t))) {
+  for (std::size_t t = 0; t < texts; ++t) tokens.emplace_back(folder);
+}
 
-constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;  // at once, of a long document
+void Spills::Append(const SpilledDocument& document) {
+  documents_.Append(&document, static_cast<std::size_t>(document_bytes_));
+}
 
-constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
+SpilledDocument Spills::Document(std::int64_t place) {
+  SpilledDocument document;
+  documents_.Read(place * document_bytes_, &document, static_cast<std::size_t>(document_bytes_));
+  return document;
+}
 
-}  // namespace
+void Spills::Overwrite(std::int64_t place, const SpilledDocument& document) {
+  documents_.Overwrite(place * document_bytes_, &document,
+                       static_cast<std::size_t>(document_bytes_));
+}
 
-std::int64_t WidthOf(const Tokenizer& tokenizer) {
-  constexpr std::int64_t kNarrowIds = std::numeric_limits<std::uint16_t>::max() + std::int64_t{1};
-  return tokenizer.VocabularySize() <= kNarrowIds ? 2 : 4;
+void SplitSizes::Add(const UnitResult& unit) {
+  for (std::size_t s = 0; s < kSplits.size(); ++s) {
+    for (std::size_t t = 0; t < tokens.size(); ++t) tokens.at(t).at(s) += unit.tokens.at(t).at(s);
+    documents.at(s) += unit.documents.at(s);
+  }
 }
 
 SplitSizes SumOf(std::span<const UnitResult> results) {
   SplitSizes sizes;
-  for (const UnitResult& result : results) {
-    for (std::size_t s = 0; s < kSplits.size(); ++s) {
-      sizes.tokens.at(s) += result.tokens.at(s);
-      sizes.documents.at(s) += result.documents.at(s);
-    }
-  }
+  for (const UnitResult& result : results) sizes.Add(result);
   return sizes;
 }
+
+Split EncodeSettings::SplitOf(std::uint64_t hash, Split file) const {
+  if (file != Split::kTrain) return file;
+  constexpr int kDigits = 53;  // of a double
+  const double place = static_cast<double>(hash >> (64 - kDigits)) * 0x1p-53;
+  if (place < valid_fraction) return Split::kValid;
+  return place < valid_fraction + test_fraction ? Split::kTest : Split::kTrain;
+}
+
+// Encoder: ids, hashes and sizes of documents, text by text.
 
 struct Encoder::Hash {
   Hash() : document(XXH3_createState()), unit(XXH3_createState()) {
@@ -187,148 +203,185 @@ struct Encoder::Hash {
   XXH3_state_t* unit;
 };
 
-Encoder::Encoder(Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills)
-    : tokenizer_(tokenizer),
+Encoder::Encoder(const TextTokenizers& tokenizers, const EncodeSettings& settings, Spills& spills)
+    : tokenizers_(tokenizers),
       settings_(settings),
       spills_(spills),
-      width_(WidthOf(tokenizer)),
-      hash_(std::make_unique<Hash>()),
-      enough_(kEncodedBytes) {
-  tokenizer.Template(prefix_, suffix_);
-  const auto eos = static_cast<std::int32_t>(settings.eos);
-  if (suffix_.empty() || suffix_.back() != eos) suffix_.push_back(eos);
+      hash_(std::make_unique<Hash>()) {
+  for (std::size_t t = 0; t < tokenizers.size(); ++t) {
+    width_.at(t) = IdWidthOf(tokenizers[t]->VocabularySize());
+    std::vector<std::int32_t>& suffix = suffix_.at(t);
+    tokenizers[t]->Template(prefix_.at(t), suffix);
+    const auto eos = static_cast<std::int32_t>(settings.eos.at(t));
+    if (suffix.empty() || suffix.back() != eos) suffix.push_back(eos);
+  }
 }
 
 Encoder::~Encoder() = default;
 
-void Encoder::Begin(std::size_t unit, const TextFile& file) {
-  result_ = {.unit = unit,
-             .tokens_at = spills_.tokens.Size() / width_,
-             .documents_at =
-                 spills_.documents.Size() / static_cast<std::int64_t>(sizeof(SpilledDocument))};
-  split_ = file.split;
-  path_ = file.path;
-  records_ = file.json_lines;
+void Encoder::Begin(std::size_t unit, Split split, std::function<std::string()> where) {
+  result_ = {.unit = unit, .documents_at = spills_.Documents()};
+  for (std::size_t t = 0; t < tokenizers_.size(); ++t) {
+    result_.tokens_at.at(t) = spills_.tokens[t].Size() / width_.at(t);
+  }
+  split_ = split;
+  where_ = std::move(where);
   XXH3_128bits_reset(hash_->unit);
+  XXH3_64bits_reset(hash_->document);
 }
 
 UnitResult Encoder::Finish() {
-  const XXH128_hash_t digest = XXH3_128bits_digest(hash_->unit);
-  result_.digest = {digest.low64, digest.high64};
+  if (!HasPairs()) {
+    const XXH128_hash_t digest = XXH3_128bits_digest(hash_->unit);
+    result_.digest = {digest.low64, digest.high64};
+  }
   return result_;
 }
 
-void Encoder::Open(bool counted) {
-  if (open_) return;
+void Encoder::Add(std::string_view text, Piece piece) {
+  ids_.clear();
+  if (!open_) ids_ = prefix_.at(text_);
   open_ = true;
-  tokens_ = 0;
-  XXH3_64bits_reset(hash_->document);
-  ids_ = prefix_;
-  Emit(counted);
-}
-
-void Encoder::Prompt(std::string_view text, std::int64_t offset) {
-  offset_ = offset;
-  Open(false);
   XXH3_64bits_update(hash_->document, text.data(), text.size());
-  EncodeText(text, false);
-  Emit(false);
+  Tokenizer& tokenizer = *tokenizers_[text_];
+  try {
+    if (piece == Piece::kRest) {
+      tokenizer.EncodeRest(text, ids_);
+    } else {
+      tokenizer.Encode(text, ids_);
+    }
+  } catch (const Error& error) {
+    if (!where_) throw;
+    throw Error(error.Code(), fmt::format("{}: {}", where_(), error.what()));
+  }
+  Emit(piece != Piece::kPrompt);
 }
 
-void Encoder::Text(std::string_view piece, std::int64_t offset) {
+void Encoder::Emit(bool counted) {
+  const std::int64_t most = tokenizers_[text_]->VocabularySize();
+  const auto bad =
+      std::find_if(ids_.begin(), ids_.end(), [&](auto id) { return id < 0 || id >= most; });
+  if (bad != ids_.end()) {
+    throw RunError(fmt::format("the tokenizer gave id {} of {} types", *bad, most));
+  }
+  Spill& spill = spills_.tokens[text_];
+  if (width_.at(text_) == 2) {
+    narrow_.assign(ids_.begin(), ids_.end());
+    spill.Append(narrow_.data(), narrow_.size() * sizeof(std::uint16_t));
+  } else {
+    spill.Append(ids_.data(), ids_.size() * sizeof(std::int32_t));
+  }
+  if (settings_.masks) {
+    const std::string mask(ids_.size(), static_cast<char>(counted));
+    spills_.mask.Append(mask.data(), mask.size());
+  }
+  tokens_.at(text_) += ids_.size();
+}
+
+void Encoder::EndText() {
+  ids_ = suffix_.at(text_);
+  Emit(true);
+  open_ = false;
+}
+
+void Encoder::NextText() {
+  EndText();
+  XXH3_64bits_update(hash_->document, "\n", 1);  // no text of a pair has a line end
+  ++text_;
+}
+
+void Encoder::End() {
+  EndText();
+  const std::uint64_t hash = XXH3_64bits_digest(hash_->document);
+  const Split split = settings_.SplitOf(hash, split_);
+  const auto s = static_cast<std::size_t>(split);
+  spills_.Append({s, tokens_});
+  const bool by_hash = split_ == Split::kTrain;
+  if (by_hash && settings_.valid_fraction + settings_.test_fraction > 0) {
+    const std::int64_t place = result_.documents[0] + result_.documents[1] + result_.documents[2];
+    smallest_.Add({hash, result_.unit, static_cast<std::uint64_t>(place), tokens_[0], split});
+  }
+  for (std::size_t t = 0; t < tokens_.size(); ++t) {
+    result_.tokens.at(t).at(s) += static_cast<std::int64_t>(tokens_.at(t));
+  }
+  ++result_.documents.at(s);
+  // The digest goes into the file: pairs have a chain of hashes, other documents one hash of all.
+  if (HasPairs()) {
+    const std::array<std::uint64_t, 4> chain = {result_.digest[0], result_.digest[1], hash, s};
+    const XXH128_hash_t digest = XXH3_128bits(chain.data(), sizeof chain);
+    result_.digest = {digest.low64, digest.high64};
+  } else {
+    const std::array<std::uint64_t, 2> record = {hash, s};
+    XXH3_128bits_update(hash_->unit, record.data(), sizeof record);
+  }
+  XXH3_64bits_reset(hash_->document);
+  tokens_ = {};
+  text_ = 0;
+}
+
+// DocumentEncoder.
+
+namespace {
+
+constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;  // at once, of a long document
+
+constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
+
+}  // namespace
+
+DocumentEncoder::DocumentEncoder(Encoder& to, const Tokenizer& tokenizer, const TextFile& file)
+    : to_(to), tokenizer_(tokenizer), file_(file), enough_(kEncodedBytes) {}
+
+std::string DocumentEncoder::Where() const {
+  return fmt::format("{}: {} at byte {}", file_.path, file_.json_lines ? "record" : "document",
+                     offset_);
+}
+
+void DocumentEncoder::Prompt(std::string_view text, std::int64_t offset) {
+  offset_ = offset;
+  open_ = true;
+  to_.Add(text, Encoder::Piece::kPrompt);
+}
+
+void DocumentEncoder::Text(std::string_view piece, std::int64_t offset) {
   if (piece.empty()) return;
   if (!open_) offset_ = offset;
-  Open(true);
-  XXH3_64bits_update(hash_->document, piece.data(), piece.size());
+  open_ = true;
   text_ += piece;
   if (text_.size() >= enough_) EncodeHeld(false);
 }
 
-void Encoder::EncodeHeld(bool ended) {
+void DocumentEncoder::EncodeHeld(bool ended) {
   const std::size_t cut = ended ? text_.size() : tokenizer_.SafeCut(text_);
   if (cut == 0 && text_.size() >= kLongestPiece) RefuseLong();
   if (cut == 0) {
     enough_ = 2 * text_.size();  // no place for a cut: look again in a text twice as long
     return;
   }
-  EncodeText(std::string_view(text_).substr(0, cut), cut_);
-  cut_ = !ended;
-  Emit(true);
+  to_.Add(std::string_view(text_).substr(0, cut),
+          cut_ ? Encoder::Piece::kRest : Encoder::Piece::kText);
+  cut_ = true;
   text_.erase(0, cut);
   enough_ = std::max(kEncodedBytes, 2 * text_.size());
 }
 
-void Encoder::EncodeText(std::string_view text, bool rest) {
-  ids_.clear();
-  try {
-    if (rest) {
-      tokenizer_.EncodeRest(text, ids_);
-    } else {
-      tokenizer_.Encode(text, ids_);
-    }
-  } catch (const Error& error) {
-    throw Error(error.Code(), fmt::format("{}: {} at byte {}: {}", path_,
-                                          records_ ? "record" : "document", offset_, error.what()));
-  }
-}
-
-void Encoder::RefuseLong() const {
+void DocumentEncoder::RefuseLong() const {
   throw InputError(
       fmt::format("{}: the {} at byte {} has {} MiB without a place at which its text may be cut "
                   "for this tokenizer",
-                  path_, records_ ? "record" : "document", offset_, kLongestPiece >> 20),
-      records_ ? "Make several records of it."
-               : "tokenize.document = line or blank_line makes shorter documents of plain text.");
+                  file_.path, file_.json_lines ? "record" : "document", offset_,
+                  kLongestPiece >> 20),
+      file_.json_lines
+          ? "Make several records of it."
+          : "tokenize.document = line or blank_line makes shorter documents of plain text.");
 }
 
-void Encoder::Emit(bool counted) {
-  const std::int64_t most = tokenizer_.VocabularySize();
-  const auto bad =
-      std::find_if(ids_.begin(), ids_.end(), [&](auto id) { return id < 0 || id >= most; });
-  if (bad != ids_.end()) {
-    throw RunError(fmt::format("the tokenizer gave id {} of {} types", *bad, most));
-  }
-  if (width_ == 2) {
-    narrow_.assign(ids_.begin(), ids_.end());
-    spills_.tokens.Append(narrow_.data(), narrow_.size() * sizeof(std::uint16_t));
-  } else {
-    spills_.tokens.Append(ids_.data(), ids_.size() * sizeof(std::int32_t));
-  }
-  if (settings_.masks) {
-    const std::string mask(ids_.size(), static_cast<char>(counted));
-    spills_.mask.Append(mask.data(), mask.size());
-  }
-  tokens_ += ids_.size();
-}
-
-Split EncodeSettings::SplitOf(std::uint64_t hash, Split file) const {
-  if (file != Split::kTrain) return file;
-  constexpr int kDigits = 53;  // of a double
-  const double place = static_cast<double>(hash >> (64 - kDigits)) * 0x1p-53;
-  if (place < valid_fraction) return Split::kValid;
-  return place < valid_fraction + test_fraction ? Split::kTest : Split::kTrain;
-}
-
-void Encoder::End() {
+void DocumentEncoder::End() {
   if (!open_) return;
   if (!text_.empty()) EncodeHeld(true);
+  to_.End();
   enough_ = kEncodedBytes;
-  ids_ = suffix_;
-  Emit(true);
-  const std::uint64_t hash = XXH3_64bits_digest(hash_->document);
-  const Split split = settings_.SplitOf(hash, split_);
-  const SpilledDocument document{tokens_, static_cast<std::uint64_t>(split)};
-  spills_.documents.Append(&document, sizeof document);
-  const auto s = static_cast<std::size_t>(split);
-  const bool by_hash = split_ == Split::kTrain;
-  if (by_hash && settings_.valid_fraction + settings_.test_fraction > 0) {
-    const std::int64_t place = result_.documents[0] + result_.documents[1] + result_.documents[2];
-    smallest_.Add({hash, result_.unit, static_cast<std::uint64_t>(place), tokens_, split});
-  }
-  result_.tokens.at(s) += static_cast<std::int64_t>(tokens_);
-  ++result_.documents.at(s);
-  const std::array<std::uint64_t, 2> record = {hash, document.split};
-  XXH3_128bits_update(hash_->unit, record.data(), sizeof record);
+  cut_ = false;
   open_ = false;
 }
 

@@ -7,6 +7,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,6 +20,16 @@
 #include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
+
+// A document is one text, or two: the source and the target of a pair. Arrays by text have room for
+// two; a document of one text uses the first place.
+template <typename T>
+using PerText = std::array<T, 2>;
+inline constexpr std::size_t kSourceText = 0, kTargetText = 1;
+inline constexpr PerText<Side> kPairSides = {Side::kSource, Side::kTarget};
+
+// The tokenizers of a document's texts; one object twice if the texts of a pair share a vocabulary.
+using TextTokenizers = std::vector<Tokenizer*>;
 
 // Splits that the hashes of few documents leave empty get documents of smallest hash.
 
@@ -45,9 +56,13 @@ class SmallestHashes {
   std::array<std::vector<HashedDocument>, 3> smallest_;  // by split, ascending
 };
 
+struct UnitResult;
+
 // Sizes of the splits.
 struct SplitSizes {
-  std::array<std::int64_t, 3> tokens{}, documents{};
+  PerText<std::array<std::int64_t, 3>> tokens{};
+  std::array<std::int64_t, 3> documents{};
+  void Add(const UnitResult& unit);
 };
 
 inline constexpr std::int64_t kLeastTokens = 2;  // of a split: a token and its target
@@ -57,9 +72,9 @@ struct DocumentMove {
   Split to = Split::kTrain;
 };
 
-// Documents to move until each split of `wanted` has kLeastTokens, in the order of the splits
-// valid, test, train: each time that of smallest hash whose own split keeps a document. The list is
-// shorter if there are too few. `sizes`: before; on return, after the moves.
+// Documents of one text to move until each split of `wanted` has kLeastTokens, in the order of the
+// splits valid, test, train: each time that of smallest hash whose own split keeps a document. The
+// list is shorter if there are too few. `sizes`: before; on return, after the moves.
 std::vector<DocumentMove> MovesToEmptySplits(std::vector<HashedDocument> documents,
                                              const std::array<bool, 3>& wanted, SplitSizes& sizes);
 
@@ -97,94 +112,125 @@ inline constexpr auto kTrainAt = static_cast<std::size_t>(Split::kTrain);  // in
 
 // Around the documents, and where they go.
 struct EncodeSettings {
-  std::int64_t eos = 0;  // id after each document
-  bool masks = false;    // whether some tokens do not count as targets
+  PerText<std::int64_t> eos{};  // id after each text
+  bool masks = false;           // whether some tokens do not count as targets
   // Shares of the training files' documents that a hash of their text gives to the other splits.
   double valid_fraction = 0, test_fraction = 0;
-  // Split of a document by the hash of its text, the prompt's first (XXH3, 64 bits); file: of its
-  // file.
+  // Split of a document by the hash of its text (XXH3, 64 bits): the prompt comes first; texts of a
+  // pair have a line end between them. file: of its file.
   Split SplitOf(std::uint64_t hash, Split file) const;
 };
 
-// A document in the temporary file.
+// A document in the temporary file, which has no place for texts that documents do not have.
 struct SpilledDocument {
-  std::uint64_t tokens = 0;
   std::uint64_t split = 0;
+  PerText<std::uint64_t> tokens{};
 };
 
 // Outcome of a unit. Sent between ranks as it is.
 struct UnitResult {
-  std::uint64_t unit = 0;                   // its place in the list
-  std::array<std::int64_t, 3> tokens{};     // by Split
-  std::array<std::int64_t, 3> documents{};  // by Split
-  std::int64_t tokens_at = 0;               // first token in the rank's file, in tokens
-  std::int64_t documents_at = 0;            // first document in the rank's file
-  std::array<std::uint64_t, 2> digest{};    // of the documents' texts and splits
-  std::int64_t replaced = 0;                // sequences that were not valid UTF-8
-  std::int64_t empty = 0;                   // records without text, of which nothing is kept
-  std::int64_t missing = 0;                 // likewise: without the member, or with null
+  std::uint64_t unit = 0;                         // its place in the list
+  PerText<std::array<std::int64_t, 3>> tokens{};  // by Split
+  std::array<std::int64_t, 3> documents{};        // by Split
+  PerText<std::int64_t> tokens_at{};              // first token in the rank's files, in tokens
+  std::int64_t documents_at = 0;                  // first document in the rank's file
+  std::array<std::uint64_t, 2> digest{};          // of the documents' texts and splits
+  std::int64_t replaced = 0;                      // sequences that were not valid UTF-8
+  std::int64_t empty = 0;    // documents that are left out: no text at all, or a pair's is blank
+  std::int64_t missing = 0;  // records that are left out: without the member, or with null
 };
 
 SplitSizes SumOf(std::span<const UnitResult> results);
 
 // The temporary files of a rank.
-struct Spills {
-  explicit Spills(const std::string& folder)
-      : tokens(folder), documents(folder), mask(folder), rest(folder) {}
-  Spill tokens, documents, mask;
+class Spills {
+ public:
+  Spills(const std::string& folder, std::size_t texts);
+
+  void Append(const SpilledDocument& document);
+  SpilledDocument Document(std::int64_t place);
+  void Overwrite(std::int64_t place, const SpilledDocument& document);
+  std::int64_t Documents() const { return documents_.Size() / document_bytes_; }
+
+  std::vector<Spill> tokens;  // by text
+  Spill mask;
   bool copied = false;  // tokens of train are in the token file, those of valid and test in `rest`
   Spill rest;
+
+ private:
+  Spill documents_;
+  std::int64_t document_bytes_;
 };
 
-// Bytes of a stored id: 2 or 4.
-std::int64_t WidthOf(const Tokenizer& tokenizer);
-
-class Encoder : public RecordSink {
+// Encodes documents text by text, each in one piece or in several.
+class Encoder {
  public:
   // The arguments must live longer.
-  Encoder(Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills);
-  ~Encoder() override;
+  Encoder(const TextTokenizers& tokenizers, const EncodeSettings& settings, Spills& spills);
+  ~Encoder();
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // `file`: of the unit.
-  void Begin(std::size_t unit, const TextFile& file);
+  // split: of the unit's file. where: the document's place, for a complaint of the tokenizer; may
+  // be empty.
+  void Begin(std::size_t unit, Split split, std::function<std::string()> where = {});
   UnitResult Finish();
   // Of all units: documents that may go to another split.
   const SmallestHashes& Smallest() const { return smallest_; }
 
-  // Tokens of a prompt do not count as targets.
+  enum class Piece { kPrompt, kText, kRest };  // kRest: of a text that was cut
+  // Encodes a piece of the text, which is valid UTF-8. Tokens of a prompt do not count as targets.
+  void Add(std::string_view text, Piece piece = Piece::kText);
+  void NextText();  // what follows is the pair's target
+  void End();       // of the document
+
+ private:
+  struct Hash;
+  void EndText();
+  void Emit(bool counted);  // what ids_ holds
+  bool HasPairs() const { return tokenizers_.size() > 1; }
+
+  const TextTokenizers& tokenizers_;
+  const EncodeSettings& settings_;
+  Spills& spills_;
+  PerText<std::int64_t> width_{};
+  PerText<std::vector<std::int32_t>> prefix_, suffix_;  // of each text; the suffix ends with eos
+  std::unique_ptr<Hash> hash_;
+  UnitResult result_;
+  SmallestHashes smallest_;
+  Split split_ = Split::kTrain;
+  std::function<std::string()> where_;
+  std::size_t text_ = 0;               // of the document
+  bool open_ = false;                  // within that text
+  PerText<std::uint64_t> tokens_{};    // of the document
+  std::vector<std::int32_t> ids_;      // room
+  std::vector<std::uint16_t> narrow_;  // room
+};
+
+// Encodes documents of one text as they are read. Long ones are cut into pieces of about a MiB,
+// where the tokenizer allows it.
+class DocumentEncoder : public RecordSink {
+ public:
+  // `file`: of the unit. The references must live longer.
+  DocumentEncoder(Encoder& to, const Tokenizer& tokenizer, const TextFile& file);
+
+  std::string Where() const;  // "FILE: record at byte 12"
   void Prompt(std::string_view text, std::int64_t offset) override;
   void Text(std::string_view piece, std::int64_t offset) override;  // valid UTF-8
   void End() override;
 
  private:
-  struct Hash;
-  void Open(bool counted);
   void EncodeHeld(bool ended);
-  void EncodeText(std::string_view text, bool rest);  // to ids_; rest: after a cut
   [[noreturn]] void RefuseLong() const;
-  void Emit(bool counted);  // what ids_ holds
 
-  Tokenizer& tokenizer_;
-  const EncodeSettings& settings_;
-  Spills& spills_;
-  std::int64_t width_;
-  std::vector<std::int32_t> prefix_, suffix_;  // of each document; the suffix ends with eos
-  std::unique_ptr<Hash> hash_;
-  UnitResult result_;
-  SmallestHashes smallest_;
-  Split split_ = Split::kTrain;
-  std::string path_;
-  bool records_ = false;               // of the file: JSON lines
-  bool open_ = false;                  // within a document
-  std::uint64_t tokens_ = 0;           // of the document
-  std::int64_t offset_ = 0;            // of the document in its file's text
-  std::string text_;                   // not encoded yet
-  bool cut_ = false;                   // text_ follows a cut
-  std::size_t enough_ = 0;             // bytes of text_ at which a cut is looked for
-  std::vector<std::int32_t> ids_;      // room
-  std::vector<std::uint16_t> narrow_;  // room
+  Encoder& to_;
+  const Tokenizer& tokenizer_;
+  const TextFile& file_;
+  bool open_ = false;        // within a document
+  std::int64_t offset_ = 0;  // of the document in its file's text
+  std::string text_;         // not encoded yet
+  bool cut_ = false;         // text_ follows a cut
+  std::size_t enough_;       // bytes of text_ at which a cut is looked for
 };
 
 }  // namespace trireme::data

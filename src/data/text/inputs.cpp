@@ -21,6 +21,7 @@
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/utf8.hpp"
 
 namespace trireme::data {
 
@@ -40,24 +41,19 @@ class PlainSource : public TextSource {
   }
 
   std::size_t Read(std::span<char> to) override {
-    std::size_t filled = 0;
-    while (filled < to.size()) {
-      const auto got = Retry(
-          [&] { return ::pread(descriptor_.Get(), to.data() + filled, to.size() - filled, at_); });
-      if (got < 0) {
-        throw RunError(
-            fmt::format("{}: cannot be read at byte {}: {}", file_.path, at_, ErrorText(errno)));
-      }
-      if (got == 0) break;
-      filled += static_cast<std::size_t>(got);
-      at_ += got;
+    const std::int64_t got = ReadAt(descriptor_.Get(), to.data(), std::ssize(to), at_);
+    const int error = got < std::ssize(to) ? errno : 0;
+    at_ += got;
+    if (error != 0) {
+      throw RunError(
+          fmt::format("{}: cannot be read at byte {}: {}", file_.path, at_, ErrorText(error)));
     }
-    const bool ended = filled < to.size();
+    const bool ended = got < std::ssize(to);
     if (at_ > file_.bytes || (ended && at_ != file_.bytes)) {
       throw InputError(
           fmt::format("{}: had {} bytes and changed while it was read", file_.path, file_.bytes));
     }
-    return filled;
+    return static_cast<std::size_t>(got);
   }
   std::int64_t BytesRead() const override { return at_ - begin_; }
 
@@ -308,7 +304,7 @@ void RefuseContents(const std::string& path, std::string_view head) {
 
 // JSON that is not a record a line.
 void RefuseOtherJson(const std::string& path, std::string_view head) {
-  if (head.starts_with("\xEF\xBB\xBF")) head.remove_prefix(3);
+  if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
   const std::size_t end = head.find_first_of("\r\n");
   const std::string first = Trimmed(std::string(head.substr(0, end)));

@@ -1,4 +1,4 @@
-// Encoding of the rank's units, exchange of their sizes, writing.
+// Encoding of the rank's units, exchange of their sizes, writing; units of single texts.
 #include "tokenize_texts.hpp"
 
 #include <fmt/format.h>
@@ -8,7 +8,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,10 +17,12 @@
 #include <utility>
 
 #include "documents.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/tokenizer.hpp"
 #include "write_parallel.hpp"
@@ -33,28 +34,27 @@ namespace {
 constexpr std::chrono::milliseconds kWait{2};  // between looks of a rank that has no work left
 
 // The rank's share of the work, told to whoever watches.
-class ShareOfTexts {
+class WorkShare {
  public:
-  ShareOfTexts(std::span<const TextUnit> units, std::span<const std::size_t> mine,
-               const TextWatch& watch, std::function<void()> poll)
-      : watch_(watch), poll_(std::move(poll)) {
-    for (const TextUnit& unit : units) all_ += unit.end - unit.begin;
-    for (const std::size_t unit : mine) own_ += units[unit].end - units[unit].begin;
+  WorkShare(const DocumentMaker& maker, std::span<const std::size_t> mine, const TextWatch& watch,
+            std::function<void()> poll)
+      : watch_(watch), poll_(std::move(poll)), bytes_(maker.Bytes()) {
+    for (const std::size_t unit : mine) own_ += maker.WorkIn(unit);
   }
 
-  // `bytes` of `unit` are read.
-  void Tell(const TextUnit& unit, std::int64_t bytes) const {
+  // `work` of `all` of a unit is done.
+  void Tell(std::int64_t work, std::int64_t all) const {
     poll_();
     if (!watch_.progress) return;
-    const std::int64_t done = done_ + std::min(bytes, unit.end - unit.begin);
-    watch_.progress(static_cast<double>(done) / static_cast<double>(own_), all_);
+    const std::int64_t done = done_ + std::min(work, all);
+    watch_.progress(static_cast<double>(done) / static_cast<double>(own_), bytes_);
   }
-  void Finish(const TextUnit& unit) { done_ += unit.end - unit.begin; }
+  void Finish(std::int64_t all) { done_ += all; }
 
  private:
   const TextWatch& watch_;
   std::function<void()> poll_;
-  std::int64_t all_ = 0, own_ = 0, done_ = 0;  // bytes on disk
+  std::int64_t bytes_, own_ = 0, done_ = 0;
 };
 
 // Results of units, to be changed: of all, and of this rank's.
@@ -63,22 +63,6 @@ struct EncodedShare {
   std::vector<UnitResult>& mine;
   Spills& spills;
 };
-
-UnitResult EncodeUnit(const TextPlan& plan, const TextUnit& unit, std::size_t place,
-                      Encoder& encoder, const ShareOfTexts& share) {
-  const TextFile& file = plan.files.at(unit.file);
-  encoder.Begin(place, file);
-  JsonRecords records(encoder, plan.keys, file.path, plan.replace);
-  DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : encoder;
-  Utf8Filter filter(sink, file.path, plan.replace);
-  ForEachDocument(file, unit, plan.document, filter,
-                  [&](std::int64_t bytes) { share.Tell(unit, bytes); });
-  UnitResult result = encoder.Finish();
-  result.replaced = filter.Replaced() + records.Replaced();
-  result.empty = records.Empty();
-  result.missing = records.Missing();
-  return result;
-}
 
 // All ranks' results, by unit. Collective.
 std::vector<UnitResult> Exchange(const comm::Communicator& world,
@@ -89,15 +73,16 @@ std::vector<UnitResult> Exchange(const comm::Communicator& world,
   return results;
 }
 
-TextTokens Summarise(const Tokenizer& tokenizer, const std::vector<UnitResult>& results,
+TextTokens Summarise(const TextTokenizers& tokenizers, const std::vector<UnitResult>& results,
                      std::string& source_sha256) {
-  TextTokens all{.tokenizer = tokenizer.Kind(), .vocabulary = tokenizer.VocabularySize()};
+  const SplitSizes sizes = SumOf(results);
+  TextTokens all{.documents = sizes.documents};
+  for (std::size_t t = 0; t < tokenizers.size(); ++t) {
+    all.texts.push_back(
+        {tokenizers[t]->Kind(), tokenizers[t]->VocabularySize(), sizes.tokens.at(t)});
+  }
   std::string digests;
   for (const UnitResult& result : results) {
-    for (std::size_t s = 0; s < kSplits.size(); ++s) {
-      all.tokens.at(s) += result.tokens.at(s);
-      all.documents.at(s) += result.documents.at(s);
-    }
     all.replaced += result.replaced;
     all.empty += result.empty;
     all.missing += result.missing;
@@ -114,7 +99,7 @@ std::array<bool, 3> WantedSplits(const EncodeSettings& settings) {
           settings.test_fraction > 0};
 }
 
-// Gives documents of smallest hash to splits that have none. Collective.
+// Gives documents of smallest hash, of one text, to splits that have none. Collective.
 void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
                 const SmallestHashes& smallest, const EncodedShare& share) {
   SplitSizes sizes = SumOf(share.results);
@@ -127,8 +112,8 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
     if (unit == results.end()) return unit;
     const auto from = static_cast<std::size_t>(move.document.split);
     const auto to = static_cast<std::size_t>(move.to);
-    unit->tokens.at(from) -= static_cast<std::int64_t>(move.document.tokens);
-    unit->tokens.at(to) += static_cast<std::int64_t>(move.document.tokens);
+    unit->tokens[0].at(from) -= static_cast<std::int64_t>(move.document.tokens);
+    unit->tokens[0].at(to) += static_cast<std::int64_t>(move.document.tokens);
     --unit->documents.at(from);
     ++unit->documents.at(to);
     return unit;
@@ -138,10 +123,8 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
       change(share.results, move);
       const auto unit = change(share.mine, move);
       if (unit == share.mine.end()) continue;
-      const SpilledDocument document{move.document.tokens, static_cast<std::uint64_t>(move.to)};
       const auto at = unit->documents_at + static_cast<std::int64_t>(move.document.place);
-      share.spills.documents.Overwrite(at * static_cast<std::int64_t>(sizeof document), &document,
-                                       sizeof document);
+      share.spills.Overwrite(at, {static_cast<std::uint64_t>(move.to), {move.document.tokens, 0}});
     }
   });
 }
@@ -150,7 +133,7 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
 void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
   const std::int64_t documents = all.documents[0] + all.documents[1] + all.documents[2];
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
-    const std::int64_t tokens = all.tokens.at(static_cast<std::size_t>(split));
+    const std::int64_t tokens = all.texts[0].tokens.at(static_cast<std::size_t>(split));
     if (tokens >= kLeastTokens) continue;
     const double fraction = split == Split::kValid  ? settings.valid_fraction
                             : split == Split::kTest ? settings.test_fraction
@@ -166,6 +149,19 @@ void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
     throw InputError(
         fmt::format("the {} split holds {} tokens; at least 2 are needed", NameOf(split), tokens),
         hint);
+  }
+}
+
+// The same for a split without pairs.
+void CheckPairSplits(const TextTokens& all) {
+  for (const Split split : kSplits) {
+    if (all.documents.at(static_cast<std::size_t>(split)) > 0) continue;
+    throw InputError(fmt::format("the {} split holds no pair", NameOf(split)),
+                     split == Split::kTrain
+                         ? "Are the texts of tokenize.source and tokenize.target empty?"
+                         : fmt::format("Raise tokenize.{0}_fraction, or name texts: "
+                                       "tokenize.{0}_source, tokenize.{0}_target.",
+                                       NameOf(split)));
   }
 }
 
@@ -193,56 +189,45 @@ class EarlyCopy {
 };
 
 // Tokens by split at which copying begins: no document goes to another split any more.
-std::array<std::int64_t, 3> LeastTokens(const TextPlan& plan) {
+std::array<std::int64_t, 3> LeastTokens(const TokenFilePlan& plan) {
   std::array<std::int64_t, 3> least{};
-  const std::array<bool, 3> wanted = WantedSplits(plan.encode);
+  const std::array<bool, 3> wanted = WantedSplits(plan.settings);
   for (std::size_t s = 0; s < least.size(); ++s) least.at(s) = wanted.at(s) ? kLeastTokens : 0;
   least[0] = std::max(least[0], plan.early_tokens);
   return least;
 }
 
-void Ask(const TextWatch& watch, const comm::Poll& poll) {
-  if (watch.stop && watch.stop()) {
-    throw RunError("stopped by a signal: no token file was written");
-  }
-  poll();
-}
-
-// How the work is done beside the plan.
-struct Way {
-  const std::string& path;
-  const TextWatch& watch;
-  bool early = true;  // tokens of train may be copied while texts are encoded
-};
-
-// Collective. Nothing if tokens were copied to a place that HDF5 did not give them.
-std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Tokenizer& tokenizer,
-                                       const TextPlan& plan, const Way& way) {
-  const std::vector<TextUnit> units = CutIntoUnits(plan.files, plan.document, plan.unit_bytes);
-  const std::vector<std::size_t> places =
-      UnitsOfRank(units, plan.files, world.Rank(), world.Size());
-  const std::string folder = std::filesystem::path(way.path).parent_path().string();
-  ParallelTokenFile file(world, way.path, tokenizer, {plan.encode.eos, plan.encode.masks});
-  std::optional<WrittenFile> early = way.early ? file.Early() : std::nullopt;
-  if (early) early->places.tokens[0] += plan.early_shift;
+// Collective. Nothing if tokens were copied to a place that HDF5 did not give them. may_be_early:
+// tokens of train may be copied while documents are encoded.
+std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, DocumentMaker& maker,
+                                       const TokenFilePlan& plan, bool may_be_early) {
+  const std::vector<std::size_t> units = maker.UnitsOf(world.Rank(), world.Size());
+  const bool pairs = plan.tokenizers.size() > 1;
+  ParallelTokenFile file(world, plan.path, plan.tokenizers, plan.settings);
+  std::optional<WrittenFile> early = may_be_early ? file.Early() : std::nullopt;
+  if (early) early->places.tokens[0][kTrainAt] += plan.early_shift;
   std::unique_ptr<Spills> spills;
   std::vector<UnitResult> mine;
   SmallestHashes smallest;
-  UnitRounds rounds(world, early ? units.size() : 0, mine, LeastTokens(plan));
+  UnitRounds rounds(world, early ? maker.Units() : 0, mine, LeastTokens(plan));
   const auto encode = [&](const comm::Poll& poll) {
-    const auto ask = [&] { Ask(way.watch, poll); };
-    spills = std::make_unique<Spills>(folder.empty() ? "." : folder);
-    Encoder encoder(tokenizer, plan.encode, *spills);
+    const auto ask = [&] {
+      RequireGoingOn(plan.watch.stop);
+      poll();
+    };
+    spills = std::make_unique<Spills>(FolderOf(plan.path), plan.tokenizers.size());
+    Encoder encoder(plan.tokenizers, plan.settings, *spills);
     std::optional<EarlyCopy> copy;
     if (early) copy.emplace(rounds, PieceWriter(*early, *spills, ask), mine);
     const auto look = [&] {
       ask();
       if (copy) copy->Look();
     };
-    ShareOfTexts share(units, places, way.watch, look);
-    for (const std::size_t place : places) {
-      mine.push_back(EncodeUnit(plan, units.at(place), place, encoder, share));
-      share.Finish(units.at(place));
+    WorkShare share(maker, units, plan.watch, look);
+    for (const std::size_t unit : units) {
+      const std::int64_t work = maker.WorkIn(unit);
+      mine.push_back(maker.Make(unit, encoder, [&](std::int64_t done) { share.Tell(done, work); }));
+      share.Finish(work);
     }
     smallest = encoder.Smallest();
     while (!rounds.Ended()) {
@@ -259,107 +244,92 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Tokenize
   }
   spills->copied = early && rounds.Ready();
   std::vector<UnitResult> results = Exchange(world, mine);
-  FillSplits(world, plan.encode, smallest, {results, mine, *spills});
+  if (!pairs) FillSplits(world, plan.settings, smallest, {results, mine, *spills});
   std::string source_sha256;
-  TextTokens all = Summarise(tokenizer, results, source_sha256);
+  TextTokens all = Summarise(plan.tokenizers, results, source_sha256);
   all.early = spills->copied;
-  world.Together([&] { CheckSplits(all, plan.encode); });
-  const std::int64_t copied_to = early ? early->places.tokens[0] : 0;
+  world.Together([&] { pairs ? CheckPairSplits(all) : CheckSplits(all, plan.settings); });
+  const std::int64_t copied_to = early ? early->places.tokens[0][kTrainAt] : 0;
   const EncodedUnits encoded{results, mine, *spills, source_sha256, copied_to};
-  if (!file.Write(encoded, way.watch.stop)) return std::nullopt;
+  if (!file.Write(encoded, plan.watch.stop)) return std::nullopt;
   return all;
 }
 
 }  // namespace
 
-TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
-                         const TextPlan& plan, const std::string& path, const TextWatch& watch) {
-  if (const auto all = TokenizeOnce(world, tokenizer, plan, {path, watch, true})) return *all;
+std::vector<std::size_t> DocumentMaker::UnitsOf(int rank, int ranks) const {
+  std::vector<std::size_t> units;
+  for (auto unit = static_cast<std::size_t>(rank); unit < Units();
+       unit += static_cast<std::size_t>(ranks)) {
+    units.push_back(unit);
+  }
+  return units;
+}
+
+TextTokens TokenizeDocuments(const comm::Communicator& world, DocumentMaker& maker,
+                             const TokenFilePlan& plan) {
+  if (const auto all = TokenizeOnce(world, maker, plan, true)) return *all;
   if (world.IsRoot()) {
     fmt::print(stderr,
                "warning: {}: HDF5 gave the tokens another place than foreseen: the texts are "
                "encoded once more\n",
-               path);
+               plan.path);
     std::fflush(stderr);
   }
-  return TokenizeOnce(world, tokenizer, plan, {path, watch, false}).value();
+  return TokenizeOnce(world, maker, plan, false).value();
 }
-
-// From the deck to the plan of the work: files, tokenizer and splits, the same on every rank.
 
 namespace {
 
-std::string DeckKeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
+// Files of single texts, cut into units.
+class TextMaker : public DocumentMaker {
+ public:
+  TextMaker(const TextPlan& plan, const Tokenizer& tokenizer)
+      : plan_(plan),
+        tokenizer_(tokenizer),
+        units_(CutIntoUnits(plan.files, plan.document, plan.unit_bytes)) {}
 
-// Files of all splits, found by rank 0.
-std::vector<TextFile> FindFiles(const TokenizeOptions& options, const deck::Deck& deck) {
-  std::vector<TextFile> files;
-  for (const Split split : kSplits) {
-    const std::string& list = options.texts.at(static_cast<std::size_t>(split));
-    if (list.empty() && split != Split::kTrain) continue;
-    try {
-      for (TextFile& file : FindTextFiles(list, split)) files.push_back(std::move(file));
-    } catch (const Error& error) {
-      throw deck.Complain(DeckKeyOf(split), error.what());
-    }
+  std::size_t Units() const override { return units_.size(); }
+  std::vector<std::size_t> UnitsOf(int rank, int ranks) const override {
+    return UnitsOfRank(units_, plan_.files, rank, ranks);
   }
-  return files;
-}
+  std::int64_t WorkIn(std::size_t unit) const override {
+    return units_.at(unit).end - units_.at(unit).begin;  // bytes on disk
+  }
+  std::int64_t Bytes() const override {
+    std::int64_t bytes = 0;
+    for (const TextUnit& unit : units_) bytes += unit.end - unit.begin;
+    return bytes;
+  }
+  UnitResult Make(std::size_t unit, Encoder& to, const UnitProgress& tell) override {
+    const TextFile& file = plan_.files.at(units_.at(unit).file);
+    DocumentEncoder documents(to, tokenizer_, file);
+    to.Begin(unit, file.split, [&] { return documents.Where(); });
+    JsonRecords records(documents, plan_.keys, file.path, plan_.replace);
+    DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : documents;
+    Utf8Filter filter(sink, file.path, plan_.replace);
+    ForEachDocument(file, units_.at(unit), plan_.document, filter, tell);
+    UnitResult result = to.Finish();
+    result.replaced = filter.Replaced() + records.Replaced();
+    result.empty = records.Empty();
+    result.missing = records.Missing();
+    return result;
+  }
 
-// Files of the tokenizer that the deck names, or that is trained. Serial.
-Files FilesOf(const TokenizeOptions& options, const deck::Deck& deck, const TextPlan& plan,
-              const TextWatch& watch) {
-  if (!options.tokenizer.empty() || options.vocabulary_size == 0) {
-    return NamedTokenizer({.path = options.tokenizer}, options.kind, deck);
-  }
-  const std::vector<std::string> sentences = SampleSentences(plan, watch.stop);
-  try {
-    return TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
-  } catch (const Error& error) {
-    throw deck.Complain("tokenize.vocabulary_size", error.what());
-  }
-}
+ private:
+  const TextPlan& plan_;
+  const Tokenizer& tokenizer_;
+  std::vector<TextUnit> units_;
+};
 
 }  // namespace
 
-TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOptions& options,
-                              const deck::Deck& deck, const std::string& path,
-                              const TextWatch& watch, bool dry) {
-  TextPlan plan{.files = {},
-                .document = options.document,
-                .keys = {options.text_key, options.prompt_key, options.skip_missing},
-                .replace = options.replace_invalid,
-                .encode = {}};
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    CheckTokenizeKeys(options, deck);
-    plan.files = FindFiles(options, deck);
-    for (const std::string& twice : NamedTwice(plan.files))
-      fmt::print(stderr, "warning: {}\n", twice);
-    for (const TextFile& file : plan.files) {
-      if (!IsReplaced(file, path)) continue;
-      throw deck.Complain(DeckKeyOf(file.split),
-                          fmt::format("{} is data.file, which would be replaced", file.path));
-    }
-  });
-  plan.files = ShareFiles(world, plan.files);
-  plan.encode.masks = !options.prompt_key.empty();
-  const auto fraction = [&](Split split, double wanted) {
-    return options.texts.at(static_cast<std::size_t>(split)).empty() ? wanted : 0.0;
-  };
-  plan.encode.valid_fraction = fraction(Split::kValid, options.valid_fraction);
-  plan.encode.test_fraction = fraction(Split::kTest, options.test_fraction);
-  // Training reads the texts, which a dry run leaves alone.
-  const bool trains = options.tokenizer.empty() && options.vocabulary_size > 0;
-  if (dry && trains) {
-    return {.tokenizer = NameOf(options.kind), .vocabulary = options.vocabulary_size};
-  }
-  const std::unique_ptr<Tokenizer> tokenizer =
-      ShareTokenizer(world, {.path = options.tokenizer}, options.kind, deck,
-                     [&] { return FilesOf(options, deck, plan, watch); });
-  world.Together([&] { plan.encode.eos = EosOf(*tokenizer, options, deck); });
-  if (dry) return {.tokenizer = tokenizer->Kind(), .vocabulary = tokenizer->VocabularySize()};
-  return TokenizeTexts(world, *tokenizer, plan, path, watch);
+TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
+                         const TextPlan& plan, const std::string& path, const TextWatch& watch) {
+  TextMaker maker(plan, tokenizer);
+  const TextTokenizers tokenizers = {&tokenizer};
+  return TokenizeDocuments(
+      world, maker, {path, tokenizers, plan.encode, watch, plan.early_tokens, plan.early_shift});
 }
 
 // UnitRounds: sums over a window of units that moves along.
@@ -397,7 +367,7 @@ bool UnitRounds::Ready() const {
 
 void UnitRounds::Begin() {
   for (; summed_ < mine_.size(); ++summed_) {
-    for (std::size_t s = 0; s < kSplits.size(); ++s) own_.at(s) += mine_[summed_].tokens.at(s);
+    for (std::size_t s = 0; s < own_.size(); ++s) own_.at(s) += mine_[summed_].tokens[0].at(s);
   }
   while (first_ < mine_.size() && mine_[first_].unit < Known()) ++first_;
   std::ranges::fill(sent_, 0);
@@ -405,7 +375,7 @@ void UnitRounds::Begin() {
   for (std::size_t u = first_; u < mine_.size(); ++u) {
     const std::size_t at = kSplits.size() + mine_[u].unit - Known();
     if (at >= sent_.size()) break;
-    sent_[at] = mine_[u].tokens.at(kTrainAt) + 1;
+    sent_[at] = mine_[u].tokens[0].at(kTrainAt) + 1;
   }
   MPI_Iallreduce(sent_.data(), sums_.data(), static_cast<int>(sent_.size()), MPI_INT64_T, MPI_SUM,
                  ranks_.Handle(), &request_);
@@ -428,94 +398,6 @@ void UnitRounds::Drain(const comm::Communicator& world) {
   }
 }
 
-// Broadcasts of files' descriptions and of tokenizers.
-
-namespace {
-
-// Texts that one rank has, for all. Collective.
-std::vector<std::string> Share(const comm::Communicator& world, std::vector<std::string> texts) {
-  std::int64_t count = std::ssize(texts);
-  world.Broadcast(&count, sizeof count);
-  texts.resize(static_cast<std::size_t>(count));
-  for (std::string& text : texts) text = world.Broadcast(text);
-  return texts;
-}
-
-}  // namespace
-
-std::vector<TextFile> ShareFiles(const comm::Communicator& world,
-                                 const std::vector<TextFile>& files) {
-  std::vector<std::string> texts;
-  for (const TextFile& file : files) {
-    texts.push_back(fmt::format("{}{}{}{} {}", static_cast<int>(file.split),
-                                static_cast<int>(file.json_lines), static_cast<int>(file.packing),
-                                file.bytes, file.path));
-  }
-  std::vector<TextFile> shared;
-  for (const std::string& text : Share(world, texts)) {
-    const std::size_t blank = text.find(' ');
-    TextFile file{.path = text.substr(blank + 1),
-                  .split = static_cast<Split>(text.at(0) - '0'),
-                  .json_lines = text.at(1) == '1',
-                  .packing = static_cast<Packing>(text.at(2) - '0')};
-    std::from_chars(text.data() + 3, text.data() + blank, file.bytes);
-    shared.push_back(std::move(file));
-  }
-  return shared;
-}
-
-Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind, const deck::Deck& deck) {
-  const bool models = kind == TokenizeKind::kSentencePiece;
-  if (name.path.empty()) {
-    throw deck.Complain(name.key, fmt::format("tokenize.kind = {} needs one", NameOf(kind)),
-                        models ? "Name a model, or train one with tokenize.vocabulary_size."
-                               : "Name a tokenizer.json, or its folder.");
-  }
-  if (!std::string_view(name.path).ends_with(".h5")) {
-    return ReadFiles(name.path, models ? TokenizerKind::kSentencePiece : TokenizerKind::kBpe);
-  }
-  const Side side = HoldsPairs(name.path) ? name.side : Side::kText;
-  Files files = InspectTokenFile(name.path, side).tokenizer_files;
-  if (!files.empty()) return files;
-  throw deck.Complain(name.key, "this token file has no subword tokenizer");
-}
-
-std::unique_ptr<Tokenizer> ShareTokenizer(const comm::Communicator& world,
-                                          const TokenizerName& name, TokenizeKind kind,
-                                          const deck::Deck& deck,
-                                          const std::function<Files()>& files_of) {
-  std::vector<std::string> texts;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    for (const auto& [file, contents] : files_of()) {
-      texts.push_back(file);
-      texts.push_back(contents);
-    }
-  });
-  texts = Share(world, std::move(texts));
-  Files files;
-  for (std::size_t i = 0; i + 1 < texts.size(); i += 2) files[texts[i]] = texts[i + 1];
-  std::unique_ptr<Tokenizer> made;
-  world.Together([&] {
-    made = Make(files, name.path);
-    if (std::string_view(made->Kind()) == NameOf(kind)) return;
-    throw deck.Complain("tokenize.kind",
-                        fmt::format("{} is a tokenizer of kind {}", name.path, made->Kind()));
-  });
-  return made;
-}
-
-std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
-                   const deck::Deck& deck) {
-  if (options.eos.empty()) {
-    if (const auto eos = tokenizer.Eos()) return *eos;
-    throw deck.Complain("tokenize.eos", "the tokenizer names no token for the end of a document",
-                        "Name one of its tokens, as <|endoftext|>.");
-  }
-  if (const auto eos = tokenizer.IdOf(options.eos)) return *eos;
-  throw deck.Complain("tokenize.eos", "the tokenizer has no such token");
-}
-
 // SampleSentences: the documents of a few units, as lines.
 
 namespace {
@@ -531,8 +413,7 @@ std::size_t CutBefore(std::string_view line, std::size_t most) {
   const std::size_t blank = line.rfind(' ', most - 1);
   if (blank != std::string_view::npos && blank > 0) return blank;
   std::size_t at = most;
-  const auto continues = [&] { return (static_cast<unsigned char>(line[at]) & 0xC0U) == 0x80U; };
-  while (at > 0 && continues()) --at;
+  while (at > 0 && ContinuesCharacter(line[at])) --at;
   return at;
 }
 
@@ -569,7 +450,7 @@ class Lines : public RecordSink {
     rest = rest.substr(0, static_cast<std::size_t>(std::max<std::int64_t>(left_, 0)));
     // No half of a character at the end.
     while (rest.size() < document_.size() && !rest.empty() &&
-           (static_cast<unsigned char>(document_[rest.size()]) & 0xC0U) == 0x80U) {
+           ContinuesCharacter(document_[rest.size()])) {
       rest.remove_suffix(1);
     }
     left_ -= std::ssize(rest);
@@ -599,9 +480,7 @@ void ReadUnit(const TextPlan& plan, const TextUnit& unit, Lines& lines,
   DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : lines;
   Utf8Filter filter(sink, file.path, plan.replace);
   try {
-    ForEachDocument(file, unit, plan.document, filter, [&](std::int64_t) {
-      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
-    });
+    ForEachDocument(file, unit, plan.document, filter, [&](std::int64_t) { RequireGoingOn(stop); });
   } catch (const Enough&) {
     return;
   }

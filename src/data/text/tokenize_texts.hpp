@@ -1,4 +1,4 @@
-// Texts of any size to a token file, by all ranks together.
+// Documents of any number and size, single texts or pairs, to a token file, by all ranks together.
 #ifndef TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_
 #define TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_
 
@@ -22,6 +22,39 @@
 
 namespace trireme::data {
 
+// Gives the documents of a token file in units, which are the same for any number of ranks.
+class DocumentMaker {
+ public:
+  virtual ~DocumentMaker() = default;
+  virtual std::size_t Units() const = 0;
+  // Units that a rank works on, ascending. By default the ranks take turns.
+  virtual std::vector<std::size_t> UnitsOf(int rank, int ranks) const;
+  // Work in a unit, as `tell` counts it.
+  virtual std::int64_t WorkIn(std::size_t unit) const = 0;
+  virtual std::int64_t Bytes() const { return 0; }  // of all input
+  // Encodes the unit's documents, in order. tell: to be called again and again with the work that
+  // is done; may throw.
+  virtual UnitResult Make(std::size_t unit, Encoder& to, const UnitProgress& tell) = 0;
+};
+
+// Where documents go, and how.
+struct TokenFilePlan {
+  const std::string& path;
+  const TextTokenizers& tokenizers;
+  const EncodeSettings& settings;
+  const TextWatch& watch;
+  // Tokens of train are copied to the file while documents of one text are encoded, once there are
+  // that many.
+  std::int64_t early_tokens = kEarlyTokens;
+  std::int64_t early_shift = 0;  // bytes, of their place: for tests of a place that proves wrong
+};
+
+// Collective; the same bytes for any number of ranks. Writes by way of a temporary name: an error
+// on one rank is thrown by all, and nothing is left. Throws InputError for a split without
+// documents.
+TextTokens TokenizeDocuments(const comm::Communicator& world, DocumentMaker& maker,
+                             const TokenFilePlan& plan);
+
 struct TextPlan {
   std::vector<TextFile> files;
   DocumentEnd document = DocumentEnd::kFile;
@@ -29,13 +62,11 @@ struct TextPlan {
   bool replace = false;  // invalid UTF-8 by U+FFFD
   EncodeSettings encode;
   std::int64_t unit_bytes = kUnitBytes;
-  // Tokens of train are copied to the file while texts are encoded, once there are that many.
-  std::int64_t early_tokens = kEarlyTokens;
-  std::int64_t early_shift = 0;  // bytes, of their place: for tests of a place that proves wrong
+  std::int64_t early_tokens = kEarlyTokens, early_shift = 0;  // as of TokenFilePlan
 };
 
-// Collective; the same bytes for any number of ranks. Memory does not grow with the texts, but for
-// the longest record and the longest stretch without a place where the tokenizer allows a cut.
+// TokenizeDocuments for single texts. Memory does not grow with the texts, but for the longest
+// record and the longest stretch without a place where the tokenizer allows a cut.
 TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
                          const TextPlan& plan, const std::string& path, const TextWatch& watch);
 
@@ -86,35 +117,6 @@ class UnitRounds {
   MPI_Request request_ = MPI_REQUEST_NULL;
   std::int64_t begun_ = 0;  // rounds
 };
-
-// Files of texts and tokenizers that rank 0 finds and reads for all ranks, before they encode.
-
-// Collective. The first rank's files, on every rank.
-std::vector<TextFile> ShareFiles(const comm::Communicator& world,
-                                 const std::vector<TextFile>& files);
-
-// A tokenizer as the deck names it.
-struct TokenizerName {
-  std::string path = {};  // a file, a folder, or a token file; empty: none is named
-  const char* key = "tokenize.tokenizer";
-  Side side = Side::kTarget;  // whose tokenizer a file of pairs gives
-};
-
-// Files of a named tokenizer. Serial. Throws InputError, with the deck's line for a missing name
-// and for a token file without one.
-Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind, const deck::Deck& deck);
-
-// Collective. The tokenizer of the files that the first rank gets from `files_of`. Throws
-// AgreedError, with the deck's line for one of another kind.
-std::unique_ptr<Tokenizer> ShareTokenizer(const comm::Communicator& world,
-                                          const TokenizerName& name, TokenizeKind kind,
-                                          const deck::Deck& deck,
-                                          const std::function<Files()>& files_of);
-
-// Id of the token that ends a text: tokenize.eos or the tokenizer's own. Throws InputError with the
-// deck's line.
-std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
-                   const deck::Deck& deck);
 
 // Sentences for the training of a tokenizer: a sample of bounded size from the train texts.
 

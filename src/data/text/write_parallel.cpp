@@ -18,6 +18,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/data/pairs.hpp"
 
 namespace trireme::data {
 
@@ -26,9 +27,13 @@ namespace trireme::data {
 namespace {
 
 // The cursors of one split within one unit.
-struct SplitCursors {
-  FileCursor tokens, documents, mask;
+struct TextCursors {
+  FileCursor tokens, documents;
   std::uint64_t token;  // next in the split
+};
+struct SplitCursors {
+  std::vector<TextCursors> texts;
+  FileCursor mask;
 };
 
 std::int64_t DocumentsOf(const UnitResult& unit) {
@@ -49,13 +54,6 @@ PieceWriter::PieceWriter(const WrittenFile& file, Spills& spills, std::function<
   throw RunError(fmt::format("{}: cannot be opened: {}", file.path, ErrorText(errno)));
 }
 
-SpilledDocument PieceWriter::DocumentAt(std::int64_t place) {
-  SpilledDocument document;
-  constexpr auto kBytes = static_cast<std::int64_t>(sizeof document);
-  spills_.documents.Read(place * kBytes, &document, sizeof document);
-  return document;
-}
-
 template <typename Put>
 void PieceWriter::Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Put put) {
   while (bytes > 0) {
@@ -73,65 +71,78 @@ void PieceWriter::Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Put 
 }
 
 void PieceWriter::CopyTrain(const UnitResult& unit, std::int64_t before) {
-  FileCursor train(to_.path, file_.Get(), to_.places.tokens.at(kTrainAt) + before * to_.width);
+  const std::int64_t width = to_.width[0];
+  FileCursor train(to_.path, file_.Get(), to_.places.tokens[0].at(kTrainAt) + before * width);
   const auto keep = [this](const char* bytes, std::size_t count) {
     spills_.rest.Append(bytes, count);
   };
-  const std::int64_t begin = unit.tokens_at * to_.width;
+  const std::int64_t begin = unit.tokens_at[0] * width;
   std::int64_t copied = begin, at = begin;  // bytes of Spills::tokens
   bool trains = true;                       // bytes [copied, at) are of train
   const auto copy = [&] {
     if (trains) {
-      Copy(spills_.tokens, copied, at - copied, To(train));
+      Copy(spills_.tokens[0], copied, at - copied, To(train));
     } else {
-      Copy(spills_.tokens, copied, at - copied, keep);
+      Copy(spills_.tokens[0], copied, at - copied, keep);
     }
     copied = at;
   };
   const std::int64_t end = unit.documents_at + DocumentsOf(unit);
   for (std::int64_t d = unit.documents_at; d < end; ++d) {
-    const SpilledDocument document = DocumentAt(d);
+    const SpilledDocument document = spills_.Document(d);
     if (trains != (document.split == kTrainAt)) {
       copy();
       trains = !trains;
     }
-    at += static_cast<std::int64_t>(document.tokens) * to_.width;
+    at += static_cast<std::int64_t>(document.tokens[0]) * width;
   }
   copy();
   train.Flush();
-  spills_.tokens.Release(begin, at);
+  spills_.tokens[0].Release(begin, at);
 }
 
 void PieceWriter::Write(const UnitResult& unit, const SplitSizes& before) {
   std::vector<SplitCursors> cursors;
+  const auto at = [&](std::int64_t offset) { return FileCursor(to_.path, file_.Get(), offset); };
   for (std::size_t s = 0; s < kSplits.size(); ++s) {
-    const std::int64_t tokens = before.tokens.at(s);
-    const auto at = [&](std::int64_t offset) { return FileCursor(to_.path, file_.Get(), offset); };
-    cursors.push_back({at(to_.places.tokens.at(s) + tokens * to_.width),
-                       at(to_.places.documents.at(s) + before.documents.at(s) * 8),
-                       at(to_.places.mask.at(s) + tokens), static_cast<std::uint64_t>(tokens)});
+    SplitCursors split{{}, at(to_.places.mask.at(s) + before.tokens[0].at(s))};
+    for (std::size_t t = 0; t < to_.texts; ++t) {
+      const std::int64_t tokens = before.tokens.at(t).at(s);
+      split.texts.push_back({at(to_.places.tokens.at(t).at(s) + tokens * to_.width.at(t)),
+                             at(to_.places.documents.at(t).at(s) + before.documents.at(s) * 8),
+                             static_cast<std::uint64_t>(tokens)});
+    }
+    cursors.push_back(std::move(split));
   }
-  std::int64_t from = unit.tokens_at;
+  PerText<std::int64_t> from = unit.tokens_at;
   const std::int64_t end = unit.documents_at + DocumentsOf(unit);
   for (std::int64_t d = unit.documents_at; d < end; ++d) {
-    const SpilledDocument document = DocumentAt(d);
-    SplitCursors& to = cursors.at(document.split);
-    const auto count = static_cast<std::int64_t>(document.tokens);
-    to.documents.Write(&to.token, sizeof to.token);
-    if (!spills_.copied) {
-      Copy(spills_.tokens, from * to_.width, count * to_.width, To(to.tokens));
-    } else if (document.split != kTrainAt) {
-      Copy(spills_.rest, rest_, count * to_.width, To(to.tokens));
-      rest_ += count * to_.width;
+    const SpilledDocument document = spills_.Document(d);
+    SplitCursors& split = cursors.at(document.split);
+    if (to_.masks) {
+      Copy(spills_.mask, from[0], static_cast<std::int64_t>(document.tokens[0]), To(split.mask));
     }
-    if (to_.masks) Copy(spills_.mask, from, count, To(to.mask));
-    to.token += document.tokens;
-    from += count;
+    for (std::size_t t = 0; t < to_.texts; ++t) {
+      TextCursors& to = split.texts[t];
+      const auto count = static_cast<std::int64_t>(document.tokens.at(t));
+      const std::int64_t bytes = count * to_.width.at(t);
+      to.documents.Write(&to.token, sizeof to.token);
+      if (!spills_.copied) {
+        Copy(spills_.tokens[t], from.at(t) * to_.width.at(t), bytes, To(to.tokens));
+      } else if (document.split != kTrainAt) {
+        Copy(spills_.rest, rest_, bytes, To(to.tokens));
+        rest_ += bytes;
+      }
+      to.token += document.tokens.at(t);
+      from.at(t) += count;
+    }
   }
-  for (SplitCursors& to : cursors) {
-    to.tokens.Flush();
-    to.documents.Flush();
-    to.mask.Flush();
+  for (SplitCursors& split : cursors) {
+    for (TextCursors& to : split.texts) {
+      to.tokens.Flush();
+      to.documents.Flush();
+    }
+    split.mask.Flush();
   }
 }
 
@@ -154,15 +165,30 @@ bool SeesOthersWrites(const std::string& path) {
   return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
 }
 
+// The target's, or the only one, first.
+std::vector<StoredVocabulary> VocabulariesOf(const TextTokenizers& tokenizers,
+                                             const EncodeSettings& settings) {
+  std::vector<StoredVocabulary> stored;
+  stored.emplace_back(*tokenizers.back(), settings.eos.at(tokenizers.size() - 1), "");
+  if (tokenizers.front() != tokenizers.back()) {
+    stored.emplace_back(*tokenizers.front(), settings.eos[kSourceText], "source_");
+  }
+  return stored;
+}
+
 }  // namespace
 
 // The draft, and HDF5's hold of it: HDF5 empties a file that it opens, so that it has it open
 // before anybody writes tokens, and writes its own structures last.
 struct ParallelTokenFile::Root {
-  Root(const std::string& path, const Tokenizer& tokenizer, const TextFacts& text)
-      : facts(text), width(WidthOf(tokenizer)), vocabulary(tokenizer), draft(Free(path)) {
+  Root(const std::string& path, const TextTokenizers& of, const EncodeSettings& settings)
+      : tokenizers(of),
+        masks(settings.masks),
+        vocabularies(VocabulariesOf(of, settings)),
+        draft(Free(path)) {
     // HDF5 1.10 cannot close a file that found no space: it is tried before HDF5 begins.
-    const std::size_t front = vocabulary.Bytes() + kHdf5MetadataBytes;
+    std::size_t front = kHdf5MetadataBytes;
+    for (const StoredVocabulary& each : vocabularies) front += each.Bytes();
     draft.Reserve(front, false);
     file.emplace(draft.Path());
     draft.Reserve(front, true);
@@ -181,30 +207,37 @@ struct ParallelTokenFile::Root {
   // Attributes, and the space of all datasets.
   Places Plan(Hdf5Writer& to, const std::string& source_sha256, const SplitSizes& sizes) const {
     to.Attribute("format", kTokenFormat);
-    vocabulary.Describe(to, facts.eos, "");
+    const bool pairs = tokenizers.size() > 1;
+    if (pairs) to.Attribute("contents", std::string(kPairContents));
+    for (const StoredVocabulary& each : vocabularies) each.Describe(to);
     to.Attribute("source_sha256", source_sha256);
-    vocabulary.Plan(to, "");
-    const hid_t id_type = width == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
+    for (const StoredVocabulary& each : vocabularies) each.Plan(to);
     Places places;
     for (const Split split : kSplits) {
       const auto s = static_cast<std::size_t>(split);
-      const auto tokens = static_cast<std::size_t>(sizes.tokens.at(s));
-      const auto plan = [&](const std::string& name, hid_t type, std::size_t count) {
-        return to.Plan(fmt::format("/{}/{}", NameOf(split), name), type, type, count, nullptr);
+      const auto plan = [&](Array array, Side side, hid_t type, std::int64_t count) {
+        return to.Plan(PathOf(split, array, side), type, type, static_cast<std::size_t>(count),
+                       nullptr);
       };
-      places.tokens.at(s) = plan("tokens", id_type, tokens);
-      places.documents.at(s) =
-          plan("documents", H5T_STD_U64LE, static_cast<std::size_t>(sizes.documents.at(s)));
-      if (facts.masks) places.mask.at(s) = plan("mask", H5T_STD_U8LE, tokens);
+      for (std::size_t t = 0; t < tokenizers.size(); ++t) {
+        const Side side = pairs ? kPairSides.at(t) : Side::kText;
+        const hid_t id_type = IdTypeOf(tokenizers[t]->VocabularySize());
+        places.tokens.at(t).at(s) = plan(Array::kTokens, side, id_type, sizes.tokens.at(t).at(s));
+        places.documents.at(t).at(s) =
+            plan(Array::kDocuments, side, H5T_STD_U64LE, sizes.documents.at(s));
+      }
+      if (masks) {
+        places.mask.at(s) = plan(Array::kMask, Side::kText, H5T_STD_U8LE, sizes.tokens[0].at(s));
+      }
     }
     return places;
   }
 
-  // Place of `tokens` tokens of train, by a file in memory.
+  // Place of `tokens` tokens of train, of documents of one text, by a file in memory.
   std::int64_t PlaceOf(std::int64_t tokens) const {
     Hdf5Writer trial(draft.Path(), Hdf5Writer::InMemory{});
-    const SplitSizes sizes{.tokens = {tokens, 1, 1}, .documents = {1, 1, 1}};
-    return Plan(trial, std::string(kSha256Digits, '0'), sizes).tokens.at(kTrainAt);
+    const SplitSizes sizes{.tokens = {{{tokens, 1, 1}}}, .documents = {1, 1, 1}};
+    return Plan(trial, std::string(kSha256Digits, '0'), sizes).tokens[0].at(kTrainAt);
   }
 
   // Gives back what was reserved beyond the end of a small file.
@@ -215,26 +248,30 @@ struct ParallelTokenFile::Root {
   }
 
   const QuietHdf5 quiet;
-  TextFacts facts;
-  std::int64_t width;
-  StoredVocabulary vocabulary;
+  const TextTokenizers& tokenizers;
+  bool masks;
+  std::vector<StoredVocabulary> vocabularies;
   TokenFileDraft draft;
   std::optional<Hdf5Writer> file;  // closed before the draft goes
 };
 
 ParallelTokenFile::ParallelTokenFile(const comm::Communicator& world, const std::string& path,
-                                     const Tokenizer& tokenizer, const TextFacts& facts)
+                                     const TextTokenizers& tokenizers,
+                                     const EncodeSettings& settings)
     : world_(world) {
+  file_.texts = tokenizers.size();
+  file_.masks = settings.masks;
+  for (std::size_t t = 0; t < file_.texts; ++t)
+    file_.width.at(t) = IdWidthOf(tokenizers[t]->VocabularySize());
   world.Together([&] {
     if (!world.IsRoot()) return;
-    root_ = std::make_unique<Root>(path, tokenizer, facts);
-    file_.places.tokens.at(kTrainAt) = root_->PlaceOf(kEarlyTokens);
-    early_ = root_->PlaceOf(kManyTokens) == file_.places.tokens.at(kTrainAt) &&
-             SeesOthersWrites(root_->draft.Path());
+    root_ = std::make_unique<Root>(path, tokenizers, settings);
+    if (file_.texts > 1) return;
+    std::int64_t& place = file_.places.tokens[0].at(kTrainAt);
+    place = root_->PlaceOf(kEarlyTokens);
+    early_ = root_->PlaceOf(kManyTokens) == place && SeesOthersWrites(root_->draft.Path());
   });
   file_.path = world.Broadcast(root_ ? root_->draft.Path() : std::string());
-  file_.width = WidthOf(tokenizer);
-  file_.masks = facts.masks;
   world.Broadcast(&file_.places, sizeof file_.places);
   world.Broadcast(&early_, sizeof early_);
 }
@@ -248,7 +285,7 @@ std::optional<WrittenFile> ParallelTokenFile::Early() const {
 
 bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<bool()>& stop) {
   const auto elsewhere = [&] {
-    return encoded.spills.copied && file_.places.tokens.at(kTrainAt) != encoded.copied_to;
+    return encoded.spills.copied && file_.places.tokens[0].at(kTrainAt) != encoded.copied_to;
   };
   world_.Together([&] {
     if (!root_) return;
@@ -262,7 +299,7 @@ bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<b
   if (elsewhere()) return false;
   comm::WorkJointly(world_, [&](const comm::Poll& poll) {
     const auto ask = [&] {
-      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+      RequireGoingOn(stop);
       poll();
     };
     ask();
@@ -275,18 +312,18 @@ bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<b
         writer.Write(own, before);
         ++next;
       }
-      const SplitSizes one = SumOf(encoded.results.subspan(u, 1));
-      for (std::size_t s = 0; s < kSplits.size(); ++s) {
-        before.tokens.at(s) += one.tokens.at(s);
-        before.documents.at(s) += one.documents.at(s);
-      }
+      before.Add(encoded.results[u]);
     }
     writer.Sync();
   });
   world_.Together([&] {
     if (!root_) return;
     root_->draft.Sync();
-    InspectTokenFile(root_->draft.Path());
+    if (file_.texts > 1) {
+      CountPairs(root_->draft.Path());
+    } else {
+      InspectTokenFile(root_->draft.Path());
+    }
     root_->draft.Place();
   });
   return true;

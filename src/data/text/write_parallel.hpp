@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "encoder.hpp"
-#include "positioned_file.hpp"
+#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -45,16 +45,17 @@ class FileCursor {
   }
   void Flush() {
     if (buffer_.empty()) return;  // to sync_file_range no bytes are all bytes to the end
-    const int error = WriteAt(file_, buffer_.data(), buffer_.size(), offset_);
-    if (error != 0) {
+    const std::int64_t count = std::ssize(buffer_);
+    if (WriteAt(file_, buffer_.data(), count, offset_) < count) {
+      const int error = errno;
       throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)),
                      error == ENOSPC || error == EDQUOT
                          ? "Free some space, or let data.file name another disk."
                          : "");
     }
     // The disk begins now, not when all is written.
-    ::sync_file_range(file_, offset_, static_cast<off64_t>(buffer_.size()), SYNC_FILE_RANGE_WRITE);
-    offset_ += static_cast<std::int64_t>(buffer_.size());
+    ::sync_file_range(file_, offset_, count, SYNC_FILE_RANGE_WRITE);
+    offset_ += count;
     buffer_.clear();
   }
 
@@ -69,14 +70,16 @@ class FileCursor {
 
 // First bytes of the datasets in the file, by split.
 struct Places {
-  std::array<std::int64_t, 3> tokens{}, documents{}, mask{};
+  PerText<std::array<std::int64_t, 3>> tokens{}, documents{};
+  std::array<std::int64_t, 3> mask{};
 };
 
 // The token file, as a writer sees it.
 struct WrittenFile {
   std::string path;
   Places places;
-  std::int64_t width = 0;  // bytes of an id
+  std::size_t texts = 1;          // of a document
+  PerText<std::int64_t> width{};  // bytes of an id
   bool masks = false;
 };
 
@@ -98,7 +101,6 @@ class PieceWriter {
   // From byte `begin` of a temporary file; put: void(const char*, std::size_t).
   template <typename Put>
   void Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Put put);
-  SpilledDocument DocumentAt(std::int64_t place);
 
   WrittenFile to_;
   Descriptor file_;
@@ -113,12 +115,6 @@ class PieceWriter {
 // datasets together.
 inline constexpr std::int64_t kEarlyTokens = 1 << 12;
 
-// Facts of the file beside its tokens.
-struct TextFacts {
-  std::int64_t eos = 0;
-  bool masks = false;
-};
-
 // Outcome of encoding.
 struct EncodedUnits {
   std::span<const UnitResult> results;  // of all units, in order, the same on every rank
@@ -131,15 +127,15 @@ struct EncodedUnits {
 // A temporary name beside the file's own, until all is written: an error leaves nothing behind.
 class ParallelTokenFile {
  public:
-  // Collective. The tokenizer must live longer.
+  // Collective. The tokenizers must live longer.
   ParallelTokenFile(const comm::Communicator& world, const std::string& path,
-                    const Tokenizer& tokenizer, const TextFacts& facts);
+                    const TextTokenizers& tokenizers, const EncodeSettings& settings);
   ~ParallelTokenFile();
   ParallelTokenFile(const ParallelTokenFile&) = delete;
   ParallelTokenFile& operator=(const ParallelTokenFile&) = delete;
 
   // The file with the place of train's tokens that HDF5 will give at least kEarlyTokens of them;
-  // none if it depends on their number.
+  // none if it depends on their number, and for pairs.
   std::optional<WrittenFile> Early() const;
 
   // Collective. Writes what was not copied, and gives the file its name. stop: asked about every
@@ -154,47 +150,6 @@ class ParallelTokenFile {
   WrittenFile file_;
   bool early_ = false;
   std::unique_ptr<Root> root_;  // of rank 0
-};
-
-// A tokenizer as a token file keeps it: attributes, /vocabulary, /tokenizer.
-
-// Must live until the file is written, as the tokenizer must.
-class StoredVocabulary {
- public:
-  explicit StoredVocabulary(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
-    for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
-      bytes_ += tokenizer.Piece(static_cast<std::int32_t>(id));
-      offsets_.push_back(bytes_.size());
-    }
-  }
-
-  // Of its datasets.
-  std::size_t Bytes() const {
-    std::size_t bytes = bytes_.size() + offsets_.size() * sizeof offsets_.front();
-    for (const auto& [name, text] : tokenizer_.Source()) bytes += text.size();
-    return bytes;
-  }
-  // prefix: of all names, "" or "source_".
-  void Describe(Hdf5Writer& file, std::int64_t eos, const std::string& prefix) const {
-    file.Attribute((prefix + "tokenizer").c_str(), std::string(tokenizer_.Kind()));
-    file.Attribute((prefix + "eos").c_str(), eos);
-    file.Attribute((prefix + "unk").c_str(), std::int64_t{tokenizer_.Unk().value_or(-1)});
-  }
-  void Plan(Hdf5Writer& file, const std::string& prefix) const {
-    const std::string folder = "/" + prefix + "vocabulary";
-    file.Plan(folder + "/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes_.size(), bytes_.data());
-    file.Plan(folder + "/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets_.size(),
-              offsets_.data());
-    for (const auto& [name, text] : tokenizer_.Source()) {
-      file.Plan("/" + prefix + "tokenizer/" + name, H5T_STD_U8LE, H5T_NATIVE_UINT8, text.size(),
-                text.data());
-    }
-  }
-
- private:
-  const Tokenizer& tokenizer_;
-  std::string bytes_;
-  std::vector<std::uint64_t> offsets_ = {0};
 };
 
 }  // namespace trireme::data

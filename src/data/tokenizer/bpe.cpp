@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 
 namespace trireme::data {
 
@@ -437,7 +438,7 @@ constexpr std::size_t kNear = 8;    // matches before a cut that are looked at f
 
 // Largest offset of a character's first byte, at most `at`.
 std::size_t CharacterAt(std::string_view text, std::size_t at) {
-  while (at > 0 && at < text.size() && (text[at] & 0xC0) == 0x80) --at;
+  while (at > 0 && at < text.size() && ContinuesCharacter(text[at])) --at;
   return at;
 }
 
@@ -556,7 +557,7 @@ std::size_t AfterSpaces(std::string_view text, std::size_t from) {
 std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t end) {
   while (end > from) {
     std::size_t begin = end - 1;
-    while (begin > from && (text[begin] & 0xc0) == 0x80) --begin;
+    while (begin > from && ContinuesCharacter(text[begin])) --begin;
     std::size_t next = begin;
     if (!IsSpace(NextCodePoint(text, next))) break;
     end = begin;
@@ -606,33 +607,6 @@ std::array<char32_t, 256> CodePoints() {
 }
 
 }  // namespace
-
-void AppendUtf8(char32_t code, std::string& text) {
-  const auto low = [&](int shift) { return static_cast<char>(0x80 | ((code >> shift) & 0x3f)); };
-  if (code < 0x80) {
-    text += static_cast<char>(code);
-  } else if (code < 0x800) {
-    text += {static_cast<char>(0xc0 | (code >> 6)), low(0)};
-  } else if (code < 0x10000) {
-    text += {static_cast<char>(0xe0 | (code >> 12)), low(6), low(0)};
-  } else {
-    text += {static_cast<char>(0xf0 | (code >> 18)), low(12), low(6), low(0)};
-  }
-}
-
-char32_t NextCodePoint(std::string_view text, std::size_t& offset) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
-  };
-  const unsigned first = byte(offset);
-  const int more = first < 0xc0 ? 0 : first < 0xe0 ? 1 : first < 0xf0 ? 2 : 3;
-  char32_t code = more == 0 ? first : first & (0x3fU >> more);
-  ++offset;
-  for (int i = 0; i < more && offset < text.size(); ++i) {
-    code = code << 6 | (byte(offset++) & 0x3f);
-  }
-  return code;
-}
 
 std::array<std::string, 256> ByteAlphabet() {
   std::array<std::string, 256> characters;
@@ -685,8 +659,7 @@ const icu::Normalizer2& FormC() {
 }  // namespace
 
 std::string_view NormalizeC(std::string_view text, std::string& room) {
-  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
-  if (ascii) return text;
+  if (AsciiEnd(text) == text.size()) return text;
   UErrorCode status = U_ZERO_ERROR;
   const icu::StringPiece piece(text.data(), static_cast<std::int32_t>(text.size()));
   room.clear();

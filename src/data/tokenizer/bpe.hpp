@@ -26,12 +26,6 @@ std::array<std::string, 256> ByteAlphabet();
 // Bytes that the characters of a vocabulary's entry stand for; none if one of them stands for none.
 std::optional<std::string> BytesOf(std::string_view entry);
 
-// Code point that begins at `offset` of valid UTF-8, which is moved past it.
-char32_t NextCodePoint(std::string_view text, std::size_t& offset);
-
-// Appends a code point in UTF-8.
-void AppendUtf8(char32_t code, std::string& text);
-
 // Byte-pair encoding of one word (Sennrich et al. 2016): tables, and the merging of their symbols.
 
 struct BpeVocabulary {

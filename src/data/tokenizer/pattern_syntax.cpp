@@ -12,6 +12,7 @@
 
 #include "bpe.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/utf8.hpp"
 
 namespace trireme::data {
 
@@ -99,18 +100,11 @@ std::span<const LateRange> LateCharacters() { return kLate; }
 
 bool HasLateCharacter(std::string_view text) {
   static_assert(kLate.front().first >= 0x800, "characters of one and two bytes are passed over");
-  constexpr std::uint64_t kNotAscii = 0x8080808080808080U;
   const Blocks& blocks = LateBlocks();
   const auto bits = [&](std::size_t at, unsigned mask) {
     return at < text.size() ? static_cast<unsigned char>(text[at]) & mask : 0U;
   };
-  for (std::size_t at = 0; at < text.size();) {
-    std::uint64_t word = kNotAscii;
-    if (at + sizeof word <= text.size()) std::memcpy(&word, text.data() + at, sizeof word);
-    if ((word & kNotAscii) == 0) {
-      at += sizeof word;
-      continue;
-    }
+  for (std::size_t at = AsciiEnd(text); at < text.size(); at = AsciiEnd(text, at)) {
     const unsigned first = bits(at, 0xFF);
     if (first < 0xE0) {
       ++at;

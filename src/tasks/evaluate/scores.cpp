@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/utf8.hpp"
 #include "trireme/tasks/evaluate.hpp"
 
 namespace trireme::tasks {
@@ -19,32 +20,17 @@ namespace {
 using Characters = std::u32string;
 using GramCounts = std::unordered_map<Characters, std::int64_t>;
 
-bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0u) == 0x80u; }
-
 // Bytes that are no UTF-8 become U+DC00 + byte, as by Python's surrogateescape.
 Characters Decode(std::string_view text) {
   Characters characters;
   for (std::size_t at = 0; at < text.size();) {
-    const auto first = static_cast<unsigned char>(text[at]);
-    const std::size_t length = first < 0x80   ? 1
-                               : first < 0xC2 ? 0
-                               : first < 0xE0 ? 2
-                               : first < 0xF0 ? 3
-                               : first < 0xF5 ? 4
-                                              : 0;
-    bool whole = length > 0 && at + length <= text.size();
-    for (std::size_t i = 1; whole && i < length; ++i) whole = IsContinuation(text[at + i]);
-    if (!whole) {
-      characters += static_cast<char32_t>(0xDC00u + first);
+    if (const auto character = FirstCharacter(text.substr(at))) {
+      characters += character->code;
+      at += character->bytes;
+    } else {
+      characters += static_cast<char32_t>(0xDC00u + static_cast<unsigned char>(text[at]));
       ++at;
-      continue;
     }
-    char32_t value = length == 1 ? first : first & (0xFFu >> (length + 1));
-    for (std::size_t i = 1; i < length; ++i) {
-      value = value << 6 | (static_cast<unsigned char>(text[at + i]) & 0x3Fu);
-    }
-    characters += value;
-    at += length;
   }
   return characters;
 }

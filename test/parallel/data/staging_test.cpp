@@ -202,7 +202,7 @@ TEST_F(StagedFile, ChunksMeetWithoutAGap) {
     TokenLayout layout = source;
     StagedCopies staged;
     const auto copy = StageOnNodes({path_, keeping, world_, node, kSmallChunk}, layout, staged, {});
-    const PositionedFile original(path_, source);
+    const TokenArrays original(path_, source);
     std::int64_t bytes = 0;
     for (const Split split : kSplits) {
       for (const Array array : kArrays) {

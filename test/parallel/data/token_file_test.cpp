@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "folders.hpp"
-#include "positioned_file.hpp"
 #include "scratch.hpp"
 #include "stage.hpp"
+#include "token_arrays.hpp"
 #include "tokenize_texts.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/philox.hpp"
@@ -408,7 +408,7 @@ TEST_F(EarlyCopies, PlainTexts) {
   TextPlan plan;
   plan.document = DocumentEnd::kLine;
   plan.unit_bytes = 1'000;
-  plan.encode = {.eos = 256, .masks = true, .valid_fraction = 0.2, .test_fraction = 0.1};
+  plan.encode = {.eos = {256}, .masks = true, .valid_fraction = 0.2, .test_fraction = 0.1};
   plan.files = FindTextFiles(Shared("a") + "," + Shared("b"), Split::kTrain);
   ExpectSame(plan, true);
   plan.unit_bytes = 40;  // more than a round tells of
@@ -422,7 +422,7 @@ TEST_F(EarlyCopies, PlainTexts) {
 TEST_F(EarlyCopies, PackedFilesOfAllSizes) {
   TextPlan plan;
   plan.document = DocumentEnd::kLine;
-  plan.encode = {.eos = 256, .valid_fraction = 0.01, .test_fraction = 0.01};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.01, .test_fraction = 0.01};
   int seed = 0;
   for (const int documents : {10, 20'000, 1, 3'000, 400, 2, 7'000}) {
     const std::string name = std::to_string(++seed) + ".gz";
@@ -438,7 +438,7 @@ TEST_F(EarlyCopies, AnotherPlaceIsSeen) {
   plan.document = DocumentEnd::kLine;
   plan.unit_bytes = 500;
   plan.early_shift = -2;
-  plan.encode = {.eos = 256, .valid_fraction = 0.3, .test_fraction = 0.3};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.3, .test_fraction = 0.3};
   plan.files = FindTextFiles(Shared("a"), Split::kTrain);
   ExpectSame(plan, false);
 }
@@ -446,7 +446,7 @@ TEST_F(EarlyCopies, AnotherPlaceIsSeen) {
 TEST_F(EarlyCopies, NoTextAtAllIsRefused) {
   WriteShared("a", "");
   TextPlan plan;
-  plan.encode.eos = 256;
+  plan.encode.eos = {256};
   plan.files = FindTextFiles(Shared("a"), Split::kTrain);
   EXPECT_THAT(MessageOf([&] { TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}); }),
               testing::HasSubstr("the train split holds 0 tokens"));
@@ -458,7 +458,7 @@ TEST_F(EarlyCopies, AFaultLeavesNothing) {
   TextPlan plan;
   plan.document = DocumentEnd::kLine;
   plan.unit_bytes = 1'000;
-  plan.encode = {.eos = 256, .valid_fraction = 0.1, .test_fraction = 0.1};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.1, .test_fraction = 0.1};
   plan.files = FindTextFiles(Shared("a"), Split::kTrain);
   for (int i = 0; i < 5; ++i) {
     EXPECT_THAT(MessageOf([&] { TokenizeTexts(world_, tokenizer, plan, Shared("a.h5"), {}); }),
@@ -532,7 +532,7 @@ class PairsOfRanks : public Scratch {
 
   static void Tokenize(const comm::Communicator& ranks, const std::string& path) {
     TestDeck deck({"tokenize.kind=numerals", "tokenize.numerals_pairs=40000"});
-    TokenizePairs(ranks, ReadTokenize(deck.deck), deck.deck, path, {}, false);
+    TokenizeInParallel(ranks, ReadTokenize(deck.deck), deck.deck, path, {}, false);
   }
 
   const comm::Communicator world_;
@@ -625,7 +625,7 @@ TEST_F(Texts, AFaultOfOneRankEndsTheOthersWork) {
   }
   world.Barrier();
   TextPlan plan;
-  plan.encode.eos = 256;
+  plan.encode.eos = {256};
   plan.files = FindTextFiles(folder + "/*.jsonl", Split::kTrain);
   SlowTokenizer slow;
   const std::string message =

@@ -84,7 +84,7 @@ class TranslationLayouts : public testing::Test {
     const deck::Deck deck = deck::Deck::Parse(
         schema, "", "test",
         {"tokenize.kind=numerals", fmt::format("tokenize.numerals_pairs={}", kPairs)});
-    data::TokenizePairs(world_, data::ReadTokenize(deck), deck, path, {}, false);
+    data::TokenizeInParallel(world_, data::ReadTokenize(deck), deck, path, {}, false);
     pairs_ = std::make_unique<data::PairFile>(world_, world_, path, data::Keeping());
     types_ = std::ssize(pairs_->Of(data::Side::kTarget).Words().words);
   }

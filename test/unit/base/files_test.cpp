@@ -5,7 +5,11 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
 
+#include "call_record.hpp"
 #include "folders.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/program.hpp"
@@ -77,6 +81,42 @@ TEST_F(NewFile, ReplacementLeavesNothingOnFailure) {
   missing.Write("text");
   EXPECT_EQ(missing.Place(), std::errc::no_such_file_or_directory);
   for (const char* name : {"kept.tmp", "folder.tmp"}) EXPECT_FALSE(fs::exists(In(name))) << name;
+}
+
+// "kind path" of each call within the folder that `work` makes.
+std::vector<std::string> CallsOf(const std::string& folder, const std::function<void()>& work) {
+  test::CallRecord record(fs::canonical(folder).string());
+  work();
+  std::vector<std::string> calls;
+  for (const test::Call& call : record.Stop()) {
+    calls.push_back(std::string(test::NameOf(call.kind)) + " " + call.path);
+  }
+  return calls;
+}
+
+// The text is on the disk before it gets its name; a durable name is on the disk, too.
+TEST_F(NewFile, ReplacementIsOnTheDiskBeforeItsName) {
+  const auto calls = [&](Replacement::Name name) {
+    return CallsOf(folder_, [&] {
+      Replacement file(In("a"), DraftName(In("a")));
+      file.Write("text");
+      EXPECT_FALSE(file.Place(name));
+    });
+  };
+  using test::Call;
+  const auto named = [](Call::Kind kind, const std::string& path) {
+    return std::string(test::NameOf(kind)) + " " + path;
+  };
+  std::vector<std::string> wanted = {
+      named(Call::Kind::kCreate, "a.tmp"), named(Call::Kind::kWrite, "a.tmp"),
+      named(Call::Kind::kSync, "a.tmp"), named(Call::Kind::kRename, "a.tmp")};
+  EXPECT_EQ(calls(Replacement::Name::kMayBeLost), wanted);
+  wanted.push_back(named(Call::Kind::kSync, ""));
+  EXPECT_EQ(calls(Replacement::Name::kDurable), wanted);
+  const std::vector<std::string> renamed = {named(Call::Kind::kRename, "a"),
+                                            named(Call::Kind::kSync, "")};
+  EXPECT_EQ(CallsOf(folder_, [&] { RenameDurably(In("a"), In("b")); }), renamed);
+  EXPECT_THROW(RenameDurably(In("a"), In("b")), Error);
 }
 
 TEST(DraftNames, FitWhereverTheNameDoes) {

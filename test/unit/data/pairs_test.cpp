@@ -228,7 +228,7 @@ class FilledPairs : public Scratch {};
 TEST_F(FilledPairs, ArePaddedSideBySide) {
   TestDeck deck({"tokenize.kind=numerals", "tokenize.numerals_pairs=20000"});
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
-  TokenizePairs(self, ReadTokenize(deck.deck), deck.deck, In("a.h5"), {}, false);
+  TokenizeInParallel(self, ReadTokenize(deck.deck), deck.deck, In("a.h5"), {}, false);
   const PairFile file(self, self, In("a.h5"), Staging::kNone);
   const PairBatches batches(file.Pairs(Split::kTrain), LengthsOf(file, Split::kTrain),
                             {.source_tokens = 4096, .target_tokens = 4096});
@@ -269,11 +269,11 @@ TEST_F(FilledPairs, ArePaddedSideBySide) {
 class Pairs : public Texts {
  protected:
   // The deck's pairs in a.h5.
-  PairTokens Tokenize(std::vector<std::string> values) const {
+  TextTokens Tokenize(std::vector<std::string> values) const {
     values.push_back("data.file=" + In("a.h5"));
     TestDeck deck(values);
     const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
-    return TokenizePairs(self, ReadTokenize(deck.deck), deck.deck, In("a.h5"), {}, false);
+    return TokenizeInParallel(self, ReadTokenize(deck.deck), deck.deck, In("a.h5"), {}, false);
   }
   PairFile OpenPairs(Staging staging = Staging::kNone) const {
     const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
@@ -308,10 +308,10 @@ class Pairs : public Texts {
 };
 
 TEST_F(Pairs, OfWordsKeepOrderAndSplitsAndLeaveOutEmptyOnes) {
-  const PairTokens done = Tokenize(SmallTexts());
-  EXPECT_EQ(done.pairs, (std::array<std::int64_t, 3>{4, 1, 2}));
+  const TextTokens done = Tokenize(SmallTexts());
+  EXPECT_EQ(done.documents, (std::array<std::int64_t, 3>{4, 1, 2}));
   EXPECT_EQ(done.empty, 1);
-  EXPECT_TRUE(done.shared_vocabulary);
+  EXPECT_TRUE(CountPairs(In("a.h5")).shared_vocabulary);
   for (const Staging staging : {Staging::kNone, Staging::kSharedMemory, Staging::kStream}) {
     const PairFile file = OpenPairs(staging);
     EXPECT_THAT(TextsOf(file, Split::kTrain),
@@ -409,11 +409,11 @@ TEST_F(Pairs, AreSplitByTheirHash) {
   }
   Write("s", sources);
   Write("t", targets);
-  const PairTokens done =
+  const TextTokens done =
       Tokenize({"tokenize.kind=byte", "tokenize.source=" + In("s"), "tokenize.target=" + In("t"),
                 "tokenize.valid_fraction=0.1", "tokenize.test_fraction=0.2"});
-  EXPECT_NEAR(static_cast<double>(done.pairs[1]), 200, 60);
-  EXPECT_NEAR(static_cast<double>(done.pairs[2]), 400, 80);
+  EXPECT_NEAR(static_cast<double>(done.documents[1]), 200, 60);
+  EXPECT_NEAR(static_cast<double>(done.documents[2]), 400, 80);
   const PairFile file = OpenPairs();
   std::array<std::set<std::string>, 3> texts;
   for (const Split split : kSplits) {
@@ -424,8 +424,8 @@ TEST_F(Pairs, AreSplitByTheirHash) {
 }
 
 TEST_F(Pairs, OfNumeralsHoldNoTestPairInTraining) {
-  const PairTokens done = Tokenize({"tokenize.kind=numerals", "tokenize.numerals_pairs=20000"});
-  EXPECT_EQ(done.pairs, (std::array<std::int64_t, 3>{20000, 200, 200}));
+  const TextTokens done = Tokenize({"tokenize.kind=numerals", "tokenize.numerals_pairs=20000"});
+  EXPECT_EQ(done.documents, (std::array<std::int64_t, 3>{20000, 200, 200}));
   const PairFile file = OpenPairs();
   const std::vector<std::string> train = TextsOf(file, Split::kTrain);
   EXPECT_EQ(train.at(17), MakeNumeralPair(1, Split::kTrain, 17).source + " > " +

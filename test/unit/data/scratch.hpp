@@ -192,7 +192,7 @@ class Texts : public Scratch {
   // A plan with a text for each split.
   TextPlan PlanOf(const std::string& train) {
     TextPlan plan;
-    plan.encode.eos = 256;
+    plan.encode.eos = {256};
     plan.files = FindTextFiles(train, Split::kTrain);
     Write("held_out", "xy");
     for (const Split split : {Split::kValid, Split::kTest}) {

@@ -344,7 +344,7 @@ TEST_F(Texts, TokenFile) {
               ElementsAre(257, 'x', 'y', 256));
   EXPECT_THAT(Values<std::uint8_t>("/tokenizer/tokenizer.json", H5T_NATIVE_UINT8),
               ElementsAre('{', '}'));
-  EXPECT_THAT(done.tokens, ElementsAre(15, 4, 4));
+  EXPECT_THAT(done.texts[0].tokens, ElementsAre(15, 4, 4));
   EXPECT_THAT(done.documents, ElementsAre(3, 1, 1));
   const TokenCounts counts = CountTokens(In("a.h5"));
   EXPECT_EQ(counts.vocabulary, 258);
@@ -373,7 +373,7 @@ TEST_F(Texts, SplitsByHash) {
   TextPlan plan;
   plan.files = FindTextFiles(In("a"), Split::kTrain);
   plan.document = DocumentEnd::kLine;
-  plan.encode = {.eos = 256, .masks = false, .valid_fraction = 0.2, .test_fraction = 0.1};
+  plan.encode = {.eos = {256}, .masks = false, .valid_fraction = 0.2, .test_fraction = 0.1};
   const TextTokens done = Run(plan);
   EXPECT_NEAR(static_cast<double>(done.documents[1]), 800, 80);
   EXPECT_NEAR(static_cast<double>(done.documents[2]), 400, 60);
@@ -392,7 +392,7 @@ TEST_F(Texts, FewDocumentsFillAllSplits) {
     std::string text;
     for (int i = 0; i < documents; ++i) text += "document " + std::to_string(i) + "\n";
     TextPlan plan;
-    plan.encode = {.eos = 256, .valid_fraction = 1e-9, .test_fraction = 1e-9};
+    plan.encode = {.eos = {256}, .valid_fraction = 1e-9, .test_fraction = 1e-9};
     plan.files = FindTextFiles(Write("few", text), Split::kTrain);
     plan.document = DocumentEnd::kLine;
     const TextTokens done = Run(plan);
@@ -410,7 +410,7 @@ TEST_F(Texts, FewDocumentsFillAllSplits) {
 
 TEST_F(Texts, TooFewDocumentsAreRefusedWithAdvice) {
   TextPlan plan;
-  plan.encode = {.eos = 256, .valid_fraction = 0.1, .test_fraction = 0.1};
+  plan.encode = {.eos = {256}, .valid_fraction = 0.1, .test_fraction = 0.1};
   plan.files = FindTextFiles(Write("few", "one\ntwo"), Split::kTrain);
   EXPECT_THAT(MessageOf([&] { Run(plan); }),
               testing::AllOf(testing::HasSubstr("1 document of tokenize.train"),

@@ -552,7 +552,7 @@ class EarlyCopies : public Texts {
     plan.files = FindTextFiles(Write("lines", text), Split::kTrain);
     plan.document = DocumentEnd::kLine;
     plan.unit_bytes = 170;
-    plan.encode.eos = 256;
+    plan.encode.eos = {256};
     return plan;
   }
   TextPlan WithHeldOut(TextPlan plan) {
@@ -653,7 +653,7 @@ TEST_F(EarlyCopies, TheFileGrowsMeanwhile) {
   }};
   const TextTokens done = Watched(plan, watch);
   EXPECT_TRUE(done.early);
-  EXPECT_GT(half, static_cast<std::uintmax_t>(done.tokens[0]) * 2 * 4 / 10);
+  EXPECT_GT(half, static_cast<std::uintmax_t>(done.texts[0].tokens[0]) * 2 * 4 / 10);
 }
 
 TEST_F(EarlyCopies, TemporaryFilesGiveTheirSpaceBack) {

@@ -52,7 +52,7 @@ class TranslationOnGpu : public GpuTest {
     data::Declare(schema);
     const deck::Deck deck = deck::Deck::Parse(
         schema, "", "test", {"tokenize.kind=numerals", "tokenize.numerals_pairs=100"});
-    data::TokenizePairs(self_, data::ReadTokenize(deck), deck, path, {}, false);
+    data::TokenizeInParallel(self_, data::ReadTokenize(deck), deck, path, {}, false);
     pairs_ = std::make_unique<data::PairFile>(self_, self_, path, data::Keeping());
   }
 

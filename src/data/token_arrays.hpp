@@ -1,6 +1,6 @@
 // A token file read at positions, past HDF5: its arrays lie in one piece each.
-#ifndef TRIREME_SRC_DATA_POSITIONED_FILE_HPP_
-#define TRIREME_SRC_DATA_POSITIONED_FILE_HPP_
+#ifndef TRIREME_SRC_DATA_TOKEN_ARRAYS_HPP_
+#define TRIREME_SRC_DATA_TOKEN_ARRAYS_HPP_
 
 #include <cstddef>
 #include <cstdint>
@@ -31,20 +31,15 @@ struct FileState {
 // cannot be read.
 void TakeSample(const std::string& path, int file, TokenLayout& layout);
 
-// Fills `room` from `offset` of a file on. Returns the bytes that there are, fewer if the file ends
-// before; -1 with errno set for a read that fails.
-std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room);
-// Writes all of it at an offset, through short writes. Returns 0 or an errno.
-int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset);
-
-class PositionedFile {
+// The open file, its arrays read at positions.
+class TokenArrays {
  public:
   // Opens the file that was inspected as `layout`, or a copy of it on another node, whatever its
   // date. Throws InputError if it cannot be opened or is another one: by its size, or by parts of
   // its arrays.
-  PositionedFile(std::string path, const TokenLayout& layout);
+  TokenArrays(std::string path, const TokenLayout& layout);
   // Takes an open copy, which nobody writes to any more. path: its name in messages.
-  PositionedFile(std::string path, Descriptor copy);
+  TokenArrays(std::string path, Descriptor copy);
 
   const std::string& Path() const { return path_; }
   // Copies elements [begin, end) of an array to `to`, in this machine's order of bytes. Throws
@@ -70,4 +65,4 @@ class PositionedFile {
 
 }  // namespace trireme::data
 
-#endif  // TRIREME_SRC_DATA_POSITIONED_FILE_HPP_
+#endif  // TRIREME_SRC_DATA_TOKEN_ARRAYS_HPP_

@@ -1,5 +1,5 @@
-// Positioned reads of a token file, and the watch over changes to it.
-#include "positioned_file.hpp"
+// Reads of a token file's arrays, and the watch over changes to it.
+#include "token_arrays.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -38,20 +38,6 @@ std::string Sha256(std::span<const std::string_view> texts) {
   return hex;
 }
 
-std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room) {
-  std::size_t done = 0;
-  while (done < room.size()) {
-    const ssize_t got = Retry([&] {
-      return ::pread(file, room.data() + done, room.size() - done,
-                     offset + static_cast<std::int64_t>(done));
-    });
-    if (got < 0) return -1;
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  return static_cast<std::int64_t>(done);
-}
-
 namespace {
 
 constexpr const char* kLeaveAlone = "A token file must stay as it is while a job reads it.";
@@ -68,9 +54,8 @@ std::string SampleOf(const std::string& path, int file, const TokenLayout& layou
       const std::int64_t piece = std::min(kPartBytes, stored.Bytes());
       for (const std::int64_t at : {0, 1, 2}) {
         const std::int64_t from = stored.offset + (stored.Bytes() - piece) * at / 2;
-        const std::int64_t got =
-            ReadAt(file, from, std::span(room).first(static_cast<std::size_t>(piece)));
-        if (got < 0) {
+        const std::int64_t got = ReadAt(file, room.data(), piece, from);
+        if (got < piece && errno != 0) {
           throw InputError(fmt::format("{}: {}: cannot be read: {}", path,
                                        layout.PathOf(split, array), ErrorText(errno)));
         }
@@ -109,7 +94,7 @@ void TakeSample(const std::string& path, int file, TokenLayout& layout) {
   layout.sample = SampleOf(path, file, layout);
 }
 
-PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
+TokenArrays::TokenArrays(std::string path, const TokenLayout& layout)
     : path_(std::move(path)), file_(Open(path_)), state_(StateNow()) {
   constexpr const char* kCopyAgain =
       "All nodes must see one file, or copies of it: copy it anew, and leave it as it is.";
@@ -122,17 +107,17 @@ PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
   throw InputError(path_ + ": its contents here are not those that rank 0 has seen", kCopyAgain);
 }
 
-PositionedFile::PositionedFile(std::string path, Descriptor copy)
+TokenArrays::TokenArrays(std::string path, Descriptor copy)
     : path_(std::move(path)), file_(std::move(copy)), state_(StateNow()) {}
 
-void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
-                          std::int64_t end, void* to) const {
+void TokenArrays::Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
+                       std::int64_t end, void* to) const {
   const StoredArray& stored = layout.Of(split, array);
   const std::span<std::byte> room(static_cast<std::byte*>(to),
                                   static_cast<std::size_t>((end - begin) * stored.width));
   const std::int64_t from = stored.offset + begin * stored.width;
-  const std::int64_t got = ReadAt(file_.Get(), from, room);
-  if (got < 0) {
+  const std::int64_t got = ReadAt(file_.Get(), to, std::ssize(room), from);
+  if (got < std::ssize(room) && errno != 0) {
     throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_,
                                layout.PathOf(split, array), begin, ErrorText(errno)));
   }
@@ -149,8 +134,8 @@ void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, s
   if (stored.width == 8) SwapElements<std::uint64_t>(room);
 }
 
-void PositionedFile::Prefetch(const TokenLayout& layout, Split split, Array array,
-                              std::int64_t begin, std::int64_t end) const {
+void TokenArrays::Prefetch(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
+                           std::int64_t end) const {
   const StoredArray& stored = layout.Of(split, array);
   end = std::min(end, stored.count);
   if (begin >= end) return;
@@ -158,8 +143,8 @@ void PositionedFile::Prefetch(const TokenLayout& layout, Split split, Array arra
                   POSIX_FADV_WILLNEED);
 }
 
-void PositionedFile::RequireGood(const TokenLayout& layout, Split split, Array array,
-                                 const Elements& elements) const {
+void TokenArrays::RequireGood(const TokenLayout& layout, Split split, Array array,
+                              const Elements& elements) const {
   const std::int64_t bad = FirstBad(layout, split, array, elements);
   if (bad == kNoElement) return;
   // A file that is being written to may show anything.
@@ -168,7 +153,7 @@ void PositionedFile::RequireGood(const TokenLayout& layout, Split split, Array a
   throw RunError(BadElement(path_, layout, split, array, {bad, value}).what());
 }
 
-FileState PositionedFile::StateNow() const {
+FileState TokenArrays::StateNow() const {
   struct stat status = {};
   if (::fstat(file_.Get(), &status) != 0) {
     throw RunError(fmt::format("{}: its size is unknown: {}", path_, ErrorText(errno)));
@@ -177,7 +162,7 @@ FileState PositionedFile::StateNow() const {
   return {status.st_size, status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
 }
 
-void PositionedFile::RequireUnchanged() const {
+void TokenArrays::RequireUnchanged() const {
   const FileState now = StateNow();
   if (now == state_) return;
   throw RunError(
@@ -186,19 +171,6 @@ void PositionedFile::RequireUnchanged() const {
           : fmt::format("{}: the file had {} bytes when this job opened it, and has {} now", path_,
                         state_.bytes, now.bytes),
       kLeaveAlone);
-}
-
-int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset) {
-  const char* at = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const ssize_t done = Retry([&] { return ::pwrite(file, at, count, offset); });
-    if (done < 0) return errno;
-    if (done == 0) return ENOSPC;
-    at += done;
-    offset += done;
-    count -= static_cast<std::size_t>(done);
-  }
-  return 0;
 }
 
 }  // namespace trireme::data

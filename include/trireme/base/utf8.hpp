@@ -1,0 +1,79 @@
+// UTF-8: RFC 3629, and table 3-7 of the Unicode standard for well-formed sequences.
+#ifndef TRIREME_BASE_UTF8_HPP_
+#define TRIREME_BASE_UTF8_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace trireme {
+
+inline constexpr char32_t kReplacementCode = 0xFFFD;
+inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
+inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";         // U+FEFF
+
+// Whether the byte goes on with a character that an earlier one has begun.
+inline bool ContinuesCharacter(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
+}
+
+// Bytes of the character that begins with `lead`; 0: none does.
+inline std::size_t CharacterBytes(char lead) {
+  const auto byte = static_cast<unsigned char>(lead);
+  if (byte < 0x80) return 1;
+  if (byte < 0xC2) return 0;
+  if (byte < 0xE0) return 2;
+  if (byte < 0xF0) return 3;
+  return byte < 0xF5 ? 4 : 0;
+}
+
+// Offset of the first byte at or after `from` that is not ASCII; text.size() if there is none.
+inline std::size_t AsciiEnd(std::string_view text, std::size_t from = 0) {
+  constexpr std::uint64_t kNotAscii = 0x8080808080808080U;
+  for (std::uint64_t word = 0; from + sizeof word <= text.size(); from += sizeof word) {
+    std::memcpy(&word, text.data() + from, sizeof word);
+    if ((word & kNotAscii) != 0) break;
+  }
+  while (from < text.size() && static_cast<unsigned char>(text[from]) < 0x80) ++from;
+  return from;
+}
+
+// Length of the longest part of one well-formed character with which `text` begins; 0: not even
+// the first byte is one. The character is whole if that is CharacterBytes of it.
+std::size_t WellFormedBytes(std::string_view text);
+
+struct Character {
+  char32_t code = 0;
+  std::size_t bytes = 0;
+};
+// The character with which `text` begins; nothing if it begins with none that is whole and
+// well-formed.
+std::optional<Character> FirstCharacter(std::string_view text);
+
+// Offset of the first byte that belongs to no well-formed character, or npos.
+std::size_t FirstInvalidUtf8(std::string_view text);
+
+// Code point that begins at `offset` of valid UTF-8, which is moved past it.
+inline char32_t NextCodePoint(std::string_view text, std::size_t& offset) {
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
+  const unsigned first = byte(offset);
+  const int more = first < 0xC0 ? 0 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : 3;
+  char32_t code = more == 0 ? first : first & (0x3FU >> more);
+  ++offset;
+  for (int i = 0; i < more && offset < text.size(); ++i) {
+    code = code << 6 | (byte(offset++) & 0x3FU);
+  }
+  return code;
+}
+
+// Appends a code point.
+void AppendUtf8(char32_t code, std::string& text);
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_UTF8_HPP_

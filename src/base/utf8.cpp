@@ -1,0 +1,60 @@
+// Decoding and encoding of UTF-8.
+#include "trireme/base/utf8.hpp"
+
+#include <algorithm>
+
+namespace trireme {
+
+namespace {
+
+// Whether `byte` may come second after `lead`.
+bool MayFollow(unsigned char lead, unsigned char byte) {
+  const unsigned char least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned char most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  return byte >= least && byte <= most;
+}
+
+}  // namespace
+
+std::size_t WellFormedBytes(std::string_view text) {
+  if (text.empty()) return 0;
+  const std::size_t length = std::min(CharacterBytes(text[0]), text.size());
+  if (length < 2) return length;
+  if (!MayFollow(static_cast<unsigned char>(text[0]), static_cast<unsigned char>(text[1]))) {
+    return 1;
+  }
+  std::size_t good = 2;
+  while (good < length && ContinuesCharacter(text[good])) ++good;
+  return good;
+}
+
+std::optional<Character> FirstCharacter(std::string_view text) {
+  const std::size_t bytes = WellFormedBytes(text);
+  if (bytes == 0 || bytes != CharacterBytes(text[0])) return std::nullopt;
+  std::size_t end = 0;
+  return Character{NextCodePoint(text, end), bytes};
+}
+
+std::size_t FirstInvalidUtf8(std::string_view text) {
+  for (std::size_t at = AsciiEnd(text); at < text.size(); at = AsciiEnd(text, at)) {
+    const std::size_t good = WellFormedBytes(text.substr(at));
+    if (good == 0 || good != CharacterBytes(text[at])) return at;
+    at += good;
+  }
+  return std::string_view::npos;
+}
+
+void AppendUtf8(char32_t code, std::string& text) {
+  const auto low = [&](int shift) { return static_cast<char>(0x80U | ((code >> shift) & 0x3FU)); };
+  if (code < 0x80) {
+    text += static_cast<char>(code);
+  } else if (code < 0x800) {
+    text += {static_cast<char>(0xC0U | (code >> 6)), low(0)};
+  } else if (code < 0x10000) {
+    text += {static_cast<char>(0xE0U | (code >> 12)), low(6), low(0)};
+  } else {
+    text += {static_cast<char>(0xF0U | (code >> 18)), low(12), low(6), low(0)};
+  }
+}
+
+}  // namespace trireme
