@@ -196,6 +196,8 @@ JsonObject::JsonObject(const json& value, std::string where)
   throw InputError(fmt::format("{}: an object expected, {} found", where_, Brief(value_)));
 }
 
+bool JsonObject::Has(const std::string& name) const { return value_.contains(name); }
+
 void JsonObject::Refuse(const std::string& name, const std::string& expected,
                         const std::string& found) const {
   throw InputError(fmt::format("{}: {}: {} expected, {} found", where_, name, expected, found));

@@ -17,7 +17,7 @@
 #include "trireme/report/monitor.hpp"
 #include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/tasks/training_loop.hpp"
+#include "trireme/tasks/trained_model.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tasks {

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
@@ -441,6 +442,20 @@ ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::Proces
 }
 
 }  // namespace
+
+// The order of a run's page: which runs get one, and how long that may take.
+
+std::optional<report::PageOrder> OrderPage(const app::Job& job) {
+  constexpr double kMostSeconds = 60;
+  constexpr double kMargin = 20;  // seconds before the job's end, in which the program is gone
+  constexpr double kLeast = 5;    // seconds; with less it is not begun
+  if (job.ended_run.empty() || !job.World().IsRoot() || !job.options.monitor.report) return {};
+  double seconds = kMostSeconds;
+  if (const auto end = app::ReadBatchJob().end_unix_seconds) {
+    seconds = std::min(seconds, *end - UnixSeconds() - kMargin);
+  }
+  return report::PageOrder{.folder = job.ended_run, .seconds = seconds < kLeast ? 0 : seconds};
+}
 
 ExitCode RunTraining(app::Job& job) {
   const comm::Communicator& world = job.World();

@@ -141,7 +141,7 @@ void Timeline::Receive(int rank, TimelineFile& file) const {
   receive(std::span(kernels), kKernelsTag);
   std::string texts(static_cast<std::size_t>(summary.text_bytes), '\0');
   receive(std::span(texts), kTextsTag);
-  file.Add(rank, summary, std::move(slices), std::move(kernels), Split(texts));
+  file.Add(rank, summary, std::move(slices), std::move(kernels), SplitTexts(texts));
 }
 
 // Rank 0. A failure to write is told, and training goes on.
@@ -242,7 +242,7 @@ std::string JoinedTexts(const RankTexts& texts) {
   return all;
 }
 
-RankTexts Split(const std::string& joined) {
+RankTexts SplitTexts(const std::string& joined) {
   RankTexts texts;
   for (std::size_t begin = 0; begin < joined.size(); begin += texts.back().size() + 1) {
     texts.push_back(joined.substr(begin, joined.find('\0', begin) - begin));

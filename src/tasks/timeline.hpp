@@ -114,7 +114,7 @@ RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockCompari
 using RankTexts = std::vector<std::string>;
 RankTexts TextsOf(const device::Recorder& recorder, const std::string& why);
 std::string JoinedTexts(const RankTexts& texts);
-RankTexts Split(const std::string& joined);
+RankTexts SplitTexts(const std::string& joined);
 
 class TimelineFile {
  public:

@@ -2,9 +2,11 @@
 // fails on every rank when a test failed on any.
 #include <gtest/gtest.h>
 
-#include "trireme/comm/runtime.hpp"
+#include "runtime.hpp"
 
 namespace {
+
+const trireme::comm::Runtime* the_runtime = nullptr;
 
 // Prints failures of other ranks too: a failure without its text helps nobody.
 class QuietListener : public testing::EmptyTestEventListener {
@@ -23,8 +25,11 @@ class QuietListener : public testing::EmptyTestEventListener {
 
 }  // namespace
 
+const trireme::comm::Runtime& trireme::test::TestRuntime() { return *the_runtime; }
+
 int main(int argc, char** argv) {
   trireme::comm::Runtime runtime(&argc, &argv);
+  the_runtime = &runtime;
   testing::InitGoogleTest(&argc, argv);
   if (!runtime.World().IsRoot()) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();

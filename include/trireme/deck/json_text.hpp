@@ -49,7 +49,7 @@ class JsonObject {
   JsonObject(const nlohmann::json& value, std::string where);
   JsonObject(nlohmann::json&&, std::string) = delete;
 
-  bool Has(const std::string& name) const { return value_.contains(name); }
+  bool Has(const std::string& name) const;
   const std::string& Where() const { return where_; }
 
   // An integer between the bounds, both included. 1.0 is none.

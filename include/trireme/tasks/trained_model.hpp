@@ -1,0 +1,48 @@
+// A trained model in the deck's layout, for the tasks that do not train: evaluate, generate.
+#ifndef TRIREME_TASKS_TRAINED_MODEL_HPP_
+#define TRIREME_TASKS_TRAINED_MODEL_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "trireme/app/job.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/model/parallel_model.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/plan.hpp"
+
+namespace trireme::tasks {
+
+class TrainedModel {
+ public:
+  // Collective. Plans, opens the token file and reads the weights of -r. micro_batch: sequences
+  // that a rank takes at once; 0: as the deck says. cache_slots: sequences that are written at
+  // once, for which keys and values are kept where that is built. packing: of the weights.
+  // AgreedError (exit code 2) without -r, and if packing is asked for where there is none.
+  explicit TrainedModel(const app::Job& job, std::int64_t micro_batch = 0,
+                        std::int64_t cache_slots = 0, PackWeights packing = PackWeights::kNo);
+
+  // For encoder-decoders, the target texts.
+  const data::TokenFile& Tokens() const {
+    return pairs_ ? pairs_->Of(data::Side::kTarget) : *tokens_;
+  }
+  // Null for decoders.
+  const data::PairFile* Pairs() const { return pairs_ ? &*pairs_ : nullptr; }
+  const std::string& Checkpoint() const { return checkpoint_; }  // folder of the weights
+  model::ParallelModel& Net() { return *model_; }
+
+ private:
+  std::string checkpoint_;
+  const train::EvaluationPlan plan_;
+  comm::ProcessGrid grid_;
+  // One of the two is there after construction.
+  std::optional<data::TokenFile> tokens_;
+  std::optional<data::PairFile> pairs_;
+  std::unique_ptr<model::ParallelModel> model_;
+};
+
+}  // namespace trireme::tasks
+
+#endif  // TRIREME_TASKS_TRAINED_MODEL_HPP_

@@ -1,0 +1,255 @@
+// CheckpointPolicy: decisions around Checkpoints and LocalCheckpoints, which write.
+#include "checkpoint_policy.hpp"
+
+#include <fmt/format.h>
+#include <cmath>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/local.hpp"
+#include "trireme/comm/node_memory.hpp"
+#include "trireme/deck/json_text.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+// In a local checkpoint's run.json alone: the run folder gets a regular one of this step.
+constexpr const char* kDue = "run_folder_due";
+constexpr const char* kKept = "kept_best_loss";  // of the best one that it is to replace
+}  // namespace
+
+void BestLoss::Take(const app::RunRecord& record) {
+  const bool another = record.decider && !app::SameSet(*record.decider, decider_);
+  best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
+  if (another) {
+    decider_.since = record.step - (record.validation_due ? 1 : 0);  // which is of the new one
+  } else {
+    decider_.since = record.decider ? record.decider->since : 0;
+  }
+  is_new_ = false;
+}
+
+void BestLoss::Note(double loss) {
+  if (!(loss < best_)) return;
+  best_ = loss;
+  is_new_ = true;
+}
+
+void BestLoss::Begin(bool as_best) {
+  if (as_best) under_way_ = best_;
+  is_new_ = false;
+}
+
+// A best checkpoint that was not written leaves the one before it the best, unless a validation has
+// found a better state meanwhile.
+void BestLoss::Written(bool written) {
+  if (written) {
+    kept_ = under_way_;
+  } else if (best_ == under_way_) {
+    best_ = kept_;
+  }
+}
+
+void BestLoss::AddTo(nlohmann::json& run) const {
+  run["validation"] = app::DeciderJson(decider_);
+  if (std::isfinite(best_)) run["best_loss"] = best_;
+}
+
+CheckpointPolicy::CheckpointPolicy(const Setup& setup, const BestLoss& best,
+                                   train::TrainingState& state)
+    : setup_(setup), best_(best) {
+  const comm::Communicator& world = setup_.runtime.World();
+  const std::string& folder = setup_.session.Folder();
+  checkpoint::State whole = state.CheckpointState();
+  const bool asks = world.IsRoot() && !setup_.options.local.empty();
+  const std::int64_t sequence = asks ? checkpoint::LastSequence(folder + "/checkpoints") : 0;
+  if (setup_.options.async && state.Stream().OnGpu()) CheckCopyMemory(whole);
+  const RunSession* const session = &setup_.session;
+  checkpoints_ = std::make_unique<Checkpoints>(
+      Checkpoints::Setup{.runtime = setup_.runtime,
+                         .options = setup_.options,
+                         .monitor = setup_.monitor,
+                         .deadline = setup_.progress.deadline,
+                         .folder = folder,
+                         .sequence = sequence,
+                         .cores = setup_.cores,
+                         .traffic = state.Grid().Traffic(),
+                         .may_publish = [session] { session->HoldLock(true); },
+                         .may_go_on = [session] { session->HoldLock(false); }},
+      std::move(whole));
+  MakeLocal(state);
+}
+
+// On GPUs the planned memory is that of the cards; copies lie in the node's.
+void CheckpointPolicy::CheckCopyMemory(const checkpoint::State& state) const {
+  const std::int64_t needed = setup_.runtime.Node().Sum(checkpoint::CopyBytes(state.model) +
+                                                        checkpoint::CopyBytes(state.optimizer));
+  setup_.runtime.World().Together([&] {
+    const comm::Available available = comm::AvailableMemory();
+    if (needed <= available.bytes) return;
+    throw InputError(
+        fmt::format("memory: copies for checkpoint.async take {} of this node, but {} "
+                    "are {}",
+                    report::AsBytes(needed), report::AsBytes(available.bytes), available.source),
+        "Use more nodes, or checkpoint.async = no.");
+  });
+}
+
+// A run keeps its name; a branch gets one of its own.
+void CheckpointPolicy::MakeLocal(train::TrainingState& state) {
+  if (setup_.options.local.empty()) return;
+  const comm::Communicator& world = setup_.runtime.World();
+  const RunSession& session = setup_.session;
+  checkpoint::LocalRun run{.folder = setup_.options.local, .id = {}, .session = {}};
+  if (session.Continues() && session.Resumes()) {
+    run.id = deck::TextOf(session.Record().json, app::kRunName);
+  }
+  run_folder_has_one_ = !run.id.empty();
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    if (run.id.empty()) run.id = checkpoint::NewLocalName();
+    run.session = checkpoint::NewLocalName();
+  });
+  run.id = world.Broadcast(run.id);
+  run.session = world.Broadcast(run.session);
+  std::optional<std::int64_t> from;
+  if (session.Continues() && session.StartsFromLocal()) from = setup_.progress.step;
+  local_ =
+      std::make_unique<LocalCheckpoints>(LocalCheckpoints::Setup{.runtime = setup_.runtime,
+                                                                 .options = setup_.options,
+                                                                 .monitor = setup_.monitor,
+                                                                 .traffic = state.Grid().Traffic(),
+                                                                 .run = run,
+                                                                 .from = from},
+                                         state.CheckpointState());
+}
+
+bool CheckpointPolicy::TimeHasCome() const {
+  return local_ != nullptr ? local_->TimeHasCome() : checkpoints_->TimeHasCome();
+}
+
+std::optional<CheckpointPolicy::Reason> CheckpointPolicy::Due() const {
+  const Progress& progress = setup_.progress;
+  const bool best = best_.IsNew() && setup_.options.best;
+  const bool due =
+      local_ != nullptr ? local_->DueAfter(progress.step) : checkpoints_->DueAfter(progress.step);
+  const bool regular = due || progress.checkpoint_now || best;
+  if (!regular && !progress.Ends()) return std::nullopt;
+  return Reason{.best = best, .stop_only = !regular};
+}
+
+void CheckpointPolicy::Write(const Reason& reason) {
+  setup_.monitor.FlushRecords();
+  setup_.finish_update();
+  Reason of_folder = reason;
+  if (local_ != nullptr) {
+    const Drain drain = WriteLocal(reason);
+    if (drain == Drain::kNone) return;
+    of_folder.stop_only = drain == Drain::kIrregular;
+  }
+  WriteRunFolder(of_folder);
+}
+
+// Collective. Writes one to the nodes. Returns how the run folder is to have one as well: not at
+// all, for a regular reason, or because of a failure or a stop alone. A regular one is told of in
+// the local one: a session that continues from that writes what this one could not.
+CheckpointPolicy::Drain CheckpointPolicy::WriteLocal(const Reason& reason) {
+  const comm::Communicator& world = setup_.runtime.World();
+  const Progress& progress = setup_.progress;
+  // Decisions of a continued run must not depend on the outcome of what is under way.
+  if (setup_.goes_back) Note();
+  if (checkpoints_->BestUnderWay()) Settle();
+  std::int64_t time_has_come = progress.checkpoint_now && checkpoints_->TimeHasCome() ? 1 : 0;
+  if (progress.checkpoint_now) world.Broadcast(&time_has_come, sizeof time_has_come);
+  run_folder_has_one_ = run_folder_has_one_ || checkpoints_->Written();
+  const bool first = !run_folder_has_one_ && !checkpoints_->UnderWay();
+  const bool regular =
+      !reason.stop_only &&
+      (reason.best || first || checkpoints_->DueAfter(progress.step) || time_has_come == 1);
+  nlohmann::json run = setup_.run(true);
+  if (regular) {
+    nlohmann::json& due = run[kDue];
+    due["best"] = reason.best;
+    if (reason.best && std::isfinite(best_.Kept())) due[kKept] = best_.Kept();
+  }
+  const bool whole = local_->Write(progress.step, checkpoints_->Sequence(), run);
+  seconds_ += local_->TakeSeconds();
+  if (regular) return Drain::kRegular;
+  return whole && !progress.Ends() ? Drain::kNone : Drain::kIrregular;
+}
+
+void CheckpointPolicy::WriteRunFolder(const Reason& reason) {
+  // The outcome of the one before decides what this one says of the best.
+  Settle();
+  best_.Begin(reason.best);
+  if (reason.stop_only) Note();
+  const nlohmann::json run = setup_.run(reason.stop_only);
+  if (setup_.progress.Ends()) {
+    checkpoints_->WriteLast(setup_.progress.step, run, reason);
+  } else {
+    checkpoints_->Write(setup_.progress.step, run, reason);
+  }
+  Account();
+}
+
+bool CheckpointPolicy::CompleteRunFolder() {
+  const RunSession& session = setup_.session;
+  if (local_ == nullptr || !session.Continues() || !session.StartsFromLocal()) return false;
+  const nlohmann::json due = session.Record().json.value(kDue, nlohmann::json());
+  if (!due.is_object()) return false;
+  const bool best = due.value("best", false);
+  if (best) best_.SetKept(due.value(kKept, std::numeric_limits<double>::infinity()));
+  setup_.progress.watch(comm::Phase::kCheckpoint);
+  WriteRunFolder({.best = best, .stop_only = false});
+  return true;
+}
+
+void CheckpointPolicy::Advance(bool any_busy) {
+  checkpoints_->Advance(any_busy);
+  Account();
+}
+
+// A checkpoint's time for this and for what follows, which writes or reads one.
+void CheckpointPolicy::Settle() {
+  setup_.progress.watch(comm::Phase::kCheckpoint);
+  checkpoints_->Settle();
+  Account();
+}
+
+// The last checkpoint is known for certain only once it is written.
+void CheckpointPolicy::Note() {
+  Settle();
+  if (checkpoints_->LastRegular()) setup_.written(*checkpoints_->LastRegular());
+}
+
+void CheckpointPolicy::Account() {
+  seconds_ += checkpoints_->TakeSeconds();
+  if (const std::optional<bool> written = checkpoints_->TakeBest()) best_.Written(*written);
+}
+
+void CheckpointPolicy::ReturnTo(const app::RunRecord& record) {
+  if (local_ != nullptr) local_->Forget(record.step);
+  best_.Take(record);
+  setup_.progress.checkpoint_now = false;
+}
+
+void CheckpointPolicy::AddTo(nlohmann::json& run) const {
+  if (local_ != nullptr) {
+    run[app::kRunName] = local_->Run().id;
+    run[app::kSessionName] = local_->Run().session;
+  }
+  best_.AddTo(run);
+}
+
+double CheckpointPolicy::TakeSeconds() { return std::exchange(seconds_, 0); }
+
+std::vector<std::string> CheckpointPolicy::Summary() const {
+  return {checkpoints_->Summary(), local_ != nullptr ? local_->Summary() : ""};
+}
+
+void CheckpointPolicy::RemoveLocal() {
+  if (local_ != nullptr) local_->RemoveAll();
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,137 @@
+// Evaluations: validations and the test, with their records.
+#include "evaluations.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include "generator.hpp"
+#include "trireme/device/recorder.hpp"
+#include "trireme/device/signals.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/train/evaluation.hpp"
+
+namespace trireme::tasks {
+
+bool Evaluations::IsNear() const {
+  const std::int64_t every = setup_.options.validate_every_steps, step = setup_.progress.step;
+  return every > 0 && ((step + 1) % every == 0 || (step + 2) % every == 0);
+}
+
+bool Evaluations::Due() const {
+  const std::int64_t every = setup_.options.validate_every_steps;
+  return every > 0 && (setup_.progress.step % every == 0 || setup_.progress.Finished());
+}
+
+std::int64_t Evaluations::Tokens() const {
+  const std::int64_t windows = setup_.options.validate_windows;
+  const std::int64_t most = windows == 0 ? std::numeric_limits<std::int64_t>::max()
+                                         : windows * setup_.state.Plan().model.length;
+  std::int64_t tokens = 0;
+  for (const app::ValidSplit& valid : setup_.validation) {
+    tokens += std::min(most, valid.tokens->Size(data::Split::kValid));
+  }
+  return tokens;
+}
+
+void Evaluations::Expect(const train::StepResult& result) const {
+  setup_.progress.deadline.ExpectValidation(result.times.total * static_cast<double>(Tokens()) /
+                                            static_cast<double>(result.tokens));
+}
+
+// Fills a record with the loss of a split; false if a signal ended it. The time that it took is
+// added to seconds.
+bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
+                           double& seconds) {
+  const comm::ProcessGrid& grid = setup_.state.Grid();
+  const data::PairFile* const pairs = setup_.data.Pairs();
+  setup_.progress.watch(comm::Phase::kValidation);
+  const comm::Ledger steps_alone = grid.Traffic();
+  // One slice: a validation has more tasks than all steps of a timeline.
+  const device::Scope scope(steps_alone.Trace(), {.name = device::SliceName::kValidation,
+                                                  .category = device::SliceCategory::kValidation});
+  device::Recorder* const recorder = steps_alone.Trace();
+  if (recorder != nullptr) {
+    device::Synchronise(setup_.state.Stream());  // transfers under way belong to the step
+    grid.TraceInto(nullptr);
+  }
+  const bool test = record.kind == report::Record::Kind::kTest;
+  train::EvaluationOptions options;
+  options.windows = test ? 0 : setup_.options.validate_windows;
+  options.seed = setup_.state.Plan().model.seed;
+  options.stop = [this] { return setup_.signals.Received(); };
+  const train::Evaluation result =
+      pairs == nullptr ? train::Evaluate(setup_.state.Net(), tokens, split, options)
+                       : train::EvaluatePairs(setup_.state.Net(), *pairs, split, options);
+  grid.Traffic() = steps_alone;  // the summary's table is about the steps
+  if (recorder != nullptr) grid.TraceInto(recorder);
+  if (result.stopped) {
+    setup_.progress.stop = true;
+    setup_.progress.stop_reason = "a signal";
+    return false;
+  }
+  seconds += result.seconds;
+  record.loss = result.loss;
+  if (result.windows < result.all_windows) {
+    record.windows = result.windows;
+    record.all_windows = result.all_windows;
+    record.pairs = pairs != nullptr;
+  }
+  record.step_seconds = result.seconds;
+  record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
+  setup_.place(record);
+  return true;
+}
+
+// Nothing is told of a validation that a signal cuts short: all sets come again after -r.
+bool Evaluations::Validate() {
+  setup_.monitor.FlushRecords();
+  std::vector<report::Record> records(setup_.validation.size());
+  double seconds = 0;
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    records[i].kind = i == 0 ? report::Record::Kind::kValid : report::Record::Kind::kValidOther;
+    records[i].set = setup_.validation[i].name;
+    const data::TokenFile& tokens = *setup_.validation[i].tokens;
+    if (!Evaluate(tokens, data::Split::kValid, records[i], seconds)) return false;
+  }
+  for (const report::Record& record : records) setup_.monitor.Evaluation(record);
+  setup_.best.Note(records.front().loss);
+  setup_.progress.deadline.Validation(seconds);
+  return true;
+}
+
+void Evaluations::ValidateIfDue() {
+  Progress& progress = setup_.progress;
+  progress.validation_due = false;
+  if (!Due()) return;
+  // A stop does not wait for a validation: the time left may be short. It comes first after -r.
+  progress.validation_due = (progress.stop && !progress.Finished()) || !Validate();
+}
+
+bool Evaluations::Test() {
+  if (setup_.options.validate_every_steps == 0) return true;
+  report::Record record;
+  record.kind = report::Record::Kind::kTest;
+  double seconds = 0;
+  if (!Evaluate(setup_.data.Tokens(), data::Split::kTest, record, seconds)) return false;
+  setup_.monitor.Evaluation(record);
+  return true;
+}
+
+void Evaluations::PrintSample() {
+  const std::int64_t count = setup_.options.sample_tokens;
+  if (count == 0 || setup_.data.Pairs() != nullptr) return;
+  const data::TokenFile& tokens = setup_.data.Tokens();
+  const GenerateOptions options{.prompt = {},
+                                .tokens = count,
+                                .temperature = 0.8,
+                                .top_k = 0,
+                                .top_p = 0.95,
+                                .seed = setup_.state.Plan().model.seed};
+  const auto eos = static_cast<std::int32_t>(tokens.Words().eos);
+  const std::vector<std::int32_t> added = ContinueOnce(setup_.state.Net(), {eos}, options);
+  if (!setup_.state.Grid().World().IsRoot()) return;
+  setup_.monitor.Sample(setup_.progress.step, Printable(tokens.Decode(added)));
+}
+
+}  // namespace trireme::tasks

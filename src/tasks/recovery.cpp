@@ -1,0 +1,329 @@
+// Recovery: what is told, what is restored, and when a run must end.
+#include "recovery.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+// On a GPU the state comes through the host: a due comparison takes one part of so many in turn,
+// and one before a checkpoint, which reads all of it as well, takes all.
+constexpr std::int64_t kPartsOnGpu = 8;
+
+std::string Describe(const train::Spike& spike, std::int64_t step) {
+  return fmt::format(
+      "step {}: the loss is {:.4f}, {:.1f} standard deviations of {:.4f} above the mean of {:.4f}",
+      report::WithThousands(step), spike.loss, spike.score, spike.deviation, spike.mean);
+}
+
+std::vector<std::pair<std::string, double>> Numbers(const train::Spike& spike) {
+  return {{"loss", spike.loss},
+          {"score", spike.score},
+          {"mean", spike.mean},
+          {"deviation", spike.deviation}};
+}
+
+// Serial. Complete checkpoints below a folder, those written last first; none if it cannot be read.
+std::vector<std::string> Candidates(const std::string& folder) {
+  try {
+    return checkpoint::Locate(folder).candidates;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// A checkpoint of the folder that was written after `step`; empty: there is none. Serial.
+std::string FindIn(const std::string& folder, std::int64_t step) {
+  try {
+    for (const std::string& candidate : checkpoint::Locate(folder).candidates) {
+      if (checkpoint::ReadRun(candidate).value("step", std::int64_t{-1}) == step) return candidate;
+    }
+  } catch (const Error&) {
+    return {};  // no such folder, or files that are damaged
+  }
+  return {};
+}
+
+}  // namespace
+
+Recovery::Recovery(const Setup& setup, const Safeguards& safeguards)
+    : setup_(setup), safeguards_(safeguards), replicas_(setup.state) {}
+
+void Recovery::AnswerFault(const train::Fault& fault) {
+  const std::int64_t step = setup_.progress.step;
+  const bool too_many = safeguards_.TakeBadStep();
+  const std::string& host = setup_.runtime.Hosts().Of(fault.rank);
+  const std::string text = fault.Text(host);
+  setup_.monitor.Happened(
+      {.name = "bad step",
+       .step = step,
+       .rank = fault.rank,
+       .host = host,
+       .text = text,
+       .numbers = {{"in_a_row", static_cast<double>(safeguards_.BadStepsInARow())}}});
+  if (!too_many) {
+    setup_.monitor.Warn(
+        fmt::format("step {}: {}: its update is left out, {} of at most {} in a row",
+                    report::WithThousands(step), text, safeguards_.BadStepsInARow(),
+                    safeguards_.MaxBadSteps()));
+    return;
+  }
+  const std::string row = fmt::format("; bad step {} in a row, with run.max_bad_steps = {}",
+                                      safeguards_.BadStepsInARow(), safeguards_.MaxBadSteps());
+  throw AgreedError(
+      ExitCode::kFailed,
+      fmt::format("step {}: {}{}", step, text, safeguards_.MaxBadSteps() > 0 ? row : ""),
+      fault.Advice());
+}
+
+bool Recovery::GoesBack(const train::StepResult& result) {
+  if (!result.fault && AnswerSpike(result.loss)) return true;
+  const std::int64_t every = setup_.checkpoint.check_replicas_every;
+  return every > 0 && setup_.progress.step % every == 0 && Compare(false);
+}
+
+bool Recovery::AnswerSpike(double loss) {
+  const std::optional<train::Spike> spike = safeguards_.TakeLoss(loss);
+  if (!spike) return false;
+  const std::int64_t& step = setup_.progress.step;
+  const std::int64_t at = step;
+  const std::string text = Describe(*spike, at);
+  if (setup_.options.on_spike == train::OnSpike::kRollback) setup_.checkpoints.Note();
+  std::string why_not = safeguards_.WhyNot(), checkpoint;
+  if (why_not.empty()) {
+    checkpoint = CheckpointToGoBackTo();
+    if (checkpoint.empty()) {
+      why_not = fmt::format("the checkpoint of step {} is not there any more",
+                            report::WithThousands(*safeguards_.GoesBackTo()));
+    }
+  }
+  setup_.monitor.Warn(text);
+  if (!checkpoint.empty()) GoBack(checkpoint);
+  // Records of the steps gone back over are cut; these two stay.
+  setup_.monitor.Happened({.name = "spike",
+                           .step = at,
+                           .text = why_not.empty() ? text : text + "; not gone back: " + why_not,
+                           .numbers = Numbers(*spike)});
+  if (checkpoint.empty()) return false;
+  const std::int64_t next_sample = setup_.data.Order().NextSample(step);
+  const std::string back =
+      fmt::format("back from step {} to {} of step {}, and on from there with sample {}",
+                  report::WithThousands(at), checkpoint, report::WithThousands(step),
+                  report::WithThousands(next_sample));
+  setup_.monitor.Line(back);
+  setup_.monitor.Happened({.name = "rollback",
+                           .step = step,
+                           .text = back,
+                           .numbers = {{"from_step", static_cast<double>(at)},
+                                       {"next_sample", static_cast<double>(next_sample)}}});
+  return true;
+}
+
+bool Recovery::Compare(bool whole) {
+  const std::int64_t every = setup_.checkpoint.check_replicas_every;
+  const std::int64_t step = setup_.progress.step;
+  if (every == 0 || !replicas_.Active() || compared_at_ == step) return false;
+  const std::int64_t parts = whole || !setup_.state.Stream().OnGpu() ? 1 : kPartsOnGpu;
+  comm::Ledger& traffic = setup_.state.Grid().Traffic();
+  const comm::Ledger steps_alone = traffic;
+  const double start = Seconds();
+  const std::vector<train::Corruption> found = replicas_.Look(step / every % parts, parts);
+  comparison_seconds_ += Seconds() - start;
+  ++comparisons_;
+  traffic = steps_alone;
+  if (found.empty()) {
+    if (parts == 1) compared_at_ = step;
+    return false;
+  }
+  AnswerCorruption(found);
+  return true;
+}
+
+// Returns with the state of a checkpoint, or throws: AgreedError (exit code 1).
+void Recovery::AnswerCorruption(const std::vector<train::Corruption>& found) {
+  const comm::Hosts& hosts = setup_.runtime.Hosts();
+  const std::int64_t at = setup_.progress.step;
+  const std::string text = train::Describe(found.front(), hosts);
+  const int named = found.front().wrong.front();
+  setup_.monitor.Happened(
+      {.name = "corruption",
+       .step = at,
+       .rank = named,
+       .host = hosts.Of(named),
+       .text = text,
+       .numbers = {{"ranks", static_cast<double>(found.front().wrong.size())},
+                   {"copies", static_cast<double>(found.front().holders.size())}}});
+  std::set<int> wrong;  // ranks, in whatever tensors
+  for (const train::Corruption& one : found) wrong.insert(one.wrong.begin(), one.wrong.end());
+  const bool again =
+      std::ranges::any_of(wrong, [this](int rank) { return corrupted_.contains(rank); });
+  corrupted_.insert(wrong.begin(), wrong.end());
+  setup_.checkpoints.Settle();  // of a state that was compared before it was written
+  const std::vector<std::string> usable = CheckpointsToRestore();
+  const bool restore = setup_.checkpoint.on_corruption == checkpoint::OnCorruption::kRestore;
+  if (restore && !again &&
+      std::ranges::any_of(usable, [this](const auto& one) { return RestoreCheckpoint(one); })) {
+    const std::int64_t step = setup_.progress.step;
+    setup_.monitor.Warn(fmt::format("step {}: {}: back to the checkpoint of step {}",
+                                    report::WithThousands(at), text, report::WithThousands(step)));
+    setup_.monitor.Happened(
+        {.name = "restore",
+         .step = step,
+         .text = fmt::format("back from step {} to the checkpoint of step {}", at, step)});
+    return;
+  }
+  throw AgreedError(
+      ExitCode::kFailed,
+      fmt::format("step {}: {}{}", at, text,
+                  again ? ", and a rank is named for the second time in this job" : ""),
+      usable.empty()
+          ? "Nothing was written, and there is no checkpoint of this session. Start again, without "
+            "that host if it is named again."
+          : fmt::format("Nothing more was written. The last checkpoint, compared before it was "
+                        "written, is {}. Continue from it with -r, without that host if it is "
+                        "named again.",
+                        usable.front()));
+}
+
+// Collective. Checkpoints of this session's steps, and the one that it continued; the newest first.
+// Earlier ones may have other windows.
+std::vector<std::string> Recovery::CheckpointsToRestore() const {
+  const comm::Communicator& world = setup_.runtime.World();
+  const RunSession& session = setup_.session;
+  std::vector<std::string> paths;
+  if (world.IsRoot()) {
+    for (const std::string& path : Candidates(session.Folder())) {
+      try {
+        const auto step = checkpoint::ReadRun(path).value("step", std::int64_t{-1});
+        if (step >= setup_.progress.first) paths.push_back(path);
+      } catch (const Error&) {
+        continue;  // damaged
+      }
+    }
+    if (session.Resumes() && std::ranges::find(paths, session.Checkpoint()) == paths.end()) {
+      paths.push_back(session.Checkpoint());
+    }
+  }
+  std::istringstream lines(world.Broadcast(fmt::format("{}", fmt::join(paths, "\n"))));
+  std::vector<std::string> all;
+  for (std::string path; std::getline(lines, path);) all.push_back(path);
+  return all;
+}
+
+// Collective. Goes back to a checkpoint of this run: weights, moments and position are those of its
+// step. False if it is damaged; the state is then neither.
+bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
+  try {
+    const app::RunRecord record = LoadCheckpoint(checkpoint);
+    // Older than the local one that the session began with, it may be of other windows.
+    const std::int64_t first = setup_.progress.first;
+    const data::Sampler::Options& now = Windows();
+    const bool windows = record.length.value_or(now.length) == now.length &&
+                         record.stride.value_or(now.stride) == now.stride &&
+                         record.batch.value_or(now.batch) == now.batch;
+    if (record.step < first && !windows) return false;
+    setup_.runtime.World().Together([&] { safeguards_.Restore(record); });
+    // The checkpoint that the session continued may have other windows than its steps.
+    const bool begins = record.step == first || !record.origin;
+    ReturnTo(record, begins ? now.origin : *record.origin);
+    return true;
+  } catch (const checkpoint::DamagedError&) {
+    return false;
+  }
+}
+
+// Rank 0. In this run's folder, or in the one that this run branched off from; if it was removed,
+// the checkpoint that this session continued. Empty: none of these.
+std::string Recovery::FindCheckpoint(std::int64_t step) const {
+  const RunSession& session = setup_.session;
+  if (std::string found = FindIn(session.Folder(), step); !found.empty()) return found;
+  if (!session.Resumes()) return {};
+  const std::string beside = std::filesystem::path(session.Checkpoint()).parent_path().string();
+  if (std::string found = FindIn(beside, step); !found.empty()) return found;
+  return FindIn(session.Checkpoint(), session.Record().step);
+}
+
+std::string Recovery::CheckpointToGoBackTo() const {
+  const comm::Communicator& world = setup_.runtime.World();
+  std::string found;
+  world.Together([&] {
+    if (world.IsRoot()) found = FindCheckpoint(*safeguards_.GoesBackTo());
+  });
+  return world.Broadcast(found);
+}
+
+void Recovery::GoBack(const std::string& checkpoint) {
+  const std::int64_t next_sample = setup_.data.Order().NextSample(setup_.progress.step);
+  try {
+    const app::RunRecord record = LoadCheckpoint(checkpoint);
+    setup_.runtime.World().Together([&] { safeguards_.GoBack(record, next_sample); });
+    ReturnTo(record, OriginAfterGoingBack(record, next_sample));
+  } catch (const checkpoint::DamagedError& damage) {
+    throw AgreedError(ExitCode::kFailed, damage.what(),
+                      "It was to be gone back to after a spike of the loss. -r goes on from the "
+                      "checkpoint before it.");
+  }
+}
+
+app::RunRecord Recovery::LoadCheckpoint(const std::string& checkpoint) {
+  setup_.progress.watch(comm::Phase::kCheckpoint);
+  const comm::Communicator& world = setup_.runtime.World();
+  comm::Ledger& traffic = setup_.state.Grid().Traffic();
+  const comm::Ledger steps_alone = traffic;
+  const nlohmann::json run = checkpoint::ReadRun(world, checkpoint);
+  app::RunRecord record;
+  world.Together([&] { record = app::ParseRunRecord(run, checkpoint + "/run.json"); });
+  setup_.state.Load(checkpoint);
+  traffic = steps_alone;
+  return record;
+}
+
+// The weights are those of the record's step, and with them the numbers of tokens that they have
+// seen; the places in the files are those reached since.
+data::Origin Recovery::OriginAfterGoingBack(const app::RunRecord& record,
+                                            std::int64_t next_sample) const {
+  data::Origin origin{.step = record.step,
+                      .sample = next_sample,
+                      .targets = record.origin ? record.origin->targets : 0};
+  if (setup_.data.Files().empty()) return origin;
+  const std::vector<data::SourcePlace> reached = setup_.data.Samples().Places(setup_.progress.step);
+  std::vector<data::SourcePlace> then = Windows().origin.sources;
+  if (record.step != setup_.progress.first && record.origin) then = record.origin->sources;
+  then.resize(reached.size());
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    origin.sources.push_back({reached[i].windows, then[i].targets});
+  }
+  return origin;
+}
+
+// Sets all that goes with the state of a checkpoint of this run. origin: of the steps from there.
+void Recovery::ReturnTo(const app::RunRecord& record, const data::Origin& origin) {
+  setup_.checkpoints.ReturnTo(record);
+  setup_.returning(record);
+  setup_.step.Move(origin);
+  setup_.progress.step = record.step;
+  setup_.progress.validation_due = false;
+  compared_at_ = -1;
+  setup_.monitor.GoBack(record.step, setup_.checkpoints.Best().Decider().since);
+}
+
+std::vector<std::string> Recovery::Summary() const {
+  std::vector<std::string> lines = {safeguards_.Summary(), ""};
+  if (comparisons_ > 0) {
+    lines.back() = fmt::format("replicas compared {}, in {:.1f} ms each",
+                               report::Counted(comparisons_, "time"),
+                               1e3 * comparison_seconds_ / static_cast<double>(comparisons_));
+  }
+  return lines;
+}
+
+}  // namespace trireme::tasks

@@ -1,0 +1,126 @@
+// Reporter: what a training tells of itself: banner, records, TensorBoard, timeline, summary.
+#ifndef TRIREME_SRC_TASKS_REPORTER_HPP_
+#define TRIREME_SRC_TASKS_REPORTER_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "run_session.hpp"
+#include "step_prediction.hpp"
+#include "timeline.hpp"
+#include "training.hpp"
+#include "trireme/app/job.hpp"
+#include "trireme/report/monitor.hpp"
+#include "trireme/report/tensorboard.hpp"
+#include "trireme/train/plan.hpp"
+#include "trireme/train/training_step.hpp"
+
+namespace trireme::tasks {
+
+class Reporter {
+ public:
+  // Collective. All must outlive it.
+  Reporter(const app::Job& job, const train::Plan& plan, const TrainingData& data,
+           train::TrainingState& state, train::TrainingStep& step, const Progress& progress);
+  ~Reporter();
+  Reporter(const Reporter&) = delete;
+  Reporter& operator=(const Reporter&) = delete;
+
+  // The start, in this order.
+
+  void Open(const report::Session& session);  // throws RunError if files cannot be written
+  report::Monitor& Monitor() { return *monitor_; }
+  void MeterEnergy();  // collective
+  // Collective. The banner, and the files of TensorBoard and of the timeline. roof_flops: the speed
+  // of products on a rank, FLOP/s.
+  void Begin(const RunSession& session, double roof_flops);
+  // -v: the banner alone, with the memory plan, and the warnings.
+  void ShowPlan(const RunSession& session);
+  void SayStart(const RunSession& session);  // where the session goes on, and warnings
+  // Changes that a resume allows, but after which numbers differ from those of an undisturbed run.
+  // run: run.json as this session would write it now.
+  void SayChanges(const app::RunRecord& record, const nlohmann::json& run,
+                  const app::Decider& decider);
+  void SayMixed(const std::string& mixed);  // processors that differ; empty: none do
+  void BeginSteps();                        // collective: what is summed up begins here
+
+  // A step: before it, with its result, and after all that follows it.
+
+  void BeginStep();  // collective
+  // Collective at the end of an interval. bad_steps: of the run so far; checkpoint_seconds: that
+  // training waited since the last record.
+  void Step(const train::StepResult& result, std::int64_t bad_steps, double checkpoint_seconds);
+  void AddHistograms();  // collective: of the weights after the step, and of its gradients
+  void EndStep() { timeline_->EndStep(progress_.step); }
+  void Interrupt() { timeline_->Interrupt(); }  // collective: the run goes back
+
+  // Collective. Fills the place of a record in the run, and the memory of the ranks.
+  void Place(report::Record& record) const;
+
+  // The end.
+
+  // Collective, before the test: the transfers of the steps alone.
+  report::Summary SummarySoFar(const RunSession& session);
+  // The rest of what the last record and the summary tell.
+  struct Ending {
+    bool ended = false;  // nothing of the run is left to do
+    std::int64_t bad_steps = 0;
+    double checkpoint_seconds = 0;   // since the last record
+    std::int64_t writer_bytes = 0;   // of a rank that writes the node's checkpoints
+    std::vector<std::string> lines;  // to close with; empty ones are left out
+  };
+  void Done(const Ending& ending, report::Summary summary);  // collective
+  void SayStopped(const std::string& folder);
+
+ private:
+  void SayEvent(const std::string& event, const std::string& text);
+  void SayInput(const RunSession& session);
+  void SayOtherData(const app::RunRecord& record, const nlohmann::json& run);
+  bool MeetsGpus() const;
+  report::BannerFacts Banner() const;
+  void PlanMemory(report::BannerFacts& facts) const;
+  void AttachTensorBoard(const report::BannerFacts& banner, const RunSession& session);
+  void MakeTimeline(const std::string& folder);
+  const std::string& HostOf(int rank) const { return job_.runtime->Hosts().Of(rank); }
+  void FindMemory(report::Record& record) const;
+  void FindSlowest(report::Record& record);
+  void AskForHistograms();
+  std::vector<report::NamedHistogram> HistogramsOf(const checkpoint::State& state,
+                                                   const char* prefix, double divisor) const;
+  void FindRanks(std::int64_t writer_bytes, report::Summary& summary) const;
+  std::vector<report::TrafficRow> GatherTraffic() const;
+  report::Gathers MeanGathers() const;
+  report::RunFacts Facts() const;
+  void ComparePrediction(bool ended, report::Summary& summary);
+
+  const app::Job& job_;
+  const train::Plan& plan_;
+  const TrainingData& data_;
+  train::TrainingState& state_;
+  train::TrainingStep& step_;
+  const Progress& progress_;
+  const comm::ProcessGrid& grid_;
+  StepPrediction prediction_;
+  std::unique_ptr<report::Monitor> monitor_;
+  std::unique_ptr<EnergyUse> energy_;
+  std::shared_ptr<report::EventLog> events_;  // on rank 0; null without TensorBoard
+  // Of the step under way, on rank 0; empty on others, and if the step was not asked for them.
+  std::vector<report::NamedHistogram> gradient_histograms_;
+  std::unique_ptr<Timeline> timeline_;
+  std::string started_;    // this session, ISO 8601
+  double roof_flops_ = 0;  // per rank, measured at start
+  double last_loss_ = 0;   // of the last step, nats per token
+  // Gathers of sharded parameters on this rank in the steps of this session, and those complete
+  // when needed; before the step under way, of all.
+  std::int64_t gathers_ = 0, gathers_ready_ = 0, gathers_before_ = 0, ready_before_ = 0;
+  // Computation of this rank since the last record, seconds and steps; and in this session.
+  double window_compute_ = 0;
+  std::int64_t window_steps_ = 0;
+  double own_compute_ = 0;
+};
+
+}  // namespace trireme::tasks
+
+#endif  // TRIREME_SRC_TASKS_REPORTER_HPP_

@@ -1,0 +1,240 @@
+// RunSession: where a run begins or goes on, and in which folder.
+#include "run_session.hpp"
+
+#include <fmt/format.h>
+#include <filesystem>
+#include <utility>
+
+#include "trireme/app/batch_job.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/local.hpp"
+#include "trireme/hf/weights.hpp"
+#include "trireme/report/monitor.hpp"
+
+namespace trireme::tasks {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// runs/a/checkpoints/step_00000100 -> runs/a; empty for a checkpoint that lies elsewhere.
+std::string RunFolderOf(const std::string& checkpoint) {
+  const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  if (parent.filename() != "checkpoints") return {};
+  const std::string folder = parent.parent_path().string();
+  const std::string near = fs::path(folder).lexically_proximate(fs::current_path()).string();
+  return near.starts_with("..") ? folder : near;  // short in messages where it can be
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) && !error;
+}
+
+std::string WithoutSlash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+// Takes the algorithms of the matrix products that the run began with, on the same kind of card,
+// and the scales of fp8 products: others would round otherwise.
+void ResumeProducts(const app::Job& job, const app::RunRecord& record) {
+  if (job.libraries == nullptr) return;
+  const bool scaled = job.libraries->SetScales(job.stream, record.fp8_scales);
+  if (record.products.empty()) return;
+  const bool taken = job.libraries->Adopt({record.products});
+  if (taken && (scaled || !job.stream.fp8)) job.libraries->Seal();
+}
+
+}  // namespace
+
+RunSession::RunSession(const Setup& setup) : setup_(setup), folder_(setup.output.output) {
+  const app::Start& start = setup_.start;
+  setup_.world.Together([&] {
+    if (start.weights_alone || setup_.checkpoint.start_from.empty()) return;
+    throw setup_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
+                               "Give one of them.");
+  });
+  if (!start.candidates.empty()) checkpoint_ = start.candidates.front();
+  if (setup_.resume.empty()) return;
+  const std::string owner = Resumes() ? RunFolderOf(checkpoint_) : WithoutSlash(setup_.resume);
+  const bool branch = setup_.output.output_given && !SameFolder(folder_, owner);
+  continues_ = !owner.empty() && !branch;
+  if (continues_) folder_ = owner;
+}
+
+bool RunSession::HasEnded(const Progress& progress) const {
+  const comm::Communicator& world = setup_.world;
+  bool ended = false;  // the last record is there
+  world.Together([&] {
+    if (progress.Finished() && world.IsRoot()) ended = !continues_ || report::HasEnded(folder_);
+  });
+  ended = world.Max(ended ? std::int64_t{1} : 0) == 1;
+  if (!progress.Finished() || !ended) return false;
+  if (world.IsRoot()) {
+    fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
+               report::WithThousands(progress.step));
+  }
+  return true;
+}
+
+void RunSession::CheckFolder() const {
+  setup_.world.Together([&] {
+    if (setup_.world.IsRoot()) report::CheckRunFolder(folder_, continues_);
+  });
+}
+
+void RunSession::Lock() {
+  setup_.world.Together([&] {
+    if (setup_.world.IsRoot()) TakeLock();
+  });
+}
+
+void RunSession::TakeLock() {
+  report::CheckRunFolder(folder_, continues_);
+  std::error_code ignored;
+  const bool is_new = !fs::exists(folder_, ignored);
+  report::MakeRunFolder(folder_);
+  lock_ = std::make_unique<app::RunLock>(folder_, app::ReadBatchJob(), is_new);
+  // Another job's last act may have come between the first look and the lock: PrepareRunFolder
+  // looks again.
+  if (!continues_ || !Resumes()) return;
+  const auto known = setup_.start.damaged.size();
+  const std::vector<std::string> now = checkpoint::Locate(setup_.resume).candidates;
+  if (now.size() > known && now[known] == checkpoint_) return;
+  throw InputError(
+      fmt::format("{}: another job has written or removed a checkpoint meanwhile", folder_),
+      "Start again.");
+}
+
+// A canonical run that was promised the same bits cannot get them with other arithmetic.
+void RunSession::CheckCanonical(const std::string& now) const {
+  const std::string& recorded = Record().canonical;
+  const std::string was = recorded.empty() ? "none" : recorded;
+  if (was == now || was == "none" || now == "none") return;
+  throw AgreedError(ExitCode::kBadInput,
+                    fmt::format("{}: it was written by canonical arithmetic {}, this run has {}: "
+                                "the bits would not be the same",
+                                checkpoint_, was, now),
+                    "Continue with the same run.canonical, run.canonical_leaf, run.precision and "
+                    "instruction set, or with run.canonical = none.");
+}
+
+// The state of the local checkpoint that the job starts from.
+void RunSession::LoadLocal(const app::Job& job, train::TrainingState& state) {
+  try {
+    state.Load([&](const char* file, const std::vector<kernels::StateBlock>& blocks) {
+      bytes_from_afar_ +=
+          setup_.start.local->Read({setup_.world, job.runtime->Hosts()}, file, blocks);
+      app::StopIfAsked(job);
+    });
+  } catch (const checkpoint::DamagedError& error) {
+    const comm::ProcessGrid& grid = state.Grid();
+    const std::string layout =
+        app::LayoutChange(Record(), {{"ranks", setup_.world.Size()},
+                                     {"grid", comm::Describe(grid.Shape())},
+                                     {"sharding", comm::NameOf(grid.Shards())}});
+    throw checkpoint::DamagedError(
+        error.Code(), layout.empty() ? error.what() : fmt::format("{} ({})", error.what(), layout));
+  }
+}
+
+void RunSession::Load(const app::Job& job, const data::TokenFile& tokens,
+                      const std::string& canonical, train::TrainingState& state) {
+  const auto stop_if_asked = [&job] { app::StopIfAsked(job); };
+  if (setup_.start.record) {
+    setup_.world.Together([&] {
+      if (setup_.world.IsRoot()) app::CheckVocabulary(Record(), tokens);
+    });
+    if (StartsFromLocal()) {
+      CheckCanonical(canonical);
+      ResumeProducts(job, Record());
+      LoadLocal(job, state);
+    } else {
+      checkpoint_ = app::ReadNewest(job, [&](const std::string& checkpoint) {
+        if (setup_.start.weights_alone) return state.LoadWeights(checkpoint, stop_if_asked);
+        CheckCanonical(canonical);
+        ResumeProducts(job, Record());
+        state.Load(checkpoint, stop_if_asked);
+      });
+    }
+  }
+  stop_if_asked();
+}
+
+void RunSession::RecordHangs(comm::Watchdog& watch) const {
+  watch.WriteInto(folder_);
+  watch.OnVerdict([folder = folder_](const comm::HangReport& report) {
+    report::RecordEvent(folder, {.name = "hang",
+                                 .step = report.step,
+                                 .rank = report.rank,
+                                 .host = report.host,
+                                 .text = report.text});
+  });
+}
+
+void RunSession::Begin(std::int64_t step) {
+  setup_.world.Together([&] {
+    if (!setup_.world.IsRoot()) return;
+    SetDamagedAside();
+    CountStart(step);
+    report::PrepareRunFolder(folder_, continues_, setup_.deck.Resolved());
+    // A branch of an imported run is exported as that is.
+    if (!continues_ && Resumes()) hf::CopyRunPart(RunFolderOf(checkpoint_), folder_);
+  });
+}
+
+void RunSession::SetDamagedAside() {
+  if (!continues_ || !Resumes()) return;
+  for (const std::string& damaged : setup_.start.damaged) {
+    setup_.start.passed_over.push_back(
+        fmt::format("{}: it is called {} now", damaged, checkpoint::SetAside(damaged)));
+  }
+}
+
+// A state that ends every session that starts from it must not do so for ever. A branch that ends
+// before its first checkpoint must not begin at step 0: the note tells of it.
+void RunSession::CountStart(std::int64_t step) {
+  if (!continues_) {
+    app::ForgetStarts(folder_);
+    if (step > 0) app::CountStart(folder_, step);
+    return;
+  }
+  const std::int64_t most = setup_.checkpoint.max_restarts;
+  starts_here_ = app::CountStart(folder_, step);
+  if (most == 0 || starts_here_ <= most) return;
+  throw RunError(
+      fmt::format("{}: start {} in a row at step {}, without a checkpoint in between", folder_,
+                  starts_here_, report::WithThousands(step)),
+      "Find out what ends the run there. checkpoint.max_restarts = 0 sets no limit; removing "
+      "restarts.json there begins the count anew.");
+}
+
+void RunSession::HoldLock(bool certain) const {
+  if (lock_ == nullptr) return;
+  std::string why;
+  const app::RunLock::Standing standing = lock_->Look(&why);
+  if (standing == app::RunLock::Standing::kMine) return;
+  if (standing == app::RunLock::Standing::kUnknown) {
+    if (!certain) return;
+    throw RunError(why, "Nothing is written without it: another job may have taken the run over.");
+  }
+  std::error_code ignored;
+  if (!fs::exists(folder_, ignored)) {
+    throw RunError(folder_ + ": the run folder was removed or moved while the run went on",
+                   "This job ends: its checkpoints were there. Put the folder back and continue "
+                   "with -r, or begin anew.");
+  }
+  throw RunError(fmt::format("{}: its run.lock is not this job's any more", folder_),
+                 "Another job has taken the run over, or someone has removed the lock. This job "
+                 "ends, and writes no more into the folder.");
+}
+
+std::string RunSession::DescribeStart() const {
+  if (!StartsFromLocal()) return checkpoint_;
+  return fmt::format("the local checkpoint on the hosts, {} of it from other hosts,",
+                     report::AsBytes(bytes_from_afar_));
+}
+
+}  // namespace trireme::tasks
