@@ -20,7 +20,7 @@ ALLOWED = {
     "include/trireme/checkpoint/writer.hpp": "Order holds run.json",
     "src/checkpoint/local_file.hpp": "LocalHeader holds run.json",
     "include/trireme/hf/config.hpp": "Config holds keys and values of [model]",
-    "include/trireme/tasks/training_loop.hpp": "it holds the vocabulary for run.json",
+    "src/tasks/training.hpp": "TrainingData holds the vocabulary for run.json",
     "src/tasks/generator.hpp": "Prompt holds the id of its record",
     "src/tasks/timeline.hpp": "it holds otherData of trace.json",
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/local.hpp"
 #include "trireme/comm/node_memory.hpp"

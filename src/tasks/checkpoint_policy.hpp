@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,6 @@
 #include "run_session.hpp"
 #include "training.hpp"
 #include "trireme/app/run_record.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {

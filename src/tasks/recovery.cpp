@@ -9,6 +9,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
 namespace trireme::tasks {
@@ -325,5 +326,7 @@ std::vector<std::string> Recovery::Summary() const {
   }
   return lines;
 }
+
+nlohmann::json Recovery::Json(bool stop_only) const { return safeguards_.Json(stop_only); }
 
 }  // namespace trireme::tasks

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <nlohmann/json_fwd.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -13,7 +14,6 @@
 #include "run_session.hpp"
 #include "safeguards.hpp"
 #include "training.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/report/monitor.hpp"
 #include "trireme/train/replica_check.hpp"
 #include "trireme/train/training_step.hpp"
@@ -55,8 +55,8 @@ class Recovery {
   void HaveWritten(std::int64_t step) { safeguards_.HaveWritten(step); }  // a regular checkpoint
   std::int64_t BadSteps() const { return safeguards_.BadSteps(); }        // of the run so far
   bool HasGoneBack() const { return safeguards_.HasGoneBack(); }
-  nlohmann::json Json(bool stop_only) const { return safeguards_.Json(stop_only); }  // for run.json
-  std::vector<std::string> Summary() const;  // lines, which may be empty
+  nlohmann::json Json(bool stop_only) const;  // for run.json
+  std::vector<std::string> Summary() const;   // lines, which may be empty
 
  private:
   bool AnswerSpike(double loss);

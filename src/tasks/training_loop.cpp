@@ -12,6 +12,7 @@
 #include "safeguards.hpp"
 #include "training.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/train/replica_check.hpp"
 

@@ -5,11 +5,11 @@
 #define TRIREME_TASKS_TRAINING_LOOP_HPP_
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 
 #include "trireme/app/job.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/train/plan.hpp"
 #include "trireme/train/training_step.hpp"
 
