@@ -1,6 +1,5 @@
 // Trireme: trains Transformer language models through MPI. This file is the table of contents.
 #include <csignal>
-#include <cstdio>
 #include <optional>
 
 #include "trireme/app/sources.hpp"

@@ -13,12 +13,9 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
 #include <ctime>
 #include <filesystem>
-#include <limits>
-#include <optional>
 #include <sstream>
 #include <string_view>
 #include <system_error>

@@ -1,17 +1,12 @@
 // Job: from the command line to a parsed deck, an opened device and the request for a plan.
 #include "trireme/app/job.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <filesystem>
 #include <optional>
-#include <string>
-#include <utility>
 
-#include "trireme/app/placement.hpp"
 #include "trireme/app/run_record.hpp"
-#include "trireme/app/sources.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/program.hpp"
@@ -20,10 +15,7 @@
 #include "trireme/comm/node_memory.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/device/options.hpp"
-#include "trireme/kernels/libraries.hpp"
 #include "trireme/model/plan.hpp"
-#include "trireme/report/monitor.hpp"
-#include "trireme/tools/preflight.hpp"
 
 namespace trireme::app {
 

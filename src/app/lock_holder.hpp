@@ -1,6 +1,5 @@
 // The process that holds a run folder, as its lock file describes it, and whether it is gone.
-#ifndef TRIREME_SRC_APP_LOCK_HOLDER_HPP_
-#define TRIREME_SRC_APP_LOCK_HOLDER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -57,5 +56,3 @@ inline constexpr double kSqueueSeconds = 10;
 std::string WhyJobEnded(const std::string& id, double seconds = kSqueueSeconds);
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_SRC_APP_LOCK_HOLDER_HPP_

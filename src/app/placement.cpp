@@ -1,7 +1,6 @@
 // Placement of threads: shares of cores, pinning, and the warning about too few cores.
 #include "trireme/app/placement.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
@@ -10,9 +9,7 @@
 #include <map>
 #include <sstream>
 
-#include "trireme/base/error.hpp"
 #include "trireme/comm/channel.hpp"
-#include "trireme/device/cores.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
 

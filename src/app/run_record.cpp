@@ -1,23 +1,16 @@
 // RunRecord: reading run.json, and holding a deck against it.
 #include "trireme/app/run_record.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <limits>
 #include <set>
-#include <string>
 #include <string_view>
-#include <utility>
 #include <variant>
-#include <vector>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/base/program.hpp"
-#include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/report/monitor.hpp"
 

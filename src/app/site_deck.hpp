@@ -1,14 +1,12 @@
 // A site's deck: defaults that a centre gives to everybody on its machine, weaker than a user's
 // deck.
-#ifndef TRIREME_SRC_APP_SITE_DECK_HPP_
-#define TRIREME_SRC_APP_SITE_DECK_HPP_
+#pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "trireme/base/files.hpp"
 #include "trireme/deck/deck.hpp"
 
 namespace trireme::app {
@@ -45,5 +43,3 @@ SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes);
 void CreateDurably(const std::string& path, const std::string& text, const std::string& hint);
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_SRC_APP_SITE_DECK_HPP_

@@ -2,7 +2,6 @@
 #include "trireme/app/sources.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,19 +14,15 @@
 #include <filesystem>
 #include <fstream>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "site_deck.hpp"
 #include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/channel.hpp"
 #include "trireme/data/options.hpp"
-#include "trireme/data/tokenize.hpp"
 #include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/hf/config.hpp"

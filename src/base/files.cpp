@@ -8,18 +8,13 @@
 #include <unistd.h>
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <random>
-#include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
-#include "trireme/base/error.hpp"
 #include "trireme/base/utf8.hpp"
 
 namespace trireme {

@@ -8,7 +8,6 @@
 #include <cstring>
 #include <filesystem>
 #include <span>
-#include <string>
 #include <system_error>
 #include <utility>
 

@@ -17,7 +17,6 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {

@@ -1,6 +1,5 @@
 // Exchange: bytes of a file from the few processes that read it to the ranks that need them.
-#ifndef TRIREME_SRC_CHECKPOINT_EXCHANGE_HPP_
-#define TRIREME_SRC_CHECKPOINT_EXCHANGE_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "safetensors.hpp"
-#include "trireme/base/partition.hpp"
 #include "trireme/comm/communicator.hpp"
 
 namespace trireme::checkpoint {
@@ -120,5 +118,3 @@ std::vector<Item> Deliver(const comm::Communicator& world, const std::vector<int
 }
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_SRC_CHECKPOINT_EXCHANGE_HPP_

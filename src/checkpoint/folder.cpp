@@ -8,7 +8,6 @@
 #include <set>
 #include <system_error>
 #include <tuple>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"

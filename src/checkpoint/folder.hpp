@@ -1,7 +1,6 @@
 // The folder that holds a run's checkpoints: names, completeness, links, and the removal of old
 // ones. Plain POSIX work of one rank.
-#ifndef TRIREME_SRC_CHECKPOINT_FOLDER_HPP_
-#define TRIREME_SRC_CHECKPOINT_FOLDER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -76,5 +75,3 @@ std::vector<std::string> ShareLines(const comm::Communicator& world,
                                     const std::vector<std::string>& lines);
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_SRC_CHECKPOINT_FOLDER_HPP_

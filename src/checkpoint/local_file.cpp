@@ -1,7 +1,6 @@
 // Files of local checkpoints: names, ends, hashes.
 #include "local_file.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,16 +9,13 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <random>
 #include <set>
-#include <string>
 #include <system_error>
 #include <tuple>
-#include <utility>
 
 #include "exchange.hpp"
 #include "safetensors.hpp"
@@ -27,7 +23,6 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/checkpoint/local.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::checkpoint {

@@ -7,8 +7,7 @@
 //   text    JSON: run, session, step, rank, ranks, sequence, counts of the tables, run.json
 //   end     "TRIRLOC1", bytes of the tables, bytes of the text, XXH3 of both
 // The end stands last, since hashes are known once the data is written.
-#ifndef TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_
-#define TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -115,5 +114,3 @@ LocalHeader ReadLocalHeader(const std::string& folder, const LocalName& name);
 std::string WhyDamaged(const std::string& path, const LocalHeader& header);
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_

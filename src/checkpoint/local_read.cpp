@@ -3,13 +3,10 @@
 #include <mpi.h>
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <iterator>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "exchange.hpp"

@@ -7,7 +7,6 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/deck/deck.hpp"
 
 namespace trireme::checkpoint {
 

@@ -9,7 +9,6 @@
 #include <map>
 #include <optional>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "exchange.hpp"

@@ -1,25 +1,19 @@
 // Building and checking the header of a safetensors file.
 #include "safetensors.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <xxhash.h>
 #include <algorithm>
 #include <bit>
 #include <charconv>
 #include <cstring>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
 #include <tuple>
-#include <utility>
-#include <vector>
 
-#include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
 

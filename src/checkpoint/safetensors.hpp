@@ -1,8 +1,7 @@
 // The safetensors format: 8 bytes of header length (little-endian), a JSON header that names each
 // tensor's dtype, shape and byte range, then the tensors' raw little-endian elements without holes.
 // https://github.com/huggingface/safetensors#format
-#ifndef TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_
-#define TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -100,5 +99,3 @@ void CheckHash(const Segment& segment, std::uint64_t found, const std::string& p
                const std::vector<Entry>& tensors, ExitCode blame);
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_

@@ -13,7 +13,6 @@
 
 #include "folder.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/device/cores.hpp"
 

@@ -1,7 +1,6 @@
 // Worker: one thread that works through tasks in their order, beside the rank's own thread. Tasks
 // must not call MPI.
-#ifndef TRIREME_SRC_CHECKPOINT_WORKER_HPP_
-#define TRIREME_SRC_CHECKPOINT_WORKER_HPP_
+#pragma once
 
 #include <condition_variable>
 #include <cstddef>
@@ -181,5 +180,3 @@ class Output {
 };
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_SRC_CHECKPOINT_WORKER_HPP_

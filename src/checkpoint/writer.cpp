@@ -5,18 +5,12 @@
 #include <mpi.h>
 #include <algorithm>
 #include <atomic>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <iterator>
 #include <limits>
 #include <numeric>
-#include <optional>
-#include <utility>
-#include <vector>
 
 #include "folder.hpp"
 #include "safetensors.hpp"
@@ -25,7 +19,6 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/in_threads.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 #include "trireme/comm/shared_memory.hpp"
 #include "trireme/device/memory.hpp"

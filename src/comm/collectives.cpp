@@ -5,13 +5,10 @@
 #include <mpi.h>
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "staged_channel.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/comm/channel.hpp"
-#include "trireme/comm/options.hpp"
 #include "trireme/device/activities.hpp"
 #include "trireme/device/memory.hpp"
 

@@ -6,16 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdint>
 #include <exception>
 #include <limits>
 #include <new>
-#include <string>
 #include <thread>
 #include <utility>
-#include <vector>
 
-#include "trireme/base/error.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 #include "trireme/comm/hosts.hpp"
 

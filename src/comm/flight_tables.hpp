@@ -1,10 +1,8 @@
 // Tables of a node's flight recorders: read from shared memory, written to and read from files.
-#ifndef TRIREME_SRC_COMM_FLIGHT_TABLES_HPP_
-#define TRIREME_SRC_COMM_FLIGHT_TABLES_HPP_
+#pragma once
 
 #include <array>
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -185,5 +183,3 @@ std::string ToText(int node, const std::string& reason, const std::vector<RankTa
 std::optional<std::vector<RankTable>> FromText(const std::string& text);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_SRC_COMM_FLIGHT_TABLES_HPP_

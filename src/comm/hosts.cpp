@@ -4,11 +4,8 @@
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
-#include <cstddef>
 #include <map>
 #include <utility>
-
-#include "trireme/comm/communicator.hpp"
 
 namespace trireme::comm {
 

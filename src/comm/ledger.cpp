@@ -1,8 +1,6 @@
 // Ledger: sums of calls, bytes and seconds.
 #include "trireme/comm/ledger.hpp"
 
-#include <algorithm>
-#include <cstddef>
 #include <numeric>
 
 #include "staged_channel.hpp"

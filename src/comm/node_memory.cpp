@@ -1,7 +1,6 @@
 // Available memory from /proc and the control groups, and the demand of ranks that share it.
 #include "trireme/comm/node_memory.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

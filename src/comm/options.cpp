@@ -1,15 +1,12 @@
 // The keys of [grid] that give the layout of the ranks.
 #include "trireme/comm/options.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <cstdint>
 #include <limits>
 #include <string>
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/deck/deck.hpp"
 
 namespace trireme::comm {
 

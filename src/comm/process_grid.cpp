@@ -1,7 +1,6 @@
 // ProcessGrid: cuts the world into the groups of the parallel layout, once.
 #include "trireme/comm/process_grid.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sched.h>
 
@@ -9,13 +8,9 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <limits>
 #include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"

@@ -14,10 +14,8 @@
 #include <ctime>
 #include <exception>
 #include <new>
-#include <string>
 #include <utility>
 
-#include "flight_tables.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/device/gpu.hpp"
 

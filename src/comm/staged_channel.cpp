@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "trireme/base/clock.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/activities.hpp"
 

@@ -1,8 +1,7 @@
 // Transfers by way of the host, for ranks that share a card, which NCCL refuses: out of the GPU
 // into page-locked memory, through MPI, and in again. The host waits for the computation at every
 // start that reads an operand. For trials and tests, not for speed.
-#ifndef TRIREME_SRC_COMM_STAGED_CHANNEL_HPP_
-#define TRIREME_SRC_COMM_STAGED_CHANNEL_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -85,5 +84,3 @@ bool ScattersInPlace(const int* counts, int ranks);
 bool ScattersInPlace(const char* library, const int* counts, int ranks);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_SRC_COMM_STAGED_CHANNEL_HPP_

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "trireme/data/windows.hpp"
-
 namespace trireme::data {
 
 // HasTarget: the split in pieces, from memory or from the file.

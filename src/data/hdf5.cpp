@@ -1,16 +1,12 @@
 // HDF5's text of a failure, and the opening of files and property lists.
 #include "hdf5.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <limits>
 #include <span>
-#include <utility>
 
-#include "trireme/base/error.hpp"
 #include "trireme/data/token_file.hpp"
 
 namespace trireme::data {

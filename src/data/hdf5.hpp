@@ -1,7 +1,6 @@
 // HDF5 handles that close themselves, and HDF5's own words about a failure, which HDF5 does not
 // print while a QuietHdf5 lives.
-#ifndef TRIREME_SRC_DATA_HDF5_HPP_
-#define TRIREME_SRC_DATA_HDF5_HPP_
+#pragma once
 
 #include <hdf5.h>
 #include <cstdint>
@@ -138,5 +137,3 @@ Error BadElement(const std::string& path, const TokenLayout& layout, Split split
                  const BadValue& bad);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_HDF5_HPP_

@@ -6,7 +6,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <initializer_list>
@@ -15,9 +14,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
 

@@ -14,18 +14,13 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "hdf5.hpp"
-#include "token_arrays.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 

@@ -1,6 +1,5 @@
 // Copies of a token file on nodes, which the shared file system delivers once.
-#ifndef TRIREME_SRC_DATA_STAGE_HPP_
-#define TRIREME_SRC_DATA_STAGE_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -125,5 +124,3 @@ std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, T
                                                 const std::function<void()>& after_round);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_STAGE_HPP_

@@ -2,9 +2,7 @@
 #include "trireme/data/text_units.hpp"
 
 #include <algorithm>
-#include <memory>
 #include <numeric>
-#include <string>
 
 #include "hdf5.hpp"
 #include "token_codec.hpp"

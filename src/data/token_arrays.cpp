@@ -9,11 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <memory>
-#include <span>
-#include <string_view>
-#include <utility>
 
 #include "hdf5.hpp"
 #include "trireme/base/error.hpp"

@@ -1,8 +1,6 @@
 // A token file read at positions, past HDF5: its arrays lie in one piece each.
-#ifndef TRIREME_SRC_DATA_TOKEN_ARRAYS_HPP_
-#define TRIREME_SRC_DATA_TOKEN_ARRAYS_HPP_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -64,5 +62,3 @@ class TokenArrays {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TOKEN_ARRAYS_HPP_

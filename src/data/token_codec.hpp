@@ -1,6 +1,5 @@
 // Text <-> ids by the tokenizer that a token file names.
-#ifndef TRIREME_SRC_DATA_TOKEN_CODEC_HPP_
-#define TRIREME_SRC_DATA_TOKEN_CODEC_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -78,5 +77,3 @@ class TokenCodec {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TOKEN_CODEC_HPP_

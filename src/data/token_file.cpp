@@ -4,9 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <span>
 #include <stdexcept>
-#include <utility>
 
 #include "hdf5.hpp"
 #include "stage.hpp"

@@ -1,6 +1,5 @@
 // The temporary file beside an HDF5 file's place: made, given its space, synced and renamed.
-#ifndef TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
-#define TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -113,5 +112,3 @@ std::int64_t IdWidthOf(std::int64_t vocabulary);
 hid_t IdTypeOf(std::int64_t vocabulary);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_

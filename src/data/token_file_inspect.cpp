@@ -11,7 +11,6 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>

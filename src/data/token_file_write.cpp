@@ -10,7 +10,6 @@
 #include <limits>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "hdf5.hpp"
 #include "token_file_draft.hpp"

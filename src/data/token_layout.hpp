@@ -1,7 +1,6 @@
 // The names inside a token file, and all that one rank finds out before every rank reads the
 // tokens.
-#ifndef TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
-#define TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -79,5 +78,3 @@ bool HoldsPairs(const std::string& path);
 void Broadcast(const comm::Communicator& world, TokenLayout& layout);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_

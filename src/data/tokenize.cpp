@@ -3,17 +3,11 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <array>
-#include <cstdint>
 #include <cstdio>
 #include <iterator>
-#include <memory>
-#include <span>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "text/documents.hpp"
 #include "text/inputs.hpp"
@@ -21,7 +15,6 @@
 #include "token_codec.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/utf8.hpp"
-#include "trireme/data/token_file.hpp"
 #include "words.hpp"
 
 namespace trireme::data {

@@ -1,25 +1,17 @@
 // Windows: the thread that reads ahead, and the way of its windows to the other ranks.
 #include "trireme/data/windows.hpp"
 
-#include <algorithm>
 #include <condition_variable>
 #include <csignal>
-#include <cstddef>
-#include <cstdint>
-#include <exception>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <thread>
-#include <utility>
-#include <vector>
 
 #include "hdf5.hpp"
 #include "token_arrays.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/data/batch.hpp"
-#include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
 

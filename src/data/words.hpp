@@ -1,6 +1,5 @@
 // Word-level text: lines of tokens separated by blanks, as WikiText has them.
-#ifndef TRIREME_SRC_DATA_WORDS_HPP_
-#define TRIREME_SRC_DATA_WORDS_HPP_
+#pragma once
 
 #include <string_view>
 
@@ -35,5 +34,3 @@ void ForEachWord(std::string_view line, Body&& body) {
 }
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_WORDS_HPP_

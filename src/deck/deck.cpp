@@ -1,23 +1,15 @@
 // Deck: reading values, supplying them from elsewhere, and writing the resolved deck.
 #include "trireme/deck/deck.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <boost/program_options/errors.hpp>
 #include <boost/program_options/options_description.hpp>
 #include <boost/program_options/parsers.hpp>
-#include <cstddef>
-#include <iterator>
-#include <map>
 #include <optional>
-#include <set>
 #include <sstream>
 #include <stdexcept>
-#include <string>
-#include <vector>
 
-#include "trireme/base/error.hpp"
 #include "value.hpp"
 
 namespace trireme::deck {

@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <iterator>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"

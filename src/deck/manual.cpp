@@ -1,8 +1,6 @@
 // ManualPage: trireme(1) in the macros of man(7). Each input line holds one sentence or less, as
 // roff's readers and checkers like it.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <cstdint>

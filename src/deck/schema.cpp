@@ -2,13 +2,11 @@
 // in a deck, and throws std::logic_error at start.
 #include "trireme/deck/schema.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cstddef>
 #include <sstream>
 #include <stdexcept>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "value.hpp"

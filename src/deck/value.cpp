@@ -1,19 +1,14 @@
 // Checks of single values. Numbers are read strictly: the whole text, finite, no separators.
 #include "value.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstddef>
-#include <limits>
 #include <sstream>
-#include <string>
 #include <vector>
-
-#include "trireme/deck/schema.hpp"
 
 namespace trireme::deck {
 

@@ -1,12 +1,10 @@
 // Checks of one value of one key: its kind, its range, its choices.
-#ifndef TRIREME_SRC_DECK_VALUE_HPP_
-#define TRIREME_SRC_DECK_VALUE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "trireme/deck/deck.hpp"
 #include "trireme/deck/schema.hpp"
 
 namespace trireme::deck {
@@ -42,5 +40,3 @@ std::string KindText(const Key& key);
 std::string ExcludesText(const Schema& schema, const Key& key);
 
 }  // namespace trireme::deck
-
-#endif  // TRIREME_SRC_DECK_VALUE_HPP_

@@ -1,6 +1,5 @@
 // Memory of AllocateZeroed that is not the host's: of other devices, and of a planned one.
-#ifndef TRIREME_SRC_DEVICE_ALLOCATE_HPP_
-#define TRIREME_SRC_DEVICE_ALLOCATE_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ void FreeOn(Kind kind, void* data, std::int64_t bytes);
 void* PlannedAddress(std::int64_t bytes);
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_SRC_DEVICE_ALLOCATE_HPP_

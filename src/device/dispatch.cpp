@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
-#include <utility>
 
 #include "allocate.hpp"
 #include "cuda/backend.hpp"

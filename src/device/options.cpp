@@ -4,9 +4,6 @@
 #include <fmt/format.h>
 #include <limits>
 
-#include "trireme/deck/deck.hpp"
-#include "trireme/device/gpu.hpp"
-
 namespace trireme::device {
 
 namespace {

@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <cstddef>
 #include <cstdlib>
 #include <iterator>
 #include <map>
-#include <memory>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/device/trace_file.hpp"
 

@@ -3,7 +3,6 @@
 
 #include <csignal>
 #include <ctime>
-#include <initializer_list>
 #include <utility>
 
 #include "trireme/device/cores.hpp"

@@ -10,7 +10,6 @@
 #include <cmath>
 #include <map>
 #include <tuple>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"

@@ -1,24 +1,17 @@
 // ConfigKeys: the members of a config.json, read by name; what was asked for is known in the end.
 #include "trireme/hf/config.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <set>
-#include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/json.hpp"
-#include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
 #include "trireme/hf/weights.hpp"
 

@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"

@@ -1,10 +1,8 @@
 // Names and shapes: tensors of a Hugging Face model, and the parameters that each is made of.
-#ifndef TRIREME_SRC_HF_TENSOR_MAP_HPP_
-#define TRIREME_SRC_HF_TENSOR_MAP_HPP_
+#pragma once
 
 #include <algorithm>
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -160,5 +158,3 @@ class TensorNames {
 };
 
 }  // namespace trireme::hf
-
-#endif  // TRIREME_SRC_HF_TENSOR_MAP_HPP_

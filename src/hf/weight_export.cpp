@@ -5,7 +5,6 @@
 #include <cstring>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tensor_map.hpp"

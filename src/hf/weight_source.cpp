@@ -7,7 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
-#include <utility>
 
 #include "tensor_map.hpp"
 #include "trireme/base/dtype.hpp"

@@ -1,7 +1,6 @@
 // The functions of the back ends: those of namespace cpu and cuda implement the public kernel of
 // the same name, which table.cpp connects with them.
-#ifndef TRIREME_SRC_KERNELS_BACKENDS_HPP_
-#define TRIREME_SRC_KERNELS_BACKENDS_HPP_
+#pragma once
 
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
@@ -185,5 +184,3 @@ decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
 decltype(kernels::KeyValueElements)::Function KeyValueElements;
 
 }  // namespace trireme::kernels::gpu
-
-#endif  // TRIREME_SRC_KERNELS_BACKENDS_HPP_

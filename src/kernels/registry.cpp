@@ -7,13 +7,9 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
-#include <span>
-#include <utility>
 
-#include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/device/memory.hpp"
 
 namespace trireme::kernels {
 

@@ -1,15 +1,9 @@
 // Causal self-attention: projections, the query/key steps, attention over the context ring.
 #include "trireme/model/attention_layer.hpp"
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <utility>
-
 #include "initialisers.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/kernels/linear.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {

@@ -7,7 +7,6 @@
 
 #include "initialisers.hpp"
 #include "trireme/base/dtype.hpp"
-#include "trireme/device/memory.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"

@@ -1,13 +1,7 @@
 // The kinds of feed-forward layers.
 #include "trireme/model/ffn.hpp"
 
-#include <cstdint>
-#include <memory>
-#include <string>
-#include <vector>
-
 #include "initialisers.hpp"
-#include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/linear.hpp"
 
 namespace trireme::model {

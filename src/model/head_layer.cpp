@@ -2,13 +2,10 @@
 #include "trireme/model/head_layer.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "initialisers.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/memory.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::model {
 

@@ -1,6 +1,5 @@
 // Initial values of a model's parameters, and the part of each that this rank holds.
-#ifndef TRIREME_SRC_MODEL_INITIALISERS_HPP_
-#define TRIREME_SRC_MODEL_INITIALISERS_HPP_
+#pragma once
 
 #include <cmath>
 #include <string>
@@ -104,5 +103,3 @@ void SumSlices(const Pass& pass, const kernels::Matrix& y, const Product& produc
 }
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_SRC_MODEL_INITIALISERS_HPP_

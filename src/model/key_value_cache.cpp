@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/linear.hpp"
 #include "trireme/model/model.hpp"
 
 namespace trireme::model {

@@ -3,17 +3,13 @@
 #include "trireme/model/model.hpp"
 
 #include <algorithm>
-#include <utility>
 
 #include "initialisers.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/device/memory.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"
-#include "trireme/model/head_layer.hpp"
-#include "trireme/model/plan.hpp"
 
 namespace trireme::model {
 

@@ -5,11 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include "trireme/deck/deck.hpp"
 
 namespace trireme::model {
 

@@ -4,11 +4,9 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <tuple>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/libraries.hpp"
-#include "trireme/model/model.hpp"
 
 namespace trireme::model {
 

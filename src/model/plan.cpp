@@ -1,14 +1,11 @@
 // One rank's part of a model, from the plan of the whole.
 #include "trireme/model/plan.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/partition.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/model/model.hpp"
 

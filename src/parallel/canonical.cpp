@@ -7,7 +7,6 @@
 #include <bit>
 
 #include "trireme/base/error.hpp"
-#include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/parallel/sharding.hpp"
 

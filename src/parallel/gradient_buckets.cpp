@@ -1,18 +1,14 @@
 // GradientBuckets: the start of each piece's sums, and their order.
 #include "trireme/parallel/gradient_buckets.hpp"
 
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
-#include "trireme/parallel/sharding.hpp"
-#include "trireme/parallel/shared_gradients.hpp"
 
 namespace trireme::parallel {
 
@@ -398,7 +394,7 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
   const Dtype dtype = registry.SumType();
   const auto finite = [&](std::int64_t begin, std::int64_t end) {
     return std::isfinite(kernels::SquareSumOf(stream, dtype, end - begin,
-                                            ElementAt(gradients, dtype, begin - flat.begin)));
+                                              ElementAt(gradients, dtype, begin - flat.begin)));
   };
   if (finite(flat.begin, flat.end)) return {};
   for (const kernels::Parameter& parameter : registry.Parameters()) {

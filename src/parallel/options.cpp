@@ -8,9 +8,6 @@
 #include <charconv>
 #include <utility>
 
-#include "trireme/base/error.hpp"
-#include "trireme/deck/deck.hpp"
-
 namespace trireme::parallel {
 
 namespace {

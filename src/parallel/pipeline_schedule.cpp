@@ -1,8 +1,6 @@
 // The four schedules: the order of one stage's tasks, and how many micro-batches it holds at most.
 #include <fmt/format.h>
 #include <algorithm>
-#include <stdexcept>
-#include <utility>
 #include <vector>
 
 #include "trireme/base/error.hpp"

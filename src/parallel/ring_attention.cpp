@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <span>
-#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"

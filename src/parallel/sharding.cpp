@@ -3,18 +3,13 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <cstdint>
 #include <exception>
 #include <limits>
 #include <numeric>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/registry.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
 

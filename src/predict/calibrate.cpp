@@ -5,10 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "engine.hpp"
 #include "fit.hpp"
@@ -18,7 +15,6 @@
 #include "trireme/comm/node_memory.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/device/options.hpp"
 #include "trireme/kernels/linear.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/report/monitor.hpp"

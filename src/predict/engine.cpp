@@ -4,14 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <limits>
-#include <map>
 #include <tuple>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/comm/ledger.hpp"
 
 namespace trireme::predict {
 

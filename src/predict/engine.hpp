@@ -1,7 +1,6 @@
 // Engine: a discrete-event simulation of one step, with one rank for each pipeline stage. The other
 // ranks of a stage do the same at the same time.
-#ifndef TRIREME_SRC_PREDICT_ENGINE_HPP_
-#define TRIREME_SRC_PREDICT_ENGINE_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -193,5 +192,3 @@ struct Stage {
 };
 
 }  // namespace trireme::predict
-
-#endif  // TRIREME_SRC_PREDICT_ENGINE_HPP_

@@ -1,6 +1,5 @@
 // Fit of a machine's description to measured steps.
-#ifndef TRIREME_SRC_PREDICT_FIT_HPP_
-#define TRIREME_SRC_PREDICT_FIT_HPP_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -70,5 +69,3 @@ std::vector<double> LeastSquares(const std::vector<std::vector<double>>& rows);
 void Fit(const std::vector<Observation>& observations, Machine& machine);
 
 }  // namespace trireme::predict
-
-#endif  // TRIREME_SRC_PREDICT_FIT_HPP_

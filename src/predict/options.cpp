@@ -1,13 +1,11 @@
 // Machine: descriptions as decks of their own schema, and the keys of that.
 #include "trireme/predict/machine.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <sstream>
 
 #include "trireme/base/error.hpp"

@@ -5,14 +5,11 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/model/plan.hpp"
 #include "trireme/parallel/pipeline.hpp"
-#include "trireme/predict/machine.hpp"
-#include "trireme/train/plan.hpp"
 
 namespace trireme::predict {
 

@@ -1,6 +1,5 @@
 // Counters of energy and cards as a node offers them.
-#ifndef TRIREME_SRC_REPORT_COUNTER_HPP_
-#define TRIREME_SRC_REPORT_COUNTER_HPP_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -141,5 +140,3 @@ class NodeSums {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_SRC_REPORT_COUNTER_HPP_

@@ -1,7 +1,6 @@
 // The folder of a run's event files: their names, and what of them a session keeps that begins at
 // an earlier step than the last one ended.
-#ifndef TRIREME_SRC_REPORT_EVENT_FILES_HPP_
-#define TRIREME_SRC_REPORT_EVENT_FILES_HPP_
+#pragma once
 
 #include <cstdint>
 #include <fstream>
@@ -77,5 +76,3 @@ class RecordReader {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_SRC_REPORT_EVENT_FILES_HPP_

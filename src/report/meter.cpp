@@ -3,7 +3,6 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 #include <algorithm>
@@ -16,14 +15,12 @@
 #include <exception>
 #include <filesystem>
 #include <limits>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <regex>
 #include <stop_token>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "counter.hpp"
 #include "trireme/base/clock.hpp"

@@ -10,15 +10,11 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-#include <string>
-#include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
-#include "trireme/report/append_file.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::report {

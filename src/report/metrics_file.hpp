@@ -1,6 +1,5 @@
 // metrics.jsonl: one JSON object per record; a resumed run cuts the records after its checkpoint.
-#ifndef TRIREME_SRC_REPORT_METRICS_FILE_HPP_
-#define TRIREME_SRC_REPORT_METRICS_FILE_HPP_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -131,5 +130,3 @@ class SummaryFile : public Sink {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_SRC_REPORT_METRICS_FILE_HPP_

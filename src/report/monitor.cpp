@@ -6,14 +6,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <mutex>
-#include <string>
-#include <utility>
 
 #include "metrics_file.hpp"
 #include "table.hpp"

@@ -8,14 +8,9 @@
 #include <unistd.h>
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <string>
-#include <vector>
-
-#include "metrics_file.hpp"
 
 namespace trireme::report {
 

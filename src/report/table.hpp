@@ -1,6 +1,5 @@
 // The columns of the screen: one function per kind of line, all of one width.
-#ifndef TRIREME_SRC_REPORT_TABLE_HPP_
-#define TRIREME_SRC_REPORT_TABLE_HPP_
+#pragma once
 
 #include <chrono>
 #include <cmath>
@@ -106,5 +105,3 @@ class Screen {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_SRC_REPORT_TABLE_HPP_

@@ -8,15 +8,12 @@
 #include <bit>
 #include <boost/crc.hpp>
 #include <charconv>
-#include <chrono>
 #include <cmath>
-#include <cstddef>
 #include <filesystem>
 #include <mutex>
 #include <sstream>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "event.pb.h"
 #include "event_files.hpp"

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <cmath>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"

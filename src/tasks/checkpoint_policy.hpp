@@ -1,7 +1,6 @@
 // CheckpointPolicy: when a training writes a checkpoint, to the run folder or to the nodes' own
 // storage, and which one is the best.
-#ifndef TRIREME_SRC_TASKS_CHECKPOINT_POLICY_HPP_
-#define TRIREME_SRC_TASKS_CHECKPOINT_POLICY_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -115,5 +114,3 @@ class CheckpointPolicy {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_CHECKPOINT_POLICY_HPP_

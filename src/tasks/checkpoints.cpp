@@ -8,7 +8,6 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/device/recorder.hpp"
 
 namespace trireme::tasks {
 

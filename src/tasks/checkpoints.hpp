@@ -1,6 +1,5 @@
 // Checkpoints of a training run: when they are due, and what becomes of those that fail.
-#ifndef TRIREME_SRC_TASKS_CHECKPOINTS_HPP_
-#define TRIREME_SRC_TASKS_CHECKPOINTS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -160,5 +159,3 @@ class LocalCheckpoints {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_CHECKPOINTS_HPP_

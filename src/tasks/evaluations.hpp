@@ -1,7 +1,6 @@
 // Evaluations: validations of a training, its test at the end, and the text that the model writes
 // then.
-#ifndef TRIREME_SRC_TASKS_EVALUATIONS_HPP_
-#define TRIREME_SRC_TASKS_EVALUATIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -56,5 +55,3 @@ class Evaluations {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_EVALUATIONS_HPP_

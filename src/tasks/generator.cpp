@@ -8,15 +8,12 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <span>
 #include <sstream>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/deck/deck.hpp"
 #include "trireme/deck/json_text.hpp"
-#include "trireme/tasks/tasks.hpp"
 
 namespace trireme::tasks {
 

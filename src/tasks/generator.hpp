@@ -1,6 +1,5 @@
 // Texts for many prompts at once, token by token, on all ranks of a grid.
-#ifndef TRIREME_SRC_TASKS_GENERATOR_HPP_
-#define TRIREME_SRC_TASKS_GENERATOR_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -191,5 +190,3 @@ class Generator : public Writer {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_GENERATOR_HPP_

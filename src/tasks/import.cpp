@@ -1,7 +1,5 @@
 // job.task = import: a model folder of Hugging Face becomes a run with a checkpoint of step 0.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -9,8 +7,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <utility>
-#include <variant>
 
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"

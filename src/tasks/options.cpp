@@ -12,10 +12,8 @@
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "trireme/base/files.hpp"
-#include "trireme/deck/deck.hpp"
 #include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/scaling.hpp"
 #include "trireme/tasks/tasks.hpp"

@@ -138,7 +138,7 @@ std::string ExposedText(const Prediction& p) {
   return text.empty() ? "under 1%" : text;
 }
 
-void Line(const char* word, const std::string& text) { fmt::print("{:<8}{}\n", word, text); }
+void PrintLine(const char* word, const std::string& text) { fmt::print("{:<8}{}\n", word, text); }
 
 // Changes that would make the layout faster, the largest loss first.
 void PrintAdvice(const Candidate& row, const train::Request& request) {
@@ -208,23 +208,24 @@ void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Mac
     const double watts = nodes * (machine.watts_node + machine.ranks_per_node * machine.watts_rank);
     energy = fmt::format("{:.3g} MWh", watts * seconds / kSecondsPerHour / 1e6);
   }
-  Line("to end",
-       fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
-                   report::WithThousands(plan.training.schedule.Last()), seconds / kSecondsPerHour,
-                   nodes, report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
+  PrintLine(
+      "to end",
+      fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
+                  report::WithThousands(plan.training.schedule.Last()), seconds / kSecondsPerHour,
+                  nodes, report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
   if (machine.file_bandwidth > 0) {
     const double bytes = CheckpointBytes(plan);
-    Line("files",
-         fmt::format("a checkpoint of {} takes {:.3g} s, as long as {:.3g} steps",
-                     report::AsBytes(static_cast<std::int64_t>(bytes)),
-                     bytes / machine.file_bandwidth, bytes / machine.file_bandwidth / p.step));
+    PrintLine("files",
+              fmt::format("a checkpoint of {} takes {:.3g} s, as long as {:.3g} steps",
+                          report::AsBytes(static_cast<std::int64_t>(bytes)),
+                          bytes / machine.file_bandwidth, bytes / machine.file_bandwidth / p.step));
   }
   const double tokens = steps * p.step * p.tokens_per_second;
   const auto parameters = static_cast<double>(model::ParameterCount(plan.training.model.options));
   constexpr double kTokensPerParameter = 20;  // Hoffmann et al. 2022, table 3
-  Line("tokens", fmt::format("{:.3g}, {:.1f} for each parameter; the least loss for these "
-                             "operations is near 20 (Hoffmann et al. 2022): {:.3g} tokens",
-                             tokens, tokens / parameters, kTokensPerParameter * parameters));
+  PrintLine("tokens", fmt::format("{:.3g}, {:.1f} for each parameter; the least loss for these "
+                                  "operations is near 20 (Hoffmann et al. 2022): {:.3g} tokens",
+                                  tokens, tokens / parameters, kTokensPerParameter * parameters));
 }
 
 nlohmann::json JsonOf(const Candidate& row) {
@@ -264,7 +265,7 @@ void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
   std::string text;
   for (const Candidate& row : rows) text += JsonOf(row).dump() + "\n";
   report::WriteWhole(folder + "/plan.jsonl", text);
-  Line("rows", folder + "/plan.jsonl");
+  PrintLine("rows", folder + "/plan.jsonl");
 }
 
 }  // namespace
@@ -284,9 +285,9 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
              device::NameOf(options.machine.precision));
   model::Options model = model::WithVocabulary(options.model, request.tokens.vocabulary, deck);
   if (request.tokens.pairs) model.source_types = request.tokens.pairs->source_vocabulary;
-  Line("model", train::DescribeModel(model));
-  if (!machine.source.empty()) Line("machine", machine.source);
-  for (const std::string& assumption : machine.assumptions) Line("assumed", assumption);
+  PrintLine("model", train::DescribeModel(model));
+  if (!machine.source.empty()) PrintLine("machine", machine.source);
+  for (const std::string& assumption : machine.assumptions) PrintLine("assumed", assumption);
   if (dry) {
     fmt::print("valid: nothing was searched or written\n");
     return;
@@ -295,16 +296,16 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
   predict::SearchResult found = predict::Search(
       request, machine, options.comm.layout_given || options.parallel.schedule_given,
       static_cast<int>(options.plan.simulate));
-  if (!found.own_refused.empty()) Line("deck", "its own layout: " + found.own_refused);
+  if (!found.own_refused.empty()) PrintLine("deck", "its own layout: " + found.own_refused);
   if (found.rows.empty()) {
     throw InputError(fmt::format("plan: none of {} layouts fits {} of {} a rank",
                                  report::WithThousands(found.looked_at),
                                  report::AsBytes(machine.memory_bytes), machine.title),
                      "Plan for more nodes (plan.nodes), or a smaller model.");
   }
-  Line("search", fmt::format("{} layouts estimated, {} simulated; memory of a rank: {}",
-                             report::WithThousands(found.looked_at), found.simulated,
-                             report::AsBytes(machine.memory_bytes)));
+  PrintLine("search", fmt::format("{} layouts estimated, {} simulated; memory of a rank: {}",
+                                  report::WithThousands(found.looked_at), found.simulated,
+                                  report::AsBytes(machine.memory_bytes)));
   std::vector<Candidate> shown = found.rows;
   if (std::ssize(shown) > options.plan.rows) {
     shown.resize(static_cast<std::size_t>(options.plan.rows));
@@ -314,17 +315,17 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
       std::ranges::find_if(found.rows, [](const Candidate& row) { return !row.own && row.fits; });
   const Candidate& chosen = best == found.rows.end() ? found.rows.front() : *best;
   const train::Plan plan = predict::PlanWith(request, chosen.layout);
-  Line("fastest", KeysText(chosen.layout));
+  PrintLine("fastest", KeysText(chosen.layout));
   if (found.rows.front().own && &chosen != &found.rows.front()) {
-    Line("", fmt::format("{:.2f} times the speed of the deck's own layout",
-                         found.rows.front().prediction.step / chosen.prediction.step));
+    PrintLine("", fmt::format("{:.2f} times the speed of the deck's own layout",
+                              found.rows.front().prediction.step / chosen.prediction.step));
   }
-  Line("exposed", ExposedText(chosen.prediction));
+  PrintLine("exposed", ExposedText(chosen.prediction));
   PrintCost(chosen, plan, machine);
   PrintAdvice(chosen, request);
   if (!options.plan.timeline.empty()) {
     predict::WriteTimeline(plan, machine, options.plan.timeline);
-    Line("timeline", options.plan.timeline);
+    PrintLine("timeline", options.plan.timeline);
   }
   if (options.job.output_given) WriteRows(options.job.output, found.rows);
   std::fflush(stdout);

@@ -1,7 +1,6 @@
 // Recovery: what is told, what is restored, and when a run must end.
 #include "recovery.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <filesystem>

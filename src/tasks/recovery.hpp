@@ -1,7 +1,6 @@
 // Recovery: answers of a training to steps that go wrong: bad steps, spikes of the loss, replicas
 // that differ; and the way back to a checkpoint.
-#ifndef TRIREME_SRC_TASKS_RECOVERY_HPP_
-#define TRIREME_SRC_TASKS_RECOVERY_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -83,5 +82,3 @@ class Recovery {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_RECOVERY_HPP_

@@ -6,13 +6,11 @@
 #include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <utility>
 
 #include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/program.hpp"
-#include "trireme/device/cores.hpp"
 #include "trireme/device/recorder.hpp"
 
 namespace trireme::tasks {

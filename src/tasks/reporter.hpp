@@ -1,6 +1,5 @@
 // Reporter: what a training tells of itself: banner, records, TensorBoard, timeline, summary.
-#ifndef TRIREME_SRC_TASKS_REPORTER_HPP_
-#define TRIREME_SRC_TASKS_REPORTER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -122,5 +121,3 @@ class Reporter {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_REPORTER_HPP_

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <filesystem>
-#include <utility>
 
 #include "trireme/app/batch_job.hpp"
 #include "trireme/base/error.hpp"

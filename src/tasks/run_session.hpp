@@ -1,7 +1,6 @@
 // RunSession: the run folder of a training, its lock, the checkpoint that a session starts from,
 // and the count of starts.
-#ifndef TRIREME_SRC_TASKS_RUN_SESSION_HPP_
-#define TRIREME_SRC_TASKS_RUN_SESSION_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -76,5 +75,3 @@ class RunSession {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_RUN_SESSION_HPP_

@@ -2,8 +2,6 @@
 #include "safeguards.hpp"
 
 #include <fmt/format.h>
-#include <cstdint>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/deck/json_text.hpp"

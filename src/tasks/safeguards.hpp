@@ -1,7 +1,6 @@
 // Memory of a run for steps that went wrong, and what it may answer. Every rank holds the same:
 // all decisions follow from agreed numbers.
-#ifndef TRIREME_SRC_TASKS_SAFEGUARDS_HPP_
-#define TRIREME_SRC_TASKS_SAFEGUARDS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
@@ -78,5 +77,3 @@ struct Slowest {
 Slowest SlowestRank(const comm::ProcessGrid& grid, double seconds);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_SAFEGUARDS_HPP_

@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
-#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/predict/search.hpp"
-#include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
 

@@ -1,6 +1,5 @@
 // Prediction of a run's step, and its comparison with the steps that ran.
-#ifndef TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_
-#define TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +11,6 @@
 #include "trireme/predict/calibrate.hpp"
 #include "trireme/predict/machine.hpp"
 #include "trireme/report/meter.hpp"
-#include "trireme/report/monitor.hpp"
 #include "trireme/report/summary.hpp"
 
 namespace trireme::tasks {
@@ -66,5 +64,3 @@ class StepPrediction {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_STEP_PREDICTION_HPP_

@@ -11,23 +11,16 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <optional>
-#include <span>
-#include <string>
 #include <string_view>
 #include <system_error>
-#include <utility>
-#include <vector>
 
 #include "trireme/app/batch_job.hpp"
-#include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/hf/config.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/report/monitor.hpp"
 #include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/scaling.hpp"
 #include "trireme/tasks/training_loop.hpp"

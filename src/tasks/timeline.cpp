@@ -4,9 +4,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <array>
-#include <filesystem>
-#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/device/activities.hpp"

@@ -1,7 +1,6 @@
 // Timeline: the steps of monitor.trace_steps on all ranks, recorded, brought to one clock, and
 // written to trace.json.gz of the run folder.
-#ifndef TRIREME_SRC_TASKS_TIMELINE_HPP_
-#define TRIREME_SRC_TASKS_TIMELINE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -156,5 +155,3 @@ class TimelineFile {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_TIMELINE_HPP_

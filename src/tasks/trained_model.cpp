@@ -1,10 +1,7 @@
 // TrainedModel: plan, tokens, and the weights of a checkpoint.
 #include "trireme/tasks/trained_model.hpp"
 
-#include "trireme/app/job.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/tasks/tasks.hpp"
 #include "trireme/train/training_state.hpp"
 
 namespace trireme::tasks {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "trireme/device/cores.hpp"
 #include "trireme/kernels/linear.hpp"
 #include "trireme/report/monitor.hpp"
 

@@ -1,6 +1,5 @@
 // What the objects of the training loop share: where the run stands, and the data it trains on.
-#ifndef TRIREME_SRC_TASKS_TRAINING_HPP_
-#define TRIREME_SRC_TASKS_TRAINING_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -10,7 +9,6 @@
 
 #include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
-#include "trireme/app/run_record.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 #include "trireme/train/plan.hpp"
@@ -81,5 +79,3 @@ nlohmann::json DescribeRun(const app::Job& job, const model::ModelPlan& model,
 std::string DescribeCanonical(const parallel::Canonical& canonical, const char* precision);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_TRAINING_HPP_

@@ -2,7 +2,6 @@
 #include "trireme/tasks/training_loop.hpp"
 
 #include <fmt/format.h>
-#include <utility>
 
 #include "checkpoint_policy.hpp"
 #include "evaluations.hpp"

@@ -12,8 +12,6 @@
 #include <cerrno>
 #include <regex>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"

@@ -1,6 +1,5 @@
 // Contents of a support archive: named texts of bounded size, and notes on what is not in it.
-#ifndef TRIREME_SRC_TOOLS_ENTRIES_HPP_
-#define TRIREME_SRC_TOOLS_ENTRIES_HPP_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -72,5 +71,3 @@ std::vector<std::string> OwnEnvironment();
 std::string LimitsText();
 
 }  // namespace trireme::tools
-
-#endif  // TRIREME_SRC_TOOLS_ENTRIES_HPP_

@@ -1,6 +1,5 @@
 // LookAround: each rank's facts and complaints, their way to rank 0, and what follows from them
 // together.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <link.h>
 #include <mpi.h>

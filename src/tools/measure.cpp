@@ -8,7 +8,6 @@
 #include <cstring>
 #include <functional>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "trireme/base/clock.hpp"

@@ -6,21 +6,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <functional>
 #include <limits>
-#include <optional>
 #include <sstream>
-#include <string_view>
-#include <utility>
 
 #include "trireme/base/json.hpp"
 #include "trireme/base/utf8.hpp"
-#include "trireme/deck/json_text.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tools {

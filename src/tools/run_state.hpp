@@ -1,6 +1,5 @@
 // Contents of a run's records, kept in bounded memory while they are read.
-#ifndef TRIREME_SRC_TOOLS_RUN_STATE_HPP_
-#define TRIREME_SRC_TOOLS_RUN_STATE_HPP_
+#pragma once
 
 #include <sys/stat.h>
 #include <array>
@@ -11,7 +10,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -315,5 +313,3 @@ class Terminal {
 };
 
 }  // namespace trireme::tools
-
-#endif  // TRIREME_SRC_TOOLS_RUN_STATE_HPP_

@@ -10,7 +10,6 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -22,7 +21,6 @@
 #include <regex>
 #include <string>
 #include <system_error>
-#include <utility>
 #include <vector>
 
 #include "entries.hpp"

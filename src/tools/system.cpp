@@ -1,6 +1,5 @@
 // BindingOf: which cores the ranks of a node were given.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -9,7 +8,6 @@
 #include <sys/xattr.h>
 #include <xxhash.h>
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>

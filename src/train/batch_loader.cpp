@@ -2,9 +2,6 @@
 #include "trireme/train/batch_loader.hpp"
 
 #include <algorithm>
-#include <span>
-
-#include "trireme/train/batch_share.hpp"
 
 namespace trireme::train {
 

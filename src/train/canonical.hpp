@@ -1,6 +1,5 @@
 // run.canonical in a plan: whether the layout and the model suit it, and the size of its leaf.
-#ifndef TRIREME_SRC_TRAIN_CANONICAL_HPP_
-#define TRIREME_SRC_TRAIN_CANONICAL_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -36,5 +35,3 @@ struct MicroBatchChoice {
 };
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_SRC_TRAIN_CANONICAL_HPP_

@@ -6,15 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/batch.hpp"
-#include "trireme/data/sampler.hpp"
 #include "trireme/data/windows.hpp"
 
 namespace trireme::train {

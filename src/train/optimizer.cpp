@@ -1,15 +1,12 @@
 // Optimizer: owned gradients, their norm and their update.
 #include "trireme/train/optimizer.hpp"
 
-#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <numbers>
 #include <numeric>
-#include <span>
 
 #include "trireme/base/error.hpp"
-#include "trireme/device/memory.hpp"
 
 namespace trireme::train {
 

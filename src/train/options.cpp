@@ -3,8 +3,6 @@
 
 #include <limits>
 
-#include "trireme/deck/deck.hpp"
-
 namespace trireme::train {
 
 namespace {

@@ -6,10 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <optional>
-#include <string>
 #include <tuple>
-#include <vector>
 
 #include "canonical.hpp"
 #include "trireme/base/partition.hpp"

@@ -4,15 +4,11 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"

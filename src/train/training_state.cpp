@@ -3,12 +3,9 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <memory>
-#include <utility>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/partition.hpp"
@@ -16,9 +13,7 @@
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/node_memory.hpp"
-#include "trireme/device/memory.hpp"
 #include "trireme/kernels/libraries.hpp"
-#include "trireme/train/training_plan.hpp"
 
 namespace trireme::train {
 

@@ -12,20 +12,16 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <limits>
 #include <span>
 #include <sstream>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/libraries.hpp"
 
 namespace trireme::train {
 

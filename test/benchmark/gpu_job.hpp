@@ -1,7 +1,6 @@
 // Shared by the benchmarks on GPUs: the ranks' cards, opened as the program opens them, without a
 // deck's file.
-#ifndef TRIREME_TEST_BENCHMARK_GPU_JOB_HPP_
-#define TRIREME_TEST_BENCHMARK_GPU_JOB_HPP_
+#pragma once
 
 #include <fmt/format.h>
 
@@ -107,5 +106,3 @@ inline double MedianOf(std::vector<double> values) {
 }
 
 }  // namespace trireme::benchmark
-
-#endif  // TRIREME_TEST_BENCHMARK_GPU_JOB_HPP_

@@ -1,6 +1,5 @@
 // Two models and made-up tokens, for the benchmarks of layouts.
-#ifndef TRIREME_TEST_BENCHMARK_MODELS_HPP_
-#define TRIREME_TEST_BENCHMARK_MODELS_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cstdlib>
@@ -88,5 +87,3 @@ inline Arguments ReadArguments(int argc, char** argv, const std::string& program
 }
 
 }  // namespace trireme::benchmark
-
-#endif  // TRIREME_TEST_BENCHMARK_MODELS_HPP_

@@ -1,8 +1,7 @@
 // Counts what a program's own code takes from the heap, and says who took it. A test that links
 // allocations.cpp has its operator new replaced, and wrapped what its objects call of malloc's
 // family (see trireme_count_allocations in test/CMakeLists.txt).
-#ifndef TRIREME_TEST_COMMON_ALLOCATIONS_HPP_
-#define TRIREME_TEST_COMMON_ALLOCATIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -27,5 +26,3 @@ class AllocationCount {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_ALLOCATIONS_HPP_

@@ -1,7 +1,6 @@
 // Number of the system calls that one process makes on the files of one folder, by functions of the
 // C library's names in the test's executable, which forward to the real ones.
-#ifndef TRIREME_TEST_COMMON_CALL_COUNT_HPP_
-#define TRIREME_TEST_COMMON_CALL_COUNT_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -41,5 +40,3 @@ class CallCount {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_CALL_COUNT_HPP_

@@ -1,7 +1,6 @@
 // Record of the system calls that change one folder, made by functions of the C library's names in
 // the test's executable, which forward to the real ones.
-#ifndef TRIREME_TEST_COMMON_CALL_RECORD_HPP_
-#define TRIREME_TEST_COMMON_CALL_RECORD_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -45,5 +44,3 @@ class CallRecord {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_CALL_RECORD_HPP_

@@ -1,7 +1,6 @@
 // Duties of every channel, whatever it is made of: transfers of a group checked against values that
 // the ranks alone make known, their operands made and read by the computation's queue.
-#ifndef TRIREME_TEST_COMMON_CHANNEL_CHECKS_HPP_
-#define TRIREME_TEST_COMMON_CHANNEL_CHECKS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -54,5 +53,3 @@ struct ChannelChecks {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_CHANNEL_CHECKS_HPP_

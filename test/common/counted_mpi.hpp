@@ -1,8 +1,7 @@
 // Counts what MPI is really given. A test program that has counted_mpi.cpp among its sources gets
 // wrappers of the calls below (MPI's profiling interface), which count and forward. Other calls by
 // which ranks could exchange something are counted together.
-#ifndef TRIREME_TEST_COMMON_COUNTED_MPI_HPP_
-#define TRIREME_TEST_COMMON_COUNTED_MPI_HPP_
+#pragma once
 
 #include <mpi.h>
 
@@ -38,5 +37,3 @@ void Reset();
 void Forward(bool forward);
 
 }  // namespace trireme::test::counted_mpi
-
-#endif  // TRIREME_TEST_COMMON_COUNTED_MPI_HPP_

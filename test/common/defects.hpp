@@ -1,6 +1,5 @@
 // Mistakes that tests make on purpose, by channels that forward what they are given.
-#ifndef TRIREME_TEST_COMMON_DEFECTS_HPP_
-#define TRIREME_TEST_COMMON_DEFECTS_HPP_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -234,5 +233,3 @@ inline void Spoil(comm::ProcessGrid& grid, Defect defect) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_DEFECTS_HPP_

@@ -1,6 +1,5 @@
 // Beginnings of documents drawn at random, as data::Entry::begins has them.
-#ifndef TRIREME_TEST_COMMON_DOCUMENTS_HPP_
-#define TRIREME_TEST_COMMON_DOCUMENTS_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -48,5 +47,3 @@ inline const std::int32_t* DataOf(const std::vector<std::int32_t>& begins) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_DOCUMENTS_HPP_

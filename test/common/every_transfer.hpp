@@ -1,6 +1,5 @@
 // One call of every kind of transfer over a group, for tests that compare what ledgers record.
-#ifndef TRIREME_TEST_COMMON_EVERY_TRANSFER_HPP_
-#define TRIREME_TEST_COMMON_EVERY_TRANSFER_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -38,5 +37,3 @@ inline void EveryTransfer(const comm::Collectives& over, void* from, void* to) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_EVERY_TRANSFER_HPP_

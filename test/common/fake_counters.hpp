@@ -1,6 +1,5 @@
 // Trees of files like those of Linux, for tests of energy counters.
-#ifndef TRIREME_TEST_COMMON_FAKE_COUNTERS_HPP_
-#define TRIREME_TEST_COMMON_FAKE_COUNTERS_HPP_
+#pragma once
 
 #include <filesystem>
 #include <fstream>
@@ -41,5 +40,3 @@ class FakeCounters {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_FAKE_COUNTERS_HPP_

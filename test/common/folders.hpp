@@ -1,6 +1,5 @@
 // Folders and files for tests: temporary ones, locked ones, a disk that is full.
-#ifndef TRIREME_TEST_COMMON_FOLDERS_HPP_
-#define TRIREME_TEST_COMMON_FOLDERS_HPP_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -141,5 +140,3 @@ class Locked {
 };
 
 }  // namespace trireme
-
-#endif  // TRIREME_TEST_COMMON_FOLDERS_HPP_

@@ -1,7 +1,6 @@
 // Parts of test programs that define functions of the C library and forward them to the library's
 // own. An executable's definitions stand before those of shared libraries if it exports them.
-#ifndef TRIREME_TEST_COMMON_FORWARDED_CALLS_HPP_
-#define TRIREME_TEST_COMMON_FORWARDED_CALLS_HPP_
+#pragma once
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -55,5 +54,3 @@ inline std::string PathOf(int fd) {
     va_end(list);                                                                                 \
     return OPENED(folder, path, flags, [&] { return NEXT(NAME_AT)(folder, path, flags, mode); }); \
   }
-
-#endif  // TRIREME_TEST_COMMON_FORWARDED_CALLS_HPP_

@@ -1,6 +1,5 @@
 // For tests of the GPU back end, on a card or in the emulator: a stream, and matrices there.
-#ifndef TRIREME_TEST_COMMON_GPU_TESTING_HPP_
-#define TRIREME_TEST_COMMON_GPU_TESTING_HPP_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -154,5 +153,3 @@ class GpuMatrix {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_GPU_TESTING_HPP_

@@ -1,6 +1,5 @@
 // The exact predictor of the harbour corpus: the floor below every honest model's loss.
-#ifndef TRIREME_TEST_SUPPORT_HARBOUR_PREDICTOR_HPP_
-#define TRIREME_TEST_SUPPORT_HARBOUR_PREDICTOR_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -82,5 +81,3 @@ inline std::vector<double> PredictiveLoss(std::span<const std::int32_t> inputs,
 }
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_TEST_SUPPORT_HARBOUR_PREDICTOR_HPP_

@@ -1,6 +1,5 @@
 // Libraries of a GPU that is not there: chosen products as a test has them.
-#ifndef TRIREME_TEST_COMMON_LISTENING_LIBRARIES_HPP_
-#define TRIREME_TEST_COMMON_LISTENING_LIBRARIES_HPP_
+#pragma once
 
 #include <span>
 #include <string>
@@ -39,5 +38,3 @@ class Listening : public kernels::Libraries {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_LISTENING_LIBRARIES_HPP_

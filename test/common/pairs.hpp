@@ -1,6 +1,5 @@
 // Random pairs of texts for models that translate.
-#ifndef TRIREME_TEST_COMMON_PAIRS_HPP_
-#define TRIREME_TEST_COMMON_PAIRS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <random>
@@ -100,5 +99,3 @@ inline data::Entry Widened(const data::Entry& narrow, std::int64_t source, std::
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_PAIRS_HPP_

@@ -1,6 +1,5 @@
 // Plans for tests: of a deck's text, for ranks that may not be there.
-#ifndef TRIREME_TEST_COMMON_PLAN_OF_HPP_
-#define TRIREME_TEST_COMMON_PLAN_OF_HPP_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -49,5 +48,3 @@ inline train::Plan PlanOf(const std::string& text, const data::TokenFile& tokens
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_PLAN_OF_HPP_

@@ -1,6 +1,5 @@
 // The plain fp64 reference of the Transformer: layers, models, training.
-#ifndef TRIREME_TEST_COMMON_REFERENCE_HPP_
-#define TRIREME_TEST_COMMON_REFERENCE_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -181,5 +180,3 @@ class ReferenceTraining {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_REFERENCE_HPP_

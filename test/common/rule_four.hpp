@@ -1,6 +1,5 @@
 // Numerical rule 4's measure of how far two sets of tensors are apart (doc/numerics.md).
-#ifndef TRIREME_TEST_COMMON_RULE_FOUR_HPP_
-#define TRIREME_TEST_COMMON_RULE_FOUR_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -44,5 +43,3 @@ inline LargestDifference RuleFourDifference(const std::vector<std::vector<double
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_RULE_FOUR_HPP_

@@ -1,6 +1,5 @@
 // MPI's lifetime in a test program, for objects that take the whole of it; mpi_main.cpp holds it.
-#ifndef TRIREME_TEST_COMMON_RUNTIME_HPP_
-#define TRIREME_TEST_COMMON_RUNTIME_HPP_
+#pragma once
 
 #include "trireme/comm/runtime.hpp"
 
@@ -9,5 +8,3 @@ namespace trireme::test {
 const comm::Runtime& TestRuntime();
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_RUNTIME_HPP_

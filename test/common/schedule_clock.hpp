@@ -1,7 +1,6 @@
 // A clock for schedules: start and end of every task if transfers took no time; and the published
 // times.
-#ifndef TRIREME_TEST_COMMON_SCHEDULE_CLOCK_HPP_
-#define TRIREME_TEST_COMMON_SCHEDULE_CLOCK_HPP_
+#pragma once
 
 #include <vector>
 
@@ -50,5 +49,3 @@ Simulation Simulate(const PipelineShape& shape, const std::vector<std::vector<Ta
                     const std::vector<StageCost>& costs);
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_TEST_COMMON_SCHEDULE_CLOCK_HPP_

@@ -1,6 +1,5 @@
 // A training run on any grid of ranks, with everything of the real one but the deck and the screen.
-#ifndef TRIREME_TEST_COMMON_TRAINING_RUN_HPP_
-#define TRIREME_TEST_COMMON_TRAINING_RUN_HPP_
+#pragma once
 
 #include <fmt/format.h>
 
@@ -251,5 +250,3 @@ inline RunSettings PairSettings(Dtype dtype, std::int64_t micro_batch, std::int6
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_TRAINING_RUN_HPP_

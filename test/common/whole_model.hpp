@@ -1,6 +1,5 @@
 // A whole model on one rank, without MPI: what the tests of the model and the step benchmark run.
-#ifndef TRIREME_TEST_COMMON_WHOLE_MODEL_HPP_
-#define TRIREME_TEST_COMMON_WHOLE_MODEL_HPP_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -66,5 +65,3 @@ class WholeModel {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_COMMON_WHOLE_MODEL_HPP_

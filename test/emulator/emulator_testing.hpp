@@ -1,6 +1,5 @@
 // A stream and memory of an emulated card, for the emulator's own tests.
-#ifndef TRIREME_TEST_EMULATOR_EMULATOR_TESTING_HPP_
-#define TRIREME_TEST_EMULATOR_EMULATOR_TESTING_HPP_
+#pragma once
 
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
@@ -91,5 +90,3 @@ class EmulatorDeathTest : public testing::Test {
 inline constexpr int kExitStatus = 134;  // of a process that the emulator ended
 
 }  // namespace emulator_test
-
-#endif  // TRIREME_TEST_EMULATOR_EMULATOR_TESTING_HPP_

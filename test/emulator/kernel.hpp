@@ -1,6 +1,5 @@
 // Launches, the threads of a block, and what the lanes of a warp do together.
-#ifndef TRIREME_TEST_EMULATOR_KERNEL_HPP_
-#define TRIREME_TEST_EMULATOR_KERNEL_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -40,5 +39,3 @@ struct MatrixLoads {
 MatrixLoads CountedMatrixLoads();
 
 }  // namespace emulator
-
-#endif  // TRIREME_TEST_EMULATOR_KERNEL_HPP_

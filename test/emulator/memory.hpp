@@ -1,6 +1,5 @@
 // Memory of the emulated cards, and the end of a program that uses it as a GPU forbids.
-#ifndef TRIREME_TEST_EMULATOR_MEMORY_HPP_
-#define TRIREME_TEST_EMULATOR_MEMORY_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -87,5 +86,3 @@ struct Running {
 extern Running running;
 
 }  // namespace emulator
-
-#endif  // TRIREME_TEST_EMULATOR_MEMORY_HPP_

@@ -1,6 +1,5 @@
 // Operations of emulated NCCL, in steps that a stream runs, and the ranks that take part.
-#ifndef TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_
-#define TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_
+#pragma once
 
 #include <mpi.h>
 
@@ -217,5 +216,3 @@ class NcclOperation {
 };
 
 }  // namespace emulator
-
-#endif  // TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_

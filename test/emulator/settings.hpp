@@ -1,7 +1,6 @@
 // Settings of the emulated machine from the environment, the dice that decide every order, and what
 // a test leaves out.
-#ifndef TRIREME_TEST_EMULATOR_SETTINGS_HPP_
-#define TRIREME_TEST_EMULATOR_SETTINGS_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -85,5 +84,3 @@ bool VariesSums();
 bool IsRefused(std::uint64_t hash);
 
 }  // namespace emulator::cublaslt
-
-#endif  // TRIREME_TEST_EMULATOR_SETTINGS_HPP_

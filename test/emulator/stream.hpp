@@ -1,7 +1,6 @@
 // Streams of the emulator: queues that run when they are awaited, or by chance; the part needed by
 // stand-ins of libraries (cublasLt, NCCL), to queue an operation and to check pointers.
-#ifndef TRIREME_TEST_EMULATOR_STREAM_HPP_
-#define TRIREME_TEST_EMULATOR_STREAM_HPP_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -167,5 +166,3 @@ cudaError_t WaitInCapture(CUstream_st* stream, CUevent_st* event);
 std::function<bool()> RunOf(std::shared_ptr<const Nodes> nodes);
 
 }  // namespace emulator
-
-#endif  // TRIREME_TEST_EMULATOR_STREAM_HPP_

@@ -1,7 +1,6 @@
 // Common to the fuzz targets: choices taken from an input, and the answers that a parser may give
 // to any bytes.
-#ifndef TRIREME_TEST_FUZZ_FUZZ_HPP_
-#define TRIREME_TEST_FUZZ_FUZZ_HPP_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -113,5 +112,3 @@ class Choices {
 };
 
 }  // namespace trireme::fuzz
-
-#endif  // TRIREME_TEST_FUZZ_FUZZ_HPP_

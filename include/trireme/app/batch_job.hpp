@@ -1,6 +1,5 @@
 // The batch job that this process runs in, as its environment tells.
-#ifndef TRIREME_APP_BATCH_JOB_HPP_
-#define TRIREME_APP_BATCH_JOB_HPP_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -90,5 +89,3 @@ struct BatchJob {
 BatchJob ReadBatchJob();
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_APP_BATCH_JOB_HPP_

@@ -1,6 +1,5 @@
 // A job: the deck, the ranks, and the device that every task of the program computes on.
-#ifndef TRIREME_APP_JOB_HPP_
-#define TRIREME_APP_JOB_HPP_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -237,5 +236,3 @@ void RequireTargets(const Job& job, const data::TokenFile& tokens,
 ExitCode SayValid(const Job& job);
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_APP_JOB_HPP_

@@ -1,6 +1,5 @@
 // Number of OpenMP threads of each rank of a node, and the cores on which they run.
-#ifndef TRIREME_APP_PLACEMENT_HPP_
-#define TRIREME_APP_PLACEMENT_HPP_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -68,5 +67,3 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const device::Options& options
                     const deck::Deck& deck);
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_APP_PLACEMENT_HPP_

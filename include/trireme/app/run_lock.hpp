@@ -1,6 +1,5 @@
 // The lock of a run folder: two jobs must not write into one run.
-#ifndef TRIREME_APP_RUN_LOCK_HPP_
-#define TRIREME_APP_RUN_LOCK_HPP_
+#pragma once
 
 #include <string>
 
@@ -48,5 +47,3 @@ class RunLock {
 };
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_APP_RUN_LOCK_HPP_

@@ -1,6 +1,5 @@
 // RunRecord: the contents of run.json, about the run that wrote a checkpoint.
-#ifndef TRIREME_APP_RUN_RECORD_HPP_
-#define TRIREME_APP_RUN_RECORD_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -119,5 +118,3 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
 std::string LayoutChange(const RunRecord& record, const nlohmann::json& now);
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_APP_RUN_RECORD_HPP_

@@ -1,6 +1,5 @@
 // Sources of a job: the deck's text and the checkpoint that the job starts from, read by one rank.
-#ifndef TRIREME_APP_SOURCES_HPP_
-#define TRIREME_APP_SOURCES_HPP_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -108,5 +107,3 @@ deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const 
 deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const std::string& text);
 
 }  // namespace trireme::app
-
-#endif  // TRIREME_APP_SOURCES_HPP_

@@ -1,6 +1,5 @@
 // The clock by which the program times itself.
-#ifndef TRIREME_BASE_CLOCK_HPP_
-#define TRIREME_BASE_CLOCK_HPP_
+#pragma once
 
 #include <chrono>
 #include <ctime>
@@ -37,5 +36,3 @@ class ThreadStopwatch {
 };
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_CLOCK_HPP_

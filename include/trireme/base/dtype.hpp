@@ -1,6 +1,5 @@
 // Element types of tensors, and the bridge from a run-time type to a compile-time one.
-#ifndef TRIREME_BASE_DTYPE_HPP_
-#define TRIREME_BASE_DTYPE_HPP_
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -55,5 +54,3 @@ decltype(auto) DispatchDtype(Dtype type, Body&& body) {
 }
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_DTYPE_HPP_

@@ -1,6 +1,5 @@
 // The one error type of Trireme: what went wrong, where, what to do, and the exit code it leads to.
-#ifndef TRIREME_BASE_ERROR_HPP_
-#define TRIREME_BASE_ERROR_HPP_
+#pragma once
 
 #include <stdexcept>
 #include <string>
@@ -55,5 +54,3 @@ class PartError : public Error {
 };
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_ERROR_HPP_

@@ -1,6 +1,5 @@
 // Exact sums: the same bits in any order, on any number of threads and ranks.
-#ifndef TRIREME_BASE_EXACT_SUM_HPP_
-#define TRIREME_BASE_EXACT_SUM_HPP_
+#pragma once
 
 #include <array>
 #include <bit>
@@ -136,5 +135,3 @@ inline ExactSum ExactSum::FromDigits(std::span<const double> numbers) {
 }
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_EXACT_SUM_HPP_

@@ -1,6 +1,5 @@
 // Open files of the operating system, and what the disk must know of them.
-#ifndef TRIREME_BASE_FILES_HPP_
-#define TRIREME_BASE_FILES_HPP_
+#pragma once
 
 #include <cerrno>
 #include <cstdint>
@@ -205,5 +204,3 @@ class PositionedFile {
 };
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_FILES_HPP_

@@ -1,7 +1,6 @@
 // FunctionRef: a reference to a callable object, like std::function without ownership and so
 // without allocation. Must not outlive the object.
-#ifndef TRIREME_BASE_FUNCTION_REF_HPP_
-#define TRIREME_BASE_FUNCTION_REF_HPP_
+#pragma once
 
 #include <memory>
 #include <type_traits>
@@ -33,5 +32,3 @@ class FunctionRef<Result(Arguments...)> {
 };
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_FUNCTION_REF_HPP_

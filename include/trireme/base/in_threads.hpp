@@ -1,6 +1,5 @@
 // Work of this rank's own threads on a list of pieces.
-#ifndef TRIREME_BASE_IN_THREADS_HPP_
-#define TRIREME_BASE_IN_THREADS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -23,5 +22,3 @@ void InThreads(int threads, std::int64_t count,
 std::optional<std::int64_t> MemoryInfo(const std::string& file, const std::string& name);
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_IN_THREADS_HPP_

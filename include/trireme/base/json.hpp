@@ -1,8 +1,7 @@
 // JSON is nlohmann's library. What of it depends on nothing but the kind of value is compiled once,
 // in src/base/json.cpp, and not in every file that reads or writes JSON: a fifth of the time that
 // such a file takes.
-#ifndef TRIREME_BASE_JSON_HPP_
-#define TRIREME_BASE_JSON_HPP_
+#pragma once
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -31,5 +30,3 @@ extern template nlohmann::basic_json<nlohmann::ordered_map>::basic_json(initiali
 extern template void nlohmann::basic_json<nlohmann::ordered_map>::json_value::destroy(value_t);
 extern template std::string nlohmann::basic_json<nlohmann::ordered_map>::dump(
     int, char, bool, error_handler_t) const;
-
-#endif  // TRIREME_BASE_JSON_HPP_

@@ -1,7 +1,6 @@
 // The cut of a count into parts of nearly equal size: the one rule for samples, vocabulary, hidden
 // features and rows.
-#ifndef TRIREME_BASE_PARTITION_HPP_
-#define TRIREME_BASE_PARTITION_HPP_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -52,5 +51,3 @@ inline Positions PositionsOf(std::int64_t length, int rank, int ranks) {
 }
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_PARTITION_HPP_

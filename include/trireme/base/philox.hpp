@@ -1,8 +1,7 @@
 // Philox4x32-10 (Salmon et al., SC11, doi:10.1145/2063384.2063405): random bits as a pure function
 // of coordinates. doc/numerics.md fixes the layout of key and counter; the helpers below are that
 // layout.
-#ifndef TRIREME_BASE_PHILOX_HPP_
-#define TRIREME_BASE_PHILOX_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -55,5 +54,3 @@ constexpr PhiloxKey MakeKey(std::uint32_t seed, Purpose purpose, std::uint32_t l
 inline double UniformFrom(std::uint32_t bits) { return ((bits >> 8) + 1) * 0x1.0p-24; }
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_PHILOX_HPP_

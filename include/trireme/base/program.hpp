@@ -1,6 +1,5 @@
 // The identity of this binary: its version, the commit it was built from, the compiler.
-#ifndef TRIREME_BASE_PROGRAM_HPP_
-#define TRIREME_BASE_PROGRAM_HPP_
+#pragma once
 
 #include <string>
 
@@ -33,5 +32,3 @@ const char* BuiltFor();
 extern const unsigned kBuiltFor;
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_PROGRAM_HPP_

@@ -1,6 +1,5 @@
 // UTF-8: RFC 3629, and table 3-7 of the Unicode standard for well-formed sequences.
-#ifndef TRIREME_BASE_UTF8_HPP_
-#define TRIREME_BASE_UTF8_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -75,5 +74,3 @@ inline char32_t NextCodePoint(std::string_view text, std::size_t& offset) {
 void AppendUtf8(char32_t code, std::string& text);
 
 }  // namespace trireme
-
-#endif  // TRIREME_BASE_UTF8_HPP_

@@ -1,7 +1,6 @@
 // Checkpoints: folders of safetensors files, written and read by all ranks together. Tensors are
 // global and canonical: any layout reads the files of any other.
-#ifndef TRIREME_CHECKPOINT_CHECKPOINT_HPP_
-#define TRIREME_CHECKPOINT_CHECKPOINT_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/kernels/registry.hpp"
 
@@ -90,5 +88,3 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::function<void()>& between = {});
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_CHECKPOINT_CHECKPOINT_HPP_

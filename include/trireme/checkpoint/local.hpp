@@ -6,8 +6,7 @@
 // one of its holders there (src/checkpoint/local_file.hpp); what one host alone holds is sent to
 // the rank of the same place on the next host, in pieces of 4 MiB. Files are not flushed to disks:
 // a node that has crashed is a lost one, and hashes tell.
-#ifndef TRIREME_CHECKPOINT_LOCAL_HPP_
-#define TRIREME_CHECKPOINT_LOCAL_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -121,5 +120,3 @@ LocalSearch FindLocal(const LocalNodes& nodes, const LocalRun& run,
                       const RunFolderCheckpoint& newest);
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_CHECKPOINT_LOCAL_HPP_

@@ -1,6 +1,5 @@
 // The [checkpoint] section.
-#ifndef TRIREME_CHECKPOINT_OPTIONS_HPP_
-#define TRIREME_CHECKPOINT_OPTIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -45,5 +44,3 @@ void Resolve(deck::Deck& deck);
 Options Read(const deck::Deck& deck);
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_CHECKPOINT_OPTIONS_HPP_

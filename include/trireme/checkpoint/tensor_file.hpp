@@ -1,7 +1,6 @@
 // Safetensors files of others: any type of elements, and metadata; and the tensors of a checkpoint,
 // read in parts by one process.
-#ifndef TRIREME_CHECKPOINT_TENSOR_FILE_HPP_
-#define TRIREME_CHECKPOINT_TENSOR_FILE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -72,5 +71,3 @@ class TensorReader {
 };
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_CHECKPOINT_TENSOR_FILE_HPP_

@@ -7,8 +7,7 @@
 // no collective call waits for a rank whose disk has failed. Threads of each writer do that: one
 // writes, one makes hashes, one flushes and reads back what was written while the first one goes
 // on; rank 0's first thread prepares the folder and publishes it.
-#ifndef TRIREME_CHECKPOINT_WRITER_HPP_
-#define TRIREME_CHECKPOINT_WRITER_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -201,5 +200,3 @@ void Write(const comm::Communicator& world, const std::string& folder, std::int6
            const Contents& contents, bool best, std::int64_t keep);
 
 }  // namespace trireme::checkpoint
-
-#endif  // TRIREME_CHECKPOINT_WRITER_HPP_

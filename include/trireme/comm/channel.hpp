@@ -1,7 +1,6 @@
 // Channel: the seam behind Collectives by which one group of ranks moves tensors between the
 // memories of its GPUs. NCCL, or MPI by way of the host if ranks share a card.
-#ifndef TRIREME_COMM_CHANNEL_HPP_
-#define TRIREME_COMM_CHANNEL_HPP_
+#pragma once
 
 #include <cstdint>
 #include <future>
@@ -118,5 +117,3 @@ inline constexpr int kMessageBlocks = 4;
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_CHANNEL_HPP_

@@ -1,7 +1,6 @@
 // The one seam of every transfer of tensors between ranks: MPI behind it, or, for the memory of
 // GPUs, a channel. Each transfer is recorded in a ledger.
-#ifndef TRIREME_COMM_COLLECTIVES_HPP_
-#define TRIREME_COMM_COLLECTIVES_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -147,5 +146,3 @@ class Collectives {
 };
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_COLLECTIVES_HPP_

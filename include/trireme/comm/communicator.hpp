@@ -1,7 +1,6 @@
 // A group of ranks: the thin, typed face of one MPI communicator, or of a group that is only
 // planned. Holds no policy.
-#ifndef TRIREME_COMM_COMMUNICATOR_HPP_
-#define TRIREME_COMM_COMMUNICATOR_HPP_
+#pragma once
 
 #include <mpi.h>
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
-#include "trireme/base/error.hpp"
 
 namespace trireme::comm {
 
@@ -131,5 +129,3 @@ using Poll = std::function<void()>;
 void WorkJointly(const Communicator& world, const std::function<void(const Poll&)>& work);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_COMMUNICATOR_HPP_

@@ -1,12 +1,10 @@
 // FlightRecorder: the last collectives and transfers of every rank of a node, in memory that its
 // ranks share, so that a rank that hangs or died can still be asked what it did last.
-#ifndef TRIREME_COMM_FLIGHT_RECORDER_HPP_
-#define TRIREME_COMM_FLIGHT_RECORDER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 namespace trireme::comm {
 
@@ -107,5 +105,3 @@ class Recorded {
 };
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_FLIGHT_RECORDER_HPP_

@@ -1,6 +1,5 @@
 // Hosts: the name of each rank's host, each name kept once: 4 bytes a rank and a string a host.
-#ifndef TRIREME_COMM_HOSTS_HPP_
-#define TRIREME_COMM_HOSTS_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -81,5 +80,3 @@ double Aligned(double seconds, const ClockComparison& first, const ClockComparis
 double Drift(const ClockComparison& first, const ClockComparison& last);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_HOSTS_HPP_

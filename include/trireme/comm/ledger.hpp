@@ -1,6 +1,5 @@
 // Ledger: calls, bytes and seconds of every group and kind of transfer on this rank.
-#ifndef TRIREME_COMM_LEDGER_HPP_
-#define TRIREME_COMM_LEDGER_HPP_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -137,5 +136,3 @@ class Counts {
 };
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_LEDGER_HPP_

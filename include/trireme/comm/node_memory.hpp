@@ -1,6 +1,5 @@
 // Check, before allocation, that a node has the memory that its ranks plan.
-#ifndef TRIREME_COMM_NODE_MEMORY_HPP_
-#define TRIREME_COMM_NODE_MEMORY_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -41,5 +40,3 @@ inline constexpr std::int64_t kGpuLibraryBytes = std::int64_t{512} << 20;
 void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_NODE_MEMORY_HPP_

@@ -1,6 +1,5 @@
 // The [grid] section: the layout of the ranks as the deck asks for it, before it meets the ranks.
-#ifndef TRIREME_COMM_OPTIONS_HPP_
-#define TRIREME_COMM_OPTIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <utility>
@@ -79,5 +78,3 @@ struct ShiftPlaces {
 };
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_OPTIONS_HPP_

@@ -1,6 +1,5 @@
 // The four-dimensional process grid: rank = ((pipeline * D + data) * C + context) * T + tensor.
-#ifndef TRIREME_COMM_PROCESS_GRID_HPP_
-#define TRIREME_COMM_PROCESS_GRID_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -188,5 +187,3 @@ class ProcessGrid {
 };
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_PROCESS_GRID_HPP_

@@ -1,6 +1,5 @@
 // Runtime: MPI's lifetime. Nothing else initialises or finalises MPI, or names the world.
-#ifndef TRIREME_COMM_RUNTIME_HPP_
-#define TRIREME_COMM_RUNTIME_HPP_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -65,5 +64,3 @@ Launcher ReadLauncher();
 bool RefuseSingletons(const Launcher& launcher, int ranks);
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_RUNTIME_HPP_

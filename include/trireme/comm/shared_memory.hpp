@@ -1,6 +1,5 @@
 // Memory that the ranks of a node share.
-#ifndef TRIREME_COMM_SHARED_MEMORY_HPP_
-#define TRIREME_COMM_SHARED_MEMORY_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -35,5 +34,3 @@ class SharedMemory {
 std::string RoomForSharedMemory();
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_SHARED_MEMORY_HPP_

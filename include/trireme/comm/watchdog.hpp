@@ -1,7 +1,6 @@
 // Watchdog: ends a job in which nothing comes forward any more, with a message that names who holds
 // it up. A thread per rank; no messages, no heartbeat, no MPI.
-#ifndef TRIREME_COMM_WATCHDOG_HPP_
-#define TRIREME_COMM_WATCHDOG_HPP_
+#pragma once
 
 #include <pthread.h>
 
@@ -94,5 +93,3 @@ class Watchdog {
 };
 
 }  // namespace trireme::comm
-
-#endif  // TRIREME_COMM_WATCHDOG_HPP_

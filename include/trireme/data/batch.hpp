@@ -1,6 +1,5 @@
 // A micro-batch of token windows, padded to one length, as a training step consumes it.
-#ifndef TRIREME_DATA_BATCH_HPP_
-#define TRIREME_DATA_BATCH_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -66,5 +65,3 @@ void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samp
                  std::vector<Window>& windows);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_BATCH_HPP_

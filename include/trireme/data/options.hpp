@@ -1,6 +1,5 @@
 // The [data] and [tokenize] sections.
-#ifndef TRIREME_DATA_OPTIONS_HPP_
-#define TRIREME_DATA_OPTIONS_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -157,5 +156,3 @@ TokenizeOptions ReadTokenize(const deck::Deck& deck);
 void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_OPTIONS_HPP_

@@ -1,6 +1,5 @@
 // A file of pairs: source and target texts of a translation, read as two token files in one.
-#ifndef TRIREME_DATA_PAIRS_HPP_
-#define TRIREME_DATA_PAIRS_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -227,5 +226,3 @@ NumeralPair MakeNumeralPair(std::uint32_t seed, Split split, std::int64_t index)
 Vocabulary NumeralVocabulary();
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_PAIRS_HPP_

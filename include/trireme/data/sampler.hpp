@@ -1,7 +1,6 @@
 // The order of training samples as a pure function of the step number (numerical rule 1), without a
 // stored permutation.
-#ifndef TRIREME_DATA_SAMPLER_HPP_
-#define TRIREME_DATA_SAMPLER_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -224,5 +223,3 @@ Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Samp
                   const std::vector<int>& from_of = {});
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_SAMPLER_HPP_

@@ -1,7 +1,6 @@
 // Bytes, words and line ends of the text that tokens stand for: units in which losses of different
 // tokenizers compare.
-#ifndef TRIREME_DATA_TEXT_UNITS_HPP_
-#define TRIREME_DATA_TEXT_UNITS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -87,5 +86,3 @@ void WriteDocumentLosses(const std::string& path, const std::vector<DocumentLoss
                          const std::vector<std::pair<std::string, std::string>>& texts);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_TEXT_UNITS_HPP_

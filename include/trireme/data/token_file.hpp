@@ -1,7 +1,6 @@
 // The token file: an HDF5 file of three token arrays and a vocabulary, read collectively in parts
 // and checked on opening.
-#ifndef TRIREME_DATA_TOKEN_FILE_HPP_
-#define TRIREME_DATA_TOKEN_FILE_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -184,5 +183,3 @@ class TokenFile {
 std::string Hdf5Version();
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_TOKEN_FILE_HPP_

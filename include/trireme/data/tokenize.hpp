@@ -1,12 +1,10 @@
 // job.task = tokenize: text files, or the built-in harbour corpus, into a token file.
-#ifndef TRIREME_DATA_TOKENIZE_HPP_
-#define TRIREME_DATA_TOKENIZE_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -76,5 +74,3 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
                               const TextWatch& watch, bool dry);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_TOKENIZE_HPP_

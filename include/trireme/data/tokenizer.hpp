@@ -1,7 +1,6 @@
 // Subword tokenizers: text to ids and back. Byte-level BPE from tokenizer.json, or from vocab.json
 // and merges.txt; SentencePiece models.
-#ifndef TRIREME_DATA_TOKENIZER_HPP_
-#define TRIREME_DATA_TOKENIZER_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -79,5 +78,3 @@ Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType ty
                          std::int64_t vocabulary);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_TOKENIZER_HPP_

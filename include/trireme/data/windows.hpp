@@ -1,6 +1,5 @@
 // Windows of tokens in an order that is known before: from memory, or read ahead from the files.
-#ifndef TRIREME_DATA_WINDOWS_HPP_
-#define TRIREME_DATA_WINDOWS_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -142,5 +141,3 @@ class SplitReader {
 void CountTargets(Window& window, bool document_mask);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_DATA_WINDOWS_HPP_

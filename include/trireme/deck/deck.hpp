@@ -1,7 +1,6 @@
 // An input deck: INI text as Boost.Program_options reads it, checked against a Schema. The command
 // line wins over the deck, the deck over supplied values (presets), and those over the defaults.
-#ifndef TRIREME_DECK_DECK_HPP_
-#define TRIREME_DECK_DECK_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -117,5 +116,3 @@ class Deck {
 };
 
 }  // namespace trireme::deck
-
-#endif  // TRIREME_DECK_DECK_HPP_

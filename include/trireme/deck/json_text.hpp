@@ -1,7 +1,6 @@
 // JSON read from files that may be damaged or hostile: bounded length and depth, typed members,
 // and errors that name the file and the place.
-#ifndef TRIREME_DECK_JSON_TEXT_HPP_
-#define TRIREME_DECK_JSON_TEXT_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -84,5 +83,3 @@ std::optional<std::int64_t> WholeNumber(const nlohmann::json& value);
 std::string TextOf(const nlohmann::json& object, const char* name);
 
 }  // namespace trireme::deck
-
-#endif  // TRIREME_DECK_JSON_TEXT_HPP_

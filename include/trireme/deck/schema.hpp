@@ -1,7 +1,6 @@
 // Declarations of the keys that a deck may hold. Each folder declares its own in options.cpp, next
 // to the code that reads them.
-#ifndef TRIREME_DECK_SCHEMA_HPP_
-#define TRIREME_DECK_SCHEMA_HPP_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -102,5 +101,3 @@ struct ManualFacts {
 std::string ManualPage(const Schema& schema, const ManualFacts& facts);
 
 }  // namespace trireme::deck
-
-#endif  // TRIREME_DECK_SCHEMA_HPP_

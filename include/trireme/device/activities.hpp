@@ -1,7 +1,6 @@
 // Activities: kernels, copies and fills of a card one by one, with their times, as NVIDIA's
 // profiling library (CUPTI) tells them. The library is loaded if it is there.
-#ifndef TRIREME_DEVICE_ACTIVITIES_HPP_
-#define TRIREME_DEVICE_ACTIVITIES_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -99,5 +98,3 @@ inline void LogPass(const Stream& stream, double bytes) {
 }
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_ACTIVITIES_HPP_

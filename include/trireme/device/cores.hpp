@@ -1,6 +1,5 @@
 // Cores that a process may use, and OpenMP threads on cores of their own.
-#ifndef TRIREME_DEVICE_CORES_HPP_
-#define TRIREME_DEVICE_CORES_HPP_
+#pragma once
 
 #include <functional>
 #include <span>
@@ -49,5 +48,3 @@ void ForEachGroup(const std::string& controller, const std::string& proc,
 double CpuQuota(const std::string& proc = "/proc", const std::string& cgroups = "/sys/fs/cgroup");
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_CORES_HPP_

@@ -1,11 +1,9 @@
 // The GPU of a rank: the card, its queues, its events and graphs, and memory that kernels borrow.
 // Declared without CUDA's headers, for code that only passes it on.
-#ifndef TRIREME_DEVICE_GPU_HPP_
-#define TRIREME_DEVICE_GPU_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -133,5 +131,3 @@ class Graph {
 };
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_GPU_HPP_

@@ -1,7 +1,6 @@
 // Copies between the host and the memory of a stream. On the CPU that is one memory, and copies are
 // complete when they return. On a planned stream every call returns at once and touches nothing.
-#ifndef TRIREME_DEVICE_MEMORY_HPP_
-#define TRIREME_DEVICE_MEMORY_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -134,5 +133,3 @@ class Arena {
 };
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_MEMORY_HPP_

@@ -1,6 +1,5 @@
 // Memory of one rank by purpose: what a plan says before a run, and what a node's ranks add up.
-#ifndef TRIREME_DEVICE_MEMORY_TERMS_HPP_
-#define TRIREME_DEVICE_MEMORY_TERMS_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -60,5 +59,3 @@ inline std::int64_t MemoryTerms::Total() const {
 }
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_MEMORY_TERMS_HPP_

@@ -1,6 +1,5 @@
 // The [run] section: the device, its threads and the arithmetic.
-#ifndef TRIREME_DEVICE_OPTIONS_HPP_
-#define TRIREME_DEVICE_OPTIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -53,5 +52,3 @@ Arithmetic ArithmeticOf(Precision precision, bool on_gpu);
 void CheckPrecision(Precision precision, const device::Stream& stream, const deck::Deck& deck);
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_OPTIONS_HPP_

@@ -1,7 +1,6 @@
 // Recorder: the slices of one rank in memory of a fixed bound. Code that may be recorded holds a
 // pointer, which is null unless a timeline is being recorded.
-#ifndef TRIREME_DEVICE_RECORDER_HPP_
-#define TRIREME_DEVICE_RECORDER_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/base/clock.hpp"
 #include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
@@ -231,5 +229,3 @@ class Scope {
 };
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_RECORDER_HPP_

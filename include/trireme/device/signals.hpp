@@ -1,7 +1,6 @@
 // SIGUSR1, SIGTERM, SIGINT and SIGHUP (the terminal is gone; not under nohup) ask a run to stop:
 // finish the step, write a checkpoint, exit with code 3.
-#ifndef TRIREME_DEVICE_SIGNALS_HPP_
-#define TRIREME_DEVICE_SIGNALS_HPP_
+#pragma once
 
 #include <atomic>
 #include <functional>
@@ -37,5 +36,3 @@ class StopSignals {
 };
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_SIGNALS_HPP_

@@ -2,8 +2,7 @@
 // number of threads, and every call is complete when it returns; on a GPU it is a queue, and every
 // call returns when its work is queued; on a planned device nothing is executed, and work is
 // counted.
-#ifndef TRIREME_DEVICE_STREAM_HPP_
-#define TRIREME_DEVICE_STREAM_HPP_
+#pragma once
 
 #include <string>
 
@@ -74,5 +73,3 @@ std::string InstructionSet();    // widest of this CPU: "AVX-512", "AVX2", "NEON
 std::string Bf16Instructions();  // bf16 products of this CPU: "AMX", "AVX512-BF16", or ""
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_STREAM_HPP_

@@ -1,9 +1,7 @@
 // TraceFile: timelines of ranks as one gzip'ed JSON file in the Trace Event Format, which Perfetto
 // and Chrome's tracing page open: a process for each rank, a thread for each queue.
-#ifndef TRIREME_DEVICE_TRACE_FILE_HPP_
-#define TRIREME_DEVICE_TRACE_FILE_HPP_
+#pragma once
 
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -55,5 +53,3 @@ class TraceFile {
 std::vector<int> Lanes(const std::vector<Slice>& slices);
 
 }  // namespace trireme::device
-
-#endif  // TRIREME_DEVICE_TRACE_FILE_HPP_

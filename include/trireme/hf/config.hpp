@@ -1,6 +1,5 @@
 // config.json of a model folder: to the keys of [model], and back.
-#ifndef TRIREME_HF_CONFIG_HPP_
-#define TRIREME_HF_CONFIG_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -56,5 +55,3 @@ nlohmann::json MakeConfig(Family family, const model::Options& options, const st
                           std::int64_t eos);
 
 }  // namespace trireme::hf
-
-#endif  // TRIREME_HF_CONFIG_HPP_

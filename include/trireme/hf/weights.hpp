@@ -1,11 +1,9 @@
 // Weights of a model folder as a checkpoint's tensors, and of a checkpoint as a model folder's:
 // read and written in parts, so that no rank holds more than a few MiB and one tensor.
-#ifndef TRIREME_HF_WEIGHTS_HPP_
-#define TRIREME_HF_WEIGHTS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -146,5 +144,3 @@ void WriteShare(const ExportPlan& plan, Family family, const model::Options& mod
                 const Share& share);
 
 }  // namespace trireme::hf
-
-#endif  // TRIREME_HF_WEIGHTS_HPP_

@@ -1,7 +1,6 @@
 // Multi-head attention with grouped queries over whole sequences, causal or not, in tiles of
 // queries and keys, and rotary positions.
-#ifndef TRIREME_KERNELS_ATTENTION_HPP_
-#define TRIREME_KERNELS_ATTENTION_HPP_
+#pragma once
 
 #include <span>
 
@@ -187,5 +186,3 @@ extern const Kernel<void(const AttentionShape& shape, const Matrix& qkv, const C
     CachedAttention;
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_ATTENTION_HPP_

@@ -1,12 +1,10 @@
 // Element-wise passes around the products: biases, the residual stream, activations.
-#ifndef TRIREME_KERNELS_ELEMENTWISE_HPP_
-#define TRIREME_KERNELS_ELEMENTWISE_HPP_
+#pragma once
 
 #include <cstdint>
 
 #include "trireme/base/partition.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/device/stream.hpp"
 #include "trireme/kernels/kernel.hpp"
 #include "trireme/kernels/matrix.hpp"
 
@@ -194,5 +192,3 @@ inline constexpr int kReductionBlocks = 16;
 extern const Kernel<void(const Matrix& x, const Matrix& sums, const Matrix& scratch)> ColumnSum;
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_ELEMENTWISE_HPP_

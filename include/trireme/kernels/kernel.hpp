@@ -1,7 +1,6 @@
 // Kernel: an operation that has one implementation per back end. A call runs the implementation of
 // the stream's back end; src/kernels/table.cpp names them all.
-#ifndef TRIREME_KERNELS_KERNEL_HPP_
-#define TRIREME_KERNELS_KERNEL_HPP_
+#pragma once
 
 #include <utility>
 
@@ -47,5 +46,3 @@ struct Kernel<Result(Arguments...)> {
 };
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_KERNEL_HPP_

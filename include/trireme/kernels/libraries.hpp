@@ -1,7 +1,6 @@
 // State of a GPU's math libraries, owned by the job: the algorithm of each matrix product, chosen
 // once by timing, cuDNN's plans, and the scales of fp8 operands.
-#ifndef TRIREME_KERNELS_LIBRARIES_HPP_
-#define TRIREME_KERNELS_LIBRARIES_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -97,5 +96,3 @@ std::string WhyNoFixedOrder(const device::Stream& stream, std::int64_t length);
 std::string GpuMathLibraries();
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_LIBRARIES_HPP_

@@ -1,7 +1,6 @@
 // Matrix products of a linear layer, each with the bias, activation or gradient that follows: in
 // the product's epilogue if the matrix library has one, else in a separate pass.
-#ifndef TRIREME_KERNELS_LINEAR_HPP_
-#define TRIREME_KERNELS_LINEAR_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -142,5 +141,3 @@ extern const Kernel<void(const Linear& linear, const Matrix& x, const Matrix& dy
     LinearWeightGradient;
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_LINEAR_HPP_

@@ -1,6 +1,5 @@
 // Matrix: a view of a row-major matrix, the operand of kernels. Owns nothing.
-#ifndef TRIREME_KERNELS_MATRIX_HPP_
-#define TRIREME_KERNELS_MATRIX_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -40,5 +39,3 @@ inline Matrix Allocate(device::Arena& arena, Dtype dtype, std::int64_t rows, std
 }
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_MATRIX_HPP_

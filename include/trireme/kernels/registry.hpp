@@ -1,8 +1,7 @@
 // The storages of a rank's parameters: values, gradients and masters, in one memory each, as the
 // ownership cuts them. Gradient sums, the optimizer, checkpoints and the memory plan walk the
 // registry and know nothing else of the model.
-#ifndef TRIREME_KERNELS_REGISTRY_HPP_
-#define TRIREME_KERNELS_REGISTRY_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -275,5 +274,3 @@ class Registry {
 };
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_REGISTRY_HPP_

@@ -1,6 +1,5 @@
 // Updates of the weights over flat storage, sums of squares, and conversions.
-#ifndef TRIREME_KERNELS_UPDATE_HPP_
-#define TRIREME_KERNELS_UPDATE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -88,5 +87,3 @@ extern const Kernel<void(std::int64_t count, Dtype from_type, const void* from, 
     Convert;
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_UPDATE_HPP_

@@ -1,8 +1,7 @@
 // The vocabulary head fused with its loss, for a tile of tokens. On the CPU blocks of the
 // vocabulary that fit a core's cache are multiplied, exponentiated and multiplied again while they
 // are there, so that memory of the size of the logits is written once and read once.
-#ifndef TRIREME_KERNELS_VOCABULARY_LOSS_HPP_
-#define TRIREME_KERNELS_VOCABULARY_LOSS_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -103,5 +102,3 @@ extern const Kernel<void(const VocabularyTile& tile, const Matrix& scratch,
     VocabularyGradient;
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_KERNELS_VOCABULARY_LOSS_HPP_

@@ -1,6 +1,5 @@
 // Self-attention with grouped queries, causal or not, as the pass says.
-#ifndef TRIREME_MODEL_ATTENTION_LAYER_HPP_
-#define TRIREME_MODEL_ATTENTION_LAYER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -154,5 +153,3 @@ class CrossAttentionLayer {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_ATTENTION_LAYER_HPP_

@@ -1,7 +1,6 @@
 // A block: attention and feed-forward layer with residuals and norms; in a decoder that translates,
 // cross-attention between the two.
-#ifndef TRIREME_MODEL_BLOCK_HPP_
-#define TRIREME_MODEL_BLOCK_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -158,5 +157,3 @@ class Block {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_BLOCK_HPP_

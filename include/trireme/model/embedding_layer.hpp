@@ -1,6 +1,5 @@
 // Token embedding with positions.
-#ifndef TRIREME_MODEL_EMBEDDING_LAYER_HPP_
-#define TRIREME_MODEL_EMBEDDING_LAYER_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -66,5 +65,3 @@ class EmbeddingLayer {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_EMBEDDING_LAYER_HPP_

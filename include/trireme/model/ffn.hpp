@@ -1,7 +1,6 @@
 // Feed-forward layers: one interface for all kinds. Another kind is a file pair that implements
 // Ffn, and a line in MakeFfn.
-#ifndef TRIREME_MODEL_FFN_HPP_
-#define TRIREME_MODEL_FFN_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -59,5 +58,3 @@ std::unique_ptr<Ffn> MakeFfn(const ParameterPlace& place, const std::string& nam
                              std::uint32_t layer);
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_FFN_HPP_

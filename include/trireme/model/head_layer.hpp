@@ -1,12 +1,10 @@
 // The vocabulary head with its loss, fused.
-#ifndef TRIREME_MODEL_HEAD_LAYER_HPP_
-#define TRIREME_MODEL_HEAD_LAYER_HPP_
+#pragma once
 
 #include <cstdint>
 
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/vocabulary_loss.hpp"
 #include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/pass.hpp"
 #include "trireme/model/plan.hpp"
@@ -86,5 +84,3 @@ class HeadLayer {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_HEAD_LAYER_HPP_

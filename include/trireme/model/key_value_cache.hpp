@@ -1,7 +1,6 @@
 // Keys and values of text that is being written, and the results of its passes: logits of the
 // positions that were asked for.
-#ifndef TRIREME_MODEL_KEY_VALUE_CACHE_HPP_
-#define TRIREME_MODEL_KEY_VALUE_CACHE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -140,5 +139,3 @@ class KeyValueCache {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_KEY_VALUE_CACHE_HPP_

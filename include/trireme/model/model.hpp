@@ -1,7 +1,6 @@
 // The tasks of a training or evaluation step on one rank's part of a model: forward, backward,
 // weight gradients, evaluation.
-#ifndef TRIREME_MODEL_MODEL_HPP_
-#define TRIREME_MODEL_MODEL_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -376,5 +375,3 @@ class Model : public parallel::StageWork {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_MODEL_HPP_

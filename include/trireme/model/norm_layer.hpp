@@ -1,6 +1,5 @@
 // LayerNorm or RMSNorm, alone or after a residual addition.
-#ifndef TRIREME_MODEL_NORM_LAYER_HPP_
-#define TRIREME_MODEL_NORM_LAYER_HPP_
+#pragma once
 
 #include <string>
 
@@ -49,5 +48,3 @@ class NormLayer {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_NORM_LAYER_HPP_

@@ -1,6 +1,5 @@
 // The [model] section as a plain struct: every choice of the architecture.
-#ifndef TRIREME_MODEL_OPTIONS_HPP_
-#define TRIREME_MODEL_OPTIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -154,5 +153,3 @@ RopeAngles RopeAnglesOf(const Options& options);
 void CheckRopeScaling(const deck::Deck& deck, const Options& options);
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_OPTIONS_HPP_

@@ -1,13 +1,11 @@
 // A model spread over the ranks of one data replica: this rank's part of it, with the groups that
 // the parts talk through.
-#ifndef TRIREME_MODEL_PARALLEL_MODEL_HPP_
-#define TRIREME_MODEL_PARALLEL_MODEL_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -128,5 +126,3 @@ class ParallelModel {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_PARALLEL_MODEL_HPP_

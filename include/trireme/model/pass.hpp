@@ -1,7 +1,6 @@
 // A pass of one entry through the layers: where to run, which parameters, whose memory, which
 // samples; and the scratch that all layers share.
-#ifndef TRIREME_MODEL_PASS_HPP_
-#define TRIREME_MODEL_PASS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -178,5 +177,3 @@ class LeafGradients {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_PASS_HPP_

@@ -1,7 +1,6 @@
 // The plan of a model, as values: what is the same on all ranks (ModelPlan) and one rank's part of
 // it (StagePlan). Models are constructed from both; neither changes afterwards.
-#ifndef TRIREME_MODEL_PLAN_HPP_
-#define TRIREME_MODEL_PLAN_HPP_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -134,5 +133,3 @@ void CheckMicroBatches(const deck::Deck& deck, const parallel::PipelineShape& pi
                        std::int64_t unit = 1);
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_PLAN_HPP_

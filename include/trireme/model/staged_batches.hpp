@@ -1,7 +1,6 @@
 // Tokens of a step's micro-batches in the memory in which the model computes, in three stages that
 // types enforce: Stage (on their way), Take (in place for what is queued next), Open (being read).
-#ifndef TRIREME_MODEL_STAGED_BATCHES_HPP_
-#define TRIREME_MODEL_STAGED_BATCHES_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -112,5 +111,3 @@ class StagedBatches {
 };
 
 }  // namespace trireme::model
-
-#endif  // TRIREME_MODEL_STAGED_BATCHES_HPP_

@@ -1,12 +1,10 @@
 // Sums in the fixed tree of run.canonical, so that no layout changes a bit (doc/numerics.md): over
 // the ranks of a group, and over leaves that one rank meets one by one.
-#ifndef TRIREME_PARALLEL_CANONICAL_HPP_
-#define TRIREME_PARALLEL_CANONICAL_HPP_
+#pragma once
 
 #include <cstdint>
 
 #include "trireme/base/function_ref.hpp"
-#include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
@@ -74,5 +72,3 @@ class LeafSums {
 };
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_CANONICAL_HPP_

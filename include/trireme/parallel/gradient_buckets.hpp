@@ -1,8 +1,7 @@
 // Data parallelism: sums of gradients over the data group in buckets, whose non-blocking
 // all-reduces (or reduce-scatters, if moments are sharded) start while the backward pass still
 // works on earlier layers (Li et al. 2020, "PyTorch Distributed").
-#ifndef TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
-#define TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -120,5 +119,3 @@ inline int ReduceCopies(int ranks) {
 }
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_

@@ -1,6 +1,5 @@
 // The [pipeline] section, and the keys of [grid] and [run] about transfers and canonical sums.
-#ifndef TRIREME_PARALLEL_OPTIONS_HPP_
-#define TRIREME_PARALLEL_OPTIONS_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -40,5 +39,3 @@ Options Read(const deck::Deck& deck);
 PipelineShape MakePipelineShape(const Options& options, const deck::Deck& deck, int stages);
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_OPTIONS_HPP_

@@ -1,6 +1,5 @@
 // Runs a stage's program: transfers through MPI, computation through an interface.
-#ifndef TRIREME_PARALLEL_PIPELINE_HPP_
-#define TRIREME_PARALLEL_PIPELINE_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -234,5 +233,3 @@ class Pipeline {
 };
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_PIPELINE_HPP_

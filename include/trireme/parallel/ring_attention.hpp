@@ -1,10 +1,8 @@
 // Attention over sequences that the ranks of a context group hold in blocks: keys and values travel
 // around a ring while each rank's queries attend to the current block (Liu et al. 2023).
-#ifndef TRIREME_PARALLEL_RING_ATTENTION_HPP_
-#define TRIREME_PARALLEL_RING_ATTENTION_HPP_
+#pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
@@ -53,5 +51,3 @@ class RingAttention {
 };
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_RING_ATTENTION_HPP_

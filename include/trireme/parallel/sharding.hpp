@@ -1,8 +1,7 @@
 // Sharding over the ranks that hold the same part of the model (ZeRO, Rajbhandari et al. 2020;
 // fully sharded data parallelism, Zhao et al. 2023): ownership of elements, parameters gathered
 // before they are used, gradients scattered to their owners.
-#ifndef TRIREME_PARALLEL_SHARDING_HPP_
-#define TRIREME_PARALLEL_SHARDING_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -150,5 +149,3 @@ class ShardedUnits {
 };
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_SHARDING_HPP_

@@ -1,7 +1,6 @@
 // Sums of gradients of which several ranks of one data replica hold terms: packed into one message
 // per group and summed once per step; in sharded pieces before each piece is scattered.
-#ifndef TRIREME_PARALLEL_SHARED_GRADIENTS_HPP_
-#define TRIREME_PARALLEL_SHARED_GRADIENTS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -101,5 +100,3 @@ class SharedGradients {
 };
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_SHARED_GRADIENTS_HPP_

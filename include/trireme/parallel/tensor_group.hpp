@@ -1,7 +1,6 @@
 // The two exchanges of tensor parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): from
 // partial sums of a product to the residual stream, and from the stream to the next product.
-#ifndef TRIREME_PARALLEL_TENSOR_GROUP_HPP_
-#define TRIREME_PARALLEL_TENSOR_GROUP_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -64,5 +63,3 @@ class TensorGroup {
 };
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_PARALLEL_TENSOR_GROUP_HPP_

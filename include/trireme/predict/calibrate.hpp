@@ -1,7 +1,6 @@
 // Calibration: a machine's description, filled in from steps and transfers that the ranks at hand
 // run for seconds.
-#ifndef TRIREME_PREDICT_CALIBRATE_HPP_
-#define TRIREME_PREDICT_CALIBRATE_HPP_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -52,5 +51,3 @@ enum class Effort {
 Calibration Calibrate(const Subject& subject, Effort effort);
 
 }  // namespace trireme::predict
-
-#endif  // TRIREME_PREDICT_CALIBRATE_HPP_

@@ -1,7 +1,6 @@
 // Machine: what a prediction knows of a computer, from a description in input/machines/ or from a
 // calibration.
-#ifndef TRIREME_PREDICT_MACHINE_HPP_
-#define TRIREME_PREDICT_MACHINE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -81,5 +80,3 @@ std::vector<std::string> MachineNames(const std::string& shared);
 std::string Write(const Machine& machine, const std::string& heading);
 
 }  // namespace trireme::predict
-
-#endif  // TRIREME_PREDICT_MACHINE_HPP_

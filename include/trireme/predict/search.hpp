@@ -1,10 +1,8 @@
 // Search: layouts of a run that fit a machine, by predicted step time.
-#ifndef TRIREME_PREDICT_SEARCH_HPP_
-#define TRIREME_PREDICT_SEARCH_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,5 +85,3 @@ device::MemoryTerms LargestMemory(const train::Plan& plan);
 SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most);
 
 }  // namespace trireme::predict
-
-#endif  // TRIREME_PREDICT_SEARCH_HPP_

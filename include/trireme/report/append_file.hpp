@@ -1,6 +1,5 @@
 // A file that only grows by whole pieces: log.txt, metrics.jsonl, event files.
-#ifndef TRIREME_REPORT_APPEND_FILE_HPP_
-#define TRIREME_REPORT_APPEND_FILE_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -42,5 +41,3 @@ class AppendFile {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_REPORT_APPEND_FILE_HPP_

@@ -1,7 +1,6 @@
 // The energy that a job's nodes take, by the counters that a user may read: pm_counters of Cray
 // nodes, RAPL of the processors, NVML of the cards.
-#ifndef TRIREME_REPORT_METER_HPP_
-#define TRIREME_REPORT_METER_HPP_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -76,5 +75,3 @@ class Meter {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_REPORT_METER_HPP_

@@ -1,7 +1,6 @@
 // The output of a run to its user: banner, aligned lines, live line, log.txt, the closing summary,
 // and sinks of its records. World rank 0 prints and writes; calls on other ranks do nothing.
-#ifndef TRIREME_REPORT_MONITOR_HPP_
-#define TRIREME_REPORT_MONITOR_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -203,5 +202,3 @@ std::optional<std::int64_t> LastCheckpoint(const std::string& folder,
                                            const std::string& event = "checkpoint");
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_REPORT_MONITOR_HPP_

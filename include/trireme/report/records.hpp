@@ -1,7 +1,6 @@
 // Records of a run: steps, intervals, evaluations and events, as sinks take them and metrics.jsonl
 // holds them. doc/monitor.md explains every member.
-#ifndef TRIREME_REPORT_RECORDS_HPP_
-#define TRIREME_REPORT_RECORDS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -85,5 +84,3 @@ struct Event {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_REPORT_RECORDS_HPP_

@@ -1,7 +1,6 @@
 // Summary of a session of training: what summary.json holds and sinks get at its end.
 // doc/monitor.md explains every member.
-#ifndef TRIREME_REPORT_SUMMARY_HPP_
-#define TRIREME_REPORT_SUMMARY_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -170,5 +169,3 @@ class Sink {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_REPORT_SUMMARY_HPP_

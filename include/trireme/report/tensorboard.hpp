@@ -1,6 +1,5 @@
 // A run's records as TensorBoard shows them: which member becomes which tag.
-#ifndef TRIREME_REPORT_TENSORBOARD_HPP_
-#define TRIREME_REPORT_TENSORBOARD_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -148,5 +147,3 @@ class TensorBoardSink : public Sink {
 };
 
 }  // namespace trireme::report
-
-#endif  // TRIREME_REPORT_TENSORBOARD_HPP_

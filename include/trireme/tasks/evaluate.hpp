@@ -1,6 +1,5 @@
 // The [evaluate] section.
-#ifndef TRIREME_TASKS_EVALUATE_HPP_
-#define TRIREME_TASKS_EVALUATE_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -422,5 +421,3 @@ double LogProbability(std::span<const double> logits, std::int32_t token);
 double LogSumOfExponentials(std::span<const double> logits);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_EVALUATE_HPP_

@@ -1,7 +1,6 @@
 // Scaling study: the speed of one deck's training step on several numbers of ranks, measured in one
 // job, and where the ranks' time went (doc/scaling.md).
-#ifndef TRIREME_TASKS_SCALING_HPP_
-#define TRIREME_TASKS_SCALING_HPP_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -37,5 +36,3 @@ ScalingOptions ReadScaling(const deck::Deck& deck);
 ExitCode RunScaling(app::Job& job);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_SCALING_HPP_

@@ -1,6 +1,5 @@
 // trireme --self-test: what works here and what does not, on the ranks at hand, within a minute.
-#ifndef TRIREME_TASKS_SELFTEST_HPP_
-#define TRIREME_TASKS_SELFTEST_HPP_
+#pragma once
 
 #include <sys/types.h>
 #include <string>
@@ -45,5 +44,3 @@ struct Setting {
 ExitCode RunSelfTest(const Setting& setting);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_SELFTEST_HPP_

@@ -1,6 +1,5 @@
 // All tasks of a job, the choice among them, and the answer to -v with grid.ranks.
-#ifndef TRIREME_TASKS_TASKS_HPP_
-#define TRIREME_TASKS_TASKS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -92,5 +91,3 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
 std::int32_t Choose(std::span<const double> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_TASKS_HPP_

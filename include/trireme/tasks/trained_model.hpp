@@ -1,6 +1,5 @@
 // A trained model in the deck's layout, for the tasks that do not train: evaluate, generate.
-#ifndef TRIREME_TASKS_TRAINED_MODEL_HPP_
-#define TRIREME_TASKS_TRAINED_MODEL_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -44,5 +43,3 @@ class TrainedModel {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_TRAINED_MODEL_HPP_

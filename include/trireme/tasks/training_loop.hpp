@@ -1,8 +1,7 @@
 // The training loop, owned by the driver: steps, and between them reports, validations and
 // checkpoints. Five objects hold what it needs for these (src/tasks/); the loop calls them in
 // order.
-#ifndef TRIREME_TASKS_TRAINING_LOOP_HPP_
-#define TRIREME_TASKS_TRAINING_LOOP_HPP_
+#pragma once
 
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -78,5 +77,3 @@ class TrainingLoop {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_TRAINING_LOOP_HPP_

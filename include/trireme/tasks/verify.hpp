@@ -1,7 +1,6 @@
 // Verification: does the deck's layout, on these ranks, compute what one rank computes? On a deck
 // shrunk to seconds, tensor by tensor.
-#ifndef TRIREME_TASKS_VERIFY_HPP_
-#define TRIREME_TASKS_VERIFY_HPP_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -68,5 +67,3 @@ void Judge(const Verification& verification, const comm::Communicator& world, do
 ExitCode RunVerify(app::Job& job);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_TASKS_VERIFY_HPP_

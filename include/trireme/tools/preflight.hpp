@@ -1,11 +1,9 @@
 // Preflight: what could spoil a job before it begins, found on all ranks and told once.
-#ifndef TRIREME_TOOLS_PREFLIGHT_HPP_
-#define TRIREME_TOOLS_PREFLIGHT_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -264,5 +262,3 @@ std::string JsonOf(const Report& report);
 std::vector<std::string> SlowSentences(const Report& report, std::size_t most);
 
 }  // namespace trireme::tools
-
-#endif  // TRIREME_TOOLS_PREFLIGHT_HPP_

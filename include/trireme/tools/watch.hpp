@@ -1,6 +1,5 @@
 // A live look at runs: follows the records of jobs that run elsewhere. Needs no MPI.
-#ifndef TRIREME_TOOLS_WATCH_HPP_
-#define TRIREME_TOOLS_WATCH_HPP_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -24,5 +23,3 @@ void Watch(const std::vector<std::string>& runs);
 void MakeArchive(const std::string& run, const std::string& version);
 
 }  // namespace trireme::tools
-
-#endif  // TRIREME_TOOLS_WATCH_HPP_

@@ -1,6 +1,5 @@
 // Batches of a data rank: its share of a step's windows, cut into entries and filled with tokens.
-#ifndef TRIREME_TRAIN_BATCH_LOADER_HPP_
-#define TRIREME_TRAIN_BATCH_LOADER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -125,5 +124,3 @@ class PairLoader : public StepLoader {
 };
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_BATCH_LOADER_HPP_

@@ -1,9 +1,7 @@
 // Shares of a step's batch: which windows a data rank takes, and how they make micro-batches. Pure.
-#ifndef TRIREME_TRAIN_BATCH_SHARE_HPP_
-#define TRIREME_TRAIN_BATCH_SHARE_HPP_
+#pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "trireme/base/partition.hpp"
 #include "trireme/parallel/canonical.hpp"
@@ -55,5 +53,3 @@ struct BatchShare {
 };
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_BATCH_SHARE_HPP_

@@ -1,7 +1,6 @@
 // Losses of trained weights: every target of a split once, or those of given windows, on any number
 // of ranks.
-#ifndef TRIREME_TRAIN_EVALUATION_HPP_
-#define TRIREME_TRAIN_EVALUATION_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -100,5 +99,3 @@ Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pair
                          data::Split split, const EvaluationOptions& options = {});
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_EVALUATION_HPP_

@@ -1,6 +1,5 @@
 // The optimizer: norm and clipping of the owned gradients, and their update by a rule.
-#ifndef TRIREME_TRAIN_OPTIMIZER_HPP_
-#define TRIREME_TRAIN_OPTIMIZER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -178,5 +177,3 @@ class Sgd final : public Rule {
 };
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_OPTIMIZER_HPP_

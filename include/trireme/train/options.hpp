@@ -1,6 +1,5 @@
 // The [optimizer] and [schedule] sections.
-#ifndef TRIREME_TRAIN_OPTIONS_HPP_
-#define TRIREME_TRAIN_OPTIONS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -94,5 +93,3 @@ PlanOptions ReadPlan(const deck::Deck& deck);
 DeckOptions ReadAll(const deck::Deck& deck);
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_OPTIONS_HPP_

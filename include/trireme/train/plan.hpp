@@ -1,8 +1,7 @@
 // The plan of a run: an immutable value, made once from the deck's options, the number of ranks and
 // facts about tokens and machine, from which everything is constructed. Pure: no MPI, no files, no
 // memory for tensors.
-#ifndef TRIREME_TRAIN_PLAN_HPP_
-#define TRIREME_TRAIN_PLAN_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -177,5 +176,3 @@ std::string DescribeMasks(bool document_mask, bool loss_mask);
 std::string Describe(const Plan& plan);
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_PLAN_HPP_

@@ -1,12 +1,10 @@
 // Comparison of everything that several ranks hold alike: a bit that flipped in one rank's memory,
 // or arithmetic that differs, is found and the rank named.
-#ifndef TRIREME_TRAIN_REPLICA_CHECK_HPP_
-#define TRIREME_TRAIN_REPLICA_CHECK_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -91,5 +89,3 @@ class ReplicaCheck {
 };
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_REPLICA_CHECK_HPP_

@@ -1,6 +1,5 @@
 // The plan of a training run on a grid: every decision that its objects are constructed from.
-#ifndef TRIREME_TRAIN_TRAINING_PLAN_HPP_
-#define TRIREME_TRAIN_TRAINING_PLAN_HPP_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -62,5 +61,3 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                           const comm::GridShape& grid);
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_TRAINING_PLAN_HPP_

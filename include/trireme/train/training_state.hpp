@@ -1,14 +1,12 @@
 // State of a training run on one rank: model, moments and gradient sums, and the collective tasks
 // of a step that change them. Training, verification, plans and tests all go through it.
-#ifndef TRIREME_TRAIN_TRAINING_STATE_HPP_
-#define TRIREME_TRAIN_TRAINING_STATE_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -167,5 +165,3 @@ device::MemoryTerms MemoryOf(const model::ParallelModel& model);
 void CheckInstructionSets(const comm::Communicator& world);
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_TRAINING_STATE_HPP_

@@ -1,6 +1,5 @@
 // One training step as a list of named tasks, on whatever grid of ranks it is given.
-#ifndef TRIREME_TRAIN_TRAINING_STEP_HPP_
-#define TRIREME_TRAIN_TRAINING_STEP_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -189,5 +188,3 @@ void KeepChoices(const comm::Communicator& world, const std::string& file,
                  const kernels::Libraries& libraries);
 
 }  // namespace trireme::train
-
-#endif  // TRIREME_TRAIN_TRAINING_STEP_HPP_

@@ -1,7 +1,6 @@
 // NcclChannel: the construction of its links. MPI carries NCCL's names of them.
 #include <cuda_runtime.h>
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nccl.h>
 #include <stdlib.h>
@@ -17,7 +16,6 @@
 #include <sstream>
 #include <string_view>
 #include <thread>
-#include <utility>
 
 #include "nccl.hpp"
 #include "nccl_channel.hpp"

@@ -1,6 +1,5 @@
 // The seam to code that is built with CUDA only.
-#ifndef TRIREME_SRC_COMM_NCCL_NCCL_HPP_
-#define TRIREME_SRC_COMM_NCCL_NCCL_HPP_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -49,5 +48,3 @@ std::string DescribeCommunicator(const std::string& lines);
 std::string DescribeAlgorithms(const std::string& lines);
 
 }  // namespace trireme::comm::nccl
-
-#endif  // TRIREME_SRC_COMM_NCCL_NCCL_HPP_

@@ -8,7 +8,6 @@
 #include <exception>
 #include <system_error>
 #include <thread>
-#include <utility>
 
 #include "nccl.hpp"
 #include "staged_channel.hpp"

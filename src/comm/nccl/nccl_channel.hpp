@@ -1,8 +1,7 @@
 // A group's transfers through NCCL: collectives on one link, messages on a link for each directed
 // edge of the ring of ranks and each tag. Events lead from the computation's queue to a link's and
 // back; the host waits for nothing.
-#ifndef TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
-#define TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
+#pragma once
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -155,5 +154,3 @@ class NcclChannel : public Channel {
 };
 
 }  // namespace trireme::comm::nccl
-
-#endif  // TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_

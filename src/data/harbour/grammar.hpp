@@ -1,6 +1,5 @@
 // The words of the harbour corpus by category, each category with one fixed distribution.
-#ifndef TRIREME_SRC_DATA_HARBOUR_GRAMMAR_HPP_
-#define TRIREME_SRC_DATA_HARBOUR_GRAMMAR_HPP_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -236,5 +235,3 @@ class HarbourChain {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_HARBOUR_GRAMMAR_HPP_

@@ -5,17 +5,12 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <memory>
-#include <string_view>
-#include <vector>
 
-#include "text/documents.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/base/utf8.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/text_units.hpp"
 #include "words.hpp"

@@ -1,14 +1,10 @@
 // Line-aligned texts: line k of a source file and line k of its target file are a pair.
-#ifndef TRIREME_SRC_DATA_PAIRS_LINE_PAIRS_HPP_
-#define TRIREME_SRC_DATA_PAIRS_LINE_PAIRS_HPP_
+#pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "text/documents.hpp"
@@ -17,7 +13,6 @@
 #include "text/tokenize_texts.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/data/tokenize.hpp"
 #include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
@@ -76,5 +71,3 @@ class LinePairs : public DocumentMaker {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_PAIRS_LINE_PAIRS_HPP_

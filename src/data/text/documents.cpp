@@ -8,10 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
-#include <span>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"

@@ -1,6 +1,5 @@
 // The documents of a unit: files, lines, paragraphs or records, handed on piece by piece.
-#ifndef TRIREME_SRC_DATA_TEXT_DOCUMENTS_HPP_
-#define TRIREME_SRC_DATA_TEXT_DOCUMENTS_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -204,5 +203,3 @@ class Utf8Filter : public DocumentSink {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TEXT_DOCUMENTS_HPP_

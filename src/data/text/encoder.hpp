@@ -1,6 +1,5 @@
 // Documents to ids, which go to the rank's temporary files with all that writing needs to know.
-#ifndef TRIREME_SRC_DATA_TEXT_ENCODER_HPP_
-#define TRIREME_SRC_DATA_TEXT_ENCODER_HPP_
+#pragma once
 
 #include <xxhash.h>
 #include <array>
@@ -234,5 +233,3 @@ class DocumentEncoder : public RecordSink {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TEXT_ENCODER_HPP_

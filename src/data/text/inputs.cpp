@@ -9,14 +9,11 @@
 #include <zlib.h>
 #include <zstd.h>
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cerrno>
 #include <filesystem>
 #include <map>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"

@@ -1,9 +1,7 @@
 // The files that a split's key names, paths and globs with commas, and what they are: by their
 // first bytes, and by their names where those say nothing.
-#ifndef TRIREME_SRC_DATA_TEXT_INPUTS_HPP_
-#define TRIREME_SRC_DATA_TEXT_INPUTS_HPP_
+#pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,5 +53,3 @@ class TextSource {
 std::unique_ptr<TextSource> OpenText(const TextFile& file, std::int64_t begin);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TEXT_INPUTS_HPP_

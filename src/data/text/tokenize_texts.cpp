@@ -4,28 +4,19 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <chrono>
 #include <cstdio>
-#include <functional>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <thread>
-#include <utility>
 
-#include "documents.hpp"
 #include "token_arrays.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/base/utf8.hpp"
-#include "trireme/comm/communicator.hpp"
-#include "trireme/data/tokenizer.hpp"
-#include "write_parallel.hpp"
 
 namespace trireme::data {
 

@@ -1,12 +1,10 @@
 // Documents of any number and size, single texts or pairs, to a token file, by all ranks together.
-#ifndef TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_
-#define TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -129,5 +127,3 @@ std::vector<std::string> SampleSentences(const TextPlan& plan, const std::functi
                                          std::int64_t most = kSampleBytes);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TEXT_TOKENIZE_TEXTS_HPP_

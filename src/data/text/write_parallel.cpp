@@ -1,23 +1,16 @@
 // The datasets' places in the file come from HDF5, their contents from positioned writes.
 #include "write_parallel.hpp"
 
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <sys/file.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
-#include "token_file_draft.hpp"
 #include "token_layout.hpp"
-#include "trireme/base/error.hpp"
-#include "trireme/base/files.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "trireme/data/pairs.hpp"
 
 namespace trireme::data {

@@ -1,6 +1,5 @@
 // The token file that all ranks fill: rank 0 makes it.
-#ifndef TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_
-#define TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_
+#pragma once
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -16,12 +15,10 @@
 #include <vector>
 
 #include "encoder.hpp"
-#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/comm/communicator.hpp"
-#include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {
 
@@ -153,5 +150,3 @@ class ParallelTokenFile {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_

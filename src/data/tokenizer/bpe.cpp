@@ -8,16 +8,10 @@
 #include <unicode/uniset.h>
 #include <unicode/utf8.h>
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 #include <map>
 #include <span>
-#include <string>
-#include <string_view>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/utf8.hpp"

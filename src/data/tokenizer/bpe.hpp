@@ -1,6 +1,5 @@
 // Byte-level BPE: tokenizer.json, or vocab.json and merges.txt.
-#ifndef TRIREME_SRC_DATA_TOKENIZER_BPE_HPP_
-#define TRIREME_SRC_DATA_TOKENIZER_BPE_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -258,5 +257,3 @@ std::size_t LastBoundaryC(std::string_view text);
 std::unique_ptr<Tokenizer> MakeBpe(const Files& files, const std::string& where);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TOKENIZER_BPE_HPP_

@@ -1,12 +1,10 @@
 // Reading of byte-level BPE: tokenizer.json of Hugging Face's `tokenizers`, component by component,
 // or GPT-2's vocab.json and merges.txt.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdint>
 #include <sstream>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "bpe.hpp"

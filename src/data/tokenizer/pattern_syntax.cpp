@@ -2,13 +2,9 @@
 #include "pattern_syntax.hpp"
 
 #include <fmt/format.h>
-#include <algorithm>
 #include <array>
 #include <bitset>
 #include <charconv>
-#include <cstdint>
-#include <cstring>
-#include <string_view>
 
 #include "bpe.hpp"
 #include "trireme/base/error.hpp"

@@ -1,6 +1,5 @@
 // From regular expressions of `tokenizers` (Oniguruma's, in Ruby's syntax) to those of PCRE2.
-#ifndef TRIREME_SRC_DATA_TOKENIZER_PATTERN_SYNTAX_HPP_
-#define TRIREME_SRC_DATA_TOKENIZER_PATTERN_SYNTAX_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -103,5 +102,3 @@ PcrePattern TranslatePattern(const std::string& expression);
 std::string QuotePattern(const std::string& literal);
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_SRC_DATA_TOKENIZER_PATTERN_SYNTAX_HPP_

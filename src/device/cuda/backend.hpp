@@ -1,7 +1,6 @@
 // Functions of the device layer in CUDA, built with CUDA only. Queues, events and graphs are CUDA's
 // own handles.
-#ifndef TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_
-#define TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -53,5 +52,3 @@ MaybeActivities RecordActivities(const GpuContext& gpu, std::int64_t most);
 std::string ActivityLibrary();
 
 }  // namespace trireme::device::cuda
-
-#endif  // TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_

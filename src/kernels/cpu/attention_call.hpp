@@ -1,7 +1,6 @@
 // Common parts of attention's two passes: pairs of queries and keys, places of operands, and the
 // scratch of a thread. Whole sequences are a block of keys at the queries' own positions.
-#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_CALL_HPP_
-#define TRIREME_SRC_KERNELS_CPU_ATTENTION_CALL_HPP_
+#pragma once
 
 #include <omp.h>
 #include <algorithm>
@@ -339,5 +338,3 @@ void Fill(const Matrix& m, T value) {
 }
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_CALL_HPP_

@@ -1,8 +1,7 @@
 // Packing and products of attention's tiles over a vector type (attention_vector.hpp). Each file
 // that includes this has its own copy, for its instruction set: everything is in an unnamed
 // namespace.
-#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_TILE_HPP_
-#define TRIREME_SRC_KERNELS_CPU_ATTENTION_TILE_HPP_
+#pragma once
 
 #include "attention_call.hpp"
 #include "attention_vector.hpp"
@@ -317,5 +316,3 @@ constexpr AttentionKernelsOf<typename V::Scalar> MakeAttentionKernels() {
 }  // namespace
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_TILE_HPP_

@@ -2,8 +2,7 @@
 // arithmetic, comparison and selection are operators. Each file that includes this has its own
 // copy: everything is in an unnamed namespace. Sums of products are fused in files compiled with
 // -ffp-contract=fast.
-#ifndef TRIREME_SRC_KERNELS_CPU_ATTENTION_VECTOR_HPP_
-#define TRIREME_SRC_KERNELS_CPU_ATTENTION_VECTOR_HPP_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -162,5 +161,3 @@ template <typename V>
 }  // namespace
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_ATTENTION_VECTOR_HPP_

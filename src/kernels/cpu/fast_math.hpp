@@ -1,7 +1,6 @@
 // exp and the logistic function in a form that compilers vectorise; in fp64 those of the standard
 // library.
-#ifndef TRIREME_SRC_KERNELS_CPU_FAST_MATH_HPP_
-#define TRIREME_SRC_KERNELS_CPU_FAST_MATH_HPP_
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -59,5 +58,3 @@ namespace trireme::kernels {
 [[gnu::always_inline]] inline double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_FAST_MATH_HPP_

@@ -10,8 +10,6 @@
 #include "matrix_library.hpp"
 #include "thin_product.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/partition.hpp"
-#include "trireme/kernels/matrix.hpp"
 
 namespace trireme::kernels {
 
@@ -82,11 +80,11 @@ void cpu::LinearActivationGradient(const device::Stream& stream, const Linear& l
                                    const Dropout& dropout, const Matrix& dhidden,
                                    const Matrix& dpre) {
   cpu::MatrixMultiplyThen(stream, Form::kPlain, dy, Opposite(linear.form), linear.weight, dhidden,
-                      false, [&](const Part& rows) {
-                        cpu::ActivationBackward(stream.Serial(), kind, Of(from, rows),
-                                                dropout.From(rows.begin), Of(dhidden, rows),
-                                                Of(dpre, rows));
-                      });
+                          false, [&](const Part& rows) {
+                            cpu::ActivationBackward(stream.Serial(), kind, Of(from, rows),
+                                                    dropout.From(rows.begin), Of(dhidden, rows),
+                                                    Of(dpre, rows));
+                          });
 }
 
 void cpu::LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,

@@ -1,6 +1,5 @@
 // Products of the matrix library chosen by the build, oneDNN or OpenBLAS.
-#ifndef TRIREME_SRC_KERNELS_CPU_MATRIX_LIBRARY_HPP_
-#define TRIREME_SRC_KERNELS_CPU_MATRIX_LIBRARY_HPP_
+#pragma once
 
 #include "trireme/kernels/linear.hpp"
 
@@ -16,5 +15,3 @@ void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const Matrix
                          const Matrix& b, const Matrix& c, bool accumulate);
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_MATRIX_LIBRARY_HPP_

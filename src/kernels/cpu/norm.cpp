@@ -2,7 +2,6 @@
 // into it; NormBackwardWeight accumulates, in kReductionBlocks blocks of rows whatever the number
 // of threads.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 #include "backends.hpp"

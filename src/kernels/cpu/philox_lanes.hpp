@@ -1,7 +1,6 @@
 // Philox lanes of one row, for each instruction set. Files compiled for different instruction sets
 // include this header: it must not define inline functions that files could share.
-#ifndef TRIREME_SRC_KERNELS_CPU_PHILOX_LANES_HPP_
-#define TRIREME_SRC_KERNELS_CPU_PHILOX_LANES_HPP_
+#pragma once
 
 #include <cstdint>
 
@@ -33,5 +32,3 @@ struct PhiloxLanesKernels {
 PhiloxLanesKernels UsablePhiloxLanes();
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_PHILOX_LANES_HPP_

@@ -1,8 +1,7 @@
 // Philox4x32-10 (base/philox.hpp) on registers of 64-bit lanes: the lower half of a lane is a word
 // of one counter, its upper half the rest of a product, which no product reads. A round is two
 // products, two shifts and two exclusive ors; nothing is shuffled until the lanes are stored.
-#ifndef TRIREME_SRC_KERNELS_CPU_PHILOX_VECTOR_HPP_
-#define TRIREME_SRC_KERNELS_CPU_PHILOX_VECTOR_HPP_
+#pragma once
 
 #include "philox_lanes.hpp"
 
@@ -85,5 +84,3 @@ void FillPhiloxLanes(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes)
 }  // namespace
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_PHILOX_VECTOR_HPP_

@@ -1,7 +1,6 @@
 // Primitives on one contiguous row: the vectorised inner loops of all CPU kernels except products.
 // float versions are compiled for several instruction sets; double versions serve verification.
-#ifndef TRIREME_SRC_KERNELS_CPU_ROWS_HPP_
-#define TRIREME_SRC_KERNELS_CPU_ROWS_HPP_
+#pragma once
 
 #include <cmath>
 #include <cstddef>
@@ -211,5 +210,3 @@ class RowMask {
 };
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_ROWS_HPP_

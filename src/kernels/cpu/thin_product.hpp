@@ -1,6 +1,5 @@
 // Products with few rows, at the speed of the memory that holds their right operand.
-#ifndef TRIREME_SRC_KERNELS_CPU_THIN_PRODUCT_HPP_
-#define TRIREME_SRC_KERNELS_CPU_THIN_PRODUCT_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -64,5 +63,3 @@ void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, cons
                   Form form, const Matrix& weight, const Matrix& y, const void* panels = nullptr);
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_THIN_PRODUCT_HPP_

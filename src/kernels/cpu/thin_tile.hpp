@@ -1,9 +1,6 @@
 // Products with few rows over a vector type (attention_vector.hpp). Each file that includes this
 // has its own copy, for its instruction set: everything is in an unnamed namespace.
-#ifndef TRIREME_SRC_KERNELS_CPU_THIN_TILE_HPP_
-#define TRIREME_SRC_KERNELS_CPU_THIN_TILE_HPP_
-
-#include <utility>
+#pragma once
 
 #include "attention_vector.hpp"
 #include "thin_product.hpp"
@@ -296,5 +293,3 @@ void ThinPanels(const ThinProduct<typename V::Scalar>& p) {
 }  // namespace
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_THIN_TILE_HPP_

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <type_traits>
 
 #include "attention_kernels.cuh"

@@ -1,7 +1,6 @@
 // Attention by our own GPU kernels, which serve every shape and check cuDNN's answers; and the
 // conversions that cuDNN needs.
-#ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
-#define TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -105,5 +104,3 @@ void IndexDocuments(const device::Stream& stream, const AttentionShape& shape,
                     const DocumentIndex& to);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_

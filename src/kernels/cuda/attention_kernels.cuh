@@ -1,15 +1,12 @@
 // Common parts of attention's kernels: the head of a block, and the launchers.
-#ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 #include "dropout.cuh"
 #include "reduce.cuh"
-#include "trireme/device/cuda/launch.cuh"
 #include "vector.cuh"
 
 namespace trireme::kernels::cuda {
@@ -515,5 +512,3 @@ template <typename T>
 void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_

@@ -8,15 +8,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdio>
-#include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "libraries.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels::cuda {
 

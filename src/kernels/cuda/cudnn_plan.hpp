@@ -1,7 +1,6 @@
 // Plans of cuDNN for attention (its graph API, through cudnn-frontend): one per shape, pass and
 // strides, built when it is first asked for.
-#ifndef TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
-#define TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
+#pragma once
 
 #include <array>
 #include <compare>
@@ -264,5 +263,3 @@ void RunCudnn(const device::Stream& stream, const CudnnProblem& whole, const Cud
               const CudnnPlaces& places);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_

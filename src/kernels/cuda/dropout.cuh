@@ -1,7 +1,6 @@
 // Dropout's masks in a kernel (kernels/elementwise.hpp): one Philox counter for eight neighbouring
 // features.
-#ifndef TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 #include <algorithm>
@@ -169,5 +168,3 @@ class RowDropout {
 };
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_

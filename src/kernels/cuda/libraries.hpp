@@ -1,7 +1,6 @@
 // State of a GPU's math libraries (kernels/libraries.hpp): algorithms of products, fp8 scales and
 // memory, cuDNN's plans.
-#ifndef TRIREME_SRC_KERNELS_CUDA_LIBRARIES_HPP_
-#define TRIREME_SRC_KERNELS_CUDA_LIBRARIES_HPP_
+#pragma once
 
 #include <cublasLt.h>
 #include <compare>
@@ -369,5 +368,3 @@ GpuLibraries& GpuLibrariesOf(const device::Stream& stream);
 void Multiply(const device::Stream& stream, const Product& product);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_LIBRARIES_HPP_

@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <utility>
 
 #include "backends.hpp"
 #include "libraries.hpp"
@@ -550,9 +549,9 @@ void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matri
   if (!accumulate) cuda::Clear(stream, c);
 }
 
-void cuda::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                          const Matrix& b, const Matrix& c, bool accumulate,
-                          FunctionRef<void(const Part& rows)> then) {
+void cuda::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a,
+                              Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
+                              FunctionRef<void(const Part& rows)> then) {
   cuda::MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
   then({0, c.rows});
 }

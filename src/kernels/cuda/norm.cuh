@@ -1,6 +1,5 @@
 // Common parts of the norms' kernels: distribution of threads over rows, and sums over a row.
-#ifndef TRIREME_SRC_KERNELS_CUDA_NORM_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_NORM_CUH_
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -90,5 +89,3 @@ __device__ __forceinline__ void EachAccess(std::int64_t columns, Body body) {
 }
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_NORM_CUH_

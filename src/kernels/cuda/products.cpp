@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <cstring>
 #include <limits>
-#include <utility>
 
 #include "libraries.hpp"
 #include "trireme/base/error.hpp"

@@ -1,7 +1,6 @@
 // Sums and maxima over the lanes of a warp and the threads of a block, in a fixed order: every
 // thread gets the same bits, run after run.
-#ifndef TRIREME_SRC_KERNELS_CUDA_REDUCE_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_REDUCE_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 #include <algorithm>
@@ -191,5 +190,3 @@ struct PartialSums {
 };
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_REDUCE_CUH_

@@ -1,7 +1,6 @@
 // Order of a batch's rows by token (or by position in a document), and by row for one token: with
 // it the gradient of an embedding needs no atomics.
-#ifndef TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -55,5 +54,3 @@ void DocumentPositionBackward(const device::Stream& stream, const std::int32_t* 
                               const Dropout& dropout, const Matrix& dout, const Matrix& dpositions);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_

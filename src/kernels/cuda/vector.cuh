@@ -1,7 +1,6 @@
 // Accesses of 16 bytes: several neighbouring elements at once, and the condition under which
 // operands allow it.
-#ifndef TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
+#pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
@@ -358,5 +357,3 @@ void EachTable(std::span<const Source> ranges, Make make, BlocksOf blocks_of, La
 }
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_

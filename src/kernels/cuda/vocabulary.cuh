@@ -1,11 +1,8 @@
 // Launchers for rows of logits: statistics, losses and gradients, used by vocabulary_loss on the
 // GPU.
-#ifndef TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_
+#pragma once
 
 #include <cstdint>
-
-#include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -34,5 +31,3 @@ void LogitGradients(const device::Stream& stream, const Matrix& logits, const Vo
                     const double* statistics);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_

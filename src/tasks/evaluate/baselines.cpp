@@ -2,9 +2,7 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <numeric>
-#include <utility>
 
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/data/windows.hpp"

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <string>
 #include <string_view>
 
 #include "trireme/base/error.hpp"
@@ -13,7 +12,6 @@
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
-#include "trireme/tasks/evaluate.hpp"
 
 namespace trireme::tasks {
 

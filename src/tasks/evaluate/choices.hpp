@@ -1,6 +1,5 @@
 // evaluate.choices: multiple-choice questions, their tokens, and their scores.
-#ifndef TRIREME_SRC_TASKS_EVALUATE_CHOICES_HPP_
-#define TRIREME_SRC_TASKS_EVALUATE_CHOICES_HPP_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -124,5 +123,3 @@ class LossTable {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_EVALUATE_CHOICES_HPP_

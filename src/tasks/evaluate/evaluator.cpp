@@ -10,7 +10,6 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "choices.hpp"
 #include "trireme/base/clock.hpp"

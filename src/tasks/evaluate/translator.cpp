@@ -4,7 +4,6 @@
 #include <functional>
 #include <numeric>
 #include <tuple>
-#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/tasks/evaluate.hpp"

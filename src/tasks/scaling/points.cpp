@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <set>
 #include <sstream>
-#include <utility>
 
 #include "rows.hpp"
 #include "trireme/base/program.hpp"

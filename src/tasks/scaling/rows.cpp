@@ -1,14 +1,11 @@
 // RowsOf: means of rounds, and comparison with the baseline.
 #include "rows.hpp"
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <numbers>
 #include <numeric>
-#include <utility>
 
 #include "trireme/predict/search.hpp"
 #include "trireme/report/monitor.hpp"

@@ -1,6 +1,5 @@
 // Rows of a scaling study's table: what follows from the measured rounds. Pure.
-#ifndef TRIREME_SRC_TASKS_SCALING_ROWS_HPP_
-#define TRIREME_SRC_TASKS_SCALING_ROWS_HPP_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -243,5 +242,3 @@ std::string Tables(const std::vector<Row>& rows);
 std::string Csv(const std::vector<Row>& rows, const Study& study);
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_SCALING_ROWS_HPP_

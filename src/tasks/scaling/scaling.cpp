@@ -4,19 +4,15 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <span>
-#include <utility>
-#include <vector>
 
 #include "rows.hpp"
 #include "trireme/app/batch_job.hpp"
-#include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/report/append_file.hpp"

@@ -1,7 +1,6 @@
 // The checks of --self-test. All are collective; each returns a detail for its line, and throws an
 // AgreedError for what does not work.
-#ifndef TRIREME_SRC_TASKS_SELFTEST_CHECKS_HPP_
-#define TRIREME_SRC_TASKS_SELFTEST_CHECKS_HPP_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -57,5 +56,3 @@ class SmallRuns {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_SELFTEST_CHECKS_HPP_

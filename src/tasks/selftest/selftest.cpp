@@ -20,7 +20,6 @@
 #include <fstream>
 #include <numeric>
 #include <optional>
-#include <string>
 #include <system_error>
 #include <vector>
 

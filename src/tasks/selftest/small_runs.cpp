@@ -1,6 +1,5 @@
 // The program's own tasks on a deck of seconds, on the ranks at hand.
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
 #include <algorithm>

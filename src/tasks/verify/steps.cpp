@@ -1,10 +1,8 @@
 // Verification, step by step: on the grid and alone; and which mistake a difference suggests.
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "trireme/base/partition.hpp"

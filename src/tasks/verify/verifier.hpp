@@ -1,6 +1,5 @@
 // Verification's runs, on the grid and alone, and what is compared of them.
-#ifndef TRIREME_SRC_TASKS_VERIFY_VERIFIER_HPP_
-#define TRIREME_SRC_TASKS_VERIFY_VERIFIER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -13,7 +12,6 @@
 #include "trireme/data/pairs.hpp"
 #include "trireme/kernels/registry.hpp"
 #include "trireme/tasks/verify.hpp"
-#include "trireme/train/evaluation.hpp"
 
 namespace trireme::tasks {
 
@@ -161,5 +159,3 @@ class Verifier {
 };
 
 }  // namespace trireme::tasks
-
-#endif  // TRIREME_SRC_TASKS_VERIFY_VERIFIER_HPP_

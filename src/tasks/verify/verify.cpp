@@ -11,11 +11,8 @@
 #include <limits>
 #include <memory>
 #include <span>
-#include <string>
 #include <system_error>
 #include <tuple>
-#include <utility>
-#include <vector>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"

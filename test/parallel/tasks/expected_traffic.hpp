@@ -1,6 +1,5 @@
 // What a layout moves and keeps, from formulas.
-#ifndef TRIREME_TEST_PARALLEL_TASKS_EXPECTED_TRAFFIC_HPP_
-#define TRIREME_TEST_PARALLEL_TASKS_EXPECTED_TRAFFIC_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -496,5 +495,3 @@ class ExpectedTraffic {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_PARALLEL_TASKS_EXPECTED_TRAFFIC_HPP_

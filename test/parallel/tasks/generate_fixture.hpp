@@ -1,6 +1,5 @@
 // Models, layouts' decks and prompts of the tests of generation, and texts from whole windows.
-#ifndef TRIREME_TEST_PARALLEL_TASKS_GENERATE_FIXTURE_HPP_
-#define TRIREME_TEST_PARALLEL_TASKS_GENERATE_FIXTURE_HPP_
+#pragma once
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -175,5 +174,3 @@ inline void ExpectLogits(const std::vector<double>& got,
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_PARALLEL_TASKS_GENERATE_FIXTURE_HPP_

@@ -1,6 +1,5 @@
 // Small runs of training for tests: the model, its tokens, and decks in any layout.
-#ifndef TRIREME_TEST_PARALLEL_TASKS_SMALL_RUN_HPP_
-#define TRIREME_TEST_PARALLEL_TASKS_SMALL_RUN_HPP_
+#pragma once
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -215,5 +214,3 @@ inline void AddDocuments(data::TokenData& data) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_PARALLEL_TASKS_SMALL_RUN_HPP_

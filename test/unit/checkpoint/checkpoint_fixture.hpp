@@ -1,7 +1,6 @@
 // Parts shared by the checkpoint tests: temporary folders, a small disk, and a state with known
 // values that can be split over ranks in any way.
-#ifndef TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_
-#define TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_
+#pragma once
 
 #include <sys/mount.h>
 
@@ -160,5 +159,3 @@ inline Error Caught(const std::function<void()>& body) {
 }
 
 }  // namespace trireme::checkpoint::test
-
-#endif  // TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_

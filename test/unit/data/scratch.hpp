@@ -1,6 +1,5 @@
 // Token files and texts in a folder of the test's own.
-#ifndef TRIREME_TEST_UNIT_DATA_SCRATCH_HPP_
-#define TRIREME_TEST_UNIT_DATA_SCRATCH_HPP_
+#pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -223,5 +222,3 @@ class Texts : public Scratch {
 };
 
 }  // namespace trireme::data
-
-#endif  // TRIREME_TEST_UNIT_DATA_SCRATCH_HPP_

@@ -1,6 +1,5 @@
 // A small schema with keys of every kind, for the tests of decks.
-#ifndef TRIREME_TEST_UNIT_DECK_EXAMPLE_SCHEMA_HPP_
-#define TRIREME_TEST_UNIT_DECK_EXAMPLE_SCHEMA_HPP_
+#pragma once
 
 #include "trireme/deck/schema.hpp"
 
@@ -35,5 +34,3 @@ inline Schema ExampleSchema() {
 }
 
 }  // namespace trireme::deck
-
-#endif  // TRIREME_TEST_UNIT_DECK_EXAMPLE_SCHEMA_HPP_

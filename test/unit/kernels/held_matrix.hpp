@@ -1,6 +1,5 @@
 // Matrices at any alignment and stride in guarded memory, compared bit by bit.
-#ifndef TRIREME_TEST_UNIT_KERNELS_HELD_MATRIX_HPP_
-#define TRIREME_TEST_UNIT_KERNELS_HELD_MATRIX_HPP_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -61,5 +60,3 @@ class Held {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_KERNELS_HELD_MATRIX_HPP_

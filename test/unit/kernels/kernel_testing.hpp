@@ -1,7 +1,6 @@
 // Common parts of the kernel tests: operands of either type with guarded padding, and comparison
 // with the plain fp64 reference.
-#ifndef TRIREME_TEST_UNIT_KERNELS_KERNEL_TESTING_HPP_
-#define TRIREME_TEST_UNIT_KERNELS_KERNEL_TESTING_HPP_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -91,5 +90,3 @@ inline kernels::Dropout MakeDropout(double probability, std::int64_t length) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_KERNELS_KERNEL_TESTING_HPP_

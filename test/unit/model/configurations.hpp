@@ -1,6 +1,5 @@
 // A table of small odd architectures that together take every choice of the model.
-#ifndef TRIREME_TEST_UNIT_MODEL_CONFIGURATIONS_HPP_
-#define TRIREME_TEST_UNIT_MODEL_CONFIGURATIONS_HPP_
+#pragma once
 
 #include <ostream>
 #include <string>
@@ -154,5 +153,3 @@ inline std::vector<Configuration> AllConfigurations() {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_MODEL_CONFIGURATIONS_HPP_

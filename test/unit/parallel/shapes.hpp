@@ -1,6 +1,5 @@
 // The pipelines that the tests of schedules and programs go through.
-#ifndef TRIREME_TEST_UNIT_PARALLEL_SHAPES_HPP_
-#define TRIREME_TEST_UNIT_PARALLEL_SHAPES_HPP_
+#pragma once
 
 #include <fmt/format.h>
 
@@ -56,5 +55,3 @@ inline std::vector<StageCost> Equal(const PipelineShape& shape, const StageCost&
 }
 
 }  // namespace trireme::parallel
-
-#endif  // TRIREME_TEST_UNIT_PARALLEL_SHAPES_HPP_

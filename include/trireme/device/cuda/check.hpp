@@ -1,12 +1,9 @@
 // CUDA's error codes as exceptions. Included only by code that is built with CUDA.
-#ifndef TRIREME_DEVICE_CUDA_CHECK_HPP_
-#define TRIREME_DEVICE_CUDA_CHECK_HPP_
+#pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstddef>
-
-#include "trireme/device/gpu.hpp"
 
 namespace trireme::device::cuda {
 
@@ -23,5 +20,3 @@ inline cudaStream_t Queue(const Stream& stream) {
 }
 
 }  // namespace trireme::device::cuda
-
-#endif  // TRIREME_DEVICE_CUDA_CHECK_HPP_

@@ -1,7 +1,6 @@
 // Launches of kernels, their dynamic shared memory, and instructions that CUDA has no function for:
 // the only place in the program for either.
-#ifndef TRIREME_DEVICE_CUDA_LAUNCH_CUH_
-#define TRIREME_DEVICE_CUDA_LAUNCH_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -46,5 +45,3 @@ __device__ __forceinline__ float FastReciprocal(float x) {
 }
 
 }  // namespace trireme::device::cuda
-
-#endif  // TRIREME_DEVICE_CUDA_LAUNCH_CUH_

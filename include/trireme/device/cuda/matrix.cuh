@@ -1,8 +1,7 @@
 // Instructions of tensor cores and copies from global to shared memory that run on beside the
 // thread (PTX ISA, "mma.sync", "ldmatrix", "cp.async"; compute capability 8.0). All lanes of a warp
 // call a function of matrices together, g = lane / 4, t = lane % 4.
-#ifndef TRIREME_DEVICE_CUDA_MATRIX_CUH_
-#define TRIREME_DEVICE_CUDA_MATRIX_CUH_
+#pragma once
 
 #include <cuda_runtime.h>
 
@@ -69,5 +68,3 @@ __device__ __forceinline__ void WaitForCopies() {
 }
 
 }  // namespace trireme::device::cuda
-
-#endif  // TRIREME_DEVICE_CUDA_MATRIX_CUH_

@@ -1,8 +1,7 @@
 // Our own matrix product, in fp32, fp64 and bf16. In fp32 and fp64 it has the canonical form: each
 // element of c is one chain of operations, whatever the rest of the matrix, the number of threads
 // and the instruction set (doc/numerics.md). In bf16 operands are rounded while they are packed.
-#ifndef TRIREME_SRC_KERNELS_CPU_PRODUCT_MULTIPLY_HPP_
-#define TRIREME_SRC_KERNELS_CPU_PRODUCT_MULTIPLY_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -127,5 +126,3 @@ bool Bf16MultiplyRows(const Bf16Kernels& kernels, const device::Stream& stream, 
                       bool accumulate, FunctionRef<void(const Part& rows)> then);
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_PRODUCT_MULTIPLY_HPP_

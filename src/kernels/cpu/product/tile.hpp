@@ -3,10 +3,8 @@
 // Broadcast, MultiplyAdd (a b + c), Transpose of kLanes operands; LoadInner and CopyLanes make
 // words. Each file that includes this has its own copy, for its instruction set: everything is in
 // an unnamed namespace.
-#ifndef TRIREME_SRC_KERNELS_CPU_PRODUCT_TILE_HPP_
-#define TRIREME_SRC_KERNELS_CPU_PRODUCT_TILE_HPP_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <utility>
 
@@ -323,5 +321,3 @@ constexpr ProductKernels<typename V::Scalar, typename V::Word> MakeKernels() {
 }  // namespace
 
 }  // namespace trireme::kernels
-
-#endif  // TRIREME_SRC_KERNELS_CPU_PRODUCT_TILE_HPP_

@@ -1,8 +1,7 @@
 // Attention on tensor cores: bf16, rows on boundaries of 16 bytes (AttentionOperands::vector). It
 // computes what the kernels of attention_kernels.cuh compute, with dropout, documents, padding and
 // parts; weights and their gradients are rounded to bf16 where they are operands of products.
-#ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_CUH_
+#pragma once
 
 #include "cuda/attention_kernels.cuh"
 
@@ -20,5 +19,3 @@ void LaunchMatrixQueryGradient(cudaStream_t queue, const AttentionOperands<Bf16>
 void LaunchMatrixKeyGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a);
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_CUH_

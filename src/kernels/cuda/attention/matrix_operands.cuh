@@ -1,7 +1,6 @@
 // Keys of attention on tensor cores in tiles, which keys a query sees, and the masks of dropout in
 // the registers of the lanes that need them.
-#ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_OPERANDS_CUH_
-#define TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_OPERANDS_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -423,5 +422,3 @@ struct MatrixColumnMasks {
 };
 
 }  // namespace trireme::kernels::cuda
-
-#endif  // TRIREME_SRC_KERNELS_CUDA_ATTENTION_MATRIX_OPERANDS_CUH_

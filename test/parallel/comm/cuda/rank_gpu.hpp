@@ -1,6 +1,5 @@
 // A GPU for each rank of a test. Where there are fewer cards, ranks share them, if NCCL lets them.
-#ifndef TRIREME_TEST_PARALLEL_COMM_CUDA_RANK_GPU_HPP_
-#define TRIREME_TEST_PARALLEL_COMM_CUDA_RANK_GPU_HPP_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <mpi.h>
@@ -63,5 +62,3 @@ class RankGpuTest : public testing::Test {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_PARALLEL_COMM_CUDA_RANK_GPU_HPP_

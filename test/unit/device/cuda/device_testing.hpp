@@ -1,6 +1,5 @@
 // Common parts of the tests of the device layer: page-locked numbers, and an error's text.
-#ifndef TRIREME_TEST_UNIT_DEVICE_CUDA_DEVICE_TESTING_HPP_
-#define TRIREME_TEST_UNIT_DEVICE_CUDA_DEVICE_TESTING_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -43,5 +42,3 @@ std::string MessageOf(Body body) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_DEVICE_CUDA_DEVICE_TESTING_HPP_

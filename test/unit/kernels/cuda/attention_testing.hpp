@@ -1,7 +1,6 @@
 // Common parts of the tests of attention on a GPU: a problem with operands that all types hold
 // exactly, the CPU's results in fp64, and the same operands on the GPU.
-#ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
-#define TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -318,5 +317,3 @@ inline void AddRowsAt(const Values& part, std::int64_t count, const kernels::Att
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_

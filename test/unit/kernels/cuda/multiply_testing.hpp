@@ -1,7 +1,6 @@
 // Common parts of the tests of products on a GPU: a stream with libraries, operands on both sides,
 // and bounds of rounding.
-#ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_MULTIPLY_TESTING_HPP_
-#define TRIREME_TEST_UNIT_KERNELS_CUDA_MULTIPLY_TESTING_HPP_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -116,5 +115,3 @@ class ProductsTest : public GpuTest {
 };
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_KERNELS_CUDA_MULTIPLY_TESTING_HPP_

@@ -1,7 +1,6 @@
 // Common parts of the tests of row-wise and element-wise kernels on a GPU: operands of any type and
 // layout, the CPU's result in fp64 on the same numbers, and their comparison.
-#ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_ROWWISE_TESTING_HPP_
-#define TRIREME_TEST_UNIT_KERNELS_CUDA_ROWWISE_TESTING_HPP_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -196,5 +195,3 @@ inline std::string Describe(const RowwiseSize& size) {
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_KERNELS_CUDA_ROWWISE_TESTING_HPP_

@@ -1,6 +1,5 @@
 // Training on one GPU, and batches on their way to it, for tests.
-#ifndef TRIREME_TEST_UNIT_TRAIN_CUDA_ONE_RANK_HPP_
-#define TRIREME_TEST_UNIT_TRAIN_CUDA_ONE_RANK_HPP_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -202,5 +201,3 @@ inline bool Sees(const device::Stream& stream, const model::StagedBatches& stage
 }
 
 }  // namespace trireme::test
-
-#endif  // TRIREME_TEST_UNIT_TRAIN_CUDA_ONE_RANK_HPP_
