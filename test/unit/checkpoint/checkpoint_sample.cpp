@@ -1,7 +1,7 @@
 // Writes a checkpoint with known values for test/system/safetensors_opens.py: checkpoint_sample
 // FOLDER
 #include "checkpoint_fixture.hpp"
-#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/runtime.hpp"
 
 int main(int argc, char** argv) {

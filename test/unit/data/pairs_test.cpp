@@ -1,7 +1,9 @@
 // Files of pairs, the batches of them, and the numerals corpus.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +17,7 @@
 #include "scratch.hpp"
 #include "token_codec.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/pairs.hpp"
 
@@ -479,6 +482,26 @@ TEST_F(Pairs, RefuseKeysThatDoNotFit) {
               HasSubstr("makes no pairs"));
   EXPECT_THAT(message({"tokenize.source=nowhere", "tokenize.target=y"}),
               HasSubstr("there is no such file"));
+}
+
+// Runs are continued on files whose texts have this hash: it does not change from version to
+// version.
+TEST_F(Pairs, KeepTheHashOfTheirTexts) {
+  Tokenize(SmallTexts());
+  EXPECT_EQ(OpenPairs().Of(Side::kSource).SourceSha256(),
+            "4869b0c7574de64ea45a521809b529c8cd58eb3368e5300c2ba01635da54bd05");
+}
+
+// HDF5 holds a lock on the file that a job writes.
+TEST_F(Pairs, AreNotWrittenByTwoJobsAtOnce) {
+  const std::vector<std::string> deck = SmallTexts();
+  Write("a.h5.tmp", "");
+  const Descriptor other(In("a.h5.tmp"), O_RDWR);
+  ASSERT_EQ(::flock(other.Get(), LOCK_EX), 0);
+  EXPECT_THAT(MessageOf([&] { Tokenize(deck); }), HasSubstr("another job is writing this file"));
+  EXPECT_TRUE(std::filesystem::exists(In("a.h5.tmp")));
+  ASSERT_EQ(::flock(other.Get(), LOCK_UN), 0);
+  EXPECT_EQ(Tokenize(deck).documents[0], 4);
 }
 
 TEST_F(Pairs, ThatAreNotUtf8AreRefusedOrReplaced) {

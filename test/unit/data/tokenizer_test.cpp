@@ -16,6 +16,7 @@
 #include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
+#include "trireme/base/utf8.hpp"
 #include "trireme/data/tokenizer.hpp"
 
 namespace trireme::data {

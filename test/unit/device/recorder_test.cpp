@@ -8,11 +8,12 @@
 #include <map>
 #include <memory>
 #include <string>
-#include "trireme/base/json.hpp"
 #include <utility>
 #include <vector>
 
 #include "folders.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/device/recorder.hpp"
 #include "trireme/device/trace_file.hpp"
 

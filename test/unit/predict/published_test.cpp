@@ -260,6 +260,8 @@ TEST(Tape, HasNoCopiesOfGradientsWithoutDropout) {
   EXPECT_EQ(MoreWithDropout(
                 2, {"model.norm_position=pre", "grid.pipeline=2", "pipeline.schedule=zero_bubble"}),
             0);
+}
+
 // All-gathers of a group that start in tasks of a kind, and how many of them there is computation
 // behind: between the start and the wait.
 struct Gathers {

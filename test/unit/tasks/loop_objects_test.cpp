@@ -106,6 +106,7 @@ class LoopObjects : public test::FolderTest {
     policy_.emplace(CheckpointPolicy::Setup{.runtime = *job_.runtime,
                                             .options = job_.options.checkpoint,
                                             .goes_back = true,
+                                            .cores = {},
                                             .session = session,
                                             .monitor = *monitor_,
                                             .progress = progress_,
@@ -209,6 +210,7 @@ TEST_F(RunSessionTest, AnotherOutputIsABranch) {
   line_.resume = In("first");
   job_.start.candidates = {In("first/checkpoints/step_00000004")};
   job_.start.record = RecordOf({{"step", 4}});
+  job_.options.job.output_given = false;
   EXPECT_EQ(fs::absolute(Session().Folder()), In("first"));
   EXPECT_TRUE(Session().Continues());
   job_.options.job.output_given = true;
@@ -368,7 +370,7 @@ class RecoveryTest : public LoopObjects {
 
 TEST_F(RecoveryTest, ABadStepTooManyEndsTheRun) {
   MakeRecovery();
-  const train::Fault fault{.rank = 0, .what = "the loss is not finite"};
+  const train::Fault fault{.rank = 0, .what = "the loss is not finite", .more = {}};
   progress_.step = 1;
   recovery_->AnswerFault(fault);
   EXPECT_THAT(Records("event", "event"), ElementsAre("bad step"));
@@ -488,7 +490,10 @@ TEST_F(EvaluationsTest, TheDeadlineKnowsOfThem) {
     near.push_back(evaluations.IsNear());
   }
   EXPECT_THAT(near, ElementsAre(false, false, true, true, false));
-  evaluations.Expect({.tokens = 10, .times = {.total = 2}});
+  train::StepResult step;
+  step.tokens = 10;
+  step.times.total = 2;
+  evaluations.Expect(step);
   EXPECT_EQ(progress_.deadline.LongestValidation(), 2 * 30 / 10.0);  // 30 tokens of the split
 }
 
