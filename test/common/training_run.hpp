@@ -15,6 +15,7 @@
 #include "folders.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/pairs.hpp"

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "cublasLt.h"
-#include "cublaslt_refusal.hpp"
 #include "cuda_bf16.h"
 #include "cuda_fp8.h"
 #include "settings.hpp"

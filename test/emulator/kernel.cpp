@@ -20,7 +20,6 @@
 
 #include "kernel.hpp"
 #include "memory.hpp"
-#include "queue.hpp"
 #include "settings.hpp"
 #include "stream.hpp"
 #include "trireme/device/cuda/launch.cuh"

@@ -21,6 +21,7 @@
 #include "checkpoint_fixture.hpp"
 #include "folders.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::test {
 

@@ -7,6 +7,7 @@
 
 #include "dropout.cuh"
 #include "reduce.cuh"
+#include "trireme/device/cuda/launch.cuh"
 #include "vector.cuh"
 
 namespace trireme::kernels::cuda {

@@ -14,6 +14,7 @@
 #include "libraries.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels::cuda {
 

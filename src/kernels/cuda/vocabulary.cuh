@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "trireme/kernels/vocabulary_loss.hpp"
+
 namespace trireme::kernels::cuda {
 
 // Arguments common to all rows: targets [rows] (on the GPU, < 0: masked), the first token of this

@@ -4,6 +4,7 @@
 // memory, VocabularyStatistics makes the gradient, too, and VocabularyGradient only multiplies.
 #include "backends.hpp"
 #include "cuda/vocabulary.cuh"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels {
 

@@ -12,6 +12,7 @@
 #include "exchange.hpp"
 #include "folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {

@@ -9,6 +9,7 @@
 #include "call_count.hpp"
 #include "checkpoint_fixture.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {

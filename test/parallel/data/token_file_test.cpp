@@ -505,7 +505,7 @@ TEST_F(EarlyCopies, UnitsAreKnownOnceAllEarlierOnesAre) {
   std::int64_t before = 0;
   for (std::size_t u = 0; u < kUnits; ++u) {
     ASSERT_EQ(rounds.Before(u), before);
-    before += ResultOf(u).tokens[0];
+    before += ResultOf(u).tokens[0][0];
   }
 }
 

@@ -14,6 +14,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/checkpoint/options.hpp"
 
 namespace trireme::checkpoint::test {

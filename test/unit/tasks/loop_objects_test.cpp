@@ -20,6 +20,7 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::tasks {
 namespace {

@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "trireme/device/gpu.hpp"
+
 namespace trireme::device::cuda {
 
 // RunError "what: CUDA says no kernel image is available (209)", with advice for known codes.
