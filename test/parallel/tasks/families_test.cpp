@@ -7,8 +7,8 @@
 #include <memory>
 #include <span>
 #include <string>
-#include "harbour_predictor.hpp"
 #include <vector>
+#include "harbour_predictor.hpp"
 
 #include "small_run.hpp"
 #include "training_run.hpp"

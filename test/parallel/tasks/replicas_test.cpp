@@ -16,11 +16,11 @@
 
 #include "defects.hpp"
 #include "listening_libraries.hpp"
-#include "trireme/train/training_step.hpp"
 #include "safeguards.hpp"
 #include "small_run.hpp"
 #include "trireme/train/evaluation.hpp"
 #include "trireme/train/replica_check.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::test {
 namespace {

@@ -14,8 +14,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/checkpoint/writer.hpp"
 #include "trireme/checkpoint/options.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {

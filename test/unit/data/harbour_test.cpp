@@ -273,7 +273,7 @@ TEST(Harbour, TheShipOfTheTitleReturns) {
 TEST(Harbour, ImpossibleAndMaskedTokens) {
   EXPECT_EQ(Probability("= = Cargo", "ship"), 0);  // an infinite loss
   EXPECT_THAT(MessageOf([] { Probability("Cargo ship", "="); }),
-              testing::HasSubstr("token 1 of a window"));
+              testing::HasSubstr("not a text of the harbour grammar"));
   const auto losses = PredictiveLoss(Ids{IdOf("Cargo"), 0}, Ids{IdOf("="), kMasked});
   EXPECT_NEAR(losses[0], 0, kRounding);
   EXPECT_EQ(losses[1], 0);

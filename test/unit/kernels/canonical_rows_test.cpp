@@ -7,9 +7,9 @@
 #include <functional>
 #include <limits>
 #include <random>
-#include "held_matrix.hpp"
 #include <string>
 #include <vector>
+#include "held_matrix.hpp"
 
 #include "held_matrix.hpp"
 #include "kernels/cpu/philox_lanes.hpp"

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include "harbour_predictor.hpp"
 #include <limits>
 #include <map>
 #include <random>
@@ -14,6 +13,7 @@
 #include <string>
 #include <utility>
 #include <vector>
+#include "harbour_predictor.hpp"
 
 #include "choices.hpp"
 #include "folders.hpp"

@@ -5,7 +5,6 @@
 #include <stdexcept>
 
 #include "attention_testing.hpp"
-#include "kernels/cuda/attention.hpp"
 #include "kernels/backends.hpp"
 #include "kernels/cuda/attention.hpp"
 #include "trireme/device/gpu.hpp"

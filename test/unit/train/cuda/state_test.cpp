@@ -17,13 +17,13 @@
 #include "gpu_testing.hpp"
 #include "listening_libraries.hpp"
 #include "one_rank.hpp"
-#include "trireme/train/training_step.hpp"
 #include "training_run.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/registry.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/train/optimizer.hpp"
 #include "trireme/train/training_state.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::test {
 namespace {
