@@ -44,8 +44,8 @@ class Recovery {
   // too many in a row. The step counts as done: its samples are used up, and the learning rate goes
   // on.
   void AnswerFault(const train::Fault& fault);
-  // Collective, after each step, told and without an open fault. True: the run is back at a
-  // checkpoint, after a spike of the loss or because replicas differ.
+  // Collective, after each step. True: the run is back at a checkpoint, after a spike of the loss
+  // or because replicas differ.
   bool GoesBack(const train::StepResult& result);
   // Collective. Compares copies of the state, all of them unless that was done at this step. True:
   // they differed, and the run is back at a checkpoint. Throws AgreedError if it cannot be.

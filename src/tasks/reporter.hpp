@@ -105,7 +105,7 @@ class Reporter {
   std::unique_ptr<report::Monitor> monitor_;
   std::unique_ptr<EnergyUse> energy_;
   std::shared_ptr<report::EventLog> events_;  // on rank 0; null without TensorBoard
-  // Of the step under way, on rank 0; empty on others, and if the step was not asked for them.
+  // Gradients of the step under way, on rank 0; empty on others, and if the step was not asked.
   std::vector<report::NamedHistogram> gradient_histograms_;
   std::unique_ptr<Timeline> timeline_;
   std::string started_;    // this session, ISO 8601
