@@ -5,6 +5,7 @@
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/hf/weights.hpp"
 
 namespace {
 
@@ -41,3 +42,9 @@ namespace trireme::app {
 void CheckImportedTokenizer(const RunRecord&, const data::TokenFile&) { Unreached(); }
 
 }  // namespace trireme::app
+
+namespace trireme::hf {
+
+Error NotAModel(const std::string&, const std::string&) { Unreached(); }
+
+}  // namespace trireme::hf
