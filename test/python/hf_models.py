@@ -264,7 +264,7 @@ def merge(x):
     return x.swapaxes(0, 1).reshape(x.shape[1], -1)
 
 
-def gpt2(config, w, ids):
+def gpt2_forward(config, w, ids):
     w = {name.removeprefix("transformer."): values for name, values in w.items()}
     epsilon, heads = config["layer_norm_epsilon"], config["n_head"]
     x = w["wte.weight"][ids] + w["wpe.weight"][: len(ids)]
@@ -320,7 +320,7 @@ def rotate(x, angles, factor):
     return numpy.concatenate([a * cos - b * sin, b * cos + a * sin], -1)
 
 
-def llama(config, w, ids):
+def llama_forward(config, w, ids):
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     width = config.get("head_dim") or config["hidden_size"] // heads
     epsilon = config["rms_norm_eps"]
@@ -352,7 +352,7 @@ def llama(config, w, ids):
 
 def logits(config, weights, ids):
     """[length, vocabulary] of a sequence of ids."""
-    return (gpt2 if config["model_type"] == "gpt2" else llama)(config, weights, numpy.asarray(ids))
+    return (gpt2_forward if config["model_type"] == "gpt2" else llama_forward)(config, weights, numpy.asarray(ids))
 
 
 def loss(config, weights, tokens, length):
