@@ -153,7 +153,7 @@ def check_in_folder(trireme, checks, folder, name):
     check(trireme, checks, folder, name)
 
 
-def change_difference(golden, run):
+def pairs_change_difference(golden, run):
     """Largest difference of a sketch of a trained weight's change, over the weight's norm."""
     after, worst = runs.final_weights(run), 0.0
     for name, expected in golden["changes"].items():
@@ -178,7 +178,7 @@ def check_pairs(trireme, checks, folder, case):
         checks.within(f"{what}: gradient norms", runs.relative(golden["norms"], found["norms"]), EXACT)
         for key in ("valid_after", "test_after"):
             checks.within(f"{what}: {key}", runs.relative([golden[key]], [found[key]]), EXACT)
-        checks.within(f"{what}: weights", change_difference(golden, run), EXACT)
+        checks.within(f"{what}: weights", pairs_change_difference(golden, run), EXACT)
     losses = runs.evaluated(trireme, prepared.train("before", "schedule.steps=1", "optimizer.learning_rate=0"), folder)
     for split in ("valid", "test"):
         expected = golden[f"{split}_before"]
