@@ -56,15 +56,14 @@ void BestLoss::AddTo(nlohmann::json& run) const {
   if (std::isfinite(best_)) run["best_loss"] = best_;
 }
 
-CheckpointPolicy::CheckpointPolicy(const Setup& setup, const BestLoss& best,
-                                   train::TrainingState& state)
+CheckpointPolicy::CheckpointPolicy(const Setup& setup, const BestLoss& best)
     : setup_(setup), best_(best) {
   const comm::Communicator& world = setup_.runtime.World();
   const std::string& folder = setup_.session.Folder();
-  checkpoint::State whole = state.CheckpointState();
+  checkpoint::State whole = setup_.state.CheckpointState();
   const bool asks = world.IsRoot() && !setup_.options.local.empty();
   const std::int64_t sequence = asks ? checkpoint::LastSequence(folder + "/checkpoints") : 0;
-  if (setup_.options.async && state.Stream().OnGpu()) CheckCopyMemory(whole);
+  if (setup_.options.async && setup_.state.Stream().OnGpu()) CheckCopyMemory(whole);
   const RunSession* const session = &setup_.session;
   checkpoints_ = std::make_unique<Checkpoints>(
       Checkpoints::Setup{.runtime = setup_.runtime,
@@ -74,11 +73,11 @@ CheckpointPolicy::CheckpointPolicy(const Setup& setup, const BestLoss& best,
                          .folder = folder,
                          .sequence = sequence,
                          .cores = setup_.cores,
-                         .traffic = state.Grid().Traffic(),
+                         .traffic = setup_.state.Grid().Traffic(),
                          .may_publish = [session] { session->HoldLock(true); },
                          .may_go_on = [session] { session->HoldLock(false); }},
       std::move(whole));
-  MakeLocal(state);
+  MakeLocal();
 }
 
 // On GPUs the planned memory is that of the cards; copies lie in the node's.
@@ -97,7 +96,7 @@ void CheckpointPolicy::CheckCopyMemory(const checkpoint::State& state) const {
 }
 
 // A run keeps its name; a branch gets one of its own.
-void CheckpointPolicy::MakeLocal(train::TrainingState& state) {
+void CheckpointPolicy::MakeLocal() {
   if (setup_.options.local.empty()) return;
   const comm::Communicator& world = setup_.runtime.World();
   const RunSession& session = setup_.session;
@@ -115,14 +114,14 @@ void CheckpointPolicy::MakeLocal(train::TrainingState& state) {
   run.session = world.Broadcast(run.session);
   std::optional<std::int64_t> from;
   if (session.Continues() && session.StartsFromLocal()) from = setup_.progress.step;
-  local_ =
-      std::make_unique<LocalCheckpoints>(LocalCheckpoints::Setup{.runtime = setup_.runtime,
-                                                                 .options = setup_.options,
-                                                                 .monitor = setup_.monitor,
-                                                                 .traffic = state.Grid().Traffic(),
-                                                                 .run = run,
-                                                                 .from = from},
-                                         state.CheckpointState());
+  local_ = std::make_unique<LocalCheckpoints>(
+      LocalCheckpoints::Setup{.runtime = setup_.runtime,
+                              .options = setup_.options,
+                              .monitor = setup_.monitor,
+                              .traffic = setup_.state.Grid().Traffic(),
+                              .run = run,
+                              .from = from},
+      setup_.state.CheckpointState());
 }
 
 bool CheckpointPolicy::TimeHasCome() const {
@@ -141,7 +140,7 @@ std::optional<CheckpointPolicy::Reason> CheckpointPolicy::Due() const {
 
 void CheckpointPolicy::Write(const Reason& reason) {
   setup_.monitor.FlushRecords();
-  setup_.finish_update();
+  setup_.state.FinishUpdate();
   Reason of_folder = reason;
   if (local_ != nullptr) {
     const Drain drain = WriteLocal(reason);

@@ -60,16 +60,15 @@ class CheckpointPolicy {
     const RunSession& session;
     report::Monitor& monitor;
     Progress& progress;
+    train::TrainingState& state;
     // Collective. run.json of the last step, without what the writers add. stop_only: nothing but a
     // stop wants it.
     std::function<nlohmann::json(bool stop_only)> run;
     // Told of the last regular checkpoint before that is relied on.
     std::function<void(std::int64_t step)> written;
-    // Called before the state is read: completes the gathers of the last update.
-    std::function<void()> finish_update;
   };
   // Collective. Takes the memory of the writers; throws InputError if copies do not fit.
-  CheckpointPolicy(const Setup& setup, const BestLoss& best, train::TrainingState& state);
+  CheckpointPolicy(const Setup& setup, const BestLoss& best);
 
   BestLoss& Best() { return best_; }
   const BestLoss& Best() const { return best_; }
@@ -100,7 +99,7 @@ class CheckpointPolicy {
   enum class Drain { kNone, kRegular, kIrregular };
 
   void CheckCopyMemory(const checkpoint::State& state) const;
-  void MakeLocal(train::TrainingState& state);
+  void MakeLocal();
   Drain WriteLocal(const Reason& reason);
   void WriteRunFolder(const Reason& reason);
   void Account();

@@ -132,10 +132,10 @@ void TrainingLoop::MakeCheckpoints() {
                               .session = *session_,
                               .monitor = reporter_->Monitor(),
                               .progress = *progress_,
+                              .state = state_,
                               .run = run,
-                              .written = written,
-                              .finish_update = [this] { state_.FinishUpdate(); }},
-      BestSoFar(), state_);
+                              .written = written},
+      BestSoFar());
 }
 
 void TrainingLoop::MakeRecovery(const Safeguards& safeguards) {

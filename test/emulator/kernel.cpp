@@ -148,7 +148,7 @@ constexpr std::size_t kAlignment = 128;  // bytes, of dynamic shared memory
 constexpr std::size_t kCanary = 128;     // bytes at least, behind it
 constexpr int kMark = 0xA5;
 
-// Of cards and kernels.
+// Dynamic shared memory that a kernel may take on a card, in bytes, by card and kernel.
 std::map<std::pair<int, const void*>, std::size_t>& Allowances() {
   static std::map<std::pair<int, const void*>, std::size_t> allowances;
   return allowances;

@@ -99,7 +99,8 @@ std::int64_t FreeBytes(const std::string& folder);
 
 // rename(2). Throws RunError with both names.
 void Rename(const std::string& from, const std::string& to);
-// The same for a file or folder that is on the disk already; its new name is, too, on return.
+// Renames a file or folder whose contents are on the disk already, and flushes the new name's
+// folder: on return the new name is on the disk, too. Throws RunError as Rename.
 void RenameDurably(const std::string& from, const std::string& to);
 
 std::string FolderOf(const std::string& path);  // that a path lies in; "." for a bare name

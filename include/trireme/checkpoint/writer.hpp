@@ -128,7 +128,7 @@ class Writer {
  private:
   enum class Part { kNone, kPrepare, kWrite, kPublish };
 
-  // Of this rank in its group.
+  // Whether this rank is the first of its group.
   bool Leads() const { return group_.IsRoot(); }
   const std::vector<kernels::StateBlock>& Blocks(std::size_t file) const;
   template <typename Body>

@@ -74,8 +74,8 @@ struct Fp8Transpose {
   void* memory = nullptr;        // a byte per element; null: it is not kept
   mutable bool written = false;  // by the products since the memory was taken
 };
-// Those of a layer's input x and of the gradient of its output dy. Both matrices must keep their
-// values up to the weight gradient.
+// Transposes of a layer's input x and of dy, the gradient of its output. Both matrices must keep
+// their values up to the weight gradient.
 struct Fp8Transposes {
   Fp8Transpose x, dy;
 };

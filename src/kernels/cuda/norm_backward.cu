@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     });
     TeamSum(means, shared[parity]);
     SumsToMeans(of, means);
-    // Of several accesses in a loop: nothing of theirs has to stay in registers.
+    // Several accesses are computed in a loop: none of their values has to stay in registers.
     EachAccess<kWidth, kChunks == 1 ? 1 : 0>(width, [&](std::int64_t column, int) {
       if constexpr (kChunks == 1) {
         StoreGradient<kWidth>(of, row, column, rstd, means, d, h, awaited);

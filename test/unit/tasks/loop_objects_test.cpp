@@ -111,6 +111,7 @@ class LoopObjects : public test::FolderTest {
                                             .session = session,
                                             .monitor = *monitor_,
                                             .progress = progress_,
+                                            .state = *state_,
                                             .run =
                                                 [this](bool stop_only) {
                                                   nlohmann::json run = data_->Json(progress_.step);
@@ -123,9 +124,8 @@ class LoopObjects : public test::FolderTest {
                                                 [this](std::int64_t step) {
                                                   told_.push_back(step);
                                                   if (recovery_) recovery_->HaveWritten(step);
-                                                },
-                                            .finish_update = [this] { state_->FinishUpdate(); }},
-                    BestLoss({}), *state_);
+                                                }},
+                    BestLoss({}));
   }
   train::StepResult TrainTo(std::int64_t step) {
     train::StepResult result;
