@@ -628,6 +628,12 @@ TEST_P(BiasSums, ThatAreAlikeOnOtherRanksAreSummedApart) {
 
 // However slow passes of their own may be: the product sums only what it sums to the same bits.
 TEST_P(BiasSums, OfTheSameBitsAlone) {
+  // Sums of bf16 that are whole eighths are exact in fp32, in whatever order.
+  Values dy = dy_->Values();
+  if (Type() == Dtype::kBfloat16) {
+    for (double& value : dy) value = std::round(value * 8) / 8;
+  }
+  dy_ = std::make_unique<GpuMatrix>(Stream(), Type(), kRows, kOut, dy);
   const device::Buffer memory = device::AllocateZeroed(1 << 26, device::Kind::kCuda);
   const auto much = [&] {
     for (int i = 0; i < 20; ++i) device::SetZero(Stream(), memory.get(), 1 << 26);
@@ -635,7 +641,6 @@ TEST_P(BiasSums, OfTheSameBitsAlone) {
   const FunctionRef<void()> slow = much;
   const bool taken = Products().Run(Stream(), Product(), &slow);
   if (Chosen().empty()) return;  // this library has no such epilogue
-  // Sums of so few numbers of bf16 are exact in fp32, in whatever order.
   EXPECT_TRUE(!IsEmulated() || taken == !(Varies() && Type() == Dtype::kFloat32));
   EXPECT_EQ(Chosen() == "apart", !taken);
 }
