@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that one GPU can prove about the program, in the order of its worth, several ranks that
 # talk through NCCL on this one card among them (NCCL 2.30 or newer):
-#   bash test/one_card.sh [--prebuilt PACK] [--budget SECONDS] [--only PARTS] [--mps] [--peer] [-o DIR]
-#   --prebuilt PACK     what pack_gpu.sh made elsewhere; without it the programs of build-cuda
+#   bash test/one_card.sh [-B BUILD | --prebuilt PACK] [--budget SECONDS] [--only PARTS] [--mps] [--peer] [-o DIR]
+#   -B BUILD            a build tree with tests and benchmarks (build-cuda)
+#   --prebuilt PACK     what pack_gpu.sh made elsewhere
 #   --budget SECONDS    of all parts together (600); a part that no longer fits is named
 #   --only PARTS        some of the parts, with commas, in this order: versions meet kernels channels
 #                       layouts deaths programs benchmark tables memory sanitizer eager
@@ -11,8 +12,9 @@
 #                       H200 the service had no room for four or eight of our ranks
 #   --peer              PyTorch's step, too, after each of the benchmark's models
 #   -o DIR              keeps all outputs (build-one-card)
-# Each part has a time limit of its own and says in one line how it ended; a table of all comes last,
-# and DIR/one_card.tar.xz has all logs and figures, also if the script is cut off. Exit code 77 where
+# ONE_CARD_MODELS, _TABLES, _LAYERS, _KERNELS: models of the benchmark and of the tables (gpt2_1558m, llama, tiny), layers of the
+# Llama, arguments of trireme_gpu_kernels_benchmark. Each part has a time limit of its own and says in one line how it ended; a
+# table of all comes last, and DIR/one_card.tar.xz has all logs and figures, also if the script is cut off. Exit code 77 where
 # there is no GPU.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -21,12 +23,13 @@ source jobscripts/machine.sh
 source test/prebuilt.sh
 
 usage() {
-  sed -n '4,13s/^# *//p' "$0" >&2
+  sed -n '4,14s/^# *//p' "$0" >&2
   exit 2
 }
-pack='' budget=600 only='' out=build-one-card peer=no mps_pipe=''
+build=build-cuda pack='' budget=600 only='' out=build-one-card peer=no mps_pipe=''
 while [[ $# -gt 0 ]]; do
   case $1 in
+    -B) build=${2:?a folder}; shift ;;
     --prebuilt) pack=${2:?a pack of pack_gpu.sh}; shift ;;
     --budget) budget=${2:?seconds}; shift ;;
     --only) only=${2:?parts}; shift ;;
@@ -43,15 +46,17 @@ mkdir -p "$out"
 out=$(cd "$out" && pwd)
 rm -rf "$out"/*.log "$out"/table "$out"/kernels-* "$out"/traced-*
 scratch=$(mktemp -d)
+running= # the part's process
 
 # Whatever ends the script, what there is so far is packed: logs and figures, no checkpoints.
 finish() {
   trap - EXIT INT TERM
+  [[ -z $running ]] || { kill "$running"; wait "$running"; }
   [[ ! -s $out/table ]] || { echo; echo "one card: $(sed -n 's/^card  *//p' "$out/machine" 2>/dev/null)"; cat "$out/table"; }
   [[ ! -d $mps_pipe ]] || echo quit | timeout 20 env CUDA_MPS_PIPE_DIRECTORY="$mps_pipe" nvidia-cuda-mps-control
   # Long logs by their beginning and end.
   find "$out" -name '*.log' -size +512k -exec sh -c 'for f; do { head -c 200000 "$f"; echo; echo ...; tail -c 200000 "$f"; } >"$f.cut" && mv "$f.cut" "$f"; done' _ {} +
-  python3 - "$out" <<'PYTHON' || true
+  "${TRIREME_PYTHON:-python3}" - "$out" <<'PYTHON' || true
 import os, sys, tarfile
 out = sys.argv[1]
 with tarfile.open(out + "/one_card.tar.xz", "w:xz", preset=6) as archive:
@@ -75,11 +80,11 @@ if [[ -n $pack ]]; then
   programs=$pack/bin
   tests=(--prebuilt "$pack") bench=(-p "$pack")
 else
-  programs=$PWD/build-cuda
-  [[ -x $programs/trireme ]] || { echo "build-cuda holds no program (doc/gpu.md), and no --prebuilt PACK is given" >&2; finish 2; }
-  TRIREME_MPIRUN=${TRIREME_MPIRUN:-$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' build-cuda/CMakeCache.txt)}
+  programs=$(realpath -m "$build")
+  [[ -x $programs/trireme ]] || { echo "$build holds no program (doc/gpu.md), and no --prebuilt PACK is given" >&2; finish 2; }
+  TRIREME_MPIRUN=${TRIREME_MPIRUN:-$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' "$programs/CMakeCache.txt")}
   export TRIREME_MPIRUN
-  tests=(-B build-cuda) bench=(-B build-cuda)
+  tests=(-B "$programs") bench=(-B "$programs")
 fi
 export TRIREME=$programs/trireme TRIREME_SOURCE=$PWD TRIREME_DEVICE_LABEL=${TRIREME_DEVICE_LABEL:-gpu} TRIREME_PYTHON=${TRIREME_PYTHON:-python3}
 "$TRIREME" --version >"$out/version" 2>&1
@@ -109,7 +114,10 @@ part() {
   fi
   ((limit <= left)) || limit=$left
   # A shell of its own, in a group of processes of its own: nothing of it is left when its time is over.
-  timeout --kill-after=5 "$limit" bash -c "$shared; $*" >"$out/$name.log" 2>&1 || code=$?
+  timeout --kill-after=5 "$limit" bash -c "$shared; $*" >"$out/$name.log" 2>&1 &
+  running=$!
+  wait "$running" || code=$?
+  running=
   said=$(sed -n 's/^verdict: //p' "$out/$name.log" | tail -n 1)
   case $code in
     0) word=passed ;;
@@ -181,7 +189,7 @@ DECK
         "$TRIREME" -i deck.in "job.output=meet-$way-$graphs" grid.data=2 "run.share_device=$way" "run.graphs=$graphs" \
         >"$out/meet-$way-$graphs.log" 2>&1 || code=$?
       ((code == 0)) || { bad=1; words+=" $way/$graphs: code $code;"; tail -n 30 "$out/meet-$way-$graphs.log"; continue; }
-      words+=" $way/$graphs: $(python3 - "meet-$way-$graphs" meet-yes-auto <<'PYTHON'
+      words+=" $way/$graphs: $("$TRIREME_PYTHON" - "meet-$way-$graphs" meet-yes-auto <<'PYTHON'
 import json, sys
 def steps(run):
     return [r for r in map(json.loads, open(run + "/metrics.jsonl")) if r["kind"] == "step"]
@@ -219,14 +227,16 @@ benchmark() {
 tables() {
   local model code=0 runs=$scratch
   ! [[ -w /dev/shm && $(df --output=avail -BG /dev/shm | tail -n 1 | tr -dc 0-9) -ge 64 ]] || runs=$(mktemp -d -p /dev/shm)
-  for model in gpt2_1558m llama; do
+  for model in ${ONE_CARD_TABLES:-gpt2_1558m llama}; do
     local vocabulary=50257 keys=(model.preset=gpt2_1558m model.dropout=0 model.attention_dropout=0 data.sequence_length=1024
       data.stride=1024 model.max_positions=1024 data.batch=16 data.micro_batch=8)
     [[ $model == gpt2_1558m ]] || { vocabulary=128256; keys=(model.dim=4096 model.heads=32 model.kv_heads=8 "model.layers=${ONE_CARD_LAYERS:-8}"
       model.ffn=14336 model.norm=rmsnorm model.activation=swiglu model.position=rope model.rope_theta=500000 model.bias=no
       model.tie_embeddings=no model.init=gpt2 model.norm_position=pre data.sequence_length=4096 data.stride=4096 model.max_positions=4096
       data.batch=8 data.micro_batch=2); }
-    outer_python python3 - "$scratch/$model.h5" $vocabulary <<'PYTHON' || return 1
+    [[ $model != tiny ]] || keys=(model.dim=64 model.heads=4 model.layers=2 model.ffn=128 data.sequence_length=64 data.stride=64
+      model.max_positions=64 data.batch=2 data.micro_batch=1) vocabulary=500
+    outer_python "$TRIREME_PYTHON" - "$scratch/$model.h5" $vocabulary <<'PYTHON' || return 1
 import sys
 import h5py, numpy
 path, types = sys.argv[1], int(sys.argv[2])
@@ -235,24 +245,25 @@ with h5py.File(path, "w") as file:
     draw = numpy.random.default_rng(1)
     for split, count in (("train", 400_000), ("valid", 9_000), ("test", 9_000)):
         file[f"{split}/tokens"] = draw.integers(0, types, count).astype("uint16" if types <= 65536 else "uint32")
+        file[f"{split}/documents"] = numpy.arange(0, count, 700, "uint64")
     file["vocabulary/bytes"] = numpy.frombuffer(b"".join(words), "uint8")
     file["vocabulary/offsets"] = numpy.cumsum([0] + [len(w) for w in words]).astype("uint64")
     file.attrs.update({"format": 1, "tokenizer": "word", "eos": 0, "unk": 1, "source_sha256": "0" * 64})
 PYTHON
     for documents in no yes; do
-      [[ $model == llama || $documents == no ]] || continue
+      [[ $model != gpt2_1558m || $documents == no ]] || continue
       printf '[job]\noutput = %s\n[data]\nfile = %s\n' "$runs/traced-$model-$documents" "$scratch/$model.h5" >"$scratch/traced.in"
       "$TRIREME" -i "$scratch/traced.in" run.device=cuda run.precision=bf16 "${keys[@]}" "data.document_mask=$documents" schedule.steps=6 \
         checkpoint.every_steps=0 monitor.every_steps=1 monitor.validate_every_steps=0 monitor.sample_tokens=0 monitor.trace_steps=4 \
         monitor.report=no monitor.tensorboard=no || { code=1; continue; }
-      { echo "$model, documents $documents"; outer_python python3 vis/gantt.py "$runs/traced-$model-$documents" --kernels; } |
+      { echo "$model, documents $documents"; outer_python "$TRIREME_PYTHON" vis/gantt.py "$runs/traced-$model-$documents" --kernels; } |
         tee "$out/kernels-$model-$documents.txt" || code=1
       cp "$runs/traced-$model-$documents/metrics.jsonl" "$out/traced-$model-$documents.jsonl"
       rm -rf "$runs/traced-$model-$documents"
     done
   done
   [[ $runs == "$scratch" ]] || rm -rf "$runs"
-  echo "verdict: $(cat "$out"/traced-*.jsonl | python3 -c '
+  echo "verdict: $(cat "$out"/traced-*.jsonl | "$TRIREME_PYTHON" -c '
 import json, sys
 for line in sys.stdin:
     r = json.loads(line)
@@ -261,7 +272,7 @@ for line in sys.stdin:
 }
 
 memory() {
-  "$programs/trireme_gpu_kernels_benchmark" | tee "$out/memory-kernels" || return 1
+  "$programs/trireme_gpu_kernels_benchmark" ${ONE_CARD_KERNELS:-} | tee "$out/memory-kernels" || return 1
   echo "verdict: $(awk '$1 == "kernel" { ++n; if ($NF >= 0.85) ++good } END { printf "%d of %d kernels reach 0.85 of a copy", good, n }' "$out/memory-kernels")"
 }
 

@@ -13,6 +13,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 source jobscripts/machine.sh
 source jobscripts/cuda.sh
+source test/prebuilt.sh
 
 build=build-pack architectures=90 limit=60 nccl=''
 usage() {
@@ -49,7 +50,7 @@ if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 fi
 configure_for_gpus "$build" "$nvcc" "${options[@]}"
-bash test/list_gpu_tests.sh "$build" >"$build/gpu-tests"
+list_gpu_tests "$build" >"$build/gpu-tests"
 mapfile -t programs < <({ echo trireme; echo trireme_gpu_benchmark; echo trireme_gpu_kernels_benchmark
   awk -F'\t' '$4 !~ /[.]sh$/ { print $4 }' "$build/gpu-tests"; } | sort -u)
 cmake --build "$build" --parallel "$(build_jobs_alone)" --target "${programs[@]}"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Sourced by run_gpu.sh and gpu.sh: runs what pack_gpu.sh packed.
+# Sourced by pack_gpu.sh, run_gpu.sh, one_card.sh and gpu.sh: what a pack has, and how it is run.
 
 # Python is started with what the loader searched before: not with what the pack needs. Exported,
 # since one script starts the other.
@@ -83,4 +83,19 @@ use_pack() { # FOLDER
   [[ -z $name ]] || { echo "not found here, neither in the pack nor with CUDA: $name" >&2; return 1; }
   # The driver's, which CUDA loads by itself.
   ldconfig -p 2>/dev/null | grep -qF libcuda.so.1 || add_folder_of libcuda.so.1
+}
+
+# The tests on GPUs, or on emulated ones, of a configured build tree, one a line: name, seconds it may take, ranks (0: without
+# mpirun), and its program or its script; tabs between them.
+list_gpu_tests() { # BUILD
+  ctest --test-dir "$1" --show-only=json-v1 | python3 -c '
+import json, os, sys
+for test in json.load(sys.stdin)["tests"]:
+    properties = {p["name"]: p["value"] for p in test["properties"]}
+    if {"gpu", "emulated"} & set(properties.get("LABELS", [])):
+        # A program that is not built yet has no command; a test of one process has its name.
+        command = test.get("command", [test["name"]])
+        ranks = command[command.index("-n") + 1] if "-n" in command else 0
+        seconds = int(properties.get("TIMEOUT", 1200))
+        print(test["name"], seconds, ranks, os.path.basename(command[-1]), sep="\t")'
 }

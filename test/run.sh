@@ -144,7 +144,7 @@ emulated=("$host" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON)
 
 if [[ -n $only ]]; then
   build_tree build ""
-  build_tree build-emulated "" "${emulated[@]}"
+  build_tree build-emulated "" "${emulated[@]}" -DTRIREME_BENCHMARKS=ON
   for tree in build build-emulated; do
     if ctest --test-dir "$tree" --print-labels | grep -qx "  $only"; then test_tree "$tree" -L "^$only\$"; else test_tree "$tree" -R "$only"; fi
   done
@@ -183,7 +183,7 @@ if [[ -f build/passed && $(state) == "$(<build/passed)" ]]; then
 fi
 build_tree build "" -DTRIREME_BENCHMARKS=ON
 test_tree build -LE nightly "${remaining[@]}"
-build_tree build-emulated "" "${emulated[@]}"
+build_tree build-emulated "" "${emulated[@]}" -DTRIREME_BENCHMARKS=ON
 test_tree build-emulated -LE nightly "${remaining_emulated[@]}"
 
 # The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says that it is skipped.

@@ -73,13 +73,13 @@ else
   programs=$PWD/$build
   [[ $build != /* ]] || programs=$build
   [[ -x $programs/trireme ]] || { echo "$build holds no program: --only without build takes what is built" >&2; exit 1; }
-  bash test/list_gpu_tests.sh "$build" >"$out/tests"
+  list_gpu_tests "$build" >"$out/tests"
   TRIREME_MPIRUN=${TRIREME_MPIRUN:-$(sed -n 's/^MPIEXEC_EXECUTABLE:[A-Z]*=//p' "$build/CMakeCache.txt")}
   export TRIREME_MPIRUN
   benchmark+=(-B "$build")
 fi
 out=$(cd "$out" && pwd)
-export TRIREME=$programs/trireme TRIREME_SOURCE=$PWD TRIREME_DEVICE_LABEL=gpu
+export TRIREME=$programs/trireme TRIREME_SOURCE=$PWD TRIREME_DEVICE_LABEL=${TRIREME_DEVICE_LABEL:-gpu}
 [[ -n ${TRIREME_PYTHON:-} ]] || export TRIREME_PYTHON=python3
 "$TRIREME" --version | tee "$out/version"
 if grep -q 'no CUDA device' "$out/version"; then

@@ -50,7 +50,7 @@ Described DescribeRun(const std::string& name, const train::MachineFacts& facts,
   if (name == kAutoMachine) {
     if (facts.stream.gpu == nullptr) return {{}, "no description of these CPUs was named"};
     chosen = NameOfCard(*facts.stream.gpu);
-    if (chosen.empty()) return {{}, "there is no description of a " + facts.stream.gpu->name};
+    if (chosen.empty()) return {{}, "there is no description of " + facts.stream.gpu->name};
     // A program that was copied without its files trains all the same.
     const std::vector<std::string> names = MachineNames(shared);
     if (std::ranges::find(names, chosen) == names.end()) {

@@ -497,11 +497,17 @@ struct AttentionOperands {
   kernels::Dropout dropout;
 };
 
-auto Forward(const AttentionWay& way) {
-  return way.own ? &kernels::cuda::OwnAttentionForward : &kernels::AttentionForward;
+void Forward(const device::Stream& stream, const AttentionWay& way, const AttentionOperands& a) {
+  const auto run = [&](const auto& forward) {
+    forward(stream, a.shape, a.qkv, a.dropout, a.out, a.lse, a.scratch);
+  };
+  way.own ? run(kernels::cuda::OwnAttentionForward) : run(kernels::AttentionForward);
 }
-auto Backward(const AttentionWay& way) {
-  return way.own ? &kernels::cuda::OwnAttentionBackward : &kernels::AttentionBackward;
+void Backward(const device::Stream& stream, const AttentionWay& way, const AttentionOperands& a) {
+  const auto run = [&](const auto& backward) {
+    backward(stream, a.shape, a.qkv, a.dropout, a.out, a.dout, a.lse, a.dqkv, a.scratch);
+  };
+  way.own ? run(kernels::cuda::OwnAttentionBackward) : run(kernels::AttentionBackward);
 }
 
 // With the forward pass behind it, which the backward pass follows.
@@ -525,7 +531,7 @@ AttentionOperands MakeOperands(const device::Stream& stream, const Sizes& sizes,
     std::iota(ordinals.begin(), ordinals.end(), std::uint64_t{0});
     a.dropout.ordinals = o.Copied(ordinals);
   }
-  Forward(way)(stream, a.shape, a.qkv, a.dropout, a.out, a.lse, a.scratch);
+  Forward(stream, way, a);
   return a;
 }
 
@@ -544,12 +550,12 @@ AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes
   result.backward_flops = 5 * product;
   result.forward = [&stream, &sizes, way](Operands& o) -> Call {
     return [&stream, way, a = MakeOperands(stream, sizes, way, o)] {
-      Forward(way)(stream, a.shape, a.qkv, a.dropout, a.out, a.lse, a.scratch);
+      Forward(stream, way, a);
     };
   };
   result.backward = [&stream, &sizes, way](Operands& o) -> Call {
     return [&stream, way, a = MakeOperands(stream, sizes, way, o)] {
-      Backward(way)(stream, a.shape, a.qkv, a.dropout, a.out, a.dout, a.lse, a.dqkv, a.scratch);
+      Backward(stream, way, a);
     };
   };
   return result;
@@ -559,7 +565,7 @@ AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes
 
 namespace {
 
-using benchmark::Sizes;
+using trireme::benchmark::Sizes;
 using namespace trireme;
 
 const std::vector<Sizes>& KernelSizes(bool tiny) {

@@ -4,10 +4,10 @@
 if grep -qF "no CUDA device" "$scratch/version"; then
   skip "no CUDA device: $(grep -F 'no CUDA device' "$scratch/version")"
 fi
-# Cards here; the emulator has as many as any test has ranks.
+# Cards here; the emulator has as many as any test has ranks, unless it is told how many.
 # shellcheck disable=SC2034  # used by those who source this
 cards=$(grep -oE '[0-9]+ GPU' "$scratch/version" | grep -oE '^[0-9]+' || echo 8)
-export TRIREME_EMULATOR_DEVICES=8
+export TRIREME_EMULATOR_DEVICES=${TRIREME_EMULATOR_DEVICES:-8}
 # sharing_for RANKS: sets the array `sharing` to the keys that so many ranks need on the cards here. By NCCL where it
 # allows it, up to four ranks a card; else through the host.
 sharing_for() {
