@@ -12,15 +12,19 @@ namespace trireme::data {
 bool HasTarget(const TokenFile& file, Split split, bool document_mask) {
   if (!file.HasMask(split) && !document_mask) return true;
   constexpr std::int64_t kPiece = std::int64_t{1} << 16;  // tokens
-  SplitReader reader(file, split, document_mask);
+  TokenReader reader(file, split, document_mask);
   Window window;
   const std::int64_t size = reader.Size();
-  for (std::int64_t begin = 1; begin < size; begin += kPiece) {  // the first token is no target
-    reader.Read(begin, std::min(kPiece, size - begin), window);
-    CountTargets(window, document_mask);
-    if (std::ranges::find(window.counted, 1) != window.counted.end()) return true;
+  bool found = false;
+  for (std::int64_t begin = 1; begin < size && !found; begin += kPiece) {  // token 0 is no target
+    const WindowView piece = reader.Read(begin, std::min(kPiece, size - begin), window);
+    reader.RequireUnchanged();
+    VisitTokens(piece, document_mask, [&](std::int64_t, bool, bool counts) {
+      found = counts;
+      return !found;
+    });
   }
-  return false;
+  return found;
 }
 
 namespace {
@@ -35,7 +39,7 @@ void Mask(Entry& batch, std::int64_t row) {
 
 // Masks targets [part.begin, end) of a window, the first of which is in `row`. The target of
 // position p is token p + 1.
-void MaskTargets(const Window& window, const Part& part, bool document_mask, std::int64_t row,
+void MaskTargets(const WindowView& window, const Part& part, bool document_mask, std::int64_t row,
                  Entry& batch) {
   const std::int64_t first = part.begin + 1, last = part.end + 1;
   if (!window.counted.empty()) {
@@ -44,9 +48,11 @@ void MaskTargets(const Window& window, const Part& part, bool document_mask, std
     }
   }
   if (!document_mask) return;
-  const std::vector<std::int64_t>& documents = window.documents;
-  auto next = std::lower_bound(documents.begin(), documents.end(), first);
-  for (; next != documents.end() && *next < last; ++next) Mask(batch, row + *next - first);
+  const std::span<const std::int64_t> documents = window.documents;
+  auto next = std::lower_bound(documents.begin(), documents.end(), window.origin + first);
+  for (; next != documents.end() && *next - window.origin < last; ++next) {
+    Mask(batch, row + *next - window.origin - first);
+  }
 }
 
 // Keys seen by positions [from, to) of a document that begins at `begin`.
@@ -56,17 +62,19 @@ std::int64_t KeysOf(std::int64_t begin, std::int64_t from, std::int64_t to) {
 
 // begins: of the positions of `part`. Those after a short window's end, `count` positions, follow
 // the same rule. Returns the keys that positions before it see.
-std::int64_t FillBegins(const std::vector<std::int64_t>& documents, const Part& part,
-                        std::int64_t count, std::int32_t* begins) {
+std::int64_t FillBegins(const WindowView& window, const Part& part, std::int64_t count,
+                        std::int32_t* begins) {
+  const std::span<const std::int64_t> documents = window.documents;
+  const std::int64_t origin = window.origin;
   std::int64_t keys = 0;
-  auto next = std::upper_bound(documents.begin(), documents.end(), part.begin);
-  std::int64_t begin = next == documents.begin() ? 0 : *std::prev(next);
+  auto next = std::upper_bound(documents.begin(), documents.end(), origin + part.begin);
+  std::int64_t begin = next == documents.begin() ? 0 : *std::prev(next) - origin;
   for (std::int64_t at = part.begin; at < part.end;) {
-    const bool more = next != documents.end() && *next < part.end;
-    const std::int64_t end = more ? *next : part.end;
+    const bool more = next != documents.end() && *next - origin < part.end;
+    const std::int64_t end = more ? *next - origin : part.end;
     begins = std::fill_n(begins, end - at, static_cast<std::int32_t>(begin));
     keys += KeysOf(begin, at, std::min(end, count));
-    if (more) begin = *next++;
+    if (more) begin = *next++ - origin;
     at = end;
   }
   return keys;
@@ -74,17 +82,16 @@ std::int64_t FillBegins(const std::vector<std::int64_t>& documents, const Part& 
 
 // Fills inputs, targets and begins from `row` on with positions `part` of a window of `count`
 // targets.
-void FillPart(const Window& window, std::int64_t count, const Part& part, std::int64_t row,
+void FillPart(const WindowView& window, std::int64_t count, const Part& part, std::int64_t row,
               Entry& batch) {
   const bool document_mask = !batch.begins.empty();
   if (document_mask) {
-    batch.visible_keys += FillBegins(window.documents, part, count, batch.begins.data() + row);
+    batch.visible_keys += FillBegins(window, part, count, batch.begins.data() + row);
   }
   const std::int64_t end = std::min(part.end, count);
   if (part.begin >= end) return;
-  const std::int32_t* const ids = window.ids.data();
-  std::copy(ids + part.begin, ids + end, batch.inputs.data() + row);
-  std::copy(ids + part.begin + 1, ids + end + 1, batch.targets.data() + row);
+  window.CopyIds(part.begin, end, batch.inputs.data() + row);
+  window.CopyIds(part.begin + 1, end + 1, batch.targets.data() + row);
   batch.valid += end - part.begin;
   MaskTargets(window, {part.begin, end}, document_mask, row, batch);
 }
@@ -106,8 +113,8 @@ void Clear(std::int64_t sequences, std::int64_t length, const Positions& positio
 }
 
 // Adds the next window of the entry.
-void Add(const Window& window, const Sample& sample, Entry& batch) {
-  if (std::ssize(window.ids) <= sample.targets) {
+void Add(const WindowView& window, const Sample& sample, Entry& batch) {
+  if (window.size <= sample.targets) {
     throw std::logic_error("a window has fewer tokens than its sample");
   }
   std::int64_t row = std::ssize(batch.ordinals) * batch.length;
@@ -120,30 +127,12 @@ void Add(const Window& window, const Sample& sample, Entry& batch) {
 
 }  // namespace
 
-void FillEntry(std::span<const Window> windows, std::span<const Sample> samples,
-               std::int64_t length, Entry& batch, const Positions& positions, bool document_mask) {
+void FillEntry(const Turn& turn, std::int64_t length, Entry& batch, const Positions& positions,
+               bool document_mask) {
+  const std::span<const Sample> samples = turn.Samples();
   Clear(std::ssize(samples), length, positions, batch);
   if (document_mask) batch.begins.resize(batch.inputs.size());
-  for (std::size_t i = 0; i < samples.size(); ++i) Add(windows[i], samples[i], batch);
-}
-
-void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> samples,
-               std::int64_t length, Entry& batch, const Positions& positions) {
-  Clear(std::ssize(samples), length, positions, batch);
-  Window window;
-  for (const Sample& sample : samples) {
-    corpus.Of(sample.source).Read(split, sample.start, sample.targets + 1, window);
-    Add(window, sample, batch);
-  }
-}
-
-void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samples,
-                 std::vector<Window>& windows) {
-  if (windows.size() < samples.size()) windows.resize(samples.size());
-  for (std::size_t i = 0; i < samples.size(); ++i) {
-    const TokenFile& file = corpus.Of(samples[i].source);
-    file.Read(split, samples[i].start, samples[i].targets + 1, windows[i]);
-  }
+  for (std::size_t i = 0; i < samples.size(); ++i) Add(turn[i], samples[i], batch);
 }
 
 }  // namespace trireme::data

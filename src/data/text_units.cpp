@@ -111,16 +111,16 @@ void TextMeter::Add(std::int32_t previous, std::int32_t id, TextUnits& units) co
 
 void VisitTargets(const TokenFile& file, Split split, bool document_mask,
                   const VisitTarget& visit) {
-  SplitReader reader(file, split, document_mask);
+  TokenReader reader(file, split, document_mask);
   Window window;
   for (std::int64_t at = 1; at < reader.Size(); at += kReadTokens) {
     const std::int64_t count = std::min(kReadTokens, reader.Size() - at);
-    reader.Read(at - 1, count + 1, window);
-    CountTargets(window, document_mask);
-    for (std::size_t i = 1; i < window.ids.size(); ++i) {
-      if (window.counted[i] == 0) continue;
-      visit(at + static_cast<std::int64_t>(i) - 1, window.ids[i - 1], window.ids[i]);
-    }
+    const WindowView piece = reader.Read(at - 1, count + 1, window);
+    reader.RequireUnchanged();
+    VisitTokens(piece, document_mask, [&](std::int64_t i, bool, bool counts) {
+      if (i > 0 && counts) visit(at + i - 1, piece.Id(i - 1), piece.Id(i));
+      return true;
+    });
   }
 }
 

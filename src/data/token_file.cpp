@@ -232,69 +232,35 @@ bool TokenFile::HasMask(Split split) const {
   return contents_->layout.Of(split, Array::kMask).There();
 }
 
-void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const {
+WindowView TokenFile::View(Split split, std::int64_t begin, std::int64_t count,
+                           bool documents) const {
   contents_->RequireInMemory(split);
   const TokenMemory& memory = contents_->memory;
-  window.ids.resize(static_cast<std::size_t>(count));
-  for (std::int64_t t = 0; t < count; ++t) {
-    window.ids[static_cast<std::size_t>(t)] = memory.Token(split, begin + t);
+  const TokenLayout& layout = contents_->layout;
+  WindowView view;
+  view.size = count;
+  view.origin = begin;
+  const void* const ids = memory.At(split, Array::kTokens);
+  if (layout.Of(split, Array::kTokens).width == sizeof(std::uint16_t)) {
+    view.narrow = static_cast<const std::uint16_t*>(ids) + begin;
+  } else {
+    view.wide = static_cast<const std::int32_t*>(ids) + begin;
   }
-  window.documents.clear();
-  window.counted.clear();
-  if (const StoredArray& stored = contents_->layout.Of(split, Array::kDocuments); stored.There()) {
-    const std::span documents(static_cast<const std::int64_t*>(memory.At(split, Array::kDocuments)),
-                              static_cast<std::size_t>(stored.count));
-    window.documents.reserve(static_cast<std::size_t>(count));
-    for (auto at = std::lower_bound(documents.begin(), documents.end(), begin);
-         at != documents.end() && *at < begin + count; ++at) {
-      window.documents.push_back(*at - begin);
-    }
+  if (const StoredArray& stored = layout.Of(split, Array::kDocuments);
+      documents && stored.There()) {
+    const auto* const all = static_cast<const std::int64_t*>(memory.At(split, Array::kDocuments));
+    const auto* const first = std::lower_bound(all, all + stored.count, begin);
+    view.documents = {first, std::lower_bound(first, all + stored.count, begin + count)};
   }
   if (HasMask(split)) {
-    const auto* counted = static_cast<const std::uint8_t*>(memory.At(split, Array::kMask));
-    window.counted.assign(counted + begin, counted + begin + count);
+    view.counted = {static_cast<const std::uint8_t*>(memory.At(split, Array::kMask)) + begin,
+                    static_cast<std::size_t>(count)};
   }
+  return view;
 }
 
 std::int64_t TokenFile::Documents(Split split) const {
   return contents_->layout.Of(split, Array::kDocuments).count;
-}
-
-void TokenFile::ReadBeginnings(Split split, std::int64_t first,
-                               std::span<std::int64_t> begins) const {
-  if (begins.empty()) return;
-  if (Keeps(split)) {
-    const auto* const all =
-        static_cast<const std::int64_t*>(contents_->memory.At(split, Array::kDocuments));
-    std::copy_n(all + first, begins.size(), begins.begin());
-    return;
-  }
-  const TokenLayout& layout = contents_->layout;
-  const TokenArrays& file = Opened();
-  Elements elements{begins.data(), first, first + std::ssize(begins)};
-  file.Read(layout, split, Array::kDocuments, elements.begin, elements.end, begins.data());
-  if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
-  file.RequireGood(layout, split, Array::kDocuments, elements);
-}
-
-void TokenFile::ReadIds(Split split, std::int64_t begin, std::span<std::int32_t> ids) const {
-  const std::int64_t end = begin + std::ssize(ids);
-  if (Keeps(split)) {
-    for (std::int64_t t = begin; t < end; ++t) {
-      ids[static_cast<std::size_t>(t - begin)] = contents_->memory.Token(split, t);
-    }
-    return;
-  }
-  const TokenLayout& layout = contents_->layout;
-  const auto width = static_cast<std::size_t>(layout.Of(split, Array::kTokens).width);
-  std::vector<std::byte> room(ids.size() * width);
-  Opened().Read(layout, split, Array::kTokens, begin, end, room.data());
-  const Elements elements{room.data(), begin, end};
-  Opened().RequireGood(layout, split, Array::kTokens, elements);
-  for (std::int64_t t = begin; t < end; ++t) {
-    ids[static_cast<std::size_t>(t - begin)] =
-        static_cast<std::int32_t>(ValueAt(layout.Of(split, Array::kTokens), elements, t));
-  }
 }
 
 bool TokenFile::Streams() const { return IsStream(contents_->keeping.staging); }

@@ -17,11 +17,10 @@ namespace trireme::data {
 
 // Beginnings of documents within a range of tokens, from a list that is not in memory: found by
 // interpolation, in one or two reads of a block.
-
-class DocumentReader {
+class DocumentIndex {
  public:
-  // Takes all memory that it needs. The layout and the file must outlive the reader.
-  DocumentReader(const TokenLayout& layout, const TokenArrays& file, Split split);
+  // Takes all memory that it needs. The layout and the file must outlive the index.
+  DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split);
 
   // Appends the documents that begin at tokens [begin, end), as offsets from `begin`. Throws as
   // TokenArrays::RequireGood does for what it reads on the way.
@@ -61,35 +60,9 @@ class DocumentReader {
   std::vector<Place> known_;  // ascending, with gaps
 };
 
-// Windows of a token file that is not in memory, by positioned reads.
-
-class WindowReader {
- public:
-  // Of a split. documents: whether windows have their beginnings, if the file knows them. The
-  // layout and the file must outlive the reader.
-  WindowReader(const TokenLayout& layout, const TokenArrays& file, Split split, bool documents);
-
-  // Replaces `window` by tokens [begin, begin + count), and checks them. Reuses its memory. Throws
-  // RunError for a bad element, else as TokenArrays::Read does.
-  void Read(std::int64_t begin, std::int64_t count, Window& window);
-  // Offsets of the beginnings of all documents, checked; empty without documents. Throws as Read.
-  std::vector<std::int64_t> Documents() const;
-  void RequireUnchanged() const { file_.RequireUnchanged(); }
-
- private:
-  // Elements [begin, end) of an array, checked, at the front of the buffer.
-  const void* Load(Array array, std::int64_t begin, std::int64_t end);
-
-  const TokenLayout& layout_;
-  const TokenArrays& file_;
-  const Split split_;
-  std::vector<std::byte> buffer_;
-  std::optional<DocumentReader> documents_;
-};
-
 // Interpolation between the places that are known, which every read adds to.
 
-DocumentReader::DocumentReader(const TokenLayout& layout, const TokenArrays& file, Split split)
+DocumentIndex::DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split)
     : layout_(layout),
       file_(file),
       split_(split),
@@ -99,7 +72,7 @@ DocumentReader::DocumentReader(const TokenLayout& layout, const TokenArrays& fil
   known_.reserve(static_cast<std::size_t>(kMostKnown));
 }
 
-void DocumentReader::Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
+void DocumentIndex::Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
   for (std::int64_t at = FirstFrom(begin); at < documents_; ++at) {
     if (!Holds(at)) Hold(at, std::min(at + kBlock, documents_));
     if (Held(at) >= end) return;
@@ -107,7 +80,7 @@ void DocumentReader::Find(std::int64_t begin, std::int64_t end, std::vector<std:
   }
 }
 
-std::int64_t DocumentReader::FirstFrom(std::int64_t token) {
+std::int64_t DocumentIndex::FirstFrom(std::int64_t token) {
   const auto within = [&](std::int64_t least, std::int64_t last) {
     return held_end_ > held_begin_ && (held_begin_ == least || Held(held_begin_) < token) &&
            (held_end_ == last || Held(held_end_ - 1) >= token);
@@ -131,14 +104,14 @@ std::int64_t DocumentReader::FirstFrom(std::int64_t token) {
   return high.at;
 }
 
-std::int64_t DocumentReader::FirstHeldFrom(std::int64_t token) const {
+std::int64_t DocumentIndex::FirstHeldFrom(std::int64_t token) const {
   const auto first = buffer_.begin() + 1;
   const auto last = first + static_cast<std::ptrdiff_t>(held_end_ - held_begin_);
   return held_begin_ + (std::lower_bound(first, last, token) - first);
 }
 
-void DocumentReader::HoldBetween(const Place& low, const Place& high, std::int64_t token,
-                                 bool halve) {
+void DocumentIndex::HoldBetween(const Place& low, const Place& high, std::int64_t token,
+                                bool halve) {
   const double part =
       halve ? 0.5
             : static_cast<double>(token - low.token) / static_cast<double>(high.token - low.token);
@@ -160,7 +133,7 @@ void DocumentReader::HoldBetween(const Place& low, const Place& high, std::int64
   }
 }
 
-void DocumentReader::Hold(std::int64_t begin, std::int64_t end) {
+void DocumentIndex::Hold(std::int64_t begin, std::int64_t end) {
   held_begin_ = held_end_ = begin;
   const std::int64_t before = std::min<std::int64_t>(begin, 1);
   file_.Read(layout_, split_, Array::kDocuments, begin - before, end,
@@ -171,7 +144,7 @@ void DocumentReader::Hold(std::int64_t begin, std::int64_t end) {
   Know({begin, Held(begin)});
 }
 
-void DocumentReader::Know(const Place& place) {
+void DocumentIndex::Know(const Place& place) {
   if (std::ssize(known_) == kMostKnown) return;
   const std::int64_t gap = std::max(kBlock / 2, CeilDivide(documents_, kMostKnown));
   const auto next = std::ranges::lower_bound(known_, place.at, {}, &Place::at);
@@ -179,8 +152,6 @@ void DocumentReader::Know(const Place& place) {
   if (next != known_.begin() && place.at - std::prev(next)->at < gap) return;
   known_.insert(next, place);
 }
-
-// Reading and checking of single windows.
 
 namespace {
 
@@ -198,29 +169,35 @@ void Resize(std::vector<T>& values, std::int64_t count) {
 
 }  // namespace
 
-WindowReader::WindowReader(const TokenLayout& layout, const TokenArrays& file, Split split,
-                           bool documents)
-    : layout_(layout), file_(file), split_(split) {
-  if (documents && layout.Of(split, Array::kDocuments).There()) {
-    documents_.emplace(layout, file, split);
+TokenReader::TokenReader(const TokenFile& file, Split split, bool documents)
+    : file_(file), split_(split) {
+  if (file.Keeps(split)) return;
+  if (!file.OpenedHolds(split)) own_ = std::make_unique<TokenArrays>(file.Path(), file.Layout());
+  arrays_ = own_ ? own_.get() : &file.Opened();
+  if (documents && file.HasDocuments(split)) {
+    documents_ = std::make_unique<DocumentIndex>(file.Layout(), *arrays_, split);
   }
 }
 
-const void* WindowReader::Load(Array array, std::int64_t begin, std::int64_t end) {
-  const auto bytes = (end - begin) * layout_.Of(split_, array).width;
+TokenReader::~TokenReader() = default;
+TokenReader::TokenReader(TokenReader&&) noexcept = default;
+
+const void* TokenReader::Load(Array array, std::int64_t begin, std::int64_t end) {
+  const auto bytes = (end - begin) * file_.Layout().Of(split_, array).width;
   if (std::ssize(buffer_) < bytes) Resize(buffer_, bytes);
-  file_.Read(layout_, split_, array, begin, end, buffer_.data());
-  file_.RequireGood(layout_, split_, array, {buffer_.data(), begin, end});
+  arrays_->Read(file_.Layout(), split_, array, begin, end, buffer_.data());
+  arrays_->RequireGood(file_.Layout(), split_, array, {buffer_.data(), begin, end});
   return buffer_.data();
 }
 
-void WindowReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
+WindowView TokenReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
+  if (arrays_ == nullptr) return file_.View(split_, begin, count);
   Resize(window.ids, count);
   window.documents.clear();
   window.counted.clear();
   const std::int64_t end = begin + count;
   const void* const ids = Load(Array::kTokens, begin, end);
-  if (layout_.Of(split_, Array::kTokens).width == 2) {
+  if (file_.Layout().Of(split_, Array::kTokens).width == 2) {
     std::ranges::copy(As<std::uint16_t>(ids, count), window.ids.begin());
   } else {
     std::ranges::copy(As<std::int32_t>(ids, count), window.ids.begin());
@@ -229,59 +206,38 @@ void WindowReader::Read(std::int64_t begin, std::int64_t count, Window& window) 
     window.documents.reserve(static_cast<std::size_t>(count));
     documents_->Find(begin, end, window.documents);
   }
-  if (!layout_.Of(split_, Array::kMask).There()) return;
-  Resize(window.counted, count);
-  std::ranges::copy(As<std::uint8_t>(Load(Array::kMask, begin, end), count),
-                    window.counted.begin());
+  if (file_.HasMask(split_)) {
+    Resize(window.counted, count);
+    std::ranges::copy(As<std::uint8_t>(Load(Array::kMask, begin, end), count),
+                      window.counted.begin());
+  }
+  return window;
 }
 
-std::vector<std::int64_t> WindowReader::Documents() const {
-  std::vector<std::int64_t> documents;
-  if (!documents_) return documents;
-  const std::int64_t count = layout_.Of(split_, Array::kDocuments).count;
-  Resize(documents, count);
-  file_.Read(layout_, split_, Array::kDocuments, 0, count, documents.data());
-  file_.RequireGood(layout_, split_, Array::kDocuments, {documents.data(), 0, count});
+void TokenReader::ReadBeginnings(std::int64_t first, std::span<std::int64_t> begins) const {
+  if (begins.empty()) return;
+  if (arrays_ == nullptr) {
+    const WindowView all = file_.View(split_, 0, Size());
+    std::copy_n(all.documents.begin() + first, begins.size(), begins.begin());
+    return;
+  }
+  const TokenLayout& layout = file_.Layout();
+  Elements elements{begins.data(), first, first + std::ssize(begins)};
+  arrays_->Read(layout, split_, Array::kDocuments, elements.begin, elements.end, begins.data());
+  if (first > 0) {
+    arrays_->Read(layout, split_, Array::kDocuments, first - 1, first, &elements.before);
+  }
+  arrays_->RequireGood(layout, split_, Array::kDocuments, elements);
+}
+
+std::vector<std::int64_t> TokenReader::Documents() const {
+  std::vector<std::int64_t> documents(static_cast<std::size_t>(file_.Documents(split_)));
+  ReadBeginnings(0, documents);
   return documents;
 }
 
-// SplitReader: positioned reads, or the tokens in memory.
-
-SplitReader::SplitReader(const TokenFile& file, Split split, bool documents)
-    : file_(file), split_(split) {
-  if (file.Keeps(split)) return;
-  if (!file.OpenedHolds(split)) {
-    opened_ = std::make_unique<TokenArrays>(file.Path(), file.Layout());
-  }
-  reader_ = std::make_unique<WindowReader>(file.Layout(), opened_ ? *opened_ : file.Opened(), split,
-                                           documents);
-}
-
-SplitReader::~SplitReader() = default;
-
-std::int64_t SplitReader::Size() const { return file_.Size(split_); }
-
-void SplitReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
-  if (!reader_) return file_.Read(split_, begin, count, window);
-  reader_->Read(begin, count, window);
-  reader_->RequireUnchanged();
-}
-
-std::vector<std::int64_t> SplitReader::Documents() {
-  std::vector<std::int64_t> documents;
-  if (!file_.HasDocuments(split_)) return documents;
-  if (reader_) return reader_->Documents();
-  Window all;
-  Read(0, Size(), all);
-  return all.documents;
-}
-
-void CountTargets(Window& window, bool document_mask) {
-  if (window.counted.empty()) window.counted.assign(window.ids.size(), 1);
-  if (!document_mask) return;
-  for (const std::int64_t first : window.documents) {
-    window.counted[static_cast<std::size_t>(first)] = 0;
-  }
+void TokenReader::RequireUnchanged() const {
+  if (arrays_ != nullptr) arrays_->RequireUnchanged();
 }
 
 namespace {
@@ -348,15 +304,15 @@ class Windows::Reader {
       : windows_(windows), slots_(static_cast<std::size_t>(ahead) + 1) {
     files_.reserve(static_cast<std::size_t>(windows.corpus_.Size()));
     for (std::int64_t i = 0; i < windows.corpus_.Size(); ++i) {
-      const TokenFile& file = windows.corpus_.Of(static_cast<int>(i));
-      files_.emplace_back(file.Layout(), file.Opened(), windows.split_, windows.documents_);
+      files_.emplace_back(windows.corpus_.Of(static_cast<int>(i)), windows.split_,
+                          windows.documents_);
     }
   }
   ~Reader() { Stop(); }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
-  std::span<const Window> Take(std::int64_t turn) {
+  Turn Take(std::int64_t turn) {
     if (!thread_.joinable() || turn != in_use_ + 1) Start(turn);
     std::unique_lock lock(mutex_);
     in_use_ = turn;
@@ -364,7 +320,7 @@ class Windows::Reader {
     changed_.wait(lock, [&] { return read_ > turn || failure_; });
     if (read_ <= turn) std::rethrow_exception(failure_);
     const Slot& slot = SlotOf(turn);
-    return {slot.windows.data(), slot.samples.size()};
+    return {slot.samples, slot.windows};
   }
 
   void Stop() {
@@ -431,12 +387,12 @@ class Windows::Reader {
       files_[static_cast<std::size_t>(sample.source)].Read(sample.start, sample.targets + 1,
                                                            slot.windows[i]);
     }
-    for (const WindowReader& file : files_) file.RequireUnchanged();
+    for (const TokenReader& file : files_) file.RequireUnchanged();
     return true;
   }
 
   const Windows& windows_;
-  std::vector<WindowReader> files_;
+  std::vector<TokenReader> files_;
   std::vector<Slot> slots_;
   std::thread thread_;
   std::mutex mutex_;
@@ -458,7 +414,7 @@ Windows::Windows(const Corpus& corpus, Split split, const comm::Communicator& re
 
 Windows::~Windows() = default;
 
-std::span<const Window> Windows::Read(std::int64_t turn) {
+Turn Windows::Read(std::int64_t turn) {
   try {
     if (!reader_) reader_ = std::make_unique<Reader>(*this, corpus_.First().ReadAhead());
     return reader_->Take(turn);
@@ -477,21 +433,20 @@ std::size_t Windows::PackedSize(std::span<const Sample> samples) const {
   return static_cast<std::size_t>(most);
 }
 
-std::span<const Window> Windows::Take(std::int64_t turn) {
+Turn Windows::Take(std::int64_t turn) {
   if (!corpus_.First().Streams()) {
     turns_(turn, samples_);
-    ReadWindows(corpus_, split_, samples_, windows_);
-    return {windows_.data(), samples_.size()};
+    return {samples_, corpus_, split_, documents_};
   }
   if (failed_) return {};
-  std::span<const Window> taken;
+  Turn taken;
   if (replica_.IsRoot()) taken = Read(turn);
   if (replica_.Size() == 1) return taken;
   turns_(turn, samples_);
   packed_.reserve(PackedSize(samples_));
   std::int64_t numbers = -1;  // no message
   if (replica_.IsRoot() && !failed_) {
-    Pack(taken, packed_);
+    Pack(taken.Buffer(), packed_);
     numbers = std::ssize(packed_);
   }
   replica_.Broadcast(&numbers, sizeof numbers);
@@ -501,9 +456,8 @@ std::span<const Window> Windows::Take(std::int64_t turn) {
   replica_.Broadcast(packed_.data(), numbers * static_cast<std::int64_t>(sizeof packed_.front()));
   if (replica_.IsRoot()) return taken;
   if (windows_.size() < samples_.size()) windows_.resize(samples_.size());
-  const std::span<Window> room(windows_.data(), samples_.size());
-  Unpack(packed_, room, documents_);
-  return room;
+  Unpack(packed_, std::span(windows_).first(samples_.size()), documents_);
+  return {samples_, windows_};
 }
 
 void Windows::Change(const std::function<void()>& change) {
@@ -521,7 +475,7 @@ std::int64_t StreamBytes(const StreamSizes& sizes) {
   std::int64_t bytes = sizes.windows * window + samples;
   if (sizes.reads) {
     bytes *= sizes.read_ahead + 1;
-    bytes += sizes.files * (sizes.tokens * kNumber + documents * DocumentReader::kBytes);
+    bytes += sizes.files * (sizes.tokens * kNumber + documents * DocumentIndex::kBytes);
   }
   if (!sizes.passes) return bytes;
   const std::int64_t message =

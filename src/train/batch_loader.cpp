@@ -118,9 +118,7 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
   const std::int64_t windows = sampler_.BatchSize(step);
   batch.step = step;
   batch.staged.reset();
-  sampler_.Fill(step, share_.Places(windows), batch.windows);
-  const std::span<const data::Sample> mine(batch.windows);
-  const std::span<const data::Window> read = windows_.Take(step);
+  const data::Turn mine = windows_.Take(step);
   batch.unread = windows_.Failed();
   batch.count = static_cast<std::size_t>(share_.Entries(windows));
   if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
@@ -130,10 +128,7 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
     const Part part = share_.Entry(windows, static_cast<std::int64_t>(i));
     // The schedule or other ranks may want more entries than there are.
     if (part.Size() == 0 || batch.unread) continue;
-    const auto first = static_cast<std::size_t>(part.begin);
-    const auto count = static_cast<std::size_t>(part.Size());
-    data::FillEntry(read.subspan(first, count), mine.subspan(first, count), length_, entry,
-                    positions_, document_mask_);
+    data::FillEntry(mine.Of(part), length_, entry, positions_, document_mask_);
     entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
   }
 }

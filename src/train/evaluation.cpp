@@ -178,11 +178,11 @@ class Rounds {
       entry.sequences = 0;
       if (begin_ >= std::ssize(selection_.share)) continue;
       const std::int64_t turn = begin_ / most_;
-      const std::span<const data::Window> windows = windows_.Take(turn);
+      const data::Turn windows = windows_.Take(turn);
       if (windows_.Failed()) continue;
-      data::FillEntry(windows, TurnOf(turn), model_.Plan().length, entry,
-                      model_.LocalPlan().positions, model_.Plan().document_mask);
-      MaskOverlap(TurnOf(turn), selection_.overlap, entry);
+      data::FillEntry(windows, model_.Plan().length, entry, model_.LocalPlan().positions,
+                      model_.Plan().document_mask);
+      MaskOverlap(windows.Samples(), selection_.overlap, entry);
       targets_ += entry.valid;
     }
     for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {

@@ -48,20 +48,10 @@ struct Entry {
   std::vector<std::int32_t> target_lengths;  // [B]: targets of each pair
 };
 
-// Fills `batch` with the windows of `samples`, each `length` targets long: with those of
-// `positions` that lie within [0, length), by default all. windows: [samples], of each the ids of
-// its inputs and of its last target, targets + 1 of them. document_mask: fills `begins`, and masks
-// targets that begin a document. Masks of the loss count in any case. Reuses the batch's memory.
-void FillEntry(std::span<const Window> windows, std::span<const Sample> samples,
-               std::int64_t length, Entry& batch, const Positions& positions = {},
+// Fills `batch` with the windows of `turn`, each `length` targets long: with those of `positions`
+// that lie within [0, length), by default all. document_mask: fills `begins`, and masks targets
+// that begin a document. Masks of the loss count in any case. Reuses the batch's memory.
+void FillEntry(const Turn& turn, std::int64_t length, Entry& batch, const Positions& positions = {},
                bool document_mask = false);
-// The same from the files that the samples name, without document masks.
-void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> samples,
-               std::int64_t length, Entry& batch, const Positions& positions = {});
-
-// Replaces the first `samples.size()` of `windows` by those of the samples; there are more if there
-// were. Reuses their memory.
-void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samples,
-                 std::vector<Window>& windows);
 
 }  // namespace trireme::data

@@ -2,6 +2,7 @@
 // and checked on opening.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -18,12 +19,37 @@
 
 namespace trireme::data {
 
-// Tokens of one window with what a batch needs of them, whether they come from memory or a stream.
-
+// Consecutive tokens of a split, with what a batch needs of them.
 struct Window {
-  std::vector<std::int32_t> ids;        // a range of a split's tokens
+  std::vector<std::int32_t> ids;
   std::vector<std::int64_t> documents;  // offsets in ids at which a document begins, ascending
   std::vector<std::uint8_t> counted;    // [ids]: 0: no target of the loss; empty: all count
+};
+
+// The same in memory that another object keeps: a token file, or a Window.
+struct WindowView {
+  WindowView() = default;
+  WindowView(const Window& window)
+      : size(std::ssize(window.ids)),
+        wide(window.ids.data()),
+        documents(window.documents),
+        counted(window.counted) {}
+
+  std::int32_t Id(std::int64_t i) const { return narrow != nullptr ? narrow[i] : wide[i]; }
+  // Ids [begin, end) to `to`.
+  void CopyIds(std::int64_t begin, std::int64_t end, std::int32_t* to) const {
+    narrow != nullptr ? std::copy(narrow + begin, narrow + end, to)
+                      : std::copy(wide + begin, wide + end, to);
+  }
+
+  std::int64_t size = 0;  // tokens
+  // Ids, in two bytes each or in four; the other one is null.
+  const std::uint16_t* narrow = nullptr;
+  const std::int32_t* wide = nullptr;
+  // Tokens at which a document begins, ascending, counted from where `origin` is the first token.
+  std::span<const std::int64_t> documents = {};
+  std::int64_t origin = 0;
+  std::span<const std::uint8_t> counted = {};  // as of Window
 };
 
 enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
@@ -137,14 +163,9 @@ class TokenFile {
   // Whether the split's documents, and its mask of the loss, are known.
   bool HasDocuments(Split split) const;
   bool HasMask(Split split) const;
-  // Replaces `window` by tokens [begin, begin + count) of a split in memory. Reuses its memory.
-  void Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const;
+  // Tokens [begin, begin + count) of a split in memory; documents: with their beginnings.
+  WindowView View(Split split, std::int64_t begin, std::int64_t count, bool documents = true) const;
   std::int64_t Documents(Split split) const;  // 0 if they are not known
-  // Of documents [first, first + begins.size()): tokens at which they begin; from memory or, on
-  // ranks that read a stream, from the file. Throws RunError as class Windows does.
-  void ReadBeginnings(Split split, std::int64_t first, std::span<std::int64_t> begins) const;
-  // Ids of tokens [begin, begin + ids.size()), likewise.
-  void ReadIds(Split split, std::int64_t begin, std::span<std::int32_t> ids) const;
   const Vocabulary& Words() const;
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;

@@ -7,6 +7,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -46,6 +47,42 @@ class Corpus {
   std::span<const TokenFile> files_;
 };
 
+// The windows of a turn: from a corpus in memory, or from a buffer.
+class Turn {
+ public:
+  Turn() = default;
+  // buffer: the windows of the samples; there may be more.
+  Turn(std::span<const Sample> samples, std::span<const Window> buffer)
+      : samples_(samples), buffer_(buffer.first(samples.size())) {}
+  // documents: whether windows have the beginnings of their documents.
+  Turn(std::span<const Sample> samples, const Corpus& corpus, Split split, bool documents = true)
+      : samples_(samples), corpus_(corpus), split_(split), documents_(documents) {}
+
+  std::span<const Sample> Samples() const { return samples_; }
+  std::span<const Window> Buffer() const { return buffer_; }
+  WindowView operator[](std::size_t i) const {
+    if (!corpus_) return buffer_[i];
+    const Sample& sample = samples_[i];
+    return corpus_->Of(sample.source).View(split_, sample.start, sample.targets + 1, documents_);
+  }
+  // Windows [part.begin, part.end) of it.
+  Turn Of(const Part& part) const {
+    Turn some = *this;
+    const auto begin = static_cast<std::size_t>(part.begin);
+    const auto count = static_cast<std::size_t>(part.Size());
+    some.samples_ = samples_.subspan(begin, count);
+    if (!corpus_) some.buffer_ = buffer_.subspan(begin, count);
+    return some;
+  }
+
+ private:
+  std::span<const Sample> samples_;
+  std::span<const Window> buffer_;
+  std::optional<Corpus> corpus_;  // none: from the buffer
+  Split split_ = Split::kTrain;
+  bool documents_ = true;
+};
+
 class Windows {
  public:
   // Replaces `samples` by the windows of a turn; false: there is no such turn. A pure function,
@@ -64,7 +101,7 @@ class Windows {
   // The windows of a turn, as `turns` gives them; valid until the next call. Collective over the
   // replica if the files are streamed; the turns that follow are then read on a thread, as many as
   // data.read_ahead says. None if they cannot be read: see Failed.
-  std::span<const Window> Take(std::int64_t turn);
+  Turn Take(std::int64_t turn);
   // Whether windows could not be read, once and for all; the same on all ranks of the replica. The
   // ranks of other replicas do not know it: they have to agree.
   bool Failed() const { return failed_; }
@@ -79,7 +116,7 @@ class Windows {
  private:
   class Reader;
 
-  std::span<const Window> Read(std::int64_t turn);  // on the rank that reads
+  Turn Read(std::int64_t turn);  // on the rank that reads
   std::size_t PackedSize(std::span<const Sample> samples) const;
 
   const Corpus corpus_;
@@ -91,7 +128,7 @@ class Windows {
   std::exception_ptr failure_;      // on the rank that reads
   std::unique_ptr<Reader> reader_;  // on the replica's first rank, if the files are streamed
   std::vector<Sample> samples_;
-  std::vector<Window> windows_;  // of the turn, but on the rank with the reader
+  std::vector<Window> windows_;  // of the turn, on ranks that get them from the one that reads
   std::vector<std::int32_t> packed_;
 };
 
@@ -108,36 +145,58 @@ struct StreamSizes {
 // Bytes that an object of class Windows takes for them.
 std::int64_t StreamBytes(const StreamSizes& sizes);
 
-// Ranges of a split read one after another, whether the file keeps it in memory or not.
+// Internal.
+class TokenArrays;
+class DocumentIndex;
+enum class Array;
 
-class WindowReader;
-
-class SplitReader {
+// Ranges of a split read one after another, whether they lie in memory, in the token file or in a
+// copy on the node.
+class TokenReader {
  public:
   // Serial; of a stream, on ranks that read it. Opens the file by itself unless it is a stream,
   // keeps the split in memory or in a copy on the node. `file` must outlive the reader. Throws
-  // InputError if another file has taken its name. documents: whether windows that are not in
-  // memory have their beginnings.
-  SplitReader(const TokenFile& file, Split split, bool documents = true);
-  ~SplitReader();
-  SplitReader(const SplitReader&) = delete;
-  SplitReader& operator=(const SplitReader&) = delete;
+  // InputError if another file has taken its name. documents: whether windows have the beginnings
+  // of their documents.
+  TokenReader(const TokenFile& file, Split split, bool documents = true);
+  ~TokenReader();
+  TokenReader(TokenReader&&) noexcept;
 
-  std::int64_t Size() const;  // tokens
-  // Replaces `window` by tokens [begin, begin + count). Throws as class Windows does.
-  void Read(std::int64_t begin, std::int64_t count, Window& window);
-  // Offsets of the beginnings of all documents, ascending; empty without documents.
-  std::vector<std::int64_t> Documents();
+  std::int64_t Size() const { return file_.Size(split_); }  // tokens
+  // Tokens [begin, begin + count): in memory, or else in `window`, whose memory is reused. Throws
+  // RunError for a bad element, and if the file cannot be read.
+  WindowView Read(std::int64_t begin, std::int64_t count, Window& window);
+  // Of documents [first, first + begins.size()): tokens at which they begin. Throws as Read.
+  void ReadBeginnings(std::int64_t first, std::span<std::int64_t> begins) const;
+  // Of all documents, ascending; empty without documents.
+  std::vector<std::int64_t> Documents() const;
+  // Throws RunError if the file was written to since it was opened.
+  void RequireUnchanged() const;
 
  private:
+  // Elements [begin, end) of an array of the file, checked, at the front of the buffer.
+  const void* Load(Array array, std::int64_t begin, std::int64_t end);
+
   const TokenFile& file_;
   const Split split_;
-  std::unique_ptr<TokenArrays> opened_;   // null: from memory, or the stream's
-  std::unique_ptr<WindowReader> reader_;  // null: from memory
+  std::unique_ptr<TokenArrays> own_;     // null: from memory, or the stream's
+  const TokenArrays* arrays_ = nullptr;  // null: from memory
+  std::vector<std::byte> buffer_;
+  std::unique_ptr<DocumentIndex> documents_;  // null: windows have none, or memory has them
 };
 
-// Fills window.counted by what counts as a target: what the loss mask leaves, and with
-// document_mask no token that begins a document. A split's first token is no target either way.
-void CountTargets(Window& window, bool document_mask);
+// Calls visit(i, begins, counts) for the tokens of a window until it returns false: whether token i
+// begins a document, and whether it counts as a target: the loss mask leaves it and, with
+// document_mask, it begins no document. A split's first token is no target either way.
+template <typename Visit>
+void VisitTokens(const WindowView& window, bool document_mask, Visit visit) {
+  auto next = window.documents.begin();
+  for (std::int64_t i = 0; i < window.size; ++i) {
+    const bool begins = next != window.documents.end() && *next - window.origin == i;
+    if (begins) ++next;
+    const bool masked = !window.counted.empty() && window.counted[static_cast<std::size_t>(i)] == 0;
+    if (!visit(i, begins, !masked && !(document_mask && begins))) return;
+  }
+}
 
 }  // namespace trireme::data

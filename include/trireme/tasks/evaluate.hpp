@@ -367,7 +367,7 @@ TargetStream ReadTargets(const data::TokenFile& file, data::Split split, bool do
 class Baselines {
  public:
   // Serial. Reads the train split of `file` unless it has more than `most` tokens: then only the
-  // uniform distribution is left. Throws as data::SplitReader does.
+  // uniform distribution is left. Throws as data::TokenReader does.
   Baselines(const data::TokenFile& file, bool document_mask,
             std::int64_t most = kMostBaselineTokens);
 

@@ -28,10 +28,9 @@ std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShap
 // A step's entries on this rank. Its memory is reused from step to step.
 struct LoadedBatch {
   std::int64_t step = -1;
-  std::vector<data::Sample> windows;  // of this data rank
-  std::vector<data::Entry> entries;   // as many as the largest step so far had
-  std::size_t count = 0;              // entries of this step, the empty ones included
-  bool unread = false;                // the windows could not be read: all entries are empty
+  std::vector<data::Entry> entries;  // as many as the largest step so far had
+  std::size_t count = 0;             // entries of this step, the empty ones included
+  bool unread = false;               // the windows could not be read: all entries are empty
   std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
   std::span<const data::Entry> Entries() const { return {entries.data(), count}; }
 };

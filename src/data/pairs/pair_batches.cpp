@@ -93,7 +93,8 @@ void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
   const std::int64_t end = first + std::ssize(lengths);
   const bool last = end == Pairs(split);
   std::vector<std::int64_t> begins(lengths.size() + 1, file.Size(split));
-  file.ReadBeginnings(split, first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
+  const TokenReader reader(file, split, false);
+  reader.ReadBeginnings(first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
   const std::string where = file.Path() + ": " + PathOf(split, Array::kDocuments, side);
   LengthsBetween(begins, first, where, lengths);
 }
@@ -103,9 +104,13 @@ void PairFile::ReadText(Side side, Split split, std::int64_t pair,
   const TokenFile& file = Of(side);
   std::array<std::int64_t, 2> begins = {0, file.Size(split)};
   const bool last = pair + 1 == Pairs(split);
-  file.ReadBeginnings(split, pair, std::span(begins).first(last ? 1 : 2));
-  ids.resize(static_cast<std::size_t>(begins[1] - begins[0]));
-  file.ReadIds(split, begins[0], ids);
+  TokenReader reader(file, split, false);
+  reader.ReadBeginnings(pair, std::span(begins).first(last ? 1 : 2));
+  const std::int64_t count = begins[1] - begins[0];
+  Window window;
+  const WindowView text = reader.Read(begins[0], count, window);
+  ids.resize(static_cast<std::size_t>(count));
+  text.CopyIds(0, count, ids.data());
 }
 
 std::vector<std::int32_t> PairFile::Encode(Side side, std::string_view text) const {

@@ -25,26 +25,24 @@ class TargetReader {
   bool Next(TargetStream& stream) {
     if (at_ >= reader_.Size()) return false;
     const std::int64_t count = std::min(kPiece, reader_.Size() - at_);
-    reader_.Read(at_, count, window_);
-    data::CountTargets(window_, document_mask_);
-    auto begin = window_.documents.begin();
-    for (std::int64_t i = 0; i < count; ++i, ++at_) {
-      const auto place = static_cast<std::size_t>(i);
-      const bool begins = begin != window_.documents.end() && *begin == i;
-      if (begins) ++begin;
+    const data::WindowView piece = reader_.Read(at_, count, window_);
+    reader_.RequireUnchanged();
+    data::VisitTokens(piece, document_mask_, [&](std::int64_t i, bool begins, bool counts) {
       const bool starts = at_ == 0 || (document_mask_ && begins);
       known_ = starts ? 0 : std::min(known_ + 1, kOrder - 1);
-      if (at_ > 0 && window_.counted[place] != 0) {
+      if (at_ > 0 && counts) {
         stream.targets.push_back(static_cast<std::uint32_t>(stream.ids.size()));
       }
-      stream.ids.push_back(static_cast<std::uint32_t>(window_.ids[place]));
+      stream.ids.push_back(static_cast<std::uint32_t>(piece.Id(i)));
       stream.known.push_back(static_cast<std::uint8_t>(known_));
-    }
+      ++at_;
+      return true;
+    });
     return true;
   }
 
  private:
-  data::SplitReader reader_;
+  data::TokenReader reader_;
   const bool document_mask_;
   data::Window window_;
   std::int64_t at_ = 0;

@@ -178,7 +178,7 @@ void Evaluator::State::EvaluateSet(const Set& set) {
   Tokens starts;  // of documents
   std::optional<LossTable> table;
   if (CountsDocuments()) {
-    AtRoot([&] { starts.documents = data::SplitReader(*set.tokens, set.split).Documents(); });
+    AtRoot([&] { starts.documents = data::TokenReader(*set.tokens, set.split).Documents(); });
     Share(world_, starts);
     table.emplace(std::ssize(starts.documents));
     settings.visit = [&](std::int64_t token, double loss) {

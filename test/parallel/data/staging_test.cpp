@@ -13,6 +13,7 @@
 
 #include "call_count.hpp"
 #include "folders.hpp"
+#include "scratch.hpp"
 #include "stage.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/options.hpp"
@@ -167,11 +168,12 @@ void ExpectSame(const TokenFile& memory, const TokenFile& staged, Split split) {
   };
   Windows wanted(memory, split, self, turns), found(staged, split, self, turns);
   for (std::int64_t turn = 0; turn * length + 1 < size; ++turn) {
-    const std::span<const Window> right = wanted.Take(turn), mine = found.Take(turn);
-    ASSERT_EQ(mine.size(), 1U);
-    EXPECT_EQ(mine[0].ids, right[0].ids);
-    EXPECT_EQ(mine[0].documents, right[0].documents);
-    EXPECT_EQ(mine[0].counted, right[0].counted);
+    const Turn there = wanted.Take(turn), here = found.Take(turn);
+    ASSERT_EQ(here.Samples().size(), 1U);
+    const Window right = Copy(there[0]), mine = Copy(here[0]);
+    EXPECT_EQ(mine.ids, right.ids);
+    EXPECT_EQ(mine.documents, right.documents);
+    EXPECT_EQ(mine.counted, right.counted);
   }
 }
 
@@ -233,10 +235,9 @@ TEST_F(StagedFile, TakesWhatIsKeptToWhereItIsRead) {
   if (!world_.IsRoot()) {
     EXPECT_THROW(staged.Opened(), std::logic_error);
   }
-  SplitReader train(staged, Split::kTrain);
+  TokenReader train(staged, Split::kTrain);
   Window window;
-  train.Read(0, kTokens, window);
-  EXPECT_EQ(window.ids, MakeData(Kind::kNarrow).tokens[0]);
+  EXPECT_EQ(Copy(train.Read(0, kTokens, window)).ids, MakeData(Kind::kNarrow).tokens[0]);
 }
 
 // Bytes that the source's file system delivers while a file is opened: those of the arrays once,

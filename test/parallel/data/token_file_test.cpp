@@ -252,9 +252,11 @@ TEST_F(SharedTokenFile, AStreamReachesEveryRankOfAReplica) {
   Windows wanted(memory, Split::kTrain, world_, turns),
       windows(stream, Split::kTrain, world_, turns);
   for (std::int64_t turn = 0; turn < 20; ++turn) {
-    const std::span<const Window> right = wanted.Take(turn), found = windows.Take(turn);
-    ASSERT_EQ(found.size(), right.size());
-    for (std::size_t i = 0; i < right.size(); ++i) EXPECT_EQ(found[i].ids, right[i].ids);
+    const Turn right = wanted.Take(turn), found = windows.Take(turn);
+    ASSERT_EQ(found.Samples().size(), right.Samples().size());
+    for (std::size_t i = 0; i < right.Samples().size(); ++i) {
+      EXPECT_EQ(Copy(found[i]).ids, Copy(right[i]).ids);
+    }
   }
 }
 
@@ -266,7 +268,7 @@ TEST_F(SharedTokenFile, AStreamsFailureReachesEveryRankOfAReplica) {
     samples.assign(1, {.start = 50'000, .targets = 3});
     return true;
   });
-  EXPECT_TRUE(windows.Take(0).empty());
+  EXPECT_TRUE(windows.Take(0).Samples().empty());
   EXPECT_TRUE(windows.Failed());
   try {
     world_.Together([&] { windows.RequireRead(); });
@@ -321,7 +323,7 @@ TEST_F(CopiesOnNodes, DatesMayDiffer) {
     samples.assign(1, {.start = turn, .targets = 3});
     return true;
   });
-  EXPECT_EQ(windows.Take(0).size(), 1U);
+  EXPECT_EQ(windows.Take(0).Samples().size(), 1U);
   std::filesystem::last_write_time("copy.h5", std::filesystem::file_time_type::clock::now());
   for (std::int64_t turn = 1; turn < 10; ++turn) windows.Take(turn);
   EXPECT_TRUE(windows.Failed());
@@ -356,7 +358,7 @@ TEST_F(SharedTokenFile, RanksTogetherTakeEachTargetOnce) {
   for (std::int64_t step = 0; step < sampler.StepsPerEpoch(); ++step) {
     const std::vector<Sample> share = sampler.Share(step, world_.Rank(), world_.Size());
     Entry batch;
-    FillEntry(file, Split::kTrain, share, 64, batch);
+    FillEntry({share, file, Split::kTrain}, 64, batch);
     ASSERT_EQ(world_.Sum(batch.valid), sampler.BatchTargets(step));
     for (const Sample& sample : share) {
       for (std::int64_t t = 1; t <= sample.targets; ++t) {

@@ -344,8 +344,7 @@ class HarbourFloor : public testing::Test {
     // Of every window: targets, model, exact, difference, difference squared, one.
     std::vector<double> sums(6);
     for (const data::Sample& sample : sampler.Share(0, world_.Rank(), world_.Size())) {
-      data::FillEntry(*tokens_, data::Split::kValid, std::span(&sample, 1), kHarbourFloorLength,
-                      batch);
+      data::FillEntry({{&sample, 1}, *tokens_, data::Split::kValid}, kHarbourFloorLength, batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
       const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
       const std::vector<double> exact = data::PredictiveLoss(std::span(batch.inputs).first(valid),

@@ -42,7 +42,7 @@ class LossMask : public LayoutTest {
     std::pair<std::int64_t, double> sum{0, 0};
     for (const data::Sample& window : windows) {
       data::Entry entry;
-      data::FillEntry(tokens_, split, {&window, 1}, kLength, entry);
+      data::FillEntry({{&window, 1}, tokens_, split}, kLength, entry);
       for (std::int64_t t = 0; t < window.targets; ++t) {  // none is left out here
         entry.targets.at(static_cast<std::size_t>(t)) = tokens_.Token(split, window.start + t + 1);
       }
@@ -308,10 +308,9 @@ class EvaluationLayouts : public LayoutTest {
                               .start = start,
                               .targets = std::min(kLength, tokens_.Size(kSplit) - 1 - start),
                               .source = 0};
-    std::vector<data::Window> windows(1);
-    tokens_.Read(kSplit, window.start, window.targets + 1, windows[0]);
     data::Entry entry;
-    data::FillEntry(windows, {&window, 1}, kLength, entry, {}, run.Net().Plan().document_mask);
+    data::FillEntry({{&window, 1}, tokens_, kSplit}, kLength, entry, {},
+                    run.Net().Plan().document_mask);
     std::vector<double> losses(static_cast<std::size_t>(kLength));
     static_cast<void>(run.Net().Loss({&entry, 1}, losses.data()));
     return losses.at(static_cast<std::size_t>(target - start - 1));

@@ -44,7 +44,7 @@ std::vector<data::Entry> BatchesOf(TrainingRun& run, const data::TokenFile& toke
   const auto share = run.Step().Samples().Share(0, data.Rank(), data.Size());
   std::vector<data::Entry> batches(share.size());
   for (std::size_t i = 0; i < share.size(); ++i) {
-    data::FillEntry(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Plan().length,
+    data::FillEntry({{&share[i], 1}, tokens, data::Split::kTrain}, run.Net().Plan().length,
                     batches[i]);
   }
   return batches;

@@ -402,7 +402,7 @@ TEST_F(MixtureFiles, EntriesTakeEachWindowFromItsFile) {
   for (std::int64_t step = 0; step < 4; ++step) {
     const std::vector<Sample> samples = sampler.Share(step, 0, 1);
     Entry entry;
-    FillEntry(Corpus(std::span<const TokenFile>(files)), Split::kTrain, samples, 3, entry);
+    FillEntry({samples, Corpus(std::span<const TokenFile>(files)), Split::kTrain}, 3, entry);
     EXPECT_EQ(entry.valid, sampler.BatchTargets(step));
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const auto source = static_cast<std::size_t>(samples[i].source);

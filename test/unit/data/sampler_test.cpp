@@ -623,7 +623,6 @@ void Expect(const Text& text, const Masks& masks, const std::vector<Sample>& sam
 TEST(BatchMasks, FollowTheirDefinitionsAtEveryPosition) {
   constexpr std::int64_t kLength = 11;
   Entry entry;  // reused: nothing of the last fill is left
-  std::vector<Window> windows;
   for (std::uint32_t seed = 0; seed < 40; ++seed) {
     const Text text(seed);
     // At the split's beginning and end, overlapping, and short.
@@ -634,11 +633,10 @@ TEST(BatchMasks, FollowTheirDefinitionsAtEveryPosition) {
       TokenData data = text.data;
       if (!masks.loss) data.counted[0].clear();
       const TokenFile file = InMemory(data);
-      ReadWindows(file, Split::kTrain, samples, windows);
+      const Turn windows(samples, file, Split::kTrain);
       for (const int ranks : {1, 2, 3, 6, 13}) {
         for (int rank = 0; rank < ranks; ++rank) {
-          FillEntry(windows, samples, kLength, entry, PositionsOf(kLength, rank, ranks),
-                    masks.documents);
+          FillEntry(windows, kLength, entry, PositionsOf(kLength, rank, ranks), masks.documents);
           Expect(text, masks, samples, entry,
                  "seed " + std::to_string(seed) + ", rank " + std::to_string(rank) + " of " +
                      std::to_string(ranks));
@@ -655,7 +653,7 @@ TEST(BatchMasks, TheLossMaskCountsWithoutBeingAskedFor) {
   const TokenFile file = InMemory(text.data);
   const std::vector<Sample> samples = {{0, 5, 8}, {1, 40, 8}};
   Entry entry;
-  FillEntry(file, Split::kTrain, samples, 8, entry);
+  FillEntry({samples, file, Split::kTrain}, 8, entry);
   Expect(text, {.documents = false, .loss = true}, samples, entry, "from the file");
 }
 
@@ -664,13 +662,12 @@ TEST(BatchMasks, DocumentsThatBeginAtTheEdgesOfAWindow) {
   data.documents[0] = {0, 2, 6, 7};
   const TokenFile file = InMemory(data);
   const std::vector<Sample> samples = {{0, 2, 4}, {1, 3, 4}, {2, 8, 1}};
-  std::vector<Window> windows;
-  ReadWindows(file, Split::kTrain, samples, windows);
-  EXPECT_THAT(windows[0].documents, ElementsAre(0, 4));  // the last is a target alone
-  EXPECT_THAT(windows[1].documents, ElementsAre(3, 4));
-  EXPECT_THAT(windows[2].documents, ElementsAre());
+  const Turn windows(samples, file, Split::kTrain);
+  EXPECT_THAT(Copy(windows[0]).documents, ElementsAre(0, 4));  // the last is a target alone
+  EXPECT_THAT(Copy(windows[1]).documents, ElementsAre(3, 4));
+  EXPECT_THAT(Copy(windows[2]).documents, ElementsAre());
   Entry entry;
-  FillEntry(windows, samples, 4, entry, {}, true);
+  FillEntry(windows, 4, entry, {}, true);
   EXPECT_THAT(entry.begins, ElementsAre(0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0));
   EXPECT_THAT(entry.targets,
               ElementsAre(3, 0, 1, kMasked, 0, 1, kMasked, kMasked, 0, kMasked, kMasked, kMasked));
@@ -681,8 +678,8 @@ TEST(BatchMasks, DocumentsThatBeginAtTheEdgesOfAWindow) {
 TEST(BatchMasks, AWindowOfFewerTokensThanItsSampleIsRefused) {
   const std::vector<Window> windows = {{{1, 2, 3}, {}, {}}};
   Entry entry;
-  EXPECT_THROW(FillEntry(windows, std::vector<Sample>{{0, 0, 3}}, 4, entry), std::logic_error);
-  EXPECT_NO_THROW(FillEntry(windows, std::vector<Sample>{{0, 0, 2}}, 4, entry));
+  EXPECT_THROW(FillEntry({std::vector<Sample>{{0, 0, 3}}, windows}, 4, entry), std::logic_error);
+  EXPECT_NO_THROW(FillEntry({std::vector<Sample>{{0, 0, 2}}, windows}, 4, entry));
 }
 
 // Micro-batches: windows side by side, shifted targets, masked tails.
@@ -694,7 +691,7 @@ TEST_F(Batch, HoldsInputsShiftedTargetsAndMasks) {
   const TokenFile file = Open(In("a.h5"));  // train: 0 1 2 3 0 1 2 3 1 0
   const std::vector<Sample> samples = {{5, 1, 4}, {std::int64_t{1} << 40, 8, 1}};
   Entry batch;
-  FillEntry(file, Split::kTrain, samples, 4, batch);
+  FillEntry({samples, file, Split::kTrain}, 4, batch);
   EXPECT_EQ(batch.sequences, 2);
   EXPECT_EQ(batch.length, 4);
   EXPECT_EQ(batch.valid, 5);
@@ -707,13 +704,13 @@ TEST_F(Batch, ForgetsTheLastFillAndTakesOtherSplits) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));
   Entry batch;
-  FillEntry(file, Split::kTrain, std::vector<Sample>(3, Sample{0, 0, 4}), 4, batch);
-  FillEntry(file, Split::kValid, std::vector<Sample>{{1, 0, 2}}, 2, batch);
+  FillEntry({std::vector<Sample>(3, Sample{0, 0, 4}), file, Split::kTrain}, 4, batch);
+  FillEntry({std::vector<Sample>{{1, 0, 2}}, file, Split::kValid}, 2, batch);
   EXPECT_THAT(batch.inputs, ElementsAre(3, 2));
   EXPECT_THAT(batch.targets, ElementsAre(2, 1));
   EXPECT_THAT(batch.ordinals, ElementsAre(1u));
   EXPECT_EQ(batch.valid, 2);
-  FillEntry(file, Split::kTest, {}, 2, batch);  // a rank without a share
+  FillEntry({{}, file, Split::kTest}, 2, batch);  // a rank without a share
   EXPECT_EQ(batch.sequences, 0);
   EXPECT_TRUE(batch.inputs.empty());
 }
@@ -724,14 +721,14 @@ TEST_F(Batch, HoldsSomePositionsOfEachWindow) {
   const TokenFile file = Open(In("a.h5"));  // train: 0 1 2 3 0 1 2 3 1 0
   const std::vector<Sample> samples = {{5, 1, 5}, {6, 6, 3}};
   Entry batch;
-  FillEntry(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 0, 2));
+  FillEntry({samples, file, Split::kTrain}, 5, batch, PositionsOf(5, 0, 2));
   EXPECT_EQ(batch.length, 3);  // positions 0; 3, 4
   EXPECT_THAT(batch.inputs, ElementsAre(1, 0, 1, 2, 0, 0));
   EXPECT_THAT(batch.targets, ElementsAre(2, 1, 2, 3, kMasked, kMasked));
   EXPECT_EQ(batch.valid, 4);
   EXPECT_EQ(batch.positions.At(1), 3);
   EXPECT_THAT(batch.ordinals, ElementsAre(5u, 6u));
-  FillEntry(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 1, 2));
+  FillEntry({samples, file, Split::kTrain}, 5, batch, PositionsOf(5, 1, 2));
   EXPECT_EQ(batch.length, 2);  // positions 1; 2
   EXPECT_THAT(batch.inputs, ElementsAre(2, 3, 3, 1));
   EXPECT_THAT(batch.targets, ElementsAre(3, 0, 1, 0));
@@ -743,13 +740,13 @@ TEST_F(Batch, CutWindowsLoseAndRepeatNothing) {
   const TokenFile file = Open(In("a.h5"));
   const std::vector<Sample> samples = {{0, 0, 7}, {1, 5, 4}, {2, 2, 1}};
   Entry whole, part;
-  FillEntry(file, Split::kTrain, samples, 7, whole);
+  FillEntry({samples, file, Split::kTrain}, 7, whole);
   EXPECT_EQ(whole.positions.Count(), 7);
   for (const int ranks : {1, 2, 3, 7, 8}) {
     std::vector<int> seen(21, 0);
     std::int64_t valid = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      FillEntry(file, Split::kTrain, samples, 7, part, PositionsOf(7, rank, ranks));
+      FillEntry({samples, file, Split::kTrain}, 7, part, PositionsOf(7, rank, ranks));
       valid += part.valid;
       ASSERT_EQ(part.inputs.size(), static_cast<std::size_t>(3 * part.length));
       for (std::int64_t row = 0; row < 3 * part.length; ++row) {
@@ -771,7 +768,7 @@ TEST_F(Batch, MayHoldNoPositions) {
   Entry batch;
   const Positions none = PositionsOf(1, 1, 4);
   ASSERT_EQ(none.Count(), 0);
-  FillEntry(file, Split::kTrain, std::vector<Sample>{{3, 0, 1}}, 1, batch, none);
+  FillEntry({std::vector<Sample>{{3, 0, 1}}, file, Split::kTrain}, 1, batch, none);
   EXPECT_EQ(batch.sequences, 1);
   EXPECT_EQ(batch.length, 0);
   EXPECT_EQ(batch.valid, 0);

@@ -54,6 +54,17 @@ inline TokenFile Open(const std::string& path, const Keeping& keeping = Staging:
   return TokenFile(self, self, path, keeping);
 }
 
+inline Window Copy(const WindowView& view) {
+  Window window;
+  window.ids.resize(static_cast<std::size_t>(view.size));
+  view.CopyIds(0, view.size, window.ids.data());
+  for (const std::int64_t begin : view.documents) {
+    window.documents.push_back(begin - view.origin);
+  }
+  window.counted.assign(view.counted.begin(), view.counted.end());
+  return window;
+}
+
 // Tokens [begin, begin + count) of a split, in memory or streamed.
 inline Window ReadOne(const TokenFile& file, Split split, std::int64_t begin, std::int64_t count) {
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
@@ -61,9 +72,9 @@ inline Window ReadOne(const TokenFile& file, Split split, std::int64_t begin, st
     samples.assign(1, {.start = begin, .targets = count - 1});
     return turn == 0;
   });
-  const std::span<const Window> taken = windows.Take(0);
+  const Turn taken = windows.Take(0);
   windows.RequireRead();
-  return taken.front();
+  return Copy(taken[0]);
 }
 
 inline std::vector<std::int32_t> AllTokens(const TokenFile& file, Split split) {

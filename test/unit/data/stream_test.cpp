@@ -60,19 +60,20 @@ class Stream : public Scratch {
     };
   }
 
-  static void ExpectEqual(std::span<const Window> found, std::span<const Window> wanted) {
-    ASSERT_EQ(found.size(), wanted.size());
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      EXPECT_EQ(found[i].ids, wanted[i].ids);
-      EXPECT_EQ(found[i].documents, wanted[i].documents);
-      EXPECT_EQ(found[i].counted, wanted[i].counted);
+  static void ExpectEqual(const Turn& found, const Turn& wanted) {
+    ASSERT_EQ(found.Samples().size(), wanted.Samples().size());
+    for (std::size_t i = 0; i < found.Samples().size(); ++i) {
+      const Window mine = Copy(found[i]), right = Copy(wanted[i]);
+      EXPECT_EQ(mine.ids, right.ids);
+      EXPECT_EQ(mine.documents, right.documents);
+      EXPECT_EQ(mine.counted, right.counted);
     }
   }
 
   // The message of the failure that comes with the turns from `turn` on, reading as long as needed.
   static std::string Failure(Windows& windows, std::int64_t turn, ExitCode code) {
     while (!windows.Failed()) windows.Take(turn++);
-    EXPECT_TRUE(windows.Take(turn).empty());  // for good
+    EXPECT_TRUE(windows.Take(turn).Samples().empty());  // for good
     return MessageOf([&] { windows.RequireRead(); }, code);
   }
 
@@ -110,9 +111,9 @@ TEST_F(Stream, TurnsMayChange) {
   windows.Take(0);
   windows.Take(1);
   windows.Change([&] { shift = 1000; });
-  EXPECT_EQ(windows.Take(2).front().ids, ReadOne(stream, Split::kTrain, 1002, 4).ids);
+  EXPECT_EQ(Copy(windows.Take(2)[0]).ids, ReadOne(stream, Split::kTrain, 1002, 4).ids);
   Windows few(stream, Split::kTrain, self_, TurnsBefore(3));
-  EXPECT_TRUE(few.Take(3).empty());
+  EXPECT_TRUE(few.Take(3).Samples().empty());
   EXPECT_TRUE(few.Failed());
   EXPECT_THROW(few.RequireRead(), std::exception);
 }
@@ -276,8 +277,8 @@ class StreamReads : public Scratch {
     Windows wanted(memory, Split::kTrain, self, turns);
     const std::int64_t before = reads;
     for (std::int64_t turn = 0; turn < std::ssize(starts); ++turn) {
-      const Window& found = windows.Take(turn).front();
-      const Window& right = wanted.Take(turn).front();
+      const Window found = Copy(windows.Take(turn)[0]);
+      const Window right = Copy(wanted.Take(turn)[0]);
       EXPECT_EQ(found.ids, right.ids);
       EXPECT_EQ(found.documents, documents ? right.documents : std::vector<std::int64_t>{});
     }
