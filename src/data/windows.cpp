@@ -4,14 +4,12 @@
 #include <condition_variable>
 #include <csignal>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <thread>
 
 #include "hdf5.hpp"
 #include "token_arrays.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/data/batch.hpp"
 
 namespace trireme::data {
 
