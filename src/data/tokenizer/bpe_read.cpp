@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "bpe.hpp"
-#include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 
