@@ -25,9 +25,8 @@
 // job again while its node could not be reached) finds out through StillMine().
 #include "trireme/app/run_lock.hpp"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -38,6 +37,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -73,20 +73,18 @@ class Unreadable : public Error {
 std::optional<Holder> ReadLock(const std::string& path, const std::string& lock) {
   const SmallFile file = ReadSmallFile(path, kMostLockBytes);
   if (!file.exists) return std::nullopt;
-  std::optional<Holder> holder;
-  if (file.fault.empty()) holder = Parse(file.text);
-  if (!holder) {
-    const std::string fault = !file.fault.empty() ? file.fault
-                              : file.text.empty() ? "is empty"
-                                                  : "is damaged";
-    const Error error = InputError(
-        fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
-        fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
-                    path == lock ? "" : " and " + lock));
-    if (file.unreadable) throw Unreadable(error);
-    throw error;
+  if (file.fault.empty()) {
+    if (auto holder = Parse(file.text)) return holder;
   }
-  return holder;
+  const std::string fault = !file.fault.empty() ? file.fault
+                            : file.text.empty() ? "is empty"
+                                                : "is damaged";
+  const Error error = InputError(
+      fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
+      fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
+                  path == lock ? "" : " and " + lock));
+  if (file.unreadable) throw Unreadable(error);
+  throw error;
 }
 
 // Holders in the order of their succession; the last one counts. Empty: nobody holds the lock.
@@ -119,9 +117,9 @@ class Claim {
  public:
   Claim(const std::string& lock, const Holder& self)
       : lock_(lock), own_(lock + "." + self.token), token_(self.token) {
-    CreateDurably(own_, Format(self),
-                  "Check the run folder's permissions and free space, or choose another "
-                  "(job.output).");
+    WriteTextDurably(own_, Format(self),
+                     "Check the run folder's permissions and free space, or choose another "
+                     "(job.output).");
   }
   ~Claim() {
     if (!place_.empty() && Holds(place_, lock_, token_)) ::unlink(place_.c_str());
@@ -244,6 +242,19 @@ namespace {
 
 constexpr std::size_t kLongestValue = 256;  // of a lock's texts; the longest host name has 64
 
+// Members of a lock file.
+constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder::*>>(
+    {{"host", &Holder::host},
+     {"since", &Holder::since},
+     {"job", &Holder::job},
+     {"cluster", &Holder::cluster},
+     {"machine", &Holder::machine},
+     {"boot", &Holder::boot},
+     {"namespaces", &Holder::namespaces},
+     {"token", &Holder::token}});
+constexpr auto kNumbers = std::to_array<std::pair<const char*, std::int64_t Holder::*>>(
+    {{"pid", &Holder::pid}, {"restarts", &Holder::restarts}, {"started", &Holder::started}});
+
 // First line of a file of the system; empty if there is none.
 std::string FirstLine(const char* path) {
   std::ifstream file(path);
@@ -275,12 +286,11 @@ struct ProcessState {
 // State of a process from /proc; none if it cannot be read.
 std::optional<ProcessState> StateOf(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string line = text.str();
+  std::string line;
+  std::getline(file, line, '\0');  // all of it; none if the process has just ended
   // Field 2 is the program's name in parentheses, which may hold any character.
   const std::size_t name_end = line.rfind(')');
-  if (!file || name_end == std::string::npos) return std::nullopt;
+  if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
   ProcessState process;
   std::string skipped;
@@ -303,23 +313,10 @@ bool Runs(const Holder& holder) {
 }
 
 std::string NewToken() {
-  std::array<unsigned char, kTokenDigits / 2> bytes = {};
-  if (Retry([&] { return ::getrandom(bytes.data(), bytes.size(), 0); }) !=
-      static_cast<ssize_t>(bytes.size())) {
-    throw RunError("run lock: the system gives no random numbers: " + ErrorText(errno));
-  }
+  std::random_device random;
   std::string token;
-  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  while (token.size() < kTokenDigits) token += fmt::format("{:08x}", random());
   return token;
-}
-
-std::string UtcNow() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  ::gmtime_r(&now, &utc);
-  std::array<char, 64> text = {};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
-  return text.data();
 }
 
 }  // namespace
@@ -342,17 +339,15 @@ Holder ThisProcess(const BatchJob& job) {
   self.job = Printable(job.id);
   self.cluster = Printable(job.cluster);
   self.restarts = std::max(job.restarts, 0);
-  self.since = UtcNow();
+  self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
   self.token = NewToken();
   return self;
 }
 
 std::string Format(const Holder& holder) {
-  const nlohmann::ordered_json object = {
-      {"host", holder.host},       {"pid", holder.pid},         {"since", holder.since},
-      {"job", holder.job},         {"cluster", holder.cluster}, {"restarts", holder.restarts},
-      {"machine", holder.machine}, {"boot", holder.boot},       {"namespaces", holder.namespaces},
-      {"started", holder.started}, {"token", holder.token}};
+  nlohmann::ordered_json object;
+  for (const auto& [name, text] : kTexts) object[name] = holder.*text;
+  for (const auto& [name, number] : kNumbers) object[name] = holder.*number;
   return object.dump(1) + "\n";
 }
 
@@ -362,18 +357,13 @@ std::optional<Holder> Parse(const std::string& text) {
   try {
     const deck::JsonObject object(*json, "lock");
     Holder holder;
-    for (const auto& [name, value] :
-         {std::pair{"host", &holder.host}, std::pair{"since", &holder.since},
-          std::pair{"job", &holder.job}, std::pair{"cluster", &holder.cluster},
-          std::pair{"machine", &holder.machine}, std::pair{"boot", &holder.boot},
-          std::pair{"namespaces", &holder.namespaces}, std::pair{"token", &holder.token}}) {
-      *value = object.Text(name);
-      if (*value != Printable(*value)) return std::nullopt;
+    for (const auto& [name, value] : kTexts) {
+      holder.*value = object.Text(name);
+      if (holder.*value != Printable(holder.*value)) return std::nullopt;
     }
-    holder.pid = object.Integer("pid", 1, std::numeric_limits<pid_t>::max());
-    holder.restarts = object.Integer("restarts");
-    holder.started = object.Integer("started");
-    return IsToken(holder.token) ? std::optional(holder) : std::nullopt;
+    for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
+    const bool valid = holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max();
+    return valid && IsToken(holder.token) ? std::optional(holder) : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }
