@@ -126,44 +126,27 @@ std::optional<Number> ParseNumber(std::string_view text) {
   return number;
 }
 
-// A field of a time: digits of text[at, at + length).
-std::optional<int> Field(std::string_view text, std::size_t at, std::size_t length) {
-  const std::string_view digits = text.substr(at, length);
-  if (digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-  return ParseNumber<int>(digits);
-}
-
 // Unix seconds of 2026-11-22T15:04:05, local time.
-std::optional<double> ParseLocalTime(std::string_view text) {
+std::optional<double> ParseLocalTime(const std::string& text) {
   constexpr std::string_view kForm = "YYYY-MM-DDTHH:MM:SS";
-  if (text.size() != kForm.size()) return std::nullopt;
-  for (const std::size_t at : {4U, 7U, 10U, 13U, 16U}) {
-    if (text[at] != kForm[at]) return std::nullopt;
-  }
-  const auto year = Field(text, 0, 4), month = Field(text, 5, 2), day = Field(text, 8, 2);
-  const auto hour = Field(text, 11, 2), minute = Field(text, 14, 2), second = Field(text, 17, 2);
-  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
-  if (*month < 1 || *month > 12 || *day < 1 || *hour > 23 || *minute > 59 || *second > 60) {
+  std::tm local = {};
+  const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &local);
+  if (text.size() != kForm.size() || text.find(' ') != std::string::npos || end == nullptr ||
+      *end != '\0') {
     return std::nullopt;
   }
-  std::tm local = {};
-  local.tm_year = *year - 1900;
-  local.tm_mon = *month - 1;
-  local.tm_mday = *day;
-  local.tm_hour = *hour;
-  local.tm_min = *minute;
-  local.tm_sec = *second;
   local.tm_isdst = -1;  // summer time as the place has it on that day
+  const int month = local.tm_mon;
   const std::time_t seconds = std::mktime(&local);
   // mktime moves the 31st of a shorter month into the next one.
-  if (seconds == -1 || local.tm_mon != *month - 1) return std::nullopt;
+  if (seconds == -1 || local.tm_mon != month) return std::nullopt;
   return static_cast<double>(seconds);
 }
 
 std::optional<double> ParseEnd(std::string_view text) {
   const std::optional<double> end = text.find_first_not_of("0123456789.") == std::string_view::npos
                                         ? ParseNumber<double>(text)
-                                        : ParseLocalTime(text);
+                                        : ParseLocalTime(std::string(text));
   // 0: Slurm's "unknown".
   return end && std::isfinite(*end) && *end > 0 ? end : std::nullopt;
 }

@@ -111,47 +111,6 @@ bool Holds(const std::string& path, const std::string& lock, const std::string& 
   }
 }
 
-// A newcomer's files. At the end of the scope its own name goes, and so does the link, unless it
-// was kept.
-class Claim {
- public:
-  Claim(const std::string& lock, const Holder& self)
-      : lock_(lock), own_(lock + "." + self.token), token_(self.token) {
-    WriteTextDurably(own_, Format(self),
-                     "Check the run folder's permissions and free space, or choose another "
-                     "(job.output).");
-  }
-  ~Claim() {
-    if (!place_.empty() && Holds(place_, lock_, token_)) ::unlink(place_.c_str());
-    ::unlink(own_.c_str());
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
-
-  // Tries to put the lock in place; returns an errno or 0, neither of them the evidence.
-  int Put(const std::string& place) {
-    place_ = place;
-    return ::link(own_.c_str(), place.c_str()) == 0 ? 0 : errno;
-  }
-  void Keep() { place_.clear(); }
-  const std::string& Own() const { return own_; }
-
- private:
-  std::string lock_, own_, token_;
-  std::string place_;  // of the link
-};
-
-// Makes `self`, the last of the chain, its only one. `older`: those before.
-void Shorten(const std::string& lock, const std::vector<Holder>& older, const Claim& claim,
-             const std::string& token) {
-  const int error = ::rename(claim.Own().c_str(), lock.c_str()) == 0 ? 0 : errno;
-  if (!Holds(lock, lock, token)) {
-    throw RunError(fmt::format("{}: cannot be replaced: {}", lock, ErrorText(error)),
-                   "Check the run folder's permissions and free space (job.output).");
-  }
-  for (const Holder& holder : older) ::unlink(AfterName(lock, holder).c_str());
-}
-
 // Removes what killed newcomers have left. Spares a successor's claim, which there is only if this
 // process was taken for gone. Failures do no harm.
 void RemoveLeftovers(const std::string& lock, const std::string& token) {
@@ -211,8 +170,10 @@ RunLock::Standing RunLock::Look(std::string* why) const {
   }
 }
 
-// Tries once to take the lock; false if another newcomer interfered.
+// Tries once to take the lock; false if another newcomer interfered. What link(2) and rename(2)
+// return is no evidence, so that the outcome is read back.
 bool RunLock::Take(const BatchJob& job) {
+  constexpr const char* kHint = "Check the run folder's permissions and free space (job.output).";
   const Holder self = ThisProcess(job);
   const std::vector<Holder> chain = ReadChain(path_);
   taken_from_.clear();
@@ -223,17 +184,26 @@ bool RunLock::Take(const BatchJob& job) {
         fmt::format("{}: taken over from {}: {}", path_, Describe(chain.back()), fate.gone);
   }
   token_ = self.token;
-  Claim claim(path_, self);
+  const std::string own = path_ + "." + token_;
   const std::string place = chain.empty() ? path_ : AfterName(path_, chain.back());
-  const int error = claim.Put(place);
-  if (!StillMine()) {
-    if (std::find(kRaceErrors.begin(), kRaceErrors.end(), error) != kRaceErrors.end()) return false;
-    throw RunError(fmt::format("{}: cannot be linked: {}", place, ErrorText(error)),
-                   "The run folder must be on a file system with hard links (job.output).");
+  WriteTextDurably(own, Format(self), kHint);
+  int error = ::link(own.c_str(), place.c_str()) == 0 ? 0 : errno;
+  const bool last = StillMine();
+  if (last && !chain.empty()) error = ::rename(own.c_str(), path_.c_str()) == 0 ? 0 : errno;
+  const bool taken = last && (chain.empty() || Holds(path_, path_, token_));
+  if (taken) {
+    for (const Holder& holder : chain) ::unlink(AfterName(path_, holder).c_str());
+  } else if (Holds(place, path_, token_)) {
+    ::unlink(place.c_str());
   }
-  if (!chain.empty()) Shorten(path_, chain, claim, token_);
-  claim.Keep();
-  return true;
+  ::unlink(own.c_str());
+  if (last && !taken) {
+    throw RunError(fmt::format("{}: cannot be replaced: {}", path_, ErrorText(error)), kHint);
+  }
+  const bool raced = std::find(kRaceErrors.begin(), kRaceErrors.end(), error) != kRaceErrors.end();
+  if (taken || raced) return taken;
+  throw RunError(fmt::format("{}: cannot be linked: {}", place, ErrorText(error)),
+                 "The run folder must be on a file system with hard links (job.output).");
 }
 
 // Holders of a run folder: their description, and the proof that one is gone.
