@@ -45,6 +45,7 @@
 #include "lock_holder.hpp"
 #include "site_deck.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
 
