@@ -60,7 +60,7 @@ tidy() {
   [[ $only == changed ]] || batches=ON
   database=$cache/database_$batches
   cmake -S . -B "$database" -G Ninja -DTRIREME_BATCHES=$batches -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON -DTRIREME_TESTS=OFF >"$cache/configure.log" 2>&1 &&
-    cmake --build "$database" --target trireme_commit trireme_tensorboard_messages >>"$cache/configure.log" 2>&1 ||
+    cmake --build "$database" --target trireme_commit trireme_tensorboard_messages trireme_sentencepiece_messages >>"$cache/configure.log" 2>&1 ||
     { cat "$cache/configure.log" >&2; exit 1; }
   sed -i 's/ -fpch-preprocess//' "$database/compile_commands.json"
   # clang has no omp.h of its own here: the compiler's will do for reading, less what clang cannot parse.

@@ -3,15 +3,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <ctime>
@@ -19,11 +18,9 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
-#include <thread>
 
 #include "lock_holder.hpp"
 #include "site_deck.hpp"
-#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
@@ -129,44 +126,27 @@ std::optional<Number> ParseNumber(std::string_view text) {
   return number;
 }
 
-// A field of a time: digits of text[at, at + length).
-std::optional<int> Field(std::string_view text, std::size_t at, std::size_t length) {
-  const std::string_view digits = text.substr(at, length);
-  if (digits.find_first_not_of("0123456789") != std::string_view::npos) return std::nullopt;
-  return ParseNumber<int>(digits);
-}
-
 // Unix seconds of 2026-11-22T15:04:05, local time.
-std::optional<double> ParseLocalTime(std::string_view text) {
+std::optional<double> ParseLocalTime(const std::string& text) {
   constexpr std::string_view kForm = "YYYY-MM-DDTHH:MM:SS";
-  if (text.size() != kForm.size()) return std::nullopt;
-  for (const std::size_t at : {4U, 7U, 10U, 13U, 16U}) {
-    if (text[at] != kForm[at]) return std::nullopt;
-  }
-  const auto year = Field(text, 0, 4), month = Field(text, 5, 2), day = Field(text, 8, 2);
-  const auto hour = Field(text, 11, 2), minute = Field(text, 14, 2), second = Field(text, 17, 2);
-  if (!year || !month || !day || !hour || !minute || !second) return std::nullopt;
-  if (*month < 1 || *month > 12 || *day < 1 || *hour > 23 || *minute > 59 || *second > 60) {
+  std::tm local = {};
+  const char* const end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &local);
+  if (text.size() != kForm.size() || text.find(' ') != std::string::npos || end == nullptr ||
+      *end != '\0') {
     return std::nullopt;
   }
-  std::tm local = {};
-  local.tm_year = *year - 1900;
-  local.tm_mon = *month - 1;
-  local.tm_mday = *day;
-  local.tm_hour = *hour;
-  local.tm_min = *minute;
-  local.tm_sec = *second;
   local.tm_isdst = -1;  // summer time as the place has it on that day
+  const int month = local.tm_mon;
   const std::time_t seconds = std::mktime(&local);
   // mktime moves the 31st of a shorter month into the next one.
-  if (seconds == -1 || local.tm_mon != *month - 1) return std::nullopt;
+  if (seconds == -1 || local.tm_mon != month) return std::nullopt;
   return static_cast<double>(seconds);
 }
 
 std::optional<double> ParseEnd(std::string_view text) {
   const std::optional<double> end = text.find_first_not_of("0123456789.") == std::string_view::npos
                                         ? ParseNumber<double>(text)
-                                        : ParseLocalTime(text);
+                                        : ParseLocalTime(std::string(text));
   // 0: Slurm's "unknown".
   return end && std::isfinite(*end) && *end > 0 ? end : std::nullopt;
 }
@@ -192,22 +172,16 @@ BatchJob ReadBatchJob() {
 namespace {
 
 constexpr std::size_t kMostOutput = std::size_t{1} << 16;  // a line for each task of a job array
-constexpr double kKilledSeconds = 1;  // within which a killed process is gone, unless it hangs
-constexpr auto kReapInterval = std::chrono::milliseconds(5);
+constexpr std::size_t kBlock = 512;                        // bytes, the unit of ulimit -f
 
 // States of jobs without processes. COMPLETING is none of them: its processes are being ended.
 constexpr std::array<const char*, 9> kEnded = {"BOOT_FAIL", "CANCELLED",     "COMPLETED",
                                                "DEADLINE",  "FAILED",        "NODE_FAIL",
                                                "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT"};
 
-struct Answer {
-  int code = 0;        // exit code
-  std::string output;  // standard output and error
-};
-
-// Starts `squeue` with its output going to `out`; returns its process, -1 if it cannot be started.
-// posix_spawn copies no memory, so pages registered with the network stay valid.
-pid_t StartSqueue(const std::string& id, int out) {
+// Starts a shell command whose output and errors go to `out`; returns its process, -1 if it cannot
+// be started. posix_spawn copies no memory, so pages registered with the network stay valid.
+pid_t StartShell(std::string command, int out) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -215,70 +189,41 @@ pid_t StartSqueue(const std::string& id, int out) {
   posix_spawn_file_actions_adddup2(&files, out, STDERR_FILENO);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
-  // Unblocks the signals that a run has blocked, and makes a group, which a time-out ends as a
-  // whole.
+  // Unblocks the signals that a run has blocked.
   sigset_t none;
   sigemptyset(&none);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setpgroup(&attributes, 0);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
-  std::array<std::string, 6> words = {"squeue", "-h", "-j", id, "-o", "%T"};
-  std::array<char*, 7> arguments = {};
-  std::transform(words.begin(), words.end(), arguments.begin(),
-                 [](std::string& word) { return word.data(); });
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  std::string shell = "sh", option = "-c";
+  std::array<char*, 4> arguments = {shell.data(), option.data(), command.data(), nullptr};
   pid_t child = -1;
-  if (::posix_spawnp(&child, words[0].c_str(), &files, &attributes, arguments.data(), environ) != 0)
-    child = -1;
+  if (::posix_spawnp(&child, "sh", &files, &attributes, arguments.data(), environ) != 0) child = -1;
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
   return child;
 }
 
-// Reads until the writer ends; false if that does not happen before `end` or within kMostOutput.
-bool ReadUntil(double end, int in, std::string& output) {
-  std::array<char, 4096> buffer = {};
-  while (output.size() <= kMostOutput) {
-    pollfd item = {in, POLLIN, 0};
-    const int left = static_cast<int>(std::max(0.0, (end - Seconds()) * 1000));
-    const int ready = Retry([&] { return ::poll(&item, 1, left); });
-    if (ready <= 0) return false;
-    const ssize_t got = Retry([&] { return ::read(in, buffer.data(), buffer.size()); });
-    if (got < 0) return false;
-    if (got == 0) return true;
-    output.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  return false;
-}
+struct Answer {
+  int code = 0;        // exit code
+  std::string output;  // standard output and error
+};
 
-// Waits for the process; returns its status, none if it does not end before `end`.
-std::optional<int> WaitUntil(double end, pid_t child) {
-  int status = 0;
-  while (true) {
-    const pid_t ended = Retry([&] { return ::waitpid(child, &status, WNOHANG); });
-    if (ended == child) return status;
-    if (ended < 0 || Seconds() > end) return std::nullopt;
-    std::this_thread::sleep_for(kReapInterval);
-  }
-}
-
+// None if squeue does not end in time. `timeout` (coreutils) then kills its whole group, itself
+// with it, so that the wait ends even if squeue hangs within the kernel. The output goes to memory,
+// of which the shell's limit lets it take little.
 std::optional<Answer> Ask(const std::string& id, double seconds) {
-  std::array<int, 2> ends = {-1, -1};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
-  const Descriptor in(ends[0]);
-  Descriptor out(ends[1]);
-  const double end = Seconds() + seconds;
-  const pid_t child = StartSqueue(id, out.Get());
-  out.Close();
-  if (child < 0) return std::nullopt;
-  Answer answer;
-  std::optional<int> status;
-  if (ReadUntil(end, in.Get(), answer.output)) status = WaitUntil(end, child);
-  if (!status) {
-    ::kill(-child, SIGKILL);
-    WaitUntil(Seconds() + kKilledSeconds, child);
-  }
-  if (!status || !WIFEXITED(*status)) return std::nullopt;
-  answer.code = WEXITSTATUS(*status);
+  const Descriptor out(::memfd_create("squeue", MFD_CLOEXEC));
+  if (!out.Valid()) return std::nullopt;
+  const pid_t child =
+      StartShell(fmt::format("ulimit -f {}; exec timeout -s KILL {} squeue -h -j {} -o %T",
+                             kMostOutput / kBlock, seconds, id),
+                 out.Get());
+  int status = 0;
+  if (child < 0 || Retry([&] { return ::waitpid(child, &status, 0); }) != child) return {};
+  if (!WIFEXITED(status)) return std::nullopt;
+  Answer answer{.code = WEXITSTATUS(status), .output = std::string(kMostOutput, '\0')};
+  answer.output.resize(
+      static_cast<std::size_t>(ReadAt(out.Get(), answer.output.data(), kMostOutput, 0)));
   return answer;
 }
 

@@ -25,9 +25,8 @@
 // job again while its node could not be reached) finds out through StillMine().
 #include "trireme/app/run_lock.hpp"
 
-#include <fmt/format.h>
+#include <fmt/chrono.h>
 #include <signal.h>
-#include <sys/random.h>
 #include <unistd.h>
 #include <algorithm>
 #include <array>
@@ -38,6 +37,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <random>
 #include <sstream>
 #include <utility>
 #include <vector>
@@ -45,6 +45,7 @@
 #include "lock_holder.hpp"
 #include "site_deck.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/deck/json_text.hpp"
 
@@ -73,20 +74,18 @@ class Unreadable : public Error {
 std::optional<Holder> ReadLock(const std::string& path, const std::string& lock) {
   const SmallFile file = ReadSmallFile(path, kMostLockBytes);
   if (!file.exists) return std::nullopt;
-  std::optional<Holder> holder;
-  if (file.fault.empty()) holder = Parse(file.text);
-  if (!holder) {
-    const std::string fault = !file.fault.empty() ? file.fault
-                              : file.text.empty() ? "is empty"
-                                                  : "is damaged";
-    const Error error = InputError(
-        fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
-        fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
-                    path == lock ? "" : " and " + lock));
-    if (file.unreadable) throw Unreadable(error);
-    throw error;
+  if (file.fault.empty()) {
+    if (auto holder = Parse(file.text)) return holder;
   }
-  return holder;
+  const std::string fault = !file.fault.empty() ? file.fault
+                            : file.text.empty() ? "is empty"
+                                                : "is damaged";
+  const Error error = InputError(
+      fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
+      fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
+                  path == lock ? "" : " and " + lock));
+  if (file.unreadable) throw Unreadable(error);
+  throw error;
 }
 
 // Holders in the order of their succession; the last one counts. Empty: nobody holds the lock.
@@ -111,47 +110,6 @@ bool Holds(const std::string& path, const std::string& lock, const std::string& 
   } catch (const Error&) {
     return false;
   }
-}
-
-// A newcomer's files. At the end of the scope its own name goes, and so does the link, unless it
-// was kept.
-class Claim {
- public:
-  Claim(const std::string& lock, const Holder& self)
-      : lock_(lock), own_(lock + "." + self.token), token_(self.token) {
-    CreateDurably(own_, Format(self),
-                  "Check the run folder's permissions and free space, or choose another "
-                  "(job.output).");
-  }
-  ~Claim() {
-    if (!place_.empty() && Holds(place_, lock_, token_)) ::unlink(place_.c_str());
-    ::unlink(own_.c_str());
-  }
-  Claim(const Claim&) = delete;
-  Claim& operator=(const Claim&) = delete;
-
-  // Tries to put the lock in place; returns an errno or 0, neither of them the evidence.
-  int Put(const std::string& place) {
-    place_ = place;
-    return ::link(own_.c_str(), place.c_str()) == 0 ? 0 : errno;
-  }
-  void Keep() { place_.clear(); }
-  const std::string& Own() const { return own_; }
-
- private:
-  std::string lock_, own_, token_;
-  std::string place_;  // of the link
-};
-
-// Makes `self`, the last of the chain, its only one. `older`: those before.
-void Shorten(const std::string& lock, const std::vector<Holder>& older, const Claim& claim,
-             const std::string& token) {
-  const int error = ::rename(claim.Own().c_str(), lock.c_str()) == 0 ? 0 : errno;
-  if (!Holds(lock, lock, token)) {
-    throw RunError(fmt::format("{}: cannot be replaced: {}", lock, ErrorText(error)),
-                   "Check the run folder's permissions and free space (job.output).");
-  }
-  for (const Holder& holder : older) ::unlink(AfterName(lock, holder).c_str());
 }
 
 // Removes what killed newcomers have left. Spares a successor's claim, which there is only if this
@@ -213,8 +171,10 @@ RunLock::Standing RunLock::Look(std::string* why) const {
   }
 }
 
-// Tries once to take the lock; false if another newcomer interfered.
+// Tries once to take the lock; false if another newcomer interfered. What link(2) and rename(2)
+// return is no evidence, so that the outcome is read back.
 bool RunLock::Take(const BatchJob& job) {
+  constexpr const char* kHint = "Check the run folder's permissions and free space (job.output).";
   const Holder self = ThisProcess(job);
   const std::vector<Holder> chain = ReadChain(path_);
   taken_from_.clear();
@@ -225,17 +185,26 @@ bool RunLock::Take(const BatchJob& job) {
         fmt::format("{}: taken over from {}: {}", path_, Describe(chain.back()), fate.gone);
   }
   token_ = self.token;
-  Claim claim(path_, self);
+  const std::string own = path_ + "." + token_;
   const std::string place = chain.empty() ? path_ : AfterName(path_, chain.back());
-  const int error = claim.Put(place);
-  if (!StillMine()) {
-    if (std::find(kRaceErrors.begin(), kRaceErrors.end(), error) != kRaceErrors.end()) return false;
-    throw RunError(fmt::format("{}: cannot be linked: {}", place, ErrorText(error)),
-                   "The run folder must be on a file system with hard links (job.output).");
+  WriteTextDurably(own, Format(self), kHint);
+  int error = ::link(own.c_str(), place.c_str()) == 0 ? 0 : errno;
+  const bool last = StillMine();
+  if (last && !chain.empty()) error = ::rename(own.c_str(), path_.c_str()) == 0 ? 0 : errno;
+  const bool taken = last && (chain.empty() || Holds(path_, path_, token_));
+  if (taken) {
+    for (const Holder& holder : chain) ::unlink(AfterName(path_, holder).c_str());
+  } else if (Holds(place, path_, token_)) {
+    ::unlink(place.c_str());
   }
-  if (!chain.empty()) Shorten(path_, chain, claim, token_);
-  claim.Keep();
-  return true;
+  ::unlink(own.c_str());
+  if (last && !taken) {
+    throw RunError(fmt::format("{}: cannot be replaced: {}", path_, ErrorText(error)), kHint);
+  }
+  const bool raced = std::find(kRaceErrors.begin(), kRaceErrors.end(), error) != kRaceErrors.end();
+  if (taken || raced) return taken;
+  throw RunError(fmt::format("{}: cannot be linked: {}", place, ErrorText(error)),
+                 "The run folder must be on a file system with hard links (job.output).");
 }
 
 // Holders of a run folder: their description, and the proof that one is gone.
@@ -243,6 +212,19 @@ bool RunLock::Take(const BatchJob& job) {
 namespace {
 
 constexpr std::size_t kLongestValue = 256;  // of a lock's texts; the longest host name has 64
+
+// Members of a lock file.
+constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder::*>>(
+    {{"host", &Holder::host},
+     {"since", &Holder::since},
+     {"job", &Holder::job},
+     {"cluster", &Holder::cluster},
+     {"machine", &Holder::machine},
+     {"boot", &Holder::boot},
+     {"namespaces", &Holder::namespaces},
+     {"token", &Holder::token}});
+constexpr auto kNumbers = std::to_array<std::pair<const char*, std::int64_t Holder::*>>(
+    {{"pid", &Holder::pid}, {"restarts", &Holder::restarts}, {"started", &Holder::started}});
 
 // First line of a file of the system; empty if there is none.
 std::string FirstLine(const char* path) {
@@ -275,12 +257,11 @@ struct ProcessState {
 // State of a process from /proc; none if it cannot be read.
 std::optional<ProcessState> StateOf(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::stringstream text;
-  text << file.rdbuf();
-  const std::string line = text.str();
+  std::string line;
+  std::getline(file, line, '\0');  // all of it; none if the process has just ended
   // Field 2 is the program's name in parentheses, which may hold any character.
   const std::size_t name_end = line.rfind(')');
-  if (!file || name_end == std::string::npos) return std::nullopt;
+  if (name_end == std::string::npos) return std::nullopt;
   std::istringstream fields(line.substr(name_end + 1));
   ProcessState process;
   std::string skipped;
@@ -303,23 +284,10 @@ bool Runs(const Holder& holder) {
 }
 
 std::string NewToken() {
-  std::array<unsigned char, kTokenDigits / 2> bytes = {};
-  if (Retry([&] { return ::getrandom(bytes.data(), bytes.size(), 0); }) !=
-      static_cast<ssize_t>(bytes.size())) {
-    throw RunError("run lock: the system gives no random numbers: " + ErrorText(errno));
-  }
+  std::random_device random;
   std::string token;
-  for (const unsigned char byte : bytes) token += fmt::format("{:02x}", byte);
+  while (token.size() < kTokenDigits) token += fmt::format("{:08x}", random());
   return token;
-}
-
-std::string UtcNow() {
-  const std::time_t now = std::time(nullptr);
-  std::tm utc = {};
-  ::gmtime_r(&now, &utc);
-  std::array<char, 64> text = {};
-  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S UTC", &utc);
-  return text.data();
 }
 
 }  // namespace
@@ -342,17 +310,15 @@ Holder ThisProcess(const BatchJob& job) {
   self.job = Printable(job.id);
   self.cluster = Printable(job.cluster);
   self.restarts = std::max(job.restarts, 0);
-  self.since = UtcNow();
+  self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
   self.token = NewToken();
   return self;
 }
 
 std::string Format(const Holder& holder) {
-  const nlohmann::ordered_json object = {
-      {"host", holder.host},       {"pid", holder.pid},         {"since", holder.since},
-      {"job", holder.job},         {"cluster", holder.cluster}, {"restarts", holder.restarts},
-      {"machine", holder.machine}, {"boot", holder.boot},       {"namespaces", holder.namespaces},
-      {"started", holder.started}, {"token", holder.token}};
+  nlohmann::ordered_json object;
+  for (const auto& [name, text] : kTexts) object[name] = holder.*text;
+  for (const auto& [name, number] : kNumbers) object[name] = holder.*number;
   return object.dump(1) + "\n";
 }
 
@@ -362,18 +328,13 @@ std::optional<Holder> Parse(const std::string& text) {
   try {
     const deck::JsonObject object(*json, "lock");
     Holder holder;
-    for (const auto& [name, value] :
-         {std::pair{"host", &holder.host}, std::pair{"since", &holder.since},
-          std::pair{"job", &holder.job}, std::pair{"cluster", &holder.cluster},
-          std::pair{"machine", &holder.machine}, std::pair{"boot", &holder.boot},
-          std::pair{"namespaces", &holder.namespaces}, std::pair{"token", &holder.token}}) {
-      *value = object.Text(name);
-      if (*value != Printable(*value)) return std::nullopt;
+    for (const auto& [name, value] : kTexts) {
+      holder.*value = object.Text(name);
+      if (holder.*value != Printable(holder.*value)) return std::nullopt;
     }
-    holder.pid = object.Integer("pid", 1, std::numeric_limits<pid_t>::max());
-    holder.restarts = object.Integer("restarts");
-    holder.started = object.Integer("started");
-    return IsToken(holder.token) ? std::optional(holder) : std::nullopt;
+    for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
+    const bool valid = holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max();
+    return valid && IsToken(holder.token) ? std::optional(holder) : std::nullopt;
   } catch (const Error&) {
     return std::nullopt;
   }

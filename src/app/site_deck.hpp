@@ -26,7 +26,7 @@ void SupplySite(const deck::Schema& schema, const std::string& text, const std::
                 deck::Deck& user);
 
 // Small files shared between jobs, through POSIX calls: read within bounds, never through a
-// symbolic link, and written durably under a name that nothing else has.
+// symbolic link.
 
 struct SmallFile {
   bool exists = false;
@@ -37,9 +37,5 @@ struct SmallFile {
 
 // Reads at most `most_bytes`; a longer file, a symbolic link, a folder and the like have a fault.
 SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes);
-
-// Creates the file, which must not exist, and syncs it. Throws RunError with path and reason and
-// leaves nothing there.
-void CreateDurably(const std::string& path, const std::string& text, const std::string& hint);
 
 }  // namespace trireme::app

@@ -660,20 +660,12 @@ int ReadAll(const Descriptor& file, std::size_t most_bytes, SmallFile& result) {
     return 0;
   }
   // One byte more than allowed, so that a file that grows meanwhile is found out too.
-  std::string buffer(most_bytes + 1, '\0');
-  std::size_t done = 0;
-  while (done < buffer.size()) {
-    const ssize_t got =
-        Retry([&] { return ::read(file.Get(), buffer.data() + done, buffer.size() - done); });
-    if (got < 0) return errno;
-    if (got == 0) break;
-    done += static_cast<std::size_t>(got);
-  }
-  if (done > most_bytes) {
-    result.fault = fmt::format("is longer than {} bytes", most_bytes);
-  } else {
-    result.text = buffer.substr(0, done);
-  }
+  result.text.resize(most_bytes + 1);
+  const auto most = static_cast<std::int64_t>(most_bytes);
+  const std::int64_t got = ReadAt(file.Get(), result.text.data(), most + 1, 0);
+  if (got <= most && errno != 0) return errno;
+  if (got > most) result.fault = fmt::format("is longer than {} bytes", most);
+  result.text.resize(got > most ? 0 : static_cast<std::size_t>(got));
   return 0;
 }
 
@@ -695,19 +687,6 @@ SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes) {
     result.unreadable = true;
   }
   return result;
-}
-
-void CreateDurably(const std::string& path, const std::string& text, const std::string& hint) {
-  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-  if (!file.Valid()) {
-    throw RunError(fmt::format("{}: cannot be created: {}", path, ErrorText(errno)), hint);
-  }
-  const bool synced = WriteAll(file.Get(), text) && Retry([&] { return ::fsync(file.Get()); }) == 0;
-  int error = synced ? 0 : errno;
-  if (error == 0) error = file.Close();
-  if (error == 0) return;
-  ::unlink(path.c_str());
-  throw RunError(fmt::format("{}: cannot be written: {}", path, ErrorText(error)), hint);
 }
 
 }  // namespace trireme::app

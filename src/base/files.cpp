@@ -104,8 +104,9 @@ std::string NameOfFileSystem(std::uint64_t number) {
 
 namespace {
 
-Error SystemError(const std::string& path, const std::string& what, int error) {
-  return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)));
+Error SystemError(const std::string& path, const std::string& what, int error,
+                  const std::string& hint = {}) {
+  return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)), hint);
 }
 
 }  // namespace
@@ -171,22 +172,16 @@ void RefuseForeignFile(const std::string& path) {
   }
 }
 
-void WriteTextDurably(const std::string& path, const std::string& text) {
+void WriteTextDurably(const std::string& path, const std::string& text, const std::string& hint) {
   Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
-  if (!file.Valid()) throw SystemError(path, "cannot be created", errno);
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t put =
-        Retry([&] { return ::write(file.Get(), text.data() + done, text.size() - done); });
-    if (put < 0)
-      throw SystemError(path, fmt::format("cannot be written at offset {}", done), errno);
-    done += static_cast<std::size_t>(put);
-  }
-  if (Retry([&] { return ::fsync(file.Get()); }) != 0) {
-    throw SystemError(path, "cannot be synced", errno);
-  }
-  if (const int error = file.Close(); error != 0)
-    throw SystemError(path, "cannot be closed", error);
+  if (!file.Valid()) throw SystemError(path, "cannot be created", errno, hint);
+  const std::int64_t put = WriteAt(file.Get(), text.data(), std::ssize(text), 0);
+  const bool good = put == std::ssize(text) && Retry([&] { return ::fsync(file.Get()); }) == 0;
+  int error = good ? 0 : errno;
+  if (error == 0) error = file.Close();
+  if (error == 0) return;
+  ::unlink(path.c_str());
+  throw SystemError(path, fmt::format("cannot be written at offset {}", put), error, hint);
 }
 
 int MayRead(const std::string& path) {

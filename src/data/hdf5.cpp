@@ -153,13 +153,9 @@ std::string StorageFault(const PlainDataset& dataset, std::int64_t file_bytes) {
                      file_bytes);
 }
 
-}  // namespace
-
-Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
-  return InputError(fmt::format("{}: {}: {}", path, where, what),
-                    "data.file names a file that job.task = tokenize has written.");
-}
-
+// Why `name` ("/train/tokens") cannot be opened safely in `file`: it is missing, or a soft,
+// external or user-defined link lies on the way to it. "" if all links are hard. Follows no other
+// link.
 std::string LinkFault(hid_t file, const std::string& name) {
   for (std::size_t slash = name.find('/', 1);; slash = name.find('/', slash + 1)) {
     const std::string part = name.substr(0, slash);
@@ -172,6 +168,13 @@ std::string LinkFault(hid_t file, const std::string& name) {
     if (link.type != H5L_TYPE_HARD) return part + " is a link of an unknown kind";
     if (slash == std::string::npos) return {};
   }
+}
+
+}  // namespace
+
+Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
+  return InputError(fmt::format("{}: {}: {}", path, where, what),
+                    "data.file names a file that job.task = tokenize has written.");
 }
 
 PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,

@@ -84,11 +84,6 @@ int DescriptorOf(hid_t object);
 // "path: where: what", and what a token file is: exit code 2.
 Error TokenFileError(const std::string& path, const std::string& where, const std::string& what);
 
-// Why `name` ("/train/tokens") cannot be opened safely in `file`: it is missing, or a soft,
-// external or user-defined link lies on the way to it. "" if all links are hard. Follows no other
-// link.
-std::string LinkFault(hid_t file, const std::string& name);
-
 // One dimension of unsigned integers, stored in one piece within the file itself.
 struct PlainDataset {
   Hdf5Handle set;

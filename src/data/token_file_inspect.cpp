@@ -1,16 +1,12 @@
 // One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <hdf5.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -25,35 +21,202 @@
 
 namespace trireme::data {
 
-// Texts in HDF5 attributes of files that may be hostile.
+namespace {
 
-inline constexpr std::int64_t kMaxAttributeText = std::int64_t{64} << 10;  // bytes
+// Texts in HDF5 attributes of files that may be hostile: fixed ones are read through HDF5. A text
+// of variable length lies in a heap of the file ("HDF5 File Format Specification", III.E), and HDF5
+// 1.10 takes memory for the length that the attribute claims and copies the length that the heap
+// claims: the heap is read here instead, and the two lengths are compared.
+
+constexpr std::int64_t kMaxAttributeText = std::int64_t{64} << 10;  // bytes
+
+// A text of variable length as an attribute stores it: little-endian, without padding.
+struct Reference {
+  std::uint32_t length = 0;
+  std::uint64_t heap = 0;  // offset of a heap collection in the file
+  std::uint32_t object = 0;
+};
+constexpr std::size_t kReferenceBytes = 16;
+static_assert(sizeof(hvl_t) == kReferenceBytes);
+
+template <typename T>
+T Unpack(const char* bytes) {
+  T value{};
+  std::memcpy(&value, bytes, sizeof value);
+  return value;
+}
+
+// Conversion that changes nothing, of a text of variable length (or any list) to a list: HDF5 then
+// hands out the stored reference. Not offered to conversions of texts to texts, those of writing.
+herr_t KeepStored(hid_t, hid_t to, H5T_cdata_t* state, std::size_t, std::size_t, std::size_t, void*,
+                  void*, hid_t) {
+  if (state->command != H5T_CONV_INIT) return 0;
+  state->need_bkg = H5T_BKG_NO;
+  return H5Tget_class(to) == H5T_VLEN ? 0 : -1;
+}
+
+// While it lives, HDF5 converts texts of variable length to lists by KeepStored.
+class StoredReferences {
+ public:
+  StoredReferences() {
+    H5Tset_size(text_.Get(), H5T_VARIABLE);
+    good_ = H5Tregister(H5T_PERS_SOFT, kName, text_.Get(), Type(), KeepStored) >= 0;
+  }
+  // For all types: with named ones, HDF5 would go on using KeepStored between others like them.
+  ~StoredReferences() { H5Tunregister(H5T_PERS_SOFT, kName, -1, -1, KeepStored); }
+  StoredReferences(const StoredReferences&) = delete;
+  StoredReferences& operator=(const StoredReferences&) = delete;
+
+  bool Good() const { return good_; }
+  hid_t Type() const { return raw_.Get(); }
+
+ private:
+  static constexpr const char* kName = "stored references";
+  Hdf5Handle text_{H5Tcopy(H5T_C_S1), H5Tclose};
+  Hdf5Handle raw_{H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose};
+  bool good_ = false;
+};
+
+bool ReadReference(hid_t attribute, Reference& reference) {
+  std::array<char, kReferenceBytes> stored{};
+  const StoredReferences raw;
+  if (!raw.Good() || H5Aget_storage_size(attribute) != kReferenceBytes ||
+      H5Aread(attribute, raw.Type(), stored.data()) < 0) {
+    return false;
+  }
+  reference = {Unpack<std::uint32_t>(stored.data()), Unpack<std::uint64_t>(stored.data() + 4),
+               Unpack<std::uint32_t>(stored.data() + 12)};
+  return true;
+}
+
+// Parts of the file; every read is checked against its end.
+class Bytes {
+ public:
+  Bytes(int file, std::int64_t file_bytes)
+      : file_(file), end_(static_cast<std::uint64_t>(file_bytes)) {}
+
+  std::uint64_t End() const { return end_; }
+
+  bool Read(std::uint64_t offset, std::size_t count, char* to) const {
+    if (offset > end_ || count > end_ - offset) return false;
+    const auto bytes = static_cast<std::int64_t>(count);
+    return ReadAt(file_, to, bytes, static_cast<std::int64_t>(offset)) == bytes;
+  }
+
+ private:
+  int file_;
+  std::uint64_t end_;
+};
+
+// The referenced object of a heap collection. False if the file says something else than the
+// reference.
+bool ReadObject(const Bytes& file, const Reference& reference, std::string& text) {
+  constexpr std::size_t kHeadBytes = 16;  // of a collection, and of each object in it
+  std::array<char, kHeadBytes> head{};
+  if (!file.Read(reference.heap, kHeadBytes, head.data())) return false;
+  const auto collection = Unpack<std::uint64_t>(head.data() + 8);
+  const bool is_heap = std::memcmp(head.data(), "GCOL\1", 5) == 0;
+  // Within the file: sums below are then far from overflow.
+  if (!is_heap || collection > file.End() - reference.heap) return false;
+  const std::uint64_t end = reference.heap + collection;
+  // At least one head each, so that the file's end bounds the number of turns.
+  for (std::uint64_t at = reference.heap + kHeadBytes; at < end;) {
+    if (!file.Read(at, kHeadBytes, head.data())) return false;
+    const auto object = Unpack<std::uint16_t>(head.data());
+    const auto bytes = Unpack<std::uint64_t>(head.data() + 8);
+    if (object == 0 || bytes > end - at) return false;  // 0: free space, the last of all
+    if (object == reference.object) {
+      text.resize(reference.length);
+      return bytes == reference.length && file.Read(at + kHeadBytes, text.size(), text.data());
+    }
+    constexpr std::uint64_t kAlignment = 8;
+    at += kHeadBytes + (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  return false;
+}
+
+std::string ReadVariable(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
+  Reference reference;
+  std::string text;
+  if (!ReadReference(attribute, reference)) {
+    fault = "cannot be read: " + Hdf5Reason();
+  } else if (reference.length > kMaxAttributeText) {
+    fault = fmt::format("claims {} bytes, more than {}", reference.length, kMaxAttributeText);
+  } else if (reference.length > 0) {
+    const Bytes file(DescriptorOf(attribute), file_bytes);
+    if (!ReadObject(file, reference, text)) {
+      fault = fmt::format("its {} bytes are not in the file", reference.length);
+    }
+  }
+  return text;
+}
+
+std::string ReadFixed(hid_t attribute, const Hdf5Handle& type, std::string& fault) {
+  const std::size_t bytes = H5Tget_size(type.Get());
+  if (bytes > static_cast<std::size_t>(kMaxAttributeText)) {
+    fault = fmt::format("claims {} bytes, more than {}", bytes, kMaxAttributeText);
+    return {};
+  }
+  std::string text(bytes, '\0');
+  if (H5Aread(attribute, type.Get(), text.data()) < 0) fault = "cannot be read: " + Hdf5Reason();
+  return text;
+}
 
 // The text of an attribute of one string, fixed or of variable length, of a file that OpenSerially
-// opened, with `file_bytes` bytes. A text of variable length lies in a heap of the file, and
-// HDF5 1.10 takes memory for the length that the attribute claims and copies the length that the
-// heap claims: the heap is read here instead, and the two lengths are compared. `fault` is set, to
-// what to say, for another type, more than kMaxAttributeText bytes, and damage.
-std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::string& fault);
+// opened, with `file_bytes` bytes. `fault` is set, to what to say, for another type, more than
+// kMaxAttributeText bytes, and damage.
+std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
+  const Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
+  const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
+  if (H5Tget_class(type.Get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.Get()) != 1) {
+    fault = "is not one text";
+    return {};
+  }
+  std::string text = H5Tis_variable_str(type.Get()) > 0 ? ReadVariable(attribute, file_bytes, fault)
+                                                        : ReadFixed(attribute, type, fault);
+  if (!fault.empty()) return {};
+  return text.substr(0, text.find('\0'));
+}
 
-// Diagnosis of a cut-off HDF5 file: the first dataset that lacks bytes.
-
-// The name ("/valid/tokens") of the token file's dataset that begins first among those that do not
-// end within the `there` bytes of a file that should have `whole`; empty if the description of the
-// datasets is missing as well.
-std::string FirstCutDataset(const std::string& path, std::uint64_t there, std::uint64_t whole);
+// Throws InputError unless the path names a file that begins as HDF5's do.
+void RequireHdf5(const std::string& path) {
+  if (path.empty()) {
+    throw InputError("data.file is empty: it must name a token file",
+                     "job.task = tokenize writes one.");
+  }
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    throw InputError(path + ": this token file does not exist",
+                     "job.task = tokenize writes it; data.file names it.");
+  }
+  if (!std::filesystem::status_known(status)) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", path, error.message()));
+  }
+  if (!std::filesystem::is_regular_file(status)) throw InputError(path + ": this is not a file");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) {
+    throw InputError(
+        fmt::format("{}: cannot be opened: {}", path, std::generic_category().message(errno)));
+  }
+  constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
+  std::array<char, kSignature.size()> begin{};
+  file.read(begin.data(), begin.size());
+  if (file.gcount() == 0) throw InputError(path + ": this token file is empty (0 bytes)");
+  if (std::string_view(begin.data(), begin.size()) != kSignature) {
+    throw InputError(path + ": this is not an HDF5 file",
+                     "data.file names a file that job.task = tokenize has written.");
+  }
+}
 
 // One rank's look into an HDF5 file: attributes and datasets, with the file's name for messages.
-
 // Every fault is an InputError: "path: /train/tokens: what".
 class Inspector {
  public:
-  // `bytes`: where HDF5 ends the file.
-  Inspector(const std::string& path, std::int64_t bytes)
-      : path_(path), bytes_(bytes), file_(OpenSerially(path)) {
-    if (!file_.Valid()) {
-      throw InputError(path + ": HDF5 cannot open this file", Hdf5Reason());
-    }
+  explicit Inspector(const std::string& path) : path_(path), file_(Open(path)) {
+    haddr_t end = 0;
+    if (H5Fget_eoa(file_.Get(), &end) < 0) throw Complain("superblock", Hdf5Reason());
+    bytes_ = static_cast<std::int64_t>(end);
     // The width that OpenPlainDataset and ReadAttributeText count on; all libraries write it.
     const Hdf5Handle creation(H5Fget_create_plist(file_.Get()), H5Pclose);
     std::size_t address = 0, length = 0;
@@ -134,12 +297,24 @@ class Inspector {
     return attribute;
   }
 
-  std::string path_;
-  std::int64_t bytes_;  // of the file
-  Hdf5Handle file_;
-};
+  static Hdf5Handle Open(const std::string& path) {
+    RequireHdf5(path);
+    Hdf5Handle file = OpenSerially(path);
+    if (file.Valid()) return file;
+    const std::string reason = Hdf5Reason();
+    if (reason.find("truncated file") == std::string::npos) {
+      throw InputError(path + ": HDF5 cannot open this file", reason);
+    }
+    std::error_code unknown;
+    throw InputError(fmt::format("{}: the file is cut off at offset {} ({})", path,
+                                 std::filesystem::file_size(path, unknown), reason),
+                     "Copy it again, or write it again with job.task = tokenize.");
+  }
 
-namespace {
+  std::string path_;
+  Hdf5Handle file_;
+  std::int64_t bytes_ = 0;  // of the file, as its superblock has it: HDF5 reads nothing after it
+};
 
 // Bounds of the memory that one process takes before the tokens: beyond any vocabulary, and small
 // beside a model of such a one.
@@ -299,15 +474,13 @@ void CheckContents(const Inspector& file, const std::string& path, Side side) {
 }  // namespace
 
 bool HoldsPairs(const std::string& path) {
-  const std::int64_t bytes_of_file = CheckWhole(path);
   const QuietHdf5 quiet;
-  return SaysPairs(Inspector(path, bytes_of_file));
+  return SaysPairs(Inspector(path));
 }
 
 TokenLayout InspectTokenFile(const std::string& path, Side side) {
-  const std::int64_t bytes_of_file = CheckWhole(path);
   const QuietHdf5 quiet;
-  const Inspector file(path, bytes_of_file);
+  const Inspector file(path);
   const std::int64_t format = file.Integer("format");
   if (format != kTokenFormat) {
     throw file.Complain("attribute format",
@@ -370,317 +543,6 @@ void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
     layout.vocabulary.words.push_back(joined.substr(begin, static_cast<std::size_t>(length)));
     begin += static_cast<std::size_t>(length);
   }
-}
-
-// Reading attribute texts: fixed ones through HDF5, those of variable length from the global heap
-// ("HDF5 File Format Specification", III.E).
-
-namespace {
-
-// A text of variable length as an attribute stores it: little-endian, without padding.
-struct Reference {
-  std::uint32_t length = 0;
-  std::uint64_t heap = 0;  // offset of a heap collection in the file
-  std::uint32_t object = 0;
-};
-constexpr std::size_t kReferenceBytes = 16;
-static_assert(sizeof(hvl_t) == kReferenceBytes);
-
-template <typename T>
-T Unpack(const char* bytes) {
-  T value{};
-  std::memcpy(&value, bytes, sizeof value);
-  return value;
-}
-
-// Conversion that changes nothing, of a text of variable length (or any list) to a list: HDF5 then
-// hands out the stored reference. Not offered to conversions of texts to texts, those of writing.
-herr_t KeepStored(hid_t, hid_t to, H5T_cdata_t* state, std::size_t, std::size_t, std::size_t, void*,
-                  void*, hid_t) {
-  if (state->command != H5T_CONV_INIT) return 0;
-  state->need_bkg = H5T_BKG_NO;
-  return H5Tget_class(to) == H5T_VLEN ? 0 : -1;
-}
-
-// While it lives, HDF5 converts texts of variable length to lists by KeepStored.
-class StoredReferences {
- public:
-  StoredReferences() {
-    H5Tset_size(text_.Get(), H5T_VARIABLE);
-    good_ = H5Tregister(H5T_PERS_SOFT, kName, text_.Get(), Type(), KeepStored) >= 0;
-  }
-  // For all types: with named ones, HDF5 would go on using KeepStored between others like them.
-  ~StoredReferences() { H5Tunregister(H5T_PERS_SOFT, kName, -1, -1, KeepStored); }
-  StoredReferences(const StoredReferences&) = delete;
-  StoredReferences& operator=(const StoredReferences&) = delete;
-
-  bool Good() const { return good_; }
-  hid_t Type() const { return raw_.Get(); }
-
- private:
-  static constexpr const char* kName = "stored references";
-  Hdf5Handle text_{H5Tcopy(H5T_C_S1), H5Tclose};
-  Hdf5Handle raw_{H5Tvlen_create(H5T_NATIVE_UINT8), H5Tclose};
-  bool good_ = false;
-};
-
-bool ReadReference(hid_t attribute, Reference& reference) {
-  std::array<char, kReferenceBytes> stored{};
-  const StoredReferences raw;
-  if (!raw.Good() || H5Aget_storage_size(attribute) != kReferenceBytes ||
-      H5Aread(attribute, raw.Type(), stored.data()) < 0) {
-    return false;
-  }
-  reference = {Unpack<std::uint32_t>(stored.data()), Unpack<std::uint64_t>(stored.data() + 4),
-               Unpack<std::uint32_t>(stored.data() + 12)};
-  return true;
-}
-
-// Parts of the file; every read is checked against its end.
-class Bytes {
- public:
-  Bytes(int file, std::int64_t file_bytes)
-      : file_(file), end_(static_cast<std::uint64_t>(file_bytes)) {}
-
-  std::uint64_t End() const { return end_; }
-
-  bool Read(std::uint64_t offset, std::size_t count, char* to) const {
-    if (offset > end_ || count > end_ - offset) return false;
-    const auto bytes = static_cast<std::int64_t>(count);
-    return ReadAt(file_, to, bytes, static_cast<std::int64_t>(offset)) == bytes;
-  }
-
- private:
-  int file_;
-  std::uint64_t end_;
-};
-
-// The referenced object of a heap collection. False if the file says something else than the
-// reference.
-bool ReadObject(const Bytes& file, const Reference& reference, std::string& text) {
-  constexpr std::size_t kHeadBytes = 16;  // of a collection, and of each object in it
-  std::array<char, kHeadBytes> head{};
-  if (!file.Read(reference.heap, kHeadBytes, head.data())) return false;
-  const auto collection = Unpack<std::uint64_t>(head.data() + 8);
-  const bool is_heap = std::memcmp(head.data(), "GCOL\1", 5) == 0;
-  // Within the file: sums below are then far from overflow.
-  if (!is_heap || collection > file.End() - reference.heap) return false;
-  const std::uint64_t end = reference.heap + collection;
-  // At least one head each, so that the file's end bounds the number of turns.
-  for (std::uint64_t at = reference.heap + kHeadBytes; at < end;) {
-    if (!file.Read(at, kHeadBytes, head.data())) return false;
-    const auto object = Unpack<std::uint16_t>(head.data());
-    const auto bytes = Unpack<std::uint64_t>(head.data() + 8);
-    if (object == 0 || bytes > end - at) return false;  // 0: free space, the last of all
-    if (object == reference.object) {
-      text.resize(reference.length);
-      return bytes == reference.length && file.Read(at + kHeadBytes, text.size(), text.data());
-    }
-    constexpr std::uint64_t kAlignment = 8;
-    at += kHeadBytes + (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  return false;
-}
-
-std::string ReadVariable(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
-  Reference reference;
-  std::string text;
-  if (!ReadReference(attribute, reference)) {
-    fault = "cannot be read: " + Hdf5Reason();
-  } else if (reference.length > kMaxAttributeText) {
-    fault = fmt::format("claims {} bytes, more than {}", reference.length, kMaxAttributeText);
-  } else if (reference.length > 0) {
-    const Bytes file(DescriptorOf(attribute), file_bytes);
-    if (!ReadObject(file, reference, text)) {
-      fault = fmt::format("its {} bytes are not in the file", reference.length);
-    }
-  }
-  return text;
-}
-
-std::string ReadFixed(hid_t attribute, const Hdf5Handle& type, std::string& fault) {
-  const std::size_t bytes = H5Tget_size(type.Get());
-  if (bytes > static_cast<std::size_t>(kMaxAttributeText)) {
-    fault = fmt::format("claims {} bytes, more than {}", bytes, kMaxAttributeText);
-    return {};
-  }
-  std::string text(bytes, '\0');
-  if (H5Aread(attribute, type.Get(), text.data()) < 0) fault = "cannot be read: " + Hdf5Reason();
-  return text;
-}
-
-}  // namespace
-
-std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
-  const Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
-  const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
-  if (H5Tget_class(type.Get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.Get()) != 1) {
-    fault = "is not one text";
-    return {};
-  }
-  std::string text = H5Tis_variable_str(type.Get()) > 0 ? ReadVariable(attribute, file_bytes, fault)
-                                                        : ReadFixed(attribute, type, fault);
-  if (!fault.empty()) return {};
-  return text.substr(0, text.find('\0'));
-}
-
-// Diagnosis of a cut-off HDF5 file. HDF5 refuses to open one, so it gets an image in memory: the
-// file's pages, and zeros for missing bytes.
-
-namespace {
-
-// The mapped image; unmapped at the end of the scope.
-class Image {
- public:
-  Image(const std::string& path, std::size_t there, std::size_t whole) : bytes_(whole) {
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    // Read-only: what HDF5 does not touch costs no memory.
-    void* zeros =
-        ::mmap(nullptr, whole, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (zeros != MAP_FAILED) {
-      start_ = zeros;
-      good_ = ::mmap(zeros, there, PROT_READ, MAP_PRIVATE | MAP_FIXED, file, 0) != MAP_FAILED;
-    }
-    ::close(file);
-  }
-  ~Image() {
-    if (start_ != nullptr) ::munmap(start_, bytes_);
-  }
-  Image(const Image&) = delete;
-  Image& operator=(const Image&) = delete;
-
-  bool Good() const { return good_; }
-  void* Start() const { return start_; }
-  std::size_t Bytes() const { return bytes_; }
-
- private:
-  void* start_ = nullptr;
-  std::size_t bytes_;
-  bool good_ = false;
-};
-
-// HDF5 would copy an image several times; told to "allocate" and "copy" by these, it uses the one
-// that is there (H5Pset_file_image_callbacks). Its user data is the image's start.
-void* TakeImage(std::size_t, H5FD_file_image_op_t, void* image) { return image; }
-void* KeepBytes(void* target, const void*, std::size_t, H5FD_file_image_op_t, void*) {
-  return target;
-}
-void* KeepSize(void*, std::size_t, H5FD_file_image_op_t, void*) { return nullptr; }  // never grows
-herr_t KeepImage(void*, H5FD_file_image_op_t, void*) { return 0; }
-void* ShareUserData(void* image) { return image; }
-herr_t KeepUserData(void*) { return 0; }
-
-Hdf5Handle OpenImage(const std::string& name, const Image& image) {
-  constexpr std::size_t kGrowth = 4096;  // bytes; unused
-  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
-  H5Pset_fapl_core(access.Get(), kGrowth, false);
-  H5FD_file_image_callbacks_t callbacks = {TakeImage,     KeepBytes,    KeepSize,     KeepImage,
-                                           ShareUserData, KeepUserData, image.Start()};
-  H5Pset_file_image_callbacks(access.Get(), &callbacks);
-  H5Pset_file_image(access.Get(), image.Start(), image.Bytes());
-  return {H5Fopen(name.c_str(), H5F_ACC_RDONLY, access.Get()), H5Fclose};
-}
-
-}  // namespace
-
-std::string FirstCutDataset(const std::string& path, std::uint64_t there, std::uint64_t whole) {
-  const QuietHdf5 quiet;
-  const Image image(path, there, whole);
-  if (!image.Good()) return {};
-  // HDF5 wants a name under which there is no file.
-  const Hdf5Handle file = OpenImage(path + " in memory", image);
-  if (!file.Valid()) return {};
-  std::string first;
-  std::uint64_t first_offset = std::numeric_limits<std::uint64_t>::max();
-  for (const std::string& name :
-       {std::string("/vocabulary/bytes"), std::string("/vocabulary/offsets"),
-        PathOf(Split::kTrain, Array::kTokens), PathOf(Split::kValid, Array::kTokens),
-        PathOf(Split::kTest, Array::kTokens), PathOf(Split::kTrain, Array::kTokens, Side::kSource),
-        PathOf(Split::kTrain, Array::kTokens, Side::kTarget),
-        PathOf(Split::kValid, Array::kTokens, Side::kSource),
-        PathOf(Split::kValid, Array::kTokens, Side::kTarget),
-        PathOf(Split::kTest, Array::kTokens, Side::kSource),
-        PathOf(Split::kTest, Array::kTokens, Side::kTarget)}) {
-    if (!LinkFault(file.Get(), name).empty()) continue;
-    const Hdf5Handle set(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
-    if (!set.Valid()) continue;
-    const haddr_t offset = H5Dget_offset(set.Get());
-    if (offset == HADDR_UNDEF || offset >= first_offset) continue;
-    if (offset <= there && H5Dget_storage_size(set.Get()) <= there - offset) continue;
-    first = name;
-    first_offset = offset;
-  }
-  return first;
-}
-
-// Finds a cut-off HDF5 file by its superblock ("HDF5 File Format Specification", II.A): HDF5 itself
-// would only say that it cannot open the file.
-
-namespace {
-
-constexpr std::string_view kSignature("\x89HDF\r\n\x1a\n", 8);
-constexpr std::size_t kLongestSuperblock = 96;  // bytes, of versions 0 to 3 with 8-byte offsets
-
-std::uint64_t LittleEndian(const std::array<char, kLongestSuperblock>& bytes, std::size_t at) {
-  std::uint64_t value = 0;
-  for (std::size_t i = 8; i-- > 0;) value = value << 8 | static_cast<unsigned char>(bytes[at + i]);
-  return value;
-}
-
-// Offset of the end-of-file address in a superblock; 0 for a version not known here.
-std::size_t EndAddressAt(int version) {
-  constexpr std::array<std::size_t, 4> kPlaces = {40, 44, 28, 28};
-  return version >= 0 && version < 4 ? kPlaces.at(static_cast<std::size_t>(version)) : 0;
-}
-
-}  // namespace
-
-std::int64_t CheckWhole(const std::string& path) {
-  if (path.empty()) {
-    throw InputError("data.file is empty: it must name a token file",
-                     "job.task = tokenize writes one.");
-  }
-  std::error_code error;
-  const auto status = std::filesystem::status(path, error);
-  if (status.type() == std::filesystem::file_type::not_found) {
-    throw InputError(path + ": this token file does not exist",
-                     "job.task = tokenize writes it; data.file names it.");
-  }
-  if (!std::filesystem::status_known(status)) {
-    throw InputError(fmt::format("{}: cannot be opened: {}", path, error.message()));
-  }
-  if (!std::filesystem::is_regular_file(status)) throw InputError(path + ": this is not a file");
-  std::ifstream file(path, std::ios::binary);
-  if (!file) {
-    throw InputError(
-        fmt::format("{}: cannot be opened: {}", path, std::generic_category().message(errno)));
-  }
-  std::array<char, kLongestSuperblock> bytes{};
-  file.read(bytes.data(), bytes.size());
-  const auto size = static_cast<std::uint64_t>(std::filesystem::file_size(path, error));
-  if (error) throw InputError(fmt::format("{}: its size is unknown: {}", path, error.message()));
-  if (size == 0) throw InputError(path + ": this token file is empty (0 bytes)");
-  if (std::string_view(bytes.data(), kSignature.size()) != kSignature) {
-    throw InputError(path + ": this is not an HDF5 file",
-                     "data.file names a file that job.task = tokenize has written.");
-  }
-  const std::size_t at = EndAddressAt(bytes[8]);
-  const int offset_bytes = bytes[bytes[8] < 2 ? 13 : 9];
-  // A superblock of another version or address size is left for HDF5 to judge.
-  const bool readable = at != 0 && offset_bytes == 8;
-  const std::uint64_t end = readable ? LittleEndian(bytes, at) : 0;
-  if (size < end || size < kSignature.size() + 1 + at) {
-    const std::string dataset = end > size ? FirstCutDataset(path, size, end) : "";
-    throw InputError(
-        fmt::format("{}: the file is cut off at offset {}: {} of {} bytes are missing, "
-                    "{}",
-                    path, size, end > size ? end - size : 0, end,
-                    dataset.empty() ? "what describes its datasets among them"
-                                    : "the first of them in " + dataset),
-        "Copy it again, or write it again with job.task = tokenize.");
-  }
-  return static_cast<std::int64_t>(readable ? end : size);
 }
 
 }  // namespace trireme::data

@@ -64,10 +64,6 @@ struct TokenLayout {
   std::string PathOf(Split split, Array array) const { return data::PathOf(split, array, side); }
 };
 
-// Throws InputError unless the HDF5 file is as long as its superblock says. Returns that length:
-// HDF5 reads nothing after it.
-std::int64_t CheckWhole(const std::string& path);
-
 // Reads and checks everything but the arrays' elements. Serial. Throws InputError, also for a file
 // of pairs that is read as one text, and the other way round.
 TokenLayout InspectTokenFile(const std::string& path, Side side = Side::kText);

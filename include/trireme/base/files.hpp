@@ -79,8 +79,10 @@ std::string ReadText(const std::string& path, std::int64_t most);
 // not, is told by who reads it.
 void RefuseForeignFile(const std::string& path);
 
-// Creates the file, which must not exist, and syncs it. Throws RunError with path and reason.
-void WriteTextDurably(const std::string& path, const std::string& text);
+// Creates the file, which must not exist, and syncs it. Throws RunError with path and reason, and
+// leaves nothing there.
+void WriteTextDurably(const std::string& path, const std::string& text,
+                      const std::string& hint = {});
 
 // 0 if this process may read the file, else an errno.
 int MayRead(const std::string& path);

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
@@ -69,7 +70,7 @@ bool LineReader::Next(Piece& piece) {
   return true;
 }
 
-// RecordScan: RFC 8259's grammar, as far as wanted members and the ends of others need it.
+// One record of JSON lines: the texts of some members, without a judgement of the others.
 
 namespace {
 
@@ -86,55 +87,64 @@ std::string Shown(std::string_view value) {
   return deck::Shown(std::string(value.substr(0, kShownBytes)));
 }
 
-}  // namespace
+// Reads a line once, from its first byte to its last: RFC 8259's grammar, as far as wanted members
+// and the ends of others need it. Values of members that are not wanted are passed over by their
+// brackets and quotes: NaN, 1e999 and half surrogates in them are no errors, which they are to JSON
+// libraries. Bytes that are not UTF-8 are left to Utf8Filter.
+class RecordScan {
+ public:
+  // `line` must live longer. where: for messages. replace: a lone surrogate (\ud83d without its
+  // other half), which no UTF-8 stands for, becomes U+FFFD; else it is an error.
+  RecordScan(std::string_view line, std::string where, bool replace)
+      : line_(line), where_(std::move(where)), replace_(replace) {}
 
-void RecordScan::Refuse(const std::string& what, const std::string& hint) const {
-  throw InputError(fmt::format("{}: {}", where_, what), hint);
-}
+  // A member whose text is wanted: "text", or "data.text", the member `text` of the object `data`.
+  struct Wanted {
+    std::string_view key;
+    std::optional<std::string> text = {};  // nothing: the record has no such member, or it is null
+    bool is_null = false;
+  };
+  // Fills `first` and `second`, of which null is none. Throws InputError with the byte of the
+  // record for what is not JSON, for what is no object, and for a wanted member that is no text or
+  // is named twice.
+  void Read(Wanted& first, Wanted* second) {
+    SkipBlanks();
+    if (at_ < line_.size() && line_[at_] != '{') {
+      const auto size = static_cast<std::int64_t>(line_.size());
+      Refuse("an object expected, " + deck::Brief(deck::ParseJson(line_, where_, size)) + " found");
+    }
+    Object(first, second);
+    SkipBlanks();
+    if (at_ != line_.size()) Broken("text after the record's end");
+  }
+  std::int64_t Replaced() const { return replaced_; }
 
-void RecordScan::Broken(const std::string& reason) const {
-  Refuse(fmt::format("byte {}: not valid JSON: {}", at_, reason));
-}
+ private:
+  [[noreturn]] void Refuse(const std::string& what, const std::string& hint = {}) const {
+    throw InputError(fmt::format("{}: {}", where_, what), hint);
+  }
+  [[noreturn]] void Broken(const std::string& reason) const {
+    Refuse(fmt::format("byte {}: not valid JSON: {}", at_, reason));
+  }
 
-void RecordScan::RefuseLone(unsigned half) const {
-  Refuse(
-      fmt::format("byte {}: \\u{:04x} is half of a surrogate pair, which no text has", at_, half),
-      "tokenize.invalid = replace puts U+FFFD in its place.");
-}
-
-void RecordScan::SkipBlanks() {
-  while (at_ < line_.size() && (line_[at_] == ' ' || line_[at_] == '\t' || line_[at_] == '\r')) {
+  void SkipBlanks() { at_ = std::min(line_.find_first_not_of(" \t\r", at_), line_.size()); }
+  bool Next(char wanted) const { return at_ < line_.size() && line_[at_] == wanted; }
+  // Moves on if it is next.
+  bool Take(char wanted) {
+    if (!Next(wanted)) return false;
     ++at_;
+    return true;
   }
-}
-
-bool RecordScan::Take(char wanted) {
-  if (at_ == line_.size() || line_[at_] != wanted) return false;
-  ++at_;
-  return true;
-}
-
-void RecordScan::Expect(char wanted) {
-  if (Take(wanted)) return;
-  Broken(at_ == line_.size() ? fmt::format("it ends where '{}' is expected", wanted)
-                             : fmt::format("'{}' is expected", wanted));
-}
-
-void RecordScan::Read(Wanted& first, Wanted* second) {
-  SkipBlanks();
-  if (at_ < line_.size() && line_[at_] != '{') {
-    const auto size = static_cast<std::int64_t>(line_.size());
-    Refuse("an object expected, " + deck::Brief(deck::ParseJson(line_, where_, size)) + " found");
+  void Expect(char wanted) {
+    if (Take(wanted)) return;
+    Broken(at_ == line_.size() ? fmt::format("it ends where '{}' is expected", wanted)
+                               : fmt::format("'{}' is expected", wanted));
   }
-  Object(first, second);
-  SkipBlanks();
-  if (at_ != line_.size()) Broken("text after the record's end");
-}
 
-void RecordScan::Object(Wanted& first, Wanted* second) {
-  Expect('{');
-  SkipBlanks();
-  if (!Take('}')) {
+  void Object(Wanted& first, Wanted* second) {
+    Expect('{');
+    SkipBlanks();
+    if (Take('}')) return;
     do {
       SkipBlanks();
       Member(first, second);
@@ -142,135 +152,148 @@ void RecordScan::Object(Wanted& first, Wanted* second) {
     } while (Take(','));
     Expect('}');
   }
-}
 
-void RecordScan::Member(Wanted& first, Wanted* second) {
-  if (at_ == line_.size() || line_[at_] != '"') Expect('"');
-  const std::string key = within_ + Text(false);
-  SkipBlanks();
-  Expect(':');
-  SkipBlanks();
-  const bool is_first = key == first.key;
-  const bool is_second = second != nullptr && key == second->key;
-  if (!is_first && !is_second) {
-    const auto lies_in = [&](std::string_view wanted) {
-      return wanted.size() > key.size() && wanted.starts_with(key) && wanted[key.size()] == '.';
-    };
-    const bool inside = lies_in(first.key) || (second != nullptr && lies_in(second->key));
-    if (!inside || at_ == line_.size() || line_[at_] != '{') return SkipValue();
-    const std::string outside = std::exchange(within_, key + ".");
-    Object(first, second);
-    within_ = outside;
-    return;
-  }
-  if ((is_first && first.text) || (is_second && second->text)) {
-    Refuse(fmt::format("\"{}\" is named twice", deck::Shown(key)));
-  }
-  if (at_ < line_.size() && line_[at_] != '"') {
-    const std::size_t begin = at_;
-    SkipValue();
-    if (line_.substr(begin, at_ - begin) == "null") {
+  void Member(Wanted& first, Wanted* second) {
+    const std::string key = within_ + Text(false);
+    SkipBlanks();
+    Expect(':');
+    SkipBlanks();
+    const bool is_first = key == first.key;
+    const bool is_second = second != nullptr && key == second->key;
+    if (!is_first && !is_second) {
+      const auto lies_in = [&](std::string_view wanted) {
+        return wanted.size() > key.size() && wanted.starts_with(key) && wanted[key.size()] == '.';
+      };
+      const bool inside = lies_in(first.key) || (second != nullptr && lies_in(second->key));
+      if (!inside || !Next('{')) return SkipValue();
+      const std::string outside = std::exchange(within_, key + ".");
+      Object(first, second);
+      within_ = outside;
+      return;
+    }
+    if ((is_first && first.text) || (is_second && second->text)) {
+      Refuse(fmt::format("\"{}\" is named twice", deck::Shown(key)));
+    }
+    if (at_ < line_.size() && !Next('"')) {
+      const std::size_t begin = at_;
+      SkipValue();
+      const std::string_view value = line_.substr(begin, at_ - begin);
+      if (value != "null") {
+        Refuse(fmt::format("\"{}\" is no text but {}", deck::Shown(key), Shown(value)));
+      }
       first.is_null = first.is_null || is_first;
       if (is_second) second->is_null = true;
       return;
     }
-    Refuse(fmt::format("\"{}\" is no text but {}", deck::Shown(key),
-                       Shown(line_.substr(begin, at_ - begin))));
+    std::string text = Text(true);
+    if (is_second) second->text = text;
+    if (is_first) first.text = std::move(text);
   }
-  if (at_ == line_.size()) Expect('"');
-  std::string text = Text(true);
-  if (is_second) second->text = text;
-  if (is_first) first.text = std::move(text);
-}
 
-std::string RecordScan::Text(bool judged) {
-  ++at_;  // the quote
-  std::string text;
-  for (;;) {
+  // A string with its quotes; judged: lone surrogates count.
+  std::string Text(bool judged) {
+    Expect('"');
+    std::string text;
+    for (;;) {
+      const std::size_t begin = at_;
+      while (at_ < line_.size() && line_[at_] != '"' && line_[at_] != '\\' &&
+             static_cast<unsigned char>(line_[at_]) >= 0x20) {
+        ++at_;
+      }
+      text.append(line_, begin, at_ - begin);
+      if (at_ == line_.size()) Broken("the end of a text is missing");
+      if (Take('"')) return text;
+      if (!Take('\\')) Broken("a control character in a text");
+      Escape(text, judged);
+    }
+  }
+
+  // After the backslash.
+  void Escape(std::string& text, bool judged) {
+    constexpr std::string_view kNames = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
+    if (at_ == line_.size()) Broken("the end of a text is missing");
+    if (const std::size_t name = kNames.find(line_[at_]); name != std::string_view::npos) {
+      text += kMeant[name];
+      ++at_;
+      return;
+    }
+    if (!Take('u')) Broken("an escape that JSON does not have");
+    unsigned code = Digits();
+    if (IsHigh(code) && line_.substr(at_, 2) == "\\u") {
+      const std::size_t after = at_;
+      at_ += 2;
+      const unsigned low = Digits();
+      if (IsLow(low)) {
+        code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
+      } else {
+        at_ = after;
+      }
+    }
+    if (IsHigh(code) || IsLow(code)) {
+      if (judged && !replace_) {
+        Refuse(fmt::format("byte {}: \\u{:04x} is half of a surrogate pair, which no text has", at_,
+                           code),
+               "tokenize.invalid = replace puts U+FFFD in its place.");
+      }
+      if (judged) ++replaced_;
+      code = kReplacementCode;
+    }
+    AppendUtf8(code, text);
+  }
+
+  // The four of \u.
+  unsigned Digits() {
+    unsigned code = 0;
+    const std::string_view digits = line_.substr(at_, 4);
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
+    if (digits.size() < 4 || read.ptr != digits.data() + 4) {
+      Broken("four hexadecimal digits expected");
+    }
+    at_ += 4;
+    return code;
+  }
+
+  void SkipText() {
+    ++at_;
+    for (;;) {
+      at_ = std::min(line_.find_first_of("\"\\", at_), line_.size());
+      if (Take('"')) return;
+      at_ = std::min(at_ + 2, line_.size());  // a backslash and what it escapes
+      if (at_ == line_.size()) Broken("the end of a text is missing");
+    }
+  }
+
+  void SkipValue() {
+    std::string closers;  // of the open brackets, innermost last
     const std::size_t begin = at_;
-    while (at_ < line_.size() && line_[at_] != '"' && line_[at_] != '\\' &&
-           static_cast<unsigned char>(line_[at_]) >= 0x20) {
+    while (at_ < line_.size()) {
+      const char c = line_[at_];
+      if (closers.empty() && (c == ',' || c == '}' || c == ']')) break;
+      if (c == '"') {
+        SkipText();
+        continue;
+      }
+      if (c == '{') closers += '}';
+      if (c == '[') closers += ']';
+      if (c == '}' || c == ']') {
+        if (closers.back() != c) Broken(fmt::format("'{}' is expected", closers.back()));
+        closers.pop_back();
+      }
       ++at_;
     }
-    text.append(line_, begin, at_ - begin);
-    if (at_ == line_.size()) Broken("the end of a text is missing");
-    if (Take('"')) return text;
-    if (line_[at_] != '\\') Broken("a control character in a text");
-    Escape(text, judged);
+    if (!closers.empty()) Broken(fmt::format("'{}' is missing", closers.back()));
+    if (at_ == begin) Broken("a value is expected");
   }
-}
 
-void RecordScan::Escape(std::string& text, bool judged) {
-  constexpr std::string_view kNames = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
-  ++at_;  // the backslash
-  if (at_ == line_.size()) Broken("the end of a text is missing");
-  if (const std::size_t name = kNames.find(line_[at_]); name != std::string_view::npos) {
-    text += kMeant[name];
-    ++at_;
-    return;
-  }
-  if (!Take('u')) Broken("an escape that JSON does not have");
-  unsigned code = Digits();
-  if (IsHigh(code) && line_.substr(at_, 2) == "\\u") {
-    const std::size_t after = at_;
-    at_ += 2;
-    const unsigned low = Digits();
-    if (IsLow(low)) {
-      code = 0x10000 + ((code - 0xD800) << 10U) + (low - 0xDC00);
-    } else {
-      at_ = after;
-    }
-  }
-  if (IsHigh(code) || IsLow(code)) {
-    if (judged && !replace_) RefuseLone(code);
-    if (judged) ++replaced_;
-    code = kReplacementCode;
-  }
-  AppendUtf8(code, text);
-}
+  std::string_view line_;
+  std::string where_;
+  bool replace_;
+  std::size_t at_ = 0;
+  std::string within_;  // "data." in the object `data`
+  std::int64_t replaced_ = 0;
+};
 
-// The four of \u.
-unsigned RecordScan::Digits() {
-  unsigned code = 0;
-  const std::string_view digits = line_.substr(at_, 4);
-  const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-  if (digits.size() < 4 || read.ptr != digits.data() + 4)
-    Broken("four hexadecimal digits expected");
-  at_ += 4;
-  return code;
-}
-
-void RecordScan::SkipText() {
-  ++at_;
-  for (;;) {
-    at_ = std::min(line_.find_first_of("\"\\", at_), line_.size());
-    if (Take('"')) return;
-    at_ = std::min(at_ + 2, line_.size());  // a backslash and what it escapes
-    if (at_ == line_.size()) Broken("the end of a text is missing");
-  }
-}
-
-void RecordScan::SkipValue() {
-  std::string closers;  // of the open brackets, innermost last
-  const std::size_t begin = at_;
-  while (at_ < line_.size()) {
-    const char c = line_[at_];
-    if (closers.empty() && (c == ',' || c == '}' || c == ']')) break;
-    if (c == '"') {
-      SkipText();
-      continue;
-    }
-    if (c == '{') closers += '}';
-    if (c == '[') closers += ']';
-    if (c == '}' || c == ']') {
-      if (closers.back() != c) Broken(fmt::format("'{}' is expected", closers.back()));
-      closers.pop_back();
-    }
-    ++at_;
-  }
-  if (!closers.empty()) Broken(fmt::format("'{}' is missing", closers.back()));
-  if (at_ == begin) Broken("a value is expected");
-}
+}  // namespace
 
 // Cutting of files into units, and their distribution: largest first, to the rank with least.
 

@@ -7,6 +7,7 @@
 #include <unicode/normalizer2.h>
 #include <unicode/uniset.h>
 #include <unicode/utf8.h>
+#include <xxhash.h>
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -63,21 +64,7 @@ class WordCache {
     std::uint32_t bytes = 0, ids = 0;  // beginnings
     std::uint16_t length = 0, count = 0;
   };
-  static std::size_t HashOf(std::string_view word) {
-    std::uint64_t hash = word.size();
-    std::size_t i = 0;
-    for (; i + 8 <= word.size(); i += 8) hash = Mix(hash, Load(word.data() + i, 8));
-    return static_cast<std::size_t>(Mix(hash, Load(word.data() + i, word.size() - i)) >> 32);
-  }
-  static std::uint64_t Load(const char* bytes, std::size_t count) {
-    std::uint64_t value = 0;
-    std::memcpy(&value, bytes, count);
-    return value;
-  }
-  static std::uint64_t Mix(std::uint64_t hash, std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15U;
-    return hash ^ hash >> 29;
-  }
+  static std::size_t HashOf(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
 
   std::vector<Slot> slots_;
   std::string bytes_;

@@ -161,6 +161,9 @@ class Pattern {
   bool looks_behind_ = false;
 };
 
+// The pattern that matches `literal` alone.
+std::string QuotePattern(const std::string& literal);
+
 // Definition of a byte-level BPE tokenizer, as its files state it.
 
 // A token that is found in the text before anything else.

@@ -8,16 +8,18 @@
 #include <vector>
 
 #include "bpe.hpp"
-#include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 
 namespace trireme::data {
 
-// Parts of a tokenizer.json, each with its path for messages.
+const char* const kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// A view: the JSON must outlive it. Wrong types and missing members are errors of input (exit code
-// 2) that name the path.
+namespace {
+
+// A part of a tokenizer.json with its path for messages. A view: the JSON must outlive it. Wrong
+// types and missing members are errors of input (exit code 2) that name the path.
 class Component {
  public:
   // where: file, for messages. path: from its root, "" there.
@@ -29,30 +31,66 @@ class Component {
   Error Complain(const std::string& what) const { return InputError(Where() + ": " + what); }
 
   // True for a member that is not null.
-  bool Has(const std::string& name) const;
-  Component At(const std::string& name) const;
-  std::vector<Component> Elements() const;
-  std::vector<std::pair<std::string, Component>> Members() const;
+  bool Has(const std::string& name) const {
+    if (!json_.is_object()) throw Complain("no object");
+    const auto member = json_.find(name);
+    return member != json_.end() && !member->is_null();
+  }
+  Component At(const std::string& name) const {
+    const std::string path = path_.empty() ? name : path_ + "." + name;
+    if (!Has(name)) throw InputError(fmt::format("{}: {} is missing", where_, path));
+    return {json_.at(name), where_, path};
+  }
+  std::vector<Component> Elements() const {
+    if (!json_.is_array()) throw Complain("no list");
+    std::vector<Component> elements;
+    elements.reserve(json_.size());
+    for (std::size_t i = 0; i < json_.size(); ++i) {
+      elements.emplace_back(json_[i], where_, fmt::format("{}[{}]", path_, i));
+    }
+    return elements;
+  }
+  std::vector<std::pair<std::string, Component>> Members() const {
+    if (!json_.is_object()) throw Complain("no object");
+    std::vector<std::pair<std::string, Component>> members;
+    members.reserve(json_.size());
+    for (const auto& [name, value] : json_.items()) {
+      members.emplace_back(name, Component(value, where_, fmt::format("{}['{}']", path_, name)));
+    }
+    return members;
+  }
+
   bool IsText() const { return json_.is_string(); }
-  std::string Text() const;
-  std::int64_t Integer() const;
-  double Number() const;
+  std::string Text() const { return Value<std::string>(json_.is_string(), "no text"); }
+  std::int64_t Integer() const {
+    return Value<std::int64_t>(json_.is_number_integer(), "no integer");
+  }
+  double Number() const { return Value<double>(json_.is_number(), "no number"); }
   // A member, or `otherwise` if there is none.
-  bool Flag(const std::string& name, bool otherwise) const;
+  bool Flag(const std::string& name, bool otherwise) const {
+    if (!Has(name)) return otherwise;
+    const Component member = At(name);
+    return member.Value<bool>(member.json_.is_boolean(), "neither true nor false");
+  }
   // Refuses other values of a member.
-  void RequireText(const std::string& name, const std::vector<std::string>& supported) const;
-  // Refuses a member that is true.
-  void RequireNo(const std::string& name) const;
+  void RequireText(const std::string& name, const std::vector<std::string>& supported) const {
+    const Component member = At(name);
+    const std::string text = member.Text();
+    if (std::find(supported.begin(), supported.end(), text) != supported.end()) return;
+    throw member.Complain(
+        fmt::format("'{}' is not supported, only '{}'", text, fmt::join(supported, "', '")));
+  }
 
  private:
+  template <typename T>
+  T Value(bool good, const char* fault) const {
+    if (!good) throw Complain(fault);
+    return json_.get<T>();
+  }
+
   const nlohmann::json& json_;
   std::string where_, path_;
 };
-
-const char* const kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
-namespace {
 
 constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
 
@@ -223,7 +261,9 @@ std::int32_t IdOfAdded(const std::string& content, const BpeDefinition& definiti
 }
 
 void ReadAdded(const Component& token, BpeDefinition& definition) {
-  token.RequireNo("single_word");
+  if (token.Flag("single_word", false)) {
+    throw token.At("single_word").Complain("it is not supported");
+  }
   AddedToken added{.id = IdFrom(token.At("id")),
                    .content = token.At("content").Text(),
                    .lstrip = token.Flag("lstrip", false),
@@ -292,75 +332,6 @@ BpeDefinition ReadBpe(const Files& files, const std::string& where) {
     if (!files.contains(name)) throw InputError(fmt::format("{}: there is no {}", where, name));
   }
   return FromVocabularyAndMerges(files, where);
-}
-
-// Parts of a tokenizer.json.
-
-bool Component::Has(const std::string& name) const {
-  if (!json_.is_object()) throw Complain("no object");
-  const auto member = json_.find(name);
-  return member != json_.end() && !member->is_null();
-}
-
-Component Component::At(const std::string& name) const {
-  const std::string path = path_.empty() ? name : path_ + "." + name;
-  if (!Has(name)) throw InputError(fmt::format("{}: {} is missing", where_, path));
-  return {json_.at(name), where_, path};
-}
-
-std::vector<Component> Component::Elements() const {
-  if (!json_.is_array()) throw Complain("no list");
-  std::vector<Component> elements;
-  elements.reserve(json_.size());
-  for (std::size_t i = 0; i < json_.size(); ++i) {
-    elements.emplace_back(json_[i], where_, fmt::format("{}[{}]", path_, i));
-  }
-  return elements;
-}
-
-std::vector<std::pair<std::string, Component>> Component::Members() const {
-  if (!json_.is_object()) throw Complain("no object");
-  std::vector<std::pair<std::string, Component>> members;
-  members.reserve(json_.size());
-  for (const auto& [name, value] : json_.items()) {
-    members.emplace_back(name, Component(value, where_, fmt::format("{}['{}']", path_, name)));
-  }
-  return members;
-}
-
-std::string Component::Text() const {
-  if (!json_.is_string()) throw Complain("no text");
-  return json_.get<std::string>();
-}
-
-std::int64_t Component::Integer() const {
-  if (!json_.is_number_integer()) throw Complain("no integer");
-  return json_.get<std::int64_t>();
-}
-
-double Component::Number() const {
-  if (!json_.is_number()) throw Complain("no number");
-  return json_.get<double>();
-}
-
-bool Component::Flag(const std::string& name, bool otherwise) const {
-  if (!Has(name)) return otherwise;
-  const nlohmann::json& value = json_.at(name);
-  if (!value.is_boolean()) throw At(name).Complain("neither true nor false");
-  return value.get<bool>();
-}
-
-void Component::RequireText(const std::string& name,
-                            const std::vector<std::string>& supported) const {
-  const Component member = At(name);
-  const std::string text = member.Text();
-  if (std::find(supported.begin(), supported.end(), text) != supported.end()) return;
-  throw member.Complain(
-      fmt::format("'{}' is not supported, only '{}'", text, fmt::join(supported, "', '")));
-}
-
-void Component::RequireNo(const std::string& name) const {
-  if (Flag(name, false)) throw At(name).Complain("it is not supported");
 }
 
 }  // namespace trireme::data

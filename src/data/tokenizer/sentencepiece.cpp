@@ -14,6 +14,7 @@
 #include <unordered_map>
 
 #include "bpe.hpp"
+#include "sentencepiece_model.pb.h"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/data/tokenizer.hpp"
@@ -32,8 +33,34 @@ struct SentencePieceFacts {
   bool blank_first = true;  // a blank is put before each text (add_dummy_prefix)
 };
 
-// `model`: a serialized ModelProto. What cannot be read gives no cuts.
-SentencePieceFacts FactsOf(std::string_view model);
+namespace {
+
+// A blank after another character.
+bool BlankInside(std::string_view piece) {
+  while (piece.starts_with(kBlank)) piece.remove_prefix(kBlank.size());
+  return piece.find(kBlank) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
+}
+
+// `bytes`: a serialized ModelProto. What cannot be read gives no cuts.
+SentencePieceFacts FactsOf(const std::string& bytes) {
+  constexpr int kBpe = 2;
+  proto::SentencePieceModel model;
+  if (!model.ParseFromString(bytes)) return {};
+  const auto& trainer = model.trainer_spec();
+  const auto& normalizer = model.normalizer_spec();
+  bool inside = false, blank = false;
+  for (const auto& piece : model.pieces()) {
+    inside = inside || BlankInside(piece.piece());
+    blank = blank || piece.piece() == kBlank;
+  }
+  return {.cuts_before_blanks =
+              trainer.model_type() == kBpe && !trainer.treat_whitespace_as_suffix() &&
+              !normalizer.remove_extra_whitespaces() && normalizer.escape_whitespaces() &&
+              normalizer.precompiled_charsmap().empty() && !inside && blank,
+          .blank_first = normalizer.add_dummy_prefix()};
+}
+
+}  // namespace
 
 // SentencePiece models, through the library.
 
@@ -242,99 +269,6 @@ std::unique_ptr<Tokenizer> MakeSentencePiece(const Files& files, const std::stri
   model->files = {{kSentencePieceFile, bytes}};
   model->facts = FactsOf(bytes);
   return std::make_unique<SentencePiece>(std::move(model));
-}
-
-// The wire format of protocol buffers, and the fields of sentencepiece_model.proto that count here.
-
-namespace {
-
-// A field of a message; bytes: of a text or a message within.
-struct Field {
-  std::uint64_t number = 0, value = 0;
-  std::string_view bytes;
-};
-
-// Fields of a message, one after the other.
-class Fields {
- public:
-  explicit Fields(std::string_view message) : rest_(message) {}
-
-  // Nothing at the end, and for what is not the format.
-  std::optional<Field> Next() {
-    Field field;
-    const auto key = rest_.empty() ? std::nullopt : Varint();
-    if (!key) return std::nullopt;
-    field.number = *key >> 3U;
-    const std::uint64_t kind = *key & 7U;
-    std::optional<std::uint64_t> length;
-    if (kind == 0) {
-      const auto value = Varint();
-      if (!value) return std::nullopt;
-      field.value = *value;
-      return field;
-    }
-    if (kind == 1) length = 8;
-    if (kind == 2) length = Varint();
-    if (kind == 5) length = 4;
-    if (!length || *length > rest_.size()) return std::nullopt;
-    field.bytes = rest_.substr(0, *length);
-    rest_.remove_prefix(*length);
-    return field;
-  }
-
- private:
-  std::optional<std::uint64_t> Varint() {
-    std::uint64_t value = 0;
-    for (unsigned shift = 0; shift < 64 && !rest_.empty(); shift += 7) {
-      const auto byte = static_cast<unsigned char>(rest_.front());
-      rest_.remove_prefix(1);
-      value |= std::uint64_t{byte & 0x7FU} << shift;
-      if (byte < 0x80) return value;
-    }
-    return std::nullopt;
-  }
-
-  std::string_view rest_;
-};
-
-// Numbers of fields in sentencepiece_model.proto.
-constexpr std::uint64_t kPieces = 1, kTrainer = 2, kNormalizer = 3;                 // ModelProto
-constexpr std::uint64_t kModelType = 3, kBlankAsSuffix = 24;                        // TrainerSpec
-constexpr std::uint64_t kCharsMap = 2, kDummyPrefix = 3, kRemove = 4, kEscape = 5;  // Normalizer
-constexpr std::uint64_t kBpe = 2;                                                   // ModelType
-
-// A blank after another character.
-bool BlankInside(std::string_view piece) {
-  while (piece.starts_with(kBlank)) piece.remove_prefix(kBlank.size());
-  return piece.find(kBlank) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
-}
-
-}  // namespace
-
-SentencePieceFacts FactsOf(std::string_view model) {
-  SentencePieceFacts facts;
-  bool bpe = false, suffix = false, removes = true, escapes = true, maps = false;
-  bool inside = false, blank = false;
-  Fields fields(model);
-  while (const auto field = fields.Next()) {
-    Fields inner(field->bytes);
-    while (const auto part = inner.Next()) {
-      if (field->number == kPieces && part->number == 1) {
-        inside = inside || BlankInside(part->bytes);
-        blank = blank || part->bytes == kBlank;
-      } else if (field->number == kTrainer) {
-        if (part->number == kModelType) bpe = part->value == kBpe;
-        if (part->number == kBlankAsSuffix) suffix = part->value != 0;
-      } else if (field->number == kNormalizer) {
-        if (part->number == kCharsMap) maps = !part->bytes.empty();
-        if (part->number == kDummyPrefix) facts.blank_first = part->value != 0;
-        if (part->number == kRemove) removes = part->value != 0;
-        if (part->number == kEscape) escapes = part->value != 0;
-      }
-    }
-  }
-  facts.cuts_before_blanks = bpe && !suffix && !removes && escapes && !maps && !inside && blank;
-  return facts;
 }
 
 // TrainSentencePiece, by the library.
