@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kPatience{3};
 }  // namespace
 
 std::int64_t Operation::Bytes() const {
-  return (places == nullptr ? count : places->Total()) * static_cast<std::int64_t>(SizeOf(dtype));
+  return BytesOf(dtype, places == nullptr ? count : places->Total());
 }
 
 device::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) {

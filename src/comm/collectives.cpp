@@ -51,10 +51,6 @@ namespace {
 // MPI counts are ints: longer operands of a blocking call travel in pieces of this many elements.
 constexpr std::int64_t kCollectivePiece = std::int64_t{1} << 30;
 
-std::int64_t Bytes(Dtype dtype, std::int64_t count) {
-  return count * static_cast<std::int64_t>(SizeOf(dtype));
-}
-
 void RequireOther(Transfer transfer, int size) {
   if (size == 1) throw RunError(fmt::format("{} in a group of one rank", NameOf(transfer)));
 }
@@ -123,7 +119,7 @@ Request Collectives::Begin(const Event& event) const {
 }
 
 Request Collectives::BeginPlaced(Transfer transfer, Dtype dtype, Places places) const {
-  Request request = Begin(EventOf(transfer, Bytes(dtype, places.Total())));
+  Request request = Begin(EventOf(transfer, BytesOf(dtype, places.Total())));
   request.places_ = std::move(places);
   return request;
 }
@@ -162,7 +158,8 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
         .Wait();
   }
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
-  const Blocking blocking({*group_, *ledger_, EventOf(Transfer::kAllReduce, Bytes(dtype, count))});
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kAllReduce, BytesOf(dtype, count))});
   for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
     const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
@@ -177,7 +174,7 @@ Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count)
     return OnChannel({.dtype = dtype, .from = data, .to = data, .count = count});
   }
   const int elements = CheckedCount(Transfer::kAllReduce, count);
-  Request request = Begin(EventOf(Transfer::kAllReduce, Bytes(dtype, count)));
+  Request request = Begin(EventOf(Transfer::kAllReduce, BytesOf(dtype, count)));
   MPI_Iallreduce(MPI_IN_PLACE, data, elements, MpiType(dtype), MPI_SUM, group_->Handle(),
                  &request.handle_);
   return request;
@@ -189,7 +186,7 @@ void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts 
   }
   const Places places = PlacesOf(Transfer::kReduceScatter, counts);
   const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kReduceScatter, Bytes(dtype, places.Total()))});
+      {*group_, *ledger_, EventOf(Transfer::kReduceScatter, BytesOf(dtype, places.Total()))});
   MPI_Reduce_scatter(from, PartAt(to, places, Rank()), places.Sizes(), MpiType(dtype), MPI_SUM,
                      group_->Handle());
 }
@@ -198,7 +195,7 @@ Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
                                         Counts counts) const {
   Places places = PlacesOf(Transfer::kReduceScatter, counts);
   if (Size() == 1) {
-    CopyAlone(from, to, Bytes(dtype, places.Total()));
+    CopyAlone(from, to, BytesOf(dtype, places.Total()));
     return {};
   }
   if (channel_ != nullptr)
@@ -221,7 +218,7 @@ void Collectives::AllGather(Dtype dtype, const void* from, void* to, Counts coun
   if (Size() == 1 || channel_ != nullptr) return StartAllGather(dtype, from, to, counts).Wait();
   const Places places = PlacesOf(Transfer::kAllGather, counts);
   const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kAllGather, Bytes(dtype, places.Total()))});
+      {*group_, *ledger_, EventOf(Transfer::kAllGather, BytesOf(dtype, places.Total()))});
   MPI_Allgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
                  places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle());
 }
@@ -234,7 +231,7 @@ void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const
 Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
   Places places = PlacesOf(Transfer::kAllGather, counts);
   if (Size() == 1) {
-    CopyAlone(from, to, Bytes(dtype, places.Total()));
+    CopyAlone(from, to, BytesOf(dtype, places.Total()));
     return {};
   }
   if (channel_ != nullptr) {
@@ -257,7 +254,7 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
   const Places sent(Transfer::kAllToAll, counts, Size());
   // The largest rank's, so that all ranks refuse where one must.
   CheckedCount(Transfer::kAllToAll, counts.Largest(Size()) * Size());
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, sent.Total()));
+  if (Size() == 1) return CopyAlone(from, to, BytesOf(dtype, sent.Total()));
   const std::int64_t own = counts.Of(Rank(), Size());
   const Places taken(Transfer::kAllToAll, Counts::Cut(own * Size(), std::max(own, std::int64_t{1})),
                      Size());
@@ -265,7 +262,7 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
     return PlacedOnChannel(Transfer::kAllToAll, dtype, from, to, sent, &taken).Wait();
   }
   const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kAllToAll, Bytes(dtype, sent.Total()))});
+      {*group_, *ledger_, EventOf(Transfer::kAllToAll, BytesOf(dtype, sent.Total()))});
   MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
                 taken.Starts(), MpiType(dtype), group_->Handle());
 }
@@ -281,7 +278,8 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
                       .peer = root})
         .Wait();
   }
-  const Blocking blocking({*group_, *ledger_, EventOf(Transfer::kBroadcast, Bytes(dtype, count))});
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kBroadcast, BytesOf(dtype, count))});
   for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
     const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
@@ -301,7 +299,7 @@ Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count
                       .tag = tag});
   }
   const int elements = CheckedCount(Transfer::kSend, count);
-  Request request = Begin(EventOf(Transfer::kSend, Bytes(dtype, count), to, tag));
+  Request request = Begin(EventOf(Transfer::kSend, BytesOf(dtype, count), to, tag));
   MPI_Isend(data, elements, MpiType(dtype), to, tag, group_->Handle(), &request.handle_);
   return request;
 }
@@ -319,7 +317,7 @@ Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, i
                       .tag = tag});
   }
   const int elements = CheckedCount(Transfer::kReceive, count);
-  Request request = Begin(EventOf(Transfer::kReceive, Bytes(dtype, count), from, tag));
+  Request request = Begin(EventOf(Transfer::kReceive, BytesOf(dtype, count), from, tag));
   MPI_Irecv(data, elements, MpiType(dtype), from, tag, group_->Handle(), &request.handle_);
   return request;
 }
@@ -336,7 +334,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
   RequireOther(Transfer::kSend, Size());
   CheckPlanned(Transfer::kSend, std::max(count, taken));
   const ShiftPlaces places(count, taken, Rank(), Size());
-  Event event = EventOf(Transfer::kSend, Bytes(dtype, count));
+  Event event = EventOf(Transfer::kSend, BytesOf(dtype, count));
   event.call = Call::kShift;
   requests[0] = OnChannel({.transfer = Transfer::kAllToAll,
                            .dtype = dtype,
@@ -345,7 +343,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
                            .places = &places.sent,
                            .taken = &places.received},
                           event);
-  ledger_->Record(name_, Transfer::kReceive, Size(), Bytes(dtype, taken));  // part of the same
+  ledger_->Record(name_, Transfer::kReceive, Size(), BytesOf(dtype, taken));  // part of the same
   return requests;
 }
 

@@ -3,7 +3,6 @@
 
 #include <mpi.h>
 #include <algorithm>
-#include <bit>
 
 namespace trireme::comm {
 
@@ -11,9 +10,6 @@ namespace {
 
 constexpr std::int64_t kAlignment = 128;  // of the second of two operands in one buffer
 
-std::int64_t BytesOf(Dtype dtype, std::int64_t count) {
-  return count * static_cast<std::int64_t>(SizeOf(dtype));
-}
 std::int64_t Rounded(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
@@ -21,18 +17,6 @@ std::int64_t Rounded(std::int64_t bytes) {
 // Type of operands that are only moved: bf16 is two bytes that MPI does not interpret.
 MPI_Datatype TypeMoved(Dtype dtype) {
   return dtype == Dtype::kBfloat16 ? MPI_UINT16_T : MpiType(dtype);
-}
-
-float Widened(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
-
-// To nearest, ties to even; what is not a number stays so.
-std::uint16_t RoundedToBf16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  constexpr std::uint32_t kInfinity = 0x7f800000u, kQuiet = 0x40u;
-  if ((bits & ~0x80000000u) > kInfinity) return static_cast<std::uint16_t>(bits >> 16 | kQuiet);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
 // Bytes of host memory that an operation needs.
@@ -170,7 +154,7 @@ void StagedChannel::PostSum(const Operation& operation, Flight& flight, std::int
   if (operation.dtype == Dtype::kBfloat16) {
     const auto* bits = static_cast<const std::uint16_t*>(operand);
     flight.sums.resize(static_cast<std::size_t>(count));
-    for (std::size_t i = 0; i < flight.sums.size(); ++i) flight.sums[i] = Widened(bits[i]);
+    for (std::size_t i = 0; i < flight.sums.size(); ++i) flight.sums[i] = FromBfloat16(bits[i]);
     flight.rounded = own;
     operand = flight.sums.data();
     type = MPI_FLOAT;
@@ -196,7 +180,7 @@ void StagedChannel::Wait(int ticket) {
   flight.scattered.Finish();
   auto* bits = static_cast<std::uint16_t*>(flight.memory.get());
   for (std::int64_t i = 0; i < flight.rounded; ++i) {
-    bits[i] = RoundedToBf16(flight.sums[static_cast<std::size_t>(i)]);
+    bits[i] = RoundToBfloat16(flight.sums[static_cast<std::size_t>(i)]);
   }
   if (flight.bytes > 0) {
     device::StartCopyIn(stream_, flight.arrived, flight.to, flight.bytes);

@@ -26,6 +26,10 @@ enum class Reduction { kSum, kMax };
 // Contents of an operand, for channels that tell transfers of one group apart.
 enum class Payload { kActivations, kParameters, kGradients };
 
+inline std::int64_t BytesOf(Dtype dtype, std::int64_t count) {
+  return count * static_cast<std::int64_t>(SizeOf(dtype));
+}
+
 // One transfer, as it was asked of Collectives.
 struct Operation {
   Transfer transfer = Transfer::kAllReduce;
