@@ -168,32 +168,33 @@ train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, in
 namespace {
 
 // Collective. Chooses the folder of the copies on nodes, and counts them if they take memory.
-void PlaceCopies(const Job& job, train::TokenFacts& facts) {
+void PlaceCopies(const Request& request, const Ranks& ranks, const Files& files,
+                 train::TokenFacts& facts) {
   if (facts.staged == 0) return;
-  const comm::Communicator &world = job.World(), &node = job.runtime->Node();
-  job.staging->Choose(world, node, data::StagingPlace::Candidates(job.options.data.staging_path),
-                      facts.staged);
-  if (!job.staging->InMemory()) return;
+  const comm::Communicator &world = ranks.World(), &node = ranks.Node();
+  files.staging->Choose(world, node, data::StagingPlace::Candidates(request.data.staging_path),
+                        facts.staged);
+  if (!files.staging->InMemory()) return;
   facts.bytes += world.Sum(world.IsRoot() ? facts.staged / node.Size() : 0);
 }
 
 }  // namespace
 
-train::TokenFacts InspectTokens(const Job& job) {
-  if (job.options.model.Translates()) return InspectPairs(job, job.options.data);
-  const comm::Communicator& world = job.World();
-  DeckOptions options = job.options;
+train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, const Files& files) {
+  if (request.model.Translates()) return InspectPairs(request, ranks, request.data);
+  const comm::Communicator& world = ranks.World();
+  DeckOptions options = request;
   std::vector<data::MixtureFile>& mixture = options.data.mixture;
   // Other tasks take no training windows: they need the vocabulary, and the valid and test splits.
-  if (!ReadsTraining(job.options.job.task)) mixture.clear();
+  if (!ReadsTraining(request.job.task)) mixture.clear();
   train::TokenFacts facts;
   world.Together([&] {
     // A wrong number of ranks is said before a missing file; a scaling study has others.
-    if (job.options.job.task != Task::kScaling) {
-      train::PlanGrid(job.options, job.deck, world.Size());
+    if (request.job.task != Task::kScaling) {
+      train::PlanGrid(request, request.deck, world.Size());
     }
     if (!world.IsRoot()) return;
-    facts = FactsOf(options, job.deck, job.runtime->Node().Size(), job.known_files.get());
+    facts = FactsOf(options, request.deck, ranks.Node().Size(), files.known.get());
   });
   facts.sources.resize(mixture.size());
   facts.contents.resize(std::max<std::size_t>(1, mixture.size()));
@@ -209,7 +210,7 @@ train::TokenFacts InspectTokens(const Job& job) {
   facts.source = world.Broadcast(facts.source);
   facts.undocumented = world.Broadcast(facts.undocumented);
   for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
-  PlaceCopies(job, facts);
+  PlaceCopies(request, ranks, files, facts);
   return facts;
 }
 
@@ -256,16 +257,16 @@ std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data:
 
 }  // namespace
 
-data::Origin OriginOf(const Job& job, const train::TokenFacts& tokens) {
-  const std::optional<RunRecord>& record = job.start.record;
-  if (!record || job.start.weights_alone || !record->origin || tokens.pairs) return {};
+data::Origin OriginOf(const Request& request, const Start& start, const train::TokenFacts& tokens) {
+  const std::optional<RunRecord>& record = start.record;
+  if (!record || start.weights_alone || !record->origin || tokens.pairs) return {};
   const bool mixed = !record->mixture.empty() || !tokens.sources.empty();
-  if (mixed && job.options.job.task != Task::kTrain) return {};
+  if (mixed && request.job.task != Task::kTrain) return {};
   const data::Sampler::Options now{.tokens = tokens.train,
-                                   .length = job.options.data.sequence_length,
-                                   .stride = job.options.data.stride,
-                                   .batch = job.options.data.batch,
-                                   .seed = job.options.machine.seed,
+                                   .length = request.data.sequence_length,
+                                   .stride = request.data.stride,
+                                   .batch = request.data.batch,
+                                   .seed = request.machine.seed,
                                    .shuffle = true,
                                    .origin = {},
                                    .sources = tokens.sources};
@@ -280,52 +281,55 @@ data::Origin OriginOf(const Job& job, const train::TokenFacts& tokens) {
   if (!record->mixture.empty()) {
     for (const RunRecord::Source& file : then) was.sources.push_back(file.source);
   }
-  return data::MoveOrigin(*record->origin, was, now, Matches(then, job.options.data, tokens));
+  return data::MoveOrigin(*record->origin, was, now, Matches(then, request.data, tokens));
 }
 
 namespace {
 
-data::TokenFile Open(const Job& job, const std::string& path, data::Keeping keeping) {
-  keeping.folder = job.staging->Folder();
-  keeping.known = job.known_files.get();
-  data::TokenFile file(job.World(), job.runtime->Node(), path, keeping,
-                       [&job] { StopIfAsked(job); });
-  job.staging->Add(file.Staged());
+data::TokenFile Open(const Ranks& ranks, const Files& files, const std::string& path,
+                     data::Keeping keeping) {
+  keeping.folder = files.staging->Folder();
+  keeping.known = files.known.get();
+  data::TokenFile file(ranks.World(), ranks.Node(), path, keeping, [&] { StopIfAsked(ranks); });
+  files.staging->Add(file.Staged());
   return file;
 }
 
 }  // namespace
 
-data::TokenFile OpenTokens(const Job& job, const comm::ProcessGrid& grid) {
-  return Open(job, job.options.data.file, KeepingOf(job.options, true, grid.Replica().IsRoot()));
+data::TokenFile OpenTokens(const Request& request, const Ranks& ranks, const Files& files,
+                           const comm::ProcessGrid& grid) {
+  return Open(ranks, files, request.data.file, KeepingOf(request, true, grid.Replica().IsRoot()));
 }
 
-std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid& grid) {
-  std::vector<data::TokenFile> files;
-  for (const data::MixtureFile& file : job.options.data.mixture) {
-    files.push_back(
-        Open(job, file.path, KeepingOf(job.options, files.empty(), grid.Replica().IsRoot())));
+std::vector<data::TokenFile> OpenCorpus(const Request& request, const Ranks& ranks,
+                                        const Files& files, const comm::ProcessGrid& grid) {
+  std::vector<data::TokenFile> corpus;
+  for (const data::MixtureFile& file : request.data.mixture) {
+    corpus.push_back(
+        Open(ranks, files, file.path, KeepingOf(request, corpus.empty(), grid.Replica().IsRoot())));
   }
-  if (files.empty()) files.push_back(OpenTokens(job, grid));
-  return files;
+  if (corpus.empty()) corpus.push_back(OpenTokens(request, ranks, files, grid));
+  return corpus;
 }
 
-std::string StagingLine(const Job& job) {
-  const data::StagedCopies& staged = job.staging->Total();
+std::string StagingLine(const Files& files) {
+  const data::StagedCopies& staged = files.staging->Total();
   if (staged.files == 0) return {};
   return fmt::format(
       "staged  {} of {}, read once, to {} of {} in {:.2f} s: {}/s{}", report::AsBytes(staged.bytes),
-      report::Counted(staged.files, "file"), job.staging->Folder(),
+      report::Counted(staged.files, "file"), files.staging->Folder(),
       report::Counted(staged.nodes, "node"), staged.seconds,
       report::AsBytes(std::llround(static_cast<double>(staged.bytes) / staged.seconds)),
-      job.staging->InMemory() ? ", in memory" : "");
+      files.staging->InMemory() ? ", in memory" : "");
 }
 
-std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid) {
+std::vector<ValidationSet> OpenValidation(const Request& request, const Ranks& ranks,
+                                          const Files& files, const comm::ProcessGrid& grid) {
   std::vector<ValidationSet> sets;
-  for (const data::ValidationFile& set : job.options.data.validation) {
+  for (const data::ValidationFile& set : request.data.validation) {
     sets.push_back(
-        {set.name, Open(job, set.path, KeepingOfSet(job.options, grid.Replica().IsRoot()))});
+        {set.name, Open(ranks, files, set.path, KeepingOfSet(request, grid.Replica().IsRoot()))});
   }
   return sets;
 }
@@ -338,18 +342,18 @@ std::vector<ValidSplit> ValidSplits(const data::TokenFile& tokens,
   return splits;
 }
 
-void RequireTargets(const Job& job, const data::TokenFile& tokens,
-                    std::span<const ValidSplit> validation) {
-  if (!Evaluates(job.options)) return;
+void RequireTargets(const Request& request, const comm::Communicator& world,
+                    const data::TokenFile& tokens, std::span<const ValidSplit> validation) {
+  if (!Evaluates(request)) return;
   const auto require = [&](const data::TokenFile& file, data::Split split) {
-    if (data::HasTarget(file, split, job.options.data.document_mask)) return;
+    if (data::HasTarget(file, split, request.data.document_mask)) return;
     throw InputError(fmt::format("{}: no target of /{}/tokens counts: it has no loss", file.Path(),
                                  data::NameOf(split)),
                      "Its mask, and with data.document_mask its documents, leave none. Without "
                      "validation (monitor.validate_every_steps = 0) it is not needed.");
   };
-  job.World().Together([&] {
-    if (!job.World().IsRoot()) return;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
     for (const ValidSplit& valid : validation) require(*valid.tokens, data::Split::kValid);
     require(tokens, data::Split::kTest);
   });
@@ -437,15 +441,16 @@ train::TokenFacts FactsOfPairs(const DeckOptions& options, const deck::Deck& dec
   return facts;
 }
 
-train::TokenFacts InspectPairs(const Job& job, const data::Options& data) {
-  const comm::Communicator& world = job.World();
+train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
+                               const data::Options& data) {
+  const comm::Communicator& world = ranks.World();
   train::TokenFacts facts;
   world.Together([&] {
-    DeckOptions options = job.options;
+    DeckOptions options = request;
     options.data = data;
     // A scaling study has other numbers of ranks.
-    if (options.job.task != Task::kScaling) train::PlanGrid(options, job.deck, world.Size());
-    if (world.IsRoot()) facts = FactsOfPairs(options, job.deck, job.runtime->Node().Size());
+    if (options.job.task != Task::kScaling) train::PlanGrid(options, request.deck, world.Size());
+    if (world.IsRoot()) facts = FactsOfPairs(options, request.deck, ranks.Node().Size());
   });
   train::PairFacts pairs = facts.pairs.value_or(train::PairFacts{.shared_vocabulary = false});
   data::PairBatchShape& typical = pairs.typical;
@@ -463,14 +468,13 @@ train::TokenFacts InspectPairs(const Job& job, const data::Options& data) {
   return facts;
 }
 
-data::PairFile OpenPairs(const Job& job) {
-  const Task task = job.options.job.task;
+data::PairFile OpenPairs(const Request& request, const Ranks& ranks) {
+  const Task task = request.job.task;
   const bool trains = ReadsTraining(task);
   const bool evaluates =
-      task == Task::kTrain ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
-  const data::Keeping keeping(job.options.data.staging, {trains, evaluates, evaluates}, 1);
-  return {job.World(), job.runtime->Node(), job.options.data.file, keeping,
-          [&job] { StopIfAsked(job); }};
+      task == Task::kTrain ? request.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
+  const data::Keeping keeping(request.data.staging, {trains, evaluates, evaluates}, 1);
+  return {ranks.World(), ranks.Node(), request.data.file, keeping, [&] { StopIfAsked(ranks); }};
 }
 
 // The object "imported" of run.json: tokenizers that belong to an imported model.

@@ -10,6 +10,7 @@
 #include "staged_channel.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::comm {
 
@@ -19,6 +20,30 @@ constexpr bool kCuda = TRIREME_CUDA != 0;
 // A transfer that is given up ends within milliseconds, or never: its card or network hangs.
 constexpr std::chrono::seconds kPatience{3};
 }  // namespace
+
+std::int64_t Operation::Bytes() const {
+  return BytesOf(dtype, places == nullptr ? count : places->Total());
+}
+
+device::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) {
+  device::Slice slice;
+  slice.name = device::SliceName::kTransfer;
+  slice.category = device::SliceCategory::kTransfer;
+  slice.queue = device::SliceQueue::kTransfers;
+  slice.group = static_cast<std::int8_t>(group);
+  slice.transfer = static_cast<std::int8_t>(transfer);
+  slice.bytes = bytes;
+  return slice;
+}
+
+device::Slice WaitFor(const device::Slice& transfer) {
+  device::Slice wait = transfer;
+  const bool stage = static_cast<Group>(wait.group) == Group::kPipeline &&
+                     static_cast<Transfer>(wait.transfer) == Transfer::kReceive;
+  wait.name = stage ? device::SliceName::kBubble : device::SliceName::kWait;
+  wait.category = device::SliceCategory::kWait;
+  return wait;
+}
 
 void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept {
   const auto until = std::chrono::steady_clock::now() + kPatience;

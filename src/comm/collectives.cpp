@@ -1,16 +1,20 @@
-// Collectives on MPI or on a channel, and a record of every transfer.
+// Collectives on MPI or on a channel, and what their observers are told.
 #include "trireme/comm/collectives.hpp"
 
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <limits>
+#include <string_view>
+#include <utility>
 
-#include "staged_channel.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/activities.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/device/recorder.hpp"
 
 namespace trireme::comm {
 
@@ -47,10 +51,6 @@ namespace {
 // MPI counts are ints: longer operands of a blocking call travel in pieces of this many elements.
 constexpr std::int64_t kCollectivePiece = std::int64_t{1} << 30;
 
-std::int64_t Bytes(Dtype dtype, std::int64_t count) {
-  return count * static_cast<std::int64_t>(SizeOf(dtype));
-}
-
 void RequireOther(Transfer transfer, int size) {
   if (size == 1) throw RunError(fmt::format("{} in a group of one rank", NameOf(transfer)));
 }
@@ -60,6 +60,18 @@ constexpr Call CallOf(Transfer transfer) { return static_cast<Call>(transfer); }
 static_assert(CallOf(Transfer::kAllReduce) == Call::kAllReduce);
 static_assert(CallOf(Transfer::kBroadcast) == Call::kBroadcast);
 static_assert(CallOf(Transfer::kReceive) == Call::kReceive);
+
+// A transfer in whose call the host waits until it ends, for as long as this lives.
+class Blocking {
+ public:
+  explicit Blocking(const Observed& transfer) : observed_(transfer) { observed_.Await(); }
+  ~Blocking() { observed_.End(Seconds() - observed_.What().begin, 0); }
+  Blocking(const Blocking&) = delete;
+  Blocking& operator=(const Blocking&) = delete;
+
+ private:
+  Observed observed_;
+};
 
 }  // namespace
 
@@ -88,181 +100,152 @@ Collectives Collectives::Carrying(Payload payload) const {
   return carrying;
 }
 
-void Collectives::Record(Transfer transfer, std::int64_t payload, double waited) const {
-  ledger_->Record(name_, transfer, Size(), payload, waited, 0);
-  device::Recorder* const recorder = ledger_->Trace();
-  if (recorder == nullptr || waited <= 0) return;
-  device::Slice slice = SliceOf(name_, transfer, payload);
-  slice.end = Seconds();
-  slice.begin = slice.end - waited;
-  recorder->Add(slice);
-  TraceWait(*recorder, slice, waited);
+Event Collectives::EventOf(Transfer transfer, std::int64_t bytes, int peer, int tag) const {
+  return {.group = name_,
+          .transfer = transfer,
+          .call = CallOf(transfer),
+          .payload = payload_,
+          .ranks = Size(),
+          .bytes = bytes,
+          .peer = peer,
+          .tag = tag,
+          .begin = Seconds()};
 }
 
-Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
+Request Collectives::Begin(const Event& event) const {
   Request request;
-  request.ledger_ = ledger_;
-  request.group_ = name_;
-  request.transfer_ = transfer;
-  request.group_size_ = Size();
-  request.payload_ = payload;
-  request.started_ = Seconds();
+  request.observed_ = Observed(*group_, *ledger_, event);
   return request;
 }
 
-Recorded Collectives::Watch(Transfer transfer, std::int64_t bytes) const {
-  return {*group_, CallOf(transfer), bytes};
+Request Collectives::BeginPlaced(Transfer transfer, Dtype dtype, Places places) const {
+  Request request = Begin(EventOf(transfer, BytesOf(dtype, places.Total())));
+  request.places_ = std::move(places);
+  return request;
 }
 
-Request Collectives::OnChannel(const Operation& operation, std::int64_t payload) const {
-  Request request = Start(operation.transfer, payload);
-  Operation carried = operation;
-  carried.payload = payload_;
-  if (operation.transfer == Transfer::kSend || operation.transfer == Transfer::kReceive) {
-    request.BeginMessage(*group_, CallOf(operation.transfer), operation.peer, operation.tag);
-  } else {
-    request.BeginFlight(*group_, CallOf(operation.transfer));
-  }
-  Carry(request, carried);
-  Log(request, operation.peer, operation.tag);
+Request Collectives::OnChannel(const Operation& operation) const {
+  const int peer = operation.IsMessage() ? operation.peer : -1;
+  const int tag = operation.IsMessage() ? operation.tag : -1;
+  return OnChannel(operation, EventOf(operation.transfer, operation.Bytes(), peer, tag));
+}
+
+Request Collectives::OnChannel(Operation operation, Event event) const {
+  operation.payload = payload_;
+  event.on_channel = channel_->Traces();
+  Request request = Begin(event);
+  request.ticket_ = channel_->Start(operation);
+  request.channel_ = channel_;
   return request;
 }
 
 Request Collectives::PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,
                                      const Places& places, const Places* taken) const {
-  const Operation operation = {.transfer = transfer,
-                               .dtype = dtype,
-                               .from = from,
-                               .to = to,
-                               .places = &places,
-                               .taken = taken};
-  return OnChannel(operation, Bytes(dtype, places.Total()));
-}
-
-Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const {
-  Places places = PlacesOf(transfer, counts);
-  Request request = Start(transfer, Bytes(dtype, places.Total()));
-  request.places_ = std::move(places);
-  return request;
+  return OnChannel({.transfer = transfer,
+                    .dtype = dtype,
+                    .from = from,
+                    .to = to,
+                    .places = &places,
+                    .taken = taken});
 }
 
 void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
                             Reduction reduction) const {
   if (Size() == 1) return;
   if (channel_ != nullptr) {
-    const Operation operation = {
-        .dtype = dtype, .reduction = reduction, .from = data, .to = data, .count = count};
-    return OnChannel(operation, Bytes(dtype, count)).Wait();
+    return OnChannel(
+               {.dtype = dtype, .reduction = reduction, .from = data, .to = data, .count = count})
+        .Wait();
   }
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
-  const double start = Seconds();
-  const Recorded recorded = Watch(Transfer::kAllReduce, Bytes(dtype, count));
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kAllReduce, BytesOf(dtype, count))});
   for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
     const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
                   group_->Handle());
   }
-  Record(Transfer::kAllReduce, Bytes(dtype, count), Seconds() - start);
 }
 
 Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count) const {
   if (Size() == 1) return {};
   CheckPlanned(Transfer::kAllReduce, count);
   if (channel_ != nullptr) {
-    return OnChannel({.dtype = dtype, .from = data, .to = data, .count = count},
-                     Bytes(dtype, count));
+    return OnChannel({.dtype = dtype, .from = data, .to = data, .count = count});
   }
   const int elements = CheckedCount(Transfer::kAllReduce, count);
-  Request request = Start(Transfer::kAllReduce, Bytes(dtype, count));
-  request.BeginFlight(*group_, Call::kAllReduce);
+  Request request = Begin(EventOf(Transfer::kAllReduce, BytesOf(dtype, count)));
   MPI_Iallreduce(MPI_IN_PLACE, data, elements, MpiType(dtype), MPI_SUM, group_->Handle(),
                  &request.handle_);
   return request;
 }
 
 void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const {
-  const Places places = PlacesOf(Transfer::kReduceScatter, counts);
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
-  if (channel_ != nullptr) {
-    return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, places).Wait();
+  if (Size() == 1 || channel_ != nullptr) {
+    return StartReduceScatter(dtype, from, to, counts).Wait();
   }
-  const double start = Seconds();
-  const Recorded recorded = Watch(Transfer::kReduceScatter, Bytes(dtype, places.Total()));
+  const Places places = PlacesOf(Transfer::kReduceScatter, counts);
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kReduceScatter, BytesOf(dtype, places.Total()))});
   MPI_Reduce_scatter(from, PartAt(to, places, Rank()), places.Sizes(), MpiType(dtype), MPI_SUM,
                      group_->Handle());
-  Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), Seconds() - start);
 }
 
 Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
                                         Counts counts) const {
-  Request request = StartPlaced(Transfer::kReduceScatter, dtype, counts);
+  Places places = PlacesOf(Transfer::kReduceScatter, counts);
   if (Size() == 1) {
-    CopyAlone(from, to, request.payload_);
+    CopyAlone(from, to, BytesOf(dtype, places.Total()));
     return {};
   }
-  if (channel_ != nullptr) {
-    return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, request.places_);
-  }
-  request.BeginFlight(*group_, Call::kReduceScatter);
+  if (channel_ != nullptr)
+    return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, places);
+  Request request = BeginPlaced(Transfer::kReduceScatter, dtype, std::move(places));
   MPI_Ireduce_scatter(from, PartAt(to, request.places_, Rank()), request.places_.Sizes(),
                       MpiType(dtype), MPI_SUM, group_->Handle(), &request.handle_);
   return request;
 }
 
 Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts counts) const {
-  Request request = StartPlaced(Transfer::kReduceScatter, dtype, counts);
-  if (Size() == 1) return {};
-  if (channel_ != nullptr) {
-    return PlacedOnChannel(Transfer::kReduceScatter, dtype, data, data, request.places_);
-  }
-  request.BeginFlight(*group_, Call::kReduceScatter);
-  request.ScatterInPlace(*group_, dtype, data);
+  if (Size() == 1 || channel_ != nullptr) return StartReduceScatter(dtype, data, data, counts);
+  Request request =
+      BeginPlaced(Transfer::kReduceScatter, dtype, PlacesOf(Transfer::kReduceScatter, counts));
+  request.handle_ = request.sum_.Start(*group_, MpiType(dtype), data, request.places_.Sizes());
   return request;
 }
 
 void Collectives::AllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
+  if (Size() == 1 || channel_ != nullptr) return StartAllGather(dtype, from, to, counts).Wait();
   const Places places = PlacesOf(Transfer::kAllGather, counts);
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
-  GatherParts(dtype, from, to, places);
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kAllGather, BytesOf(dtype, places.Total()))});
+  MPI_Allgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
+                 places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle());
 }
 
 void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const {
-  const Places places = PlacesOf(Transfer::kAllGather, counts);
-  if (Size() > 1) GatherParts(dtype, MPI_IN_PLACE, data, places);
-}
-
-void Collectives::GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const {
-  if (channel_ != nullptr) return StartGather(dtype, from, to, places).Wait();
-  const double start = Seconds();
-  const Recorded recorded = Watch(Transfer::kAllGather, Bytes(dtype, places.Total()));
-  MPI_Allgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
-                 places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllGather, Bytes(dtype, places.Total()), Seconds() - start);
-}
-
-Request Collectives::StartGather(Dtype dtype, const void* from, void* to,
-                                 const Places& places) const {
-  if (from == MPI_IN_PLACE) from = ElementAt(to, dtype, places.Starts()[Rank()]);
-  return PlacedOnChannel(Transfer::kAllGather, dtype, from, to, places);
+  // A lone rank's part is in its place: as from memory to the same memory.
+  AllGather(dtype, Size() == 1 ? data : MPI_IN_PLACE, data, counts);
 }
 
 Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
-  Request request = StartPlaced(Transfer::kAllGather, dtype, counts);
+  Places places = PlacesOf(Transfer::kAllGather, counts);
   if (Size() == 1) {
-    CopyAlone(from, to, request.payload_);
+    CopyAlone(from, to, BytesOf(dtype, places.Total()));
     return {};
   }
-  const Places& places = request.places_;
-  if (channel_ != nullptr) return StartGather(dtype, from, to, places);
-  request.BeginFlight(*group_, Call::kAllGather);
-  MPI_Iallgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
-                  places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle(),
-                  &request.handle_);
+  if (channel_ != nullptr) {
+    if (from == MPI_IN_PLACE) from = ElementAt(to, dtype, places.Starts()[Rank()]);
+    return PlacedOnChannel(Transfer::kAllGather, dtype, from, to, places);
+  }
+  Request request = BeginPlaced(Transfer::kAllGather, dtype, std::move(places));
+  const int* const sizes = request.places_.Sizes();
+  MPI_Iallgatherv(PartAt(from, request.places_, Rank()), sizes[Rank()], MpiType(dtype), to, sizes,
+                  request.places_.Starts(), MpiType(dtype), group_->Handle(), &request.handle_);
   return request;
 }
 
 Request Collectives::StartAllGatherInPlace(Dtype dtype, void* data, Counts counts) const {
-  // A lone rank's part is in its place: as from memory to the same memory.
   return StartAllGather(dtype, Size() == 1 ? data : MPI_IN_PLACE, data, counts);
 }
 
@@ -271,38 +254,36 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
   const Places sent(Transfer::kAllToAll, counts, Size());
   // The largest rank's, so that all ranks refuse where one must.
   CheckedCount(Transfer::kAllToAll, counts.Largest(Size()) * Size());
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, sent.Total()));
+  if (Size() == 1) return CopyAlone(from, to, BytesOf(dtype, sent.Total()));
   const std::int64_t own = counts.Of(Rank(), Size());
   const Places taken(Transfer::kAllToAll, Counts::Cut(own * Size(), std::max(own, std::int64_t{1})),
                      Size());
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kAllToAll, dtype, from, to, sent, &taken).Wait();
   }
-  const double start = Seconds();
-  const Recorded recorded = Watch(Transfer::kAllToAll, Bytes(dtype, sent.Total()));
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kAllToAll, BytesOf(dtype, sent.Total()))});
   MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
                 taken.Starts(), MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllToAll, Bytes(dtype, sent.Total()), Seconds() - start);
 }
 
 void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {
   if (Size() == 1) return;
   if (channel_ != nullptr) {
-    const Operation operation = {.transfer = Transfer::kBroadcast,
-                                 .dtype = dtype,
-                                 .from = data,
-                                 .to = data,
-                                 .count = count,
-                                 .peer = root};
-    return OnChannel(operation, Bytes(dtype, count)).Wait();
+    return OnChannel({.transfer = Transfer::kBroadcast,
+                      .dtype = dtype,
+                      .from = data,
+                      .to = data,
+                      .count = count,
+                      .peer = root})
+        .Wait();
   }
-  const double start = Seconds();
-  const Recorded recorded = Watch(Transfer::kBroadcast, Bytes(dtype, count));
+  const Blocking blocking(
+      {*group_, *ledger_, EventOf(Transfer::kBroadcast, BytesOf(dtype, count))});
   for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
     const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
   }
-  Record(Transfer::kBroadcast, Bytes(dtype, count), Seconds() - start);
 }
 
 Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count, int to,
@@ -310,17 +291,15 @@ Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count
   RequireOther(Transfer::kSend, Size());
   CheckPlanned(Transfer::kSend, count);
   if (channel_ != nullptr) {
-    const Operation operation = {.transfer = Transfer::kSend,
-                                 .dtype = dtype,
-                                 .from = data,
-                                 .count = count,
-                                 .peer = to,
-                                 .tag = tag};
-    return OnChannel(operation, Bytes(dtype, count));
+    return OnChannel({.transfer = Transfer::kSend,
+                      .dtype = dtype,
+                      .from = data,
+                      .count = count,
+                      .peer = to,
+                      .tag = tag});
   }
   const int elements = CheckedCount(Transfer::kSend, count);
-  Request request = Start(Transfer::kSend, Bytes(dtype, count));
-  request.BeginMessage(*group_, Call::kSend, to, tag);
+  Request request = Begin(EventOf(Transfer::kSend, BytesOf(dtype, count), to, tag));
   MPI_Isend(data, elements, MpiType(dtype), to, tag, group_->Handle(), &request.handle_);
   return request;
 }
@@ -330,17 +309,15 @@ Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, i
   RequireOther(Transfer::kReceive, Size());
   CheckPlanned(Transfer::kReceive, count);
   if (channel_ != nullptr) {
-    const Operation operation = {.transfer = Transfer::kReceive,
-                                 .dtype = dtype,
-                                 .to = data,
-                                 .count = count,
-                                 .peer = from,
-                                 .tag = tag};
-    return OnChannel(operation, Bytes(dtype, count));
+    return OnChannel({.transfer = Transfer::kReceive,
+                      .dtype = dtype,
+                      .to = data,
+                      .count = count,
+                      .peer = from,
+                      .tag = tag});
   }
   const int elements = CheckedCount(Transfer::kReceive, count);
-  Request request = Start(Transfer::kReceive, Bytes(dtype, count));
-  request.BeginMessage(*group_, Call::kReceive, from, tag);
+  Request request = Begin(EventOf(Transfer::kReceive, BytesOf(dtype, count), from, tag));
   MPI_Irecv(data, elements, MpiType(dtype), from, tag, group_->Handle(), &request.handle_);
   return request;
 }
@@ -357,21 +334,155 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
   RequireOther(Transfer::kSend, Size());
   CheckPlanned(Transfer::kSend, std::max(count, taken));
   const ShiftPlaces places(count, taken, Rank(), Size());
-  requests[0] = Start(Transfer::kSend, Bytes(dtype, count));
-  requests[0].BeginFlight(*group_, Call::kShift);
-  Carry(requests[0], {.transfer = Transfer::kAllToAll,
-                      .dtype = dtype,
-                      .payload = payload_,
-                      .from = from,
-                      .to = to,
-                      .places = &places.sent,
-                      .taken = &places.received});
-  Log(requests[0]);
-  Record(Transfer::kReceive, Bytes(dtype, taken), 0);
+  Event event = EventOf(Transfer::kSend, BytesOf(dtype, count));
+  event.call = Call::kShift;
+  requests[0] = OnChannel({.transfer = Transfer::kAllToAll,
+                           .dtype = dtype,
+                           .from = from,
+                           .to = to,
+                           .places = &places.sent,
+                           .taken = &places.received},
+                          event);
+  ledger_->Record(name_, Transfer::kReceive, Size(), BytesOf(dtype, taken));  // part of the same
   return requests;
 }
 
-// Planned transfers: one that MPI could not count is refused, with the deck's key; a log is told.
+// Request: a transfer under way.
+
+Request::Request(Request&& other) noexcept { *this = std::move(other); }
+
+Request& Request::operator=(Request&& other) noexcept {
+  observed_ = other.observed_;
+  handle_ = std::exchange(other.handle_, MPI_REQUEST_NULL);
+  channel_ = std::exchange(other.channel_, nullptr);
+  ticket_ = other.ticket_;
+  places_ = std::move(other.places_);
+  sum_ = std::move(other.sum_);
+  return *this;
+}
+
+bool Request::Test() {
+  if (Complete()) return true;
+  if (channel_ != nullptr) {
+    if (observed_.Logged() || !channel_->Test(ticket_)) return false;
+    Wait();
+    return true;
+  }
+  int done = 0;
+  MPI_Test(&handle_, &done, MPI_STATUS_IGNORE);
+  if (done == 0) return false;
+  Finish(0, Seconds() - Started());
+  return true;
+}
+
+void Request::Wait() { Wait(Seconds()); }
+
+void Request::Wait(double since) {
+  if (Complete()) return;
+  const double begin = Seconds();
+  observed_.Await();
+  if (channel_ != nullptr) {
+    std::exchange(channel_, nullptr)->Wait(ticket_);
+    return Finish(Seconds() - begin, 0);  // the channel tells how long the device waits
+  }
+  MPI_Wait(&handle_, MPI_STATUS_IGNORE);
+  Finish(Seconds() - begin, std::max(0.0, since - Started()));
+}
+
+void Request::Finish(double waited, double hidden) {
+  sum_.Finish();
+  observed_.End(waited, hidden);
+  Places done = std::move(places_);  // for the next transfer
+}
+
+// SumInPlace: by the lengths of the parts first, then by the library's name.
+
+bool ScattersInPlace(const char* library, const int* counts, int ranks) {
+  std::int64_t before = ranks > 0 ? counts[0] : 0;
+  bool overlaps = false;
+  for (int rank = 1; rank < ranks; ++rank) {
+    overlaps = overlaps || counts[rank] > before;
+    before += counts[rank];
+  }
+  return !overlaps || std::string_view(library).starts_with("Open MPI");
+}
+
+MPI_Request SumInPlace::Start(const Communicator& group, MPI_Datatype type, void* data,
+                              const int* counts) {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> library{};
+  int length = 0, size = 0;
+  MPI_Get_library_version(library.data(), &length);
+  const void* from = MPI_IN_PLACE;
+  if (!ScattersInPlace(library.data(), counts, group.Size())) {
+    MPI_Type_size(type, &size);
+    part_.resize(static_cast<std::size_t>(counts[group.Rank()]) * static_cast<std::size_t>(size));
+    from = to_ = data;
+    data = part_.data();
+  }
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ireduce_scatter(from, data, counts, type, MPI_SUM, group.Handle(), &request);
+  return request;
+}
+
+void SumInPlace::Finish() {
+  if (!part_.empty()) std::memcpy(to_, part_.data(), part_.size());
+  part_.clear();
+}
+
+// Observed: what each observer is told.
+
+Observed::Observed(const Communicator& group, Ledger& ledger, const Event& event)
+    : event_(event),
+      ledger_(&ledger),
+      recorder_(group.Recorder()),
+      log_(group.IsPlanned() ? ledger.Log() : nullptr) {
+  ledger.Record(event.group, event.transfer, event.ranks, event.bytes);
+  if (recorder_ != nullptr) {
+    const int place = group.RecordedAs();
+    flight_ = event.peer < 0
+                  ? recorder_->Enter(place, event.call, event.bytes)
+                  : recorder_->EnterMessage(place, event.call, event.bytes, event.peer, event.tag);
+  }
+  if (log_ == nullptr) return;
+  number_ = log_->Start({.group = static_cast<std::int8_t>(event.group),
+                         .transfer = static_cast<std::int8_t>(event.transfer),
+                         .payload = static_cast<std::int8_t>(event.payload),
+                         .ranks = event.ranks,
+                         .bytes = event.bytes,
+                         .peer = event.peer,
+                         .tag = event.tag});
+}
+
+void Observed::Await() {
+  if (recorder_ != nullptr) recorder_->Await(flight_);
+  if (log_ != nullptr) log_->Wait(number_);
+}
+
+void Observed::End(double waited, double hidden) {
+  if (recorder_ != nullptr) recorder_->Leave(flight_);
+  ledger_->AddSeconds(event_.group, event_.transfer, waited, hidden);
+  if (device::Recorder* const timeline = ledger_->Trace()) Show(*timeline, waited);
+}
+
+void Observed::Show(device::Recorder& timeline, double waited) const {
+  constexpr double kShortest = 1e-6;  // seconds; a shorter wait is the call itself
+  device::Slice slice = SliceOf(event_.group, event_.transfer, event_.bytes);
+  slice.begin = event_.begin;
+  slice.end = Seconds();
+  if (flight_.peer >= 0) {
+    slice.peer = event_.peer;
+    slice.tag = event_.tag;
+    slice.sequence = flight_.sequence;
+  }
+  if (!event_.on_channel) timeline.Add(slice);
+  if (waited < kShortest) return;
+  device::Slice wait = WaitFor(slice);
+  wait.queue = device::SliceQueue::kHost;
+  wait.begin = wait.end - waited;
+  timeline.Add(wait);
+}
+
+// Planned transfers: one that MPI could not count is refused, with the deck's key.
 
 namespace {
 
@@ -418,22 +529,6 @@ Places Collectives::PlacesOf(Transfer transfer, const Counts& counts) const {
     CheckPlanned(transfer, total);
   }
   return {transfer, counts, Size()};
-}
-
-// Tells the log of a planned rank, if it has one.
-void Collectives::Log(Request& request, int peer, int tag) const {
-  device::WorkLog* const log = IsPlanned() ? ledger_->Log() : nullptr;
-  if (log == nullptr) return;
-  const bool collective =
-      request.transfer_ != Transfer::kSend && request.transfer_ != Transfer::kReceive;
-  request.ticket_ = log->Start({.group = static_cast<std::int8_t>(name_),
-                                .transfer = static_cast<std::int8_t>(request.transfer_),
-                                .payload = static_cast<std::int8_t>(payload_),
-                                .ranks = Size(),
-                                .bytes = request.payload_,
-                                .peer = collective ? -1 : peer,
-                                .tag = collective ? -1 : tag});
-  request.log_ = log;
 }
 
 }  // namespace trireme::comm

@@ -220,31 +220,21 @@ MPI_Datatype MpiType(Dtype type) { return type == Dtype::kFloat64 ? MPI_DOUBLE :
 
 // Communicator::Together: ranks agree that some of them failed, and leave with one message.
 
-namespace {
-
-struct Outcome {
-  std::int64_t code = 0;  // an ExitCode; 0 when this rank's body returned
-  std::string message;
-};
-
-Outcome Run(const std::function<void()>& body) {
+Failure CaughtFailure() {
   try {
-    body();
-    return {};
+    throw;
   } catch (const Error& error) {
-    // A thrown "done" would read as success below; an error is at least a failed run.
-    return {std::max(static_cast<std::int64_t>(error.Code()), std::int64_t{1}), error.what()};
+    return {error.Code(), error.what()};
   } catch (const std::bad_alloc&) {
-    return {1, "out of memory\n  " +
-                   MemoryAdvice("Use more ranks or nodes, or smaller sizes in the deck.")};
+    return {ExitCode::kFailed,
+            "out of memory\n  " +
+                MemoryAdvice("Use more ranks or nodes, or smaller sizes in the deck.")};
   } catch (const std::exception& error) {
-    return {1, error.what()};
+    return {ExitCode::kFailed, error.what()};
   } catch (...) {
-    return {1, "an exception of unknown type"};
+    return {ExitCode::kFailed, "an exception of unknown type"};
   }
 }
-
-}  // namespace
 
 // The largest code of all ranks.
 std::int64_t Communicator::Agree(std::int64_t code) const {
@@ -256,12 +246,21 @@ std::int64_t Communicator::Agree(std::int64_t code) const {
 
 void Communicator::Together(const std::function<void()>& body) const {
   if (planned_) return body();
-  const Outcome outcome = Run(body);
-  const std::int64_t code = Agree(outcome.code);
+  std::int64_t own_code = 0;  // this rank's body returned
+  std::string own_message;
+  try {
+    body();
+  } catch (...) {
+    const Failure failure = CaughtFailure();
+    // A thrown "done" would read as success; an error is at least a failed run.
+    own_code = std::max(static_cast<std::int64_t>(failure.code), std::int64_t{1});
+    own_message = failure.message;
+  }
+  const std::int64_t code = Agree(own_code);
   if (code == 0) return;
 
   std::vector<char> failed(static_cast<std::size_t>(size_));
-  const char own = outcome.code != 0 ? 1 : 0;
+  const char own = own_code != 0 ? 1 : 0;
   {
     const Recorded recorded(*this, Call::kAllGather, 1);
     MPI_Allgather(&own, 1, MPI_CHAR, failed.data(), 1, MPI_CHAR, handle_);
@@ -270,7 +269,7 @@ void Communicator::Together(const std::function<void()>& body) const {
   for (int rank = 0; rank < size_; ++rank) {
     if (failed[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
   }
-  std::string message = Broadcast(outcome.message, ranks.front());
+  std::string message = Broadcast(own_message, ranks.front());
   if (static_cast<int>(ranks.size()) < size_) {
     message += fmt::format("\n  (on {})", ListRanks(ranks, size_));
   }

@@ -190,22 +190,21 @@ FlightRecorder::Flight FlightRecorder::EnterMessage(int group, Call call, std::i
   return flight;
 }
 
-std::int64_t FlightRecorder::Await(Flight& flight) {
-  const std::int64_t before = mine_->waiting.load(kRelaxed);
+void FlightRecorder::Await(Flight& flight) {
   // Overwritten meanwhile: recorded again, as the same call.
   if (At(mine_->ring, flight.number).number.load(kRelaxed) != flight.number) {
     flight = Record(flight);
   }
+  flight.before = mine_->waiting.load(kRelaxed);
   mine_->waiting.store(flight.number, kRelease);
-  return before;
 }
 
-void FlightRecorder::Leave(const Flight& flight, std::int64_t before) {
+void FlightRecorder::Leave(const Flight& flight) {
   CallEntry& entry = At(mine_->ring, flight.number);
   if (entry.number.load(kRelaxed) == flight.number) {
     entry.state.store(CallState::kLeft, kRelaxed);
   }
-  mine_->waiting.store(before, kRelease);
+  mine_->waiting.store(flight.before, kRelease);
   mine_->progress.store(++progress_, kRelease);
 }
 
@@ -220,13 +219,13 @@ Recorded::Recorded(const Communicator& group, Call call, std::int64_t bytes)
     : recorder_(group.Recorder()) {
   if (recorder_ == nullptr) return;
   flight_ = recorder_->Enter(group.RecordedAs(), call, bytes);
-  before_ = recorder_->Await(flight_);
+  recorder_->Await(flight_);
 }
 
 Recorded::Recorded(FlightRecorder* recorder, Call call) : recorder_(recorder) {
   if (recorder_ == nullptr) return;
   flight_ = recorder_->Enter(-1, call, 0);
-  before_ = recorder_->Await(flight_);
+  recorder_->Await(flight_);
 }
 
 // Tables of a node: shared memory to rows, rows to JSON and back.

@@ -3,71 +3,27 @@
 
 #include <numeric>
 
-#include "staged_channel.hpp"
-
 namespace trireme::comm {
 
 const char* NameOf(Group group) {
-  switch (group) {
-    case Group::kWorld:
-      return "world";
-    case Group::kData:
-      return "data";
-    case Group::kShard:
-      return "shard";
-    case Group::kContext:
-      return "context";
-    case Group::kTensor:
-      return "tensor";
-    case Group::kPipeline:
-      return "pipeline";
-    case Group::kEmbedding:
-      return "embedding";
-    case Group::kKeyValue:
-      return "key/value";
-    case Group::kReplica:
-      return "replica";
-  }
-  return "?";
+  constexpr std::array<const char*, kGroups> kNames = {"world",     "data",      "shard",
+                                                       "context",   "tensor",    "pipeline",
+                                                       "embedding", "key/value", "replica"};
+  return kNames.at(static_cast<std::size_t>(group));
 }
 
 const char* NameOf(Transfer transfer) {
-  switch (transfer) {
-    case Transfer::kAllReduce:
-      return "all-reduce";
-    case Transfer::kReduceScatter:
-      return "reduce-scatter";
-    case Transfer::kAllGather:
-      return "all-gather";
-    case Transfer::kAllToAll:
-      return "all-to-all";
-    case Transfer::kBroadcast:
-      return "broadcast";
-    case Transfer::kSend:
-      return "send";
-    case Transfer::kReceive:
-      return "receive";
-  }
-  return "?";
+  constexpr std::array<const char*, kTransfers> kNames = {
+      "all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "send", "receive"};
+  return kNames.at(static_cast<std::size_t>(transfer));
 }
 
 double Moved(Transfer transfer, int group_size, std::int64_t payload) {
   const auto bytes = static_cast<double>(payload);
+  if (transfer == Transfer::kSend) return bytes;
+  if (transfer == Transfer::kReceive) return 0;
   const double others = static_cast<double>(group_size - 1) / group_size * bytes;
-  switch (transfer) {
-    case Transfer::kAllReduce:
-      return 2 * others;
-    case Transfer::kReduceScatter:
-    case Transfer::kAllGather:
-    case Transfer::kAllToAll:
-    case Transfer::kBroadcast:
-      return others;
-    case Transfer::kSend:
-      return bytes;
-    case Transfer::kReceive:
-      return 0;
-  }
-  return 0;
+  return transfer == Transfer::kAllReduce ? 2 * others : others;
 }
 
 GroupSeconds ExposedByGroup(GroupSeconds waited, double bubble, double exposed) {
@@ -118,52 +74,19 @@ double Ledger::SecondsWaited(Group group) const {
   return seconds;
 }
 
-namespace {
-void Accumulate(Traffic& sum, const Traffic& other, int sign) {
-  sum.calls += sign * other.calls;
-  sum.payload += sign * other.payload;
-  sum.moved += sign * other.moved;
-  sum.seconds_waited += sign * other.seconds_waited;
-  sum.seconds_hidden += sign * other.seconds_hidden;
-}
-}  // namespace
-
-void Ledger::Add(const Ledger& other) {
+void Ledger::Add(const Ledger& other, int sign) {
   for (std::size_t group = 0; group < traffic_.size(); ++group) {
     for (std::size_t transfer = 0; transfer < traffic_[group].size(); ++transfer) {
-      Accumulate(traffic_[group][transfer], other.traffic_[group][transfer], 1);
+      Traffic& sum = traffic_[group][transfer];
+      const Traffic& more = other.traffic_[group][transfer];
+      sum.calls += sign * more.calls;
+      sum.payload += sign * more.payload;
+      sum.moved += sign * more.moved;
+      sum.seconds_waited += sign * more.seconds_waited;
+      sum.seconds_hidden += sign * more.seconds_hidden;
     }
-    waited_[group] += other.waited_[group];
+    waited_[group] += sign * other.waited_[group];
   }
-}
-
-void Ledger::Subtract(const Ledger& other) {
-  for (std::size_t group = 0; group < traffic_.size(); ++group) {
-    for (std::size_t transfer = 0; transfer < traffic_[group].size(); ++transfer) {
-      Accumulate(traffic_[group][transfer], other.traffic_[group][transfer], -1);
-    }
-    waited_[group] -= other.waited_[group];
-  }
-}
-
-// Slices of waits for transfers.
-
-device::Slice WaitFor(const device::Slice& transfer) {
-  device::Slice wait = transfer;
-  const bool stage = static_cast<Group>(wait.group) == Group::kPipeline &&
-                     static_cast<Transfer>(wait.transfer) == Transfer::kReceive;
-  wait.name = stage ? device::SliceName::kBubble : device::SliceName::kWait;
-  wait.category = device::SliceCategory::kWait;
-  return wait;
-}
-
-void TraceWait(device::Recorder& recorder, const device::Slice& transfer, double waited) {
-  constexpr double kShortest = 1e-6;  // seconds; a shorter wait is the call itself
-  if (waited < kShortest) return;
-  device::Slice wait = WaitFor(transfer);
-  wait.queue = device::SliceQueue::kHost;
-  wait.begin = wait.end - waited;
-  recorder.Add(wait);
 }
 
 }  // namespace trireme::comm

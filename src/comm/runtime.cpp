@@ -23,12 +23,6 @@ namespace trireme::comm {
 
 namespace {
 
-std::string OutOfMemory() {
-  return "out of memory\n  " +
-         MemoryAdvice("Use more ranks or nodes, or smaller sizes in the deck.");
-}
-constexpr const char* kUnknown = "an exception of unknown type";
-
 std::string HostName() {
   char name[MPI_MAX_PROCESSOR_NAME] = {};
   int length = 0;
@@ -81,17 +75,8 @@ constexpr double kEndSeconds = 1800;
   if (!std::current_exception()) {
     AbortAlone(ExitCode::kFailed, "the program was terminated without an exception");
   }
-  try {
-    throw;
-  } catch (const Error& error) {
-    AbortAlone(error.Code(), error.what());
-  } catch (const std::bad_alloc&) {
-    AbortAlone(ExitCode::kFailed, OutOfMemory().c_str());
-  } catch (const std::exception& error) {
-    AbortAlone(ExitCode::kFailed, error.what());
-  } catch (...) {
-    AbortAlone(ExitCode::kFailed, kUnknown);
-  }
+  const Failure failure = CaughtFailure();
+  AbortAlone(failure.code, failure.message.c_str());
 }
 
 }  // namespace
@@ -161,14 +146,9 @@ int Runtime::Guard(const std::function<ExitCode()>& body) const {
   }
   try {
     return static_cast<int>(body());  // a world of one agrees with itself
-  } catch (const Error& error) {
-    return leave_together(error.Code(), error.what());
-  } catch (const std::bad_alloc&) {
-    return leave_together(ExitCode::kFailed, OutOfMemory());
-  } catch (const std::exception& error) {
-    return leave_together(ExitCode::kFailed, error.what());
   } catch (...) {
-    return leave_together(ExitCode::kFailed, kUnknown);
+    const Failure failure = CaughtFailure();
+    return leave_together(failure.code, failure.message);
   }
 }
 

@@ -3,35 +3,15 @@
 // start that reads an operand. For trials and tests, not for speed.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 #include "trireme/comm/channel.hpp"
-#include "trireme/comm/ledger.hpp"
+#include "trireme/comm/collectives.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/device/recorder.hpp"
 
 namespace trireme::comm {
-
-// Slices of transfers in a timeline: one while it was under way, one while the rank waited for it.
-
-inline device::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes) {
-  device::Slice slice;
-  slice.name = device::SliceName::kTransfer;
-  slice.category = device::SliceCategory::kTransfer;
-  slice.queue = device::SliceQueue::kTransfers;
-  slice.group = static_cast<std::int8_t>(group);
-  slice.transfer = static_cast<std::int8_t>(transfer);
-  slice.bytes = bytes;
-  return slice;
-}
-
-// The wait for a complete transfer on the host's queue: `waited` seconds up to the transfer's end.
-void TraceWait(device::Recorder& recorder, const device::Slice& transfer, double waited);
-// The same slice as a wait.
-device::Slice WaitFor(const device::Slice& transfer);
 
 class StagedChannel final : public Channel {
  public:
@@ -52,8 +32,7 @@ class StagedChannel final : public Channel {
     device::PinnedBuffer memory;  // the operand as MPI sees it; of sums of bf16: as it travels out
     std::int64_t capacity = 0;    // bytes
     std::vector<float> sums;      // of bf16, while MPI adds up
-    std::vector<std::byte> part;  // of a sum that MPI cannot make in place, and where it belongs
-    void* operand = nullptr;      //
+    SumInPlace scattered;         // of a reduce-scatter
     std::vector<int> places;      // sizes and starts, which MPI reads until the end
     MPI_Request request = MPI_REQUEST_NULL;
     const char* arrived = nullptr;  // source of the copy at the end; below: its target and size
@@ -72,15 +51,5 @@ class StagedChannel final : public Channel {
   device::Stream stream_;
   std::vector<Flight> flights_;
 };
-
-// A defect of MPICH, and how to do without what it breaks.
-
-// False if MPI_Ireduce_scatter may not be called with MPI_IN_PLACE: MPICH (4.0.2) and its kin copy
-// a rank's part to the begin of the operand by memcpy, and abort where the two overlap, that is,
-// where the part is longer than all parts before it together. counts: [ranks]. The same on every
-// rank.
-bool ScattersInPlace(const int* counts, int ranks);
-// The same for the library of that name, as MPI_Get_library_version tells it.
-bool ScattersInPlace(const char* library, const int* counts, int ranks);
 
 }  // namespace trireme::comm

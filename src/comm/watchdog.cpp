@@ -26,16 +26,137 @@
 
 namespace trireme::comm {
 
-// The stack of a rank's own thread, taken while it hangs in a call.
+// ProcessState: reads /proc.
+
+ProcessState LookAt(int pid) {
+  const int file = ::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return {.letter = errno == ENOENT || errno == ESRCH ? '-' : '?'};
+  std::array<char, 1024> text{};
+  const auto length = ::read(file, text.data(), text.size() - 1);
+  const bool ended = length < 0 && errno == ESRCH;
+  ::close(file);
+  if (ended) return {};
+  // The name in parentheses may hold anything; fields 3 and 22 follow the last parenthesis.
+  const char* const end = length > 0 ? std::strrchr(text.data(), ')') : nullptr;
+  if (end == nullptr) return {.letter = '?'};
+  ProcessState state;
+  long long started = 0;
+  const int found = std::sscanf(end + 1,
+                                " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
+                                "%*s %*s %*s %lld",
+                                &state.letter, &started);
+  if (found != 2) return {.letter = '?'};
+  state.started = started;
+  return state;
+}
+
+bool IsGone(char letter) { return letter == '-' || letter == 'Z' || letter == 'X'; }
+bool IsStopped(char letter) { return letter == 'T' || letter == 't'; }
+
+std::string DescribeProcess(char letter) {
+  switch (letter) {
+    case '-':
+    case 'Z':
+    case 'X':
+      return "is gone: it was killed or has crashed";
+    case 'T':
+      return "is stopped (SIGSTOP, or suspended with its job)";
+    case 't':
+      return "is stopped by a debugger";
+    case 'D':
+      return "waits for a disk or a file system (state D)";
+    case 'R':
+      return "is running";
+    case '?':
+      return "cannot be looked at";
+    case 'S':
+    case 'I':
+      return "sleeps";
+    default:
+      return fmt::format("is in state {}", letter);
+  }
+}
+
+namespace {
+
+constexpr double kShortestLook = 0.02, kLongestLook = 0.2;  // seconds between two looks
+constexpr double kLooksABound = 20;
+
+void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+
+// A signal handler that notes the frames; names are found by the thread that asked.
+
+constexpr std::size_t kStackBytes = 65536;
+constexpr int kHandlersOwn = 2;  // frames: the handler and the system's return from it
+
+std::array<void*, kMostFrames> frames;
+std::atomic<int> frame_count{-1};
+alignas(64) std::array<char, kStackBytes> signal_stack;
+
+int Signal() { return SIGRTMIN + 6; }
+
+void NoteFrames(int) {
+  const int error = errno;
+  frame_count.store(::backtrace(frames.data(), kMostFrames), std::memory_order_release);
+  errno = error;
+}
+
+std::string NameOf(void* frame) {
+  Dl_info info{};
+  if (::dladdr(frame, &info) == 0 || info.dli_fname == nullptr) return fmt::format("{}", frame);
+  const auto offset = [&](const void* base) {
+    return static_cast<const char*>(frame) - static_cast<const char*>(base);
+  };
+  if (info.dli_sname == nullptr) {
+    return fmt::format("{} +{:#x}", info.dli_fname, offset(info.dli_fbase));
+  }
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> plain(
+      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
+  return fmt::format("{} +{:#x}  {}", status == 0 ? plain.get() : info.dli_sname,
+                     offset(info.dli_saddr), info.dli_fname);
+}
 
 // On the thread whose stack will be asked for: prepares a signal and a stack of its own for it, so
 // that nothing below the thread's stack pointer is touched.
-void PrepareOwnStack();
+void PrepareOwnStack() {
+  // The first call loads a library, which no handler may do.
+  ::backtrace(frames.data(), kMostFrames);
+  stack_t now{};
+  ::sigaltstack(nullptr, &now);
+  if ((now.ss_flags & SS_DISABLE) != 0) {
+    stack_t own{};
+    own.ss_sp = signal_stack.data();
+    own.ss_size = signal_stack.size();
+    ::sigaltstack(&own, nullptr);
+  }
+  struct sigaction action {};
+  action.sa_handler = NoteFrames;
+  action.sa_flags = SA_ONSTACK | SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  ::sigaction(Signal(), &action, nullptr);
+}
 
 // The stack of `thread`, a frame a line; says so if the thread does not answer in time.
-std::string TakeStack(pthread_t thread);
+std::string TakeStack(pthread_t thread) {
+  using std::chrono::milliseconds;
+  frame_count.store(-1);
+  ::pthread_kill(thread, Signal());
+  for (int i = 0; i < 50 && frame_count.load(std::memory_order_acquire) < 0; ++i) {
+    std::this_thread::sleep_for(milliseconds(10));
+  }
+  const int count = frame_count.load(std::memory_order_acquire);
+  if (count < 0) return "the thread does not answer: it is within a call of the system";
+  std::string text;
+  for (int i = kHandlersOwn; i < count; ++i) {
+    text += NameOf(frames[static_cast<std::size_t>(i)]) + "\n";
+  }
+  return text;
+}
 
-// Meeting of the watchdogs of all nodes through files, and the message that follows.
+// Meeting of the watchdogs of all nodes through files, one a node, and the verdict that follows.
+
+namespace fs = std::filesystem;
 
 // One alarm, as a node sees it.
 struct Round {
@@ -52,27 +173,169 @@ struct Outcome {
   std::vector<bool> heard;        // [nodes]
 };
 
+constexpr double kForFiles = 3;    // seconds in which other nodes write theirs
+constexpr double kForVerdict = 4;  // and in which a lower node judges
+constexpr double kForDisk = 2;     // a file system that answers at all
+constexpr double kBetweenLooks = 0.05;
+
+std::string FileOf(const Round& round, int node) {
+  return fmt::format("{}/node_{}.json", round.place, node);
+}
+
+// Whole or not at all.
+bool WriteFile(const std::string& path, const std::string& text) {
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  std::error_code error;
+  if (!file) return false;
+  fs::rename(temporary, path, error);
+  return !error;
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Runs `body` on a thread of its own and waits for it for some seconds: a call may never return.
+// `body` owns what it touches.
+void Within(double seconds, std::function<void()> body) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable done;
+    bool is_done = false;
+  };
+  const auto state = std::make_shared<State>();
+  std::thread([state, body = std::move(body)] {
+    body();
+    const std::lock_guard lock(state->mutex);
+    state->is_done = true;
+    state->done.notify_all();
+  }).detach();
+  std::unique_lock lock(state->mutex);
+  state->done.wait_for(lock, std::chrono::duration<double>(seconds),
+                       [&] { return state->is_done; });
+}
+
+struct Shared {
+  Round round;
+  std::mutex mutex;
+  Outcome outcome;
+};
+
+bool AllHeard(const Outcome& outcome) {
+  return std::find(outcome.heard.begin(), outcome.heard.end(), false) == outcome.heard.end();
+}
+
+void ReadOthers(Shared& shared) {
+  for (int node = 0; node < shared.round.nodes; ++node) {
+    if (shared.outcome.heard[static_cast<std::size_t>(node)]) continue;
+    const auto tables = FromText(ReadFile(FileOf(shared.round, node)));
+    if (!tables) continue;
+    const std::lock_guard lock(shared.mutex);
+    shared.outcome.heard[static_cast<std::size_t>(node)] = true;
+    shared.outcome.ranks.insert(shared.outcome.ranks.end(), tables->begin(), tables->end());
+  }
+}
+
+bool LowerIsHeard(const Shared& shared) {
+  const auto begin = shared.outcome.heard.begin();
+  const auto end = begin + std::min(shared.round.node, shared.round.nodes);
+  return std::find(begin, end, true) != end;
+}
+
+void Meet(Shared& shared) {
+  std::error_code error;
+  fs::create_directories(shared.round.place, error);
+  const std::string text = ToText(shared.round.node, shared.round.reason, shared.round.own);
+  const bool written = WriteFile(FileOf(shared.round, shared.round.node), text);
+  {
+    const std::lock_guard lock(shared.mutex);
+    shared.outcome.written = written;
+  }
+  const double start = Seconds();
+  while (!AllHeard(shared.outcome) && Seconds() - start < kForFiles) {
+    ReadOthers(shared);
+    if (LowerIsHeard(shared)) break;
+    if (!AllHeard(shared.outcome)) Sleep(kBetweenLooks);
+  }
+  if (!LowerIsHeard(shared)) return;
+  const double since = Seconds();
+  while (!fs::exists(shared.round.place + "/verdict.txt", error) &&
+         Seconds() - since < kForFiles + kForVerdict) {
+    Sleep(kBetweenLooks);
+  }
+  const std::lock_guard lock(shared.mutex);
+  shared.outcome.judged_elsewhere = fs::exists(shared.round.place + "/verdict.txt", error);
+}
+
+bool FolderExists(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
 // Writes this node's file and, on the lowest live node, reads those of the others. Returns within
 // seconds even if the file system does not answer.
-Outcome Consult(const Round& round);
+Outcome Consult(const Round& round) {
+  const auto shared = std::make_shared<Shared>();
+  shared->round = round;
+  shared->outcome.ranks = round.own;
+  shared->outcome.heard.assign(static_cast<std::size_t>(round.nodes), false);
+  const std::size_t own = round.nodes > 1 ? static_cast<std::size_t>(round.node) : 0;
+  shared->outcome.heard[own] = true;
+  if (round.nodes == 1) shared->round.nodes = 0;  // none to wait for
+  const double patience = round.nodes == 1 ? kForDisk : kForFiles + kForVerdict;
+  Within(patience, [shared] { Meet(*shared); });
+  const std::lock_guard lock(shared->mutex);
+  return shared->outcome;
+}
 
 std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome, const Hosts& hosts,
-                                 const std::vector<int>& nodes);
+                                 const std::vector<int>& nodes) {
+  std::vector<SilentNode> silent;
+  for (int node = 0; round.nodes > 1 && node < round.nodes; ++node) {
+    if (outcome.heard[static_cast<std::size_t>(node)]) continue;
+    SilentNode& lost = silent.emplace_back();
+    for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
+      if (nodes[rank] != node) continue;
+      lost.host = hosts.Of(static_cast<int>(rank));
+      lost.ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  return silent;
+}
 
 // Prints the verdict in one piece, then writes it beside the files and tells `told`.
 void SayVerdict(const Round& round, const Outcome& outcome, const std::vector<SilentNode>& silent,
-                const std::function<void(const HangReport&)>& told);
-
-bool FolderExists(const std::string& path);
-
-namespace {
-
-constexpr double kShortestLook = 0.02, kLongestLook = 0.2;  // seconds between two looks
-constexpr double kLooksABound = 20;
-
-void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
+                const std::function<void(const HangReport&)>& told) {
+  const Verdict verdict = Judge(outcome.ranks, silent);
+  std::string text = fmt::format("{}: {}{}", verdict.where, round.reason, verdict.text);
+  text += outcome.written ? fmt::format("\n  Last calls and stacks of all ranks: {}", round.place)
+                          : fmt::format("\n  {} could not be written.", round.place);
+  const std::string line = "trireme: error: " + text + "\n";
+  for (std::size_t at = 0; at < line.size();) {
+    const auto written = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
+    if (written <= 0) break;
+    at += static_cast<std::size_t>(written);
+  }
+  HangReport report = {.rank = -1, .host = {}, .step = verdict.step, .text = text};
+  if (!verdict.culprits.empty()) {
+    report.rank = verdict.culprits.front().rank;
+    report.host = verdict.culprits.front().host;
+  }
+  Within(kForDisk, [report, told, place = round.place, line] {
+    if (told) told(report);
+    WriteFile(place + "/verdict.txt", line);
+  });
+}
 
 }  // namespace
+
+// The thread that looks.
 
 Watchdog::Watchdog(Setup setup)
     : setup_(std::move(setup)),
@@ -310,295 +573,6 @@ void Watchdog::EndNode() {
   }
   each_other([](int pid, char) { ::kill(pid, SIGKILL); });
   ::_exit(1);
-}
-
-// Files of an alarm: one a node, and the verdict.
-
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr double kForFiles = 3;    // seconds in which other nodes write theirs
-constexpr double kForVerdict = 4;  // and in which a lower node judges
-constexpr double kForDisk = 2;     // a file system that answers at all
-constexpr double kPause = 0.05;
-
-void Pause() { std::this_thread::sleep_for(std::chrono::duration<double>(kPause)); }
-
-std::string FileOf(const Round& round, int node) {
-  return fmt::format("{}/node_{}.json", round.place, node);
-}
-
-// Whole or not at all.
-bool WriteFile(const std::string& path, const std::string& text) {
-  const std::string temporary = path + ".tmp";
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << text;
-  file.close();
-  std::error_code error;
-  if (!file) return false;
-  fs::rename(temporary, path, error);
-  return !error;
-}
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-// Runs `body` on a thread of its own and waits for it for some seconds: a call may never return.
-// `body` owns what it touches.
-void Within(double seconds, std::function<void()> body) {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable done;
-    bool is_done = false;
-  };
-  const auto state = std::make_shared<State>();
-  std::thread([state, body = std::move(body)] {
-    body();
-    const std::lock_guard lock(state->mutex);
-    state->is_done = true;
-    state->done.notify_all();
-  }).detach();
-  std::unique_lock lock(state->mutex);
-  state->done.wait_for(lock, std::chrono::duration<double>(seconds),
-                       [&] { return state->is_done; });
-}
-
-struct Shared {
-  Round round;
-  std::mutex mutex;
-  Outcome outcome;
-};
-
-bool AllHeard(const Outcome& outcome) {
-  return std::find(outcome.heard.begin(), outcome.heard.end(), false) == outcome.heard.end();
-}
-
-void ReadOthers(Shared& shared) {
-  for (int node = 0; node < shared.round.nodes; ++node) {
-    if (shared.outcome.heard[static_cast<std::size_t>(node)]) continue;
-    const auto tables = FromText(ReadFile(FileOf(shared.round, node)));
-    if (!tables) continue;
-    const std::lock_guard lock(shared.mutex);
-    shared.outcome.heard[static_cast<std::size_t>(node)] = true;
-    shared.outcome.ranks.insert(shared.outcome.ranks.end(), tables->begin(), tables->end());
-  }
-}
-
-bool LowerIsHeard(const Shared& shared) {
-  const auto begin = shared.outcome.heard.begin();
-  const auto end = begin + std::min(shared.round.node, shared.round.nodes);
-  return std::find(begin, end, true) != end;
-}
-
-void Meet(Shared& shared) {
-  std::error_code error;
-  fs::create_directories(shared.round.place, error);
-  const std::string text = ToText(shared.round.node, shared.round.reason, shared.round.own);
-  const bool written = WriteFile(FileOf(shared.round, shared.round.node), text);
-  {
-    const std::lock_guard lock(shared.mutex);
-    shared.outcome.written = written;
-  }
-  const double start = Seconds();
-  while (!AllHeard(shared.outcome) && Seconds() - start < kForFiles) {
-    ReadOthers(shared);
-    if (LowerIsHeard(shared)) break;
-    if (!AllHeard(shared.outcome)) Pause();
-  }
-  if (!LowerIsHeard(shared)) return;
-  const double since = Seconds();
-  while (!fs::exists(shared.round.place + "/verdict.txt", error) &&
-         Seconds() - since < kForFiles + kForVerdict) {
-    Pause();
-  }
-  const std::lock_guard lock(shared.mutex);
-  shared.outcome.judged_elsewhere = fs::exists(shared.round.place + "/verdict.txt", error);
-}
-
-}  // namespace
-
-bool FolderExists(const std::string& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
-Outcome Consult(const Round& round) {
-  const auto shared = std::make_shared<Shared>();
-  shared->round = round;
-  shared->outcome.ranks = round.own;
-  shared->outcome.heard.assign(static_cast<std::size_t>(round.nodes), false);
-  const std::size_t own = round.nodes > 1 ? static_cast<std::size_t>(round.node) : 0;
-  shared->outcome.heard[own] = true;
-  if (round.nodes == 1) shared->round.nodes = 0;  // none to wait for
-  const double patience = round.nodes == 1 ? kForDisk : kForFiles + kForVerdict;
-  Within(patience, [shared] { Meet(*shared); });
-  const std::lock_guard lock(shared->mutex);
-  return shared->outcome;
-}
-
-std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome, const Hosts& hosts,
-                                 const std::vector<int>& nodes) {
-  std::vector<SilentNode> silent;
-  for (int node = 0; round.nodes > 1 && node < round.nodes; ++node) {
-    if (outcome.heard[static_cast<std::size_t>(node)]) continue;
-    SilentNode& lost = silent.emplace_back();
-    for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
-      if (nodes[rank] != node) continue;
-      lost.host = hosts.Of(static_cast<int>(rank));
-      lost.ranks.push_back(static_cast<int>(rank));
-    }
-  }
-  return silent;
-}
-
-void SayVerdict(const Round& round, const Outcome& outcome, const std::vector<SilentNode>& silent,
-                const std::function<void(const HangReport&)>& told) {
-  const Verdict verdict = Judge(outcome.ranks, silent);
-  std::string text = fmt::format("{}: {}{}", verdict.where, round.reason, verdict.text);
-  text += outcome.written ? fmt::format("\n  Last calls and stacks of all ranks: {}", round.place)
-                          : fmt::format("\n  {} could not be written.", round.place);
-  const std::string line = "trireme: error: " + text + "\n";
-  for (std::size_t at = 0; at < line.size();) {
-    const auto written = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
-    if (written <= 0) break;
-    at += static_cast<std::size_t>(written);
-  }
-  HangReport report = {.rank = -1, .host = {}, .step = verdict.step, .text = text};
-  if (!verdict.culprits.empty()) {
-    report.rank = verdict.culprits.front().rank;
-    report.host = verdict.culprits.front().host;
-  }
-  Within(kForDisk, [report, told, place = round.place, line] {
-    if (told) told(report);
-    WriteFile(place + "/verdict.txt", line);
-  });
-}
-
-// A signal handler that notes the frames; names are found by the thread that asked.
-
-namespace {
-
-constexpr std::size_t kStackBytes = 65536;
-constexpr int kHandlersOwn = 2;  // frames: the handler and the system's return from it
-
-std::array<void*, kMostFrames> frames;
-std::atomic<int> frame_count{-1};
-alignas(64) std::array<char, kStackBytes> signal_stack;
-
-int Signal() { return SIGRTMIN + 6; }
-
-void NoteFrames(int) {
-  const int error = errno;
-  frame_count.store(::backtrace(frames.data(), kMostFrames), std::memory_order_release);
-  errno = error;
-}
-
-std::string NameOf(void* frame) {
-  Dl_info info{};
-  if (::dladdr(frame, &info) == 0 || info.dli_fname == nullptr) return fmt::format("{}", frame);
-  const auto offset = [&](const void* base) {
-    return static_cast<const char*>(frame) - static_cast<const char*>(base);
-  };
-  if (info.dli_sname == nullptr) {
-    return fmt::format("{} +{:#x}", info.dli_fname, offset(info.dli_fbase));
-  }
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> plain(
-      abi::__cxa_demangle(info.dli_sname, nullptr, nullptr, &status), &std::free);
-  return fmt::format("{} +{:#x}  {}", status == 0 ? plain.get() : info.dli_sname,
-                     offset(info.dli_saddr), info.dli_fname);
-}
-
-}  // namespace
-
-void PrepareOwnStack() {
-  // The first call loads a library, which no handler may do.
-  ::backtrace(frames.data(), kMostFrames);
-  stack_t now{};
-  ::sigaltstack(nullptr, &now);
-  if ((now.ss_flags & SS_DISABLE) != 0) {
-    stack_t own{};
-    own.ss_sp = signal_stack.data();
-    own.ss_size = signal_stack.size();
-    ::sigaltstack(&own, nullptr);
-  }
-  struct sigaction action {};
-  action.sa_handler = NoteFrames;
-  action.sa_flags = SA_ONSTACK | SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  ::sigaction(Signal(), &action, nullptr);
-}
-
-std::string TakeStack(pthread_t thread) {
-  using std::chrono::milliseconds;
-  frame_count.store(-1);
-  ::pthread_kill(thread, Signal());
-  for (int i = 0; i < 50 && frame_count.load(std::memory_order_acquire) < 0; ++i) {
-    std::this_thread::sleep_for(milliseconds(10));
-  }
-  const int count = frame_count.load(std::memory_order_acquire);
-  if (count < 0) return "the thread does not answer: it is within a call of the system";
-  std::string text;
-  for (int i = kHandlersOwn; i < count; ++i) {
-    text += NameOf(frames[static_cast<std::size_t>(i)]) + "\n";
-  }
-  return text;
-}
-
-// ProcessState: reads /proc.
-
-ProcessState LookAt(int pid) {
-  const int file = ::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return {.letter = errno == ENOENT || errno == ESRCH ? '-' : '?'};
-  std::array<char, 1024> text{};
-  const auto length = ::read(file, text.data(), text.size() - 1);
-  const bool ended = length < 0 && errno == ESRCH;
-  ::close(file);
-  if (ended) return {};
-  // The name in parentheses may hold anything; fields 3 and 22 follow the last parenthesis.
-  const char* const end = length > 0 ? std::strrchr(text.data(), ')') : nullptr;
-  if (end == nullptr) return {.letter = '?'};
-  ProcessState state;
-  long long started = 0;
-  const int found = std::sscanf(end + 1,
-                                " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
-                                "%*s %*s %*s %lld",
-                                &state.letter, &started);
-  if (found != 2) return {.letter = '?'};
-  state.started = started;
-  return state;
-}
-
-bool IsGone(char letter) { return letter == '-' || letter == 'Z' || letter == 'X'; }
-bool IsStopped(char letter) { return letter == 'T' || letter == 't'; }
-
-std::string DescribeProcess(char letter) {
-  switch (letter) {
-    case '-':
-    case 'Z':
-    case 'X':
-      return "is gone: it was killed or has crashed";
-    case 'T':
-      return "is stopped (SIGSTOP, or suspended with its job)";
-    case 't':
-      return "is stopped by a debugger";
-    case 'D':
-      return "waits for a disk or a file system (state D)";
-    case 'R':
-      return "is running";
-    case '?':
-      return "cannot be looked at";
-    case 'S':
-    case 'I':
-      return "sleeps";
-    default:
-      return fmt::format("is in state {}", letter);
-  }
 }
 
 }  // namespace trireme::comm

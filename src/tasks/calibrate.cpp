@@ -46,17 +46,18 @@ void CheckTarget(const std::string& path) {
 }  // namespace
 
 ExitCode RunCalibration(const app::Job& job) {
-  const comm::Communicator& world = job.World();
-  const std::string& path = job.line->calibrate;
-  job.signals->Release();
-  app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  const std::string& path = request.line.calibrate;
+  job.ranks.signals->Release();
+  app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
   world.Together([&] {
     if (world.IsRoot()) CheckTarget(path);
   });
   const double start = Seconds();
-  const predict::Calibration calibration =
-      predict::Calibrate(CalibrationSubject(job), predict::Effort::kWhole);
-  job.runtime->Watch().Disarm();
+  const predict::Calibration calibration = predict::Calibrate(
+      CalibrationSubject(request, job.ranks, job.device), predict::Effort::kWhole);
+  job.ranks.Watch().Disarm();
   world.Together([&] {
     if (!world.IsRoot()) return;
     PrintSteps(calibration);
@@ -89,23 +90,24 @@ void WriteReport(const std::string& folder, const tools::Report& report) {
 }  // namespace
 
 ExitCode RunPreflight(app::Job& job) {
-  const comm::Communicator& world = job.World();
-  app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
   tools::Report report{.program = fmt::format("Trireme {} ({})", Version(), Commit()),
                        .ranks = world.Size(),
-                       .hosts = job.runtime->Hosts(),
-                       .findings = app::LookAround(job, true)};
-  if (!job.line->validate_only) {
-    report.measured = tools::Measure(world, job.runtime->Node(), job.stream, job.dtype);
+                       .hosts = job.ranks.Hosts(),
+                       .findings = app::LookAround(request, job.ranks, job.device, true)};
+  if (!request.line.validate_only) {
+    report.measured = tools::Measure(world, job.ranks.Node(), job.device.stream, job.device.dtype);
   }
-  job.runtime->Watch().Disarm();
+  job.ranks.Watch().Disarm();
   world.Together([&] {
     if (!world.IsRoot()) return;
     for (const std::string& line : tools::LinesOf(report)) fmt::print("{}\n", line);
-    if (job.line->validate_only) {
+    if (request.line.validate_only) {
       fmt::print("valid: nothing was measured or written\n");
     } else {
-      WriteReport(job.options.job.output, report);
+      WriteReport(request.job.output, report);
     }
     std::fflush(stdout);
   });
@@ -116,9 +118,9 @@ ExitCode RunPreflight(app::Job& job) {
 
 namespace {
 
-void SayModel(const app::Job& job, TrainedModel& trained) {
-  if (!job.World().IsRoot()) return;
-  for (const std::string& passed_over : job.start.passed_over) {
+void SayModel(const comm::Communicator& world, const app::Start& start, TrainedModel& trained) {
+  if (!world.IsRoot()) return;
+  for (const std::string& passed_over : start.passed_over) {
     fmt::print("passed over {}\n", passed_over);
   }
   fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
@@ -128,19 +130,21 @@ void SayModel(const app::Job& job, TrainedModel& trained) {
 
 // Of a model that translates: as many texts at once as generate.batch says.
 ExitCode EvaluatePairs(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
   EvaluateOptions options;
   GenerateOptions search;
-  job.World().Together([&] {
-    options = ReadEvaluate(job.deck);
-    search = ReadGenerate(job.deck);
-    if (job.World().IsRoot()) CheckPairs(options, job.deck);
+  world.Together([&] {
+    options = ReadEvaluate(request.deck);
+    search = ReadGenerate(request.deck);
+    if (world.IsRoot()) CheckPairs(options, request.deck);
   });
   TrainedModel trained(job, 0, search.texts * search.beams, PackWeights::kAuto);
-  SayModel(job, trained);
-  if (job.line->validate_only) return app::SayValid(job);
+  SayModel(world, job.start, trained);
+  if (request.line.validate_only) return app::SayValid(world);
   EvaluateTranslations(trained.Net(), *trained.Pairs(), options,
                        {search.beams, search.length_penalty, search.tokens,
-                        [&job] { return job.signals->Received(); }},
+                        [&job] { return job.ranks.signals->Received(); }},
                        trained.Checkpoint());
   return ExitCode::kDone;
 }
@@ -148,17 +152,20 @@ ExitCode EvaluatePairs(app::Job& job) {
 }  // namespace
 
 ExitCode RunEvaluate(app::Job& job) {
-  if (job.options.model.Translates()) return EvaluatePairs(job);
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  if (request.model.Translates()) return EvaluatePairs(job);
   EvaluateOptions options;
-  job.World().Together([&] {
-    options = ReadEvaluate(job.deck);
-    if (!job.World().IsRoot()) return;
-    CheckEvaluate(options, job.deck, job.options.data.sequence_length);
+  world.Together([&] {
+    options = ReadEvaluate(request.deck);
+    if (!world.IsRoot()) return;
+    CheckEvaluate(options, request.deck, request.data.sequence_length);
   });
   TrainedModel trained(job);
-  SayModel(job, trained);
-  const std::vector<app::ValidationSet> validation = app::OpenValidation(job, trained.Net().Grid());
-  if (const std::string line = app::StagingLine(job); job.World().IsRoot() && !line.empty()) {
+  SayModel(world, job.start, trained);
+  const std::vector<app::ValidationSet> validation =
+      app::OpenValidation(request, job.ranks, job.files, trained.Net().Grid());
+  if (const std::string line = app::StagingLine(job.files); world.IsRoot() && !line.empty()) {
     fmt::print("{}\n", line);
   }
   std::vector<Set> sets;
@@ -167,7 +174,7 @@ ExitCode RunEvaluate(app::Job& job) {
   }
   sets.push_back({&trained.Tokens(), data::Split::kTest, ""});
   Evaluator evaluator(trained.Net(), trained.Tokens(), options, sets);
-  if (job.line->validate_only) return app::SayValid(job);
+  if (request.line.validate_only) return app::SayValid(world);
   evaluator.Run(trained.Checkpoint());
   return ExitCode::kDone;
 }

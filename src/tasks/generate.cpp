@@ -48,8 +48,8 @@ void Show(const std::string& text) {
 }
 
 // Without a cache a long text takes long: the user is told.
-void SayWithoutCache(const app::Job& job, const model::ParallelModel& model) {
-  if (!job.World().IsRoot() || model.Plan().cache_slots > 0) return;
+void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel& model) {
+  if (!world.IsRoot() || model.Plan().cache_slots > 0) return;
   fmt::print(stderr,
              "trireme: grid.context > 1: keys and values are not kept, each token computes the "
              "whole window\n");
@@ -60,16 +60,16 @@ void SayWithoutCache(const app::Job& job, const model::ParallelModel& model) {
 }
 
 // One prompt, shown as its text grows.
-void ContinuePrompt(const app::Job& job, Writer& writer, const TrainedModel& trained,
+void ContinuePrompt(const comm::Communicator& world, Writer& writer, const TrainedModel& trained,
                     const GenerateOptions& options) {
   std::vector<Prompt> prompts = {
       {.where = "generate.prompt", .text = options.prompt, .id = {}, .options = options}};
-  job.World().Together([&] { writer.Encode(prompts.front()); });
-  if (job.World().IsRoot() && !options.translates) {
+  world.Together([&] { writer.Encode(prompts.front()); });
+  if (world.IsRoot() && !options.translates) {
     Show(Printable(trained.Tokens().Decode(prompts.front().ids)));
   }
   writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
-  if (job.World().IsRoot()) Show("\n");
+  if (world.IsRoot()) Show("\n");
   if (writer.Stopped()) ThrowStopped("the text is not complete");
 }
 
@@ -108,12 +108,12 @@ class InputLines {
 };
 
 // A line of rank 0's input, on all ranks; nothing at its end.
-std::optional<std::string> NextLine(const app::Job& job, InputLines& lines) {
-  const comm::Communicator& world = job.World();
+std::optional<std::string> NextLine(const app::Ranks& ranks, InputLines& lines) {
+  const comm::Communicator& world = ranks.World();
   std::string sent;  // empty: the end
   if (world.IsRoot()) {
     if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) Show("> ");
-    if (const auto line = lines.Next([&] { return job.signals->Received(); })) sent = "+" + *line;
+    if (const auto line = lines.Next([&] { return ranks.signals->Received(); })) sent = "+" + *line;
   }
   sent = world.Broadcast(sent);
   if (sent.empty()) return std::nullopt;
@@ -122,10 +122,10 @@ std::optional<std::string> NextLine(const app::Job& job, InputLines& lines) {
 
 // Prompts from standard input, each of which has a number of its own for the draws. A line that
 // cannot be encoded is told, and the next one asked for.
-void Converse(const app::Job& job, Writer& writer, const GenerateOptions& options) {
+void Converse(const app::Ranks& ranks, Writer& writer, const GenerateOptions& options) {
   InputLines lines;
   std::int64_t number = 0;
-  while (const std::optional<std::string> line = NextLine(job, lines)) {
+  while (const std::optional<std::string> line = NextLine(ranks, lines)) {
     std::vector<Prompt> prompts = {{.number = number,
                                     .where = fmt::format("line {}", number + 1),
                                     .text = *line,
@@ -135,15 +135,15 @@ void Converse(const app::Job& job, Writer& writer, const GenerateOptions& option
     try {
       writer.Encode(prompts.front());  // on all ranks alike
     } catch (const Error& error) {
-      if (job.World().IsRoot()) fmt::print(stderr, "trireme: {}\n", error.what());
+      if (ranks.World().IsRoot()) fmt::print(stderr, "trireme: {}\n", error.what());
       continue;
     }
     writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
-    if (job.World().IsRoot()) Show("\n");
+    if (ranks.World().IsRoot()) Show("\n");
     if (writer.Stopped()) break;
   }
-  if (job.World().Max(std::int64_t{job.signals->Received()}) == 0) return;
-  if (job.World().IsRoot() && isatty(STDOUT_FILENO) != 0) Show("\n");
+  if (ranks.World().Max(std::int64_t{ranks.signals->Received()}) == 0) return;
+  if (ranks.World().IsRoot() && isatty(STDOUT_FILENO) != 0) Show("\n");
   ThrowStopped(fmt::format("{} answered", report::Counted(number, "prompt")));
 }
 
@@ -151,17 +151,17 @@ void Converse(const app::Job& job, Writer& writer, const GenerateOptions& option
 class OutputFile {
  public:
   // path: empty for standard output. Throws InputError for a file that exists or cannot be made.
-  OutputFile(const app::Job& job, std::string path) : path_(std::move(path)) {
+  OutputFile(const deck::Deck& deck, std::string path) : path_(std::move(path)) {
     if (path_.empty()) return;
     struct stat found {};
     if (lstat(path_.c_str(), &found) == 0) {
-      throw job.deck.Complain("generate.output", "exists already",
-                              "Name another file, or move that one away.");
+      throw deck.Complain("generate.output", "exists already",
+                          "Name another file, or move that one away.");
     }
     file_.emplace(CreateNewFile(path_));
     if (!file_->Valid()) {
-      throw job.deck.Complain("generate.output", "cannot be made: " + ErrorText(errno),
-                              "Name a file in a folder that allows it.");
+      throw deck.Complain("generate.output", "cannot be made: " + ErrorText(errno),
+                          "Name a file in a folder that allows it.");
     }
   }
   void Write(const std::string& lines) {
@@ -207,17 +207,17 @@ std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& gr
 }
 
 // All prompts of a file, in rounds after each of which their texts are written.
-void ContinueFile(const app::Job& job, Writer& writer, TrainedModel& trained,
-                  std::vector<Prompt>& prompts, const GenerateOptions& options) {
+void ContinueFile(const deck::Deck& deck, const comm::Communicator& world, Writer& writer,
+                  TrainedModel& trained, std::vector<Prompt>& prompts,
+                  const GenerateOptions& options) {
   constexpr std::int64_t kBatches = 16;  // of a round
-  const comm::Communicator& world = job.World();
   const comm::ProcessGrid& grid = trained.Net().Grid();
   world.Together([&] {
     for (Prompt& prompt : prompts) writer.Encode(prompt);
   });
   std::optional<OutputFile> output;
   world.Together([&] {
-    if (world.IsRoot()) output.emplace(job, options.output);
+    if (world.IsRoot()) output.emplace(deck, options.output);
   });
   const auto round = static_cast<std::size_t>(kBatches * options.batch * grid.Shape().data);
   std::array<std::int64_t, 2> counts{};  // texts, tokens
@@ -244,9 +244,9 @@ void ContinueFile(const app::Job& job, Writer& writer, TrainedModel& trained,
   std::fflush(stdout);
 }
 
-std::unique_ptr<Writer> MakeWriter(const app::Job& job, TrainedModel& trained,
+std::unique_ptr<Writer> MakeWriter(const app::Ranks& ranks, TrainedModel& trained,
                                    const GenerateOptions& options) {
-  const std::function<bool()> stopped = [&job] { return job.signals->Received(); };
+  const std::function<bool()> stopped = [&] { return ranks.signals->Received(); };
   if (trained.Pairs() != nullptr) {
     return std::make_unique<TranslationWriter>(
         trained.Net(), *trained.Pairs(),
@@ -299,27 +299,29 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
 }
 
 ExitCode RunGenerate(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
   GenerateOptions options;
-  const bool translates = job.options.model.Translates();
-  job.World().Together([&] {
-    options = ReadGenerate(job.deck);
-    CheckGenerate(job.deck, translates);
+  const bool translates = request.model.Translates();
+  world.Together([&] {
+    options = ReadGenerate(request.deck);
+    CheckGenerate(request.deck, translates);
   });
   options.translates = translates;
   std::vector<Prompt> prompts;
-  if (!options.file.empty()) prompts = ReadPrompts(job, options);
+  if (!options.file.empty()) prompts = ReadPrompts(request, world, options);
   // A prompt by itself is seen alone; windows of several as many at once as the deck says.
   TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
                        options.pack_weights);
-  if (job.line->validate_only) return app::SayValid(job);
-  SayWithoutCache(job, trained.Net());
-  const std::unique_ptr<Writer> writer = MakeWriter(job, trained, options);
+  if (request.line.validate_only) return app::SayValid(world);
+  SayWithoutCache(world, trained.Net());
+  const std::unique_ptr<Writer> writer = MakeWriter(job.ranks, trained, options);
   if (!options.file.empty()) {
-    ContinueFile(job, *writer, trained, prompts, options);
+    ContinueFile(request.deck, world, *writer, trained, prompts, options);
   } else if (options.prompt == "-") {
-    Converse(job, *writer, options);
+    Converse(job.ranks, *writer, options);
   } else {
-    ContinuePrompt(job, *writer, trained, options);
+    ContinuePrompt(world, *writer, trained, options);
   }
   return ExitCode::kDone;
 }

@@ -392,8 +392,8 @@ std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
   return prompts;
 }
 
-std::vector<Prompt> ReadPrompts(const app::Job& job, const GenerateOptions& options) {
-  const comm::Communicator& world = job.World();
+std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communicator& world,
+                                const GenerateOptions& options) {
   std::string text;
   world.Together([&] {
     if (!world.IsRoot()) return;
@@ -401,8 +401,8 @@ std::vector<Prompt> ReadPrompts(const app::Job& job, const GenerateOptions& opti
     std::ostringstream whole;
     if (file) whole << file.rdbuf();
     if (!file) {
-      throw job.deck.Complain("generate.file", "cannot be read: " + ErrorText(errno),
-                              "It holds one JSON object a line.");
+      throw request.deck.Complain("generate.file", "cannot be read: " + ErrorText(errno),
+                                  "It holds one JSON object a line.");
     }
     text = whole.str();
   });
@@ -411,8 +411,8 @@ std::vector<Prompt> ReadPrompts(const app::Job& job, const GenerateOptions& opti
   world.Together([&] {
     prompts = ParsePrompts(text, options.file, options);
     if (!prompts.empty()) return;
-    throw job.deck.Complain("generate.file", "there is no prompt in it",
-                            "It holds one JSON object a line: {\"prompt\": \"...\"}.");
+    throw request.deck.Complain("generate.file", "there is no prompt in it",
+                                "It holds one JSON object a line: {\"prompt\": \"...\"}.");
   });
   return prompts;
 }

@@ -78,7 +78,8 @@ std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
 
 // Collective. Reads generate.file on rank 0; the same on all ranks. AgreedError (exit code 2) with
 // the deck's line for a file that cannot be read or has no prompt.
-std::vector<Prompt> ReadPrompts(const app::Job& job, const GenerateOptions& options);
+std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communicator& world,
+                                const GenerateOptions& options);
 
 // Fills in the prompt's ids. Throws InputError naming the prompt's place for text that the
 // tokenizer refuses, and for nothing to begin with.

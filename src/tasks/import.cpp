@@ -82,34 +82,33 @@ class Fault {
   std::exception_ptr failure_;
 };
 
-void CheckRequest(const app::Job& job) {
-  if (!job.line->resume.empty()) {
+void CheckRequest(const app::Request& request) {
+  if (!request.line.resume.empty()) {
     throw InputError("command line: -r has no meaning for job.task = import",
                      "Leave it out: the run begins with the weights of hf.path.");
   }
-  if (!job.options.checkpoint.start_from.empty()) {
-    throw job.deck.Complain("checkpoint.start_from", "the weights come from hf.path",
-                            "Leave it out.");
+  if (!request.checkpoint.start_from.empty()) {
+    throw request.deck.Complain("checkpoint.start_from", "the weights come from hf.path",
+                                "Leave it out.");
   }
-  report::CheckRunFolder(job.options.job.output, false);
+  report::CheckRunFolder(request.job.output, false);
 }
 
 // Collective. Rank 0 reads the headers, all check them; the head of a tied
 // model is compared by all together.
-void Open(const app::Job& job, Source& source) {
-  const comm::Communicator& world = job.World();
-  source.folder = hf::Read(job.deck).path;
-  source.model = job.options.model;
+void Open(const app::Request& request, const comm::Communicator& world, Source& source) {
+  source.folder = hf::Read(request.deck).path;
+  source.model = request.model;
   source.model.vocabulary = source.model.asked_vocabulary;
   std::string listing;
   world.Together([&] {
     if (!world.IsRoot()) return;
-    CheckRequest(job);
+    CheckRequest(request);
     listing = hf::ToText(hf::Inspect(source.folder));
   });
   listing = world.Broadcast(listing);
   world.Together([&] {
-    source.config = hf::ParseConfig(job.sources.config_text, job.sources.config_path);
+    source.config = hf::ParseConfig(request.sources.config_text, request.sources.config_path);
     source.weights.emplace(source.folder, hf::FromText(listing, source.folder),
                            source.config.family, source.model);
     source.weights->CheckTiedHead(world.Rank(), world.Size());
@@ -117,26 +116,26 @@ void Open(const app::Job& job, Source& source) {
 }
 
 // Deck of the new run: the job's, as if it had not been given for an import. Serial.
-std::string RunDeck(const app::Job& job) {
-  app::CommandLine line = *job.line;
+std::string RunDeck(const app::Request& request) {
+  app::CommandLine line = request.line;
   std::erase_if(line.overrides, [](const std::string& override) {
     return override.starts_with("job.task") || override.starts_with("hf.");
   });
-  app::Sources sources = job.sources;
+  app::Sources sources = request.sources;
   sources.forgotten = {"job.task", "hf.path", "hf.dtype", "hf.shard_bytes"};
-  return app::ParseDeck(*job.schema, line, sources).Resolved();
+  return app::ParseDeck(*request.schema, line, sources).Resolved();
 }
 
 // The same on every rank.
-nlohmann::json RunJson(const app::Job& job, const Source& source, const std::string& deck,
+nlohmann::json RunJson(const app::Ranks& ranks, const Source& source, const std::string& deck,
                        const std::string& imported) {
   nlohmann::json run = {{"step", 0},
                         {"epoch", 0},
                         {"model", app::ModelJson(source.model)},
                         {"imported", nlohmann::json::parse(imported)},
                         {"deck", deck},
-                        {"date", app::DateNow(job.World())}};
-  run.update(app::ProgramJson(job.runtime->Hosts().First()));
+                        {"date", app::DateNow(ranks.World())}};
+  run.update(app::ProgramJson(ranks.Hosts().First()));
   return run;
 }
 
@@ -184,10 +183,9 @@ void Say(const Source& source, const PeakMemory& memory) {
 }
 
 // Collective. Of the largest rank. program: bytes taken before the writer was made.
-PeakMemory MemoryOf(const app::Job& job, const Source& source, const checkpoint::Writer& writer,
-                    std::int64_t program) {
-  const comm::Communicator& world = job.World();
-  const hf::PassingMemory passing = source.weights->Memory(job.stream.threads);
+PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device,
+                    const Source& source, const checkpoint::Writer& writer, std::int64_t program) {
+  const hf::PassingMemory passing = source.weights->Memory(device.stream.threads);
   return LargestOf(world, {.program = program,
                            .buffers = passing.buffers + writer.MemoryBytes() + writer.CheckBytes(),
                            .tensor = passing.tensor,
@@ -197,11 +195,12 @@ PeakMemory MemoryOf(const app::Job& job, const Source& source, const checkpoint:
 }  // namespace
 
 ExitCode RunImport(app::Job& job) {
-  const comm::Communicator& world = job.World();
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
 
   // 1. What the folder holds, checked but for the weights' values.
   Source source;
-  Open(job, source);
+  Open(request, world, source);
 
   // 2. The parts of the weights that the ranks read, and the writer of the checkpoint.
   const std::int64_t program = report::PeakResidentBytes();
@@ -216,12 +215,12 @@ ExitCode RunImport(app::Job& job) {
     }
   };
   checkpoint::Writer writer(world, {source.weights->Blocks(world.Rank(), world.Size()), {}, read},
-                            {.writers = static_cast<int>(job.options.checkpoint.writers),
-                             .io_hints = job.options.checkpoint.io_hints,
-                             .threads = job.stream.threads});
-  const PeakMemory memory = MemoryOf(job, source, writer, program);
+                            {.writers = static_cast<int>(request.checkpoint.writers),
+                             .io_hints = request.checkpoint.io_hints,
+                             .threads = job.device.stream.threads});
+  const PeakMemory memory = MemoryOf(world, job.device, source, writer, program);
   if (world.IsRoot()) Say(source, memory);
-  if (job.line->validate_only) {
+  if (request.line.validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be imported; nothing was written\n");
     return ExitCode::kDone;
   }
@@ -230,15 +229,15 @@ ExitCode RunImport(app::Job& job) {
   std::string deck, imported;
   world.Together([&] {
     if (!world.IsRoot()) return;
-    deck = RunDeck(job);
+    deck = RunDeck(request);
     imported = app::ImportedJson(source.folder).dump();
   });
   deck = world.Broadcast(deck);
   imported = world.Broadcast(imported);
-  const std::string& output = job.options.job.output;
+  const std::string& output = request.job.output;
   hf::MakeFolderWhole(world, output, [&](const std::string& temporary) {
     checkpoint::Order order{.folder = temporary + "/checkpoints",
-                            .run = RunJson(job, source, deck, imported)};
+                            .run = RunJson(job.ranks, source, deck, imported)};
     WriteCheckpoint(world, writer, std::move(order), fault);
     world.Together([&] {
       if (!world.IsRoot()) return;
@@ -286,13 +285,13 @@ std::string OriginOf(const std::string& checkpoint) {
   return fs::exists(origin / hf::kListingFile, ignored) ? origin.string() : std::string();
 }
 
-void CheckRequest(const app::Job& job, const Task& task) {
-  if (job.start.candidates.empty()) {
-    throw job.deck.Complain("job.task", "a trained model is needed",
-                            "Name a run folder or a checkpoint with -r.");
+void CheckRequest(const app::Request& request, const app::Start& start, const Task& task) {
+  if (start.candidates.empty()) {
+    throw request.deck.Complain("job.task", "a trained model is needed",
+                                "Name a run folder or a checkpoint with -r.");
   }
   if (task.options.path.empty()) {
-    throw job.deck.Complain("hf.path", "no folder to write is named");
+    throw request.deck.Complain("hf.path", "no folder to write is named");
   }
 }
 
@@ -316,9 +315,9 @@ std::int64_t VocabularyOf(const checkpoint::TensorReader& reader) {
   throw InputError("the checkpoint has no tensor embedding.token.weight");
 }
 
-void PlanFiles(const app::Job& job, const std::string& listing, Task& task) {
+void PlanFiles(const app::Request& request, const std::string& listing, Task& task) {
   if (task.origin.empty()) {
-    task.family = hf::FamilyOf(task.model, job.deck);
+    task.family = hf::FamilyOf(task.model, request.deck);
     task.plan = hf::PlanAfresh(task.family, task.model, task.options);
     return;
   }
@@ -331,13 +330,13 @@ void PlanFiles(const app::Job& job, const std::string& listing, Task& task) {
 }
 
 // Collective. Reads what there is, and plans all files.
-void Open(const app::Job& job, Task& task) {
-  const comm::Communicator& world = job.World();
+void Open(const app::Request& request, const comm::Communicator& world, const app::Start& start,
+          Task& task) {
   std::string listing;
   world.Together([&] {
-    task.options = hf::Read(job.deck);
-    CheckRequest(job, task);
-    task.checkpoint = job.start.candidates.front();
+    task.options = hf::Read(request.deck);
+    CheckRequest(request, start, task);
+    task.checkpoint = start.candidates.front();
     if (!world.IsRoot()) return;
     task.origin = OriginOf(task.checkpoint);
     if (task.origin.empty()) return;
@@ -349,10 +348,10 @@ void Open(const app::Job& job, Task& task) {
   listing = world.Broadcast(listing);
   world.Together([&] {
     task.reader.emplace(task.checkpoint, "model");
-    task.model = job.options.model;
+    task.model = request.model;
     task.model.vocabulary = VocabularyOf(*task.reader);
     task.model.asked_vocabulary = task.model.vocabulary;
-    PlanFiles(job, listing, task);
+    PlanFiles(request, listing, task);
   });
 }
 
@@ -395,16 +394,16 @@ struct Words {
 };
 
 // Collective.
-Words ReadWords(const app::Job& job) {
+Words ReadWords(const app::Request& request, const app::Ranks& ranks, const app::Start& start) {
   std::error_code ignored;
-  const std::string& path = job.options.data.file;
+  const std::string& path = request.data.file;
   const bool there = fs::is_regular_file(path, ignored);
-  if (job.World().Max(job.World().IsRoot() && there ? std::int64_t{1} : 0) == 0) return {};
+  if (ranks.World().Max(ranks.World().IsRoot() && there ? std::int64_t{1} : 0) == 0) return {};
   data::Keeping keeping(data::Staging::kNone, {false, false, false}, 0);
-  if (job.options.model.Translates()) keeping.side = data::Side::kTarget;
-  const data::TokenFile tokens(job.World(), job.runtime->Node(), path, keeping);
-  job.World().Together([&] {
-    if (job.World().IsRoot()) app::CheckVocabulary(*job.start.record, tokens);
+  if (request.model.Translates()) keeping.side = data::Side::kTarget;
+  const data::TokenFile tokens(ranks.World(), ranks.Node(), path, keeping);
+  ranks.World().Together([&] {
+    if (ranks.World().IsRoot()) app::CheckVocabulary(*start.record, tokens);
   });
   const data::Vocabulary& words = tokens.Words();
   return {tokens.TokenizerFiles(), words.eos, words.words[static_cast<std::size_t>(words.eos)]};
@@ -460,36 +459,37 @@ void Say(const Task& task, const Words& words, const PeakMemory& memory) {
 }
 
 // Collective. Of the largest rank.
-PeakMemory MemoryOf(const app::Job& job, const Task& task) {
+PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device, const Task& task) {
   PeakMemory memory{.program = report::PeakResidentBytes()};
-  job.World().Together([&] {
+  world.Together([&] {
     const hf::PassingMemory passing =
-        hf::ExportMemory(task.plan, task.family, task.model, *task.reader, job.stream.threads);
+        hf::ExportMemory(task.plan, task.family, task.model, *task.reader, device.stream.threads);
     memory.buffers = passing.buffers;
     memory.tensor = passing.tensor;
-    if (job.World().IsRoot() && !task.origin.empty()) {
+    if (world.IsRoot() && !task.origin.empty()) {
       memory.texts = 2 * hf::CompanionBytes(task.origin);
     }
   });
-  return LargestOf(job.World(), memory);
+  return LargestOf(world, memory);
 }
 
 }  // namespace
 
 ExitCode RunExport(app::Job& job) {
-  const comm::Communicator& world = job.World();
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
   Task task;
-  Open(job, task);
+  Open(request, world, job.start, task);
   Words words;
-  if (task.origin.empty()) words = ReadWords(job);
+  if (task.origin.empty()) words = ReadWords(request, job.ranks, job.start);
   world.Together([&] {
-    if (!job.options.model.Translates() || words.eos >= 0) return;
-    throw job.deck.Complain("data.file", "is not there: its eos begins each translation",
-                            "Name the file of pairs that the model was trained on.");
+    if (!request.model.Translates() || words.eos >= 0) return;
+    throw request.deck.Complain("data.file", "is not there: its eos begins each translation",
+                                "Name the file of pairs that the model was trained on.");
   });
-  const PeakMemory memory = MemoryOf(job, task);
+  const PeakMemory memory = MemoryOf(world, job.device, task);
   if (world.IsRoot()) Say(task, words, memory);
-  if (job.line->validate_only) {
+  if (request.line.validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be exported; nothing was written\n");
     return ExitCode::kDone;
   }
@@ -499,7 +499,7 @@ ExitCode RunExport(app::Job& job) {
     });
     world.Together([&] {
       hf::WriteShare(task.plan, task.family, task.model, *task.reader, temporary,
-                     {world.Rank(), world.Size(), job.stream.threads});
+                     {world.Rank(), world.Size(), job.device.stream.threads});
       if (world.IsRoot()) WriteCompanions(task, words, temporary);
     });
   });

@@ -332,8 +332,10 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
 }
 
 ExitCode RunPlan(const app::Job& job) {
-  job.World().Together([&] {
-    if (job.World().IsRoot()) PlanMachine(job.options, job.deck, job.line->validate_only);
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  world.Together([&] {
+    if (world.IsRoot()) PlanMachine(request, request.deck, request.line.validate_only);
   });
   return ExitCode::kDone;
 }

@@ -39,12 +39,12 @@ bool IsDefault(const deck::Key& key, const std::string& value) {
   return std::strtod(value.c_str(), nullptr) == std::strtod(key.fallback.c_str(), nullptr);
 }
 
-void AddDeck(const app::Job& job, report::RunFacts& facts) {
-  for (const auto& [section, help] : job.schema->Sections()) {
-    for (const auto& [name, value] : job.deck.Section(section)) {
+void AddDeck(const app::Request& request, report::RunFacts& facts) {
+  for (const auto& [section, help] : request.schema->Sections()) {
+    for (const auto& [name, value] : request.deck.Section(section)) {
       const std::string key = fmt::format("{}.{}", section, name);
       facts.deck.emplace_back(key, value);
-      if (!IsDefault(*job.schema->Find(key), value)) facts.deck_given.push_back(key);
+      if (!IsDefault(*request.schema->Find(key), value)) facts.deck_given.push_back(key);
     }
   }
 }
@@ -71,7 +71,7 @@ Reporter::Reporter(const app::Job& job, const train::Plan& plan, const TrainingD
       step_(step),
       progress_(progress),
       grid_(state.Grid()),
-      prediction_(job, plan),
+      prediction_(job.request, job.ranks, job.device, plan),
       started_(report::UtcNow()) {}
 
 Reporter::~Reporter() = default;
@@ -80,7 +80,7 @@ void Reporter::Open(const report::Session& session) {
   monitor_ = std::make_unique<report::Monitor>(session);
 }
 
-void Reporter::MeterEnergy() { energy_ = std::make_unique<EnergyUse>(job_); }
+void Reporter::MeterEnergy() { energy_ = std::make_unique<EnergyUse>(job_.ranks, job_.device); }
 
 void Reporter::Begin(const RunSession& session, double roof_flops) {
   roof_flops_ = roof_flops;
@@ -105,7 +105,7 @@ void Reporter::SayInput(const RunSession& session) {
   for (const tools::Warning& warning : job_.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);
   }
-  if (const std::string line = app::StagingLine(job_); !line.empty()) monitor_->Line(line);
+  if (const std::string line = app::StagingLine(job_.files); !line.empty()) monitor_->Line(line);
   for (const std::string& odd : train::Oddities(plan_)) monitor_->Warn(odd);
   for (const std::string& warning : session.Start().warnings) monitor_->Warn(warning);
   for (const std::string& passed_over : session.Start().passed_over) {
@@ -178,12 +178,12 @@ void Reporter::SayMixed(const std::string& mixed) {
 
 // Whether the library for transfers between GPUs has anything to do.
 bool Reporter::MeetsGpus() const {
-  return job_.stream.OnGpu() && !job_.gpu_staged && job_.World().Size() > 1;
+  return job_.device.stream.OnGpu() && !job_.device.staged && job_.ranks.World().Size() > 1;
 }
 
 // Stages and slices differ in size: the plan of the rank that needs most decides what fits.
 void Reporter::PlanMemory(report::BannerFacts& facts) const {
-  if (!job_.World().IsRoot()) return;
+  if (!job_.ranks.World().IsRoot()) return;
   const std::vector<train::RankKind> kinds = train::PlanKinds(plan_);
   const device::MemoryTerms& most = kinds.front().memory;
   facts.memory_differs = kinds.back().memory.Total() < most.Total();
@@ -193,23 +193,23 @@ void Reporter::PlanMemory(report::BannerFacts& facts) const {
 }
 
 report::BannerFacts Reporter::Banner() const {
-  const comm::Hosts& hosts = job_.runtime->Hosts();
+  const comm::Hosts& hosts = job_.ranks.Hosts();
   report::BannerFacts facts;
   facts.version = Version();
   facts.commit = Commit();
-  facts.ranks = job_.World().Size();
+  facts.ranks = job_.ranks.World().Size();
   facts.hosts = static_cast<int>(hosts.Names().size());
-  facts.threads = job_.stream.threads;
-  facts.pinned = job_.placement.pinned;
-  facts.device =
-      fmt::format("{} ({})", device::NameOf(job_.stream.Where()),
-                  job_.stream.OnGpu() ? job_.gpu->Context().name : device::InstructionSet());
-  facts.precision = job_.Precision();
+  facts.threads = job_.device.stream.threads;
+  facts.pinned = job_.device.placement.pinned;
+  facts.device = fmt::format(
+      "{} ({})", device::NameOf(job_.device.stream.Where()),
+      job_.device.stream.OnGpu() ? job_.device.gpu->Context().name : device::InstructionSet());
+  facts.precision = job_.device.Precision();
   facts.grid = train::DescribeLayout(plan_.grid, plan_.sharing, plan_.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = train::DescribeModel(plan_.training.model.options);
   facts.data = data_.Describe();
-  facts.kernels = app::DescribeAttention(job_);
+  facts.kernels = app::DescribeAttention(job_.request, job_.device);
   if (MeetsGpus()) facts.links = DescribeLinks();
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
@@ -218,11 +218,11 @@ report::BannerFacts Reporter::Banner() const {
 
 // Rank 0. Nothing that fails here ends the run.
 void Reporter::AttachTensorBoard(const report::BannerFacts& banner, const RunSession& session) {
-  if (!job_.options.monitor.tensorboard || !job_.World().IsRoot()) return;
+  if (!job_.request.monitor.tensorboard || !job_.ranks.World().IsRoot()) return;
   report::BoardFacts facts;
   facts.layout = report::BannerText(banner);
   for (const char* section : kHyperparameters) {
-    for (const auto& [key, value] : job_.deck.Section(section)) {
+    for (const auto& [key, value] : job_.request.deck.Section(section)) {
       facts.deck.emplace_back(fmt::format("{}.{}", section, key), value);
     }
   }
@@ -248,19 +248,19 @@ void Reporter::MakeTimeline(const std::string& folder) {
                           {"schedule", parallel::NameOf(stages.kind)},
                           {"chunks", stages.chunks},
                           {"micro_batches", stages.micro_batches},
-                          {"device", device::NameOf(job_.stream.Where())}};
-  if (job_.stream.OnGpu()) {
+                          {"device", device::NameOf(job_.device.stream.Where())}};
+  if (job_.device.stream.OnGpu()) {
     facts["gpu"] =
         "slices of the thread GPU are times between events in its queue; the steps of a recorded "
         "graph (run.graphs) are one slice each";
   }
   timeline_ = std::make_unique<Timeline>(
-      Timeline::Setup{.runtime = *job_.runtime,
+      Timeline::Setup{.runtime = *job_.ranks.runtime,
                       .grid = grid_,
                       .monitor = *monitor_,
-                      .stream = job_.stream,
-                      .window = job_.options.monitor.trace_steps,
-                      .kernels = job_.options.monitor.trace_kernels,
+                      .stream = job_.device.stream,
+                      .window = job_.request.monitor.trace_steps,
+                      .kernels = job_.request.monitor.trace_kernels,
                       .step = progress_.step,
                       .total = progress_.last,
                       .path = folder + "/trace.json.gz",
@@ -302,7 +302,7 @@ void Reporter::Step(const train::StepResult& result, std::int64_t bad_steps,
   record.tokens_per_second = tokens / result.times.total;
   record.flops_per_second = tokens * data_.FlopsPerToken(step - 1, result) / result.times.total;
   record.roof_fraction =
-      record.flops_per_second / (roof_flops_ * static_cast<double>(job_.World().Size()));
+      record.flops_per_second / (roof_flops_ * static_cast<double>(job_.ranks.World().Size()));
   record.seconds_compute = result.times.compute;
   record.seconds_exposed_communication = result.times.exposed_communication;
   record.seconds_bubble = result.times.bubble;
@@ -315,7 +315,7 @@ void Reporter::Step(const train::StepResult& result, std::int64_t bad_steps,
   ++window_steps_;
   energy_->Count(result.tokens);
   // The peak of the largest rank takes a collective: only for records that are kept.
-  if (step == 1 || step % job_.options.monitor.every_steps == 0 || progress_.Ends()) {
+  if (step == 1 || step % job_.request.monitor.every_steps == 0 || progress_.Ends()) {
     FindMemory(record);
     FindSlowest(record);
     record.more = energy_->EndInterval();
@@ -333,8 +333,8 @@ void Reporter::Place(report::Record& record) const {
 
 // The rank that uses most memory, the lowest of several.
 void Reporter::FindMemory(report::Record& record) const {
-  const comm::Communicator& world = job_.World();
-  const std::int64_t mine = app::MemoryInUse(job_);
+  const comm::Communicator& world = job_.ranks.World();
+  const std::int64_t mine = app::MemoryInUse(job_.device);
   record.memory_bytes = world.Max(mine);
   record.memory_rank = static_cast<int>(
       world.Min(std::int64_t{mine == record.memory_bytes ? world.Rank() : world.Size()}));
@@ -380,7 +380,7 @@ std::vector<report::NamedHistogram> Reporter::HistogramsOf(const checkpoint::Sta
 
 // Gradients of the step that begins: they are gone once the weights have moved.
 void Reporter::AskForHistograms() {
-  const std::int64_t every = job_.options.monitor.histogram_every_steps;
+  const std::int64_t every = job_.request.monitor.histogram_every_steps;
   if (every == 0 || (progress_.step + 1) % every != 0) return;
   step_.BeforeNextUpdate([this](std::int64_t targets) {
     gradient_histograms_ =
@@ -389,7 +389,7 @@ void Reporter::AskForHistograms() {
 }
 
 void Reporter::AddHistograms() {
-  const std::int64_t every = job_.options.monitor.histogram_every_steps;
+  const std::int64_t every = job_.request.monitor.histogram_every_steps;
   if (every == 0 || progress_.step % every != 0) return;
   step_.BeforeNextUpdate({});  // of a bad step, whose gradients nobody has seen
   const auto weights = HistogramsOf(state_.CheckpointState(), "weights/", 1);
@@ -401,7 +401,7 @@ void Reporter::AddHistograms() {
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.
 std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
-  const comm::Communicator& world = job_.World();
+  const comm::Communicator& world = job_.ranks.World();
   if (world.Size() == 1) return {};
   const comm::Ledger ledger = grid_.Traffic();  // as it is before the transfers in here
   std::vector<double> sums, longest;
@@ -437,7 +437,7 @@ std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
 
 report::Gathers Reporter::MeanGathers() const {
   if (grid_.Shard().Size() == 1) return {};  // no gather of parameters that one rank has whole
-  const comm::Communicator& world = job_.World();
+  const comm::Communicator& world = job_.ranks.World();
   std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
   world.Sum(sums);
   return {.count = sums[0] / world.Size(), .ready = sums[1] / world.Size()};
@@ -460,15 +460,15 @@ report::RunFacts Reporter::Facts() const {
                          .parameters = model::ParameterCount(plan_.training.model.options),
                          .roof_flops = banner.roof_flops,
                          .planned_memory = banner.memory};
-  facts.hosts = job_.runtime->Hosts().Names();
+  facts.hosts = job_.ranks.Hosts().Names();
   facts.preflight.facts = job_.preflight.facts;
   facts.preflight.seconds = job_.preflight.seconds;
   for (const tools::Warning& warning : job_.preflight.warnings) {
     facts.preflight.warnings.emplace_back(warning.kind, warning.text);
   }
   if (MeetsGpus()) facts.gpu_transfers = comm::DescribeGpuTransfers();
-  if (job_.options.data.mixture.empty()) facts.entropy_floor = data_.Tokens().EntropyRate();
-  AddDeck(job_, facts);
+  if (job_.request.data.mixture.empty()) facts.entropy_floor = data_.Tokens().EntropyRate();
+  AddDeck(job_.request, facts);
   return facts;
 }
 
@@ -479,12 +479,12 @@ report::Summary Reporter::SummarySoFar(const RunSession& session) {
   summary.traffic = GatherTraffic();
   summary.gathers = MeanGathers();
   summary.facts = Facts();
-  const data::StagedCopies& staged = job_.staging->Total();
+  const data::StagedCopies& staged = job_.files.staging->Total();
   summary.staging = {.files = staged.files,
                      .bytes = staged.bytes,
                      .nodes = staged.nodes,
                      .seconds = staged.seconds,
-                     .folder = job_.staging->Folder()};
+                     .folder = job_.files.staging->Folder()};
   summary.files = {{"run folder", folder},
                    {"checkpoint", folder + "/checkpoints/latest"},
                    {"metrics", folder + "/metrics.jsonl"},
@@ -498,17 +498,17 @@ report::Summary Reporter::SummarySoFar(const RunSession& session) {
 }
 
 void Reporter::FindRanks(std::int64_t writer_bytes, report::Summary& summary) const {
-  const comm::Communicator& world = job_.World();
+  const comm::Communicator& world = job_.ranks.World();
   std::vector<double> numbers(static_cast<std::size_t>(world.Size()) * kNumbersARank);
   double* mine = numbers.data() + static_cast<std::ptrdiff_t>(world.Rank()) * kNumbersARank;
   const device::MemoryTerms planned = train::PlanMemory(plan_, world.Rank());
   // Shared memory: the rank's part of the tokens, of asynchronous checkpoints its copies, of others
   // what a rank that writes takes for all.
-  const std::int64_t shared = job_.stream.OnGpu() ? 0 : report::SharedResidentBytes();
+  const std::int64_t shared = job_.device.stream.OnGpu() ? 0 : report::SharedResidentBytes();
   const std::int64_t own = planned.tokens + planned.checkpoint_copy + writer_bytes;
   mine[0] = static_cast<double>(planned.Total());
-  mine[1] = static_cast<double>(app::MemoryInUse(job_));
-  mine[2] = static_cast<double>(job_.program_bytes);
+  mine[1] = static_cast<double>(app::MemoryInUse(job_.device));
+  mine[2] = static_cast<double>(job_.device.program_bytes);
   mine[3] = static_cast<double>(writer_bytes);
   mine[4] = static_cast<double>(std::max(shared - own, std::int64_t{0}));
   mine[5] = own_compute_;
@@ -534,7 +534,7 @@ void Reporter::FindRanks(std::int64_t writer_bytes, report::Summary& summary) co
 
 // The rank with the largest plan stands for memory.
 void Reporter::ComparePrediction(bool ended, report::Summary& summary) {
-  const comm::Communicator& world = job_.World();
+  const comm::Communicator& world = job_.ranks.World();
   std::vector<double> sums(comm::kGroups);
   for (std::size_t i = 0; i < sums.size(); ++i) {
     sums[i] = grid_.Traffic().SecondsWaited(static_cast<comm::Group>(i));
@@ -580,7 +580,7 @@ void Reporter::Done(const Ending& ending, report::Summary summary) {
 void Reporter::SayStopped(const std::string& folder) {
   const std::string& reason = progress_.stop_reason;
   SayEvent("stop", reason);
-  if (job_.options.monitor.report) {
+  if (job_.request.monitor.report) {
     monitor_->Line("page    of what there is: " + report::PageCommandText(folder));
   }
   monitor_->Line(

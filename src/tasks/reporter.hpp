@@ -82,7 +82,7 @@ class Reporter {
   void PlanMemory(report::BannerFacts& facts) const;
   void AttachTensorBoard(const report::BannerFacts& banner, const RunSession& session);
   void MakeTimeline(const std::string& folder);
-  const std::string& HostOf(int rank) const { return job_.runtime->Hosts().Of(rank); }
+  const std::string& HostOf(int rank) const { return job_.ranks.Hosts().Of(rank); }
   void FindMemory(report::Record& record) const;
   void FindSlowest(report::Record& record);
   void AskForHistograms();

@@ -38,40 +38,44 @@ std::string WithoutSlash(std::string path) {
 
 // Takes the algorithms of the matrix products that the run began with, on the same kind of card,
 // and the scales of fp8 products: others would round otherwise.
-void ResumeProducts(const app::Job& job, const app::RunRecord& record) {
-  if (job.libraries == nullptr) return;
-  const bool scaled = job.libraries->SetScales(job.stream, record.fp8_scales);
+void ResumeProducts(const app::Device& device, const app::RunRecord& record) {
+  if (device.libraries == nullptr) return;
+  const bool scaled = device.libraries->SetScales(device.stream, record.fp8_scales);
   if (record.products.empty()) return;
-  const bool taken = job.libraries->Adopt({record.products});
-  if (taken && (scaled || !job.stream.fp8)) job.libraries->Seal();
+  const bool taken = device.libraries->Adopt({record.products});
+  if (taken && (scaled || !device.stream.fp8)) device.libraries->Seal();
 }
 
 }  // namespace
 
-RunSession::RunSession(const Setup& setup) : setup_(setup), folder_(setup.output.output) {
-  const app::Start& start = setup_.start;
-  setup_.world.Together([&] {
-    if (start.weights_alone || setup_.checkpoint.start_from.empty()) return;
-    throw setup_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
-                               "Give one of them.");
+RunSession::RunSession(const app::Request& request, const app::Ranks& ranks, app::Start& start)
+    : request_(request),
+      ranks_(ranks),
+      world_(ranks.World()),
+      start_(start),
+      folder_(request.job.output) {
+  world_.Together([&] {
+    if (start.weights_alone || request_.checkpoint.start_from.empty()) return;
+    throw request_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
+                                 "Give one of them.");
   });
   if (!start.candidates.empty()) checkpoint_ = start.candidates.front();
-  if (setup_.resume.empty()) return;
-  const std::string owner = Resumes() ? RunFolderOf(checkpoint_) : WithoutSlash(setup_.resume);
-  const bool branch = setup_.output.output_given && !SameFolder(folder_, owner);
+  if (request_.line.resume.empty()) return;
+  const std::string owner =
+      Resumes() ? RunFolderOf(checkpoint_) : WithoutSlash(request_.line.resume);
+  const bool branch = request_.job.output_given && !SameFolder(folder_, owner);
   continues_ = !owner.empty() && !branch;
   if (continues_) folder_ = owner;
 }
 
 bool RunSession::HasEnded(const Progress& progress) const {
-  const comm::Communicator& world = setup_.world;
   bool ended = false;  // the last record is there
-  world.Together([&] {
-    if (progress.Finished() && world.IsRoot()) ended = !continues_ || report::HasEnded(folder_);
+  world_.Together([&] {
+    if (progress.Finished() && world_.IsRoot()) ended = !continues_ || report::HasEnded(folder_);
   });
-  ended = world.Max(ended ? std::int64_t{1} : 0) == 1;
+  ended = world_.Max(ended ? std::int64_t{1} : 0) == 1;
   if (!progress.Finished() || !ended) return false;
-  if (world.IsRoot()) {
+  if (world_.IsRoot()) {
     fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
                report::WithThousands(progress.step));
   }
@@ -79,14 +83,14 @@ bool RunSession::HasEnded(const Progress& progress) const {
 }
 
 void RunSession::CheckFolder() const {
-  setup_.world.Together([&] {
-    if (setup_.world.IsRoot()) report::CheckRunFolder(folder_, continues_);
+  world_.Together([&] {
+    if (world_.IsRoot()) report::CheckRunFolder(folder_, continues_);
   });
 }
 
 void RunSession::Lock() {
-  setup_.world.Together([&] {
-    if (setup_.world.IsRoot()) TakeLock();
+  world_.Together([&] {
+    if (world_.IsRoot()) TakeLock();
   });
 }
 
@@ -99,8 +103,8 @@ void RunSession::TakeLock() {
   // Another job's last act may have come between the first look and the lock: PrepareRunFolder
   // looks again.
   if (!continues_ || !Resumes()) return;
-  const auto known = setup_.start.damaged.size();
-  const std::vector<std::string> now = checkpoint::Locate(setup_.resume).candidates;
+  const auto known = start_.damaged.size();
+  const std::vector<std::string> now = checkpoint::Locate(request_.line.resume).candidates;
   if (now.size() > known && now[known] == checkpoint_) return;
   throw InputError(
       fmt::format("{}: another job has written or removed a checkpoint meanwhile", folder_),
@@ -121,17 +125,16 @@ void RunSession::CheckCanonical(const std::string& now) const {
 }
 
 // The state of the local checkpoint that the job starts from.
-void RunSession::LoadLocal(const app::Job& job, train::TrainingState& state) {
+void RunSession::LoadLocal(train::TrainingState& state) {
   try {
     state.Load([&](const char* file, const std::vector<kernels::StateBlock>& blocks) {
-      bytes_from_afar_ +=
-          setup_.start.local->Read({setup_.world, job.runtime->Hosts()}, file, blocks);
-      app::StopIfAsked(job);
+      bytes_from_afar_ += start_.local->Read({world_, ranks_.Hosts()}, file, blocks);
+      app::StopIfAsked(ranks_);
     });
   } catch (const checkpoint::DamagedError& error) {
     const comm::ProcessGrid& grid = state.Grid();
     const std::string layout =
-        app::LayoutChange(Record(), {{"ranks", setup_.world.Size()},
+        app::LayoutChange(Record(), {{"ranks", world_.Size()},
                                      {"grid", comm::Describe(grid.Shape())},
                                      {"sharding", comm::NameOf(grid.Shards())}});
     throw checkpoint::DamagedError(
@@ -139,22 +142,22 @@ void RunSession::LoadLocal(const app::Job& job, train::TrainingState& state) {
   }
 }
 
-void RunSession::Load(const app::Job& job, const data::TokenFile& tokens,
+void RunSession::Load(const app::Device& device, const data::TokenFile& tokens,
                       const std::string& canonical, train::TrainingState& state) {
-  const auto stop_if_asked = [&job] { app::StopIfAsked(job); };
-  if (setup_.start.record) {
-    setup_.world.Together([&] {
-      if (setup_.world.IsRoot()) app::CheckVocabulary(Record(), tokens);
+  const auto stop_if_asked = [&] { app::StopIfAsked(ranks_); };
+  if (start_.record) {
+    world_.Together([&] {
+      if (world_.IsRoot()) app::CheckVocabulary(Record(), tokens);
     });
     if (StartsFromLocal()) {
       CheckCanonical(canonical);
-      ResumeProducts(job, Record());
-      LoadLocal(job, state);
+      ResumeProducts(device, Record());
+      LoadLocal(state);
     } else {
-      checkpoint_ = app::ReadNewest(job, [&](const std::string& checkpoint) {
-        if (setup_.start.weights_alone) return state.LoadWeights(checkpoint, stop_if_asked);
+      checkpoint_ = app::ReadNewest(request_, world_, start_, [&](const std::string& checkpoint) {
+        if (start_.weights_alone) return state.LoadWeights(checkpoint, stop_if_asked);
         CheckCanonical(canonical);
-        ResumeProducts(job, Record());
+        ResumeProducts(device, Record());
         state.Load(checkpoint, stop_if_asked);
       });
     }
@@ -174,11 +177,11 @@ void RunSession::RecordHangs(comm::Watchdog& watch) const {
 }
 
 void RunSession::Begin(std::int64_t step) {
-  setup_.world.Together([&] {
-    if (!setup_.world.IsRoot()) return;
+  world_.Together([&] {
+    if (!world_.IsRoot()) return;
     SetDamagedAside();
     CountStart(step);
-    report::PrepareRunFolder(folder_, continues_, setup_.deck.Resolved());
+    report::PrepareRunFolder(folder_, continues_, request_.deck.Resolved());
     // A branch of an imported run is exported as that is.
     if (!continues_ && Resumes()) hf::CopyRunPart(RunFolderOf(checkpoint_), folder_);
   });
@@ -186,8 +189,8 @@ void RunSession::Begin(std::int64_t step) {
 
 void RunSession::SetDamagedAside() {
   if (!continues_ || !Resumes()) return;
-  for (const std::string& damaged : setup_.start.damaged) {
-    setup_.start.passed_over.push_back(
+  for (const std::string& damaged : start_.damaged) {
+    start_.passed_over.push_back(
         fmt::format("{}: it is called {} now", damaged, checkpoint::SetAside(damaged)));
   }
 }
@@ -200,7 +203,7 @@ void RunSession::CountStart(std::int64_t step) {
     if (step > 0) app::CountStart(folder_, step);
     return;
   }
-  const std::int64_t most = setup_.checkpoint.max_restarts;
+  const std::int64_t most = request_.checkpoint.max_restarts;
   starts_here_ = app::CountStart(folder_, step);
   if (most == 0 || starts_here_ <= most) return;
   throw RunError(

@@ -15,27 +15,19 @@ namespace trireme::tasks {
 
 class RunSession {
  public:
-  // All must outlive it.
-  struct Setup {
-    const comm::Communicator& world;
-    const deck::Deck& deck;
-    const app::Options& output;  // [job]
-    const checkpoint::Options& checkpoint;
-    const std::string& resume;  // of -r; empty: none
-    app::Start& start;
-  };
   // Collective. Finds the folder of the results. -r continues in the checkpoint's own run folder;
-  // another job.output given by the user begins a branch there. Changes nothing on disk.
-  explicit RunSession(const Setup& setup);
+  // another job.output given by the user begins a branch there. Changes nothing on disk. All must
+  // outlive it.
+  RunSession(const app::Request& request, const app::Ranks& ranks, app::Start& start);
 
   const std::string& Folder() const { return folder_; }          // of the run
   const std::string& Checkpoint() const { return checkpoint_; }  // to start from; empty: none
   bool Continues() const { return continues_; }  // in the checkpoint's own run folder
   // From a checkpoint, with all that it holds; not with its weights alone.
-  bool Resumes() const { return setup_.start.record && !setup_.start.weights_alone; }
-  const app::RunRecord& Record() const { return *setup_.start.record; }  // of that checkpoint
-  const app::Start& Start() const { return setup_.start; }
-  bool StartsFromLocal() const { return setup_.start.local != nullptr; }
+  bool Resumes() const { return start_.record && !start_.weights_alone; }
+  const app::RunRecord& Record() const { return *start_.record; }  // of that checkpoint
+  const app::Start& Start() const { return start_; }
+  bool StartsFromLocal() const { return start_.local != nullptr; }
 
   // Collective. Whether the run has its last step and record already; says so.
   bool HasEnded(const Progress& progress) const;
@@ -43,7 +35,7 @@ class RunSession {
   // Collective. From here on no other job writes into the folder.
   void Lock();
   // Collective. Reads the state, or the weights alone, of what the session starts from.
-  void Load(const app::Job& job, const data::TokenFile& tokens, const std::string& canonical,
+  void Load(const app::Device& device, const data::TokenFile& tokens, const std::string& canonical,
             train::TrainingState& state);
   // Collective, with the lock. Counts the start and prepares the folder; the session begins after
   // `step`.
@@ -62,11 +54,14 @@ class RunSession {
  private:
   void TakeLock();
   void CheckCanonical(const std::string& now) const;
-  void LoadLocal(const app::Job& job, train::TrainingState& state);
+  void LoadLocal(train::TrainingState& state);
   void SetDamagedAside();
   void CountStart(std::int64_t step);
 
-  const Setup setup_;
+  const app::Request& request_;
+  const app::Ranks& ranks_;
+  const comm::Communicator& world_;
+  app::Start& start_;
   std::string folder_, checkpoint_;
   bool continues_ = false;
   std::unique_ptr<app::RunLock> lock_;  // on rank 0

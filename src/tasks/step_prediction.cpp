@@ -21,10 +21,10 @@ namespace {
 // at the mean power.
 constexpr double kMostLost = 0.1;
 
-std::string OwnCard(const app::Job& job) {
-  if (job.gpu == nullptr) return {};
+std::string OwnCard(const app::Device& device) {
+  if (device.gpu == nullptr) return {};
   const std::vector<std::string> visible = device::GpuIds();
-  const auto mine = static_cast<std::size_t>(job.gpu->Context().device);
+  const auto mine = static_cast<std::size_t>(device.gpu->Context().device);
   return mine < visible.size() ? visible[mine] : std::string();
 }
 
@@ -36,12 +36,12 @@ void AddCards(const report::Sums& sums, EnergyUse::Numbers& numbers) {
 
 }  // namespace
 
-EnergyUse::EnergyUse(const app::Job& job)
-    : meter_(job.World(), job.runtime->Node(),
+EnergyUse::EnergyUse(const app::Ranks& ranks, const app::Device& device)
+    : meter_(ranks.World(), ranks.Node(),
              {.places = {},
-              .host = job.runtime->Hosts().Of(job.World().Rank()),
-              .card = OwnCard(job),
-              .cores = job.signals->UsableCores()}) {}
+              .host = ranks.Hosts().Of(ranks.World().Rank()),
+              .card = OwnCard(device),
+              .cores = ranks.signals->UsableCores()}) {}
 
 void EnergyUse::Begin() {
   meter_.Collect();
@@ -130,23 +130,25 @@ std::string EnergyLine(const report::Energy& energy) {
   return line;
 }
 
-predict::Subject CalibrationSubject(const app::Job& job) {
-  return {.world = job.World(),
-          .node = job.runtime->Node(),
-          .hosts = job.runtime->Hosts(),
-          .schema = *job.schema,
-          .stream = job.stream,
-          .gpu = job.gpu.get(),
-          .precision = job.options.machine.precision,
-          .use_gpu = [&job](comm::ProcessGrid& grid) { app::UseGpu(job, grid); }};
+predict::Subject CalibrationSubject(const app::Request& request, const app::Ranks& ranks,
+                                    const app::Device& device) {
+  return {.world = ranks.World(),
+          .node = ranks.Node(),
+          .hosts = ranks.Hosts(),
+          .schema = *request.schema,
+          .stream = device.stream,
+          .gpu = device.gpu.get(),
+          .precision = request.machine.precision,
+          .use_gpu = [&](comm::ProcessGrid& grid) { app::UseGpu(request, device, grid); }};
 }
 
-StepPrediction::StepPrediction(const app::Job& job, const train::Plan& plan)
-    : job_(job), plan_(plan) {
-  job.World().Together([&] {
-    if (!job.World().IsRoot()) return;
+StepPrediction::StepPrediction(const app::Request& request, const app::Ranks& ranks,
+                               const app::Device& device, const train::Plan& plan)
+    : request_(request), ranks_(ranks), device_(device), plan_(plan) {
+  ranks.World().Together([&] {
+    if (!ranks.World().IsRoot()) return;
     predict::Described described =
-        predict::DescribeRun(job.options.plan.machine, plan.machine, SharedFolder(ProgramFile()));
+        predict::DescribeRun(request.plan.machine, plan.machine, SharedFolder(ProgramFile()));
     machine_ = std::move(described.machine);
     why_none_ = std::move(described.why_none);
   });
@@ -154,13 +156,13 @@ StepPrediction::StepPrediction(const app::Job& job, const train::Plan& plan)
 
 void StepPrediction::Calibrate(bool done, double seconds_left) {
   constexpr double kLeastRun = 60, kLeastLeft = 60;  // seconds
-  const comm::Communicator& world = job_.World();
-  const bool wanted = world.IsRoot() && done && !machine_ && !job_.stream.OnGpu() &&
-                      job_.options.plan.machine == predict::kAutoMachine &&
-                      Seconds() - job_.start_seconds >= kLeastRun && seconds_left >= kLeastLeft;
+  const comm::Communicator& world = ranks_.World();
+  const bool wanted = world.IsRoot() && done && !machine_ && !device_.stream.OnGpu() &&
+                      request_.plan.machine == predict::kAutoMachine &&
+                      Seconds() - request_.begun >= kLeastRun && seconds_left >= kLeastLeft;
   if (world.Max(std::int64_t{wanted}) == 0) return;
   predict::Calibration calibration =
-      predict::Calibrate(CalibrationSubject(job_), predict::Effort::kShort);
+      predict::Calibrate(CalibrationSubject(request_, ranks_, device_), predict::Effort::kShort);
   if (world.IsRoot()) machine_ = std::move(calibration.machine);
 }
 

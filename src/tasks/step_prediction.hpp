@@ -21,8 +21,8 @@ class EnergyUse {
  public:
   using Numbers = std::vector<std::pair<std::string, double>>;
 
-  explicit EnergyUse(const app::Job& job);  // collective
-  void Begin();                             // collective: drops what was counted so far
+  explicit EnergyUse(const app::Ranks& ranks, const app::Device& device);  // collective
+  void Begin();  // collective: drops what was counted so far
   void Count(std::int64_t tokens) { tokens_ += tokens; }  // of a step of all ranks
   // Collective. Members of the record of the interval that ends now; unknown ones are left out.
   Numbers EndInterval();
@@ -39,13 +39,15 @@ class EnergyUse {
 std::string EnergyLine(const report::Energy& energy);
 
 // The ranks of a job, for a calibration.
-predict::Subject CalibrationSubject(const app::Job& job);
+predict::Subject CalibrationSubject(const app::Request& request, const app::Ranks& ranks,
+                                    const app::Device& device);
 
 class StepPrediction {
  public:
   // Collective. Reads the description that plan.machine names, on world rank 0. AgreedError (exit
   // code 2) for one that cannot be read. All must outlive this.
-  StepPrediction(const app::Job& job, const train::Plan& plan);
+  StepPrediction(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+                 const train::Plan& plan);
 
   // Collective, at the end of a session: without a description, and if `done`, a run of a minute or
   // more on CPUs is calibrated now.
@@ -57,7 +59,9 @@ class StepPrediction {
                              const comm::GroupSeconds& waited) const;
 
  private:
-  const app::Job& job_;
+  const app::Request& request_;
+  const app::Ranks& ranks_;
+  const app::Device& device_;
   const train::Plan& plan_;
   std::optional<predict::Machine> machine_;  // on world rank 0
   std::string why_none_;

@@ -29,13 +29,6 @@
 
 namespace trireme::tasks {
 
-// The one check of what a task writes under names of the deck.
-
-// Serial. Throws InputError if the job's task writes a file that the job reads, a deck among them,
-// whatever their names are: files are compared by device and inode. Texts that a glob names are
-// compared where it is resolved (data::IsReplaced), run folders by report::CheckRunFolder.
-void CheckOutputs(const app::Job& job);
-
 // Every key of the deck, in the order of --help-deck.
 
 deck::Schema DeclareAll() {
@@ -90,16 +83,16 @@ void AddNames(const std::string& key, const std::string& text, std::vector<Input
   }
 }
 
-std::vector<Input> InputsOf(const app::Job& job) {
+std::vector<Input> InputsOf(const app::Request& request) {
   std::vector<Input> inputs;
-  const deck::Deck& values = job.deck;  // of keys that the schema lists
-  for (const std::string& deck : {job.sources.deck_path, job.sources.site_path}) {
+  const deck::Deck& values = request.deck;  // of keys that the schema lists
+  for (const std::string& deck : {request.sources.deck_path, request.sources.site_path}) {
     inputs.push_back({"this job's deck", deck});
   }
-  for (const deck::Key& key : job.schema->Keys()) {
+  for (const deck::Key& key : request.schema->Keys()) {
     const bool written = std::ranges::any_of(kOutputs, [&](const auto& output) {
       return output.first == key.name &&
-             (output.second == job.options.job.task || key.name != "data.file");
+             (output.second == request.job.task || key.name != "data.file");
     });
     if (key.path && !written) AddNames(key.name, values.Text(key.name), inputs);
   }
@@ -115,28 +108,27 @@ bool IsOneOf(const std::string& output, const Input& input) {
          fs::equivalent(fs::absolute(output, none).parent_path(), input.path, none);
 }
 
-}  // namespace
-
-void CheckOutputs(const app::Job& job) {
+// Serial. Throws InputError if the job's task writes a file that the job reads, a deck among them,
+// whatever their names are: files are compared by device and inode. Texts that a glob names are
+// compared where it is resolved (data::IsReplaced), run folders by report::CheckRunFolder.
+void CheckOutputs(const app::Request& request) {
   std::vector<Input> inputs;
-  const deck::Deck& values = job.deck;  // of the keys above
+  const deck::Deck& values = request.deck;  // of the keys above
   for (const auto& [key, task] : kOutputs) {
-    if (task != job.options.job.task) continue;
+    if (task != request.job.task) continue;
     const std::string output = BehindLink(values.Text(std::string(key)));
     std::error_code none;
     if (output.empty() || !fs::exists(output, none)) continue;
-    if (inputs.empty()) inputs = InputsOf(job);
+    if (inputs.empty()) inputs = InputsOf(request);
     for (const Input& input : inputs) {
       if (!IsOneOf(output, input)) continue;
-      throw job.deck.Complain(
+      throw request.deck.Complain(
           std::string(key),
           fmt::format("{} is read by this job, as {}, and would be replaced", output, input.key),
           "Name another file.");
     }
   }
 }
-
-namespace {
 
 // Whether the process was started by an MPI launcher that ends its ranks soon after Ctrl-C.
 bool LauncherIsImpatient() {
@@ -161,14 +153,14 @@ void SayStop(int signal, const char* what) {
 }
 
 // Says it on rank 0 once a signal has come.
-void WatchForStop(app::Job& job) {
-  const char* what = job.options.job.task == app::Task::kScaling
+void WatchForStop(const app::Request& request, const app::Ranks& ranks) {
+  const char* what = request.job.task == app::Task::kScaling
                          ? "the study stops at the end of a step and keeps what it has measured"
                          : "the run stops at the end of a step and writes a checkpoint (before "
                            "its first step: at once, without one)";
   std::function<void(int)> say;
-  if (job.World().IsRoot()) say = [what](int signal) { SayStop(signal, what); };
-  job.signals->Watch(std::move(say));
+  if (ranks.World().IsRoot()) say = [what](int signal) { SayStop(signal, what); };
+  ranks.signals->Watch(std::move(say));
 }
 
 // Whether all ranks tokenise, in bounded memory; else rank 0 does, in memory.
@@ -226,13 +218,13 @@ void SayCounts(const std::array<std::int64_t, 3>& counts, const char* noun) {
 }
 
 // Single texts and pairs, on all ranks.
-void TokenizeOnAllRanks(const app::Job& job, const data::TokenizeOptions& options,
-                        const data::TextWatch& watch) {
-  const std::string& path = job.options.data.file;
-  const bool dry = job.line->validate_only, pairs = options.WritesPairs();
+void TokenizeOnAllRanks(const app::Request& request, const comm::Communicator& world,
+                        const data::TokenizeOptions& options, const data::TextWatch& watch) {
+  const std::string& path = request.data.file;
+  const bool dry = request.line.validate_only, pairs = options.WritesPairs();
   const data::TextTokens done =
-      data::TokenizeInParallel(job.World(), options, job.deck, path, watch, dry);
-  if (!job.World().IsRoot()) return;
+      data::TokenizeInParallel(world, options, request.deck, path, watch, dry);
+  if (!world.IsRoot()) return;
   if (dry) {
     SayWritable(path);
     return;
@@ -263,7 +255,7 @@ void SayWarnings(const tools::Findings& findings) {
 
 ExitCode RunChosen(app::Job& job) {
   using app::Task;
-  const Task task = job.options.job.task;
+  const Task task = job.request.job.task;
   if (task == Task::kTokenize) return RunTokenize(job);
   if (task == Task::kEvaluate) return RunEvaluate(job);
   if (task == Task::kGenerate) return RunGenerate(job);
@@ -279,35 +271,37 @@ ExitCode RunChosen(app::Job& job) {
 }  // namespace
 
 ExitCode RunTask(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
   using app::Task;
-  if (!job.line->calibrate.empty()) return RunCalibration(job);
-  job.World().Together([&] {
-    if (job.World().IsRoot()) CheckOutputs(job);
-    const int ranks = job.options.comm.ranks;
+  if (!request.line.calibrate.empty()) return RunCalibration(job);
+  world.Together([&] {
+    if (world.IsRoot()) CheckOutputs(request);
+    const int ranks = request.comm.ranks;
     // A plan is of ranks that need not be there.
-    if (ranks == 0 || ranks == job.World().Size() || job.options.job.task == Task::kPlan) return;
-    throw job.deck.Complain(
+    if (ranks == 0 || ranks == world.Size() || request.job.task == Task::kPlan) return;
+    throw request.deck.Complain(
         "grid.ranks",
-        report::Counted(job.World().Size(), "rank") + (job.World().Size() == 1 ? " runs" : " run"),
+        report::Counted(world.Size(), "rank") + (world.Size() == 1 ? " runs" : " run"),
         "It names ranks to plan for, with -v: leave it out here.");
   });
-  const Task task = job.options.job.task;
-  const bool texts = task == Task::kTokenize && OnAllRanks(job.options.tokenize);
+  const Task task = request.job.task;
+  const bool texts = task == Task::kTokenize && OnAllRanks(request.tokenize);
   const bool writes = texts || task == Task::kGenerate;
-  if (writes && !job.line->validate_only) {
-    job.signals->Watch();
-  } else if (!app::ReadsTraining(task) || job.line->validate_only) {
-    job.signals->Release();
+  if (writes && !request.line.validate_only) {
+    job.ranks.signals->Watch();
+  } else if (!app::ReadsTraining(task) || request.line.validate_only) {
+    job.ranks.signals->Release();
   } else {
-    WatchForStop(job);
+    WatchForStop(request, job.ranks);
   }
   if (app::ReadsTraining(task)) {
     // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
-    app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
-    job.preflight = app::LookAround(job, false);
+    app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
+    job.preflight = app::LookAround(request, job.ranks, job.device, false);
     SayWarnings(job.preflight);
   }
-  return app::FromNewestValid(job, [&] { return RunChosen(job); });
+  return app::FromNewestValid(request, world, job.start, [&] { return RunChosen(job); });
 }
 
 namespace {
@@ -316,7 +310,7 @@ namespace {
 // read, until this goes. Rank 0; texts: of the splits, in which the file's name takes the place.
 class TextFromInput {
  public:
-  TextFromInput(const app::Job& job, std::array<std::string, 3>& texts) {
+  TextFromInput(const app::Request& request, std::array<std::string, 3>& texts) {
     const auto found = std::ranges::find(texts, "-");
     if (found == texts.end()) return;
     if (std::ranges::count(texts, "-") > 1) {
@@ -326,7 +320,7 @@ class TextFromInput {
       throw InputError("standard input ('-') is a terminal",
                        "Send a text there: ... | trireme -i DECK");
     }
-    Take(job.options.data.file);
+    Take(request.data.file);
     *found = path_;
     for (std::size_t at = 0; (at = found->find(',', at)) != std::string::npos; at += 2) {
       found->insert(at, "\\");
@@ -367,24 +361,26 @@ class TextFromInput {
 }  // namespace
 
 ExitCode RunTokenize(const app::Job& job) {
-  const std::string& path = job.options.data.file;
-  data::TokenizeOptions options = job.options.tokenize;
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  const std::string& path = request.data.file;
+  data::TokenizeOptions options = request.tokenize;
   std::optional<TextFromInput> from_input;
-  job.World().Together([&] {
-    if (!job.World().IsRoot()) return;
-    if (!job.line->resume.empty()) {
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    if (!request.line.resume.empty()) {
       throw InputError("command line: -r has no meaning for job.task = tokenize",
                        "Leave it out, or choose another task.");
     }
-    if (!job.options.data.mixture.empty()) {
-      throw job.deck.Complain("data.mixture", "job.task = tokenize writes one file",
-                              "Name it with data.file.");
+    if (!request.data.mixture.empty()) {
+      throw request.deck.Complain("data.mixture", "job.task = tokenize writes one file",
+                                  "Name it with data.file.");
     }
     data::CheckTokenFileTarget(path, options.overwrite);
-    from_input.emplace(job, options.texts);
+    from_input.emplace(request, options.texts);
     if (OnAllRanks(options)) return;
-    const data::TokenData data = data::Tokenize(options, job.deck, path);
-    if (job.line->validate_only) {
+    const data::TokenData data = data::Tokenize(options, request.deck, path);
+    if (request.line.validate_only) {
       SayWritable(path);
       return;
     }
@@ -399,22 +395,22 @@ ExitCode RunTokenize(const app::Job& job) {
   });
   if (!OnAllRanks(options)) return ExitCode::kDone;
   TextProgress progress;
-  data::TextWatch watch{.stop = [&job] { return job.signals->Received(); }};
-  if (job.World().IsRoot()) {
+  data::TextWatch watch{.stop = [&job] { return job.ranks.signals->Received(); }};
+  if (world.IsRoot()) {
     watch.progress = [&](double share, std::int64_t bytes) { progress.Say(share, bytes); };
   }
-  TokenizeOnAllRanks(job, options, watch);
+  TokenizeOnAllRanks(request, world, options, watch);
   return ExitCode::kDone;
 }
 
 namespace {
 
 ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
-  if (job.line->validate_only) {
+  if (job.request.line.validate_only) {
     loop.Validate();
     return ExitCode::kDone;
   }
-  app::StopIfAsked(job);
+  app::StopIfAsked(job.ranks);
   if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
   loop.Execute();
   const ExitCode code = loop.Finalize();
@@ -425,8 +421,9 @@ ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
 // Steps 4 to 6 of RunTraining for a model that translates.
 ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::ProcessGrid& grid,
                       double roof_flops) {
-  const data::PairFile pairs = app::OpenPairs(job);
-  train::TrainingState state(grid, plan.training, job.stream, [&job] { app::StopIfAsked(job); });
+  const data::PairFile pairs = app::OpenPairs(job.request, job.ranks);
+  train::TrainingState state(grid, plan.training, job.device.stream,
+                             [&job] { app::StopIfAsked(job.ranks); });
   train::TrainingStep step(state, pairs);
   const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
   const app::ValidSplit validation{"", &targets};
@@ -442,7 +439,8 @@ std::optional<report::PageOrder> OrderPage(const app::Job& job) {
   constexpr double kMostSeconds = 60;
   constexpr double kMargin = 20;  // seconds before the job's end, in which the program is gone
   constexpr double kLeast = 5;    // seconds; with less it is not begun
-  if (job.ended_run.empty() || !job.World().IsRoot() || !job.options.monitor.report) return {};
+  if (job.ended_run.empty() || !job.ranks.World().IsRoot() || !job.request.monitor.report)
+    return {};
   double seconds = kMostSeconds;
   if (const auto end = app::ReadBatchJob().end_unix_seconds) {
     seconds = std::min(seconds, *end - UnixSeconds() - kMargin);
@@ -451,41 +449,45 @@ std::optional<report::PageOrder> OrderPage(const app::Job& job) {
 }
 
 ExitCode RunTraining(app::Job& job) {
-  const comm::Communicator& world = job.World();
-  app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+  const app::Request& request = job.request;
+  const app::Device& device = job.device;
+  const comm::Communicator& world = job.ranks.World();
+  app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
 
   // 1. The plan: who computes what, and what that takes.
-  const train::TokenFacts facts = app::InspectTokens(job);
+  const train::TokenFacts facts = app::InspectTokens(request, job.ranks, job.files);
   train::Plan plan;
-  world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
+  world.Together(
+      [&] { plan = train::MakePlan(app::RequestOf(request, world, device, job.start, facts)); });
 
   // 2. The ranks' groups, and the memory that they need.
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   device::MemoryTerms memory;
   world.Together([&] { memory = train::PlanMemory(plan, world.Rank()); });
-  app::CheckMemory(job, memory, grid);
+  app::CheckMemory(request, job.ranks, device, memory, grid);
   world.Together([&] { train::CheckTransfers(plan, world.Rank()); });
   if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
-  app::UseGpu(job, memory, grid);
-  const std::function<void()> stop_if_asked = [&job] { app::StopIfAsked(job); };
+  app::UseGpu(request, device, memory, grid);
+  const std::function<void()> stop_if_asked = [&job] { app::StopIfAsked(job.ranks); };
   stop_if_asked();
 
   // 3. The speed that products can have, measured while nothing else takes memory.
   double roof_flops = 0;
-  if (!job.line->validate_only) {
-    world.Together([&] { roof_flops = kernels::MeasureRoof(job.stream, job.dtype); });
+  if (!request.line.validate_only) {
+    world.Together([&] { roof_flops = kernels::MeasureRoof(device.stream, device.dtype); });
   }
 
   // 4. The data.
   if (facts.pairs) return TrainOnPairs(job, plan, grid, roof_flops);
-  const std::vector<data::TokenFile> files = app::OpenCorpus(job, grid);
+  const std::vector<data::TokenFile> files = app::OpenCorpus(request, job.ranks, job.files, grid);
   const data::Corpus corpus{std::span(files)};
-  const std::vector<app::ValidationSet> sets = app::OpenValidation(job, grid);
+  const std::vector<app::ValidationSet> sets =
+      app::OpenValidation(request, job.ranks, job.files, grid);
   const std::vector<app::ValidSplit> validation = app::ValidSplits(corpus.First(), sets);
-  app::RequireTargets(job, corpus.First(), validation);
+  app::RequireTargets(request, world, corpus.First(), validation);
 
   // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
-  train::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
+  train::TrainingState state(grid, plan.training, device.stream, stop_if_asked);
   train::TrainingStep step(state, corpus);
 
   // 6. The loop.

@@ -9,40 +9,45 @@ namespace trireme::tasks {
 namespace {
 
 // Whether every node has the memory that its ranks plan.
-bool Fits(const app::Job& job, const train::EvaluationPlan& plan) {
+bool Fits(const app::Ranks& ranks, const app::Device& device, const train::EvaluationPlan& plan) {
   device::MemoryTerms memory;
-  job.World().Together([&] { memory = train::PlanMemory(plan, job.World().Rank()); });
-  return app::HasMemory(job, memory);
+  ranks.World().Together([&] { memory = train::PlanMemory(plan, ranks.World().Rank()); });
+  return app::HasMemory(ranks, device, memory);
 }
 
-void Pack(const app::Job& job, PackWeights packing, train::EvaluationPlan& plan) {
+void Pack(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+          PackWeights packing, train::EvaluationPlan& plan) {
   if (packing == PackWeights::kNo) return;
   if (!train::CanPackWeights(plan)) {
     if (packing == PackWeights::kAuto) return;
-    job.World().Together([&] {
-      throw job.deck.Complain("generate.pack_weights", "there is none here",
-                              "It serves 2 to 32 texts at once (generate.file, generate.batch) on "
-                              "CPUs in fp32 or fp64, without run.canonical, grid.context and "
-                              "grid.sharding = parameters: leave it out.");
+    ranks.World().Together([&] {
+      throw request.deck.Complain(
+          "generate.pack_weights", "there is none here",
+          "It serves 2 to 32 texts at once (generate.file, generate.batch) on "
+          "CPUs in fp32 or fp64, without run.canonical, grid.context and "
+          "grid.sharding = parameters: leave it out.");
     });
   }
   plan.model.thin_panels = true;
-  if (packing == PackWeights::kAuto) plan.model.thin_panels = Fits(job, plan);
+  if (packing == PackWeights::kAuto) plan.model.thin_panels = Fits(ranks, device, plan);
 }
 
 train::EvaluationPlan MakePlan(const app::Job& job, std::int64_t micro_batch,
                                std::int64_t cache_slots, PackWeights packing) {
-  job.World().Together([&] {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  world.Together([&] {
     if (!job.start.candidates.empty()) return;
-    throw job.deck.Complain("job.task", "a trained model is needed",
-                            "Name a run folder or a checkpoint with -r.");
+    throw request.deck.Complain("job.task", "a trained model is needed",
+                                "Name a run folder or a checkpoint with -r.");
   });
-  const train::TokenFacts facts = app::InspectTokens(job);
+  const train::TokenFacts facts = app::InspectTokens(request, job.ranks, job.files);
   train::EvaluationPlan plan;
-  job.World().Together([&] {
-    plan = train::MakeEvaluationPlan(app::RequestOf(job, facts), micro_batch, cache_slots);
+  world.Together([&] {
+    plan = train::MakeEvaluationPlan(app::RequestOf(request, world, job.device, job.start, facts),
+                                     micro_batch, cache_slots);
   });
-  Pack(job, packing, plan);
+  Pack(request, job.ranks, job.device, packing, plan);
   return plan;
 }
 
@@ -51,30 +56,33 @@ train::EvaluationPlan MakePlan(const app::Job& job, std::int64_t micro_batch,
 TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::int64_t cache_slots,
                            PackWeights packing)
     : plan_(MakePlan(job, micro_batch, cache_slots, packing)),
-      grid_(job.World(), plan_.grid, plan_.sharing) {
+      grid_(job.ranks.World(), plan_.grid, plan_.sharing) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
   device::MemoryTerms memory;
-  job.World().Together([&] { memory = train::PlanMemory(plan_, job.World().Rank()); });
-  app::CheckMemory(job, memory, grid_);
-  job.World().Together([&] { train::CheckTransfers(plan_, job.World().Rank()); });
-  app::UseGpu(job, memory, grid_);
+  world.Together([&] { memory = train::PlanMemory(plan_, world.Rank()); });
+  app::CheckMemory(request, job.ranks, job.device, memory, grid_);
+  world.Together([&] { train::CheckTransfers(plan_, world.Rank()); });
+  app::UseGpu(request, job.device, memory, grid_);
   if (plan_.tokens.pairs) {
-    pairs_.emplace(app::OpenPairs(job));
+    pairs_.emplace(app::OpenPairs(request, job.ranks));
   } else {
-    tokens_.emplace(app::OpenTokens(job, grid_));
+    tokens_.emplace(app::OpenTokens(request, job.ranks, job.files, grid_));
   }
-  job.World().Together([&] {
-    if (job.World().IsRoot()) app::CheckVocabulary(*job.start.record, Tokens());
+  world.Together([&] {
+    if (world.IsRoot()) app::CheckVocabulary(*job.start.record, Tokens());
   });
   // Without a rehearsal: the library's proposals, the same in every run.
-  if (job.libraries != nullptr) job.libraries->Seal();
-  model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);
-  job.World().Together([&] {
-    if (job.libraries != nullptr) job.libraries->Reserve(train::LargestOperand(plan_.model));
+  if (job.device.libraries != nullptr) job.device.libraries->Seal();
+  model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.device.stream);
+  world.Together([&] {
+    if (job.device.libraries != nullptr)
+      job.device.libraries->Reserve(train::LargestOperand(plan_.model));
   });
   std::optional<train::StateOnHost> weights;
-  job.World().Together([&] { weights.emplace(model_->Stream(), model_->Blocks()); });
-  checkpoint_ = app::ReadNewest(job, [&](const std::string& checkpoint) {
-    checkpoint::ReadTensors(job.World(), checkpoint, "model", *weights);
+  world.Together([&] { weights.emplace(model_->Stream(), model_->Blocks()); });
+  checkpoint_ = app::ReadNewest(request, world, job.start, [&](const std::string& checkpoint) {
+    checkpoint::ReadTensors(world, checkpoint, "model", *weights);
   });
   weights->Store();
   if (plan_.model.thin_panels) model_->Local().PackWeights();

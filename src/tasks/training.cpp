@@ -147,24 +147,25 @@ double TrainingData::FlopsPerToken(std::int64_t step, const train::StepResult& r
       model.options, static_cast<double>(result.visible_keys) / static_cast<double>(result.tokens));
 }
 
-nlohmann::json DescribeRun(const app::Job& job, const model::ModelPlan& model,
+nlohmann::json DescribeRun(const app::Request& request, const app::Ranks& ranks,
+                           const app::Device& device, const model::ModelPlan& model,
                            const comm::ProcessGrid& grid) {
   nlohmann::json run = {{"seed", model.seed},
                         {"model", app::ModelJson(model.options)},
-                        {"optimizer", app::SectionJson(job.deck, "optimizer")},
-                        {"schedule", app::SectionJson(job.deck, "schedule")},
-                        {"precision", job.Precision()},
-                        {"deck", job.deck.Resolved()},
+                        {"optimizer", app::SectionJson(request.deck, "optimizer")},
+                        {"schedule", app::SectionJson(request.deck, "schedule")},
+                        {"precision", device.Precision()},
+                        {"deck", request.deck.Resolved()},
                         {"matrix_library", kernels::MatrixLibrary()},
                         {"instruction_set", device::InstructionSet()},
-                        {"canonical", DescribeCanonical(model.canonical, job.Precision())},
-                        {"ranks", job.World().Size()},
+                        {"canonical", DescribeCanonical(model.canonical, device.Precision())},
+                        {"ranks", ranks.World().Size()},
                         {"grid", comm::Describe(grid.Shape())},
                         {"sharding", comm::NameOf(grid.Shards())}};
-  run.update(app::ProgramJson(job.runtime->Hosts().First()));
-  if (job.libraries == nullptr) return run;
-  run["products"] = job.libraries->Chosen();
-  const std::vector<float> scales = job.libraries->Scales();
+  run.update(app::ProgramJson(ranks.Hosts().First()));
+  if (device.libraries == nullptr) return run;
+  run["products"] = device.libraries->Chosen();
+  const std::vector<float> scales = device.libraries->Scales();
   if (!scales.empty()) run["fp8_scales"] = scales;
   return run;
 }

@@ -72,7 +72,8 @@ class TrainingData {
 };
 
 // run.json's members about the model, the deck and what computes.
-nlohmann::json DescribeRun(const app::Job& job, const model::ModelPlan& model,
+nlohmann::json DescribeRun(const app::Request& request, const app::Ranks& ranks,
+                           const app::Device& device, const model::ModelPlan& model,
                            const comm::ProcessGrid& grid);
 
 // Settings that must stay as they are for the same bits; "none" without run.canonical.

@@ -25,7 +25,7 @@ TrainingLoop::TrainingLoop(app::Job& job, const train::Plan& plan, const data::C
       validation_(validation),
       state_(state),
       training_step_(training_step),
-      data_(std::make_unique<TrainingData>(job.options.data, plan.training, corpus, training_step)),
+      data_(std::make_unique<TrainingData>(job.request.data, plan.training, corpus, training_step)),
       progress_(std::make_unique<Progress>(Progress{
           .last = plan.training.schedule.Last(),
           .deadline = app::Deadline(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
@@ -33,8 +33,8 @@ TrainingLoop::TrainingLoop(app::Job& job, const train::Plan& plan, const data::C
       reporter_(std::make_unique<Reporter>(job, plan, *data_, state, training_step, *progress_)) {
   progress_->watch = [this](comm::Phase phase) {
     const std::int64_t step = progress_->step + (phase == comm::Phase::kStep ? 1 : 0);
-    const double stated = job_.options.machine.hang_timeout;
-    job_.runtime->Watch().Arm(phase, step, app::HangBound(phase, stated, progress_->deadline));
+    const double stated = job_.request.machine.hang_timeout;
+    job_.ranks.Watch().Arm(phase, step, app::HangBound(phase, stated, progress_->deadline));
   };
 }
 
@@ -44,15 +44,16 @@ const std::string& TrainingLoop::Folder() const { return session_->Folder(); }
 
 bool TrainingLoop::Initialize(double roof_flops) {
   const std::string mixed = train::CheckProcessors(
-      state_.Grid(), job_.stream.OnGpu() ? job_.gpu->Context().name : device::InstructionSet(),
-      [this] { return train::UpdateBits(state_); }, job_.runtime->Hosts());
+      state_.Grid(),
+      job_.device.stream.OnGpu() ? job_.device.gpu->Context().name : device::InstructionSet(),
+      [this] { return train::UpdateBits(state_); }, job_.ranks.Hosts());
   const Safeguards safeguards = FindStart();
   if (session_->HasEnded(*progress_)) return false;
   // A new folder is made once nothing more can be refused.
   if (session_->Continues()) session_->Lock();
   LoadState();
   if (!session_->Continues()) session_->Lock();
-  session_->RecordHangs(job_.runtime->Watch());
+  session_->RecordHangs(job_.ranks.Watch());
   session_->Begin(progress_->step);
   OpenMonitor();
   MakeCheckpoints();
@@ -71,32 +72,28 @@ bool TrainingLoop::Initialize(double roof_flops) {
 // Finds the run folder and, before anything else of the checkpoint is read, its step and what it
 // says of steps that went wrong.
 Safeguards TrainingLoop::FindStart() {
-  session_ = std::make_unique<RunSession>(RunSession::Setup{.world = job_.World(),
-                                                            .deck = job_.deck,
-                                                            .output = job_.options.job,
-                                                            .checkpoint = job_.options.checkpoint,
-                                                            .resume = job_.line->resume,
-                                                            .start = job_.start});
-  Safeguards safeguards(job_.options.training);
+  session_ = std::make_unique<RunSession>(job_.request, job_.ranks, job_.start);
+  Safeguards safeguards(job_.request.training);
   if (!session_->Resumes()) return safeguards;
   const app::RunRecord& record = session_->Record();
   progress_->step = progress_->first = record.step;
   progress_->validation_due = record.validation_due;
-  job_.World().Together([&] { safeguards.Restore(record); });
+  job_.ranks.World().Together([&] { safeguards.Restore(record); });
   return safeguards;
 }
 
 void TrainingLoop::LoadState() {
-  const std::string canonical = DescribeCanonical(plan_.training.model.canonical, job_.Precision());
-  session_->Load(job_, data_->Tokens(), canonical, state_);
+  const std::string canonical =
+      DescribeCanonical(plan_.training.model.canonical, job_.device.Precision());
+  session_->Load(job_.device, data_->Tokens(), canonical, state_);
 }
 
 void TrainingLoop::OpenMonitor() {
-  job_.World().Together([&] {
-    reporter_->Open({.root = job_.World().IsRoot(),
-                     .host = job_.runtime->Hosts().First(),
+  job_.ranks.World().Together([&] {
+    reporter_->Open({.root = job_.ranks.World().IsRoot(),
+                     .host = job_.ranks.Hosts().First(),
                      .folder = session_->Folder(),
-                     .every_steps = job_.options.monitor.every_steps,
+                     .every_steps = job_.request.monitor.every_steps,
                      .total_steps = progress_->last,
                      .has_stages = plan_.grid.pipeline > 1,
                      .resumed = session_->Continues(),
@@ -110,7 +107,7 @@ BestLoss TrainingLoop::BestSoFar() const {
   BestLoss best({.set = deciding.name,
                  .sha256 = deciding.tokens->SourceSha256(),
                  .tokens = deciding.tokens->Size(data::Split::kValid),
-                 .windows = job_.options.monitor.validate_windows});
+                 .windows = job_.request.monitor.validate_windows});
   if (session_->Resumes()) best.Take(session_->Record());
   return best;
 }
@@ -119,16 +116,16 @@ void TrainingLoop::MakeCheckpoints() {
   const auto run = [this](bool stop_only) {
     nlohmann::json json = RunJson();
     json["safeguards"] = recovery_->Json(stop_only);
-    json["date"] = app::DateNow(job_.World());
+    json["date"] = app::DateNow(job_.ranks.World());
     return json;
   };
   const auto written = [this](std::int64_t step) { recovery_->HaveWritten(step); };
-  const bool goes_back = job_.options.training.on_spike == train::OnSpike::kRollback;
+  const bool goes_back = job_.request.training.on_spike == train::OnSpike::kRollback;
   checkpoints_ = std::make_unique<CheckpointPolicy>(
-      CheckpointPolicy::Setup{.runtime = *job_.runtime,
-                              .options = job_.options.checkpoint,
+      CheckpointPolicy::Setup{.runtime = *job_.ranks.runtime,
+                              .options = job_.request.checkpoint,
                               .goes_back = goes_back,
-                              .cores = job_.signals->UsableCores(),
+                              .cores = job_.ranks.signals->UsableCores(),
                               .session = *session_,
                               .monitor = reporter_->Monitor(),
                               .progress = *progress_,
@@ -141,11 +138,12 @@ void TrainingLoop::MakeCheckpoints() {
 void TrainingLoop::MakeRecovery(const Safeguards& safeguards) {
   const auto returning = [this](const app::RunRecord& record) {
     reporter_->Interrupt();
-    if (job_.libraries != nullptr) job_.libraries->SetScales(job_.stream, record.fp8_scales);
+    if (job_.device.libraries != nullptr)
+      job_.device.libraries->SetScales(job_.device.stream, record.fp8_scales);
   };
-  recovery_ = std::make_unique<Recovery>(Recovery::Setup{.runtime = *job_.runtime,
-                                                         .options = job_.options.training,
-                                                         .checkpoint = job_.options.checkpoint,
+  recovery_ = std::make_unique<Recovery>(Recovery::Setup{.runtime = *job_.ranks.runtime,
+                                                         .options = job_.request.training,
+                                                         .checkpoint = job_.request.checkpoint,
                                                          .session = *session_,
                                                          .data = *data_,
                                                          .checkpoints = *checkpoints_,
@@ -162,10 +160,10 @@ void TrainingLoop::MakeEvaluations() {
     reporter_->Place(record);
     record.bad_steps = recovery_->BadSteps();
   };
-  evaluations_ = std::make_unique<Evaluations>(Evaluations::Setup{.options = job_.options.monitor,
+  evaluations_ = std::make_unique<Evaluations>(Evaluations::Setup{.options = job_.request.monitor,
                                                                   .validation = validation_,
                                                                   .data = *data_,
-                                                                  .signals = *job_.signals,
+                                                                  .signals = *job_.ranks.signals,
                                                                   .monitor = reporter_->Monitor(),
                                                                   .progress = *progress_,
                                                                   .best = checkpoints_->Best(),
@@ -205,7 +203,7 @@ void TrainingLoop::FinishEarlierSession() {
 }
 
 train::StepResult TrainingLoop::RunStep() {
-  if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
+  if (!job_.device.placement.numbers.empty()) device::PinThreads(job_.device.placement.numbers);
   Progress& progress = *progress_;
   progress.watch(comm::Phase::kStep);
   reporter_->BeginStep();
@@ -222,13 +220,13 @@ train::StepResult TrainingLoop::RunStep() {
 // Signals and clocks of this rank; where they differ, rank 0's clock decides.
 train::Requests TrainingLoop::Ask() {
   train::Requests mine;
-  mine.signal = job_.signals->Received();
+  mine.signal = job_.ranks.signals->Received();
   mine.busy = checkpoints_->Busy();
-  if (!job_.World().IsRoot()) return mine;
+  if (!job_.ranks.World().IsRoot()) return mine;
   const double now = Seconds();
   const double minutes = plan_.training.schedule.walltime_minutes;
   const app::Deadline& deadline = progress_->deadline;
-  if (minutes > 0 && (now - job_.start_seconds) / 60 >= minutes) {
+  if (minutes > 0 && (now - job_.request.begun) / 60 >= minutes) {
     mine.walltime = true;
     progress_->stop_reason = "schedule.walltime_minutes";
   } else if (deadline.MustStop(now + progress_->step_seconds, evaluations_->IsNear())) {
@@ -254,13 +252,14 @@ void TrainingLoop::CheckpointIfDue() {
 
 // run.json, but for the date, the order of writing and what is said of steps that went wrong.
 nlohmann::json TrainingLoop::RunJson() const {
-  nlohmann::json run = DescribeRun(job_, plan_.training.model, state_.Grid());
+  nlohmann::json run =
+      DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());
   run["step"] = progress_->step;
   run.update(data_->Json(progress_->step));
   checkpoints_->AddTo(run);
   if (progress_->validation_due) run["validation_due"] = true;
   if (recovery_->HasGoneBack()) {
-    run["planned"] = {{"epochs", job_.options.schedule.epochs},
+    run["planned"] = {{"epochs", job_.request.schedule.epochs},
                       {"steps", plan_.training.schedule.steps}};
   }
   return run;
@@ -291,7 +290,7 @@ void TrainingLoop::Validate() {
   session_->CheckFolder();
   LoadState();
   report::Session session;  // no folder: the screen only
-  session.root = job_.World().IsRoot();
+  session.root = job_.ranks.World().IsRoot();
   reporter_->Open(session);
   reporter_->ShowPlan(*session_);
 }

@@ -57,33 +57,33 @@ inline app::Job MakeGpuJob(const comm::Runtime& runtime, const deck::Schema& sch
                            const std::string& deck, const std::vector<std::string>& overrides) {
   const comm::Communicator& world = runtime.World();
   app::Job job;
-  job.start_seconds = Seconds();
-  job.runtime = &runtime;
+  job.request.begun = Seconds();
+  job.ranks.runtime = &runtime;
   world.Together([&] {
-    app::CommandLine line;
+    app::CommandLine& line = job.request.line;
     line.deck = "benchmark";
     line.overrides = overrides;
-    job.deck = app::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
-    job.options = app::ReadAll(job.deck);
+    job.request.deck = app::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
+    static_cast<app::DeckOptions&>(job.request) = app::ReadAll(job.request.deck);
   });
-  const app::GpuChoice choice = app::ChooseGpu(runtime, job.options.machine, job.deck);
+  const app::GpuChoice choice = app::ChooseGpu(runtime, job.request.machine, job.request.deck);
   world.Together([&] {
     if (!choice.use) throw InputError("run.device: this benchmark is about GPUs", "Leave it out.");
   });
-  job.placement = app::PlaceThreads(runtime, job.options.machine, true);
-  job.stream.threads = job.placement.threads;
-  const device::Arithmetic arithmetic = device::ArithmeticOf(job.options.machine.precision, true);
+  job.device.placement = app::PlaceThreads(runtime, job.request.machine, true);
+  job.device.stream.threads = job.device.placement.threads;
+  const device::Arithmetic arithmetic = device::ArithmeticOf(job.request.machine.precision, true);
   world.Together([&] {
-    job.gpu = std::make_unique<device::Gpu>(choice.device);
-    job.gpu_staged = choice.staged;
-    job.stream.gpu = &job.gpu->Context();
-    job.dtype = arithmetic.dtype;
-    job.stream.bf16 = arithmetic.bf16_products;
-    job.stream.fp8 = arithmetic.fp8_products;
-    device::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
-    const std::int64_t sites = model::kSitesABlock * job.options.model.layers;
-    job.libraries = kernels::MakeLibraries(job.stream, static_cast<int>(sites));
-    job.stream.libraries = job.libraries.get();
+    job.device.gpu = std::make_unique<device::Gpu>(choice.device);
+    job.device.staged = choice.staged;
+    job.device.stream.gpu = &job.device.gpu->Context();
+    job.device.dtype = arithmetic.dtype;
+    job.device.stream.bf16 = arithmetic.bf16_products;
+    job.device.stream.fp8 = arithmetic.fp8_products;
+    device::CheckPrecision(job.request.machine.precision, job.device.stream, job.request.deck);
+    const std::int64_t sites = model::kSitesABlock * job.request.model.layers;
+    job.device.libraries = kernels::MakeLibraries(job.device.stream, static_cast<int>(sites));
+    job.device.stream.libraries = job.device.libraries.get();
   });
   return job;
 }

@@ -699,15 +699,15 @@ void Run(const comm::Runtime& runtime, bool tiny, const std::string& only,
   const deck::Schema schema = tasks::DeclareAll();
   const app::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
   const comm::Communicator& world = runtime.World();
-  if (world.IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
+  if (world.IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.device.gpu->Context()));
   if (world.Size() == 1) {
-    TimeKernels(job.stream, tiny, only);
-    TimeAttention(job.stream, tiny, only);
+    TimeKernels(job.device.stream, tiny, only);
+    TimeAttention(job.device.stream, tiny, only);
     return;
   }
   comm::ProcessGrid grid(world, comm::GridShape{.data = world.Size()});
-  grid.UseGpu(job.stream, job.gpu_staged, 1);
-  TimeTransfers(grid, job.stream, tiny);
+  grid.UseGpu(job.device.stream, job.device.staged, 1);
+  TimeTransfers(grid, job.device.stream, tiny);
 }
 
 }  // namespace

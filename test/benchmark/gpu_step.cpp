@@ -153,9 +153,9 @@ struct Measured {
   std::int64_t peak_bytes = 0, card_bytes = 0;  // allocated by the program; all that is taken
 };
 
-Measured Measure(const app::Job& job, train::TrainingStep& training, int steps) {
+Measured Measure(const app::Device& device, train::TrainingStep& training, int steps) {
   Measured measured;
-  const double roof = kernels::MeasureRoof(job.stream, job.dtype);
+  const double roof = kernels::MeasureRoof(device.stream, device.dtype);
   device::ResetPeakAllocatedBytes();
   for (int step = 0; step < kWarmUp + steps; ++step) {
     const double start = Seconds();
@@ -163,11 +163,11 @@ Measured Measure(const app::Job& job, train::TrainingStep& training, int steps) 
     if (step >= kWarmUp) measured.seconds.push_back(Seconds() - start);
     (step == 0 ? measured.first_loss : measured.last_loss) = result.loss;
   }
-  device::Synchronise(job.stream);
+  device::Synchronise(device.stream);
   measured.peak_bytes = device::PeakAllocatedBytes();
-  measured.card_bytes = job.stream.gpu->memory_bytes - device::FreeBytes(job.stream);
+  measured.card_bytes = device.stream.gpu->memory_bytes - device::FreeBytes(device.stream);
   // Cold and warm: what the step is held against is the better one.
-  measured.roof = std::max(roof, kernels::MeasureRoof(job.stream, job.dtype));
+  measured.roof = std::max(roof, kernels::MeasureRoof(device.stream, device.dtype));
   return measured;
 }
 
@@ -208,7 +208,7 @@ void Run(const comm::Runtime& runtime, const Arguments& arguments) {
   const deck::Schema schema = tasks::DeclareAll();
   const app::Job job =
       benchmark::MakeGpuJob(runtime, schema, DeckOf(arguments, world.Size()), arguments.overrides);
-  const data::Options& windows = job.options.data;
+  const data::Options& windows = job.request.data;
   const data::TokenFile tokens(
       world, MadeUpTokens(preset.vocabulary, kLap * windows.batch * windows.sequence_length + 1));
   const train::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
@@ -216,19 +216,21 @@ void Run(const comm::Runtime& runtime, const Arguments& arguments) {
                                 .bytes = tokens.MemoryBytes(),
                                 .source = "made-up tokens"};
   train::Plan plan;
-  world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
+  world.Together([&] {
+    plan = train::MakePlan(app::RequestOf(job.request, world, job.device, job.start, facts));
+  });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   const device::MemoryTerms planned = train::PlanMemory(plan, world.Rank());
-  app::CheckMemory(job, planned, grid);
+  app::CheckMemory(job.request, job.ranks, job.device, planned, grid);
   world.Together([&] { train::CheckTransfers(plan, world.Rank()); });
-  app::UseGpu(job, planned, grid);
-  train::TrainingState state(grid, plan.training, job.stream);
+  app::UseGpu(job.request, job.device, planned, grid);
+  train::TrainingState state(grid, plan.training, job.device.stream);
   if (arguments.steps == 0) {
     if (world.IsRoot()) PrintPlan(arguments, state.Memory());
     return;
   }
   train::TrainingStep training(state, tokens);
-  const Measured measured = Measure(job, training, arguments.steps);
+  const Measured measured = Measure(job.device, training, arguments.steps);
   const auto nodes = CountNodes(state, tokens, kWarmUp + arguments.steps);
   if (world.IsRoot()) {
     Print(arguments, plan.training, world.Size(), measured, nodes ? std::to_string(*nodes) : "-");
@@ -248,6 +250,7 @@ int main(int argc, char** argv) {
     if (arguments.model != "machine") return Run(runtime, arguments);
     const deck::Schema schema = tasks::DeclareAll();
     const app::Job job = benchmark::MakeGpuJob(runtime, schema, "", arguments.overrides);
-    if (runtime.World().IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
+    if (runtime.World().IsRoot())
+      fmt::print("{}", benchmark::DescribeGpu(job.device.gpu->Context()));
   });
 }

@@ -15,12 +15,20 @@
 #include "trireme/comm/options.hpp"
 #include "trireme/device/stream.hpp"
 
+namespace trireme::device {
+struct Slice;
+}
+
 namespace trireme::comm {
 
 enum class Reduction { kSum, kMax };
 
 // Contents of an operand, for channels that tell transfers of one group apart.
 enum class Payload { kActivations, kParameters, kGradients };
+
+inline std::int64_t BytesOf(Dtype dtype, std::int64_t count) {
+  return count * static_cast<std::int64_t>(SizeOf(dtype));
+}
 
 // One transfer, as it was asked of Collectives.
 struct Operation {
@@ -37,6 +45,10 @@ struct Operation {
   const Places* taken = nullptr;   // kAllToAll: of `to`
   int peer = 0;                    // root, destination or source
   int tag = 0;                     // kSend, kReceive
+
+  // Of the whole operand: `to` of an all-gather, `from` of every other transfer.
+  std::int64_t Bytes() const;
+  bool IsMessage() const { return transfer == Transfer::kSend || transfer == Transfer::kReceive; }
 };
 
 class Channel {
@@ -70,6 +82,10 @@ class Channel {
   // Whether it does so; else its callers see the transfers, in which the host takes part.
   virtual bool Traces() const { return false; }
 };
+
+// The slice of a transfer in a timeline, and that of the wait for it; without times.
+device::Slice SliceOf(Group group, Transfer transfer, std::int64_t bytes);
+device::Slice WaitFor(const device::Slice& transfer);
 
 // Waits until all `ends` are ready, or gives up after a few seconds.
 void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept;

@@ -1,5 +1,5 @@
 // The one seam of every transfer of tensors between ranks: MPI behind it, or, for the memory of
-// GPUs, a channel. Each transfer is recorded in a ledger.
+// GPUs, a channel. Each transfer is one event, which its observers are told of.
 #pragma once
 
 #include <array>
@@ -16,7 +16,59 @@
 
 namespace trireme::comm {
 
-class Collectives;
+// One transfer of this rank, as its observers are told of it.
+struct Event {
+  Group group = Group::kWorld;
+  Transfer transfer = Transfer::kSend;
+  Call call = Call::kSend;  // the transfer, but for a shift on a channel
+  Payload payload = Payload::kActivations;
+  int ranks = 1;            // of the group
+  std::int64_t bytes = 0;   // Traffic::payload
+  int peer = -1, tag = -1;  // of a message; peer: rank in the group
+  double begin = 0;         // of Seconds()
+  bool on_channel = false;  // whose timeline shows the transfer itself
+};
+
+// The one place that tells of transfers: the ledger counts them, the group's flight recorder keeps
+// the last ones for the watchdog, the timeline (Ledger::Trace) shows them, and the log of a planned
+// rank (Ledger::Log) takes them in.
+class Observed {
+ public:
+  Observed() = default;
+  Observed(const Communicator& group, Ledger& ledger, const Event& event);  // the transfer begins
+  void Await();                            // the host waits for it from now on
+  void End(double waited, double hidden);  // seconds, as in Traffic
+  const Event& What() const { return event_; }
+  bool Logged() const { return log_ != nullptr; }
+
+ private:
+  void Show(device::Recorder& timeline, double waited) const;
+  Event event_;
+  Ledger* ledger_ = nullptr;
+  FlightRecorder* recorder_ = nullptr;  // null: calls of the group are not recorded
+  FlightRecorder::Flight flight_;
+  device::WorkLog* log_ = nullptr;  // null: none, or the group is not planned
+  int number_ = 0;                  // of the transfer in it
+};
+
+// False if MPI_Ireduce_scatter may not be called with MPI_IN_PLACE: MPICH (4.0.2) and its kin copy
+// a rank's part to the begin of the operand by memcpy, and abort where the two overlap, that is,
+// where the part is longer than all parts before it together. counts: [ranks]. library: as
+// MPI_Get_library_version tells it. The same on every rank.
+bool ScattersInPlace(const char* library, const int* counts, int ranks);
+
+// A reduce-scatter in place, by way of memory of its own where MPI cannot.
+class SumInPlace {
+ public:
+  // Starts it: the first counts[group.Rank()] elements of `data` become this rank's part. counts:
+  // [ranks], read until the end.
+  MPI_Request Start(const Communicator& group, MPI_Datatype type, void* data, const int* counts);
+  void Finish();  // after MPI has completed it
+
+ private:
+  std::vector<std::byte> part_;  // empty: the sum is in place
+  void* to_ = nullptr;
+};
 
 // A transfer under way. Its memory must stay untouched (a send's: unchanged) until it is complete.
 // On a channel "complete" is a matter of order: work that the computation queues from then on runs
@@ -39,32 +91,17 @@ class Request {
   // As Wait, for one of several transfers awaited in turn: the caller has been idle since `since`
   // (Seconds()), so hidden time ends there.
   void Wait(double since);
-  double Started() const { return started_; }  // of Seconds()
+  double Started() const { return observed_.What().begin; }  // of Seconds()
 
  private:
   friend class Collectives;
   void Finish(double waited, double hidden);
-  void Trace(device::Recorder& recorder, double waited) const;
-  void ScatterInPlace(const Communicator& group, Dtype dtype, void* data);
-  void BeginFlight(const Communicator& group, Call call);
-  void BeginMessage(const Communicator& group, Call call, int peer, int tag);
+  Observed observed_;
   MPI_Request handle_ = MPI_REQUEST_NULL;
   Channel* channel_ = nullptr;  // of a channel's transfer, with its ticket
   int ticket_ = 0;
-  bool traced_ = false;             // by the channel
-  device::WorkLog* log_ = nullptr;  // of a planned transfer; `ticket_` is its number there
-  Ledger* ledger_ = nullptr;
-  Group group_ = Group::kWorld;
-  Transfer transfer_ = Transfer::kSend;
-  int group_size_ = 1;
-  std::int64_t payload_ = 0;
-  double started_ = 0;
-  FlightRecorder* recorder_ = nullptr;  // null: not recorded
-  FlightRecorder::Flight flight_;
-  Places places_;  // MPI reads them until the end
-  // Of a sum that MPI cannot make in place: this rank's part, and the memory that it goes to.
-  std::vector<std::byte> part_;
-  void* part_to_ = nullptr;
+  Places places_;   // MPI reads them until the end
+  SumInPlace sum_;  // of a reduce-scatter in place
 };
 
 // The transfers of one group. Copies are cheap and refer to the same group. In a group of one every
@@ -123,19 +160,15 @@ class Collectives {
                                     std::int64_t taken, int tag) const;
 
  private:
-  Request Start(Transfer transfer, std::int64_t payload) const;
-  Recorded Watch(Transfer transfer, std::int64_t bytes) const;
-  Request StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const;
-  void CheckPlanned(Transfer transfer, std::int64_t count) const;
-  Places PlacesOf(Transfer transfer, const Counts& counts) const;
-  void Record(Transfer transfer, std::int64_t payload, double waited) const;
-  void GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const;
-  Request StartGather(Dtype dtype, const void* from, void* to, const Places& places) const;
-  Request OnChannel(const Operation& operation, std::int64_t payload) const;
-  void Carry(Request& request, const Operation& operation) const;
-  void Log(Request& request, int peer = -1, int tag = -1) const;
+  Event EventOf(Transfer transfer, std::int64_t bytes, int peer = -1, int tag = -1) const;
+  Request Begin(const Event& event) const;
+  Request BeginPlaced(Transfer transfer, Dtype dtype, Places places) const;
+  Request OnChannel(const Operation& operation) const;
+  Request OnChannel(Operation operation, Event event) const;
   Request PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,
                           const Places& places, const Places* taken = nullptr) const;
+  void CheckPlanned(Transfer transfer, std::int64_t count) const;
+  Places PlacesOf(Transfer transfer, const Counts& counts) const;
   void CopyAlone(const void* from, void* to, std::int64_t bytes) const;
   const Communicator* group_ = nullptr;
   Group name_ = Group::kWorld;

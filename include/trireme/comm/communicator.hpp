@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::comm {
 
@@ -91,6 +92,13 @@ class Communicator {
   FlightRecorder* recorder_ = nullptr;
   int group_ = -1;  // of the recorder's
 };
+
+// An exception as it is told: an Error's code and message, or a failed run.
+struct Failure {
+  ExitCode code = ExitCode::kFailed;
+  std::string message;
+};
+Failure CaughtFailure();  // of the exception that the caller handles
 
 // MPI's type of fp32 and fp64.
 MPI_Datatype MpiType(Dtype type);

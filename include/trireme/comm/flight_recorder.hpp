@@ -62,15 +62,16 @@ class FlightRecorder {
     std::int64_t sequence = 0, bytes = 0;
     std::int32_t group = -1, peer = -1, tag = 0;
     Call call = Call::kBarrier;
+    std::int64_t before = 0;  // number of the call that was waited for until Await
   };
   // Records that this rank enters the group's next collective. Tens of nanoseconds.
   Flight Enter(int group, Call call, std::int64_t bytes);
   // Likewise a message to or from rank `peer` of the group: the next one with this tag.
   Flight EnterMessage(int group, Call call, std::int64_t bytes, int peer, int tag);
-  // The thread waits for the call from now on. Returns what it waited for before.
-  std::int64_t Await(Flight& flight);
-  // The call has returned; `before` is waited for again, as Await returned it.
-  void Leave(const Flight& flight, std::int64_t before);
+  // The thread waits for the call from now on.
+  void Await(Flight& flight);
+  // The call has returned; what was waited for before Await is waited for again.
+  void Leave(const Flight& flight);
   // Something has come forward beside the calls: the part of the job, or its step.
   void Progress(Phase phase, std::int64_t step);
 
@@ -93,7 +94,7 @@ class Recorded {
   Recorded(const Communicator& group, Call call, std::int64_t bytes = 0);
   Recorded(FlightRecorder* recorder, Call call);  // a wait in no group; null: none
   ~Recorded() {
-    if (recorder_ != nullptr) recorder_->Leave(flight_, before_);
+    if (recorder_ != nullptr) recorder_->Leave(flight_);
   }
   Recorded(const Recorded&) = delete;
   Recorded& operator=(const Recorded&) = delete;
@@ -101,7 +102,6 @@ class Recorded {
  private:
   FlightRecorder* recorder_;
   FlightRecorder::Flight flight_;
-  std::int64_t before_ = 0;
 };
 
 }  // namespace trireme::comm

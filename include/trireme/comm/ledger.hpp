@@ -11,11 +11,9 @@
 #include "trireme/base/partition.hpp"
 
 namespace trireme::device {
-class WorkLog;
-}
-namespace trireme::device {
 class Recorder;
-}
+class WorkLog;
+}  // namespace trireme::device
 
 namespace trireme::comm {
 
@@ -80,8 +78,9 @@ class Ledger {
   const Traffic& At(Group group, Transfer transfer) const;
   double SecondsWaited(Group group) const;  // over all kinds of transfer
   void Clear();
-  void Add(const Ledger& other);       // adds all counts of another
-  void Subtract(const Ledger& other);  // removes the counts of an earlier state of this ledger
+  void Add(const Ledger& other) { Add(other, 1); }  // adds all counts of another
+  // Removes the counts of an earlier state of this ledger.
+  void Subtract(const Ledger& other) { Add(other, -1); }
 
   // The timeline in which this rank's transfers, and the computation between them, are recorded
   // from now on; null: none. It stays with a Clear, and with the copies of this ledger.
@@ -92,6 +91,7 @@ class Ledger {
   device::WorkLog* Log() const { return log_; }
 
  private:
+  void Add(const Ledger& other, int sign);
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};
   std::array<double, kGroups> waited_{};  // of no transfer in particular
   device::Recorder* trace_ = nullptr;

@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "nccl.hpp"
-#include "staged_channel.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/cuda/check.hpp"
@@ -357,10 +356,6 @@ namespace {
 // Limit of the wait for transfers and for the other ranks at the end of a channel.
 constexpr double kPatience = 10;  // seconds
 
-bool IsMessage(const Operation& operation) {
-  return operation.transfer == Transfer::kSend || operation.transfer == Transfer::kReceive;
-}
-
 // Whether `done` came true in time.
 template <typename Done>
 bool Within(double seconds, Done&& done) {
@@ -424,7 +419,7 @@ bool NcclChannel::ComeToRest() {
 std::string NcclChannel::Name() const { return fmt::format("{} group", NameOf(name_)); }
 
 const Link& NcclChannel::LinkOf(const Operation& operation) const {
-  if (!IsMessage(operation)) return *collectives_;
+  if (!operation.IsMessage()) return *collectives_;
   const bool outgoing = operation.transfer == Transfer::kSend;
   for (const Edge& edge : edges_) {
     if (edge.peer == operation.peer && edge.tag == operation.tag && edge.outgoing == outgoing) {
@@ -446,7 +441,7 @@ int NcclChannel::Start(const Operation& operation) {
   flight.operand.Record(stream_.gpu->queue);
   FollowComputation(flight.operand, link.Queue());
   BeginTrace(operation, flight, link.Queue());
-  if (!IsMessage(operation)) {
+  if (!operation.IsMessage()) {
     QueueCollective(operation, link, place_);
   } else if (operation.transfer == Transfer::kSend) {
     QueueSend(operation, link);
@@ -543,16 +538,6 @@ namespace trireme::comm::nccl {
 
 // NcclChannel: its transfers, and the waits of the computation for them, in a timeline.
 
-namespace {
-
-std::int64_t BytesOf(const Operation& operation) {
-  const std::int64_t count =
-      operation.places == nullptr ? operation.count : operation.places->Total();
-  return count * static_cast<std::int64_t>(SizeOf(operation.dtype));
-}
-
-}  // namespace
-
 void NcclChannel::TraceInto(device::Recorder* recorder) {
   if (recorder_ != nullptr && !Capturing()) Settle();
   recorder_ = recorder;
@@ -562,7 +547,7 @@ void NcclChannel::TraceInto(device::Recorder* recorder) {
 void NcclChannel::BeginTrace(const Operation& operation, Flight& flight, void* link_queue) {
   flight.traced = recorder_ != nullptr && !flight.recorded;
   if (!flight.traced) return;
-  flight.slice = SliceOf(name_, operation.transfer, BytesOf(operation));
+  flight.slice = SliceOf(name_, operation.transfer, operation.Bytes());
   for (Edge& edge : edges_) {
     const bool message =
         operation.transfer == (edge.outgoing ? Transfer::kSend : Transfer::kReceive);

@@ -23,36 +23,38 @@ Error OnRanks(int ranks, const deck::Deck& deck, const Error& error) {
       "Name in scaling.ranks only numbers of ranks that the deck's layout fits.");
 }
 
-std::vector<int> CountsOf(const app::Job& job, const ScalingOptions& options) {
-  const int world = job.World().Size();
+std::vector<int> CountsOf(const app::Request& request, const comm::Communicator& world,
+                          const ScalingOptions& options) {
   if (options.ranks.empty()) {
-    const comm::Options& grid = job.options.comm;
+    const comm::Options& grid = request.comm;
     const std::int64_t unit = std::int64_t{grid.tensor} * grid.context * grid.pipeline;
-    return DefaultCounts(static_cast<int>(std::clamp<std::int64_t>(unit, 1, world)), world);
+    return DefaultCounts(static_cast<int>(std::clamp<std::int64_t>(unit, 1, world.Size())),
+                         world.Size());
   }
-  if (options.ranks.back() <= world) return options.ranks;
-  throw job.deck.Complain(
-      "scaling.ranks", fmt::format("{} are more than the job's {}", options.ranks.back(), world),
+  if (options.ranks.back() <= world.Size()) return options.ranks;
+  throw request.deck.Complain(
+      "scaling.ranks",
+      fmt::format("{} are more than the job's {}", options.ranks.back(), world.Size()),
       fmt::format("Start the job with {} ranks, or name fewer.", options.ranks.back()));
 }
 
 // The deck's grid on each count; throws for the first on which it does not fit.
-void CheckLayouts(const app::Job& job, const std::vector<int>& counts) {
+void CheckLayouts(const app::Request& request, const std::vector<int>& counts) {
   for (const int ranks : counts) {
     try {
-      train::PlanGrid(job.options, job.deck, ranks);
+      train::PlanGrid(request, request.deck, ranks);
     } catch (const Error& error) {
-      throw OnRanks(ranks, job.deck, error);
+      throw OnRanks(ranks, request.deck, error);
     }
   }
 }
 
-Size SizeOf(const app::Job& job, const ScalingOptions& options, ScalingKind kind, int ranks,
+Size SizeOf(const app::Request& request, const ScalingOptions& options, ScalingKind kind, int ranks,
             int base) {
-  const std::int64_t batch = job.options.data.batch;
+  const std::int64_t batch = request.data.batch;
   const Size size{ranks, BatchOf(kind, batch, ranks, base)};
   if (size.batch > 0) return size;
-  throw job.deck.Complain(
+  throw request.deck.Complain(
       options.base_ranks > 0 ? "scaling.base_ranks" : "scaling.ranks",
       fmt::format("data.batch = {} for {} makes no whole number of windows for {}", batch,
                   report::Counted(base, "rank"), report::Counted(ranks, "rank")),
@@ -61,12 +63,12 @@ Size SizeOf(const app::Job& job, const ScalingOptions& options, ScalingKind kind
 
 // Steps repeat no window within an epoch and have whole batches, or their times would differ; of
 // pairs they are an epoch's first ones.
-void CheckSteps(const app::Job& job, const ScalingOptions& options, const Size& size,
+void CheckSteps(const app::Request& request, const ScalingOptions& options, const Size& size,
                 const train::Plan& plan) {
   const std::int64_t wanted = options.warmup_steps + options.steps;
   if (plan.tokens.pairs) {
     if (wanted <= plan.StepsPerEpoch()) return;
-    throw job.deck.Complain(
+    throw request.deck.Complain(
         "scaling.steps",
         fmt::format("{} and {} before them take more than an epoch on {}, of {}",
                     report::Counted(options.steps, "step"), options.warmup_steps,
@@ -77,7 +79,7 @@ void CheckSteps(const app::Job& job, const ScalingOptions& options, const Size& 
   const data::Sampler sampler(plan.training.samples);
   const std::int64_t whole = sampler.Windows() / size.batch;
   if (wanted <= whole) return;
-  throw job.deck.Complain(
+  throw request.deck.Complain(
       "scaling.steps",
       fmt::format("{} and {} before them take more than an epoch on {}: {} make {} whole "
                   "batches of {}",
@@ -88,34 +90,35 @@ void CheckSteps(const app::Job& job, const ScalingOptions& options, const Size& 
 }
 
 // Of pairs the limit on a step's tokens grows as the one on its pairs.
-data::Options DataOf(const app::Job& job, const Size& size) {
-  data::Options data = job.options.data;
+data::Options DataOf(const app::Request& request, const Size& size) {
+  data::Options data = request.data;
   data.batch_tokens = data.batch_tokens * size.batch / data.batch;
   data.batch = size.batch;
   return data;
 }
 
-train::Plan PlanOf(const app::Job& job, const train::TokenFacts& tokens, const Size& size) {
-  app::DeckOptions options = job.options;
-  options.data = DataOf(job, size);
+train::Plan PlanOf(const app::Request& request, const app::Device& device,
+                   const train::TokenFacts& tokens, const Size& size) {
+  app::DeckOptions options = request;
+  options.data = DataOf(request, size);
   try {
     return train::MakePlan({.options = options,
-                            .deck = job.deck,
+                            .deck = request.deck,
                             .ranks = size.ranks,
                             .tokens = tokens,
-                            .machine = app::FactsOf(job)});
+                            .machine = app::FactsOf(device)});
   } catch (const Error& error) {
-    throw OnRanks(size.ranks, job.deck, error);
+    throw OnRanks(size.ranks, request.deck, error);
   }
 }
 
 // Kinds share points of equal ranks and batch.
-void AddLines(const app::Job& job, Study& study, std::vector<Size>& sizes) {
+void AddLines(const app::Request& request, Study& study, std::vector<Size>& sizes) {
   const int base = study.options.base_ranks > 0 ? study.options.base_ranks : study.counts.front();
   std::vector<std::pair<ScalingKind, Size>> wanted;
   for (const ScalingKind kind : study.options.kinds) {
     for (const int ranks : study.counts) {
-      wanted.emplace_back(kind, SizeOf(job, study.options, kind, ranks, base));
+      wanted.emplace_back(kind, SizeOf(request, study.options, kind, ranks, base));
     }
   }
   for (const auto& [kind, size] : wanted) {
@@ -145,33 +148,36 @@ std::int64_t BatchOf(ScalingKind kind, std::int64_t batch, int ranks, int base) 
   return batch * ranks % base == 0 ? batch * ranks / base : 0;
 }
 
-Study PlanStudy(const app::Job& job, const ScalingOptions& options) {
+Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+                const app::Files& files, const ScalingOptions& options) {
   Study study{.options = options, .counts = {}, .points = {}, .lines = {}};
   std::vector<Size> sizes;
-  job.World().Together([&] {
-    study.counts = CountsOf(job, options);
-    CheckLayouts(job, study.counts);
-    AddLines(job, study, sizes);
-    if (!job.World().IsRoot()) return;
-    study.machine = predict::DescribeRun(job.options.plan.machine, app::FactsOf(job),
+  ranks.World().Together([&] {
+    study.counts = CountsOf(request, ranks.World(), options);
+    CheckLayouts(request, study.counts);
+    AddLines(request, study, sizes);
+    if (!ranks.World().IsRoot()) return;
+    study.machine = predict::DescribeRun(request.plan.machine, app::FactsOf(device),
                                          SharedFolder(ProgramFile()));
   });
   std::vector<train::TokenFacts> tokens;
   for (const Size& size : sizes) {
-    if (job.options.model.Translates()) {
-      tokens.push_back(app::InspectPairs(job, DataOf(job, size)));
+    if (request.model.Translates()) {
+      tokens.push_back(app::InspectPairs(request, ranks, DataOf(request, size)));
     } else {
-      tokens.push_back(tokens.empty() ? app::InspectTokens(job) : tokens.front());
+      tokens.push_back(tokens.empty() ? app::InspectTokens(request, ranks, files) : tokens.front());
     }
   }
-  job.World().Together([&] {
+  ranks.World().Together([&] {
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      study.points.push_back(
-          {.size = sizes[i], .room = {}, .plan = PlanOf(job, tokens[i], sizes[i]), .rounds = {}});
-      CheckSteps(job, options, sizes[i], study.points.back().plan);
+      study.points.push_back({.size = sizes[i],
+                              .room = {},
+                              .plan = PlanOf(request, device, tokens[i], sizes[i]),
+                              .rounds = {}});
+      CheckSteps(request, options, sizes[i], study.points.back().plan);
     }
   });
-  const Rooms rooms(job);
+  const Rooms rooms(ranks, device);
   for (Point& point : study.points) point.room = rooms.Of(point.size.ranks);
   return study;
 }
@@ -181,11 +187,12 @@ Study PlanStudy(const app::Job& job, const ScalingOptions& options) {
 namespace {
 
 // Rank, threads and places of this rank, as text.
-std::string Pack(const app::Job& job) {
-  if (job.gpu != nullptr)
-    return fmt::format("{} 1 {}", job.World().Rank(), job.gpu->Context().address);
-  std::string text = fmt::format("{} {}", job.World().Rank(), job.stream.threads);
-  for (const device::HardwareThread& thread : device::DescribeThreads(job.signals->UsableCores())) {
+std::string Pack(const app::Ranks& ranks, const app::Device& device) {
+  if (device.gpu != nullptr)
+    return fmt::format("{} 1 {}", ranks.World().Rank(), device.gpu->Context().address);
+  std::string text = fmt::format("{} {}", ranks.World().Rank(), device.stream.threads);
+  for (const device::HardwareThread& thread :
+       device::DescribeThreads(ranks.signals->UsableCores())) {
     text += fmt::format(" {}", thread.core);
   }
   return text;
@@ -193,9 +200,9 @@ std::string Pack(const app::Job& job) {
 
 }  // namespace
 
-Rooms::Rooms(const app::Job& job)
-    : world_(job.World()), first_(job.runtime->Node().IsRoot()), threads_(job.stream.threads) {
-  for (const std::string& text : job.runtime->Node().Gather(Pack(job))) {
+Rooms::Rooms(const app::Ranks& ranks, const app::Device& device)
+    : world_(ranks.World()), first_(ranks.Node().IsRoot()), threads_(device.stream.threads) {
+  for (const std::string& text : ranks.Node().Gather(Pack(ranks, device))) {
     std::istringstream words(text);
     Neighbour neighbour;
     words >> neighbour.rank >> neighbour.threads;

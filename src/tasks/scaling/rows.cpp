@@ -421,14 +421,14 @@ std::string TextsOf(const train::Plan& plan) {
 
 }  // namespace
 
-std::string Head(const app::Job& job, const Study& study) {
+std::string Head(const app::Request& request, const app::Device& device, const Study& study) {
   const ScalingOptions& options = study.options;
   std::vector<std::string> kinds;
   for (const ScalingKind kind : options.kinds) kinds.emplace_back(NameOf(kind));
   const Point& last = study.points.back();
   std::string text =
       fmt::format("scaling {} on {} ranks, {}: {} of {} + {} steps\n", fmt::join(kinds, " and "),
-                  fmt::join(study.counts, ", "), job.deck.Path(),
+                  fmt::join(study.counts, ", "), request.deck.Path(),
                   report::Counted(options.repeats, "round"), options.warmup_steps, options.steps);
   text += fmt::format(
       "grid    of the largest: {}\nmodel   {}\ndata    {}: {}\ndevice  {}, {} "
@@ -436,8 +436,8 @@ std::string Head(const app::Job& job, const Study& study) {
       train::DescribeLayout(last.plan.grid, last.plan.sharing, last.plan.training.model),
       train::DescribeModel(last.plan.training.model.options), last.plan.tokens.source,
       TextsOf(last.plan),
-      job.stream.OnGpu() ? job.gpu->Context().name : device::NameOf(job.stream.Where()),
-      report::Counted(job.stream.threads, "thread"), job.Precision());
+      device.stream.OnGpu() ? device.gpu->Context().name : device::NameOf(device.stream.Where()),
+      report::Counted(device.stream.threads, "thread"), device.Precision());
   text += study.machine.machine
               ? fmt::format("\npredict by {}", study.machine.machine->name)
               : fmt::format("\npredict nothing: {} (plan.machine; trireme --calibrate)",
@@ -449,7 +449,7 @@ std::string Head(const app::Job& job, const Study& study) {
     text +=
         fmt::format("\nwarning: oversubscribed: {} x {} on {}: no measure of scaling, marked so",
                     report::Counted(told, "rank"), report::Counted(point.room.threads, "thread"),
-                    report::Counted(point.room.cores, job.stream.OnGpu() ? "card" : "core"));
+                    report::Counted(point.room.cores, device.stream.OnGpu() ? "card" : "core"));
   }
   return text;
 }

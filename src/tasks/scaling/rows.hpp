@@ -95,12 +95,6 @@ struct Round {
   double Mean() const;          // seconds a step
 };
 
-// Collective over `group`, whose ranks the plan is for. Trains from initial weights. None if a
-// signal or the end of the job's time stopped it. PartError if a step cannot be computed.
-std::optional<Round> MeasureRound(const app::Job& job, const comm::Communicator& group,
-                                  const train::Plan& plan, const Texts& texts,
-                                  const ScalingOptions& options, app::Deadline& deadline);
-
 // Mean waiting of ranks for the slowest of their stage, seconds a step. Pure. compute: of each
 // rank in each step, [ranks, steps].
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
@@ -117,8 +111,8 @@ struct Room {
 
 class Rooms {
  public:
-  explicit Rooms(const app::Job& job);  // collective
-  Room Of(int ranks) const;             // collective over the job's ranks; of the first `ranks`
+  explicit Rooms(const app::Ranks& ranks, const app::Device& device);  // collective
+  Room Of(int ranks) const;  // collective over the job's ranks; of the first `ranks`
 
  private:
   struct Neighbour {
@@ -173,7 +167,8 @@ struct Study {
 
 // Collective. AgreedError (exit code 2) that names the number of ranks which cannot be measured:
 // more than the job has, a layout that does not fit, less data than the steps take.
-Study PlanStudy(const app::Job& job, const ScalingOptions& options);
+Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+                const app::Files& files, const ScalingOptions& options);
 
 // Step time that a plan's model of the machine predicts.
 
@@ -232,7 +227,7 @@ std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tole
 // Screen of a scaling study: what is measured, and what came of it.
 
 // Lines before the first step, without the last newline.
-std::string Head(const app::Job& job, const Study& study);
+std::string Head(const app::Request& request, const app::Device& device, const Study& study);
 // The tables of what was measured: speeds, and where the ranks' time went.
 std::string Tables(const std::vector<Row>& rows);
 

@@ -22,23 +22,30 @@
 
 namespace trireme::tasks {
 
-// MeasureRound: steps on a part of the world, with their times told apart.
+// Measurement: steps on a part of the world, with their times told apart.
 
 namespace {
 
 class Measurement {
  public:
-  Measurement(const app::Job& job, const comm::Communicator& group, const train::Plan& plan,
-              app::Deadline& deadline)
-      : job_(job), group_(group), deadline_(deadline), grid_(group, plan.grid, plan.sharing) {}
+  Measurement(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+              const comm::Communicator& group, const train::Plan& plan, app::Deadline& deadline)
+      : request_(request),
+        ranks_(ranks),
+        device_(device),
+        group_(group),
+        deadline_(deadline),
+        grid_(group, plan.grid, plan.sharing) {}
 
+  // Collective over `group`, whose ranks the plan is for. Trains from initial weights. None if a
+  // signal or the end of the job's time stopped it. PartError if a step cannot be computed.
   std::optional<Round> Run(const train::Plan& plan, const Texts& texts,
                            const ScalingOptions& options) {
-    app::ArmSetUp(*job_.runtime, job_.options.machine.hang_timeout);
+    app::ArmSetUp(*ranks_.runtime, request_.machine.hang_timeout);
     device::MemoryTerms memory;
     group_.Together([&] { memory = train::PlanMemory(plan, group_.Rank()); });
-    app::UseGpu(job_, memory, grid_);
-    train::TrainingState state(grid_, plan.training, job_.stream);
+    app::UseGpu(request_, device_, memory, grid_);
+    train::TrainingState state(grid_, plan.training, device_.stream);
     train::TrainingStep step = texts.pairs != nullptr ? train::TrainingStep(state, *texts.pairs)
                                                       : train::TrainingStep(state, *texts.corpus);
     for (std::int64_t i = 0; i < options.warmup_steps + options.steps; ++i) {
@@ -52,12 +59,12 @@ class Measurement {
 
  private:
   train::StepResult RunStep(train::TrainingStep& step, std::int64_t number) {
-    if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
-    job_.runtime->Watch().Arm(
+    if (!device_.placement.numbers.empty()) device::PinThreads(device_.placement.numbers);
+    ranks_.Watch().Arm(
         comm::Phase::kStep, number + 1,
-        app::HangBound(comm::Phase::kStep, job_.options.machine.hang_timeout, deadline_));
+        app::HangBound(comm::Phase::kStep, request_.machine.hang_timeout, deadline_));
     train::Requests mine;
-    mine.signal = job_.signals->Received();
+    mine.signal = ranks_.signals->Received();
     mine.walltime = group_.IsRoot() && deadline_.MustStop(Seconds() + last_, false);
     // Transfers are counted up to the agreement, at which the step's times end too.
     step.BeforeNextUpdate([this](std::int64_t) { at_agreement_ = grid_.Traffic(); });
@@ -113,7 +120,9 @@ class Measurement {
     return all;
   }
 
-  const app::Job& job_;
+  const app::Request& request_;
+  const app::Ranks& ranks_;
+  const app::Device& device_;
   const comm::Communicator& group_;
   app::Deadline& deadline_;
   comm::ProcessGrid grid_;
@@ -148,12 +157,6 @@ double Imbalance(const std::vector<double>& compute, const comm::GridShape& shap
   return sum / static_cast<double>(ranks * steps);
 }
 
-std::optional<Round> MeasureRound(const app::Job& job, const comm::Communicator& group,
-                                  const train::Plan& plan, const Texts& texts,
-                                  const ScalingOptions& options, app::Deadline& deadline) {
-  return Measurement(job, group, plan, deadline).Run(plan, texts, options);
-}
-
 namespace {
 
 namespace fs = std::filesystem;
@@ -161,17 +164,18 @@ namespace fs = std::filesystem;
 constexpr const char* kTable = "scaling.csv";
 
 // A study starts from initial weights, in a folder without another's results.
-void CheckStart(const app::Job& job) {
-  if (!job.line->resume.empty()) {
+void CheckStart(const app::Request& request, const comm::Communicator& world) {
+  if (!request.line.resume.empty()) {
     throw InputError("command line: -r has no meaning for job.task = scaling",
                      "Leave it out: a study starts from initial weights.");
   }
-  if (!job.options.checkpoint.start_from.empty()) {
-    throw job.deck.Complain("checkpoint.start_from", "a scaling study starts from initial weights",
-                            "Leave it out: checkpoint.start_from=");
+  if (!request.checkpoint.start_from.empty()) {
+    throw request.deck.Complain("checkpoint.start_from",
+                                "a scaling study starts from initial weights",
+                                "Leave it out: checkpoint.start_from=");
   }
-  if (!job.World().IsRoot()) return;
-  const std::string& folder = job.options.job.output;
+  if (!world.IsRoot()) return;
+  const std::string& folder = request.job.output;
   const auto refuse_one_with = [&](const char* name) {
     std::error_code ignored;
     if (!fs::exists(fs::path(folder) / name, ignored)) return;
@@ -184,8 +188,9 @@ void CheckStart(const app::Job& job) {
 }
 
 // Collective. Memory and transfers of every point.
-void CheckPoints(const app::Job& job, const Study& study) {
-  const comm::Communicator& world = job.World();
+void CheckPoints(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+                 const Study& study) {
+  const comm::Communicator& world = ranks.World();
   for (const Point& point : study.points) {
     const bool member = world.Rank() < point.size.ranks;
     device::MemoryTerms memory;
@@ -194,7 +199,7 @@ void CheckPoints(const app::Job& job, const Study& study) {
     });
     const auto grid = comm::ProcessGrid::Planned(point.plan.grid, point.plan.sharing,
                                                  std::min(world.Rank(), point.size.ranks - 1));
-    app::CheckMemory(job, memory, grid);
+    app::CheckMemory(request, ranks, device, memory, grid);
     world.Together([&] {
       if (member) train::CheckTransfers(point.plan, world.Rank());
     });
@@ -207,15 +212,19 @@ void CheckPoints(const app::Job& job, const Study& study) {
 // The study's run through its points.
 class Runner {
  public:
-  Runner(app::Job& job, Study& study, const Texts& texts)
-      : job_(job),
+  Runner(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
+         Study& study, const Texts& texts)
+      : request_(request),
+        ranks_(ranks),
+        device_(device),
         study_(study),
         texts_(texts),
         deadline_(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
     deadline_.ExpectCheckpoint(0);  // there is none
-    for (const int ranks : study.counts) {
-      const bool member = job.World().Rank() < ranks;
-      groups_.emplace(ranks, job.World().Split(member ? 0 : 1, job.World().Rank(), "scaling"));
+    const comm::Communicator& world = ranks.World();
+    for (const int count : study.counts) {
+      const bool member = world.Rank() < count;
+      groups_.emplace(count, world.Split(member ? 0 : 1, world.Rank(), "scaling"));
     }
   }
 
@@ -240,57 +249,57 @@ class Runner {
  private:
   // False: a stop was asked for. Ranks that have no part sleep meanwhile.
   bool Measure(Point& point) {
-    const comm::Communicator& world = job_.World();
+    const comm::Communicator& world = ranks_.World();
     std::optional<Round> round;
     std::optional<PartError> failure;
     if (world.Rank() < point.size.ranks) {
       const comm::Communicator& group = groups_.at(point.size.ranks);
       try {
-        round = MeasureRound(job_, group, point.plan, texts_, study_.options, deadline_);
+        round = Measurement(request_, ranks_, device_, group, point.plan, deadline_)
+                    .Run(point.plan, texts_, study_.options);
       } catch (const PartError& error) {
         // Of fewer ranks than take part, others would wait for them for ever.
         if (error.Ranks() != group.Size()) throw;
         failure = error;
       }
     }
-    job_.runtime->Watch().Disarm();
+    ranks_.Watch().Disarm();
     world.QuietBarrier();
-    app::ArmSetUp(*job_.runtime, job_.options.machine.hang_timeout);
+    app::ArmSetUp(*ranks_.runtime, request_.machine.hang_timeout);
     world.Together([&] {
       if (failure) throw *failure;
     });
     const bool member = world.Rank() < point.size.ranks;
-    const bool stopped = (member && !round) || job_.signals->Received();
+    const bool stopped = (member && !round) || ranks_.signals->Received();
     if (round) point.rounds.push_back(std::move(*round));
     return world.Max(std::int64_t{stopped}) == 0;
   }
 
   void Say(const std::string& text) const {
-    if (!job_.World().IsRoot()) return;
+    if (!ranks_.World().IsRoot()) return;
     fmt::print("{}\n", text);
     std::fflush(stdout);
   }
 
   // Collective. The table of what there is.
   void Write() const {
-    job_.World().Together([&] {
-      if (!job_.World().IsRoot()) return;
+    ranks_.World().Together([&] {
+      if (!ranks_.World().IsRoot()) return;
       const std::string text = Csv(RowsOf(study_), study_);
       if (!text.empty()) report::WriteWhole(Path(), text);
     });
   }
 
   void Report() const {
-    if (!job_.World().IsRoot()) return;
+    if (!ranks_.World().IsRoot()) return;
     const std::vector<Row> rows = RowsOf(study_);
     if (rows.empty()) return;
     fmt::print("{}\n", Tables(rows));
-    const bool half = job_.stream.bf16 || job_.stream.fp8;
+    const bool half = device_.stream.bf16 || device_.stream.fp8;
     for (const std::string& fault : CompareLosses(rows, half ? kSameLossHalf : kSameLoss)) {
       fmt::print("warning: {}\n", fault);
     }
-    Say(fmt::format("table   {}\nfigure  python3 vis/scaling.py {}", Path(),
-                    job_.options.job.output));
+    Say(fmt::format("table   {}\nfigure  python3 vis/scaling.py {}", Path(), request_.job.output));
   }
 
   ExitCode Finish() {
@@ -305,9 +314,11 @@ class Runner {
     return ExitCode::kStopped;
   }
 
-  std::string Path() const { return (fs::path(job_.options.job.output) / kTable).string(); }
+  std::string Path() const { return (fs::path(request_.job.output) / kTable).string(); }
 
-  app::Job& job_;
+  const app::Request& request_;
+  const app::Ranks& ranks_;
+  const app::Device& device_;
   Study& study_;
   const Texts& texts_;
   app::Deadline deadline_;
@@ -315,26 +326,27 @@ class Runner {
 };
 
 // World rank 0.
-void MakeFolder(const app::Job& job) {
-  const std::string& folder = job.options.job.output;
+void MakeFolder(const app::Request& request) {
+  const std::string& folder = request.job.output;
   report::MakeOutputFolder(folder);
-  report::WriteWhole((fs::path(folder) / "deck.in").string(), job.deck.Resolved());
+  report::WriteWhole((fs::path(folder) / "deck.in").string(), request.deck.Resolved());
 }
 
 }  // namespace
 
 ExitCode RunScaling(app::Job& job) {
-  const comm::Communicator& world = job.World();
-  app::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
 
   // 1. What is compared with what.
   ScalingOptions options;
   world.Together([&] {
-    options = ReadScaling(job.deck);
-    CheckStart(job);
+    options = ReadScaling(request.deck);
+    CheckStart(request, world);
   });
-  Study study = PlanStudy(job, options);
-  CheckPoints(job, study);
+  Study study = PlanStudy(request, job.ranks, job.device, job.files, options);
+  CheckPoints(request, job.ranks, job.device, study);
 
   // 2. The tokens, once for all points. Any rank may lead a replica in one of them.
   const comm::Communicator self = world.Split(world.Rank(), 0);
@@ -343,24 +355,24 @@ ExitCode RunScaling(app::Job& job) {
   std::optional<data::Corpus> corpus;
   std::optional<data::PairFile> pairs;
   Texts texts;
-  if (job.options.model.Translates()) {
-    texts.pairs = &pairs.emplace(app::OpenPairs(job));
+  if (request.model.Translates()) {
+    texts.pairs = &pairs.emplace(app::OpenPairs(request, job.ranks));
   } else {
-    files = app::OpenCorpus(job, alone);
+    files = app::OpenCorpus(request, job.ranks, job.files, alone);
     texts.corpus = &corpus.emplace(std::span<const data::TokenFile>(files));
   }
   if (world.IsRoot()) {
-    fmt::print("{}\n", Head(job, study));
+    fmt::print("{}\n", Head(request, job.device, study));
     std::fflush(stdout);
   }
-  if (job.line->validate_only) return app::SayValid(job);
-  app::StopIfAsked(job);
+  if (request.line.validate_only) return app::SayValid(world);
+  app::StopIfAsked(job.ranks);
 
   // 3. The rounds.
   world.Together([&] {
-    if (world.IsRoot()) MakeFolder(job);
+    if (world.IsRoot()) MakeFolder(request);
   });
-  return Runner(job, study, texts).Run();
+  return Runner(request, job.ranks, job.device, study, texts).Run();
 }
 
 }  // namespace trireme::tasks

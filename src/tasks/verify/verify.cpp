@@ -33,9 +33,9 @@ constexpr std::size_t kIndent = 8;  // columns, of what the head says
 // and removes it on the way out, whatever happens.
 class VerifyFolder {
  public:
-  VerifyFolder(const comm::Communicator& world, const app::Job& job) {
+  VerifyFolder(const comm::Communicator& world, const app::Request& request) {
     world.Together([&] {
-      if (world.IsRoot()) Make(job.options.job.output, job.deck);
+      if (world.IsRoot()) Make(request.job.output, request.deck);
     });
     path_ = world.Broadcast(path_);
     own_ = world.IsRoot();
@@ -67,10 +67,10 @@ class VerifyFolder {
 };
 
 // One step of the deck's batch.
-train::PairFacts AssumedPairs(const app::Job& job) {
-  const std::int64_t batch = job.options.data.batch;
-  return {.source_vocabulary = job.options.plan.vocabulary,
-          .shared_vocabulary = job.options.model.shared_vocabulary,
+train::PairFacts AssumedPairs(const app::Request& request) {
+  const std::int64_t batch = request.data.batch;
+  return {.source_vocabulary = request.plan.vocabulary,
+          .shared_vocabulary = request.model.shared_vocabulary,
           .pairs = batch,
           .steps = 1,
           .batch = batch};
@@ -78,24 +78,25 @@ train::PairFacts AssumedPairs(const app::Job& job) {
 
 // Facts of the token file; if it is not there yet, of plan.vocabulary and of one batch of tokens,
 // so that the deck's batch is the largest step. data: what the head says of them.
-train::TokenFacts FactsOf(const app::Job& job, std::string& data) {
-  const data::Options& options = job.options.data;
+train::TokenFacts FactsOf(const app::Request& request, const app::Ranks& ranks,
+                          const app::Files& files, std::string& data) {
+  const data::Options& options = request.data;
   std::error_code ignored;
   // A file that exists but cannot be reached is for InspectTokens to complain of.
   const bool missing = fs::status(options.file, ignored).type() == fs::file_type::not_found;
-  const comm::Communicator& world = job.World();
+  const comm::Communicator& world = ranks.World();
   if (world.Max(std::int64_t{world.IsRoot() && !missing}) > 0) {
-    train::TokenFacts facts = app::InspectTokens(job);
+    train::TokenFacts facts = app::InspectTokens(request, ranks, files);
     data = fmt::format("{}: vocabulary {}", options.file, report::WithThousands(facts.vocabulary));
     return facts;
   }
-  const std::int64_t vocabulary = job.options.plan.vocabulary;
+  const std::int64_t vocabulary = request.plan.vocabulary;
   data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", options.file,
                      report::WithThousands(vocabulary));
   train::TokenFacts facts{.vocabulary = vocabulary,
                           .train = options.batch * options.sequence_length + 1,
                           .source = options.file};
-  if (job.options.model.Translates()) facts.pairs = AssumedPairs(job);
+  if (request.model.Translates()) facts.pairs = AssumedPairs(request);
   return facts;
 }
 
@@ -125,11 +126,12 @@ std::string Number(double value) {
   return std::isfinite(value) ? fmt::format("{:.1e}", value) : "not finite";
 }
 
-void PrintHead(const app::Job& job, const comm::ProcessGrid& grid, const std::string& data,
+void PrintHead(const app::Request& request, const comm::Communicator& world,
+               const comm::ProcessGrid& grid, const std::string& data,
                const train::TrainingOptions& deck, const train::TrainingOptions& small) {
-  if (!job.World().IsRoot()) return;
-  const int ranks = job.World().Size();
-  fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
+  if (!world.IsRoot()) return;
+  const int ranks = world.Size();
+  fmt::print("verify  {} on {} rank{}, against one rank\n", request.deck.Path(), ranks,
              ranks == 1 ? "" : "s");
   const train::TrainingPlan plan =
       train::PlanTraining(small, MadeUpData::TrainSize(small), grid.Shape());
@@ -225,33 +227,36 @@ void Judge(const Verification& verification, const comm::Communicator& world, do
 }
 
 ExitCode RunVerify(app::Job& job) {
-  const comm::Communicator& world = job.World();
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
   world.Together([&] {
-    if (job.line->resume.empty()) return;
+    if (request.line.resume.empty()) return;
     throw InputError("command line: -r has no meaning for job.task = verify",
                      "Leave it out: verification starts from weights of its own.");
   });
   std::string data;
-  const train::TokenFacts facts = FactsOf(job, data);
+  const train::TokenFacts facts = FactsOf(request, job.ranks, job.files, data);
   train::Plan plan;
-  world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
+  world.Together([&] {
+    plan = train::MakePlan(app::RequestOf(request, world, job.device, job.start, facts));
+  });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
   const train::TrainingOptions small = Shrink(plan.options, plan.grid);
   device::MemoryTerms memory;
   world.Together([&] { memory = PlanRuns(plan, small, world.Rank()); });
-  app::UseGpu(job, memory, grid);
-  if (job.line->validate_only) {
+  app::UseGpu(request, job.device, memory, grid);
+  if (request.line.validate_only) {
     const MadeUpData made_up(world, small);
-    const Run run(grid, made_up, small, job.stream);
-    return app::SayValid(job);
+    const Run run(grid, made_up, small, job.device.stream);
+    return app::SayValid(world);
   }
   const double start = Seconds();
   Verification verification;
   {
-    const VerifyFolder folder(world, job);
-    PrintHead(job, grid, data, plan.options, small);
-    verification = Verify(grid, small, job.stream, job.dtype, folder.Path());
+    const VerifyFolder folder(world, request);
+    PrintHead(request, world, grid, data, plan.options, small);
+    verification = Verify(grid, small, job.device.stream, job.device.dtype, folder.Path());
   }
   Judge(verification, world, Seconds() - start);
   return ExitCode::kDone;

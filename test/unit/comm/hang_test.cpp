@@ -41,9 +41,10 @@ TEST_F(FlightRecorderTest, KeepsCallsOfItsGroup) {
   const int group = recorder_.AddGroup("tensor", recorder_.NewGroupId(), 1, 4);
   recorder_.Progress(Phase::kStep, 17);
   auto first = recorder_.Enter(group, Call::kAllReduce, 64);
-  recorder_.Leave(first, recorder_.Await(first));
+  recorder_.Await(first);
+  recorder_.Leave(first);
   auto second = recorder_.Enter(group, Call::kAllGather, 32);
-  const std::int64_t before = recorder_.Await(second);
+  recorder_.Await(second);
   RankTable table = Read();
   ASSERT_TRUE(table.waiting);
   EXPECT_EQ(DescribeCall(*table.waiting), "all-gather 2 of group tensor (32 bytes)");
@@ -53,7 +54,7 @@ TEST_F(FlightRecorderTest, KeepsCallsOfItsGroup) {
   ASSERT_EQ(table.calls.size(), 2);
   EXPECT_TRUE(table.calls[0].left);
   EXPECT_FALSE(table.calls[1].left);
-  recorder_.Leave(second, before);
+  recorder_.Leave(second);
   EXPECT_FALSE(Read().waiting);
 }
 
@@ -88,7 +89,8 @@ TEST_F(FlightRecorderTest, TakesGroupsAndMessagesWithoutEnd) {
     for (int i = 0; i < kMostGroups + 5; ++i) {
       groups.push_back(recorder_.AddGroup("g", recorder_.NewGroupId(), 0, 2));
       auto flight = recorder_.EnterMessage(groups.back(), Call::kSend, 1, 1, i);
-      recorder_.Leave(flight, recorder_.Await(flight));
+      recorder_.Await(flight);
+      recorder_.Leave(flight);
     }
     EXPECT_EQ(groups.back(), -1);
     for (const int group : groups) recorder_.RemoveGroup(group);
@@ -151,7 +153,8 @@ TEST_F(FlightRecorderTest, CostsLittle) {
     const double start = Seconds();
     for (int i = 0; i < kCallsTimed; ++i) {
       auto flight = recorder_.Enter(group, Call::kAllReduce, 64);
-      recorder_.Leave(flight, recorder_.Await(flight));
+      recorder_.Await(flight);
+      recorder_.Leave(flight);
     }
     nanoseconds = std::min(nanoseconds, (Seconds() - start) / kCallsTimed * 1e9);
   }

@@ -67,36 +67,27 @@ class LoopObjects : public test::FolderTest {
         schema_(DeclareAll()),
         tokens_(world_, SmallTokens()),
         own_split_{.name = {}, .tokens = &tokens_} {
-    job_.runtime = &test::TestRuntime();
-    job_.line = &line_;
-    job_.signals = &signals_;
-    job_.schema = &schema_;
-    job_.deck = test::ParsedDeck(kDeck, {"job.output=" + In("run")});
-    job_.options = app::ReadAll(job_.deck);
-    job_.stream.threads = 1;
-    plan_ = train::MakePlan({job_.options,
-                             job_.deck,
+    job_.ranks = {&test::TestRuntime(), &signals_};
+    job_.request.schema = &schema_;
+    job_.request.deck = test::ParsedDeck(kDeck, {"job.output=" + In("run")});
+    static_cast<app::DeckOptions&>(job_.request) = app::ReadAll(job_.request.deck);
+    job_.device.stream.threads = 1;
+    plan_ = train::MakePlan({job_.request,
+                             job_.request.deck,
                              1,
                              {.vocabulary = tokens_.VocabularySize(),
                               .train = tokens_.Size(data::Split::kTrain),
                               .source = "tokens in memory"},
-                             {.dtype = Dtype::kFloat32, .stream = job_.stream}});
+                             {.dtype = Dtype::kFloat32, .stream = job_.device.stream}});
     grid_.emplace(world_, plan_.grid, plan_.sharing);
-    state_.emplace(*grid_, plan_.training, job_.stream);
+    state_.emplace(*grid_, plan_.training, job_.device.stream);
     step_.emplace(*state_, data::Corpus(tokens_));
-    data_.emplace(job_.options.data, plan_.training, data::Corpus(tokens_), *step_);
+    data_.emplace(job_.request.data, plan_.training, data::Corpus(tokens_), *step_);
     progress_.last = plan_.training.schedule.Last();
     progress_.watch = [this](comm::Phase phase) { watched_.push_back(phase); };
   }
 
-  RunSession Session() {
-    return RunSession({.world = world_,
-                       .deck = job_.deck,
-                       .output = job_.options.job,
-                       .checkpoint = job_.options.checkpoint,
-                       .resume = line_.resume,
-                       .start = job_.start});
-  }
+  RunSession Session() { return {job_.request, job_.ranks, job_.start}; }
   // A monitor whose records lie in the run folder.
   void OpenMonitor(const RunSession& session) {
     report::MakeRunFolder(session.Folder());
@@ -104,8 +95,8 @@ class LoopObjects : public test::FolderTest {
   }
   // The policy of the run folder; run.json says what was asked for.
   void MakePolicy(const RunSession& session) {
-    policy_.emplace(CheckpointPolicy::Setup{.runtime = *job_.runtime,
-                                            .options = job_.options.checkpoint,
+    policy_.emplace(CheckpointPolicy::Setup{.runtime = *job_.ranks.runtime,
+                                            .options = job_.request.checkpoint,
                                             .goes_back = true,
                                             .cores = {},
                                             .session = session,
@@ -148,7 +139,6 @@ class LoopObjects : public test::FolderTest {
   const deck::Schema schema_;
   const data::TokenFile tokens_;
   const app::ValidSplit own_split_;
-  app::CommandLine line_;
   device::StopSignals signals_;
   app::Job job_;
   train::Plan plan_;
@@ -191,9 +181,9 @@ TEST_F(RunSessionTest, WithoutItsLockItWritesNothing) {
 }
 
 TEST_F(RunSessionTest, StartsThatLeadNowhereAreCounted) {
-  job_.options.checkpoint.max_restarts = 2;
+  job_.request.checkpoint.max_restarts = 2;
   Session().Lock();
-  line_.resume = In("run") + "/";
+  job_.request.line.resume = In("run") + "/";
   for (const int start : {1, 2}) {
     RunSession session = Session();
     EXPECT_TRUE(session.Continues());
@@ -208,25 +198,25 @@ TEST_F(RunSessionTest, StartsThatLeadNowhereAreCounted) {
 }
 
 TEST_F(RunSessionTest, AnotherOutputIsABranch) {
-  line_.resume = In("first");
+  job_.request.line.resume = In("first");
   job_.start.candidates = {In("first/checkpoints/step_00000004")};
   job_.start.record = RecordOf({{"step", 4}});
-  job_.options.job.output_given = false;
+  job_.request.job.output_given = false;
   EXPECT_EQ(fs::absolute(Session().Folder()), In("first"));
   EXPECT_TRUE(Session().Continues());
-  job_.options.job.output_given = true;
+  job_.request.job.output_given = true;
   const RunSession branch = Session();
   EXPECT_EQ(branch.Folder(), In("run"));
   EXPECT_TRUE(branch.Resumes() && !branch.Continues());
   EXPECT_EQ(branch.DescribeStart(), job_.start.candidates.front());
-  job_.options.checkpoint.start_from = In("second");
+  job_.request.checkpoint.start_from = In("second");
   EXPECT_THAT([&] { Session(); },
               testing::ThrowsMessage<Error>(HasSubstr("checkpoint.start_from")));
 }
 
 TEST_F(RunSessionTest, KnowsWhenNothingIsLeftToDo) {
-  line_.resume = In("run");
-  job_.options.job.output_given = true;
+  job_.request.line.resume = In("run");
+  job_.request.job.output_given = true;
   job_.start.candidates = {In("first/checkpoints/step_00000008")};
   job_.start.record = RecordOf({{"step", 8}});
   progress_.step = 7;
@@ -234,7 +224,7 @@ TEST_F(RunSessionTest, KnowsWhenNothingIsLeftToDo) {
   progress_.step = 8;
   EXPECT_TRUE(Session().HasEnded(progress_));  // a branch at the schedule's end
   // In its own folder, only with the last record there.
-  job_.options.job.output_given = false;
+  job_.request.job.output_given = false;
   job_.start.candidates = {In("run/checkpoints/step_00000008")};
   EXPECT_FALSE(Session().HasEnded(progress_));
 }
@@ -322,8 +312,8 @@ TEST_F(CheckpointPolicyTest, WritesTheBestAndTellsOfTheLastRegularOne) {
 
 TEST_F(CheckpointPolicyTest, DrainsLocalCheckpointsToTheRunFolder) {
   fs::create_directory(In("node"));
-  job_.options.checkpoint.local = In("node");
-  job_.options.checkpoint.drain_every = 2;
+  job_.request.checkpoint.local = In("node");
+  job_.request.checkpoint.drain_every = 2;
   const RunSession session = Session();
   OpenMonitor(session);
   MakePolicy(session);
@@ -348,9 +338,9 @@ class RecoveryTest : public LoopObjects {
     MakePolicy(session_);
   }
   void MakeRecovery() {
-    recovery_.emplace(Recovery::Setup{.runtime = *job_.runtime,
-                                      .options = job_.options.training,
-                                      .checkpoint = job_.options.checkpoint,
+    recovery_.emplace(Recovery::Setup{.runtime = *job_.ranks.runtime,
+                                      .options = job_.request.training,
+                                      .checkpoint = job_.request.checkpoint,
                                       .session = session_,
                                       .data = *data_,
                                       .checkpoints = *policy_,
@@ -362,7 +352,7 @@ class RecoveryTest : public LoopObjects {
                                           [this](const app::RunRecord& record) {
                                             returned_to_.push_back(record.step);
                                           }},
-                      Safeguards(job_.options.training));
+                      Safeguards(job_.request.training));
   }
 
   const RunSession session_;
@@ -414,7 +404,7 @@ TEST_F(RecoveryTest, ASpikeGoesBackToTheLastRegularCheckpoint) {
 }
 
 TEST_F(RecoveryTest, ASpikeIsOnlyReportedIfTheDeckSaysSo) {
-  job_.options.training.on_spike = train::OnSpike::kReport;
+  job_.request.training.on_spike = train::OnSpike::kReport;
   MakeRecovery();
   TrainTo(2);
   policy_->Write({});
@@ -430,7 +420,7 @@ TEST_F(RecoveryTest, ASpikeIsOnlyReportedIfTheDeckSaysSo) {
 
 TEST_F(RecoveryTest, OneRankHasNoReplicas) {
   MakeRecovery();
-  progress_.step = job_.options.checkpoint.check_replicas_every;
+  progress_.step = job_.request.checkpoint.check_replicas_every;
   EXPECT_FALSE(recovery_->ReplicasDiffer());
   EXPECT_THAT(recovery_->Summary(), testing::Each(""));
 }
@@ -439,7 +429,7 @@ class EvaluationsTest : public LoopObjects {
  protected:
   EvaluationsTest() { OpenMonitor(Session()); }
   Evaluations Make() {
-    return Evaluations({.options = job_.options.monitor,
+    return Evaluations({.options = job_.request.monitor,
                         .validation = {&own_split_, 1},
                         .data = *data_,
                         .signals = signals_,
@@ -503,7 +493,7 @@ TEST_F(EvaluationsTest, TheTestIsOfTheWholeSplit) {
   EXPECT_TRUE(evaluations.Test());
   EXPECT_EQ(Records("test", "step").size(), 1u);
   EXPECT_FALSE(best_.IsNew());
-  job_.options.monitor.validate_every_steps = 0;
+  job_.request.monitor.validate_every_steps = 0;
   EXPECT_TRUE(evaluations.Test());
   EXPECT_EQ(Records("test", "step").size(), 1u);  // the deck wants none
 }
