@@ -300,12 +300,11 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
 
 ExitCode RunGenerate(app::Job& job) {
   GenerateOptions options;
-  const bool translates = job.options.model.Translates();
   job.World().Together([&] {
     options = ReadGenerate(job.deck);
-    CheckGenerate(job.deck, translates);
+    options.translates = job.options.model.Translates();
+    CheckGenerate(options, job.deck);
   });
-  options.translates = translates;
   std::vector<Prompt> prompts;
   if (!options.file.empty()) prompts = ReadPrompts(job, options);
   // A prompt by itself is seen alone; windows of several as many at once as the deck says.

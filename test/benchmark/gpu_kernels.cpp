@@ -549,14 +549,10 @@ AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes
   result.forward_flops = 2 * product;
   result.backward_flops = 5 * product;
   result.forward = [&stream, &sizes, way](Operands& o) -> Call {
-    return [&stream, way, a = MakeOperands(stream, sizes, way, o)] {
-      Forward(stream, way, a);
-    };
+    return [&stream, way, a = MakeOperands(stream, sizes, way, o)] { Forward(stream, way, a); };
   };
   result.backward = [&stream, &sizes, way](Operands& o) -> Call {
-    return [&stream, way, a = MakeOperands(stream, sizes, way, o)] {
-      Backward(stream, way, a);
-    };
+    return [&stream, way, a = MakeOperands(stream, sizes, way, o)] { Backward(stream, way, a); };
   };
   return result;
 }
