@@ -1,19 +1,18 @@
 // The keys of [job], and the reading of all sections.
 #include "trireme/app/job.hpp"
 
-#include "trireme/deck/deck.hpp"
+#include "trireme/deck/keys.hpp"
 
 namespace trireme::app {
 
 namespace {
 constexpr deck::Names<10> kTasks = {"train",  "evaluate", "generate",  "tokenize", "verify",
                                     "import", "export",   "preflight", "scaling",  "plan"};
-}  // namespace
 
-void Declare(deck::Schema& schema) {
-  schema.Section("job", "What to do, and where its results go.")
+void Bind(deck::Keys keys, Options& o) {
+  keys.Section("job", "What to do, and where its results go.")
       .Choice(
-          "job.task", "train", deck::Choices(kTasks),
+          "job.task", o.task, kTasks,
           "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
           "with -r; tokenize: write data.file from text; verify: compare a small run of this "
           "deck on these ranks with one rank's; import: make a run of hf.path's model; "
@@ -21,21 +20,24 @@ void Declare(deck::Schema& schema) {
           "measure their speeds, name slow ones; scaling: compare the speeds of this deck's "
           "training on several numbers of ranks; plan: layouts of this deck on plan.machine, by "
           "predicted time, without ranks.")
-      .Text("job.name", "run", "Name of the run.")
-      .Path("job.output", "",
+      .Text("job.name", o.name, "Name of the run.")
+      .Path("job.output", o.output,
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
 }
 
+}  // namespace
+
+void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
+
 void Resolve(deck::Deck& deck) {
-  if (!deck.Text("job.output").empty()) return;
-  deck.Supply("job.output", "runs/" + deck.Text("job.name"), "job.name");
+  const Options options = Read(deck);
+  if (options.output.empty()) deck.Supply("job.output", "runs/" + options.name, "job.name");
 }
 
 Options Read(const deck::Deck& deck) {
-  return {.task = deck::Pick<Task>(deck.Text("job.task"), kTasks),
-          .name = deck.Text("job.name"),
-          .output = deck.Text("job.output"),
-          .output_given = deck.Given("job.output")};
+  Options options = deck::Read(deck, Bind);
+  options.output_given = deck.Given("job.output");
+  return options;
 }
 
 DeckOptions ReadAll(const deck::Deck& deck) {

@@ -203,8 +203,9 @@ namespace {
 
 // InputError where transfers inside and outside a step's graph may not use one communicator.
 void RequireMixing(const device::Options& options, const deck::Deck& deck, int ranks) {
+  if (ranks == 1 || options.graphs == device::Graphs::kNo) return;
   const char* const mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
-  if (ranks == 1 || !options.graphs || mixing == nullptr || std::atoi(mixing) != 0) return;
+  if (mixing == nullptr || std::atoi(mixing) != 0) return;
   throw deck.Complain(
       "run.graphs",
       fmt::format("NCCL_GRAPH_MIXING_SUPPORT={} in the environment: NCCL may then hang or compute "

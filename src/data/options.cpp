@@ -15,6 +15,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/deck/keys.hpp"
 
 namespace trireme::data {
 
@@ -31,132 +32,142 @@ constexpr deck::Names<2> kLongPairs = {"refuse", "leave_out"};
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // of a vocabulary; steps
+constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
-void DeclareData(deck::Schema& schema) {
-  schema.Section("data", "the token file and how training takes windows from it")
-      .Path("data.file", "data/tokens.h5",
+// The options, and the texts of the lists.
+struct Asked : Options {
+  std::string mixture_text, validation_text;
+};
+
+void BindData(deck::Keys keys, Asked& o) {
+  keys.Section("data", "the token file and how training takes windows from it")
+      .Path("data.file", o.file,
             "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
-      .Path("data.mixture", "",
+      .Path("data.mixture", o.mixture_text,
             "Token files of one vocabulary to train on together, in place of data.file: "
             "books.h5:0.7, code.h5:0.3 (weights: an epoch has as many windows as all files "
             "together) or books.h5*2, code.h5*0.5 (uses of each window in an epoch). The first "
             "file gives the valid and test splits.")
       .Exclusive({"data.file", "data.mixture"})
-      .Path("data.validation", "",
+      .Path("data.validation", o.validation_text,
             "Sets to validate on in place of the token file's own valid split: books:books.h5, "
             "code:code.h5 (a name and a token file, whose valid split counts). Each has its line; "
             "the first one decides on the best checkpoint.")
-      .Integer("data.sequence_length", 128, deck::Between(1, kLargestCount), "tokens",
+      .Integer("data.sequence_length", o.sequence_length, deck::Between(1, kLargestCount), "tokens",
                "Targets of one window: how far a prediction looks back. Pairs: the longest text.")
       .Integer(
-          "data.stride", 0, deck::Between(0, kLargestCount), "tokens",
+          "data.stride", o.stride, deck::Between(0, kLargestCount), "tokens",
           "Distance between the beginnings of neighbouring windows; 0: the sequence length, so "
           "that each target is used once an epoch.")
-      .Integer("data.batch", 64, deck::Between(1, kLargestCount), "windows",
+      .Integer("data.batch", o.batch, deck::Between(1, kLargestCount), "windows",
                "Windows a step, over all ranks; need not divide by anything. Pairs: the most.")
-      .Integer("data.batch_tokens", 0, deck::Between(0, kLargestCount), "tokens",
+      .Integer("data.batch_tokens", o.batch_tokens, deck::Between(0, kLargestCount), "tokens",
                "Pairs: most tokens of a step, of source and of target, with padding; 0: any.")
-      .Integer("data.micro_batch", 0, deck::Between(0, kLargestCount), "windows",
+      .Integer("data.micro_batch", o.micro_batch, deck::Between(0, kLargestCount), "windows",
                "Windows, or pairs, that a rank takes at once; 0: chosen by the program.")
-      .Choice("data.long_pairs", "refuse", deck::Choices(kLongPairs),
+      .Choice("data.long_pairs", o.long_pairs, kLongPairs,
               "Pairs with longer texts than data.sequence_length: an error, or left out.")
       .Choice(
-          "data.staging", "shared_memory", deck::Choices(kStagings),
+          "data.staging", o.staging, kStagings,
           "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
           "in the file alone, of which windows are read ahead of their use; node: likewise, in a "
           "copy in a folder of each node.")
-      .Path("data.staging_path", "",
+      .Path("data.staging_path", o.staging_path,
             "Folder of the copies, with data.staging = node; empty: /dev/shm or, if a node has no "
             "room for them there, $TMPDIR.")
       .Integer(
-          "data.read_ahead", 2, deck::Between(1, kMostReadAhead), "steps",
+          "data.read_ahead", o.read_ahead, deck::Between(1, kMostReadAhead), "steps",
           "Steps whose windows are read before their use, with data.staging = stream and node.")
-      .Switch("data.document_mask", false,
+      .Switch("data.document_mask", o.document_mask,
               "yes: attention does not cross the ends of documents, positions restart in each, and "
               "its first token is no target; needs /train/documents in the token file.");
 }
 
-void DeclareTokenize(deck::Schema& schema) {
-  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
-  schema.Section("tokenize", "job.task = tokenize: from texts to the token file")
-      .Choice("tokenize.kind", "word", deck::Choices(kKinds),
+void BindText(deck::Keys keys, TokenizeOptions& o) {
+  keys.Section("tokenize", "job.task = tokenize: from texts to the token file")
+      .Choice("tokenize.kind", o.kind, kKinds,
               "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
               "built-in corpus of known entropy, made from a grammar. numerals: built-in pairs to "
               "translate, numbers as digits and as English and German words. bpe: byte-level, by "
               "the files of "
               "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
               "trained.")
-      .Path("tokenize.train", "",
+      .Path("tokenize.train", o.texts[0],
             "Texts of the train split: files and globs, with commas, of which .jsonl holds a "
             "record a line; gzip and zstd are unpacked. - is standard input.")
-      .Path("tokenize.valid", "", "Text of the valid split, likewise.")
-      .Path("tokenize.test", "", "Text of the test split, likewise.")
-      .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
-      .Integer("tokenize.min_count", 1, deck::AtLeast(1), "occurrences",
+      .Path("tokenize.valid", o.texts[1], "Text of the valid split, likewise.")
+      .Path("tokenize.test", o.texts[2], "Text of the test split, likewise.")
+      .Switch("tokenize.lowercase", o.lowercase, "Fold the text to lower case (word).")
+      .Integer("tokenize.min_count", o.min_count, deck::AtLeast(1), "occurrences",
                "Rarer words of the train split become <unk> (word).")
-      .Switch("tokenize.overwrite", false,
+      .Switch("tokenize.overwrite", o.overwrite,
               "Replace data.file where it exists; else that is refused.")
-      .Integer("tokenize.harbour_tokens", 1000000, deck::Between(2, kLargestCorpus), "tokens",
-               "Size of the train split (harbour); valid and test get a tenth each.")
-      .Integer("tokenize.harbour_seed", 1, deck::Between(0, kLargestSeed), "",
+      .Integer("tokenize.harbour_tokens", o.harbour_tokens, deck::Between(2, kLargestCorpus),
+               "tokens", "Size of the train split (harbour); valid and test get a tenth each.")
+      .Integer("tokenize.harbour_seed", o.harbour_seed, deck::Between(0, kLargestSeed), "",
                "Another seed is another corpus of the same language (harbour).");
 }
 
-void DeclareSubword(deck::Schema& schema) {
-  schema
-      .Path(
-          "tokenize.tokenizer", "",
+void BindSubword(deck::Keys keys, TokenizeOptions& o) {
+  keys.Path(
+          "tokenize.tokenizer", o.tokenizer,
           "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
           "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
           "tokenizer is taken.")
-      .Integer("tokenize.vocabulary_size", 0, deck::Between(0, kMostTypes), "tokens",
+      .Integer("tokenize.vocabulary_size", o.vocabulary_size, deck::Between(0, kMostTypes),
+               "tokens",
                "Size of the model to train on the train texts, in place of tokenize.tokenizer; 0: "
                "none is trained (sentencepiece).")
-      .Choice("tokenize.model_type", "bpe", deck::Choices(kModelTypes),
+      .Choice("tokenize.model_type", o.model_type, kModelTypes,
               "Kind of the model to train (sentencepiece).")
-      .Text("tokenize.text_key", "text",
+      .Text("tokenize.text_key", o.text_key,
             "Member of a JSON record that holds the document's text; a.b is b within a.")
-      .Choice("tokenize.missing", "error", deck::Choices(kMissing),
+      .Choice("tokenize.missing", o.skip_missing, kMissing,
               "A JSON record without such a text, or with null: an error, or left out.")
-      .Text("tokenize.prompt_key", "",
+      .Text("tokenize.prompt_key", o.prompt_key,
             "Member of a JSON record that comes before the text; its tokens do not count as "
             "targets. Empty: none.")
-      .Choice("tokenize.document", "file", deck::Choices(kDocuments),
+      .Choice("tokenize.document", o.document, kDocuments,
               "Documents of plain text: the file, each line, or what blank lines separate.")
-      .Text("tokenize.eos", "",
+      .Text("tokenize.eos", o.eos,
             "Name of the token that ends each document; empty: the one that the tokenizer names.")
-      .Choice("tokenize.invalid", "error", deck::Choices(kInvalid),
+      .Choice("tokenize.invalid", o.replace_invalid, kInvalid,
               "Bytes that are not UTF-8: an error, or replaced by U+FFFD.")
-      .Real("tokenize.valid_fraction", 0.01, deck::HalfOpen(0, 1), "",
+      .Real("tokenize.valid_fraction", o.valid_fraction, deck::HalfOpen(0, 1), "",
             "Share of the train documents that a hash of their text puts into the valid split, "
             "where tokenize.valid is not given.")
-      .Real("tokenize.test_fraction", 0.01, deck::HalfOpen(0, 1), "",
+      .Real("tokenize.test_fraction", o.test_fraction, deck::HalfOpen(0, 1), "",
             "The same of the test split.");
 }
 
-void DeclarePairs(deck::Schema& schema) {
-  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
+void BindPairs(deck::Keys keys, PairOptions& o) {
   constexpr double kMostPairs = 0x1p32;
-  schema
-      .Path(
-          "tokenize.source", "",
+  keys.Path(
+          "tokenize.source", o.texts[0].source,
           "Source texts of the train split's pairs, for a file of pairs: plain text, .gz or .zst, "
           "files and globs with commas; line k belongs to line k of tokenize.target.")
-      .Path("tokenize.target", "", "Target texts of the train split's pairs, in the same order.")
-      .Path("tokenize.valid_source", "", "Source texts of the valid split's pairs.")
-      .Path("tokenize.valid_target", "", "Target texts of the valid split's pairs.")
-      .Path("tokenize.test_source", "", "Source texts of the test split's pairs.")
-      .Path("tokenize.test_target", "", "Target texts of the test split's pairs.")
-      .Switch("tokenize.shared_vocabulary", true,
+      .Path("tokenize.target", o.texts[0].target,
+            "Target texts of the train split's pairs, in the same order.")
+      .Path("tokenize.valid_source", o.texts[1].source, "Source texts of the valid split's pairs.")
+      .Path("tokenize.valid_target", o.texts[1].target, "Target texts of the valid split's pairs.")
+      .Path("tokenize.test_source", o.texts[2].source, "Source texts of the test split's pairs.")
+      .Path("tokenize.test_target", o.texts[2].target, "Target texts of the test split's pairs.")
+      .Switch("tokenize.shared_vocabulary", o.shared_vocabulary,
               "One vocabulary for source and target; no: each has its own.")
-      .Path("tokenize.source_tokenizer", "",
+      .Path("tokenize.source_tokenizer", o.source_tokenizer,
             "As tokenize.tokenizer, of the source alone, without a shared vocabulary (bpe, "
             "sentencepiece).")
-      .Integer("tokenize.numerals_pairs", 200000, deck::Between(1, kMostPairs), "pairs",
+      .Integer("tokenize.numerals_pairs", o.numerals_pairs, deck::Between(1, kMostPairs), "pairs",
                "Size of the train split (numerals); valid and test get a hundredth each.")
-      .Integer("tokenize.numerals_seed", 1, deck::Between(0, kLargestSeed), "",
+      .Integer("tokenize.numerals_seed", o.numerals_seed, deck::Between(0, kLargestSeed), "",
                "Another seed draws other pairs (numerals).");
+}
+
+void BindTokenize(deck::Keys keys, TokenizeOptions& o) {
+  BindText(keys, o);
+  BindSubword(keys, o);
+  BindPairs(keys, o.pairs);
 }
 
 // Refuses keys that have no effect, for the reason `why`.
@@ -172,69 +183,32 @@ void RefuseKeys(const deck::Deck& deck, std::initializer_list<const char*> names
 const char* NameOf(TokenizeKind kind) { return kKinds.at(static_cast<std::size_t>(kind)); }
 
 void Declare(deck::Schema& schema) {
-  DeclareData(schema);
-  DeclareTokenize(schema);
-  DeclareSubword(schema);
-  DeclarePairs(schema);
+  Asked defaults;
+  defaults.stride = 0;  // that of sequence_length
+  deck::Declare(schema, BindData, defaults);
+  deck::Declare(schema, BindTokenize);
 }
 
 void Resolve(deck::Deck& deck) {
-  if (deck.Integer("data.stride") != 0) return;
-  deck.Supply("data.stride", std::to_string(deck.Integer("data.sequence_length")),
-              "data.sequence_length");
+  const Options options = deck::Read(deck, BindData);
+  if (options.stride != 0) return;
+  deck.Supply("data.stride", std::to_string(options.sequence_length), "data.sequence_length");
 }
 
 Options Read(const deck::Deck& deck) {
-  Options options{.file = deck.Text("data.file"),
-                  .staging = deck::Pick<Staging>(deck.Text("data.staging"), kStagings),
-                  .staging_path = deck.Text("data.staging_path"),
-                  .read_ahead = deck.Integer("data.read_ahead"),
-                  .sequence_length = deck.Integer("data.sequence_length"),
-                  .stride = deck.Integer("data.stride"),
-                  .batch = deck.Integer("data.batch"),
-                  .micro_batch = deck.Integer("data.micro_batch"),
-                  .document_mask = deck.Switch("data.document_mask"),
-                  .batch_tokens = deck.Integer("data.batch_tokens"),
-                  .long_pairs = deck::Pick<LongPairs>(deck.Text("data.long_pairs"), kLongPairs)};
+  Asked options = deck::Read(deck, BindData);
   if (deck.Given("data.mixture")) {
-    options.mixture = ReadMixture(deck.Text("data.mixture"), deck);
+    options.mixture = ReadMixture(options.mixture_text, deck);
     options.file = options.mixture.front().path;
   }
-  const std::string validation = deck.Text("data.validation");
-  if (!validation.empty()) options.validation = ReadValidation(validation, deck);
+  if (!options.validation_text.empty()) {
+    options.validation = ReadValidation(options.validation_text, deck);
+  }
   if (options.stride == 0) options.stride = options.sequence_length;
   return options;
 }
 
-TokenizeOptions ReadTokenize(const deck::Deck& deck) {
-  return {
-      .kind = deck::Pick<TokenizeKind>(deck.Text("tokenize.kind"), kKinds),
-      .texts = {deck.Text("tokenize.train"), deck.Text("tokenize.valid"),
-                deck.Text("tokenize.test")},
-      .lowercase = deck.Switch("tokenize.lowercase"),
-      .min_count = deck.Integer("tokenize.min_count"),
-      .overwrite = deck.Switch("tokenize.overwrite"),
-      .harbour_tokens = deck.Integer("tokenize.harbour_tokens"),
-      .harbour_seed = deck.Integer("tokenize.harbour_seed"),
-      .tokenizer = deck.Text("tokenize.tokenizer"),
-      .vocabulary_size = deck.Integer("tokenize.vocabulary_size"),
-      .model_type = deck::Pick<ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
-      .text_key = deck.Text("tokenize.text_key"),
-      .skip_missing = deck.Text("tokenize.missing") == kMissing[1],
-      .prompt_key = deck.Text("tokenize.prompt_key"),
-      .document = deck::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
-      .eos = deck.Text("tokenize.eos"),
-      .replace_invalid = deck.Text("tokenize.invalid") == kInvalid[1],
-      .valid_fraction = deck.Real("tokenize.valid_fraction"),
-      .test_fraction = deck.Real("tokenize.test_fraction"),
-      .pairs = {.texts = {{{deck.Text("tokenize.source"), deck.Text("tokenize.target")},
-                           {deck.Text("tokenize.valid_source"), deck.Text("tokenize.valid_target")},
-                           {deck.Text("tokenize.test_source"), deck.Text("tokenize.test_target")}}},
-                .shared_vocabulary = deck.Switch("tokenize.shared_vocabulary"),
-                .source_tokenizer = deck.Text("tokenize.source_tokenizer"),
-                .numerals_pairs = deck.Integer("tokenize.numerals_pairs"),
-                .numerals_seed = deck.Integer("tokenize.numerals_seed")}};
-}
+TokenizeOptions ReadTokenize(const deck::Deck& deck) { return deck::Read(deck, BindTokenize); }
 
 namespace {
 

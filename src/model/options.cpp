@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "trireme/deck/keys.hpp"
+
 namespace trireme::model {
 
 // Known models: values for keys of [model] that a deck leaves out.
@@ -27,9 +29,9 @@ constexpr deck::Names<3> kRecomputes = {"none", "selective", "full"};
 
 constexpr double kMostParameters = 1e14;  // in a matrix kind; byte counts stay within 64 bits
 
-// Divisibility; each complaint names the key and a remedy.
-void OptionsCheck(const deck::Deck& deck, const Options& o) {
-  if (o.head_dim * o.heads != o.dim && deck.Integer("model.head_dim") == 0) {
+// Divisibility; each complaint names the key and a remedy. asked: the deck's own values.
+void OptionsCheck(const deck::Deck& deck, const Options& asked, const Options& o) {
+  if (o.head_dim * o.heads != o.dim && asked.head_dim == 0) {
     throw deck.Complain("model.heads",
                         fmt::format("{} heads do not divide model.dim = {}", o.heads, o.dim),
                         "Choose a divisor of model.dim, or set model.head_dim.");
@@ -100,99 +102,105 @@ std::vector<Setting> SettingsOf(const Options& o) {
 
 namespace {
 
-void DeclareRope(deck::Schema& schema) {
+void BindRope(deck::Keys keys, Options& o) {
   using deck::AtLeast, deck::Between, deck::Above;
-  schema.Real("model.rope_theta", 10000, Above(0), "", "Base of the rotary positions' angles.")
-      .Choice("model.rope_scaling", "none", deck::Choices(kRopeScalings),
+  keys.Real("model.rope_theta", o.rope_theta, Above(0), "", "Base of the rotary positions' angles.")
+      .Choice("model.rope_scaling", o.rope_scaling, kRopeScalings,
               "Rotary positions beyond those of an earlier training. linear: positions divided by "
               "rope_factor; yarn: pairs of few turns in rope_original_positions alone, cosines and "
               "sines times rope_attention_factor; llama3: by wavelength, as Llama 3.1.")
-      .Real("model.rope_factor", 0, AtLeast(0), "",
+      .Real("model.rope_factor", o.rope_factor, AtLeast(0), "",
             "How many times longer sequences may become; 1 or larger. 0: none given.")
-      .Integer("model.rope_original_positions", 0, Between(0, 1 << 28), "tokens",
-               "Longest sequence of the earlier training (yarn, llama3). 0: none given.")
-      .Real("model.rope_low_frequency_factor", 1, Above(0), "",
+      .Integer("model.rope_original_positions", o.rope_original_positions, Between(0, 1 << 28),
+               "tokens", "Longest sequence of the earlier training (yarn, llama3). 0: none given.")
+      .Real("model.rope_low_frequency_factor", o.rope_low_frequency_factor, Above(0), "",
             "llama3: pairs of fewer turns in the original positions are divided by the factor.")
-      .Real("model.rope_high_frequency_factor", 4, Above(0), "",
+      .Real("model.rope_high_frequency_factor", o.rope_high_frequency_factor, Above(0), "",
             "llama3: pairs of more turns in the original positions stay as they are.")
-      .Real("model.rope_beta_fast", 32, Above(0), "turns",
+      .Real("model.rope_beta_fast", o.rope_beta_fast, Above(0), "turns",
             "yarn: pairs of more turns in the original positions stay as they are.")
-      .Real("model.rope_beta_slow", 1, Above(0), "turns",
+      .Real("model.rope_beta_slow", o.rope_beta_slow, Above(0), "turns",
             "yarn: pairs of fewer turns in the original positions are divided by the factor.")
-      .Real("model.rope_attention_factor", 0, AtLeast(0), "",
+      .Real("model.rope_attention_factor", o.rope_attention_factor, AtLeast(0), "",
             "yarn: factor of cosines and sines. 0: 0.1 ln(rope_factor) + 1.");
 }
 
-void DeclareTraining(deck::Schema& schema) {
+void BindTraining(deck::Keys keys, Options& o) {
   using deck::AtLeast, deck::Between;
   constexpr double kMostDropout = 0.99;  // 16-bit lanes: something must be kept
-  schema
-      .Real("model.dropout", 0, Between(0, kMostDropout), "",
+  keys.Real("model.dropout", o.dropout, Between(0, kMostDropout), "",
             "Probability of dropping an element of the embedding and of the residual branches.")
-      .Real("model.attention_dropout", 0, Between(0, kMostDropout), "",
+      .Real("model.attention_dropout", o.attention_dropout, Between(0, kMostDropout), "",
             "The same for attention weights.")
-      .Real("model.ffn_dropout", 0, Between(0, kMostDropout), "",
+      .Real("model.ffn_dropout", o.ffn_dropout, Between(0, kMostDropout), "",
             "The same for the feed-forward layer's hidden activations.")
-      .Choice("model.init", "normal", deck::Choices(kInits),
+      .Choice("model.init", o.init, kInits,
               "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "
               "sqrt(2 layers); xavier: uniform by fan-in and fan-out.")
-      .Real("model.init_deviation", 0.02, AtLeast(0), "", "Standard deviation of normal and gpt2.")
-      .Choice("model.recompute", "none", deck::Choices(kRecomputes),
+      .Real("model.init_deviation", o.init_deviation, AtLeast(0), "",
+            "Standard deviation of normal and gpt2.")
+      .Choice("model.recompute", o.recompute, kRecomputes,
               "What the backward pass computes again to save memory. selective: norms and "
               "activations, no products; full: everything but each block's input.");
+}
+
+void Bind(deck::Keys keys, Options& o) {
+  std::vector<std::string> presets = {"none"};
+  for (const auto& [name, settings] : Presets()) presets.push_back(name);
+  using deck::Between, deck::Above;
+  keys.Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
+      .Choice("model.preset", o.preset, presets,
+              "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
+              "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
+              "Explicit keys beat it.")
+      .Choice("model.kind", o.kind, kModelKinds,
+              "decoder: a language model. encoder_decoder: translates; data.file holds pairs.")
+      .Integer("model.vocabulary", o.asked_vocabulary, Between(0, 1 << 24), "tokens",
+               "Rows of the token embedding and of the head. Those beyond the token file's types "
+               "have no token: none is a target, none is generated. 0: as many as types.")
+      .Integer("model.dim", o.dim, Between(1, 1 << 20), "features", "Width of the residual stream.")
+      .Integer("model.heads", o.heads, Between(1, 4095), "", "Query heads.")
+      .Integer("model.kv_heads", o.kv_heads, Between(0, 4095), "",
+               "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
+      .Integer("model.head_dim", o.head_dim, Between(0, 65536), "features",
+               "Width of a head. 0: dim / heads.")
+      .Integer("model.layers", o.layers, Between(1, 4095), "blocks",
+               "Transformer blocks; of encoder_decoder, the decoder's.")
+      .Integer("model.encoder_layers", o.encoder_layers, Between(0, 2048), "blocks",
+               "Blocks of the encoder (encoder_decoder). 0: as many as layers.")
+      .Switch("model.shared_vocabulary", o.shared_vocabulary,
+              "One table of tokens for source and target texts (encoder_decoder).")
+      .Integer("model.ffn", o.ffn, Between(1, 1 << 22), "features",
+               "Hidden width of the feed-forward layer.")
+      .Integer("model.max_positions", o.max_positions, Between(1, 1 << 28), "tokens",
+               "Rows of the learned position table: the longest sequence.")
+      .Real("model.norm_epsilon", o.norm_epsilon, Above(0), "", "Added to the variance in a norm.")
+      .Choice("model.norm", o.norm, kNorms, "LayerNorm, or RMSNorm (no mean, no bias).")
+      .Choice("model.norm_position", o.norm_position, kNormPositions,
+              "Norms before each sub-layer, with one more before the head; or after its residual.")
+      .Choice("model.activation", o.activation, kActivations,
+              "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
+      .Choice("model.position", o.position, kPositions, "How positions enter.")
+      .Switch(
+          "model.qk_norm", o.qk_norm,
+          "RMSNorm of each head's queries and keys before their rotation, with learned weights.")
+      .Switch("model.bias", o.bias,
+              "Biases in linear layers and LayerNorm; the head never has one.")
+      .Switch("model.qkv_bias", o.qkv_bias,
+              "Biases of queries, keys and values alone. Left out: as model.bias.")
+      .Switch("model.tie_embeddings", o.tie_embeddings,
+              "The head uses the token embedding's weights.")
+      .Switch("model.scale_embedding", o.scale_embedding, "Token embedding times sqrt(dim).");
+  BindRope(keys, o);
+  BindTraining(keys, o);
 }
 
 }  // namespace
 
 void Declare(deck::Schema& schema) {
-  std::vector<std::string> presets = {"none"};
-  for (const auto& [name, settings] : Presets()) presets.push_back(name);
-  using deck::Between, deck::Above;
-  schema
-      .Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
-      .Choice("model.preset", "none", presets,
-              "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
-              "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
-              "Explicit keys beat it.")
-      .Choice("model.kind", "decoder", deck::Choices(kModelKinds),
-              "decoder: a language model. encoder_decoder: translates; data.file holds pairs.")
-      .Integer("model.vocabulary", 0, Between(0, 1 << 24), "tokens",
-               "Rows of the token embedding and of the head. Those beyond the token file's types "
-               "have no token: none is a target, none is generated. 0: as many as types.")
-      .Integer("model.dim", 128, Between(1, 1 << 20), "features", "Width of the residual stream.")
-      .Integer("model.heads", 4, Between(1, 4095), "", "Query heads.")
-      .Integer("model.kv_heads", 0, Between(0, 4095), "",
-               "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
-      .Integer("model.head_dim", 0, Between(0, 65536), "features",
-               "Width of a head. 0: dim / heads.")
-      .Integer("model.layers", 2, Between(1, 4095), "blocks",
-               "Transformer blocks; of encoder_decoder, the decoder's.")
-      .Integer("model.encoder_layers", 0, Between(0, 2048), "blocks",
-               "Blocks of the encoder (encoder_decoder). 0: as many as layers.")
-      .Switch("model.shared_vocabulary", true,
-              "One table of tokens for source and target texts (encoder_decoder).")
-      .Integer("model.ffn", 512, Between(1, 1 << 22), "features",
-               "Hidden width of the feed-forward layer.")
-      .Integer("model.max_positions", 1024, Between(1, 1 << 28), "tokens",
-               "Rows of the learned position table: the longest sequence.")
-      .Real("model.norm_epsilon", 1e-5, Above(0), "", "Added to the variance in a norm.")
-      .Choice("model.norm", "layernorm", deck::Choices(kNorms),
-              "LayerNorm, or RMSNorm (no mean, no bias).")
-      .Choice("model.norm_position", "pre", deck::Choices(kNormPositions),
-              "Norms before each sub-layer, with one more before the head; or after its residual.")
-      .Choice("model.activation", "gelu", deck::Choices(kActivations),
-              "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
-      .Choice("model.position", "learned", deck::Choices(kPositions), "How positions enter.")
-      .Switch(
-          "model.qk_norm", false,
-          "RMSNorm of each head's queries and keys before their rotation, with learned weights.")
-      .Switch("model.bias", true, "Biases in linear layers and LayerNorm; the head never has one.")
-      .Switch("model.qkv_bias", true,
-              "Biases of queries, keys and values alone. Left out: as model.bias.")
-      .Switch("model.tie_embeddings", true, "The head uses the token embedding's weights.")
-      .Switch("model.scale_embedding", false, "Token embedding times sqrt(dim).");
-  DeclareRope(schema);
-  DeclareTraining(schema);
+  Options defaults;
+  defaults.kv_heads = defaults.head_dim = 0;  // they follow from heads and dim
+  deck::Declare(schema, Bind, defaults);
 }
 
 void Supply(deck::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
@@ -201,7 +209,8 @@ void Supply(deck::Deck& deck, const std::vector<std::pair<std::string, std::stri
   for (const auto& [name, value] : values) {
     if (name == "rope_scaling") scaling = value;
   }
-  const bool other = deck.Given("model.rope_scaling") && deck.Text("model.rope_scaling") != scaling;
+  const bool other =
+      deck.Given("model.rope_scaling") && NameOf(deck::Read(deck, Bind).rope_scaling) != scaling;
   for (const auto& [name, value] : values) {
     const bool number = name.starts_with("rope_") && name != "rope_theta" && name != "rope_scaling";
     if (!number || !other) deck.Supply("model." + name, value, origin);
@@ -209,7 +218,7 @@ void Supply(deck::Deck& deck, const std::vector<std::pair<std::string, std::stri
 }
 
 void ResolvePreset(deck::Deck& deck) {
-  const std::string preset = deck.Text("model.preset");
+  const std::string preset = deck::Read(deck, Bind).preset;
   for (const auto& [name, settings] : Presets()) {
     if (name == preset) Supply(deck, settings, "preset " + name);
   }
@@ -217,31 +226,17 @@ void ResolvePreset(deck::Deck& deck) {
 
 void Resolve(deck::Deck& deck) {
   ResolvePreset(deck);
-  const std::int64_t dim = deck.Integer("model.dim"), heads = deck.Integer("model.heads");
-  if (deck.Integer("model.kv_heads") == 0) {
-    deck.Supply("model.kv_heads", std::to_string(heads), "model.heads");
-  }
-  if (deck.Integer("model.head_dim") == 0 && dim % heads == 0) {
-    deck.Supply("model.head_dim", std::to_string(dim / heads), "model.dim / model.heads");
+  const Options o = deck::Read(deck, Bind);
+  if (o.kv_heads == 0) deck.Supply("model.kv_heads", std::to_string(o.heads), "model.heads");
+  if (o.head_dim == 0 && o.dim % o.heads == 0) {
+    deck.Supply("model.head_dim", std::to_string(o.dim / o.heads), "model.dim / model.heads");
   }
   if (deck.Where("model.qkv_bias") == "default") {
-    deck.Supply("model.qkv_bias", deck.Switch("model.bias") ? "yes" : "no", "model.bias");
+    deck.Supply("model.qkv_bias", o.bias ? "yes" : "no", "model.bias");
   }
 }
 
 namespace {
-
-void ReadRope(const deck::Deck& deck, Options& o) {
-  o.rope_theta = deck.Real("model.rope_theta");
-  o.rope_scaling = deck::Pick<RopeScaling>(deck.Text("model.rope_scaling"), kRopeScalings);
-  o.rope_factor = deck.Real("model.rope_factor");
-  o.rope_original_positions = deck.Integer("model.rope_original_positions");
-  o.rope_low_frequency_factor = deck.Real("model.rope_low_frequency_factor");
-  o.rope_high_frequency_factor = deck.Real("model.rope_high_frequency_factor");
-  o.rope_beta_fast = deck.Real("model.rope_beta_fast");
-  o.rope_beta_slow = deck.Real("model.rope_beta_slow");
-  o.rope_attention_factor = deck.Real("model.rope_attention_factor");
-}
 
 // Keys of the other kind of model.
 void CheckKind(const deck::Deck& deck, const Options& o) {
@@ -262,40 +257,14 @@ void CheckKind(const deck::Deck& deck, const Options& o) {
 }  // namespace
 
 Options Read(const deck::Deck& deck) {
-  Options o;
-  o.preset = deck.Text("model.preset");
-  o.kind = deck::Pick<Kind>(deck.Text("model.kind"), kModelKinds);
-  o.shared_vocabulary = deck.Switch("model.shared_vocabulary");
-  o.encoder_layers = deck.Integer("model.encoder_layers");
-  o.asked_vocabulary = deck.Integer("model.vocabulary");
-  o.dim = deck.Integer("model.dim");
-  o.heads = deck.Integer("model.heads");
-  o.kv_heads = deck.Integer("model.kv_heads") == 0 ? o.heads : deck.Integer("model.kv_heads");
-  o.head_dim = deck.Integer("model.head_dim");
+  const Options asked = deck::Read(deck, Bind);
+  Options o = asked;
+  if (o.kv_heads == 0) o.kv_heads = o.heads;
   if (o.head_dim == 0) o.head_dim = o.dim / o.heads;
-  o.layers = deck.Integer("model.layers");
-  o.ffn = deck.Integer("model.ffn");
-  o.max_positions = deck.Integer("model.max_positions");
-  ReadRope(deck, o);
-  o.norm_epsilon = deck.Real("model.norm_epsilon");
-  o.norm = deck::Pick<Norm>(deck.Text("model.norm"), kNorms);
-  o.norm_position = deck::Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
-  o.activation = deck::Pick<Activation>(deck.Text("model.activation"), kActivations);
-  o.position = deck::Pick<Position>(deck.Text("model.position"), kPositions);
-  o.qk_norm = deck.Switch("model.qk_norm");
-  o.bias = deck.Switch("model.bias");
-  o.qkv_bias = deck.Where("model.qkv_bias") == "default" ? o.bias : deck.Switch("model.qkv_bias");
-  o.tie_embeddings = deck.Switch("model.tie_embeddings");
-  o.scale_embedding = deck.Switch("model.scale_embedding");
-  o.dropout = deck.Real("model.dropout");
-  o.attention_dropout = deck.Real("model.attention_dropout");
-  o.ffn_dropout = deck.Real("model.ffn_dropout");
-  o.init = deck::Pick<Init>(deck.Text("model.init"), kInits);
-  o.init_deviation = deck.Real("model.init_deviation");
-  o.recompute = deck::Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
+  if (deck.Where("model.qkv_bias") == "default") o.qkv_bias = o.bias;
   if (o.Translates() && o.encoder_layers == 0) o.encoder_layers = o.layers;
   CheckKind(deck, o);
-  OptionsCheck(deck, o);
+  OptionsCheck(deck, asked, o);
   return o;
 }
 

@@ -6,7 +6,10 @@
 
 #include <bit>
 #include <charconv>
+#include <tuple>
 #include <utility>
+
+#include "trireme/deck/keys.hpp"
 
 namespace trireme::parallel {
 
@@ -31,71 +34,71 @@ bool PowerOfTwo(int value) {
   return value > 0 && std::has_single_bit(static_cast<unsigned>(value));
 }
 
-CanonicalOptions ReadCanonical(const deck::Deck& deck) {
-  const std::string& text = deck.Text("run.canonical");
-  const std::int64_t leaf = deck.Integer("run.canonical_leaf");
+// Reads run.canonical into the options, and checks its leaf.
+void ReadCanonical(const std::string& text, const deck::Deck& deck, CanonicalOptions& canonical) {
   if (text == "none") {
-    if (leaf == 0) return {};
+    if (canonical.leaf == 0) return;
     throw deck.Complain("run.canonical_leaf", "run.canonical is none",
                         "What fits: run.canonical = 1x1 or more, or leave the leaf out.");
   }
-  const auto [groups, slices] = ParsePair(text);
-  if (PowerOfTwo(groups) && PowerOfTwo(slices)) return {groups, slices, leaf};
+  std::tie(canonical.data_groups, canonical.slices) = ParsePair(text);
+  if (PowerOfTwo(canonical.data_groups) && PowerOfTwo(canonical.slices)) return;
   throw deck.Complain("run.canonical",
                       fmt::format("\"{}\" is not DxT with powers of two D and T", text),
                       "What fits: none, or for example 4x2: up to 4 data and 2 tensor ranks.");
+}
+
+// The options, and the text of run.canonical.
+struct Asked : Options {
+  std::string canonical_text = "none";
+};
+
+void Bind(deck::Keys keys, Asked& o) {
+  keys.Real("grid.bucket_mib", o.bucket_mib, {1.0 / 1024, 1024}, "MiB",
+            "Gradients are summed over the data group in pieces of this size, each as soon as the "
+            "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
+            "grid.sharding = gradients or parameters the pieces are "
+            "layers instead.")
+      .Integer(
+          "grid.prefetch", o.prefetch, deck::Between(0, kMostPrefetch), "layers",
+          "With grid.sharding = parameters: how many layers ahead of the one that computes are "
+          "gathered. More hide a slower network and take the memory of a whole layer each; 0 "
+          "gathers "
+          "each layer when it is needed and hides nothing.")
+      .Switch("grid.overlap", o.overlap,
+              "Transfers of gradients and gathered parameters run while the model computes. no: "
+              "each is awaited where it starts, to see what overlap gains; the results are the "
+              "same, bit for bit.")
+      .Text("run.canonical", o.canonical_text,
+            "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
+            "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
+            "threads. Needs grid.context = 1 and costs some speed. none: the same up to rounding.")
+      .Integer("run.canonical_leaf", o.canonical.leaf, deck::AtLeast(0), "sequences",
+               "With run.canonical: sequences that are always computed together; data.micro_batch "
+               "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.")
+      .Section("pipeline", "The order of forward and backward passes over grid.pipeline stages.")
+      .Choice("pipeline.schedule", o.schedule, kSchedules,
+              "gpipe: all forward, then all backward passes. 1f1b: as gpipe in time, with the "
+              "activations of no more micro-batches than stages. interleaved: every stage holds "
+              "several parts of the model; shorter idle times, more messages and activations. "
+              "zero_bubble: weight gradients fill the idle times, with 1f1b's activations of the "
+              "first stage on every stage. With one stage there is nothing to schedule.")
+      .Integer("pipeline.chunks", o.chunks, {1, kMostChunks}, "",
+               "Parts of the model that a stage holds; 2 or more with interleaved, else 1.");
 }
 
 }  // namespace
 
 const char* NameOf(ScheduleKind kind) { return kSchedules.at(static_cast<std::size_t>(kind)); }
 
-void Declare(deck::Schema& schema) {
-  constexpr Options kDefaults;
-  schema.Real(
-      "grid.bucket_mib", kDefaults.bucket_mib, {1.0 / 1024, 1024}, "MiB",
-      "Gradients are summed over the data group in pieces of this size, each as soon as the "
-      "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
-      "grid.sharding = gradients or parameters the pieces are "
-      "layers instead.");
-  schema.Integer(
-      "grid.prefetch", 1, deck::Between(0, kMostPrefetch), "layers",
-      "With grid.sharding = parameters: how many layers ahead of the one that computes are "
-      "gathered. More hide a slower network and take the memory of a whole layer each; 0 gathers "
-      "each layer when it is needed and hides nothing.");
-  schema.Switch("grid.overlap", true,
-                "Transfers of gradients and gathered parameters run while the model computes. no: "
-                "each is awaited where it starts, to see what overlap gains; the results are the "
-                "same, bit for bit.");
-  schema.Text(
-      "run.canonical", "none",
-      "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
-      "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
-      "threads. Needs grid.context = 1 and costs some speed. none: the same up to rounding.");
-  schema.Integer(
-      "run.canonical_leaf", 0, deck::AtLeast(0), "sequences",
-      "With run.canonical: sequences that are always computed together; data.micro_batch "
-      "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.");
-  schema.Section("pipeline", "The order of forward and backward passes over grid.pipeline stages.")
-      .Choice("pipeline.schedule", "1f1b", deck::Choices(kSchedules),
-              "gpipe: all forward, then all backward passes. 1f1b: as gpipe in time, with the "
-              "activations of no more micro-batches than stages. interleaved: every stage holds "
-              "several parts of the model; shorter idle times, more messages and activations. "
-              "zero_bubble: weight gradients fill the idle times, with 1f1b's activations of the "
-              "first stage on every stage. With one stage there is nothing to schedule.")
-      .Integer("pipeline.chunks", 1, {1, kMostChunks}, "",
-               "Parts of the model that a stage holds; 2 or more with interleaved, else 1.");
-}
+void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
 
 Options Read(const deck::Deck& deck) {
-  return {.schedule = deck::Pick<ScheduleKind>(deck.Text("pipeline.schedule"), kSchedules),
-          .schedule_given = deck.Given("pipeline.schedule"),
-          .chunks = static_cast<int>(deck.Integer("pipeline.chunks")),
-          .bucket_mib = deck.Real("grid.bucket_mib"),
-          .bucket_given = deck.Given("grid.bucket_mib"),
-          .prefetch = static_cast<int>(deck.Integer("grid.prefetch")),
-          .overlap = deck.Switch("grid.overlap"),
-          .canonical = ReadCanonical(deck)};
+  Asked options = deck::Read(deck, Bind);
+  options.schedule_given = deck.Given("pipeline.schedule");
+  options.bucket_given = deck.Given("grid.bucket_mib");
+  ReadCanonical(options.canonical_text, deck, options.canonical);
+  return options;
 }
 
 PipelineShape MakePipelineShape(const Options& options, const deck::Deck& deck, int stages) {

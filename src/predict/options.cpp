@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
-#include "trireme/deck/deck.hpp"
+#include "trireme/deck/keys.hpp"
 
 namespace trireme::predict {
 
@@ -37,73 +37,93 @@ struct LinkKeys {
 constexpr LinkKeys kLinks[] = {{"node", "the other ranks of its node", &Machine::node},
                                {"network", "ranks of other nodes", &Machine::network}};
 
-void DeclareCompute(deck::Schema& schema) {
-  schema.Section("compute", "A rank's speed: a GPU's, or that of its threads.");
+void BindCompute(deck::Keys keys, Machine& o) {
+  keys.Section("compute", "A rank's speed: a GPU's, or that of its threads.");
   for (const TypeKeys& type : kTypes) {
     const std::string key = fmt::format("compute.{}", type.name);
-    schema
-        .Real(key + "_tflops", 0, deck::Between(0, kMost), "TFLOP/s",
+    Products& products = o.*type.products;
+    keys.Real(key + "_tflops", products.peak, deck::Between(0, kMost), {"TFLOP/s", kTera},
               fmt::format("Peak of {} products. 0: none.", type.name))
-        .Real(key + "_efficiency", 0.7, deck::Between(0, 1), "",
+        .Real(key + "_efficiency", products.efficiency, deck::Between(0, 1), "",
               "Share of the peak that large products reach.")
-        .Real(key + "_half", 0, deck::Between(0, kMost), "elements",
+        .Real(key + "_half", products.half, deck::Between(0, kMost), "elements",
               "Size of one dimension at which a product has half of that speed.");
   }
-  schema
-      .Real("compute.attention_efficiency", 0.4, deck::Between(0, 1), "",
+  keys.Real("compute.attention_efficiency", o.attention, deck::Between(0, 1), "",
             "Share of the peak that attention reaches, recomputed scores included.")
-      .Real("compute.memory_gbs", 0, deck::Between(0, kMost), "GB/s",
+      .Real("compute.memory_gbs", o.memory, deck::Between(0, kMost), {"GB/s", kGiga},
             "Speed of passes over memory: norms, activations, the optimizer.")
-      .Real("compute.kernel_us", 0, deck::Between(0, kMost), "us",
+      .Real("compute.kernel_us", o.kernel_seconds, deck::Between(0, kMost), {"us", kMicro},
             "Time of a kernel that has nothing to do.")
-      .Real("compute.step_ms", 0, deck::Between(0, kMost), "ms",
+      .Real("compute.step_ms", o.step_seconds, deck::Between(0, kMost), {"ms", kMilli},
             "Time of a step besides its kernels and transfers.");
 }
 
-void DeclareLinks(deck::Schema& schema) {
-  schema.Section("links", "What a rank sends, in one direction.");
+void BindLinks(deck::Keys keys, Machine& o) {
+  keys.Section("links", "What a rank sends, in one direction.");
   for (const LinkKeys& link : kLinks) {
     const std::string key = fmt::format("links.{}", link.name);
-    schema
-        .Real(key + "_gbs", 0, deck::Between(0, kMost), "GB/s",
+    Link& one = o.*link.link;
+    keys.Real(key + "_gbs", one.bandwidth, deck::Between(0, kMost), {"GB/s", kGiga},
               fmt::format("Speed to {}, as large transfers reach it.", link.what))
-        .Real(key + "_reduction_gbs", 0, deck::Between(0, kMost), "GB/s",
+        .Real(key + "_reduction_gbs", one.reduction, deck::Between(0, kMost), {"GB/s", kGiga},
               "The same for sums. 0: as other transfers.")
-        .Real(key + "_latency_us", 0, deck::Between(0, kMost), "us",
+        .Real(key + "_latency_us", one.latency, deck::Between(0, kMost), {"us", kMicro},
               "Time of a step of a transfer's algorithm without bytes.");
   }
-  schema.Switch("links.background", true, "Whether transfers go on while the rank computes.")
-      .Real("links.interference", 0, deck::HalfOpen(0, 1), "",
+  keys.Switch("links.background", o.background, "Whether transfers go on while the rank computes.")
+      .Real("links.interference", o.interference, deck::HalfOpen(0, 1), "",
             "Share of its speed that computation loses while transfers go on.")
-      .Real("links.files_gbs", 0, deck::Between(0, kMost), "GB/s",
+      .Real("links.files_gbs", o.file_bandwidth, deck::Between(0, kMost), {"GB/s", kGiga},
             "Speed of the file system for all ranks together. 0: not stated.");
+}
+
+constexpr deck::Names<2> kDevices = {"cpu", "cuda"};
+
+// A description: the machine, and the text of machine.assumption.
+struct Description : Machine {
+  std::string assumption;
+};
+
+void Bind(deck::Keys keys, Description& o) {
+  keys.Section("machine", "A computer, for job.task = plan.")
+      .Text("machine.title", o.title, "Name for people.")
+      .Text("machine.source", o.source, "Where the numbers come from, with a date.")
+      .Text("machine.assumption", o.assumption, "Numbers that nobody has measured, in words.")
+      .Choice("machine.device", o.gpu, kDevices, "What computes.")
+      .Integer("machine.nodes", o.nodes, deck::Between(0, kMost), "nodes",
+               "Nodes that there are. 0: not stated.")
+      .Integer("machine.ranks_per_node", o.ranks_per_node, deck::Between(1, kMost), "ranks",
+               "Ranks of a node: its GPUs.")
+      .Integer("machine.threads", o.threads, deck::Between(1, kMost), "threads",
+               "Threads of a CPU's rank.")
+      .Real("machine.memory_gib", o.memory_bytes, deck::Above(0), {"GiB", kGib},
+            "Memory that a rank can take: of its GPU, or its part of the node's.")
+      .Integer("machine.capability", o.capability, deck::Between(10, 1000), "",
+               "Compute capability of the GPU, times ten.")
+      .Integer("machine.multiprocessors", o.multiprocessors, deck::Between(1, kMost), "",
+               "Multiprocessors of the GPU.");
+  BindCompute(keys, o);
+  BindLinks(keys, o);
+  keys.Section("power", "Power under load.")
+      .Real("power.rank_watts", o.watts_rank, deck::Between(0, kMost), "W",
+            "A rank's GPU. 0: not stated.")
+      .Real("power.node_watts", o.watts_node, deck::Between(0, kMost), "W",
+            "A node besides its GPUs.");
 }
 
 }  // namespace
 
 deck::Schema MachineSchema() {
+  Description defaults;  // an H100's, where a description says nothing
+  defaults.gpu = true;
+  defaults.memory_bytes = static_cast<std::int64_t>(80 * kGib);
+  defaults.capability = 90;
+  defaults.multiprocessors = 132;
+  defaults.attention = 0.4;
+  for (const TypeKeys& type : kTypes) (defaults.*type.products).efficiency = 0.7;
   deck::Schema schema;
-  schema.Section("machine", "A computer, for job.task = plan.")
-      .Text("machine.title", "", "Name for people.")
-      .Text("machine.source", "", "Where the numbers come from, with a date.")
-      .Text("machine.assumption", "", "Numbers that nobody has measured, in words.")
-      .Choice("machine.device", "cuda", {"cpu", "cuda"}, "What computes.")
-      .Integer("machine.nodes", 0, deck::Between(0, kMost), "nodes",
-               "Nodes that there are. 0: not stated.")
-      .Integer("machine.ranks_per_node", 1, deck::Between(1, kMost), "ranks",
-               "Ranks of a node: its GPUs.")
-      .Integer("machine.threads", 1, deck::Between(1, kMost), "threads", "Threads of a CPU's rank.")
-      .Real("machine.memory_gib", 80, deck::Above(0), "GiB",
-            "Memory that a rank can take: of its GPU, or its part of the node's.")
-      .Integer("machine.capability", 90, deck::Between(10, 1000), "",
-               "Compute capability of the GPU, times ten.")
-      .Integer("machine.multiprocessors", 132, deck::Between(1, kMost), "",
-               "Multiprocessors of the GPU.");
-  DeclareCompute(schema);
-  DeclareLinks(schema);
-  schema.Section("power", "Power under load.")
-      .Real("power.rank_watts", 0, deck::Between(0, kMost), "W", "A rank's GPU. 0: not stated.")
-      .Real("power.node_watts", 0, deck::Between(0, kMost), "W", "A node besides its GPUs.");
+  deck::Declare(schema, Bind, defaults);
   return schema;
 }
 
@@ -163,43 +183,10 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
   const std::string text = MachineText(file, shared);
   const deck::Schema schema = MachineSchema();
   const deck::Deck deck = deck::Deck::Parse(schema, text, file, {});
-  Machine machine;
+  Description machine = deck::Read(deck, Bind);
   machine.name = fs::path(file).stem().string();
-  machine.title = deck.Text("machine.title");
   if (machine.title.empty()) machine.title = machine.name;
-  machine.source = deck.Text("machine.source");
-  if (const std::string& words = deck.Text("machine.assumption"); !words.empty()) {
-    machine.assumptions.push_back(words);
-  }
-  machine.gpu = deck.Text("machine.device") == "cuda";
-  machine.nodes = static_cast<int>(deck.Integer("machine.nodes"));
-  machine.ranks_per_node = static_cast<int>(deck.Integer("machine.ranks_per_node"));
-  machine.threads = static_cast<int>(deck.Integer("machine.threads"));
-  machine.memory_bytes = static_cast<std::int64_t>(deck.Real("machine.memory_gib") * kGib);
-  machine.capability = static_cast<int>(deck.Integer("machine.capability"));
-  machine.multiprocessors = static_cast<int>(deck.Integer("machine.multiprocessors"));
-  const deck::Deck& families = deck;  // of keys whose names are made of parts
-  for (const TypeKeys& type : kTypes) {
-    const std::string key = fmt::format("compute.{}", type.name);
-    machine.*type.products = {.peak = families.Real(key + "_tflops") * kTera,
-                              .efficiency = families.Real(key + "_efficiency"),
-                              .half = families.Real(key + "_half")};
-  }
-  machine.attention = deck.Real("compute.attention_efficiency");
-  machine.memory = deck.Real("compute.memory_gbs") * kGiga;
-  machine.kernel_seconds = deck.Real("compute.kernel_us") * kMicro;
-  machine.step_seconds = deck.Real("compute.step_ms") * kMilli;
-  for (const LinkKeys& link : kLinks) {
-    const std::string key = fmt::format("links.{}", link.name);
-    machine.*link.link = {.bandwidth = families.Real(key + "_gbs") * kGiga,
-                          .reduction = families.Real(key + "_reduction_gbs") * kGiga,
-                          .latency = families.Real(key + "_latency_us") * kMicro};
-  }
-  machine.background = deck.Switch("links.background");
-  machine.interference = deck.Real("links.interference");
-  machine.file_bandwidth = deck.Real("links.files_gbs") * kGiga;
-  machine.watts_rank = deck.Real("power.rank_watts");
-  machine.watts_node = deck.Real("power.node_watts");
+  if (!machine.assumption.empty()) machine.assumptions.push_back(machine.assumption);
   for (const auto& [key, value] : {std::pair{"compute.memory_gbs", machine.memory},
                                    std::pair{"links.node_gbs", machine.node.bandwidth},
                                    std::pair{"links.network_gbs", machine.network.bandwidth}}) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <system_error>
 
+#include "trireme/deck/keys.hpp"
+
 namespace trireme::report {
 
 namespace {
@@ -15,8 +17,7 @@ bool ParseStep(const char* begin, const char* end, std::int64_t& step) {
   return error == std::errc() && stop == end && step >= 1;
 }
 
-StepWindow ReadTraceSteps(const deck::Deck& deck) {
-  const std::string& text = deck.Text("monitor.trace_steps");
+StepWindow ReadTraceSteps(const std::string& text, const deck::Deck& deck) {
   if (text == "none") return {};
   const char *begin = text.data(), *end = begin + text.size();
   const std::size_t dash = text.find('-');
@@ -32,58 +33,59 @@ StepWindow ReadTraceSteps(const deck::Deck& deck) {
                       "monitor.trace_steps = 10-12; or none.");
 }
 
-}  // namespace
+// The options, and the text of monitor.trace_steps.
+struct Asked : Options {
+  std::string trace_text = "none";
+};
 
-void Declare(deck::Schema& schema) {
-  schema.Section("monitor", "What is printed, recorded and sampled, and how often")
+void Bind(deck::Keys keys, Asked& o) {
+  keys.Section("monitor", "What is printed, recorded and sampled, and how often")
       .Integer(
-          "monitor.every_steps", 50, deck::AtLeast(1), "steps",
+          "monitor.every_steps", o.every_steps, deck::AtLeast(1), "steps",
           "A line on the screen and an interval record in metrics.jsonl this often; step 1 and "
           "the last step always have one. Every step has a record of its own.")
-      .Integer("monitor.validate_every_steps", 500, deck::AtLeast(0), "steps",
+      .Integer("monitor.validate_every_steps", o.validate_every_steps, deck::AtLeast(0), "steps",
                "Evaluates the validation split this often and after the last step, which the test "
                "split follows; 0: never, the test split included.")
-      .Integer("monitor.validate_windows", 0, deck::AtLeast(0), "windows",
+      .Integer("monitor.validate_windows", o.validate_windows, deck::AtLeast(0), "windows",
                "Validates during training on at most this many windows of each validation set, a "
                "sample that run.seed decides, the same every time; 0: all. The test takes all.")
-      .Integer("monitor.sample_tokens", 40, deck::AtLeast(0), "tokens",
+      .Integer("monitor.sample_tokens", o.sample_tokens, deck::AtLeast(0), "tokens",
                "Length of the text that the trained model writes at the end; 0: none.")
-      .Switch("monitor.tensorboard", true,
+      .Switch("monitor.tensorboard", o.tensorboard,
               "Writes the run's records as TensorBoard's event files too, into tensorboard/ of the "
               "run folder.")
-      .Integer("monitor.histogram_every_steps", 0, deck::AtLeast(0), "steps",
+      .Integer("monitor.histogram_every_steps", o.histogram_every_steps, deck::AtLeast(0), "steps",
                "Adds histograms of all weights and gradients to TensorBoard's files this often; 0: "
                "never.")
-      .Text("monitor.trace_steps", "none",
+      .Text("monitor.trace_steps", o.trace_text,
             "Steps whose timeline is recorded, first-last (10-12) or one (10): what each rank "
             "computes, transfers and waits for, in trace.json.gz of the run folder, which "
             "ui.perfetto.dev opens; none: no timeline.")
-      .Switch("monitor.trace_kernels", true,
+      .Switch("monitor.trace_kernels", o.trace_kernels,
               "Tells the kernels and copies of a GPU apart in the timeline, if CUPTI, NVIDIA's "
               "profiling library, is there; it stays attached until the run ends. No: tasks and "
               "layers of the GPU alone, from CUDA events.")
-      .Switch("monitor.report", true,
+      .Switch("monitor.report", o.report,
               "Makes report.html in the run folder once the run has ended, by vis/report.py: it "
               "takes at most 60 s, needs Python with matplotlib and Jinja2, and never changes how "
               "the run ends.");
 }
 
+}  // namespace
+
+void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
+
 Options Read(const deck::Deck& deck) {
-  if (deck.Integer("monitor.histogram_every_steps") > 0 && !deck.Switch("monitor.tensorboard")) {
+  Asked options = deck::Read(deck, Bind);
+  if (options.histogram_every_steps > 0 && !options.tensorboard) {
     throw deck.Complain("monitor.histogram_every_steps",
                         "histograms are written to TensorBoard's files, but "
                         "monitor.tensorboard = no",
                         "Set monitor.tensorboard = yes, or histogram_every_steps = 0.");
   }
-  return {.every_steps = deck.Integer("monitor.every_steps"),
-          .validate_every_steps = deck.Integer("monitor.validate_every_steps"),
-          .validate_windows = deck.Integer("monitor.validate_windows"),
-          .sample_tokens = deck.Integer("monitor.sample_tokens"),
-          .tensorboard = deck.Switch("monitor.tensorboard"),
-          .histogram_every_steps = deck.Integer("monitor.histogram_every_steps"),
-          .trace_steps = ReadTraceSteps(deck),
-          .trace_kernels = deck.Switch("monitor.trace_kernels"),
-          .report = deck.Switch("monitor.report")};
+  options.trace_steps = ReadTraceSteps(options.trace_text, deck);
+  return options;
 }
 
 }  // namespace trireme::report

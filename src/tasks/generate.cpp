@@ -302,12 +302,11 @@ ExitCode RunGenerate(app::Job& job) {
   const app::Request& request = job.request;
   const comm::Communicator& world = job.ranks.World();
   GenerateOptions options;
-  const bool translates = request.model.Translates();
   world.Together([&] {
     options = ReadGenerate(request.deck);
-    CheckGenerate(request.deck, translates);
+    options.translates = request.model.Translates();
+    CheckGenerate(options, request.deck);
   });
-  options.translates = translates;
   std::vector<Prompt> prompts;
   if (!options.file.empty()) prompts = ReadPrompts(request, world, options);
   // A prompt by itself is seen alone; windows of several as many at once as the deck says.

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "trireme/base/files.hpp"
+#include "trireme/deck/keys.hpp"
 #include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/scaling.hpp"
 #include "trireme/tasks/tasks.hpp"
@@ -26,76 +27,84 @@ namespace {
 
 constexpr deck::Names<3> kPackings = {"no", "yes", "auto"};
 
-}  // namespace
+// The options, and the text of generate.stop.
+struct AskedTexts : GenerateOptions {
+  std::string stop_text;
+};
 
-void DeclareGenerate(deck::Schema& schema) {
+void BindGenerate(deck::Keys keys, AskedTexts& o) {
   using deck::AtLeast, deck::Between;
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
-  schema
-      .Section("generate",
+  keys.Section("generate",
                "Continuing or, with model.kind = encoder_decoder, translating a prompt (job.task = "
                "generate).")
-      .Text("generate.prompt", "",
+      .Text("generate.prompt", o.prompt,
             "Text to continue. Empty: start after an <eos>. -: interactive, each line of standard "
             "input is a prompt; ends at its end (Ctrl-D).")
-      .Path("generate.file", "",
+      .Path("generate.file", o.file,
             "Prompts, one JSON object a line: prompt (text), and as one likes id (a string or an "
             "integer), tokens, temperature, top_k, top_p, seed, repetition_penalty, stop (a string "
             "or a list), in place of the deck's.")
       .Path(
-          "generate.output", "",
+          "generate.output", o.output,
           "Texts of generate.file, one JSON object a line, in the order of the prompts: id, "
           "prompt, text, tokens (ids), reason (length, stop, eos), log_probability (nats). A file "
           "that exists is refused. Empty: standard output.")
-      .Integer("generate.batch", 8, AtLeast(1), "prompts",
+      .Integer("generate.batch", o.texts, AtLeast(1), "prompts",
                "Prompts of generate.file that each data rank continues at once, and texts that an "
                "evaluation translates at once; their keys and values are planned memory.")
       .Choice(
-          "generate.pack_weights", "auto", deck::Choices(kPackings),
+          "generate.pack_weights", o.pack_weights, kPackings,
           "yes: on CPUs the weights lie in memory a second time, in the order in which products "
           "of 2 to 32 texts at once read them: faster, with the same numbers. auto: where nodes "
           "have the memory.")
-      .Integer("generate.tokens", 100, AtLeast(1), "tokens",
+      .Integer("generate.tokens", o.tokens, AtLeast(1), "tokens",
                "How many to add; of a translation, the most it has.")
-      .Integer("generate.beams", 1, AtLeast(1), "texts",
+      .Integer("generate.beams", o.beams, AtLeast(1), "texts",
                "Of a translation: the likeliest of these many beginnings go on from token to token "
                "(beam search). 1: greedy.")
-      .Real("generate.length_penalty", 0.6, AtLeast(0), "",
+      .Real("generate.length_penalty", o.length_penalty, AtLeast(0), "",
             "Of translations of n tokens found by beams the one with the largest log-probability / "
             "((5 + n) / 6)^length_penalty is taken (Wu et al. 2016). 0: the likeliest one.")
       .Real(
-          "generate.temperature", 0.8, AtLeast(0), "",
+          "generate.temperature", o.temperature, AtLeast(0), "",
           "0: greedy, always the likeliest. Translations are not drawn: of no meaning there, like "
           "generate.seed.")
-      .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")
-      .Real("generate.top_p", 1, {0, 1, true, false}, "",
+      .Integer("generate.top_k", o.top_k, AtLeast(0), "tokens",
+               "Draw from the k likeliest. 0: from all.")
+      .Real("generate.top_p", o.top_p, {0, 1, true, false}, "",
             "Draw from the fewest tokens that hold this much probability.")
-      .Integer("generate.seed", 1, Between(0, kLargestSeed), "", "Of the draws.")
-      .Real("generate.repetition_penalty", 1, deck::Above(0), "",
+      .Integer("generate.seed", o.seed, Between(0, kLargestSeed), "", "Of the draws.")
+      .Real("generate.repetition_penalty", o.repetition_penalty, deck::Above(0), "",
             "Logits of tokens that prompt and text have are divided by this, negative ones "
             "multiplied (Keskar et al. 2019). 1: none.")
-      .Text("generate.stop", "",
+      .Text("generate.stop", o.stop_text,
             "Strings that end a text and are left out of it, with | between them; \\n, \\t, \\\\, "
             "\\| are a newline, a tab, a backslash, a bar.")
-      .Switch("generate.stop_at_eos", false, "A text ends at an <eos>, which is left out of it.")
-      .Switch("generate.start_with_eos", true,
+      .Switch("generate.stop_at_eos", o.stop_at_eos,
+              "A text ends at an <eos>, which is left out of it.")
+      .Switch("generate.start_with_eos", o.start_with_eos,
               "The model sees an <eos> before a prompt, as before each document in training.")
       .Exclusive({"generate.prompt", "generate.file"});
 }
 
+}  // namespace
+
+void DeclareGenerate(deck::Schema& schema) { deck::Declare(schema, BindGenerate); }
+
 // Values, not whether they were given: the deck of a run gives all keys.
-void CheckGenerate(const deck::Deck& deck, bool translates) {
-  if (!translates) {
-    if (deck.Integer("generate.beams") == 1) return;
+void CheckGenerate(const GenerateOptions& o, const deck::Deck& deck) {
+  if (!o.translates) {
+    if (o.beams == 1) return;
     throw deck.Complain("generate.beams", "this model continues texts, it does not translate",
                         "Leave this key out.");
   }
   const std::array<std::pair<const char*, bool>, 5> of_decoders = {
-      {{"generate.top_k", deck.Integer("generate.top_k") != 0},
-       {"generate.top_p", deck.Real("generate.top_p") != 1},
-       {"generate.repetition_penalty", deck.Real("generate.repetition_penalty") != 1},
-       {"generate.stop", !deck.Text("generate.stop").empty()},
-       {"generate.start_with_eos", !deck.Switch("generate.start_with_eos")}}};
+      {{"generate.top_k", o.top_k != 0},
+       {"generate.top_p", o.top_p != 1},
+       {"generate.repetition_penalty", o.repetition_penalty != 1},
+       {"generate.stop", !o.stop.empty()},
+       {"generate.start_with_eos", !o.start_with_eos}}};
   for (const auto& [key, asked] : of_decoders) {
     if (!asked) continue;
     throw deck.Complain(key, "translations are searched for, not drawn",
@@ -128,33 +137,20 @@ std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
 }
 
 GenerateOptions ReadGenerate(const deck::Deck& deck) {
-  const std::optional<std::vector<std::string>> stop = ReadStops(deck.Text("generate.stop"));
+  AskedTexts options = deck::Read(deck, BindGenerate);
+  const std::optional<std::vector<std::string>> stop = ReadStops(options.stop_text);
   if (!stop) {
     throw deck.Complain("generate.stop", "not a list of strings",
                         "Separate strings by |, leave none empty, and write \\n, \\t, \\\\ or \\| "
                         "for a newline, a tab, a backslash or a bar.");
   }
-  if (!deck.Text("generate.output").empty() && deck.Text("generate.file").empty()) {
+  if (!options.output.empty() && options.file.empty()) {
     throw deck.Complain("generate.output", "there is no generate.file",
                         "Texts of generate.file go there: name one.");
   }
-  return {.prompt = deck.Text("generate.prompt"),
-          .tokens = deck.Integer("generate.tokens"),
-          .temperature = deck.Real("generate.temperature"),
-          .top_k = deck.Integer("generate.top_k"),
-          .top_p = deck.Real("generate.top_p"),
-          .seed = static_cast<std::uint32_t>(deck.Integer("generate.seed")),
-          .repetition_penalty = deck.Real("generate.repetition_penalty"),
-          .stop = *stop,
-          .stop_at_eos = deck.Switch("generate.stop_at_eos"),
-          .start_with_eos = deck.Switch("generate.start_with_eos"),
-          .file = deck.Text("generate.file"),
-          .output = deck.Text("generate.output"),
-          .batch = deck.Text("generate.file").empty() ? 1 : deck.Integer("generate.batch"),
-          .texts = deck.Integer("generate.batch"),
-          .pack_weights = deck::Pick<PackWeights>(deck.Text("generate.pack_weights"), kPackings),
-          .beams = deck.Integer("generate.beams"),
-          .length_penalty = deck.Real("generate.length_penalty")};
+  options.stop = *stop;
+  options.batch = options.file.empty() ? 1 : options.texts;
+  return options;
 }
 
 // The keys of [evaluate].
@@ -189,47 +185,38 @@ void CheckTarget(const char* key, const std::string& path, bool overwrite, const
       "Make it, or name another place.");
 }
 
-}  // namespace
-
-void DeclareEvaluate(deck::Schema& schema) {
-  schema
-      .Section("evaluate", "Evaluating a trained model (job.task = evaluate); see doc/evaluate.md.")
-      .Integer("evaluate.stride", 0, deck::AtLeast(0), "tokens",
+void BindEvaluate(deck::Keys keys, EvaluateOptions& o) {
+  keys.Section("evaluate", "Evaluating a trained model (job.task = evaluate); see doc/evaluate.md.")
+      .Integer("evaluate.stride", o.stride, deck::AtLeast(0), "tokens",
                "Between the beginnings of neighbouring windows, which count each target once: all "
                "but the first window's have at least data.sequence_length - stride tokens of "
                "context. 0: windows do not overlap.")
-      .Path("evaluate.text", "",
+      .Path("evaluate.text", o.text,
             "A text file to evaluate beside the token file's splits, as one document.")
-      .Choice("evaluate.detokenise", "none", deck::Choices(kDetokenise),
+      .Choice("evaluate.detokenise", o.detokenise, kDetokenise,
               "wikitext: undoes the tokenisation of WikiText's files in evaluate.text, for subword "
               "tokenizers; words stay those of the file.")
-      .Switch("evaluate.baselines", false,
+      .Switch("evaluate.baselines", o.baselines,
               "Shows the losses of the uniform and unigram distributions and of a Kneser-Ney "
               "5-gram model beside the trained one, learned from the token file's train split of "
               "up to 100 million tokens.")
-      .Path("evaluate.documents", "",
+      .Path("evaluate.documents", o.documents,
             "File to write: the loss of each document, HDF5. The splits need their documents.")
-      .Path("evaluate.choices", "",
+      .Path("evaluate.choices", o.choices,
             "File of multiple-choice questions to score, JSONL: "
             "{\"context\": \"...\", \"choices\": [\"...\", ...], \"answer\": 0}.")
-      .Path("evaluate.output", "",
+      .Path("evaluate.output", o.output,
             "File to write, JSONL: the scores of each question; of a model that translates, the "
             "translation of each pair.")
-      .Path("evaluate.results", "", "File to write: all results, JSON.")
-      .Switch("evaluate.overwrite", false, "Files to write replace what is there.");
+      .Path("evaluate.results", o.results, "File to write: all results, JSON.")
+      .Switch("evaluate.overwrite", o.overwrite, "Files to write replace what is there.");
 }
 
-EvaluateOptions ReadEvaluate(const deck::Deck& deck) {
-  return {.stride = deck.Integer("evaluate.stride"),
-          .text = deck.Text("evaluate.text"),
-          .detokenise = deck::Pick<Detokenise>(deck.Text("evaluate.detokenise"), kDetokenise),
-          .baselines = deck.Switch("evaluate.baselines"),
-          .documents = deck.Text("evaluate.documents"),
-          .choices = deck.Text("evaluate.choices"),
-          .output = deck.Text("evaluate.output"),
-          .results = deck.Text("evaluate.results"),
-          .overwrite = deck.Switch("evaluate.overwrite")};
-}
+}  // namespace
+
+void DeclareEvaluate(deck::Schema& schema) { deck::Declare(schema, BindEvaluate); }
+
+EvaluateOptions ReadEvaluate(const deck::Deck& deck) { return deck::Read(deck, BindEvaluate); }
 
 namespace {
 
@@ -293,9 +280,9 @@ std::vector<std::string_view> PartsOf(std::string_view text) {
   return deck::SplitList(text);
 }
 
-std::vector<int> ReadRanks(const deck::Deck& deck) {
+std::vector<int> ReadRanks(const std::string& list, const deck::Deck& deck) {
   std::vector<int> ranks;
-  for (const std::string_view part : PartsOf(deck.Text("scaling.ranks"))) {
+  for (const std::string_view part : PartsOf(list)) {
     int count = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), count);
     if (error != std::errc() || end != part.data() + part.size() || count < 1 ||
@@ -314,9 +301,9 @@ std::vector<int> ReadRanks(const deck::Deck& deck) {
   return ranks;
 }
 
-std::vector<ScalingKind> ReadKinds(const deck::Deck& deck) {
+std::vector<ScalingKind> ReadKinds(const std::string& list, const deck::Deck& deck) {
   std::vector<ScalingKind> kinds;
-  for (const std::string_view part : PartsOf(deck.Text("scaling.kind"))) {
+  for (const std::string_view part : PartsOf(list)) {
     const bool strong = part == NameOf(ScalingKind::kStrong);
     const ScalingKind kind = strong ? ScalingKind::kStrong : ScalingKind::kWeak;
     const bool twice = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
@@ -334,41 +321,45 @@ std::vector<ScalingKind> ReadKinds(const deck::Deck& deck) {
   return kinds;
 }
 
-}  // namespace
+// The options, and the texts of the lists.
+struct AskedScaling : ScalingOptions {
+  std::string ranks_text, kind_text = "strong";
+};
 
-const char* NameOf(ScalingKind kind) { return kind == ScalingKind::kStrong ? "strong" : "weak"; }
-
-void DeclareScaling(deck::Schema& schema) {
-  schema
-      .Section("scaling",
+void BindScaling(deck::Keys keys, AskedScaling& o) {
+  keys.Section("scaling",
                "A scaling study of a training step (job.task = scaling); see doc/scaling.md.")
       .Text(
-          "scaling.ranks", "",
+          "scaling.ranks", o.ranks_text,
           "Numbers of ranks to compare: 1,2,4,8. The first ranks of the job take part, the others "
           "sleep. Empty: the ranks of one replica (tensor x context x pipeline) times 1, 2, 4 "
           "... up to the job's ranks, and these.")
-      .Text("scaling.kind", "strong",
+      .Text("scaling.kind", o.kind_text,
             "strong: data.batch on any number of ranks; weak: a batch that grows with the ranks, "
             "see scaling.base_ranks; strong,weak: both.")
-      .Integer("scaling.base_ranks", 0, deck::Between(0, comm::kMostRanks), "ranks",
+      .Integer("scaling.base_ranks", o.base_ranks, deck::Between(0, comm::kMostRanks), "ranks",
                "For weak scaling: the number of ranks for which data.batch stands; others take "
                "data.batch x ranks / base_ranks windows a step. 0: the smallest number compared.")
-      .Integer("scaling.steps", 10, deck::AtLeast(1), "steps",
+      .Integer("scaling.steps", o.steps, deck::AtLeast(1), "steps",
                "Measured steps of each number of ranks, in each round.")
-      .Integer("scaling.warmup_steps", 3, deck::AtLeast(1), "steps",
+      .Integer("scaling.warmup_steps", o.warmup_steps, deck::AtLeast(1), "steps",
                "Steps before these, which are not counted.")
-      .Integer("scaling.repeats", 5, deck::AtLeast(1), "",
+      .Integer("scaling.repeats", o.repeats, deck::AtLeast(1), "",
                "Rounds: each measures all numbers of ranks, every second one from the largest to "
                "the smallest. Intervals of confidence need two or more.");
 }
 
+}  // namespace
+
+const char* NameOf(ScalingKind kind) { return kind == ScalingKind::kStrong ? "strong" : "weak"; }
+
+void DeclareScaling(deck::Schema& schema) { deck::Declare(schema, BindScaling); }
+
 ScalingOptions ReadScaling(const deck::Deck& deck) {
-  return {.ranks = ReadRanks(deck),
-          .kinds = ReadKinds(deck),
-          .base_ranks = static_cast<int>(deck.Integer("scaling.base_ranks")),
-          .steps = deck.Integer("scaling.steps"),
-          .warmup_steps = deck.Integer("scaling.warmup_steps"),
-          .repeats = deck.Integer("scaling.repeats")};
+  AskedScaling options = deck::Read(deck, BindScaling);
+  options.ranks = ReadRanks(options.ranks_text, deck);
+  options.kinds = ReadKinds(options.kind_text, deck);
+  return options;
 }
 
 }  // namespace trireme::tasks

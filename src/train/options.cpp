@@ -3,53 +3,55 @@
 
 #include <limits>
 
+#include "trireme/deck/keys.hpp"
+
 namespace trireme::train {
 
 namespace {
 constexpr deck::Names<2> kKinds = {"adamw", "sgd"};
 constexpr deck::Names<4> kDecays = {"constant", "cosine", "linear", "wsd"};
 
-void DeclareOptimizer(deck::Schema& schema) {
+void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
   using deck::AtLeast, deck::Above, deck::HalfOpen;
-  schema.Section("optimizer", "How gradients become updates.")
-      .Choice("optimizer.kind", "adamw", deck::Choices(kKinds),
+  keys.Section("optimizer", "How gradients become updates.")
+      .Choice("optimizer.kind", o.kind, kKinds,
               "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: plain.")
-      .Real("optimizer.learning_rate", 1e-3, AtLeast(0), "", "Peak of the schedule.")
-      .Real("optimizer.beta1", 0.9, HalfOpen(0, 1), "", "Decay of the first moment.")
-      .Real("optimizer.beta2", 0.95, HalfOpen(0, 1), "", "Decay of the second moment.")
-      .Real("optimizer.epsilon", 1e-8, Above(0), "", "Added to the root of the second moment.")
-      .Real("optimizer.weight_decay", 0.1, AtLeast(0), "",
+      .Real("optimizer.learning_rate", o.learning_rate, AtLeast(0), "", "Peak of the schedule.")
+      .Real("optimizer.beta1", o.beta1, HalfOpen(0, 1), "", "Decay of the first moment.")
+      .Real("optimizer.beta2", o.beta2, HalfOpen(0, 1), "", "Decay of the second moment.")
+      .Real("optimizer.epsilon", o.epsilon, Above(0), "", "Added to the root of the second moment.")
+      .Real("optimizer.weight_decay", o.weight_decay, AtLeast(0), "",
             "Decoupled, times the learning rate; on matrices, not on norms and biases.")
-      .Real("optimizer.clip_norm", 1, AtLeast(0), "",
+      .Real("optimizer.clip_norm", o.clip_norm, AtLeast(0), "",
             "Gradients with a larger global norm are scaled down to it. 0: never.")
-      .Real("optimizer.label_smoothing", 0, HalfOpen(0, 1), "",
+      .Real("optimizer.label_smoothing", o.label_smoothing, HalfOpen(0, 1), "",
             "Share of the target's probability spread over the vocabulary, in training only.");
 }
 
-void DeclareSchedule(deck::Schema& schema) {
+void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
   using deck::AtLeast, deck::Between;
   constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // so that samples stay within 64 bits
-  schema.Section("schedule", "How long to train, and at which rate.")
-      .Real("schedule.epochs", 1, {0, kMostEpochs, true, false}, "epochs",
+  keys.Section("schedule", "How long to train, and at which rate.")
+      .Real("schedule.epochs", o.epochs, {0, kMostEpochs, true, false}, "epochs",
             "Length of the run in passes over the training windows.")
-      .Integer("schedule.steps", 0, Between(0, kMostSteps), "steps",
+      .Integer("schedule.steps", o.steps, Between(0, kMostSteps), "steps",
                "Length of the run in steps; excludes schedule.epochs. 0: by epochs.")
       .Exclusive({"schedule.epochs", "schedule.steps"})
       .Integer(
-          "schedule.stop_at", 0, AtLeast(0), "steps",
+          "schedule.stop_at", o.stop_at, AtLeast(0), "steps",
           "End after this step with a checkpoint and exit code 0; rates follow the schedule of "
           "the whole. 0: run to the end.")
-      .Integer("schedule.warmup_steps", 0, AtLeast(0), "steps",
+      .Integer("schedule.warmup_steps", o.warmup_steps, AtLeast(0), "steps",
                "The rate grows linearly to its peak over these.")
-      .Choice("schedule.decay", "cosine", deck::Choices(kDecays),
+      .Choice("schedule.decay", o.decay, kDecays,
               "From the warm-up's end to the last step; wsd: constant, then linear over "
               "schedule.decay_fraction of the steps.")
-      .Real("schedule.decay_fraction", 0.2, Between(0, 1), "",
+      .Real("schedule.decay_fraction", o.decay_fraction, Between(0, 1), "",
             "Share of all steps in wsd's final decay.")
-      .Real("schedule.final_fraction", 0.1, Between(0, 1), "",
+      .Real("schedule.final_fraction", o.final_fraction, Between(0, 1), "",
             "Rate of the last step, as a fraction of the peak.")
       .Real(
-          "schedule.walltime_minutes", 0, AtLeast(0), "minutes",
+          "schedule.walltime_minutes", o.walltime_minutes, AtLeast(0), "minutes",
           "Stop in time: after the step that passes this, write a checkpoint and exit with code 3. "
           "0: no limit.");
 }
@@ -57,69 +59,46 @@ void DeclareSchedule(deck::Schema& schema) {
 }  // namespace
 
 void DeclareOptimizerAndSchedule(deck::Schema& schema) {
-  DeclareOptimizer(schema);
-  DeclareSchedule(schema);
+  deck::Declare(schema, BindOptimizer);
+  deck::Declare(schema, BindSchedule);
 }
 
-OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
-  return {.kind = deck::Pick<OptimizerKind>(deck.Text("optimizer.kind"), kKinds),
-          .learning_rate = deck.Real("optimizer.learning_rate"),
-          .beta1 = deck.Real("optimizer.beta1"),
-          .beta2 = deck.Real("optimizer.beta2"),
-          .epsilon = deck.Real("optimizer.epsilon"),
-          .weight_decay = deck.Real("optimizer.weight_decay"),
-          .clip_norm = deck.Real("optimizer.clip_norm"),
-          .label_smoothing = deck.Real("optimizer.label_smoothing")};
-}
-
-ScheduleOptions ReadSchedule(const deck::Deck& deck) {
-  return {.epochs = deck.Real("schedule.epochs"),
-          .steps = deck.Integer("schedule.steps"),
-          .stop_at = deck.Integer("schedule.stop_at"),
-          .warmup_steps = deck.Integer("schedule.warmup_steps"),
-          .decay = deck::Pick<Decay>(deck.Text("schedule.decay"), kDecays),
-          .decay_fraction = deck.Real("schedule.decay_fraction"),
-          .final_fraction = deck.Real("schedule.final_fraction"),
-          .walltime_minutes = deck.Real("schedule.walltime_minutes")};
-}
+OptimizerOptions ReadOptimizer(const deck::Deck& deck) { return deck::Read(deck, BindOptimizer); }
+ScheduleOptions ReadSchedule(const deck::Deck& deck) { return deck::Read(deck, BindSchedule); }
 
 // The keys of [run] about steps that go wrong.
 
 namespace {
 constexpr deck::Names<2> kAnswers = {"report", "rollback"};
 constexpr double kMostWindow = 10'000;  // losses, all of which a checkpoint keeps
+
+void BindSafeguards(deck::Keys keys, SafeguardOptions& o) {
+  keys.Integer("run.max_bad_steps", o.max_bad_steps, deck::AtLeast(0), "steps",
+               "A step whose loss or gradient is not finite, or none of whose targets count, "
+               "leaves weights "
+               "and moments as they are and counts as done, so many times in a row; the next one "
+               "ends the "
+               "run with code 1. 0: the first one does.")
+      .Integer("run.spike_window", o.spike_window, deck::Between(0, kMostWindow), "steps",
+               "A loss is a spike if it lies more than run.spike_threshold standard deviations "
+               "above the "
+               "mean of so many losses before it. 0: spikes are not sought.")
+      .Real("run.spike_threshold", o.spike_threshold, deck::Above(0), "standard deviations",
+            "Of the losses in run.spike_window, and at least 0.1% of their mean each.")
+      .Choice("run.on_spike", o.on_spike, kAnswers,
+              "report: a warning and an event. rollback: also go back to the last checkpoint, and "
+              "on from "
+              "there with the samples that follow the spike (Chowdhery et al. 2022, section 5.1).")
+      .Integer("run.max_rollbacks", o.max_rollbacks, deck::AtLeast(0), "times",
+               "With run.on_spike = rollback: goes back to one checkpoint so often at most; "
+               "later spikes are only reported, until the next checkpoint.");
+}
+
 }  // namespace
 
-void DeclareSafeguards(deck::Schema& schema) {
-  constexpr SafeguardOptions kDefaults;
-  schema.Integer(
-      "run.max_bad_steps", kDefaults.max_bad_steps, deck::AtLeast(0), "steps",
-      "A step whose loss or gradient is not finite, or none of whose targets count, leaves weights "
-      "and moments as they are and counts as done, so many times in a row; the next one ends the "
-      "run with code 1. 0: the first one does.");
-  schema.Integer(
-      "run.spike_window", kDefaults.spike_window, deck::Between(0, kMostWindow), "steps",
-      "A loss is a spike if it lies more than run.spike_threshold standard deviations above the "
-      "mean of so many losses before it. 0: spikes are not sought.");
-  schema.Real("run.spike_threshold", kDefaults.spike_threshold, deck::Above(0),
-              "standard deviations",
-              "Of the losses in run.spike_window, and at least 0.1% of their mean each.");
-  schema.Choice(
-      "run.on_spike", "report", deck::Choices(kAnswers),
-      "report: a warning and an event. rollback: also go back to the last checkpoint, and on from "
-      "there with the samples that follow the spike (Chowdhery et al. 2022, section 5.1).");
-  schema.Integer("run.max_rollbacks", kDefaults.max_rollbacks, deck::AtLeast(0), "times",
-                 "With run.on_spike = rollback: goes back to one checkpoint so often at most; "
-                 "later spikes are only reported, until the next checkpoint.");
-}
+void DeclareSafeguards(deck::Schema& schema) { deck::Declare(schema, BindSafeguards); }
 
-SafeguardOptions ReadSafeguards(const deck::Deck& deck) {
-  return {.max_bad_steps = deck.Integer("run.max_bad_steps"),
-          .spike_window = deck.Integer("run.spike_window"),
-          .spike_threshold = deck.Real("run.spike_threshold"),
-          .on_spike = deck::Pick<OnSpike>(deck.Text("run.on_spike"), kAnswers),
-          .max_rollbacks = deck.Integer("run.max_rollbacks")};
-}
+SafeguardOptions ReadSafeguards(const deck::Deck& deck) { return deck::Read(deck, BindSafeguards); }
 
 // The keys of [plan], and the reading of the sections that a plan follows from.
 
@@ -127,42 +106,34 @@ namespace {
 constexpr double kLargestVocabulary = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostRows = 10'000;
 constexpr double kMostTokens = 0x1p50;  // steps times tokens stay within 64 bits
-}  // namespace
 
-void DeclarePlan(deck::Schema& schema) {
-  const PlanOptions defaults;
-  schema
-      .Section("plan",
+void BindPlan(deck::Keys keys, PlanOptions& o) {
+  keys.Section("plan",
                "job.task = plan: layouts, and their times, on a machine that need not be there.")
-      .Integer("plan.vocabulary", defaults.vocabulary, deck::Between(2, kLargestVocabulary),
-               "tokens",
+      .Integer("plan.vocabulary", o.vocabulary, deck::Between(2, kLargestVocabulary), "tokens",
                "Vocabulary of a plan where data.file is not there. model.vocabulary beats it.")
-      .Integer("plan.tokens", defaults.tokens, deck::Between(2, kMostTokens), "tokens",
+      .Integer("plan.tokens", o.tokens, deck::Between(2, kMostTokens), "tokens",
                "Training tokens of a plan where data.file is not there.")
-      .Path("plan.machine", defaults.machine,
+      .Path("plan.machine", o.machine,
             "Machine whose speeds predict a step: the name of a description in input/machines/, or "
             "a path (trireme --calibrate writes one). auto: h100 for job.task = plan; for a run, "
             "its GPU's, or a short calibration at the end of a minute or more on CPUs.")
-      .Integer("plan.nodes", defaults.nodes, deck::Between(0, comm::kMostRanks), "nodes",
+      .Integer("plan.nodes", o.nodes, deck::Between(0, comm::kMostRanks), "nodes",
                "Nodes to plan for. 0: those of grid.ranks, or one.")
-      .Integer("plan.rows", defaults.rows, deck::Between(1, kMostRows), "layouts",
+      .Integer("plan.rows", o.rows, deck::Between(1, kMostRows), "layouts",
                "Layouts that job.task = plan shows.")
-      .Integer("plan.simulate", defaults.simulate, deck::Between(0, kMostRows), "layouts",
+      .Integer("plan.simulate", o.simulate, deck::Between(0, kMostRows), "layouts",
                "Layouts that are simulated: those that an estimate puts first. 0: the deck's own "
                "alone.")
-      .Path("plan.timeline", defaults.timeline,
+      .Path("plan.timeline", o.timeline,
             "File for the timeline of the first layout shown, a trace for Perfetto. Empty: none.");
 }
 
-PlanOptions ReadPlan(const deck::Deck& deck) {
-  return {.vocabulary = deck.Integer("plan.vocabulary"),
-          .tokens = deck.Integer("plan.tokens"),
-          .machine = deck.Text("plan.machine"),
-          .nodes = deck.Integer("plan.nodes"),
-          .rows = deck.Integer("plan.rows"),
-          .simulate = deck.Integer("plan.simulate"),
-          .timeline = deck.Text("plan.timeline")};
-}
+}  // namespace
+
+void DeclarePlan(deck::Schema& schema) { deck::Declare(schema, BindPlan); }
+
+PlanOptions ReadPlan(const deck::Deck& deck) { return deck::Read(deck, BindPlan); }
 
 DeckOptions ReadAll(const deck::Deck& deck) {
   DeckOptions options{.machine = device::Read(deck),

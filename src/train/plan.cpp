@@ -383,7 +383,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& gri
                                                      : sampler.StepsOf(asked.schedule.epochs)),
           .keep_gradients = false,
           .async_checkpoints = request.async_checkpoints,
-          .graphs = asked.machine.graphs,
+          .graphs = asked.machine.graphs == device::Graphs::kAuto,
           .products_file = asked.machine.products};
 }
 

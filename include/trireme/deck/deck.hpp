@@ -2,8 +2,6 @@
 // line wins over the deck, the deck over supplied values (presets), and those over the defaults.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -30,28 +28,6 @@ std::string_view Trimmed(std::string_view text);
 // Entries, trimmed, which point into `text`; at least one, and any may be empty.
 std::vector<std::string_view> SplitList(std::string_view text);
 
-// Choice keys and enums: the order of a key's choices is the order of its enum's values.
-
-// Names of all values of an enum, in the enum's order.
-template <std::size_t N>
-using Names = std::array<const char*, N>;
-
-// The choices of a key, for Schema::Choice.
-template <std::size_t N>
-std::vector<std::string> Choices(const Names<N>& names) {
-  return {names.begin(), names.end()};
-}
-
-// The value whose name is `text`. Throws RunError for a name that is not in the list: the schema
-// lets none through.
-template <typename Enum, std::size_t N>
-Enum Pick(const std::string& text, const Names<N>& names) {
-  for (std::size_t i = 0; i < N; ++i) {
-    if (text == names[i]) return static_cast<Enum>(i);
-  }
-  throw RunError("choice '" + text + "' has no value: a bug in Trireme");
-}
-
 class Deck {
  public:
   // Parses `text`, the contents of `path` (used in messages only), and the command line's
@@ -62,8 +38,8 @@ class Deck {
   static Deck Parse(const Schema& schema, const std::string& text, const std::string& path,
                     const std::vector<std::string>& overrides);
 
-  // Values by full name, "section.key", for the options.cpp of the folder that declares the key.
-  // Throw std::logic_error for an undeclared key and for one of another kind.
+  // Values by full name, "section.key", for Keys (keys.hpp), which read them into fields. Throw
+  // std::logic_error for an undeclared key and for one of another kind.
   std::int64_t Integer(const std::string& name) const;
   double Real(const std::string& name) const;
   const std::string& Text(const std::string& name) const;  // kText and kChoice

@@ -1,5 +1,5 @@
-// Declarations of the keys that a deck may hold. Each folder declares its own in options.cpp, next
-// to the code that reads them.
+// Declarations of the keys that a deck may hold. Each folder declares its own in options.cpp,
+// through Keys (keys.hpp), which bind them to fields.
 #pragma once
 
 #include <cstdint>

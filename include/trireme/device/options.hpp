@@ -16,12 +16,13 @@ inline bool MayTakeGpu(Device device) { return device == Device::kAuto || device
 enum class Precision { kFp32, kBf16, kFp8, kFp64 };
 const char* NameOf(Precision precision);      // as in the deck
 enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers pass through the host
+enum class Graphs { kAuto, kNo };
 enum class Pin { kAuto, kYes, kNo };
 
 struct Options {
   Device device = Device::kAuto;
   ShareDevice share_device = ShareDevice::kNo;  // whether several ranks may share a GPU
-  bool graphs = true;             // on a GPU: steps are recorded as CUDA graphs if they can be
+  Graphs graphs = Graphs::kAuto;  // on a GPU: steps are recorded as CUDA graphs if they can be
   std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
                                   // cache folder; empty: none
   device::AttentionKernels attention = device::AttentionKernels::kAuto;  // on a GPU

@@ -18,7 +18,7 @@ enum class Storage { kSource, kFp32, kBf16, kFp16 };
 struct Options {
   std::string path;  // folder to read or to write; empty: none
   Storage dtype = Storage::kSource;
-  std::int64_t shard_bytes = 0;  // of an exported file, at most
+  std::int64_t shard_bytes = 5'000'000'000;  // of an exported file, at most; as transformers cuts
 };
 
 void Declare(deck::Schema& schema);  // [hf]

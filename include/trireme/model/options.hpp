@@ -26,7 +26,7 @@ const char* NameOf(Recompute recompute);  // as in the deck
 const char* NameOf(RopeScaling scaling);
 
 struct Options {
-  std::string preset;                 // "none" or the preset's name
+  std::string preset = "none";        // or the preset's name
   std::int64_t vocabulary = 0;        // rows of embedding and head: asked_vocabulary, or `types`
   std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: as many as types
   std::int64_t types = 0;             // of the token file, ids below; 0: not known

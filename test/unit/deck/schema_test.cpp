@@ -12,6 +12,7 @@
 #include "example_schema.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/deck/json_text.hpp"
+#include "trireme/deck/keys.hpp"
 #include "trireme/deck/schema.hpp"
 
 namespace trireme::deck {
@@ -310,6 +311,105 @@ TEST(JsonObject, RefusesOtherTypesAndRanges) {
               StartsWith("run.json: nested: n: an integer"));
   EXPECT_THAT(Refusal([&] { object.Object("list"); }),
               HasSubstr("run.json: list: an object expected, [1, -2] found"));
+}
+
+// Keys: declared and read by the same statements.
+
+enum class Shape { kRound, kSquare, kFlat };
+
+struct Box {
+  std::int64_t count = 3;
+  std::uint32_t seed = 7;
+  double speed = 2e9;  // bytes/s
+  std::int64_t bytes = 5LL << 30;
+  Shape shape = Shape::kSquare;
+  bool closed = true, replace = false;
+  struct {
+    std::string label = "plain", file;
+  } inner;
+  std::string preset = "none";
+  bool other = true;  // bound to no key
+};
+
+void Bind(Keys keys, Box& o) {
+  constexpr Names<3> kShapes = {"round", "square", "flat"};
+  constexpr Names<2> kInvalid = {"error", "replace"};
+  keys.Section("box", "A box.")
+      .Integer("box.count", o.count, AtLeast(0), "things", "How many.")
+      .Integer("box.seed", o.seed, Between(0, 4294967295.0), "", "Of the order.")
+      .Real("box.speed", o.speed, AtLeast(0), {"GB/s", 1e9}, "How fast.")
+      .Real("box.gib", o.bytes, AtLeast(0), {"GiB", 0x1p30}, "How large.")
+      .Choice("box.shape", o.shape, kShapes, "Its form.")
+      .Choice("box.invalid", o.replace, kInvalid, "What to do.")
+      .Choice("box.preset", o.preset, {"none", "small"}, "A known one.")
+      .Switch("box.closed", o.closed, "Whether it is shut.")
+      .Text("box.label", o.inner.label, "Its name.")
+      .Path("box.file", o.inner.file, "Where it is.")
+      .Exclusive({"box.label", "box.file"});
+}
+
+TEST(Keys, DeclareWithTheDefaultsOfTheirFields) {
+  Schema bound, plain;
+  Declare(bound, Bind);
+  plain.Section("box", "A box.")
+      .Integer("box.count", 3, AtLeast(0), "things", "How many.")
+      .Integer("box.seed", 7, Between(0, 4294967295.0), "", "Of the order.")
+      .Real("box.speed", 2, AtLeast(0), "GB/s", "How fast.")
+      .Real("box.gib", 5, AtLeast(0), "GiB", "How large.")
+      .Choice("box.shape", "square", {"round", "square", "flat"}, "Its form.")
+      .Choice("box.invalid", "error", {"error", "replace"}, "What to do.")
+      .Choice("box.preset", "none", {"none", "small"}, "A known one.")
+      .Switch("box.closed", true, "Whether it is shut.")
+      .Text("box.label", "plain", "Its name.")
+      .Path("box.file", "", "Where it is.")
+      .Exclusive({"box.label", "box.file"});
+  EXPECT_EQ(bound.Help(""), plain.Help(""));
+  Box other;
+  other.count = 0;
+  Schema changed;
+  Declare(changed, Bind, other);
+  EXPECT_EQ(changed.Find("box.count")->fallback, "0");
+  EXPECT_TRUE(changed.Find("box.file")->path);
+  EXPECT_FALSE(changed.Find("box.label")->path);
+}
+
+TEST(Keys, ReadIntoTheirFields) {
+  Schema schema;
+  Declare(schema, Bind);
+  const Box box =
+      Read(Deck::Parse(schema,
+                       "[box]\ncount=9007199254740993\nseed=4294967295\nspeed=0.5\ngib=1.5\n"
+                       "shape=flat\ninvalid=replace\npreset=small\nclosed=no\nlabel=a b\n",
+                       "a.in", {}),
+           Bind);
+  EXPECT_EQ(box.count, 9007199254740993);
+  EXPECT_EQ(box.seed, 4294967295u);
+  EXPECT_EQ(box.speed, 5e8);
+  EXPECT_EQ(box.bytes, 3LL << 29);
+  EXPECT_EQ(box.shape, Shape::kFlat);
+  EXPECT_TRUE(box.replace);
+  EXPECT_EQ(box.preset, "small");
+  EXPECT_FALSE(box.closed);
+  EXPECT_EQ(box.inner.label, "a b");
+  EXPECT_TRUE(box.other);
+  const Box defaults = Read(Deck::Parse(schema, "", "a.in", {"box.file=x"}), Bind);
+  EXPECT_EQ(defaults.inner.file, "x");
+  EXPECT_EQ(defaults.shape, Shape::kSquare);
+  EXPECT_EQ(defaults.bytes, 5LL << 30);
+}
+
+TEST(Keys, RefuseRangesThatTheirFieldsCannotHold) {
+  Schema schema;
+  Keys keys(schema);
+  int narrow = 1;
+  std::uint32_t unsigned_one = 1;
+  std::size_t size = 1;
+  EXPECT_THROW(keys.Integer("a.a", narrow, AtLeast(0), "", ""), std::logic_error);
+  EXPECT_THROW(keys.Integer("a.b", unsigned_one, Between(-1, 5), "", ""), std::logic_error);
+  EXPECT_THROW(keys.Integer("a.c", unsigned_one, Between(0, 0x1p32), "", ""), std::logic_error);
+  EXPECT_THROW(keys.Integer("a.d", size, {}, "", ""), std::logic_error);
+  EXPECT_NO_THROW(keys.Integer("a.e", size, AtLeast(0), "", ""));
+  EXPECT_NO_THROW(keys.Integer("a.f", narrow, Between(-5, 2147483647), "", ""));
 }
 
 }  // namespace

@@ -207,13 +207,16 @@ TEST(Choose, TemperatureZeroIsGreedy) {
 }
 
 TEST(Choose, FollowsTheDistribution) {
-  const std::vector<double> shares = Shares({});
+  GenerateOptions options;
+  options.temperature = 1;
+  const std::vector<double> shares = Shares(options);
   const double wanted[] = {0.1, 0.4, 0.2, 0.3};
   for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(shares[i], wanted[i], 1e-4);
 }
 
 TEST(Choose, TopKKeepsTheLikeliest) {
   GenerateOptions options;
+  options.temperature = 1;
   options.top_k = 2;
   const std::vector<double> shares = Shares(options);
   EXPECT_NEAR(shares[1], 4.0 / 7, 1e-4);
@@ -223,6 +226,7 @@ TEST(Choose, TopKKeepsTheLikeliest) {
 
 TEST(Choose, TopPKeepsTheFewestThatHoldP) {
   GenerateOptions options;
+  options.temperature = 1;
   options.top_p = 0.75;  // 0.4 + 0.3 is not enough: three tokens
   const std::vector<double> shares = Shares(options);
   EXPECT_EQ(shares[0], 0);
