@@ -1,9 +1,9 @@
 // Causal self-attention: projections, the query/key steps, attention over the context ring.
 #include "trireme/model/attention_layer.hpp"
 
-#include "initialisers.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/elementwise.hpp"
+#include "trireme/model/inference.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {
@@ -248,21 +248,21 @@ kernels::Linear AttentionLayer::Of(LinearSite site, const Saved* saved) const {
 kernels::Linear AttentionLayer::Input(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kQkv, &saved);
   linear.weight = pass.Value(qkv_weight_, 3);
-  pass.MakeThin(linear, qkv_weight_);
-  return linear;
+  return pass.Thin(linear);
 }
 
 kernels::Linear AttentionLayer::Output(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kOutput, &saved);
   linear.weight = pass.Value(output_weight_);
-  pass.MakeThin(linear, output_weight_);
-  return linear;
+  return pass.Thin(linear);
 }
 
-void AttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  const kernels::Linear input = Of(LinearSite::kQkv), output = Of(LinearSite::kOutput);
-  weights.push_back({qkv_weight_, 3, input.form, input.site});
-  weights.push_back({output_weight_, 1, output.form, output.site});
+void AttentionLayer::AddLayers(const kernels::Registry& registry,
+                               std::vector<kernels::Linear>& layers) const {
+  layers.push_back(Of(LinearSite::kQkv));
+  layers.back().weight = registry.Value(qkv_weight_, 3);
+  layers.push_back(Of(LinearSite::kOutput));
+  layers.back().weight = registry.Value(output_weight_);
 }
 
 AttentionLayer::Saved AttentionLayer::MakeSaved() const {
@@ -469,15 +469,10 @@ void CrossAttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), queries);
 }
 
-void CrossAttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  weights.push_back({query_weight_, 1, Form::kTransposed});
-  weights.push_back({output_weight_, 1, Form::kPlain});
-}
-
-kernels::Linear CrossAttentionLayer::Thin(const Pass& pass, kernels::Linear linear,
-                                          ParameterId weight) const {
-  pass.MakeThin(linear, weight);
-  return linear;
+void CrossAttentionLayer::AddLayers(const kernels::Registry& registry,
+                                    std::vector<kernels::Linear>& layers) const {
+  layers.push_back(Input(registry.Value(query_weight_)));
+  layers.push_back(Output(registry.Value(output_weight_)));
 }
 
 // Keys and values of texts that are being written come from the cache: a query sees the positions
@@ -507,12 +502,11 @@ void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matri
                                   Saved& saved, const Matrix& y, RowsDone then) const {
   saved.x = x;
   saved.memory = memory;
-  kernels::LinearForward(pass.stream, Thin(pass, Input(pass.Value(query_weight_)), query_weight_),
-                         x, pass.Value(query_bias_), saved.query, [](const Part&) {});
+  kernels::LinearForward(pass.stream, pass.Thin(Input(pass.Value(query_weight_))), x,
+                         pass.Value(query_bias_), saved.query, [](const Part&) {});
   Attend(pass, memory, saved);
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream,
-                                  Thin(pass, Output(pass.Value(output_weight_)), output_weight_),
+    return kernels::LinearForward(pass.stream, pass.Thin(Output(pass.Value(output_weight_))),
                                   saved.out, {}, y, then);
   }
   SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);

@@ -26,8 +26,8 @@ void Pack(const app::Job& job, PackWeights packing, train::EvaluationPlan& plan)
                               "grid.sharding = parameters: leave it out.");
     });
   }
-  plan.model.thin_panels = true;
-  if (packing == PackWeights::kAuto) plan.model.thin_panels = Fits(job, plan);
+  plan.model.pack_weights = true;
+  if (packing == PackWeights::kAuto) plan.model.pack_weights = Fits(job, plan);
 }
 
 train::EvaluationPlan MakePlan(const app::Job& job, std::int64_t micro_batch,
@@ -77,7 +77,7 @@ TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::i
     checkpoint::ReadTensors(job.World(), checkpoint, "model", *weights);
   });
   weights->Store();
-  if (plan_.model.thin_panels) model_->Local().PackWeights();
+  model_->Inference().PackWeights();
 }
 
 }  // namespace trireme::tasks

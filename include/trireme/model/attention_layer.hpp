@@ -72,7 +72,7 @@ class AttentionLayer {
   // pending: a transfer that is given chances to progress between the products.
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
-  void AddThinWeights(std::vector<ThinWeight>& weights) const;
+  void AddLayers(const kernels::Registry& registry, std::vector<kernels::Linear>& layers) const;
   // Heads of this rank and their size, as a cache of keys and values has them.
   kernels::AttentionShape CacheShape() const;
 
@@ -133,13 +133,12 @@ class CrossAttentionLayer {
   // pending: a transfer that is given chances to progress between the products.
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
-  void AddThinWeights(std::vector<ThinWeight>& weights) const;
+  void AddLayers(const kernels::Registry& registry, std::vector<kernels::Linear>& layers) const;
 
  private:
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::KeyValueBlock Block(const Pass& pass, const Saved& saved) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
-  kernels::Linear Thin(const Pass& pass, kernels::Linear linear, ParameterId weight) const;
   void Attend(const Pass& pass, const Matrix& memory, Saved& saved) const;
 
   std::int64_t all_heads_, all_kv_heads_;                  // global

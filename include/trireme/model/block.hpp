@@ -84,11 +84,11 @@ class Block {
   // while sums over the tensor group are under way.
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardWeight(const Pass& pass, const Saved& saved) const;  // of the products
-  // Weights of the products that passes of a few rows have.
-  void AddThinWeights(std::vector<ThinWeight>& weights) const {
-    attention_.AddThinWeights(weights);
-    if (cross_) cross_->attention.AddThinWeights(weights);
-    ffn_->AddThinWeights(weights);
+  // Adds the linear layers that passes of a few rows have.
+  void AddLayers(const kernels::Registry& registry, std::vector<kernels::Linear>& layers) const {
+    attention_.AddLayers(registry, layers);
+    if (cross_) cross_->attention.AddLayers(registry, layers);
+    ffn_->AddLayers(registry, layers);
   }
   bool Crosses() const { return cross_.has_value(); }
   // Heads and their size in a cache, of either attention.

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "trireme/kernels/elementwise.hpp"
-#include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/pass.hpp"
 #include "trireme/model/plan.hpp"
 
@@ -45,8 +44,9 @@ class Ffn {
   virtual void BackwardWeight(const Pass& pass, const Saved& saved,
                               comm::Request& pending) const = 0;
   virtual ParameterId OutputBias() const = 0;  // [dim], or kNoParameter
-  // Adds the weights of products that take Linear::panels.
-  virtual void AddThinWeights(std::vector<ThinWeight>& /*weights*/) const {}
+  // Adds the linear layers whose products Pass::Thin makes thin.
+  virtual void AddLayers(const kernels::Registry& /*registry*/,
+                         std::vector<kernels::Linear>& /*layers*/) const {}
 };
 
 // The deck's activation in the words of the kernels.

@@ -347,7 +347,7 @@ class HarbourFloor : public testing::Test {
       data::FillEntry(*tokens_, data::Split::kValid, std::span(&sample, 1), kHarbourFloorLength,
                       batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
-      const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
+      const double model = run.Net().Tasks().Loss({&batch, 1}, losses.data()).Value();
       const std::vector<double> exact = data::PredictiveLoss(std::span(batch.inputs).first(valid),
                                                              std::span(batch.targets).first(valid));
       double right = 0;
