@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -153,6 +154,40 @@ struct Pass {
             first_feature,
             positions};
   }
+};
+
+// A sub-layer of a block (attention, cross-attention, feed-forward): y = f(x). The output's bias is
+// left to the residual addition. x, y, dy, dx: [tokens, dim]; y and dx are overwritten (partial
+// sums on tensor ranks), weight gradients are added to.
+class SubLayer {
+ public:
+  // Matrices of one micro-batch. A kind adds its own.
+  struct Saved {
+    virtual ~Saved() = default;
+    kernels::Matrix x;   // [tokens, dim], the caller's: input
+    kernels::Matrix dy;  // [tokens, dim], the caller's: gradient of the output
+  };
+  virtual ~SubLayer() = default;
+
+  // Made once per slot of activations, not per training step.
+  virtual std::unique_ptr<Saved> MakeSaved() const = 0;
+  virtual void Allocate(const Pass& pass, Saved& saved) const = 0;  // for Forward
+  // The `cheap` matrices of Allocate alone, to be computed again by RecomputeCheap.
+  virtual void AllocateCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
+  virtual void AllocateBackward(const Pass& pass, Saved& saved) const = 0;
+  // Calls `then` with ranges of rows of y as they are complete.
+  virtual void Forward(const Pass& pass, const kernels::Matrix& x, Saved& saved,
+                       const kernels::Matrix& y, RowsDone then) const = 0;
+  virtual void RecomputeCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
+  virtual void BackwardInput(const Pass& pass, const kernels::Matrix& dy, Saved& saved,
+                             const kernels::Matrix& dx) const = 0;
+  // pending: a transfer that is given chances to progress between the products.
+  virtual void BackwardWeight(const Pass& pass, const Saved& saved,
+                              comm::Request& pending) const = 0;
+  virtual kernels::ParameterId OutputBias() const = 0;  // [dim], or kNoParameter
+  // Adds the linear layers whose products Pass::Thin makes thin.
+  virtual void AddLayers(const kernels::Registry& /*registry*/,
+                         std::vector<kernels::Linear>& /*layers*/) const {}
 };
 
 // Initial values of a model's parameters, and the part of each that this rank holds.
