@@ -1,9 +1,9 @@
 // Causal self-attention: projections, the query/key steps, attention over the context ring.
 #include "trireme/model/attention_layer.hpp"
 
-#include "initialisers.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/elementwise.hpp"
+#include "trireme/model/inference.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {
@@ -248,30 +248,31 @@ kernels::Linear AttentionLayer::Of(LinearSite site, const Saved* saved) const {
 kernels::Linear AttentionLayer::Input(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kQkv, &saved);
   linear.weight = pass.Value(qkv_weight_, 3);
-  pass.MakeThin(linear, qkv_weight_);
-  return linear;
+  return pass.Thin(linear);
 }
 
 kernels::Linear AttentionLayer::Output(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kOutput, &saved);
   linear.weight = pass.Value(output_weight_);
-  pass.MakeThin(linear, output_weight_);
-  return linear;
+  return pass.Thin(linear);
 }
 
-void AttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  const kernels::Linear input = Of(LinearSite::kQkv), output = Of(LinearSite::kOutput);
-  weights.push_back({qkv_weight_, 3, input.form, input.site});
-  weights.push_back({output_weight_, 1, output.form, output.site});
+void AttentionLayer::AddLayers(const kernels::Registry& registry,
+                               std::vector<kernels::Linear>& layers) const {
+  layers.push_back(Of(LinearSite::kQkv));
+  layers.back().weight = registry.Value(qkv_weight_, 3);
+  layers.push_back(Of(LinearSite::kOutput));
+  layers.back().weight = registry.Value(output_weight_);
 }
 
-AttentionLayer::Saved AttentionLayer::MakeSaved() const {
-  Saved saved;
-  for (const auto& step : steps_) saved.steps.push_back(step->MakeSaved());
+std::unique_ptr<SubLayer::Saved> AttentionLayer::MakeSaved() const {
+  auto saved = std::make_unique<Saved>();
+  for (const auto& step : steps_) saved->steps.push_back(step->MakeSaved());
   return saved;
 }
 
-void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
+void AttentionLayer::Allocate(const Pass& pass, SubLayer::Saved& base) const {
+  Saved& saved = Mine(base);
   saved.qkv = pass.Allocate(pass.lives.input, pass.Tokens(), Shape(pass).Width());
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), heads_ * head_dim_);
   saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
@@ -282,15 +283,17 @@ void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   }
 }
 
-void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
+void AttentionLayer::AllocateBackward(const Pass& pass, SubLayer::Saved& base) const {
+  Saved& saved = Mine(base);
   saved.dqkv = pass.Allocate(pass.lives.backward, pass.Tokens(), Shape(pass).Width());
   saved.qkv_transposes.dy = pass.AllocateTranspose(pass.Tokens(), Shape(pass).Width());
   saved.output_transposes.dy = pass.AllocateTranspose(pass.Tokens(), dim_);
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), heads_ * head_dim_);
 }
 
-void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
-                             RowsDone then) const {
+void AttentionLayer::Forward(const Pass& pass, const Matrix& x, SubLayer::Saved& base,
+                             const Matrix& y, RowsDone then) const {
+  Saved& saved = Mine(base);
   saved.x = x;
   kernels::LinearForward(pass.stream, Input(pass, saved), x, pass.Value(qkv_bias_, 3), saved.qkv,
                          [](const Part&) {});
@@ -299,6 +302,7 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, co
   }
   Attend(pass, saved);
   OutputProduct(pass, saved, y, then);
+  pass.Progress();
 }
 
 void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
@@ -354,8 +358,9 @@ void AttentionLayer::InputGradient(const Pass& pass, const Saved& saved, const M
   });
 }
 
-void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
+void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, SubLayer::Saved& base,
                                    const Matrix& dx) const {
+  Saved& saved = Mine(base);
   saved.dy = dy;
   kernels::LinearInputGradient(pass.stream, Output(pass, saved), dy, saved.dout);
   pass.ring->Backward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
@@ -377,8 +382,9 @@ kernels::BiasGradients AttentionLayer::InputBiasGradients(const Pass& pass) cons
   return biases;
 }
 
-void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
+void AttentionLayer::BackwardWeight(const Pass& pass, const SubLayer::Saved& base,
                                     comm::Request& pending) const {
+  const Saved& saved = Mine(base);
   const kernels::BiasGradients output_bias = pass.BiasGradients(output_bias_, 1, true);
   const kernels::BiasGradients input_bias = InputBiasGradients(pass);
   kernels::Linear output = Of(LinearSite::kOutput, &saved), input = Of(LinearSite::kQkv, &saved);
@@ -408,7 +414,8 @@ kernels::Linear Output(const Matrix& weight) { return {.form = Form::kPlain, .we
 
 CrossAttentionLayer::CrossAttentionLayer(const ParameterPlace& place, const std::string& name,
                                          std::uint32_t layer)
-    : all_heads_(place.options.heads),
+    : dim_(place.options.dim),
+      all_heads_(place.options.heads),
       all_kv_heads_(place.options.kv_heads),
       head_dim_(place.options.head_dim),
       dropout_(place.options.attention_dropout),
@@ -452,7 +459,8 @@ kernels::Dropout CrossAttentionLayer::WeightDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kCrossDropout, layer_);
 }
 
-void CrossAttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
+void CrossAttentionLayer::Allocate(const Pass& pass, SubLayer::Saved& base) const {
+  Saved& saved = Mine(base);
   const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
   saved.query = pass.Allocate(pass.lives.input, pass.Tokens(), queries);
   if (!pass.cached.continues) {
@@ -460,36 +468,38 @@ void CrossAttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   }
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), queries);
   saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
+  if (!pass.tensor->Sharded() || pass.cached.continues) return;
+  saved.full_memory = pass.Allocate(pass.lives.scratch, pass.SourceTokens(), dim_);
 }
 
-void CrossAttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
+void CrossAttentionLayer::AllocateBackward(const Pass& pass, SubLayer::Saved& base) const {
+  Saved& saved = Mine(base);
   const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
   saved.dquery = pass.Allocate(pass.lives.backward, pass.Tokens(), queries);
   saved.dkey_values = pass.Allocate(pass.lives.backward, pass.SourceTokens(), 2 * keys);
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), queries);
+  saved.dfull_memory = pass.Allocate(pass.lives.scratch, pass.SourceTokens(), dim_);
+  if (!pass.tensor->Sharded()) return;
+  saved.whole_memory = pass.Allocate(pass.lives.backward, pass.SourceTokens(), dim_);
+  saved.dmemory = pass.Allocate(pass.lives.scratch, pass.SourceRows().Size(), dim_);
 }
 
-void CrossAttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  weights.push_back({query_weight_, 1, Form::kTransposed});
-  weights.push_back({output_weight_, 1, Form::kPlain});
-}
-
-kernels::Linear CrossAttentionLayer::Thin(const Pass& pass, kernels::Linear linear,
-                                          ParameterId weight) const {
-  pass.MakeThin(linear, weight);
-  return linear;
+void CrossAttentionLayer::AddLayers(const kernels::Registry& registry,
+                                    std::vector<kernels::Linear>& layers) const {
+  layers.push_back(Input(registry.Value(query_weight_)));
+  layers.push_back(Output(registry.Value(output_weight_)));
 }
 
 // Keys and values of texts that are being written come from the cache: a query sees the positions
 // up to its source text's last.
-void CrossAttentionLayer::Attend(const Pass& pass, const Matrix& memory, Saved& saved) const {
+void CrossAttentionLayer::Attend(const Pass& pass, Saved& saved) const {
   const CachedPass& cached = pass.cached;
   const kernels::AttentionShape shape = Shape(pass);
   if (cached.continues) {
     return kernels::CachedAttention(pass.stream, shape, saved.query, cached.source_rows,
                                     cached.cache->OfSource(layer_), saved.out);
   }
-  kernels::LinearForward(pass.stream, Input(pass.Value(key_weight_, 2)), memory,
+  kernels::LinearForward(pass.stream, Input(pass.Value(key_weight_, 2)), saved.memory,
                          pass.Value(key_bias_, 2), saved.key_values, [](const Part&) {});
   if (cached.cache != nullptr) {
     kernels::AttentionShape source = shape;
@@ -503,25 +513,33 @@ void CrossAttentionLayer::Attend(const Pass& pass, const Matrix& memory, Saved& 
                                 saved.lse, pass.workspace.attention);
 }
 
-void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& memory,
-                                  Saved& saved, const Matrix& y, RowsDone then) const {
+void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, SubLayer::Saved& base,
+                                  const Matrix& y, RowsDone then) const {
+  Saved& saved = Mine(base);
   saved.x = x;
-  saved.memory = memory;
-  kernels::LinearForward(pass.stream, Thin(pass, Input(pass.Value(query_weight_)), query_weight_),
-                         x, pass.Value(query_bias_), saved.query, [](const Part&) {});
-  Attend(pass, memory, saved);
-  if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream,
-                                  Thin(pass, Output(pass.Value(output_weight_)), output_weight_),
-                                  saved.out, {}, y, then);
+  saved.memory = pass.tensor->Sharded() ? saved.full_memory : pass.source.memory;
+  if (!pass.cached.continues) pass.tensor->Gather(pass.source.memory, saved.memory);
+  kernels::LinearForward(pass.stream, pass.Thin(Input(pass.Value(query_weight_))), x,
+                         pass.Value(query_bias_), saved.query, [](const Part&) {});
+  Attend(pass, saved);
+  if (pass.tensor->Canonical()) {
+    SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+    then({0, y.rows});
+  } else {
+    kernels::LinearForward(pass.stream, pass.Thin(Output(pass.Value(output_weight_))), saved.out,
+                           {}, y, then);
   }
-  SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
-  then({0, y.rows});
+  pass.Progress();
 }
 
-void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
-                                        const Matrix& dx, const Matrix& dmemory) const {
+void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, SubLayer::Saved& base,
+                                        const Matrix& dx) const {
+  Saved& saved = Mine(base);
+  const bool sharded = pass.tensor->Sharded();
+  const Matrix dmemory = sharded ? saved.dmemory : saved.dfull_memory;
   saved.dy = dy;
+  saved.memory = sharded ? saved.whole_memory : pass.source.memory;
+  comm::Request gather = pass.tensor->StartGather(pass.source.memory, saved.memory);
   kernels::LinearInputGradient(pass.stream, Output(pass.Value(output_weight_)), dy, saved.dout);
   const kernels::AttentionShape shape = Shape(pass);
   kernels::AttentionPartStartBackward(pass.stream, shape, saved.dquery, pass.workspace.attention);
@@ -531,16 +549,21 @@ void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Save
                                  pass.workspace.attention);
   if (pass.tensor->Canonical()) {
     SumOverHeads(pass, saved.dquery, pass.Value(query_weight_), all_heads_, head_dim_, 1, dx);
-    return SumOverHeads(pass, saved.dkey_values, pass.Value(key_weight_, 2), all_kv_heads_,
-                        head_dim_, 2, dmemory);
+    SumOverHeads(pass, saved.dkey_values, pass.Value(key_weight_, 2), all_kv_heads_, head_dim_, 2,
+                 saved.dfull_memory);
+  } else {
+    kernels::LinearInputGradient(pass.stream, Input(pass.Value(query_weight_)), saved.dquery, dx);
+    kernels::LinearInputGradient(pass.stream, Input(pass.Value(key_weight_, 2)), saved.dkey_values,
+                                 saved.dfull_memory);
   }
-  kernels::LinearInputGradient(pass.stream, Input(pass.Value(query_weight_)), saved.dquery, dx);
-  kernels::LinearInputGradient(pass.stream, Input(pass.Value(key_weight_, 2)), saved.dkey_values,
-                               dmemory);
+  pass.tensor->Reduce(saved.dfull_memory, dmemory);
+  kernels::Add(pass.stream, dmemory, pass.source.dmemory);
+  gather.Wait();
 }
 
-void CrossAttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
+void CrossAttentionLayer::BackwardWeight(const Pass& pass, const SubLayer::Saved& base,
                                          comm::Request& pending) const {
+  const Saved& saved = Mine(base);
   kernels::LinearWeightGradient(pass.stream, Output({}), saved.out, saved.dy,
                                 pass.Gradient(output_weight_));
   pending.Test();

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <vector>
 
-#include "initialisers.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"

@@ -1,7 +1,6 @@
 // The kinds of feed-forward layers.
 #include "trireme/model/ffn.hpp"
 
-#include "initialisers.hpp"
 #include "trireme/kernels/linear.hpp"
 
 namespace trireme::model {
@@ -26,7 +25,8 @@ class DenseFfn : public Ffn {
   void BackwardWeight(const Pass& pass, const Ffn::Saved& saved,
                       comm::Request& pending) const override;
   ParameterId OutputBias() const override { return down_bias_; }
-  void AddThinWeights(std::vector<ThinWeight>& weights) const override;
+  void AddLayers(const kernels::Registry& registry,
+                 std::vector<kernels::Linear>& layers) const override;
 
  private:
   struct Saved : Ffn::Saved {
@@ -123,21 +123,21 @@ kernels::Linear DenseFfn::Of(LinearSite site, const Saved* saved) const {
 kernels::Linear DenseFfn::Up(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kUp, &saved);
   linear.weight = pass.Value(up_weight_, UpParts());
-  pass.MakeThin(linear, up_weight_);
-  return linear;
+  return pass.Thin(linear);
 }
 
 kernels::Linear DenseFfn::Down(const Pass& pass, const Saved& saved) const {
   kernels::Linear linear = Of(LinearSite::kDown, &saved);
   linear.weight = pass.Value(down_weight_);
-  pass.MakeThin(linear, down_weight_);
-  return linear;
+  return pass.Thin(linear);
 }
 
-void DenseFfn::AddThinWeights(std::vector<ThinWeight>& weights) const {
-  const kernels::Linear up = Of(LinearSite::kUp), down = Of(LinearSite::kDown);
-  weights.push_back({up_weight_, UpParts(), up.form, up.site});
-  weights.push_back({down_weight_, 1, down.form, down.site});
+void DenseFfn::AddLayers(const kernels::Registry& registry,
+                         std::vector<kernels::Linear>& layers) const {
+  layers.push_back(Of(LinearSite::kUp));
+  layers.back().weight = registry.Value(up_weight_, UpParts());
+  layers.push_back(Of(LinearSite::kDown));
+  layers.back().weight = registry.Value(down_weight_);
 }
 
 std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }

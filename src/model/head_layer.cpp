@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "initialisers.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/linear.hpp"
 
@@ -91,9 +90,8 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 }
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
-  kernels::Linear linear{.form = Form::kTransposed, .weight = pass.Value(weight_)};
-  pass.MakeThin(linear, weight_);  // panels are on CPUs, where there are no spare rows
-  linear.thin = true;
+  kernels::Linear linear = pass.Thin(Layer(*pass.registry));
+  linear.thin = true;  // in a pass that begins texts, too: few rows are asked for
   Matrix all = logits;
   linear.weight.rows += spare_;
   all.columns += spare_;

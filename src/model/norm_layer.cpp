@@ -1,8 +1,6 @@
 // NormLayer: its parameters, forward and backward pass.
 #include "trireme/model/norm_layer.hpp"
 
-#include "initialisers.hpp"
-
 namespace trireme::model {
 
 NormLayer::NormLayer(const ParameterPlace& place, const std::string& name, bool early)

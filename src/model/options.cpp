@@ -320,9 +320,8 @@ std::int64_t ParameterCount(const Options& o) {
   count += CrossBlocks(o) *
            (QueryMatrices(o) + KeyMatrices(o) + projections + (o.bias ? o.dim : 0) + norm);
   count += o.vocabulary * o.dim * (o.tie_embeddings ? 1 : 2) + o.SourceVocabulary() * o.dim;
-  const std::int64_t stacks = o.Translates() ? 2 : 1;
-  if (o.position == Position::kLearned) count += stacks * o.max_positions * o.dim;
-  if (o.norm_position == NormPosition::kPre) count += stacks * norm;
+  if (o.position == Position::kLearned) count += o.Streams() * o.max_positions * o.dim;
+  if (o.norm_position == NormPosition::kPre) count += o.Streams() * norm;
   return count;
 }
 
@@ -335,7 +334,7 @@ PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
   costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / blocks;
   // The forward pass, a third of it all, once more.
   if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
-  costs.embedding = kEmbeddingWork * dim * (o.Translates() ? 2 : 1);
+  costs.embedding = kEmbeddingWork * dim * o.Streams();
   return costs;
 }
 

@@ -7,7 +7,6 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/model/model.hpp"
 
 namespace trireme::model {
 
@@ -83,8 +82,7 @@ StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
       std::max<std::int64_t>(stage.pipeline.micro_batches * plan.leaves, stage.evaluation_entries);
   const bool cut = options.sequence_parallel && grid.tensor > 1;
   stage.residual_rows = cut ? CeilDivide(stage.tokens, std::int64_t{grid.tensor}) : stage.tokens;
-  // Source rows, then target rows.
-  if (plan.options.Translates()) stage.residual_rows *= 2;
+  stage.residual_rows *= plan.options.Streams();  // source rows, then target rows
   stage.groups = plan.canonical.On() ? plan.canonical.data_groups / grid.data : 1;
   stage.shard = ShardOf(plan, grid, options, at);
   stage.shard.gradient_levels = parallel::LeafSums::Levels(stage.groups);
@@ -212,52 +210,6 @@ void CheckLayout(const deck::Deck& deck, const Options& options, const comm::Gri
                  const parallel::PipelineShape& pipeline) {
   CheckTensor(deck, options, grid);
   CheckStages(deck, options, grid, pipeline);
-}
-
-// ActivationMemory: sizes from dry passes, then one allocation, cut up.
-
-ActivationMemory::ActivationMemory(const ModelPlan& plan, const StagePlan& local,
-                                   const StageLayers& layers)
-    : training_(plan.training) {
-  const bool recomputes = plan.options.recompute != Recompute::kNone;
-  for (std::size_t i = 0; i < local.chunks.size(); ++i) {
-    chunks_.emplace_back(layers.Chunks()[i].blocks, local.slots[i], plan.leaves, recomputes);
-  }
-}
-
-void ActivationMemory::Measure(MakeWorkspace workspace, TrainDry train, EvaluateDry evaluate) {
-  device::Arena shared = device::Arena::Measuring(), scratch = device::Arena::Measuring(),
-                evaluation = device::Arena::Measuring();
-  const Matrix tile = workspace(shared).tile;
-  tile_bytes_ = tile.rows * tile.stride * static_cast<std::int64_t>(SizeOf(tile.dtype));
-  std::int64_t slots = 0;
-  for (int chunk = 0; chunk < static_cast<int>(chunks_.size()); ++chunk) {
-    evaluate(chunk, evaluation);
-    if (!training_) continue;
-    train(chunk, scratch);
-    slots += Chunk(chunk).Bytes();
-  }
-  workspace_bytes_ = shared.Peak();
-  scratch_bytes_ = scratch.Peak();
-  bytes_ = workspace_bytes_ + std::max(scratch_bytes_ + slots, evaluation.Peak());
-}
-
-void ActivationMemory::Allocate(device::Kind where, MakeWorkspace workspace) {
-  storage_ = device::AllocateZeroed(bytes_, where);
-  char* begin = static_cast<char*>(storage_.get());
-  device::Arena shared(begin, workspace_bytes_);
-  workspace_ = workspace(shared);
-  begin += workspace_bytes_;
-  evaluation_scratch_.emplace(begin, bytes_ - workspace_bytes_);
-  if (!training_) return;
-  training_scratch_.emplace(begin, scratch_bytes_);
-  begin += scratch_bytes_;
-  for (ChunkActivations& chunk : chunks_) begin = chunk.Cut(begin);
-}
-
-device::Arena* ActivationMemory::Scratch(bool training) {
-  std::optional<device::Arena>& scratch = training ? training_scratch_ : evaluation_scratch_;
-  return scratch ? &*scratch : nullptr;
 }
 
 }  // namespace trireme::model

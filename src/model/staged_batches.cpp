@@ -2,6 +2,7 @@
 #include "trireme/model/staged_batches.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "trireme/base/error.hpp"
@@ -14,13 +15,24 @@ namespace {
 constexpr std::int64_t kAlignment = 128;  // bytes, of each array
 constexpr const char* kBug = "This is a bug in Trireme.";
 
-template <typename T>
-std::int64_t PaddedBatch(std::int64_t count) {
-  return CeilDivide(count * static_cast<std::int64_t>(sizeof(T)), kAlignment) * kAlignment;
-}
-template <typename T>
-std::int64_t PaddedBatch(const std::vector<T>& values) {
-  return PaddedBatch<T>(std::ssize(values));
+std::int64_t PaddedBytes(std::int64_t bytes) { return CeilDivide(bytes, kAlignment) * kAlignment; }
+
+// An entry's arrays, in the order in which they are packed.
+enum Array {
+  kInputs,
+  kTargets,
+  kOrdinals,
+  kBegins,
+  kKeyLengths,
+  kSources,
+  kSourceLengths,
+  kArrays
+};
+std::array<std::span<const std::byte>, kArrays> ArraysOf(const data::Entry& batch) {
+  const auto bytes = [](const auto& values) { return std::as_bytes(std::span(values)); };
+  return {bytes(batch.inputs),        bytes(batch.targets),        bytes(batch.ordinals),
+          bytes(batch.begins),        bytes(batch.target_lengths), bytes(batch.sources),
+          bytes(batch.source_lengths)};
 }
 
 }  // namespace
@@ -36,8 +48,8 @@ StagedBatches::StagedBatches(const device::Stream& stream, const Limits& limits)
   arriving_ = device::AllocateZeroed(each, stream_.Where());
   current_ = device::AllocateZeroed(each, stream_.Where());
   const auto entries = static_cast<std::size_t>(limits_.entries);
-  places_.reserve(entries);
-  next_places_.reserve(entries);
+  places_.resize(entries);
+  next_places_.resize(entries);
 }
 
 std::int64_t StagedBatches::Bytes() const {
@@ -47,11 +59,13 @@ std::int64_t StagedBatches::Bytes() const {
 std::int64_t StagedBatches::EachBytes() const {
   const std::int64_t all = limits_.sequences * limits_.length;
   const std::int64_t tokens = limits_.tokens > 0 ? std::min(limits_.tokens, all) : all;
-  std::int64_t entry = (limits_.begins ? 3 : 2) * PaddedBatch<std::int32_t>(tokens) +
-                       PaddedBatch<std::uint64_t>(limits_.sequences);
-  if (limits_.pairs) {
-    entry += PaddedBatch<std::int32_t>(tokens) + 2 * PaddedBatch<std::int32_t>(limits_.sequences);
-  }
+  const auto bytes = [](std::int64_t count, std::size_t each) {
+    return PaddedBytes(count * static_cast<std::int64_t>(each));
+  };
+  const std::int64_t of_tokens = bytes(tokens, sizeof(std::int32_t));
+  std::int64_t entry = (limits_.begins ? 3 : 2) * of_tokens;
+  entry += bytes(limits_.sequences, sizeof(std::uint64_t));  // ordinals
+  if (limits_.pairs) entry += of_tokens + 2 * bytes(limits_.sequences, sizeof(std::int32_t));
   return limits_.entries * entry;
 }
 
@@ -91,36 +105,26 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
   for (const data::Entry& batch : batches) {
     Places& at = next_places_.emplace_back();
     if (batch.sequences == 0) continue;  // arrays may be an older batch's
-    at.inputs = bytes_;
-    at.targets = at.inputs + PaddedBatch(batch.inputs);
-    at.ordinals = at.targets + PaddedBatch(batch.targets);
-    at.begins = at.ordinals + PaddedBatch(batch.ordinals);
-    at.key_lengths = at.begins + (limits_.begins ? PaddedBatch(batch.inputs) : 0);
-    at.sources = at.key_lengths + PaddedBatch(batch.target_lengths);
-    at.source_lengths = at.sources + PaddedBatch(batch.sources);
-    bytes_ = at.source_lengths + PaddedBatch(batch.source_lengths);
+    const auto arrays = ArraysOf(batch);
+    for (std::size_t k = 0; k < kArrays; ++k) {
+      at[k] = bytes_;
+      if (k != kBegins) bytes_ += PaddedBytes(std::ssize(arrays[k]));
+      if (k == kBegins && limits_.begins) bytes_ += PaddedBytes(std::ssize(arrays[kInputs]));
+    }
   }
   if (bytes_ > Bytes() / 2) throw RunError("larger batches than a model was planned for", kBug);
   if (bytes_ == 0) return;
   arrived_.Await();  // the copy before this one reads `packed_`
-  const auto pack = [&](std::int64_t at, const auto& values) {
-    if (values.empty()) return;
-    std::memcpy(static_cast<char*>(packed_.get()) + at, values.data(),
-                values.size() * sizeof values[0]);
-  };
+  char* const packed = static_cast<char*>(packed_.get());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].sequences == 0) continue;
-    pack(next_places_[i].inputs, batches[i].inputs);
-    pack(next_places_[i].targets, batches[i].targets);
-    pack(next_places_[i].ordinals, batches[i].ordinals);
-    pack(next_places_[i].key_lengths, batches[i].target_lengths);
-    pack(next_places_[i].sources, batches[i].sources);
-    pack(next_places_[i].source_lengths, batches[i].source_lengths);
-    if (!limits_.begins) continue;
+    const auto arrays = ArraysOf(batches[i]);
+    const Places& at = next_places_[i];
     // Graphs read begins of every batch: 0 for one without, whose windows are a document each.
-    void* const begins = static_cast<char*>(packed_.get()) + next_places_[i].begins;
-    std::memset(begins, 0, batches[i].inputs.size() * sizeof batches[i].begins[0]);
-    pack(next_places_[i].begins, batches[i].begins);
+    if (limits_.begins) std::memset(packed + at[kBegins], 0, arrays[kInputs].size());
+    for (std::size_t k = 0; k < kArrays; ++k) {
+      if (!arrays[k].empty()) std::memcpy(packed + at[k], arrays[k].data(), arrays[k].size());
+    }
   }
   read_.MakeWait(stream_.gpu->input_queue);
   device::StartInput(stream_, packed_.get(), arriving_.get(), bytes_);
@@ -151,31 +155,23 @@ std::span<const data::Entry> StagedBatches::Open(Taken taken) {
 }
 
 StagedBatches::Entry StagedBatches::At(std::size_t entry) const {
-  if (!stream_.OnGpu()) {
-    const data::Entry& batch = here_[entry];
-    const auto of_pairs = [&](const std::vector<std::int32_t>& values) {
-      return limits_.pairs ? values.data() : nullptr;
-    };
-    return {batch.inputs.data(),
-            batch.targets.data(),
-            batch.ordinals.data(),
-            batch.begins.empty() ? nullptr : batch.begins.data(),
-            of_pairs(batch.target_lengths),
-            of_pairs(batch.sources),
-            of_pairs(batch.source_lengths)};
-  }
-  const Places& at = places_[entry];
-  const auto* base = static_cast<const char*>(current_.get());
-  const auto tokens = [&](std::int64_t from, bool there) {
-    return there ? reinterpret_cast<const std::int32_t*>(base + from) : nullptr;
+  const auto* const base = static_cast<const char*>(current_.get());
+  const auto arrays = ArraysOf(here_[entry]);
+  const bool on_gpu = stream_.OnGpu(), begins = on_gpu ? limits_.begins : !arrays[kBegins].empty();
+  const auto at = [&](Array k, bool there = true) -> const void* {
+    if (!there) return nullptr;
+    return on_gpu ? static_cast<const void*>(base + places_[entry][k]) : arrays[k].data();
   };
-  return {tokens(at.inputs, true),
-          tokens(at.targets, true),
-          reinterpret_cast<const std::uint64_t*>(base + at.ordinals),
-          tokens(at.begins, limits_.begins),
-          tokens(at.key_lengths, limits_.pairs),
-          tokens(at.sources, limits_.pairs),
-          tokens(at.source_lengths, limits_.pairs)};
+  const auto tokens = [&](Array k, bool there = true) {
+    return static_cast<const std::int32_t*>(at(k, there));
+  };
+  return {tokens(kInputs),
+          tokens(kTargets),
+          static_cast<const std::uint64_t*>(at(kOrdinals)),
+          tokens(kBegins, begins),
+          tokens(kKeyLengths, limits_.pairs),
+          tokens(kSources, limits_.pairs),
+          tokens(kSourceLengths, limits_.pairs)};
 }
 
 }  // namespace trireme::model

@@ -302,11 +302,11 @@ std::vector<data::Entry> EntriesOf(const train::TrainingState& state, std::int64
 double RunStep(train::TrainingState& state, const std::vector<data::Entry>& entries,
                std::int64_t step, std::int64_t targets) {
   const double start = Seconds();
-  state.QueueGradients(state.Net().Batches().Take(entries));
+  state.QueueGradients(state.Net().Tasks().Batches().Take(entries));
   state.QueueSums();
   device::Synchronise(state.Stream());
   const double norm = state.GradientNorm(targets);
-  state.Net().FinishLoss();
+  state.Net().Tasks().FinishLoss();
   std::array<double, train::TrainingState::kAgreed> agreed{};
   state.Agree(agreed);
   state.Update(step, 1e-4, norm, targets);

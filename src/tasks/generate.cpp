@@ -274,7 +274,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
     batch.inputs.assign(prompt.end() - seen, prompt.end());
     batch.targets.assign(static_cast<std::size_t>(seen), data::kMasked);
     batch.ordinals = {0};
-    const std::vector<double> logits = model.Logits(batch, seen - 1);
+    const std::vector<double> logits = model.Inference().Logits(batch, seen - 1);
     if (!AllFinite(logits)) return {};
     const std::int32_t next = Choose(logits, options, DrawOf(options.seed, 0, i));
     prompt.push_back(next);

@@ -120,7 +120,7 @@ Generator::Turn Generator::MakeTurn() {
       tokens.push_back(sequence->ids.back());
       positions.push_back(static_cast<std::int32_t>(std::ssize(sequence->ids) - 1));
     }
-    AddEntry(turn, setup_.model.ContinuedEntry(tokens, positions), some);
+    AddEntry(turn, setup_.model.Inference().ContinuedEntry(tokens, positions), some);
   }
   return turn;
 }
@@ -174,7 +174,7 @@ void Generator::RunAlone(std::int64_t turns) {
   }
   for (Sequence* const sequence : order) {
     const data::Entry entry = WholeEntry({&sequence, 1});
-    Append(*sequence, ChosenFor(*sequence, model.Logits(entry, entry.length - 1)));
+    Append(*sequence, ChosenFor(*sequence, model.Inference().Logits(entry, entry.length - 1)));
   }
   if (!model.Units().ValuesSharded()) return;
   data::Entry none;
@@ -182,7 +182,8 @@ void Generator::RunAlone(std::int64_t turns) {
   none.inputs = {0};
   none.targets = {data::kMasked};
   none.ordinals = {0};
-  for (std::int64_t turn = std::ssize(order); turn < turns; ++turn) model.Logits(none, 0);
+  for (std::int64_t turn = std::ssize(order); turn < turns; ++turn)
+    model.Inference().Logits(none, 0);
 }
 
 void Generator::Append(Sequence& sequence, const Chosen& chosen) {

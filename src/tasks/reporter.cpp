@@ -241,7 +241,7 @@ void Reporter::AttachTensorBoard(const report::BannerFacts& banner, const RunSes
 
 // The timeline, with the facts that a reader of the file wants.
 void Reporter::MakeTimeline(const std::string& folder) {
-  const parallel::PipelineShape& stages = state_.Net().Stages().Shape();
+  const parallel::PipelineShape& stages = state_.Net().Tasks().Stages().Shape();
   nlohmann::json facts = {{"program", "Trireme " + Version()},
                           {"grid", comm::Describe(grid_.Shape())},
                           {"stages", stages.stages},

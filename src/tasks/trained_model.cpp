@@ -28,8 +28,8 @@ void Pack(const app::Request& request, const app::Ranks& ranks, const app::Devic
           "grid.sharding = parameters: leave it out.");
     });
   }
-  plan.model.thin_panels = true;
-  if (packing == PackWeights::kAuto) plan.model.thin_panels = Fits(ranks, device, plan);
+  plan.model.pack_weights = true;
+  if (packing == PackWeights::kAuto) plan.model.pack_weights = Fits(ranks, device, plan);
 }
 
 train::EvaluationPlan MakePlan(const app::Job& job, std::int64_t micro_batch,
@@ -85,7 +85,7 @@ TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::i
     checkpoint::ReadTensors(world, checkpoint, "model", *weights);
   });
   weights->Store();
-  if (plan_.model.thin_panels) model_->Local().PackWeights();
+  model_->Inference().PackWeights();
 }
 
 }  // namespace trireme::tasks

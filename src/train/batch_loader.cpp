@@ -114,23 +114,35 @@ void BatchLoader::Move(const data::Origin& origin) {
   });
 }
 
+namespace {
+
+// Cuts the share of a batch into entries: fill(entry, part of the share) for those that have texts.
+template <typename Fill>
+void FillEntries(const BatchShare& share, std::int64_t all, LoadedBatch& batch, const Fill& fill) {
+  batch.count = static_cast<std::size_t>(share.Entries(all));
+  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    data::Entry& entry = batch.entries[i];
+    entry.sequences = entry.valid = entry.visible_keys = 0;
+    const Part part = share.Entry(all, static_cast<std::int64_t>(i));
+    // The schedule or other ranks may want more entries than there are.
+    if (part.Size() == 0 || batch.unread) continue;
+    fill(entry, part);
+    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
+  }
+}
+
+}  // namespace
+
 void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
   const std::int64_t windows = sampler_.BatchSize(step);
   batch.step = step;
   batch.staged.reset();
   const data::Turn mine = windows_.Take(step);
   batch.unread = windows_.Failed();
-  batch.count = static_cast<std::size_t>(share_.Entries(windows));
-  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
-  for (std::size_t i = 0; i < batch.count; ++i) {
-    data::Entry& entry = batch.entries[i];
-    entry.sequences = entry.valid = entry.visible_keys = 0;
-    const Part part = share_.Entry(windows, static_cast<std::int64_t>(i));
-    // The schedule or other ranks may want more entries than there are.
-    if (part.Size() == 0 || batch.unread) continue;
+  FillEntries(share_, windows, batch, [&](data::Entry& entry, const Part& part) {
     data::FillEntry(mine.Of(part), length_, entry, positions_, document_mask_);
-    entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
-  }
+  });
 }
 
 // Loading of a step's pairs into entries.
@@ -148,18 +160,11 @@ void PairLoader::Load(std::int64_t step, LoadedBatch& batch) {
   batch.step = step;
   batch.staged.reset();
   order_.Fill(step, share_.Places(shape.pairs), places_);
-  batch.count = static_cast<std::size_t>(share_.Entries(shape.pairs));
-  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
-  for (std::size_t i = 0; i < batch.count; ++i) {
-    data::Entry& entry = batch.entries[i];
-    entry.sequences = entry.valid = entry.visible_keys = 0;
-    const Part part = share_.Entry(shape.pairs, static_cast<std::int64_t>(i));
-    if (part.Size() == 0) continue;
+  FillEntries(share_, shape.pairs, batch, [&](data::Entry& entry, const Part& part) {
     const auto mine = std::span(places_).subspan(static_cast<std::size_t>(part.begin),
                                                  static_cast<std::size_t>(part.Size()));
     data::FillEntry(pairs_, data::Split::kTrain, mine, shape, before, entry);
-    entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
-  }
+  });
 }
 
 }  // namespace trireme::train

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -138,15 +139,68 @@ void MaskOverlap(std::span<const data::Sample> samples, std::int64_t overlap, da
   }
 }
 
-// This rank's windows, in rounds of as many micro-batches as the model takes at once.
+// A data rank's part of an evaluation in turns, an entry each, and in rounds of as many as the
+// model takes at once.
 class Rounds {
  public:
-  Rounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
-         Selection selection)
-      : model_(model),
+  explicit Rounds(const model::ParallelModel& model)
+      : model_(model), entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)) {}
+  virtual ~Rounds() = default;
+
+  std::int64_t Count() const { return count_; }      // the same on all ranks
+  std::int64_t Targets() const { return targets_; }  // of the rounds so far
+  virtual std::int64_t Chosen() const = 0;           // windows or pairs, of all ranks
+  virtual std::int64_t All() const = 0;              // of the split
+  // Whether this rank could not read an entry's texts: it is empty.
+  virtual bool Failed() const { return false; }
+  virtual void RequireRead() const {}
+
+  // Entries of the next round; none if this rank has no more.
+  std::span<const data::Entry> Next() {
+    std::size_t filled = 0;
+    first_ = next_;
+    for (; filled < entries_.size() && next_ < last_; ++filled, ++next_) {
+      data::Entry& entry = entries_[filled];
+      entry.sequences = 0;
+      if (next_ < own_) Fill(next_, entry);
+      if (entry.sequences > 0) targets_ += entry.valid;
+    }
+    for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
+      entries_[filled].sequences = 0;
+    }
+    return {entries_.data(), filled};
+  }
+
+  // losses: [rows] of the entries that Next has returned.
+  virtual void Visit(std::span<const data::Entry> /*entries*/, const double* /*losses*/,
+                     const std::function<void(std::int64_t, double)>& /*visit*/) const {}
+
+ protected:
+  // own, longest: turns of this rank, and of the one with the most.
+  void SetTurns(std::int64_t own, std::int64_t longest) {
+    own_ = own;
+    count_ = CeilDivide(longest, std::ssize(entries_));
+    // With gathered parameters all ranks take as many micro-batches as the one with the most.
+    last_ = model_.Units().ValuesSharded() ? longest : own;
+  }
+  // Leaves an entry without sequences if its texts cannot be read.
+  virtual void Fill(std::int64_t turn, data::Entry& entry) = 0;
+
+  const model::ParallelModel& model_;
+  std::int64_t first_ = 0;  // turn of the round's first entry
+
+ private:
+  std::vector<data::Entry> entries_;
+  std::int64_t count_ = 0, own_ = 0, last_ = 0, next_ = 0, targets_ = 0;
+};
+
+class WindowRounds : public Rounds {
+ public:
+  WindowRounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+               Selection selection)
+      : Rounds(model),
         selection_(std::move(selection)),
         most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
-        entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)),
         windows_(
             tokens, split, model.Grid().Replica(),
             [this](std::int64_t turn, std::vector<data::Sample>& samples) {
@@ -157,43 +211,16 @@ class Rounds {
             model.Plan().document_mask) {
     const std::int64_t longest =
         CeilDivide(selection_.count, std::int64_t{model.Grid().Shape().data});
-    count_ = CeilDivide(longest, most_ * std::ssize(entries_));
-    // With gathered parameters all ranks take as many micro-batches as the one with the most.
-    last_ = model.Units().ValuesSharded() ? longest : std::ssize(selection_.share);
+    SetTurns(CeilDivide(std::ssize(selection_.share), most_), CeilDivide(longest, most_));
   }
 
-  std::int64_t Count() const { return count_; }      // the same on all ranks
-  std::int64_t Targets() const { return targets_; }  // of the rounds so far
-  const Selection& Windows() const { return selection_; }
-  // Whether this rank could not read an entry's windows: it is empty.
-  bool Failed() const { return windows_.Failed(); }
-  void RequireRead() const { windows_.RequireRead(); }
+  std::int64_t Chosen() const override { return selection_.count; }
+  std::int64_t All() const override { return selection_.all; }
+  bool Failed() const override { return windows_.Failed(); }
+  void RequireRead() const override { windows_.RequireRead(); }
 
-  // Entries of the next round; none if this rank has no more.
-  std::span<const data::Entry> Next() {
-    std::size_t filled = 0;
-    first_ = begin_ / most_;
-    for (; filled < entries_.size() && begin_ < last_; ++filled, begin_ += most_) {
-      data::Entry& entry = entries_[filled];
-      entry.sequences = 0;
-      if (begin_ >= std::ssize(selection_.share)) continue;
-      const std::int64_t turn = begin_ / most_;
-      const data::Turn windows = windows_.Take(turn);
-      if (windows_.Failed()) continue;
-      data::FillEntry(windows, model_.Plan().length, entry, model_.LocalPlan().positions,
-                      model_.Plan().document_mask);
-      MaskOverlap(windows.Samples(), selection_.overlap, entry);
-      targets_ += entry.valid;
-    }
-    for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
-      entries_[filled].sequences = 0;
-    }
-    return {entries_.data(), filled};
-  }
-
-  // losses: [rows] of the entries that Next has returned.
   void Visit(std::span<const data::Entry> entries, const double* losses,
-             const std::function<void(std::int64_t, double)>& visit) const {
+             const std::function<void(std::int64_t, double)>& visit) const override {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       const data::Entry& entry = entries[i];
       if (entry.sequences == 0) continue;
@@ -209,6 +236,13 @@ class Rounds {
   }
 
  private:
+  void Fill(std::int64_t turn, data::Entry& entry) override {
+    const data::Turn windows = windows_.Take(turn);
+    if (windows_.Failed()) return;
+    data::FillEntry(windows, model_.Plan().length, entry, model_.LocalPlan().positions,
+                    model_.Plan().document_mask);
+    MaskOverlap(windows.Samples(), selection_.overlap, entry);
+  }
   // Windows of an entry; none after the last.
   std::span<const data::Sample> TurnOf(std::int64_t turn) const {
     const std::vector<data::Sample>& share = selection_.share;
@@ -218,13 +252,9 @@ class Rounds {
                                     static_cast<std::size_t>(count));
   }
 
-  const model::ParallelModel& model_;
   const Selection selection_;
   const std::int64_t most_;  // windows of an entry
-  std::vector<data::Entry> entries_;
-  data::Windows windows_;  // a turn is an entry
-  std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
-  std::int64_t first_ = 0;  // turn of the round's first entry
+  data::Windows windows_;    // a turn is an entry
 };
 
 // The losses of a round's targets, and their sum.
@@ -232,11 +262,11 @@ ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
                 const std::function<void(std::int64_t, double)>& visit,
                 std::vector<double>& losses) {
   const std::span<const data::Entry> entries = rounds.Next();
-  if (!visit) return model.Loss(entries);
+  if (!visit) return model.Tasks().Loss(entries);
   std::int64_t rows = 0;
   for (const data::Entry& entry : entries) rows += entry.sequences * entry.length;
   losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, rows)));
-  const ExactSum sum = model.Loss(entries, losses.data());
+  const ExactSum sum = model.Tasks().Loss(entries, losses.data());
   if (model.Grid().LastStage() && model.Grid().Coordinates().tensor == 0) {
     rounds.Visit(entries, losses.data(), visit);
   }
@@ -254,33 +284,36 @@ bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
   return most == kStop;
 }
 
-using MakeSelection = std::function<Selection()>;
-
-Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
-               const MakeSelection& select, const EvaluationOptions& options) {
+// streams: a rank may fail to read in any round.
+Evaluation Run(model::ParallelModel& model, bool streams, const EvaluationOptions& options,
+               const std::function<std::unique_ptr<Rounds>()>& make) {
   const double start = Seconds();
   const comm::Communicator& world = model.Grid().World();
-  std::optional<Rounds> rounds;
-  world.Together([&] {
-    CheckDocuments(model.Plan(), tokens, split);
-    rounds.emplace(model, tokens, split, select());
-  });
+  std::unique_ptr<Rounds> rounds;
+  world.Together([&] { rounds = make(); });
   ExactSum sum;
   Evaluation result;
   std::vector<double> losses;
   for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
-    result.stopped =
-        (options.stop || tokens.Streams()) && AgreeToStop(world, *rounds, options.stop);
+    result.stopped = (options.stop || streams) && AgreeToStop(world, *rounds, options.stop);
     if (!result.stopped) sum.Add(LossOf(model, *rounds, options.visit, losses));
   }
-  if (!result.stopped && tokens.Streams()) AgreeToStop(world, *rounds, {});  // of the last round
+  if (!result.stopped && streams) AgreeToStop(world, *rounds, {});  // of the last round
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
   result.nats = result.stopped ? std::numeric_limits<double>::quiet_NaN() : SumOver(world, sum);
   result.loss = result.nats / static_cast<double>(std::max<std::int64_t>(1, result.targets));
-  result.windows = rounds->Windows().count;
-  result.all_windows = rounds->Windows().all;
+  result.windows = rounds->Chosen();
+  result.all_windows = rounds->All();
   result.seconds = Seconds() - start;
   return result;
+}
+
+Evaluation RunWindows(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                      const EvaluationOptions& options, const std::function<Selection()>& select) {
+  return Run(model, tokens.Streams(), options, [&] {
+    CheckDocuments(model.Plan(), tokens, split);
+    return std::make_unique<WindowRounds>(model, tokens, split, select());
+  });
 }
 
 // The same on all ranks.
@@ -301,8 +334,8 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   EvaluationOptions sample = options;
   double seconds = 0;
   while (true) {
-    Evaluation result = Run(
-        model, tokens, split, [&] { return Select(model, tokens.Size(split), sample); }, options);
+    Evaluation result = RunWindows(model, tokens, split, options,
+                                   [&] { return Select(model, tokens.Size(split), sample); });
     seconds += result.seconds;
     result.seconds = seconds;
     if (!HasLoss(result) && result.windows < result.all_windows) {
@@ -317,17 +350,14 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
 Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
                            data::Split split, std::span<const data::Sample> windows,
                            const EvaluationOptions& options) {
-  const Evaluation result = Run(
-      model, tokens, split,
-      [&] {
-        Selection selection;
-        selection.count = selection.all = std::ssize(windows);
-        const Part mine =
-            PartOf(selection.count, model.Grid().Coordinates().data, model.Grid().Shape().data);
-        selection.share.assign(windows.begin() + mine.begin, windows.begin() + mine.end);
-        return selection;
-      },
-      options);
+  const Evaluation result = RunWindows(model, tokens, split, options, [&] {
+    Selection selection;
+    selection.count = selection.all = std::ssize(windows);
+    const Part mine =
+        PartOf(selection.count, model.Grid().Coordinates().data, model.Grid().Shape().data);
+    selection.share.assign(windows.begin() + mine.begin, windows.begin() + mine.end);
+    return selection;
+  });
   RequireLoss(result, tokens, split);
   return result;
 }
@@ -349,50 +379,32 @@ std::vector<std::int64_t> Choose(std::int64_t all, const EvaluationOptions& opti
 
 // The chosen pairs in batches of what the model takes at once: an entry each, the same whatever the
 // layout.
-class PairRounds {
+class PairRounds : public Rounds {
  public:
   PairRounds(const model::ParallelModel& model, const data::PairFile& pairs, data::Split split,
              const EvaluationOptions& options)
-      : model_(model),
+      : Rounds(model),
         pairs_(pairs),
         split_(split),
         chosen_(Choose(pairs.Pairs(split), options)),
-        batches_(std::ssize(chosen_), LengthsOfChosen(), BatchesOf(model.Plan())),
-        entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)) {
+        batches_(std::ssize(chosen_), LengthsOfChosen(), BatchesOf(model.Plan())) {
     const comm::ProcessGrid& grid = model.Grid();
     const std::int64_t count = batches_.StepsPerEpoch();
     share_ = PartOf(count, grid.Coordinates().data, grid.Shape().data);
-    const std::int64_t longest = CeilDivide(count, std::int64_t{grid.Shape().data});
-    rounds_ = CeilDivide(longest, std::ssize(entries_));
-    // With gathered parameters all ranks take as many micro-batches as the one with the most.
-    last_ = share_.begin + (model.Units().ValuesSharded() ? longest : share_.Size());
-    next_ = share_.begin;
+    SetTurns(share_.Size(), CeilDivide(count, std::int64_t{grid.Shape().data}));
   }
 
-  std::int64_t Count() const { return rounds_; }  // the same on all ranks
-  std::int64_t Pairs() const { return batches_.Pairs(); }
-  std::int64_t Targets() const { return targets_; }  // of the rounds so far
-
-  // Entries of the next round; none if this rank has no more.
-  std::span<const data::Entry> Next() {
-    std::size_t filled = 0;
-    for (; filled < entries_.size() && next_ < last_; ++filled, ++next_) {
-      data::Entry& entry = entries_[filled];
-      entry.sequences = 0;
-      if (next_ >= share_.end) continue;
-      const data::PairBatchShape shape = batches_.Shape(next_);
-      batches_.Fill(next_, {0, shape.pairs}, places_);
-      for (std::int64_t& place : places_) place = chosen_[static_cast<std::size_t>(place)];
-      data::FillEntry(pairs_, split_, places_, shape, 0, entry);
-      targets_ += entry.valid;
-    }
-    for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
-      entries_[filled].sequences = 0;
-    }
-    return {entries_.data(), filled};
-  }
+  std::int64_t Chosen() const override { return batches_.Pairs(); }
+  std::int64_t All() const override { return pairs_.Pairs(split_); }
 
  private:
+  void Fill(std::int64_t turn, data::Entry& entry) override {
+    const std::int64_t batch = share_.begin + turn;
+    const data::PairBatchShape shape = batches_.Shape(batch);
+    batches_.Fill(batch, {0, shape.pairs}, places_);
+    for (std::int64_t& place : places_) place = chosen_[static_cast<std::size_t>(place)];
+    data::FillEntry(pairs_, split_, places_, shape, 0, entry);
+  }
   static data::PairBatches::Options BatchesOf(const model::ModelPlan& plan) {
     return {.source_tokens = plan.tokens,
             .target_tokens = plan.tokens,
@@ -413,42 +425,20 @@ class PairRounds {
         };
   }
 
-  const model::ParallelModel& model_;
   const data::PairFile& pairs_;
   const data::Split split_;
   const std::vector<std::int64_t> chosen_;
   data::PairBatches batches_;
-  std::vector<data::Entry> entries_;
   std::vector<std::int64_t> places_;
   Part share_;  // of this data rank: batches
-  std::int64_t rounds_ = 0, last_ = 0, next_ = 0, targets_ = 0;
 };
 
 }  // namespace
 
 Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pairs,
                          data::Split split, const EvaluationOptions& options) {
-  const double start = Seconds();
-  const comm::Communicator& world = model.Grid().World();
-  std::optional<PairRounds> rounds;
-  world.Together([&] { rounds.emplace(model, pairs, split, options); });
-  ExactSum sum;
-  Evaluation result;
-  for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
-    result.stopped = options.stop && world.Max(std::int64_t{options.stop()}) > 0;
-    if (!result.stopped) sum.Add(model.Loss(rounds->Next()));
-  }
-  const auto digits = sum.Digits();
-  std::vector<double> sums(digits.begin(), digits.end());
-  world.Sum(sums);
-  result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
-  result.nats = result.stopped ? std::numeric_limits<double>::quiet_NaN()
-                               : ExactSum::FromDigits(sums).Value();
-  result.loss = result.nats / static_cast<double>(std::max<std::int64_t>(1, result.targets));
-  result.windows = rounds->Pairs();
-  result.all_windows = pairs.Pairs(split);
-  result.seconds = Seconds() - start;
-  return result;
+  return Run(model, false, options,
+             [&] { return std::make_unique<PairRounds>(model, pairs, split, options); });
 }
 
 }  // namespace trireme::train

@@ -428,8 +428,8 @@ StepShape Plan::TypicalStep() const {
 
 bool CanPackWeights(const EvaluationPlan& plan) {
   const model::ModelPlan& model = plan.model;
-  return model.cache_slots > 1 && model.cache_slots <= kernels::MostThinRows() &&
-         !model.canonical.On() && kernels::HasThinProducts(plan.machine.stream, model.dtype) &&
+  return !model.canonical.On() &&
+         kernels::PackedWeights::Serve(plan.machine.stream, model.dtype, model.cache_slots) &&
          plan.sharing.sharding != comm::Sharding::kParameters;
 }
 

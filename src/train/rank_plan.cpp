@@ -56,7 +56,7 @@ void CheckShards(const model::ParallelModel& model) {
 void PlanStep(TrainingState& state, const StepShape& step) {
   const std::vector<data::Entry> entries = BlankEntries(state, step);
   state.Update(1, 0, 1, 1);
-  state.QueueGradients(state.Net().Batches().Take(entries));
+  state.QueueGradients(state.Net().Tasks().Batches().Take(entries));
   state.QueueSums();
   if (state.Plan().CountsTargets()) {
     std::array<std::int64_t, TrainingState::kCounts> counts{};
@@ -146,7 +146,7 @@ void CheckTransfers(const EvaluationPlan& plan, int rank) {
     entry.sequences = plan.model.micro_batch;
     if (plan.model.options.Translates()) entry.source_length = entry.length;
   }
-  model.QueueLoss(entries);
+  model.Tasks().QueueLoss(entries);
 }
 
 RankPlan PlanRank(const Plan& plan, int rank) {
@@ -165,7 +165,7 @@ RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::Wor
   result.memory.tokens = TokenBytes(plan, grid);
   PlanStep(state, step);
   result.traffic = grid.Traffic();
-  result.operations = state.Net().Stages().Operations();
+  result.operations = state.Net().Tasks().Stages().Operations();
   return result;
 }
 

@@ -120,7 +120,7 @@ void TrainingState::QueueGradients(model::StagedBatches::Taken entries) {
   buckets->Begin();
   model::GradientsReady ready;
   if (!plan_.model.canonical.On()) ready = [=](std::int64_t begin) { buckets->Ready(begin); };
-  model_.StartTrain(std::move(entries), ready);
+  model_.Tasks().StartTrain(std::move(entries), ready);
   // The rest, the first stage's embedding for one; a rank without samples takes part with zeros.
   buckets->Ready(0);
 }
@@ -319,16 +319,7 @@ std::int64_t LargestOperand(const model::ModelPlan& plan) {
 }
 
 device::MemoryTerms MemoryOf(const model::ParallelModel& model) {
-  const model::ModelMemory memory = model.Memory();
-  device::MemoryTerms terms{.parameters = memory.parameters,
-                            .gradients = memory.gradients,
-                            .activations = memory.activations,
-                            .vocabulary_tile = memory.vocabulary_tile,
-                            .key_value_cache = memory.key_value_cache,
-                            .packed_weights = memory.packed_weights,
-                            .gathered_parameters = memory.gathered_parameters,
-                            .gradients_under_way = memory.gradients_under_way,
-                            .exchange_buffers = memory.exchange};
+  device::MemoryTerms terms = model.Memory();
   if (!model.Stream().OnGpu()) return terms;
   terms.gpu_libraries = comm::kGpuLibraryBytes;
   // Two operands of a product, a byte per number.

@@ -109,10 +109,10 @@ void TrainingStep::LoadBatch() {
 }
 
 model::StagedBatches::Taken TrainingStep::TakeBatch() {
-  if (!now_.staged) now_.staged = Net().Batches().Stage(now_.Entries());
+  if (!now_.staged) now_.staged = Net().Tasks().Batches().Stage(now_.Entries());
   model::StagedBatches::Staged staged = std::move(*now_.staged);
   now_.staged.reset();
-  return Net().Batches().Take(std::move(staged));
+  return Net().Tasks().Batches().Take(std::move(staged));
 }
 
 void TrainingStep::ComputeGradients() {
@@ -122,8 +122,8 @@ void TrainingStep::ComputeGradients() {
   const double exposed = Waited() - waited;
   double bubble = 0, output = 0;
   if (now_.count > 0) {
-    bubble = Net().Stages().SecondsWaitedForInput();
-    output = Net().Stages().SecondsWaitedForOutput();
+    bubble = Net().Tasks().Stages().SecondsWaitedForInput();
+    output = Net().Tasks().Stages().SecondsWaitedForOutput();
   }
   mine_.bubble += bubble;
   mine_.exposed_communication += exposed + output;
@@ -178,7 +178,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   const double start = Seconds();
   mine_.total += start - window_start_;
   window_start_ = start;
-  const ExactSum loss = now_.count == 0 ? ExactSum() : Net().FinishLoss();
+  const ExactSum loss = now_.count == 0 ? ExactSum() : Net().Tasks().FinishLoss();
   const bool finite_loss = std::isfinite(loss.Value());
   const bool bad =
       !finite_loss || !state_.NotFinite().empty() || !std::isfinite(result_.gradient_norm);
@@ -352,11 +352,11 @@ void TrainingStep::Rehearse() {
   const std::string file = asked == "auto" ? ChoicesFile(libraries->Chosen()) : asked;
   if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
   const comm::Ledger before = Grid().Traffic();
-  Net().Stages().ReceiveLate(true);
+  Net().Tasks().Stages().ReceiveLate(true);
   {
     // Products are timed behind transfers, which another rank may have left.
     const GridWaits waits(*libraries, Grid());
-    QueueOnGpu(Net().Batches().Take(now_.Entries()));
+    QueueOnGpu(Net().Tasks().Batches().Take(now_.Entries()));
   }
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
@@ -386,7 +386,7 @@ void TrainingStep::GradientsOnGpu() {
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
   model::StagedBatches::Taken batch = TakeBatch();
   const bool whole = loader_->Whole(step_) && !now_.unread;
-  Net().Stages().ReceiveLate(!whole || !warm_);
+  Net().Tasks().Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
     QueueOnGpu(std::move(batch));
     warm_ = warm_ || whole;
@@ -398,7 +398,7 @@ void TrainingStep::GradientsOnGpu() {
   const bool told = Trace() != nullptr && Trace()->TellsKernels();
   if (graph_.Recorded() && (!told || graph_told_)) {
     graph_.Launch(Stream());
-    Net().Local().Replayed(std::move(batch));
+    Net().Tasks().Replayed(std::move(batch));
     Grid().Traffic().Add(graph_traffic_);
     return;
   }
@@ -431,7 +431,7 @@ void TrainingStep::LoadNextBatch() {
       Trace(), {.name = device::SliceName::kLoadBatch, .category = device::SliceCategory::kData});
   const double start = Seconds();
   loader_->Load(step_ + 1, next_);
-  next_.staged = Net().Batches().Stage(next_.Entries());
+  next_.staged = Net().Tasks().Batches().Stage(next_.Entries());
   const double seconds = Seconds() - start;
   mine_.data += seconds;
   gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for

@@ -35,7 +35,7 @@ model::ModelPlan PlanOf(std::int64_t slots) {
   plan.micro_batch = 1;
   plan.training = false;
   plan.cache_slots = slots;
-  plan.thin_panels = true;
+  plan.pack_weights = true;
   return plan;
 }
 
@@ -82,7 +82,7 @@ class Bench {
         grid_(runtime.World(), {.pipeline = 1, .data = 1, .context = 1, .tensor = 1}),
         net_(grid_, PlanOf(kMany), {.threads = threads}),
         generator_({.model = net_, .tokens = tokens_, .slots = kMany, .stopped = {}}) {
-    net_.Local().PackWeights();
+    net_.Inference().PackWeights();
   }
 
   // Seconds for `count` texts of so many tokens each.
@@ -111,7 +111,7 @@ class Bench {
     }
     entry.ordinals = {0};
     const double start = Seconds();
-    net_.Loss({&entry, 1});
+    net_.Tasks().Loss({&entry, 1});
     return Seconds() - start;
   }
   // Of the weights that a token needs: all but the table of positions.

@@ -134,7 +134,7 @@ std::optional<std::int64_t> CountNodes(train::TrainingState& state, const data::
   train::BatchLoader loader(state, tokens);
   train::LoadedBatch batch;
   loader.Load(step, batch);
-  model::StagedBatches::Taken taken = net.Batches().Take(batch.Entries());
+  model::StagedBatches::Taken taken = net.Tasks().Batches().Take(batch.Entries());
   device::Synchronise(net.Stream());
   device::Graph graph;
   graph.Begin(net.Stream());

@@ -85,7 +85,7 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens, Set
     seconds.push_back(longest);
     if (layout.grid.pipeline == 1) continue;
     // The pipeline's part of the step against what its schedule predicts.
-    const parallel::Pipeline& pipeline = trial.state.Net().Stages();
+    const parallel::Pipeline& pipeline = trial.state.Net().Tasks().Stages();
     const auto costs = MeasuredCosts(grid, pipeline);
     double inside = pipeline.SecondsWaitedForInput() + pipeline.SecondsWaitedForOutput();
     for (int chunk = 0; chunk < layout.chunks; ++chunk) {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <vector>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/kernel.hpp"
@@ -54,20 +57,6 @@ extern const Kernel<void(Form form_a, const Matrix& a, Form form_b, const Matrix
 // Name and version of the CPU's matrix library, for --version: "oneDNN 2.6.3".
 const char* MatrixLibrary();
 
-// A second copy of a linear layer's weight, in the order in which products of a few rows read it:
-// panels of as many outputs as two cache lines hold, and in a panel one inner index after another.
-
-// Most rows of a thin product (Linear::thin).
-std::int64_t MostThinRows();
-// Whether a stream's products of this type may be thin: on CPUs, neither canonical nor in bf16.
-bool HasThinProducts(const device::Stream& stream, Dtype dtype);
-
-// Bytes of the panels of a weight, [out, in] with Form::kTransposed, [in, out] with Form::kPlain.
-std::int64_t PanelBytes(Form form, const Matrix& weight);
-// Copies the weight to its panels, by the stream's threads. panels: PanelBytes(), on a boundary of
-// 64 bytes.
-void PackPanels(const device::Stream& stream, Form form, const Matrix& weight, void* panels);
-
 // The transposed fp8 form of a matrix, which a product writes beside the form that it multiplies:
 // the layer's weight gradient then need not read the matrix.
 struct Fp8Transpose {
@@ -103,9 +92,35 @@ struct Linear {
   // There are few rows. On the CPU LinearForward and LinearActivation then run at the speed of the
   // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
   bool thin = false;
-  const void* panels = nullptr;  // the weight's second copy for thin products (PackPanels)
-  const Fp8Transposes* transposes = nullptr;  // fp8, on GPUs; null: nothing is kept
-  const BiasGradients* biases = nullptr;      // of LinearWeightGradient; null: none
+  const class PackedWeights* packed = nullptr;  // may have a second copy of the weight, if thin
+  const Fp8Transposes* transposes = nullptr;    // fp8, on GPUs; null: nothing is kept
+  const BiasGradients* biases = nullptr;        // of LinearWeightGradient; null: none
+};
+
+// Second copies of layers' weights, which thin products of two rows and more read in the order of
+// memory: panels of as many outputs as two cache lines hold, and in a panel one inner index after
+// another. The bits are the same.
+class PackedWeights {
+ public:
+  // Whether products of up to `rows` rows of this type read copies: 2 to 32 rows on CPUs, neither
+  // canonical nor in bf16.
+  static bool Serve(const device::Stream& stream, Dtype dtype, std::int64_t rows);
+
+  PackedWeights() = default;  // no copies
+  // Takes the memory. Weights of `layers` stay where they are.
+  PackedWeights(const device::Stream& stream, std::vector<Linear> layers);
+  // Copies the weights as they are now, by the stream's threads; they change no more.
+  void Pack();
+  // The copy of the weight that lies at this address; null: there is none, or none yet.
+  const void* Of(const void* weight) const;
+  std::int64_t Bytes() const { return device::BytesOf(panels_); }
+
+ private:
+  device::Stream stream_;
+  std::vector<Linear> layers_;
+  std::map<const void*, std::int64_t> begins_;  // bytes of a weight's copy in panels_
+  device::Buffer panels_;
+  bool packed_ = false;
 };
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or

@@ -44,39 +44,40 @@ class QueryKeyStep {
 std::vector<std::unique_ptr<QueryKeyStep>> MakeQueryKeySteps(const ParameterPlace& place,
                                                              const std::string& name);
 
-// y = softmax(q k^T / sqrt(d)) v W_o. The output's bias is left to the residual addition. A tensor
-// rank holds a slice of the heads: y and dx are then partial sums.
-class AttentionLayer {
+// y = softmax(q k^T / sqrt(d)) v W_o. A tensor rank holds a slice of the heads.
+class AttentionLayer : public SubLayer {
  public:
-  struct Saved {
-    Matrix x;     // [tokens, dim], the caller's
+  AttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
+
+  std::unique_ptr<SubLayer::Saved> MakeSaved() const override;
+  void Allocate(const Pass& pass, SubLayer::Saved& saved) const override;
+  void AllocateBackward(const Pass& pass, SubLayer::Saved& saved) const override;
+  void Forward(const Pass& pass, const Matrix& x, SubLayer::Saved& saved, const Matrix& y,
+               RowsDone then) const override;
+  void BackwardInput(const Pass& pass, const Matrix& dy, SubLayer::Saved& saved,
+                     const Matrix& dx) const override;
+  void BackwardWeight(const Pass& pass, const SubLayer::Saved& saved,
+                      comm::Request& pending) const override;
+  ParameterId OutputBias() const override { return output_bias_; }
+  void AddLayers(const kernels::Registry& registry,
+                 std::vector<kernels::Linear>& layers) const override;
+  // Heads of this rank and their size, as a cache of keys and values has them.
+  kernels::AttentionShape CacheShape() const;
+
+ private:
+  struct Saved : SubLayer::Saved {
     Matrix qkv;   // [tokens, (heads + 2 kv_heads) head_dim], after the query/key steps
     Matrix out;   // [tokens, heads head_dim], before the output projection
     Matrix lse;   // [tokens, heads]
-    Matrix dy;    // the caller's: gradient of y
     Matrix dout;  // [tokens, heads head_dim]
     Matrix dqkv;  // like qkv
     kernels::Fp8Transposes qkv_transposes, output_transposes;
     std::vector<std::unique_ptr<QueryKeyStep::Saved>> steps;  // [steps]
   };
-  AttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
-
-  Saved MakeSaved() const;
-  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
-  void AllocateBackward(const Pass& pass, Saved& saved) const;
-  // x, y, dy, dx: [tokens, dim]; y and dx are overwritten (partial sums on tensor ranks). Calls
-  // `then` with ranges of complete rows of y.
-  void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
-               RowsDone then) const;
-  void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
-  // pending: a transfer that is given chances to progress between the products.
-  void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
-  ParameterId OutputBias() const { return output_bias_; }
-  void AddThinWeights(std::vector<ThinWeight>& weights) const;
-  // Heads of this rank and their size, as a cache of keys and values has them.
-  kernels::AttentionShape CacheShape() const;
-
- private:
+  static Saved& Mine(SubLayer::Saved& saved) { return static_cast<Saved&>(saved); }
+  static const Saved& Mine(const SubLayer::Saved& saved) {
+    return static_cast<const Saved&>(saved);
+  }
   // Attention within the pass' sequences, or to what a cache keeps of them.
   void Attend(const Pass& pass, const Saved& saved) const;
   kernels::AttentionShape Shape(const Pass& pass) const;
@@ -104,45 +105,52 @@ class AttentionLayer {
 // Attention of a decoder's positions to the encoder's output (Vaswani et al. 2017, section 3.2.3).
 
 // y = softmax(q k^T / sqrt(d)) v W_o, with q of the decoder's stream, k and v of the encoder's
-// output without its padding; no positions. The output's bias is left to the residual addition. A
-// tensor rank holds a slice of the heads: y, dx and dmemory are then partial sums.
-class CrossAttentionLayer {
+// output `memory` without its padding; no positions. A tensor rank holds a slice of the heads.
+class CrossAttentionLayer : public SubLayer {
  public:
-  struct Saved {
-    Matrix x;            // [tokens, dim], the caller's
-    Matrix memory;       // [source tokens, dim], the caller's: the encoder's output
+  CrossAttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
+
+  std::unique_ptr<SubLayer::Saved> MakeSaved() const override { return std::make_unique<Saved>(); }
+  void Allocate(const Pass& pass, SubLayer::Saved& saved) const override;
+  void AllocateBackward(const Pass& pass, SubLayer::Saved& saved) const override;
+  // Reads pass.source.memory, all of whose rows it gathers.
+  void Forward(const Pass& pass, const Matrix& x, SubLayer::Saved& saved, const Matrix& y,
+               RowsDone then) const override;
+  // Adds to pass.source.dmemory.
+  void BackwardInput(const Pass& pass, const Matrix& dy, SubLayer::Saved& saved,
+                     const Matrix& dx) const override;
+  void BackwardWeight(const Pass& pass, const SubLayer::Saved& saved,
+                      comm::Request& pending) const override;
+  ParameterId OutputBias() const override { return output_bias_; }
+  void AddLayers(const kernels::Registry& registry,
+                 std::vector<kernels::Linear>& layers) const override;
+
+ private:
+  struct Saved : SubLayer::Saved {
     Matrix query;        // [tokens, heads head_dim]
     Matrix key_values;   // [source tokens, 2 kv_heads head_dim], keys then values
     Matrix out;          // [tokens, heads head_dim], before the output projection
     Matrix lse;          // [tokens, heads]
-    Matrix dy;           // the caller's: gradient of y
     Matrix dout;         // like out
     Matrix dquery;       // like query
     Matrix dkey_values;  // like key_values
+    // [source tokens, dim]
+    Matrix memory;        // the encoder's output, as one of the next two or the caller's
+    Matrix full_memory;   // sharded: forward
+    Matrix whole_memory;  // sharded: for the weight gradient
+    Matrix dfull_memory;  // its gradient by this block, partial sums
+    Matrix dmemory;       // sharded, [source rows, dim]: the same, added up
   };
-  CrossAttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
-
-  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
-  void AllocateBackward(const Pass& pass, Saved& saved) const;
-  // x, y, dy, dx: [tokens, dim]; memory, dmemory: [source tokens, dim]; y, dx and dmemory are
-  // overwritten (partial sums on tensor ranks). Calls `then` with ranges of complete rows of y.
-  void Forward(const Pass& pass, const Matrix& x, const Matrix& memory, Saved& saved,
-               const Matrix& y, RowsDone then) const;
-  void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx,
-                     const Matrix& dmemory) const;
-  // pending: a transfer that is given chances to progress between the products.
-  void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
-  ParameterId OutputBias() const { return output_bias_; }
-  void AddThinWeights(std::vector<ThinWeight>& weights) const;
-
- private:
+  static Saved& Mine(SubLayer::Saved& saved) { return static_cast<Saved&>(saved); }
+  static const Saved& Mine(const SubLayer::Saved& saved) {
+    return static_cast<const Saved&>(saved);
+  }
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::KeyValueBlock Block(const Pass& pass, const Saved& saved) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
-  kernels::Linear Thin(const Pass& pass, kernels::Linear linear, ParameterId weight) const;
-  void Attend(const Pass& pass, const Matrix& memory, Saved& saved) const;
+  void Attend(const Pass& pass, Saved& saved) const;
 
-  std::int64_t all_heads_, all_kv_heads_;                  // global
+  std::int64_t dim_, all_heads_, all_kv_heads_;            // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
   double dropout_;
   std::uint32_t layer_;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "trireme/base/function_ref.hpp"
 #include "trireme/model/attention_layer.hpp"
@@ -22,48 +22,32 @@ namespace trireme::model {
 class Block {
  public:
   enum class Site : std::uint32_t { kAttention = 0, kFfn = 1, kCross = 2 };  // kResidualDropout
-  static constexpr int kSites = 3;
-  // Of the cross-attention.
-  struct CrossSaved {
+  // A sub-layer with its norm and its residual.
+  struct SavedStep {
     NormLayer::Saved norm;
-    CrossAttentionLayer::Saved attention;
+    std::unique_ptr<SubLayer::Saved> branch;
     // [rows, dim]
-    Matrix normed;         // pre: norm(middle), the input of the cross-attention
-    Matrix middle;         // residual stream after it (post: after its norm)
-    Matrix sum;            // post: middle + cross-attention, before its norm
-    Matrix dmiddle, dsum;  // gradients of middle and of sum
+    Matrix normed;  // pre: the norm of the residual stream, the sub-layer's input
+    Matrix sum;     // post: residual stream + branch, before the norm
+    Matrix out;     // residual stream behind the step (post: behind its norm); not of the last
+    Matrix dout;    // gradient of out
+    Matrix dsum;    // post: gradient of sum
     // [tokens, dim]
+    Matrix whole_x;  // sharded: the sub-layer's input, for its weight gradient
     Matrix dbranch;  // gradient of the branch, after dropout
-    Matrix x;        // sharded: input of the cross-attention, for its weight gradient
-    // [source tokens, dim]
-    Matrix full_memory;   // sharded: the encoder's output, forward
-    Matrix memory;        // sharded: the same, for the weight gradient
-    Matrix dfull_memory;  // its gradient by this block, partial sums
-    Matrix dmemory;       // sharded, [source rows, dim]: the same, added up
+    // [rows, Dropout::KeptBytes(dim)], of a GPU, where dropout acts; null where the backward pass
+    // draws again
+    std::uint8_t* kept = nullptr;
   };
   struct Saved {
-    NormLayer::Saved attention_norm, ffn_norm;
-    AttentionLayer::Saved attention;
-    std::unique_ptr<CrossSaved> cross;  // of a block that has cross-attention
-    std::unique_ptr<Ffn::Saved> ffn;
+    std::vector<SavedStep> steps;
     // [rows, dim]
-    Matrix x;             // the caller's: the block's input
-    Matrix normed;        // pre: norm(x), the attention's input
-    Matrix middle;        // residual stream between the sub-layers (post: after its norm)
-    Matrix ffn_normed;    // pre: norm(middle), the input of the feed-forward layer
-    Matrix sum;           // post: x + attention, before its norm
-    Matrix ffn_sum;       // post: middle + feed-forward, before its norm
-    Matrix dmiddle;       // gradient of middle
-    Matrix dinner, dsum;  // gradients of a norm's output or input, see Block::BackwardInput
-    Matrix dshard;        // sharded: gradient of a branch before it is gathered
+    Matrix x;       // the caller's: the block's input
+    Matrix dinner;  // pre: gradient of a norm's output
+    Matrix dshard;  // sharded: gradient of a branch before it is gathered
     // [tokens, dim]
-    Matrix full_x, full_y;        // sharded: a sub-layer's input and output, forward
-    Matrix attention_x, ffn_x;    // sharded: inputs of the sub-layers, for their weight gradients
-    Matrix dbranch, dffn_branch;  // gradients of the two branches, after dropout
-    Matrix dfull;                 // sharded: gradient of a sub-layer's input, partial sums
-    // [rows, Dropout::KeptBytes(dim)] for each site, of a GPU, where dropout acts; null where the
-    // backward pass draws again
-    std::uint8_t* kept[kSites] = {};
+    Matrix full_x, full_y;  // sharded: a sub-layer's input and output, forward
+    Matrix dfull;           // sharded: gradient of a sub-layer's input, partial sums
   };
   // cross: with cross-attention.
   Block(const ParameterPlace& place, std::uint32_t layer, bool cross = false);
@@ -84,64 +68,45 @@ class Block {
   // while sums over the tensor group are under way.
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardWeight(const Pass& pass, const Saved& saved) const;  // of the products
-  // Weights of the products that passes of a few rows have.
-  void AddThinWeights(std::vector<ThinWeight>& weights) const {
-    attention_.AddThinWeights(weights);
-    if (cross_) cross_->attention.AddThinWeights(weights);
-    ffn_->AddThinWeights(weights);
+  // Adds the linear layers that passes of a few rows have.
+  void AddLayers(const kernels::Registry& registry, std::vector<kernels::Linear>& layers) const {
+    for (const Step& step : steps_) step.layer->AddLayers(registry, layers);
   }
-  bool Crosses() const { return cross_.has_value(); }
+  bool Crosses() const { return steps_.size() > 2; }
   // Heads and their size in a cache, of either attention.
-  kernels::AttentionShape CacheShape() const { return attention_.CacheShape(); }
+  kernels::AttentionShape CacheShape() const { return attention_->CacheShape(); }
 
  private:
-  // Sub-layer of cross-attention.
-  struct Cross {
+  // The steps: attention, cross-attention if there is any, feed-forward layer.
+  struct Step {
+    Site site;
     NormLayer norm;
-    CrossAttentionLayer attention;
+    std::unique_ptr<SubLayer> layer;
   };
   // Junction of a sub-layer's output and the residual stream: out = residual + drop(branch), and,
   // if a norm follows, normed = norm(out).
   struct Junction {
-    Site site = Site::kAttention;
     Matrix residual, out;  // [rows, dim]
     const NormLayer* norm = nullptr;
     NormLayer::Saved* saved = nullptr;
-    Matrix normed;  // [rows, dim]
+    Matrix normed = {};  // [rows, dim]
   };
-  ParameterId OutputBias(Site site) const;
-  // The residual stream that the feed-forward layer reads, and its gradient.
-  const Matrix& Middle(const Saved& saved) const {
-    return cross_ ? saved.cross->middle : saved.middle;
+  // The residual stream before a step.
+  static const Matrix& StreamOf(const Saved& saved, std::size_t i) {
+    return i == 0 ? saved.x : saved.steps[i - 1].out;
   }
-  const Matrix& MiddleGradient(const Saved& saved) const {
-    return cross_ ? saved.cross->dmiddle : saved.dmiddle;
-  }
-  kernels::Dropout BranchDropout(const Pass& pass, const Saved& saved, Site site) const;
-  void AllocateKept(const Pass& pass, Saved& saved) const;
-  void Join(const Pass& pass, const device::Stream& stream, const Saved& saved,
-            const Junction& junction, const Part& rows) const;
-  void Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
-              FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const;
-  void Attend(const Pass& pass, const Matrix& in, Saved& saved, const Junction& junction) const;
-  void FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
-                   const Junction& junction) const;
-  void ForwardAttention(const Pass& pass, Saved& saved) const;
-  void AllocateCross(const Pass& pass, CrossSaved& saved) const;
-  void AllocateCrossCheap(const Pass& pass, CrossSaved& saved) const;
-  void AllocateCrossBackward(const Pass& pass, CrossSaved& saved) const;
-  void ForwardCross(const Pass& pass, Saved& saved) const;
-  void CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
-                     const Matrix& dx) const;
-  void CrossBackwardPre(const Pass& pass, Saved& saved) const;
-  void CrossBackwardPost(const Pass& pass, Saved& saved) const;
-  Matrix BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const;
+  void ForwardStep(const Pass& pass, Saved& saved, std::size_t i, const Matrix& y) const;
+  void Branch(const Pass& pass, const Matrix& in, Saved& saved, std::size_t i,
+              const Junction& junction) const;
+  void Join(const Pass& pass, const device::Stream& stream, const kernels::Dropout& dropout,
+            const Junction& junction, ParameterId bias, const Part& rows) const;
+  kernels::Dropout BranchDropout(const Pass& pass, const Saved& saved, std::size_t i) const;
+  void AllocateCheapSteps(const Pass& pass, Saved& saved) const;
+  Matrix BranchShard(const Pass& pass, const Saved& saved, std::size_t i) const;
   Matrix WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
                      const Matrix& dbranch) const;
-  void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
-                      const Matrix& dx) const;
-  void FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
-                    const Matrix& dx) const;
+  void BranchBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
+                      std::size_t i, const Matrix& dx) const;
   void BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
 
@@ -149,11 +114,9 @@ class Block {
   double dropout_;
   std::uint32_t layer_;
   std::int64_t dim_;
-  NormLayer attention_norm_;
-  AttentionLayer attention_;
-  std::optional<Cross> cross_;
-  NormLayer ffn_norm_;
-  std::unique_ptr<Ffn> ffn_;
+  std::vector<Step> steps_;
+  const AttentionLayer* attention_;  // of the first step
+  const Ffn* ffn_;                   // of the last step
 };
 
 }  // namespace trireme::model

@@ -5,7 +5,6 @@
 
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/pass.hpp"
 #include "trireme/model/plan.hpp"
 
@@ -57,7 +56,9 @@ class HeadLayer {
   // The same for rows of a pass that uses a cache, at the speed of the weight's memory. Rows of
   // logits have room for SpareRows() more, which are overwritten.
   void CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
-  ThinWeight Weight() const { return {weight_, 1, kernels::Form::kTransposed}; }
+  kernels::Linear Layer(const kernels::Registry& registry) const {
+    return {.form = kernels::Form::kTransposed, .weight = registry.Value(weight_)};
+  }
   const Part& Slice() const { return slice_; }  // of the vocabulary, this rank's
   std::int64_t SpareRows() const { return spare_; }
 

@@ -70,6 +70,9 @@ struct Options {
   Recompute recompute = Recompute::kNone;
 
   bool Translates() const { return kind == Kind::kEncoderDecoder; }
+  int Streams() const {
+    return Translates() ? 2 : 1;
+  }  // residual streams, each of a stack of blocks
   // Encoder's and decoder's. Blocks are numbered over both, the encoder's first.
   std::int64_t Blocks() const { return encoder_layers + layers; }
   // Rows of the source texts' own table; 0: they share that of the target texts, or have none.

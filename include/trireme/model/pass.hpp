@@ -1,10 +1,13 @@
-// A pass of one entry through the layers: where to run, which parameters, whose memory, which
-// samples; and the scratch that all layers share.
+// What layers are made of and work with: a pass of one entry (where to run, which parameters, whose
+// memory, which samples), the scratch that all share, and the registration of parameters.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,9 +20,8 @@
 #include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/matrix.hpp"
 #include "trireme/kernels/registry.hpp"
-#include "trireme/model/key_value_cache.hpp"
+#include "trireme/model/plan.hpp"
 #include "trireme/model/staged_batches.hpp"
-#include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 
@@ -37,6 +39,17 @@ struct Workspace {
   kernels::Matrix losses;      // fp64 [1, kTileTokens]
   kernels::Matrix slices;      // canonical, [levels rows, dim]: partial sums over slices
   kernels::Matrix norm_parts;  // canonical, [slices, 2 dim]: norms' gradients by parts of the rows
+};
+
+// A pass' use of a cache of keys and values (KeyValueCache).
+struct CachedPass {
+  const class KeyValueCache* cache = nullptr;  // null: nothing is kept
+  kernels::CachedRows rows;
+  kernels::CachedRows source_rows;                 // of an encoder-decoder: the source texts' last
+  std::span<const std::int64_t> asked;             // rows of the entry whose logits are wanted
+  std::int64_t first = 0;                          // row of the first one's logits
+  bool continues = false;                          // attends to what is kept; thin products
+  const kernels::PackedWeights* packed = nullptr;  // for thin products
 };
 
 // How long a matrix is needed. Each lifetime has its own arena in each phase of a pass, so that
@@ -117,10 +130,11 @@ struct Pass {
             .scratch = workspace.reduction,
             .alike = alike && tensor->Size() > 1};
   }
-  // A product with this weight is thin in a pass that continues texts.
-  void MakeThin(kernels::Linear& linear, kernels::ParameterId weight) const {
+  // A product that is thin in a pass that continues texts.
+  kernels::Linear Thin(kernels::Linear linear) const {
     linear.thin = cached.continues;
-    if (cached.weights != nullptr) linear.panels = cached.weights->PanelsOf(weight);
+    linear.packed = cached.packed;
+    return linear;
   }
   kernels::Matrix Gradient(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Gradient(id, count);
@@ -142,38 +156,130 @@ struct Pass {
   }
 };
 
-// Gradients of canonical leaves (run.canonical): each goes to the level of its group, and groups
-// meet in the fixed tree (parallel::LeafSums). Nothing happens unless the model is canonical.
-
-class LeafGradients {
+// A sub-layer of a block (attention, cross-attention, feed-forward): y = f(x). The output's bias is
+// left to the residual addition. x, y, dy, dx: [tokens, dim]; y and dx are overwritten (partial
+// sums on tensor ranks), weight gradients are added to.
+class SubLayer {
  public:
-  // The gradients of a unit that a task adds to: all; the `early` ones or the others, if weight
-  // gradients are a task of their own; those of a tied table by the head.
-  enum class Phase { kWhole, kEarly, kLate, kHead };
-
-  // registry: of the gradients; must outlive this.
-  LeafGradients(kernels::Registry& registry, const device::Stream& stream, bool canonical)
-      : registry_(registry), stream_(stream), canonical_(canonical) {}
-
-  // The next gradients of this unit and phase are those of a leaf of `group`. Groups come in order.
-  void Enter(int unit, Phase phase, std::int64_t group);
-  // Completes the sums of a step. Second gradients stay apart until AddSecond.
-  void Finish();
-  // Adds the second gradient of a tied table to its first, after the sums over the data group.
-  void AddSecond() const;
-
- private:
-  struct Tracker {
-    std::vector<Part> ranges;  // flat
-    parallel::LeafSums sums;
+  // Matrices of one micro-batch. A kind adds its own.
+  struct Saved {
+    virtual ~Saved() = default;
+    kernels::Matrix x;   // [tokens, dim], the caller's: input
+    kernels::Matrix dy;  // [tokens, dim], the caller's: gradient of the output
   };
-  std::vector<Part> RangesOf(int unit, Phase phase) const;
-  void Merge(const std::vector<Part>& ranges, int from, int to) const;
+  virtual ~SubLayer() = default;
 
-  kernels::Registry& registry_;
-  device::Stream stream_;
-  bool canonical_;
-  std::map<std::pair<int, Phase>, Tracker> trackers_;  // of (unit, phase), as they come
+  // Made once per slot of activations, not per training step.
+  virtual std::unique_ptr<Saved> MakeSaved() const = 0;
+  virtual void Allocate(const Pass& pass, Saved& saved) const = 0;  // for Forward
+  // The `cheap` matrices of Allocate alone, to be computed again by RecomputeCheap.
+  virtual void AllocateCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
+  virtual void AllocateBackward(const Pass& pass, Saved& saved) const = 0;
+  // Calls `then` with ranges of rows of y as they are complete.
+  virtual void Forward(const Pass& pass, const kernels::Matrix& x, Saved& saved,
+                       const kernels::Matrix& y, RowsDone then) const = 0;
+  virtual void RecomputeCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
+  virtual void BackwardInput(const Pass& pass, const kernels::Matrix& dy, Saved& saved,
+                             const kernels::Matrix& dx) const = 0;
+  // pending: a transfer that is given chances to progress between the products.
+  virtual void BackwardWeight(const Pass& pass, const Saved& saved,
+                              comm::Request& pending) const = 0;
+  virtual kernels::ParameterId OutputBias() const = 0;  // [dim], or kNoParameter
+  // Adds the linear layers whose products Pass::Thin makes thin.
+  virtual void AddLayers(const kernels::Registry& /*registry*/,
+                         std::vector<kernels::Linear>& /*layers*/) const {}
 };
+
+// Initial values of a model's parameters, and the part of each that this rank holds.
+
+// A matrix of `rows` x `columns`; `residual`: its product is added to the residual stream.
+// kXavier: uniform, half-width sqrt(6 / (rows + columns)) (Glorot and Bengio 2010). kGpt2: residual
+// projections are scaled by 1 / sqrt(2 blocks) (Radford et al. 2019, section 2.3).
+inline kernels::Initialiser MatrixInitialiser(const Options& options, std::int64_t rows,
+                                              std::int64_t columns, bool residual) {
+  if (options.init == Init::kXavier) {
+    return {kernels::InitialiserKind::kUniform,
+            std::sqrt(6.0 / static_cast<double>(rows + columns))};
+  }
+  const bool scaled = residual && options.init == Init::kGpt2;
+  const double divisor = scaled ? std::sqrt(2.0 * static_cast<double>(options.Blocks())) : 1.0;
+  return {kernels::InitialiserKind::kNormal, options.init_deviation / divisor};
+}
+
+inline kernels::Parameter WeightOf(const Options& options, const std::string& name,
+                                   std::int64_t rows, std::int64_t columns, bool residual = false,
+                                   bool adjacent = false) {
+  kernels::Parameter parameter;
+  parameter.name = name + ".weight";
+  parameter.shape = {rows, columns};
+  parameter.initialiser = MatrixInitialiser(options, rows, columns, residual);
+  parameter.decay = true;
+  parameter.adjacent = adjacent;
+  return parameter;
+}
+
+inline kernels::Parameter VectorOf(const std::string& name, std::int64_t size, double value,
+                                   bool adjacent = false) {
+  kernels::Parameter parameter;
+  parameter.name = name;
+  parameter.shape = {size};
+  parameter.initialiser = {kernels::InitialiserKind::kConstant, value};
+  parameter.adjacent = adjacent;
+  return parameter;
+}
+
+inline kernels::Parameter BiasOf(const std::string& name, std::int64_t size,
+                                 bool adjacent = false) {
+  return VectorOf(name + ".bias", size, 0, adjacent);
+}
+
+// Registers rows `part` of the parameter (elements of a vector); `copies` tensor ranks hold them.
+inline kernels::ParameterId AddSlice(const ParameterPlace& place, kernels::Parameter parameter,
+                                     Part part, int copies = 1,
+                                     kernels::GradientSum sum = kernels::GradientSum::kNone) {
+  const std::int64_t row = kernels::ElementCount(parameter.shape) / parameter.shape[0];
+  parameter.begin = place.held ? part.begin * row : 0;
+  parameter.end = place.held ? part.end * row : 0;
+  if (place.held) {
+    parameter.copies = copies;
+    parameter.copy = place.tensor.Rank() % copies;
+    parameter.sum = sum;
+  }
+  return place.parameters.Add(std::move(parameter));
+}
+
+// Registers a parameter that every tensor rank holds whole.
+inline kernels::ParameterId AddWhole(const ParameterPlace& place, kernels::Parameter parameter,
+                                     kernels::GradientSum sum = kernels::GradientSum::kNone) {
+  const Part whole{0, parameter.shape[0]};
+  return AddSlice(place, std::move(parameter), whole, place.tensor.Size(), sum);
+}
+
+// Sums over slices of the contracted dimension: heads, hidden features, vocabulary. One product in
+// the fast mode; canonical slices apart, joined in the fixed tree (doc/numerics.md).
+
+// Levels of scratch that SumSlices needs: log2 of the slices.
+inline int SliceLevels(int slices) {
+  int levels = 0;
+  while ((1 << levels) < slices) ++levels;
+  return levels;
+}
+
+// y = sum of this rank's slices [begin, begin + count); product(slice, out) overwrites `out` with
+// one of them. y: [rows, dim], no more rows than the workspace's.
+template <typename Product>
+void SumSlices(const Pass& pass, const kernels::Matrix& y, const Product& product, int begin,
+               int count, int level) {
+  if (count == 1) return product(begin, y);
+  const std::int64_t most = pass.workspace.slices.rows / SliceLevels(pass.tensor->Slices());
+  const kernels::Matrix right = pass.workspace.slices.Rows(level * most, y.rows);
+  SumSlices(pass, y, product, begin, count / 2, level + 1);
+  SumSlices(pass, right, product, begin + count / 2, count / 2, level + 1);
+  kernels::Add(pass.stream, right, y);
+}
+template <typename Product>
+void SumSlices(const Pass& pass, const kernels::Matrix& y, const Product& product) {
+  SumSlices(pass, y, product, 0, pass.tensor->Slices(), 0);
+}
 
 }  // namespace trireme::model

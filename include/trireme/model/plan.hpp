@@ -55,9 +55,9 @@ struct ModelPlan {
   // Sequences whose keys and values are kept while text is written; 0: none. Without context ranks,
   // with one leaf per micro-batch.
   std::int64_t cache_slots = 0;
-  // A second copy of the weights for passes of a few rows (ThinWeights), of an untrained model on
-  // CPUs whose values are not sharded.
-  bool thin_panels = false;
+  // A second copy of the weights for passes of a few rows (kernels::PackedWeights), of a model that
+  // does not learn, on CPUs, whose values are not sharded.
+  bool pack_weights = false;
   bool training = true;  // false: no gradients, and the memory of evaluation
   bool causal = true;    // false in tests only: predictions see their targets
   // Whether entries may have begins of documents: attention and positions then restart in each.
@@ -94,24 +94,6 @@ struct StagePlan {
 // stages are the grid's, and the canonical groups a multiple of its data ranks.
 StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
                     const comm::GridOptions& options, int rank);
-
-// Bytes of a model's buffers on one rank, each rounded up as device::AllocateZeroed does: the sum
-// is what the allocator counts.
-struct ModelMemory {
-  std::int64_t parameters = 0;           // values, and fp32 masters of 16-bit ones
-  std::int64_t gradients = 0;            // 0 without training
-  std::int64_t activations = 0;          // kept activations, workspace, scratch, fixed positions
-  std::int64_t vocabulary_tile = 0;      // logits of a tile of tokens
-  std::int64_t key_value_cache = 0;      // of text that is being written, and its logits
-  std::int64_t packed_weights = 0;       // second copy of weights, for passes of a few rows
-  std::int64_t gathered_parameters = 0;  // whole units of sharded values
-  std::int64_t gradients_under_way = 0;  // whole units of sharded gradients
-  std::int64_t exchange = 0;             // buffers of transfers
-  std::int64_t Sum() const {
-    return parameters + gradients + activations + vocabulary_tile + key_value_cache +
-           packed_weights + gathered_parameters + gradients_under_way + exchange;
-  }
-};
 
 // Bytes of a buffer of this size, as the allocator counts it.
 std::int64_t BufferBytes(std::int64_t bytes);

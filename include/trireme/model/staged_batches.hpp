@@ -2,6 +2,7 @@
 // types enforce: Stage (on their way), Take (in place for what is queued next), Open (being read).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -87,11 +88,8 @@ class StagedBatches {
   Entry At(std::size_t entry) const;
 
  private:
-  // Bytes from the start of the memory, of one entry's arrays.
-  struct Places {
-    std::int64_t inputs = 0, targets = 0, ordinals = 0, begins = 0;
-    std::int64_t key_lengths = 0, sources = 0, source_lengths = 0;
-  };
+  // Bytes from the start of the memory, of one entry's arrays, in the order of Entry.
+  using Places = std::array<std::int64_t, 7>;
   std::int64_t EachBytes() const;  // of one copy
   void CheckBegins(const data::Entry& batch) const;
   void CheckPairs(const data::Entry& batch) const;

@@ -3,11 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
 
 #include "trireme/base/function_ref.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
+#include "trireme/kernels/registry.hpp"
 
 namespace trireme::parallel {
 
@@ -69,6 +74,36 @@ class LeafSums {
 
  private:
   std::int64_t group_ = 0;  // the one being collected
+};
+
+// Gradients of canonical leaves (run.canonical): each goes to the level of its group, and groups
+// meet in the fixed tree (LeafSums). Nothing happens unless the model is canonical.
+class LeafGradients {
+ public:
+  // The gradients of a unit that a task adds to: all; the `early` ones or the others, if weight
+  // gradients are a task of their own; those of a tied table by the head.
+  enum class Phase { kWhole, kEarly, kLate, kHead };
+
+  // registry: of the gradients; must outlive this.
+  LeafGradients(kernels::Registry& registry, const device::Stream& stream, bool canonical)
+      : registry_(registry), stream_(stream), canonical_(canonical) {}
+
+  // The next gradients of this unit and phase are those of a leaf of `group`. Groups come in order.
+  void Enter(int unit, Phase phase, std::int64_t group);
+  void Finish();  // completes the sums of a step
+
+ private:
+  struct Tracker {
+    std::vector<Part> ranges;  // flat
+    LeafSums sums;
+  };
+  std::vector<Part> RangesOf(int unit, Phase phase) const;
+  void Merge(const std::vector<Part>& ranges, int from, int to) const;
+
+  kernels::Registry& registry_;
+  device::Stream stream_;
+  bool canonical_;
+  std::map<std::pair<int, Phase>, Tracker> trackers_;  // of (unit, phase), as they come
 };
 
 }  // namespace trireme::parallel

@@ -19,7 +19,7 @@
 #include "trireme/data/pairs.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/deck/deck.hpp"
-#include "trireme/model/key_value_cache.hpp"
+#include "trireme/model/inference.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/train/evaluation.hpp"
 

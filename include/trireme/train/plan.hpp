@@ -157,7 +157,7 @@ struct EvaluationPlan {
 // sequences that are written at once, whose keys and values are kept, but for context ranks.
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch = 0,
                                   std::int64_t cache_slots = 0);
-// Whether a second copy of the weights serves this plan (model.thin_panels): 2 to 32 sequences are
+// Whether a second copy of the weights serves this plan (model.pack_weights): 2 to 32 sequences are
 // written at once, on CPUs, neither canonical nor in bf16, with parameters that are not sharded.
 bool CanPackWeights(const EvaluationPlan& plan);
 

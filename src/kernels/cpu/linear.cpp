@@ -4,6 +4,7 @@
 
 #include <omp.h>
 #include <algorithm>
+#include <utility>
 
 #include "backends.hpp"
 #include "cpu/product/multiply.hpp"
@@ -34,16 +35,22 @@ Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : For
 
 Matrix Of(const Matrix& m, const Part& rows) { return m.Rows(rows.begin, rows.Size()); }
 
+// Whether a stream's products of this type may be thin: on CPUs, neither canonical nor in bf16.
+bool HasThinProducts(const device::Stream& stream, Dtype dtype) {
+  const bool bf16 = dtype == Dtype::kBfloat16 || (stream.bf16 && dtype == Dtype::kFloat32);
+  return !stream.OnGpu() && !stream.canonical && !bf16;
+}
+
 // y = x form(weight), then `then` for each row.
 void Multiply(const device::Stream& stream, const Linear& linear, const Matrix& x, const Matrix& y,
               FunctionRef<void(const Part& rows)> then) {
-  const bool thin =
-      linear.thin && x.rows <= kThinRows && x.columns > 0 && HasThinProducts(stream, y.dtype);
-  if (!thin) {
+  if (!linear.thin || x.rows > kThinRows || x.columns == 0 || !HasThinProducts(stream, y.dtype)) {
     return cpu::MatrixMultiplyThen(stream, Form::kPlain, x, linear.form, linear.weight, y, false,
                                    then);
   }
-  ThinMultiply(UsableThinKernels()[0], stream, x, linear.form, linear.weight, y, linear.panels);
+  const void* const panels =
+      linear.packed == nullptr ? nullptr : linear.packed->Of(linear.weight.data);
+  ThinMultiply(UsableThinKernels()[0], stream, x, linear.form, linear.weight, y, panels);
   const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
   const int threads = static_cast<int>(std::clamp<std::int64_t>(y.rows, 1, most));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -247,59 +254,71 @@ void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, cons
   Multiply(kernels.fp32, stream, x, form, weight, y, panels);
 }
 
-// thin_panels: panels are filled up with zeros beyond the last output.
+// PackedWeights: panels are filled up with zeros beyond the last output.
 
 namespace {
 
-struct Sizes {
-  std::int64_t outputs, inner, wide, panels;
+struct Panels {
+  Panels(const Linear& layer, std::size_t element)
+      : transposed(layer.form == Form::kTransposed),
+        outputs(transposed ? layer.weight.rows : layer.weight.columns),
+        inner(transposed ? layer.weight.columns : layer.weight.rows),
+        wide(kPanelBytes / static_cast<std::int64_t>(element)),
+        count(CeilDivide(outputs, wide)) {}
+  bool transposed;
+  std::int64_t outputs, inner, wide, count;
 };
-Sizes SizesOf(Form form, const Matrix& weight) {
-  const bool transposed = form == Form::kTransposed;
-  const std::int64_t outputs = transposed ? weight.rows : weight.columns;
-  const std::int64_t wide = kPanelBytes / static_cast<std::int64_t>(SizeOf(weight.dtype));
-  return {outputs, transposed ? weight.columns : weight.rows, wide, CeilDivide(outputs, wide)};
-}
 
 template <typename T>
-void Pack(const device::Stream& stream, Form form, const Matrix& weight, T* panels) {
-  const Sizes sizes = SizesOf(form, weight);
+void PackPanels(const device::Stream& stream, const Linear& layer, T* to) {
+  const Panels panels(layer, sizeof(T));
   // Strides of the weight by output and by inner index.
-  const bool transposed = form == Form::kTransposed;
-  const std::int64_t by_output = transposed ? weight.stride : 1;
-  const std::int64_t by_inner = transposed ? 1 : weight.stride;
+  const std::int64_t by_output = panels.transposed ? layer.weight.stride : 1;
+  const std::int64_t by_inner = panels.transposed ? 1 : layer.weight.stride;
 #pragma omp parallel for num_threads(stream.threads) schedule(static) if (stream.threads > 1)
-  for (std::int64_t panel = 0; panel < sizes.panels; ++panel) {
-    const T* const from = weight.As<T>() + panel * sizes.wide * by_output;
-    T* const to = panels + panel * sizes.wide * sizes.inner;
-    const std::int64_t width = std::min(sizes.wide, sizes.outputs - panel * sizes.wide);
-    for (std::int64_t k = 0; k < sizes.inner; ++k) {
-      T* const line = to + k * sizes.wide;
+  for (std::int64_t panel = 0; panel < panels.count; ++panel) {
+    const T* const from = layer.weight.As<T>() + panel * panels.wide * by_output;
+    T* line = to + panel * panels.wide * panels.inner;
+    const std::int64_t width = std::min(panels.wide, panels.outputs - panel * panels.wide);
+    for (std::int64_t k = 0; k < panels.inner; ++k, line += panels.wide) {
       for (std::int64_t j = 0; j < width; ++j) line[j] = from[j * by_output + k * by_inner];
-      std::fill(line + width, line + sizes.wide, T(0));
+      std::fill(line + width, line + panels.wide, T(0));
     }
   }
 }
 
 }  // namespace
 
-std::int64_t MostThinRows() { return kThinRows; }
-
-bool HasThinProducts(const device::Stream& stream, Dtype dtype) {
-  const bool bf16 = dtype == Dtype::kBfloat16 || (stream.bf16 && dtype == Dtype::kFloat32);
-  return !stream.OnGpu() && !stream.canonical && !bf16;
+bool PackedWeights::Serve(const device::Stream& stream, Dtype dtype, std::int64_t rows) {
+  return rows > 1 && rows <= kThinRows && HasThinProducts(stream, dtype);
 }
 
-std::int64_t PanelBytes(Form form, const Matrix& weight) {
-  const Sizes sizes = SizesOf(form, weight);
-  return sizes.panels * sizes.inner * kPanelBytes;
-}
-
-void PackPanels(const device::Stream& stream, Form form, const Matrix& weight, void* panels) {
-  if (weight.dtype == Dtype::kFloat64) {
-    return Pack(stream, form, weight, static_cast<double*>(panels));
+PackedWeights::PackedWeights(const device::Stream& stream, std::vector<Linear> layers)
+    : stream_(stream), layers_(std::move(layers)) {
+  std::int64_t bytes = 0;
+  for (const Linear& layer : layers_) {
+    const Panels panels(layer, SizeOf(layer.weight.dtype));
+    begins_[layer.weight.data] = bytes;
+    bytes += panels.count * panels.inner * kPanelBytes;
   }
-  Pack(stream, form, weight, static_cast<float*>(panels));
+  if (bytes > 0) panels_ = device::AllocateZeroed(bytes, stream.Where());
+}
+
+void PackedWeights::Pack() {
+  for (const Linear& layer : layers_) {
+    void* const to = static_cast<char*>(panels_.get()) + begins_.at(layer.weight.data);
+    if (layer.weight.dtype == Dtype::kFloat64) {
+      PackPanels(stream_, layer, static_cast<double*>(to));
+    } else {
+      PackPanels(stream_, layer, static_cast<float*>(to));
+    }
+  }
+  packed_ = true;
+}
+
+const void* PackedWeights::Of(const void* weight) const {
+  const auto found = packed_ ? begins_.find(weight) : begins_.end();
+  return found == begins_.end() ? nullptr : static_cast<const char*>(panels_.get()) + found->second;
 }
 
 }  // namespace trireme::kernels

@@ -18,7 +18,7 @@ inline constexpr std::int64_t kThinRows = 32;
 inline constexpr std::int64_t kThinColumns =
     64;  // of the plain form: threads' shares are multiples
 
-// Width of a panel of a weight's second copy (kernels/linear.hpp), in bytes.
+// Width of a panel of a weight's second copy (PackedWeights), in bytes.
 inline constexpr std::int64_t kPanelBytes = 128;
 
 // c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order
@@ -57,8 +57,8 @@ extern const ThinKernels kThinAvx512;  // x86-64-v4 only
 std::span<const ThinKernels> UsableThinKernels();
 
 // y = x form(weight), with these kernels and the stream's threads. x: [rows, in], rows <=
-// kThinRows; y: [rows, out], overwritten. panels: the weight's second copy (PackPanels) or null.
-// The bits of y depend on neither the number of threads nor on panels.
+// kThinRows; y: [rows, out], overwritten. panels: the weight's second copy (PackedWeights::Of) or
+// null. The bits of y depend on neither the number of threads nor on panels.
 void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const Matrix& x,
                   Form form, const Matrix& weight, const Matrix& y, const void* panels = nullptr);
 

@@ -638,7 +638,7 @@ void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& tur
     std::size_t rows = 0;
     for (const model::CachedPlaces& place : places) rows += place.asked.size();
     const std::vector<double>& logits =
-        model.CachedLogits(std::span(turn.entries).subspan(begin, count), places);
+        model.Inference().CachedLogits(std::span(turn.entries).subspan(begin, count), places);
     if (chooses) choose(logits, first, rows);
     first += rows;
   }

@@ -188,7 +188,7 @@ void Translator::AddContinued(Turn& turn, std::span<const Row> rows) const {
     text.copies.clear();
     turn.rows.push_back(row);
   }
-  turn.entries.push_back(setup_.model.ContinuedEntry(tokens, places.firsts));
+  turn.entries.push_back(setup_.model.Inference().ContinuedEntry(tokens, places.firsts));
   turn.places.push_back(std::move(places));
 }
 

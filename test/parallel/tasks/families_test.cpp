@@ -346,7 +346,7 @@ class HarbourFloor : public testing::Test {
     for (const data::Sample& sample : sampler.Share(0, world_.Rank(), world_.Size())) {
       data::FillEntry({{&sample, 1}, *tokens_, data::Split::kValid}, kHarbourFloorLength, batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
-      const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
+      const double model = run.Net().Tasks().Loss({&batch, 1}, losses.data()).Value();
       const std::vector<double> exact = data::PredictiveLoss(std::span(batch.inputs).first(valid),
                                                              std::span(batch.targets).first(valid));
       double right = 0;

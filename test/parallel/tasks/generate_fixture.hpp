@@ -79,7 +79,7 @@ inline tasks::Continuation Anew(model::ParallelModel& net, const tasks::Prompt& 
   std::vector<std::int32_t> ids = {0};
   ids.insert(ids.end(), prompt.ids.begin(), prompt.ids.end());
   while (std::ssize(text.tokens) < prompt.options.tokens) {
-    std::vector<double> logits = net.Logits(Window(ids), SeenOf(ids) - 1);
+    std::vector<double> logits = net.Inference().Logits(Window(ids), SeenOf(ids) - 1);
     const std::vector<double> plain = logits;
     tasks::Penalise(ids, prompt.options.repetition_penalty, logits);
     const std::int32_t next =
@@ -120,7 +120,7 @@ inline std::vector<std::vector<double>> LogitsOfWindows(model::ParallelModel& ne
   for (const bool next : {false, true}) {
     for (std::vector<std::int32_t> text : kTexts) {
       if (next) text.push_back(42);
-      logits.push_back(net.Logits(Window(text), SeenOf(text) - 1));
+      logits.push_back(net.Inference().Logits(Window(text), SeenOf(text) - 1));
     }
   }
   return logits;
@@ -147,11 +147,11 @@ inline std::vector<double> LogitsFromCache(model::ParallelModel& net) {
     }
     whole[entry].targets.assign(whole[entry].inputs.size(), data::kMasked);
   }
-  std::vector<double> got = net.CachedLogits(whole, places);
+  std::vector<double> got = net.Inference().CachedLogits(whole, places);
   const std::vector<std::int32_t> tokens(3, 42), positions = {4, 2, 7};
-  const data::Entry next = net.ContinuedEntry(tokens, positions);
+  const data::Entry next = net.Inference().ContinuedEntry(tokens, positions);
   const model::CachedPlaces all{{2, 1, 0}, positions, {0, 1, 2}};
-  const std::vector<double>& more = net.CachedLogits({&next, 1}, {&all, 1});
+  const std::vector<double>& more = net.Inference().CachedLogits({&next, 1}, {&all, 1});
   got.insert(got.end(), more.begin(), more.end());
   return got;
 }

@@ -43,11 +43,11 @@ class GenerateTest : public LayoutTest {
     settings.model.leaves = 1;
     settings.model.micro_batch = 2;
     settings.model.cache_slots = settings.grid->context > 1 ? 0 : slots;
-    settings.model.thin_panels = packs && settings.model.cache_slots > 1 &&
-                                 settings.options.sharding != comm::Sharding::kParameters;
+    settings.model.pack_weights = packs && settings.model.cache_slots > 1 &&
+                                  settings.options.sharding != comm::Sharding::kParameters;
     const comm::ProcessGrid grid(group, *settings.grid, settings.options);
     model::ParallelModel net(grid, settings.model, settings.stream);
-    if (settings.model.thin_panels) net.Local().PackWeights();
+    net.Inference().PackWeights();
     body(net);
   }
 };
@@ -111,7 +111,7 @@ TEST_F(GenerateTest, CanonicalLogitsHaveTheSameBitsWithACache) {
   std::vector<std::vector<double>> wanted;  // from the third token on
   With(self_, kModels[0], {1, kCanonical}, 0, [&](model::ParallelModel& net) {
     for (std::size_t size = 3; size <= ids.size(); ++size) {
-      wanted.push_back(net.Logits(Window({ids.begin(), ids.begin() + size}), size - 1));
+      wanted.push_back(net.Inference().Logits(Window({ids.begin(), ids.begin() + size}), size - 1));
     }
   });
   const std::string layout = std::string("data=2\ntensor=2\npipeline=2\n") + kCanonical;
@@ -119,10 +119,11 @@ TEST_F(GenerateTest, CanonicalLogitsHaveTheSameBitsWithACache) {
     for (std::size_t size = 3; size <= ids.size(); ++size) {
       const auto last = static_cast<std::int32_t>(size - 1);
       const bool whole = size == 3;
-      const data::Entry entry = whole ? Window({ids.begin(), ids.begin() + 3})
-                                      : net.ContinuedEntry({&ids[size - 1], 1}, {&last, 1});
+      const data::Entry entry =
+          whole ? Window({ids.begin(), ids.begin() + 3})
+                : net.Inference().ContinuedEntry({&ids[size - 1], 1}, {&last, 1});
       const model::CachedPlaces places{{1}, {whole ? 0 : last}, {whole ? 2 : 0}};
-      const std::vector<double> got = net.CachedLogits({&entry, 1}, {&places, 1});
+      const std::vector<double> got = net.Inference().CachedLogits({&entry, 1}, {&places, 1});
       if (!net.Grid().LastStage()) continue;
       EXPECT_EQ(got, wanted[size - 3]) << size;
     }
@@ -177,13 +178,13 @@ TEST_F(GenerateTest, MemoryIsAsPlanned) {
   With(
       world_, kModels[0], {8, "data=2\ntensor=2\npipeline=2\n"}, 3,
       [&](model::ParallelModel& net) {
-        const model::ModelMemory memory = net.Memory();
+        const device::MemoryTerms memory = net.Memory();
         EXPECT_GT(memory.key_value_cache, 0);
         EXPECT_GT(memory.packed_weights, 0);
-        EXPECT_EQ(device::AllocatedBytes() - before, memory.Sum());
+        EXPECT_EQ(device::AllocatedBytes() - before, memory.Total());
         Generator generator({.model = net, .tokens = tokens_, .slots = 3, .stopped = {}});
         generator.Run(prompts);
-        EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Sum());
+        EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Total());
       },
       true);
 }

@@ -47,7 +47,7 @@ class LossMask : public LayoutTest {
         entry.targets.at(static_cast<std::size_t>(t)) = tokens_.Token(split, window.start + t + 1);
       }
       std::vector<double> losses(static_cast<std::size_t>(kLength));
-      static_cast<void>(run.Net().Loss({&entry, 1}, losses.data()));
+      static_cast<void>(run.Net().Tasks().Loss({&entry, 1}, losses.data()));
       for (std::int64_t t = 0; t < window.targets; ++t) {
         if (counted.at(static_cast<std::size_t>(window.start + t + 1)) == 0) continue;
         sum.second += losses.at(static_cast<std::size_t>(t));
@@ -312,7 +312,7 @@ class EvaluationLayouts : public LayoutTest {
     data::FillEntry({{&window, 1}, tokens_, kSplit}, kLength, entry, {},
                     run.Net().Plan().document_mask);
     std::vector<double> losses(static_cast<std::size_t>(kLength));
-    static_cast<void>(run.Net().Loss({&entry, 1}, losses.data()));
+    static_cast<void>(run.Net().Tasks().Loss({&entry, 1}, losses.data()));
     return losses.at(static_cast<std::size_t>(target - start - 1));
   }
 
@@ -488,8 +488,8 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     plain.model.micro_batch = 1;
     TrainingRun separate(self_, tokens_, plain);
     train::TrainingState& state = separate.All();
-    state.QueueGradients(state.Net().Batches().Take(apart));
-    const double loss = state.Net().FinishLoss().Value() / static_cast<double>(targets);
+    state.QueueGradients(state.Net().Tasks().Batches().Take(apart));
+    const double loss = state.Net().Tasks().FinishLoss().Value() / static_cast<double>(targets);
     state.QueueSums();
     const double norm = state.GradientNorm(targets);
     run.Train(1);

@@ -282,7 +282,7 @@ Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
   batch.targets.assign(5, data::kMasked);
   batch.ordinals = {0};
   for (const std::int64_t position : {0, 3, 4}) {
-    const std::vector<double> logits = run.Net().Logits(batch, position);
+    const std::vector<double> logits = run.Net().Inference().Logits(batch, position);
     words.logits.insert(words.logits.end(), logits.begin(), logits.end());
   }
   tasks::GenerateOptions options;

@@ -107,11 +107,12 @@ TEST_F(OverlapTest, BucketsAreSummedMeanwhile) {
     buckets.Begin();
     const std::vector<data::Entry> batches = BatchesOf(run, tokens_);
     std::int64_t naps = 0;
-    run.Net().StartTrain(run.Net().Batches().Take(batches), [&](std::int64_t begin) {
-      buckets.Ready(begin);
-      usleep(static_cast<unsigned>(kNap * 1e6));
-      ++naps;
-    });
+    run.Net().Tasks().StartTrain(run.Net().Tasks().Batches().Take(batches),
+                                 [&](std::int64_t begin) {
+                                   buckets.Ready(begin);
+                                   usleep(static_cast<unsigned>(kNap * 1e6));
+                                   ++naps;
+                                 });
     buckets.Ready(0);
     buckets.Wait();
     const std::int64_t early = std::min(naps, buckets.StartedBeforeEnd());
@@ -129,7 +130,7 @@ class Watched : public parallel::StageWork {
 
   Watched(TrainingRun& run, const parallel::Program& program) : run_(run), program_(program) {}
 
-  std::int64_t Rows(int micro_batch) const override { return run_.Net().Local().Rows(micro_batch); }
+  std::int64_t Rows(int micro_batch) const override { return run_.Net().Tasks().Rows(micro_batch); }
 
   void Run(const parallel::ProgramTask& task, const kernels::Matrix& in,
            const kernels::Matrix& out) override {
@@ -145,7 +146,7 @@ class Watched : public parallel::StageWork {
     }
     EXPECT_EQ(flying_.count(pass), 1U);
     usleep(static_cast<unsigned>(kNap * 1e6));
-    run_.Net().Local().Run(task, in, out);
+    run_.Net().Tasks().Run(task, in, out);
     const bool both = task.task.kind == TaskKind::kBackward;
     if (both || task.task.kind == TaskKind::kBackwardInput) {
       inputs_.erase({task.task.chunk, task.slots.input});
@@ -190,18 +191,18 @@ void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std:
   const std::vector<data::Entry> batches = BatchesOf(run, tokens);
   model::ParallelModel& net = run.Net();
   const int count = static_cast<int>(batches.size());
-  ASSERT_EQ(net.Stages().Padded(count), count);
-  const parallel::Program& program = net.Stages().TrainingProgram(count);
-  net.Local().Begin(net.Batches().Take(batches), {}, nullptr);
+  ASSERT_EQ(net.Tasks().Stages().Padded(count), count);
+  const parallel::Program& program = net.Tasks().Stages().TrainingProgram(count);
+  net.Tasks().Begin(net.Tasks().Batches().Take(batches), {}, nullptr);
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   Watched watched(run, program);
-  net.Stages().Train(count, watched);
+  net.Tasks().Stages().Train(count, watched);
   EXPECT_TRUE(watched.AllLanded());
-  parallel::PipelineShape shape = net.Stages().Shape();
+  parallel::PipelineShape shape = net.Tasks().Stages().Shape();
   EXPECT_EQ(shape.micro_batches, count);
   EXPECT_EQ(watched.Most(),
-            static_cast<std::size_t>(parallel::MostInFlight(shape, net.Stages().Stage())));
+            static_cast<std::size_t>(parallel::MostInFlight(shape, net.Tasks().Stages().Stage())));
   // The model has the program's slots, no more and no fewer.
   ASSERT_EQ(net.LocalPlan().slots.size(), program.slots.size());
   for (std::size_t chunk = 0; chunk < program.slots.size(); ++chunk) {
@@ -283,14 +284,14 @@ ShardedPass RunShardedPass(TrainingRun& run, const data::TokenFile& tokens, int 
   const std::vector<data::Entry> batches = BatchesOf(run, tokens);
   model::ParallelModel& net = run.Net();
   const std::int64_t uses = std::ssize(
-      net.Layers().UsesOf(net.Stages().TrainingProgram(static_cast<int>(batches.size()))));
+      net.UsesOf(net.Tasks().Stages().TrainingProgram(static_cast<int>(batches.size()))));
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   net.BeginStep();
   run.Net().Buckets().Begin();
   const std::int64_t used_before = net.Units().Gathers();
   ShardedPass pass;
-  net.StartTrain(net.Batches().Take(batches), [&](std::int64_t) {
+  net.Tasks().StartTrain(net.Tasks().Batches().Take(batches), [&](std::int64_t) {
     ++pass.naps;
     pass.scattered = counted_mpi::Of(Function::kIreduceScatter, shard).calls;
     if (net.Units().ValuesSharded()) {

@@ -484,7 +484,7 @@ data::Entry PairOf(const Ids& source, const Ids& target) {
 }
 
 std::vector<double> LogitsOf(model::ParallelModel& net, const Ids& source, const Ids& target) {
-  return net.Logits(PairOf(source, target), std::ssize(target));
+  return net.Inference().Logits(PairOf(source, target), std::ssize(target));
 }
 
 class TranslateTest : public LayoutTest {
@@ -506,11 +506,11 @@ class TranslateTest : public LayoutTest {
     plan.leaves = 1;
     plan.micro_batch = 2;
     plan.cache_slots = slots;
-    plan.thin_panels =
+    plan.pack_weights =
         packs && slots > 1 && settings.options.sharding != comm::Sharding::kParameters;
     const comm::ProcessGrid grid(group, *settings.grid, settings.options);
     model::ParallelModel net(grid, plan, settings.stream);
-    if (plan.thin_panels) net.Local().PackWeights();
+    net.Inference().PackWeights();
     body(net);
   }
 };
@@ -668,7 +668,7 @@ std::vector<double> Passes(model::ParallelModel& net, const std::vector<Ids>& so
     const std::array<model::CachedPlaces, 2> places = {
         model::CachedPlaces{.slots = {2, 0}, .firsts = {0, 0}, .asked = {0, 1}},
         model::CachedPlaces{.slots = {1}, .firsts = {0}, .asked = {0}}};
-    add(net.CachedLogits(entries, places));
+    add(net.Inference().CachedLogits(entries, places));
   } else {
     add(texts.Wanted(net));
   }
@@ -690,8 +690,8 @@ std::vector<double> Passes(model::ParallelModel& net, const std::vector<Ids>& so
     places.copies = copies;
     Ids newest;
     for (std::size_t i = 0; i < 3; ++i) newest.push_back(texts.Target(i).back());
-    const data::Entry entry = net.ContinuedEntry(newest, places.firsts);
-    add(net.CachedLogits({&entry, 1}, {&places, 1}));
+    const data::Entry entry = net.Inference().ContinuedEntry(newest, places.firsts);
+    add(net.Inference().CachedLogits({&entry, 1}, {&places, 1}));
   }
   return all;
 }
@@ -755,7 +755,7 @@ TEST_F(TranslateTest, MemoryIsAsPlanned) {
   With(
       world_, kTranslateModels[1], {8, "data=2\ntensor=2\npipeline=2\n"}, 7,
       [&](model::ParallelModel& net) {
-        const model::ModelMemory memory = net.Memory();
+        const device::MemoryTerms memory = net.Memory();
         if (!net.Grid().LastStage()) {
           const Part blocks = net.LocalPlan().chunks[0];
           const std::int64_t decoders = blocks.end - kTranslateModels[1].encoder_layers;
@@ -764,10 +764,10 @@ TEST_F(TranslateTest, MemoryIsAsPlanned) {
               net.Stream(), {.heads = 2, .kv_heads = 1, .head_dim = 4}, kTranslateWindow);
           EXPECT_EQ(memory.key_value_cache, 2 * decoders * model::BufferBytes(7 * elements * 8));
         }
-        EXPECT_EQ(device::AllocatedBytes() - before, memory.Sum());
+        EXPECT_EQ(device::AllocatedBytes() - before, memory.Total());
         Translator translator({.model = net, .search = SearchOf(3), .types = kTypes});
         translator.Run(sources);
-        EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Sum());
+        EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Total());
       },
       true);
 }

@@ -328,17 +328,16 @@ void ExpectSameFromPanels(const kernels::ThinKernels& kernels, Form form, std::i
   Held<T> w = transposed ? Held<T>(columns, inner, 5, 2, 2) : Held<T>(inner, columns, 5, 2, 2);
   Held<T> y(rows, columns, 7, 3), again(rows, columns, 7, 3);
   kernels::ThinMultiply(kernels, {.threads = 1}, x.View(), form, w.View(), y.View());
-  const std::int64_t bytes = kernels::PanelBytes(form, w.View());
-  const std::unique_ptr<void, decltype(&std::free)> panels(
-      std::aligned_alloc(64, static_cast<std::size_t>(bytes)), &std::free);
-  kernels::PackPanels({.threads = 3}, form, w.View(), panels.get());
+  kernels::PackedWeights packed({.threads = 3}, {{.form = form, .weight = w.View()}});
+  EXPECT_EQ(packed.Of(w.View().data), nullptr);
+  packed.Pack();
   for (std::int64_t i = 0; i < w.View().rows; ++i) {
     for (std::int64_t j = 0; j < w.View().columns; ++j)
       w(i, j) = std::numeric_limits<T>::quiet_NaN();
   }
   for (const int threads : {1, 3}) {
     kernels::ThinMultiply(kernels, {.threads = threads}, x.View(), form, w.View(), again.View(),
-                          panels.get());
+                          packed.Of(w.View().data));
     ASSERT_TRUE(y.SameBits(again)) << kernels.name << ", " << rows << " x " << inner << " x "
                                    << columns << ", " << threads << " threads";
   }

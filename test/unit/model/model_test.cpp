@@ -306,7 +306,7 @@ TEST_P(TranslationModel, MemoryIsThatOfTheAllocator) {
       const std::int64_t before = device::AllocatedBytes();
       WholeModel model(plan);
       const std::int64_t built = device::AllocatedBytes();
-      EXPECT_EQ(built - before, model.Memory().Sum());
+      EXPECT_EQ(built - before, model.Memory().Total());
       device::ResetPeakAllocatedBytes();
       const std::int64_t length = tokens > 0 ? tokens / kSequences : kLength;
       for (const auto& [pairs, longest] :
@@ -545,7 +545,7 @@ TEST(ModelForEvaluation, GivesTheSameLossInLessMemory) {
   WholeModel light(plan, Threads(2));
   SetParameters(light, whole.parameters);
   EXPECT_EQ(light.Loss(whole.batch), whole.model->Loss(whole.batch));
-  EXPECT_LT(light.Memory().Sum(), whole.model->Memory().Sum());
+  EXPECT_LT(light.Memory().Total(), whole.model->Memory().Total());
   EXPECT_THROW(light.ForwardBackward(whole.batch, {}), Error);
 }
 
@@ -558,7 +558,7 @@ TEST(ModelMemory, IsThatOfTheAllocator) {
       const std::int64_t before = device::AllocatedBytes();
       WholeModel model(plan);
       const std::int64_t built = device::AllocatedBytes();
-      EXPECT_EQ(built - before, model.Memory().Sum()) << configuration.name;
+      EXPECT_EQ(built - before, model.Memory().Total()) << configuration.name;
       EXPECT_EQ(model.Memory().gradients > 0, training);
       device::ResetPeakAllocatedBytes();
       const data::Entry batch =

@@ -133,7 +133,7 @@ TEST_F(GenerateOnGpus, OtherTypesRoundAlike) {
 TEST_F(GenerateOnGpus, MemoryIsAsPlanned) {
   for (const Layout& layout : {kLayouts.front(), kLayouts.back()}) {
     OnGpus(kModels[0], layout, Dtype::kFloat32, 3, [&](auto& net, const auto& planned) {
-      const model::ModelMemory memory = net.Memory();
+      const device::MemoryTerms memory = net.Memory();
       // Keys and values of this rank's heads and layers: rows of 8 for heads of 3.
       const std::int64_t heads = 2 / net.Grid().Shape().tensor;
       const std::int64_t bytes = 2 * heads * 8 * kWindow * 3 * 4;

@@ -51,7 +51,7 @@ class Fp8Training : public TrainingOnGpu {
     train::BatchLoader loader(state, Tokens());
     train::LoadedBatch batch;
     loader.Load(1, batch);
-    model::StagedBatches::Taken taken = net.Batches().Take(batch.Entries());
+    model::StagedBatches::Taken taken = net.Tasks().Batches().Take(batch.Entries());
     device::Synchronise(net.Stream());
     device::Graph graph;
     graph.Begin(net.Stream());

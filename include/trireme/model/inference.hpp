@@ -1,57 +1,21 @@
-// Keys and values of text that is being written, and the results of its passes: logits of the
-// positions that were asked for.
+// Inference: logits, the cache of keys and values of text that is being written, and packed
+// weights.
 #pragma once
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/device/memory_terms.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/linear.hpp"
-#include "trireme/kernels/matrix.hpp"
-#include "trireme/kernels/registry.hpp"
-#include "trireme/model/plan.hpp"
+#include "trireme/model/network.hpp"
+#include "trireme/model/stage_tasks.hpp"
 
 namespace trireme::model {
-
-// Second copies of the weights of linear layers (kernels::Weight::panels), for passes of a few
-// rows. The weights do not change any more.
-
-class StageLayers;
-struct ModelPlan;
-struct StagePlan;
-
-// The weight of a linear layer: `count` adjacent parameters, from `id` on.
-struct ThinWeight {
-  kernels::ParameterId id = kernels::kNoParameter;
-  int count = 1;
-  kernels::Form form = kernels::Form::kTransposed;
-  int site = -1;  // as in kernels::Linear
-};
-
-class ThinWeights {
- public:
-  // Room for the copies of this rank's layers; no memory unless plan.thin_panels.
-  ThinWeights(const ModelPlan& plan, const StagePlan& local, const StageLayers& layers,
-              const device::Stream& stream);
-  // Copies the weights as they are now.
-  void Pack(const kernels::Registry& registry, const device::Stream& stream);
-  // The copy of the weight that begins with this parameter; null before Pack.
-  const void* PanelsOf(kernels::ParameterId id) const;
-  std::int64_t Bytes() const { return device::BytesOf(panels_); }
-
- private:
-  std::vector<ThinWeight> weights_;
-  std::vector<std::int64_t> begins_;  // [parameters of the model]: bytes; -1: no copy
-  device::Buffer panels_;
-  bool packed_ = false;
-};
-
-class Block;
-class StageLayers;
-class ThinWeights;
 
 // A sequence's text so far becomes that of another one.
 struct CachedCopy {
@@ -74,25 +38,12 @@ struct CachedPlaces {
   std::vector<CachedCopy> copies = {};
 };
 
-// A pass' use of the cache.
-struct CachedPass {
-  const class KeyValueCache* cache = nullptr;  // null: nothing is kept
-  kernels::CachedRows rows;
-  kernels::CachedRows source_rows;       // of a model that translates: the source texts' last
-  std::span<const std::int64_t> asked;   // rows of the entry
-  std::int64_t first = 0;                // row of the first one's logits
-  bool continues = false;                // attends to what is kept; thin products
-  const ThinWeights* weights = nullptr;  // for thin products; may have none
-};
-
+// Keys and values of all layers, and the results of the passes that use them.
 class KeyValueCache {
  public:
-  // Room for plan.cache_slots sequences of plan.length; no memory if that is 0. layers: of this
-  // rank.
-  KeyValueCache(const ModelPlan& plan, const StagePlan& local, const StageLayers& layers,
-                const device::Stream& stream);
-  bool On() const { return slots_ > 0; }
-  std::int64_t Slots() const { return slots_; }
+  // Room for plan.cache_slots sequences of plan.length in one buffer for all layers of this rank;
+  // no memory if that is 0.
+  explicit KeyValueCache(const Network& network);
   std::int64_t Bytes() const {
     return device::BytesOf(kept_) + device::BytesOf(picked_) + device::BytesOf(logits_) +
            device::BytesOf(placed_);
@@ -136,6 +87,50 @@ class KeyValueCache {
   device::Buffer placed_;
   device::PinnedBuffer placed_on_host_, logits_on_host_;
   device::Event copied_;  // placed_on_host_ may be written again
+};
+
+// Reads what the head would turn into losses.
+class Inference : public StageTasks::Reader {
+ public:
+  // Takes the memory of the cache and of packed weights. Both must outlive it.
+  Inference(const Network& network, StageTasks& tasks);
+
+  // Collective over the replica. Logits of the token after position `position` of sequence 0, on
+  // every rank of the replica: [types], or [vocabulary] if their number is not known.
+  std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
+  // Likewise collective; only with plan.cache_slots. Keeps keys and values of the batches
+  // (Stages().Padded() of them, some perhaps empty; if values are sharded, the same number on all
+  // ranks of the shard group) at these places, and returns the logits asked for, [sequences,
+  // vocabulary], on the ranks of the last stage; nothing on others; valid until the next call. A
+  // batch of length 1 has ContinuedEntry's form.
+  const std::vector<double>& CachedLogits(std::span<const data::Entry> batches,
+                                          std::span<const CachedPlaces> places);
+  // An entry of one more token for each of some sequences, at its own position.
+  data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
+                             std::span<const std::int32_t> positions) const;
+  // Copies weights for products of a few rows as they are now; they change no more. Nothing unless
+  // plan.pack_weights.
+  void PackWeights() { packed_.Pack(); }
+  void AddMemory(device::MemoryTerms& memory) const;
+
+  CachedPass CachedPassOf(std::size_t entry) const override;
+  void Read(const Pass& pass, const Matrix& x) override;
+
+ private:
+  void ReadCached(const Pass& pass, const Matrix& x) const;
+  void Widen(const Matrix& m, std::span<double> to) const;
+  void GatherVocabulary(double* logits) const;
+  data::Entry LocalPart(const data::Entry& batch) const;
+  std::pair<int, std::int64_t> Find(std::int64_t position) const;
+
+  const Network& network_;
+  StageTasks& tasks_;
+  KeyValueCache cache_;
+  kernels::PackedWeights packed_;
+  std::span<const CachedPlaces> places_;  // of the entries; empty: nothing is kept
+  std::int64_t position_ = 0;             // whose logits are wanted if nothing is kept
+  Matrix slice_;                          // [1, slice of the vocabulary]: these logits
+  std::vector<double> cached_logits_;     // of CachedLogits
 };
 
 }  // namespace trireme::model
