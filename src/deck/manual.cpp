@@ -125,7 +125,7 @@ std::string KeyEntry(const Schema& schema, const Key& key) {
   return out + roff::Prose(ExcludesText(schema, key));
 }
 
-std::string Keys(const Schema& schema) {
+std::string AllKeys(const Schema& schema) {
   std::string out =
       ".SH THE DECK\n"
       "A deck is a text of\n.B [section]\nheads and\n.B key = value\nlines;\n.B #\nbegins a "
@@ -189,7 +189,7 @@ std::string ManualPage(const Schema& schema, const ManualFacts& facts) {
   return ".\\\" Made from the declarations of the keys and from --help.\n" +
          fmt::format(".TH TRIREME 1 {0} \"Trireme {1}\" \"User Commands\"\n", facts.date,
                      facts.version) +
-         name + rest + Keys(schema) + exit_status + kFiles;
+         name + rest + AllKeys(schema) + exit_status + kFiles;
 }
 
 }  // namespace trireme::deck

@@ -9,34 +9,10 @@
 #include <stdexcept>
 
 #include "trireme/base/error.hpp"
+#include "trireme/deck/keys.hpp"
 #include "value.hpp"
 
 namespace trireme::deck {
-
-namespace {
-
-Key MakeKey(const std::string& name, KeyKind kind, const std::string& fallback,
-            const std::string& help) {
-  Key key;
-  key.name = name;
-  key.kind = kind;
-  key.fallback = fallback;
-  key.help = help;
-  return key;
-}
-
-Key MakeNumber(const std::string& name, KeyKind kind, const std::string& fallback, Range range,
-               const std::string& unit, const std::string& help) {
-  Key key = MakeKey(name, kind, fallback, help);
-  key.minimum = range.minimum;
-  key.maximum = range.maximum;
-  key.open_minimum = range.open_minimum;
-  key.open_maximum = range.open_maximum;
-  key.unit = unit;
-  return key;
-}
-
-}  // namespace
 
 Schema& Schema::Section(const std::string& name, const std::string& help) {
   for (auto& [known, known_help] : sections_) {
@@ -46,41 +22,6 @@ Schema& Schema::Section(const std::string& name, const std::string& help) {
   }
   sections_.emplace_back(name, help);
   return *this;
-}
-
-Schema& Schema::Integer(const std::string& name, std::int64_t fallback, Range range,
-                        const std::string& unit, const std::string& help) {
-  return Add(MakeNumber(name, KeyKind::kInteger, fmt::to_string(fallback), range, unit, help));
-}
-
-Schema& Schema::Real(const std::string& name, double fallback, Range range, const std::string& unit,
-                     const std::string& help) {
-  return Add(MakeNumber(name, KeyKind::kReal, fmt::format("{}", fallback), range, unit, help));
-}
-
-Schema& Schema::Text(const std::string& name, const std::string& fallback,
-                     const std::string& help) {
-  return Add(MakeKey(name, KeyKind::kText, fallback, help));
-}
-
-Schema& Schema::Path(const std::string& name, const std::string& fallback,
-                     const std::string& help) {
-  Key key = MakeKey(name, KeyKind::kText, fallback, help);
-  key.path = true;
-  return Add(std::move(key));
-}
-
-Schema& Schema::Choice(const std::string& name, const std::string& fallback,
-                       const std::vector<std::string>& choices, const std::string& help) {
-  Key key = MakeKey(name, KeyKind::kChoice, fallback, help);
-  key.choices = choices;
-  return Add(std::move(key));
-}
-
-Schema& Schema::Switch(const std::string& name, bool fallback, const std::string& help) {
-  Key key = MakeKey(name, KeyKind::kSwitch, fallback ? "yes" : "no", help);
-  key.choices = {"yes", "no", "true", "false", "on", "off"};
-  return Add(std::move(key));
 }
 
 Schema& Schema::Exclusive(const std::vector<std::string>& names) {
@@ -117,6 +58,58 @@ const Key* Schema::Find(const std::string& name) const {
 bool Schema::HasSection(const std::string& section) const {
   return std::any_of(sections_.begin(), sections_.end(),
                      [&](const auto& known) { return known.first == section; });
+}
+
+// Keys: what a schema is told of a key, and what is taken from a deck.
+
+Keys& Keys::Section(const std::string& name, const std::string& help) {
+  if (schema_ != nullptr) schema_->Section(name, help);
+  return *this;
+}
+
+Keys& Keys::Exclusive(const std::vector<std::string>& names) {
+  if (schema_ != nullptr) schema_->Exclusive(names);
+  return *this;
+}
+
+Keys& Keys::Integer(const std::string& name, std::int64_t& field, Range range,
+                    const std::string& unit, const std::string& help) {
+  if (deck_ != nullptr) field = deck_->Integer(name);
+  return Add({name, KeyKind::kInteger, fmt::to_string(field), help, range, unit});
+}
+
+Keys& Keys::Real(const std::string& name, double& field, Range range, const Unit& unit,
+                 const std::string& help) {
+  if (deck_ != nullptr) field = deck_->Real(name) * unit.scale;
+  const std::string value = fmt::format("{}", field / unit.scale);
+  return Add({name, KeyKind::kReal, value, help, range, unit.name});
+}
+
+Keys& Keys::Text(const std::string& name, std::string& field, const std::string& help) {
+  if (deck_ != nullptr) field = deck_->Text(name);
+  return Add({name, KeyKind::kText, field, help});
+}
+
+Keys& Keys::Path(const std::string& name, std::string& field, const std::string& help) {
+  if (deck_ != nullptr) field = deck_->Text(name);
+  return Add({.name = name, .fallback = field, .help = help, .path = true});
+}
+
+Keys& Keys::Choice(const std::string& name, std::string& field,
+                   const std::vector<std::string>& choices, const std::string& help) {
+  if (deck_ != nullptr) field = deck_->Text(name);
+  return Add({name, KeyKind::kChoice, field, help, {}, "", choices});
+}
+
+Keys& Keys::Switch(const std::string& name, bool& field, const std::string& help) {
+  const std::vector<std::string> answers = {"yes", "no", "true", "false", "on", "off"};
+  if (deck_ != nullptr) field = deck_->Switch(name);
+  return Add({name, KeyKind::kSwitch, field ? "yes" : "no", help, {}, "", answers});
+}
+
+Keys& Keys::Add(const Key& key) {
+  if (schema_ != nullptr) schema_->Add(key);
+  return *this;
 }
 
 // Schema::Help: the text of --help-deck. A section is its name and description, then for every key

@@ -33,8 +33,10 @@ std::string Facts(const Key& key) {
 }
 
 bool InRange(const Key& key, double value) {
-  const bool above = key.open_minimum ? value > key.minimum : value >= key.minimum;
-  const bool below = key.open_maximum ? value < key.maximum : value <= key.maximum;
+  const bool above =
+      key.range.open_minimum ? value > key.range.minimum : value >= key.range.minimum;
+  const bool below =
+      key.range.open_maximum ? value < key.range.maximum : value <= key.range.maximum;
   return above && below;
 }
 
@@ -191,19 +193,21 @@ std::optional<double> ToReal(const std::string& text) {
 }
 
 std::string RangeText(const Key& key) {
-  const bool has_minimum = std::isfinite(key.minimum);
-  const bool has_maximum = std::isfinite(key.maximum);
+  const bool has_minimum = std::isfinite(key.range.minimum);
+  const bool has_maximum = std::isfinite(key.range.maximum);
   // Integers print as such up to 2^53: 1000000, not 1e+06.
   const auto number = [&](double value) {
     return key.kind == KeyKind::kInteger ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
   };
-  if (has_minimum && has_maximum && !key.open_minimum && !key.open_maximum) {
-    return fmt::format("between {} and {}", number(key.minimum), number(key.maximum));
+  if (has_minimum && has_maximum && !key.range.open_minimum && !key.range.open_maximum) {
+    return fmt::format("between {} and {}", number(key.range.minimum), number(key.range.maximum));
   }
   std::string text;
-  if (has_minimum) text = (key.open_minimum ? "above " : "at least ") + number(key.minimum);
+  if (has_minimum)
+    text = (key.range.open_minimum ? "above " : "at least ") + number(key.range.minimum);
   if (has_minimum && has_maximum) text += " and ";
-  if (has_maximum) text += (key.open_maximum ? "below " : "at most ") + number(key.maximum);
+  if (has_maximum)
+    text += (key.range.open_maximum ? "below " : "at most ") + number(key.range.maximum);
   return text;
 }
 

@@ -80,9 +80,10 @@ void BindLinks(deck::Keys keys, Machine& o) {
 
 constexpr deck::Names<2> kDevices = {"cpu", "cuda"};
 
-// A description: the machine, and the text of machine.assumption.
+// A description: the machine, and what it has in other forms.
 struct Description : Machine {
   std::string assumption;
+  double memory_gib = 80;
 };
 
 void Bind(deck::Keys keys, Description& o) {
@@ -97,7 +98,7 @@ void Bind(deck::Keys keys, Description& o) {
                "Ranks of a node: its GPUs.")
       .Integer("machine.threads", o.threads, deck::Between(1, kMost), "threads",
                "Threads of a CPU's rank.")
-      .Real("machine.memory_gib", o.memory_bytes, deck::Above(0), {"GiB", kGib},
+      .Real("machine.memory_gib", o.memory_gib, deck::Above(0), "GiB",
             "Memory that a rank can take: of its GPU, or its part of the node's.")
       .Integer("machine.capability", o.capability, deck::Between(10, 1000), "",
                "Compute capability of the GPU, times ten.")
@@ -117,7 +118,6 @@ void Bind(deck::Keys keys, Description& o) {
 deck::Schema MachineSchema() {
   Description defaults;  // an H100's, where a description says nothing
   defaults.gpu = true;
-  defaults.memory_bytes = static_cast<std::int64_t>(80 * kGib);
   defaults.capability = 90;
   defaults.multiprocessors = 132;
   defaults.attention = 0.4;
@@ -186,6 +186,7 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
   Description machine = deck::Read(deck, Bind);
   machine.name = fs::path(file).stem().string();
   if (machine.title.empty()) machine.title = machine.name;
+  machine.memory_bytes = static_cast<std::int64_t>(machine.memory_gib * kGib);
   if (!machine.assumption.empty()) machine.assumptions.push_back(machine.assumption);
   for (const auto& [key, value] : {std::pair{"compute.memory_gbs", machine.memory},
                                    std::pair{"links.node_gbs", machine.node.bandwidth},

@@ -30,95 +30,62 @@ namespace trireme::deck {
 template <std::size_t N>
 using Names = std::array<const char*, N>;
 
-// Unit of a key, and how many of the field's units it is: {"GB/s", 1e9} for a field in bytes/s.
+// A unit of a key and its size in the unit of the field: {"GB/s", 1e9} for a field in bytes/s.
 struct Unit {
   Unit(const char* text, double factor = 1) : name(text), scale(factor) {}
   std::string name;
   double scale = 1;
 };
 
-// Each function takes a key's name, its field, and what Schema's function of the same name takes.
-// Made from a schema, Keys declares the key; throws as Schema does. Made from a deck, it sets the
-// field to the deck's value.
+// Each function takes a key's name, the field that holds its value, and what Key says of such a
+// key. Made from a schema, Keys declares the key, and throws as Schema::Add does. Made from a deck,
+// it sets the field to the deck's value.
 class Keys {
  public:
   explicit Keys(Schema& schema) : schema_(&schema) {}
   explicit Keys(const Deck& deck) : deck_(&deck) {}
 
-  Keys& Section(const std::string& name, const std::string& help) {
-    if (schema_ != nullptr) schema_->Section(name, help);
-    return *this;
-  }
-  Keys& Exclusive(const std::vector<std::string>& names) {
-    if (schema_ != nullptr) schema_->Exclusive(names);
-    return *this;
-  }
+  Keys& Section(const std::string& name, const std::string& help);  // Schema::Section
+  Keys& Exclusive(const std::vector<std::string>& names);           // Schema::Exclusive
+  Keys& Integer(const std::string& name, std::int64_t& field, Range range, const std::string& unit,
+                const std::string& help);
+  Keys& Real(const std::string& name, double& field, Range range, const Unit& unit,
+             const std::string& help);
+  Keys& Text(const std::string& name, std::string& field, const std::string& help);
+  Keys& Path(const std::string& name, std::string& field, const std::string& help);
+  Keys& Choice(const std::string& name, std::string& field, const std::vector<std::string>& choices,
+               const std::string& help);
+  Keys& Switch(const std::string& name, bool& field, const std::string& help);
 
-  // Throws std::logic_error for a range with numbers that the field's type cannot hold.
+  // A field of another type. Throws std::logic_error for a range with numbers that it cannot hold.
   template <std::integral Number>
   Keys& Integer(const std::string& name, Number& field, Range range, const std::string& unit,
                 const std::string& help) {
-    if (schema_ == nullptr) {
-      field = static_cast<Number>(deck_->Integer(name));
-      return *this;
-    }
     using Limits = std::numeric_limits<Number>;
-    const double least = std::max(range.minimum, -0x1p63), most = std::min(range.maximum, 0x1p63);
-    if (least < static_cast<double>(Limits::min()) || most > static_cast<double>(Limits::max())) {
+    if (std::max(range.minimum, -0x1p63) < static_cast<double>(Limits::min()) ||
+        std::min(range.maximum, 0x1p63) > static_cast<double>(Limits::max())) {
       throw std::logic_error("the range of deck key " + name + " exceeds its field");
     }
-    schema_->Integer(name, static_cast<std::int64_t>(field), range, unit, help);
+    auto value = static_cast<std::int64_t>(field);
+    Integer(name, value, range, unit, help);
+    field = static_cast<Number>(value);
     return *this;
   }
-  // An integer field takes the value rounded towards zero.
-  template <typename Number>
-  Keys& Real(const std::string& name, Number& field, Range range, const Unit& unit,
-             const std::string& help) {
-    if (schema_ != nullptr) {
-      schema_->Real(name, static_cast<double>(field) / unit.scale, range, unit.name, help);
-    } else {
-      field = static_cast<Number>(deck_->Real(name) * unit.scale);
-    }
-    return *this;
-  }
-  Keys& Text(const std::string& name, std::string& field, const std::string& help) {
-    if (schema_ != nullptr) schema_->Text(name, field, help);
-    if (deck_ != nullptr) field = deck_->Text(name);
-    return *this;
-  }
-  Keys& Path(const std::string& name, std::string& field, const std::string& help) {
-    if (schema_ != nullptr) schema_->Path(name, field, help);
-    if (deck_ != nullptr) field = deck_->Text(name);
-    return *this;
-  }
-  Keys& Switch(const std::string& name, bool& field, const std::string& help) {
-    if (schema_ != nullptr) schema_->Switch(name, field, help);
-    if (deck_ != nullptr) field = deck_->Switch(name);
-    return *this;
-  }
-  // The order of the names is that of the enum's values; of a bool, the second name means true.
+  // An enum, by the names of its values in their order; for a bool, the second name means true.
   template <typename Value, std::size_t N>
   Keys& Choice(const std::string& name, Value& field, const Names<N>& names,
                const std::string& help) {
-    if (schema_ != nullptr) {
-      schema_->Choice(name, names.at(static_cast<std::size_t>(field)), {names.begin(), names.end()},
-                      help);
-      return *this;
-    }
-    const std::string& text = deck_->Text(name);  // one of the names: the schema lets no other in
-    std::size_t value = 0;
-    while (text != names.at(value)) ++value;
+    auto value = static_cast<std::size_t>(field);
+    std::string text = names.at(value);
+    Choice(name, text, {names.begin(), names.end()}, help);
+    for (value = 0; text != names.at(value);) ++value;  // the schema lets no other text in
     field = static_cast<Value>(value);
-    return *this;
-  }
-  Keys& Choice(const std::string& name, std::string& field, const std::vector<std::string>& choices,
-               const std::string& help) {
-    if (schema_ != nullptr) schema_->Choice(name, field, choices, help);
-    if (deck_ != nullptr) field = deck_->Text(name);
     return *this;
   }
 
  private:
+  Keys& Add(const Key& key);
+
   Schema* schema_ = nullptr;    // null: the keys are read
   const Deck* deck_ = nullptr;  // null: they are declared
 };

@@ -12,27 +12,12 @@ namespace trireme::deck {
 
 enum class KeyKind { kInteger, kReal, kText, kChoice, kSwitch };
 
-// One declared key, "section.name". Ranges are closed, in the key's unit.
-struct Key {
-  std::string name;  // "section.name"
-  KeyKind kind = KeyKind::kText;
-  std::string fallback;  // default value as a user would write it; empty text is allowed
-  double minimum = -std::numeric_limits<double>::infinity();
-  double maximum = std::numeric_limits<double>::infinity();
-  bool open_minimum = false;         // true: the value must lie above `minimum`
-  bool open_maximum = false;         // true: the value must lie below `maximum`
-  bool path = false;                 // kText only: names files or folders
-  std::vector<std::string> choices;  // kChoice only; kSwitch takes yes/no/true/false/on/off
-  std::string unit;                  // "": none
-  std::string help;                  // one or more sentences, for --help-deck
-};
-
 // Range of a number, in the key's unit; closed unless an end is open.
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
-  bool open_minimum = false;
-  bool open_maximum = false;
+  bool open_minimum = false;  // true: the value must lie above `minimum`
+  bool open_maximum = false;  // true: the value must lie below `maximum`
 };
 constexpr Range AtLeast(double minimum) { return {minimum}; }
 constexpr Range Above(double minimum) {
@@ -41,23 +26,27 @@ constexpr Range Above(double minimum) {
 constexpr Range Between(double minimum, double maximum) { return {minimum, maximum}; }
 constexpr Range HalfOpen(double minimum, double maximum) { return {minimum, maximum, false, true}; }
 
+// One declared key.
+struct Key {
+  std::string name;  // "section.name"
+  KeyKind kind = KeyKind::kText;
+  std::string fallback = {};              // default value as a user would write it; may be empty
+  std::string help = {};                  // one or more sentences, for --help-deck
+  Range range = {};                       // of numbers
+  std::string unit = {};                  // "": none
+  std::vector<std::string> choices = {};  // kChoice; kSwitch has yes, no, true, false, on, off
+  // kText: names files or folders. A value that a shell or another INI reader would change (~, $, a
+  // comment after ';') is refused.
+  bool path = false;
+};
+
 class Schema {
  public:
   // Adds a section's one-line description; sections print in the order of their first mention.
   Schema& Section(const std::string& name, const std::string& help);
-  // Declare one key each, `fallback` its default, `help` one or more sentences. Throw
-  // std::logic_error for a key declared twice and for a default that its own checks refuse.
-  Schema& Integer(const std::string& name, std::int64_t fallback, Range range,
-                  const std::string& unit, const std::string& help);
-  Schema& Real(const std::string& name, double fallback, Range range, const std::string& unit,
-               const std::string& help);
-  Schema& Text(const std::string& name, const std::string& fallback, const std::string& help);
-  // Text that names files or folders. A value that a shell or another INI reader would change (~,
-  // $, a comment after ';') is refused.
-  Schema& Path(const std::string& name, const std::string& fallback, const std::string& help);
-  Schema& Choice(const std::string& name, const std::string& fallback,
-                 const std::vector<std::string>& choices, const std::string& help);
-  Schema& Switch(const std::string& name, bool fallback, const std::string& help);
+  // Declares a key. Throws std::logic_error for a key declared twice and for a default that its own
+  // checks refuse.
+  Schema& Add(Key key);
   // Declares keys of which a deck may give at most one; one on the command line replaces the
   // deck's. Without any, the first one's default stands. Throws std::logic_error for an undeclared
   // key.
@@ -79,8 +68,6 @@ class Schema {
   const std::vector<std::vector<std::string>>& ExclusiveGroups() const { return exclusive_; }
 
  private:
-  Schema& Add(Key key);  // throws std::logic_error for a key declared twice or a bad default
-
   std::vector<std::pair<std::string, std::string>> sections_;  // name, help
   std::vector<Key> keys_;                                      // in declaration order
   std::vector<std::vector<std::string>> exclusive_;

@@ -216,8 +216,8 @@ TEST(BucketKeys, HaveDefaultsAndRanges) {
   Declare(schema);
   ASSERT_NE(schema.Find("grid.prefetch"), nullptr);
   EXPECT_EQ(schema.Find("grid.prefetch")->fallback, "1");
-  EXPECT_EQ(schema.Find("grid.prefetch")->minimum, 0);
-  EXPECT_EQ(schema.Find("grid.prefetch")->maximum, 64);
+  EXPECT_EQ(schema.Find("grid.prefetch")->range.minimum, 0);
+  EXPECT_EQ(schema.Find("grid.prefetch")->range.maximum, 64);
   ASSERT_NE(schema.Find("grid.overlap"), nullptr);
   EXPECT_EQ(schema.Find("grid.overlap")->fallback, "yes");
   EXPECT_NE(schema.Find("grid.bucket_mib"), nullptr);

@@ -27,17 +27,22 @@ using testing::StartsWith;
 
 TEST(Schema, RefusesFaultyDeclarations) {
   Schema schema = ExampleSchema();
-  EXPECT_THROW(schema.Text("job.name", "", "again"), std::logic_error);
-  EXPECT_THROW(schema.Text("name", "", "no section"), std::logic_error);
-  EXPECT_THROW(schema.Integer("data.x", 0, AtLeast(1), "", "default out of range"),
-               std::logic_error);
-  EXPECT_THROW(schema.Choice("data.y", "c", {"a", "b"}, "default is no choice"), std::logic_error);
+  EXPECT_THROW(schema.Add({.name = "job.name", .help = "again"}), std::logic_error);
+  EXPECT_THROW(schema.Add({.name = "name", .help = "no section"}), std::logic_error);
+  EXPECT_THROW(
+      schema.Add(
+          {.name = "data.x", .kind = KeyKind::kInteger, .fallback = "0", .range = AtLeast(1)}),
+      std::logic_error);
+  EXPECT_THROW(
+      schema.Add(
+          {.name = "data.y", .kind = KeyKind::kChoice, .fallback = "c", .choices = {"a", "b"}}),
+      std::logic_error);
   EXPECT_THROW(schema.Exclusive({"data.batch", "data.nothing"}), std::logic_error);
 }
 
 TEST(Schema, SectionsKeepTheOrderOfTheirFirstMention) {
   Schema schema;
-  schema.Integer("late.key", 1, AtLeast(0), "", "").Section("early", "First?").Section("late", "L");
+  schema.Add({.name = "late.key"}).Section("early", "First?").Section("late", "L");
   ASSERT_EQ(schema.Sections().size(), 2u);
   EXPECT_EQ(schema.Sections()[0].first, "late");
   EXPECT_EQ(schema.Sections()[0].second, "L");
@@ -89,7 +94,7 @@ TEST(Schema, HelpOfAllSectionsFitsThePage) {
   Schema schema = ExampleSchema();
   std::string words;
   for (int i = 0; i < 100; ++i) words += "word ";
-  schema.Text("data.other", std::string(60, 'x'), words);
+  schema.Add({.name = "data.other", .fallback = std::string(60, 'x'), .help = words});
   const std::string help = schema.Help("");
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) {
@@ -182,7 +187,7 @@ TEST(Manual, WhatRoffWouldReadAsARequestIsText) {
   schema
       .Section("a",
                "'quoted' at a start, .dots, a \\n, \"x\", ~/.cache, 10^6, per-step, -1, \u00b7.")
-      .Text("a.path", "-x\\y", ".hidden files.");
+      .Add({.name = "a.path", .fallback = "-x\\y", .help = ".hidden files."});
   const std::string page = Page(schema);
   EXPECT_THAT(page, HasSubstr("\n\\(aqquoted\\(aq at a start, .dots, a \\en, \\(dqx\\(dq,"));
   EXPECT_THAT(page, HasSubstr("\\(ti/.cache, 10\\(ha6,\nper-step, \\-1,"));
@@ -321,7 +326,6 @@ struct Box {
   std::int64_t count = 3;
   std::uint32_t seed = 7;
   double speed = 2e9;  // bytes/s
-  std::int64_t bytes = 5LL << 30;
   Shape shape = Shape::kSquare;
   bool closed = true, replace = false;
   struct {
@@ -338,7 +342,6 @@ void Bind(Keys keys, Box& o) {
       .Integer("box.count", o.count, AtLeast(0), "things", "How many.")
       .Integer("box.seed", o.seed, Between(0, 4294967295.0), "", "Of the order.")
       .Real("box.speed", o.speed, AtLeast(0), {"GB/s", 1e9}, "How fast.")
-      .Real("box.gib", o.bytes, AtLeast(0), {"GiB", 0x1p30}, "How large.")
       .Choice("box.shape", o.shape, kShapes, "Its form.")
       .Choice("box.invalid", o.replace, kInvalid, "What to do.")
       .Choice("box.preset", o.preset, {"none", "small"}, "A known one.")
@@ -349,21 +352,40 @@ void Bind(Keys keys, Box& o) {
 }
 
 TEST(Keys, DeclareWithTheDefaultsOfTheirFields) {
-  Schema bound, plain;
-  Declare(bound, Bind);
-  plain.Section("box", "A box.")
-      .Integer("box.count", 3, AtLeast(0), "things", "How many.")
-      .Integer("box.seed", 7, Between(0, 4294967295.0), "", "Of the order.")
-      .Real("box.speed", 2, AtLeast(0), "GB/s", "How fast.")
-      .Real("box.gib", 5, AtLeast(0), "GiB", "How large.")
-      .Choice("box.shape", "square", {"round", "square", "flat"}, "Its form.")
-      .Choice("box.invalid", "error", {"error", "replace"}, "What to do.")
-      .Choice("box.preset", "none", {"none", "small"}, "A known one.")
-      .Switch("box.closed", true, "Whether it is shut.")
-      .Text("box.label", "plain", "Its name.")
-      .Path("box.file", "", "Where it is.")
-      .Exclusive({"box.label", "box.file"});
-  EXPECT_EQ(bound.Help(""), plain.Help(""));
+  Schema schema;
+  Declare(schema, Bind);
+  EXPECT_EQ(schema.Help(""), R"([box]
+A box.
+
+  count = 3        integer (things), at least 0
+                   How many.
+
+  seed = 7         integer, between 0 and 4294967295
+                   Of the order.
+
+  speed = 2        real (GB/s), at least 0
+                   How fast.
+
+  shape = square   one of round, square, flat
+                   Its form.
+
+  invalid = error  one of error, replace
+                   What to do.
+
+  preset = none    one of none, small
+                   A known one.
+
+  closed = yes     yes or no
+                   Whether it is shut.
+
+  label = plain    text
+                   Its name.
+                   Excludes box.file.
+
+  file =           text
+                   Where it is.
+                   Excludes box.label.
+)");
   Box other;
   other.count = 0;
   Schema changed;
@@ -378,14 +400,13 @@ TEST(Keys, ReadIntoTheirFields) {
   Declare(schema, Bind);
   const Box box =
       Read(Deck::Parse(schema,
-                       "[box]\ncount=9007199254740993\nseed=4294967295\nspeed=0.5\ngib=1.5\n"
+                       "[box]\ncount=9007199254740993\nseed=4294967295\nspeed=0.5\n"
                        "shape=flat\ninvalid=replace\npreset=small\nclosed=no\nlabel=a b\n",
                        "a.in", {}),
            Bind);
   EXPECT_EQ(box.count, 9007199254740993);
   EXPECT_EQ(box.seed, 4294967295u);
   EXPECT_EQ(box.speed, 5e8);
-  EXPECT_EQ(box.bytes, 3LL << 29);
   EXPECT_EQ(box.shape, Shape::kFlat);
   EXPECT_TRUE(box.replace);
   EXPECT_EQ(box.preset, "small");
@@ -395,7 +416,6 @@ TEST(Keys, ReadIntoTheirFields) {
   const Box defaults = Read(Deck::Parse(schema, "", "a.in", {"box.file=x"}), Bind);
   EXPECT_EQ(defaults.inner.file, "x");
   EXPECT_EQ(defaults.shape, Shape::kSquare);
-  EXPECT_EQ(defaults.bytes, 5LL << 30);
 }
 
 TEST(Keys, RefuseRangesThatTheirFieldsCannotHold) {
