@@ -237,7 +237,7 @@ ExitCode RunVerify(app::Job& job) {
   world.Together([&] { plan = train::MakePlan(app::RequestOf(job, facts)); });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
-  const train::TrainingOptions small = Shrink(plan.options, plan.grid);
+  const train::TrainingOptions small = Shrink(plan.training.options, plan.grid);
   device::MemoryTerms memory;
   world.Together([&] { memory = PlanRuns(plan, small, world.Rank()); });
   app::UseGpu(job, memory, grid);
@@ -250,7 +250,7 @@ ExitCode RunVerify(app::Job& job) {
   Verification verification;
   {
     const VerifyFolder folder(world, job);
-    PrintHead(job, grid, data, plan.options, small);
+    PrintHead(job, grid, data, plan.training.options, small);
     verification = Verify(grid, small, job.stream, job.dtype, folder.Path());
   }
   Judge(verification, world, Seconds() - start);
