@@ -199,7 +199,7 @@ double CheckpointBytes(const train::Plan& plan) {
 
 void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Machine& machine) {
   const Prediction& p = row.prediction;
-  const double steps = static_cast<double>(plan.training.schedule.Last());
+  const double steps = static_cast<double>(plan.training.options.schedule.Last());
   const double seconds = steps * p.step;
   const double nodes = CeilDivide(plan.grid.Ranks(), machine.ranks_per_node);
   const double node_hours = nodes * seconds / kSecondsPerHour;
@@ -208,11 +208,11 @@ void PrintCost(const Candidate& row, const train::Plan& plan, const predict::Mac
     const double watts = nodes * (machine.watts_node + machine.ranks_per_node * machine.watts_rank);
     energy = fmt::format("{:.3g} MWh", watts * seconds / kSecondsPerHour / 1e6);
   }
-  PrintLine(
-      "to end",
-      fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
-                  report::WithThousands(plan.training.schedule.Last()), seconds / kSecondsPerHour,
-                  nodes, report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
+  PrintLine("to end",
+            fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
+                        report::WithThousands(plan.training.options.schedule.Last()),
+                        seconds / kSecondsPerHour, nodes,
+                        report::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
   if (machine.file_bandwidth > 0) {
     const double bytes = CheckpointBytes(plan);
     PrintLine("files",

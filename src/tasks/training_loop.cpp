@@ -27,7 +27,7 @@ TrainingLoop::TrainingLoop(app::Job& job, const train::Plan& plan, const data::C
       training_step_(training_step),
       data_(std::make_unique<TrainingData>(job.request.data, plan.training, corpus, training_step)),
       progress_(std::make_unique<Progress>(Progress{
-          .last = plan.training.schedule.Last(),
+          .last = plan.training.options.schedule.Last(),
           .deadline = app::Deadline(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
           .watch = {}})),
       reporter_(std::make_unique<Reporter>(job, plan, *data_, state, training_step, *progress_)) {
@@ -224,7 +224,7 @@ train::Requests TrainingLoop::Ask() {
   mine.busy = checkpoints_->Busy();
   if (!job_.ranks.World().IsRoot()) return mine;
   const double now = Seconds();
-  const double minutes = plan_.training.schedule.walltime_minutes;
+  const double minutes = plan_.training.options.schedule.walltime_minutes;
   const app::Deadline& deadline = progress_->deadline;
   if (minutes > 0 && (now - job_.request.begun) / 60 >= minutes) {
     mine.walltime = true;
@@ -260,7 +260,7 @@ nlohmann::json TrainingLoop::RunJson() const {
   if (progress_->validation_due) run["validation_due"] = true;
   if (recovery_->HasGoneBack()) {
     run["planned"] = {{"epochs", job_.request.schedule.epochs},
-                      {"steps", plan_.training.schedule.steps}};
+                      {"steps", plan_.training.options.schedule.steps}};
   }
   return run;
 }

@@ -34,7 +34,7 @@ std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShap
     entry.positions = state.Net().LocalPlan().positions;
     entry.length = entry.positions.Count();
     entry.sequences = share.Entry(step.sequences, static_cast<std::int64_t>(i)).Size();
-    if (state.Plan().pairs && entry.sequences > 0) SetLengths(state, step, entry);
+    if (state.Plan().options.pairs && entry.sequences > 0) SetLengths(state, step, entry);
     entry.group = share.GroupOf(static_cast<std::int64_t>(i));
   }
   return entries;
@@ -150,7 +150,7 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
 PairLoader::PairLoader(const TrainingState& state, const data::PairFile& pairs)
     : pairs_(pairs),
       order_(pairs.Pairs(data::Split::kTrain), data::LengthsOf(pairs, data::Split::kTrain),
-             state.Plan().pairs.value()),
+             state.Plan().options.pairs.value()),
       share_(state.Share()) {}
 
 void PairLoader::Load(std::int64_t step, LoadedBatch& batch) {

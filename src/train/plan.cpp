@@ -413,7 +413,6 @@ Plan MakePlan(const Request& request) {
   return {
       .grid = grid,
       .sharing = sharing,
-      .options = options,
       .training = PlanTraining(
           options, request.tokens.pairs ? request.tokens.pairs->pairs : request.tokens.train, grid),
       .machine = request.machine,
@@ -524,7 +523,7 @@ std::vector<std::string> Oddities(const Plan& plan) {
     odd.push_back(fmt::format("{} data ranks share data.batch = {}: {} of them have nothing to do",
                               data_ranks, training.batch, data_ranks - training.batch));
   }
-  const Schedule& schedule = training.schedule;
+  const Schedule& schedule = training.options.schedule;
   if (schedule.peak == 0) {
     odd.emplace_back("optimizer.learning_rate = 0: nothing is learned");
   } else if (schedule.warmup_steps > schedule.steps) {
@@ -534,7 +533,7 @@ std::vector<std::string> Oddities(const Plan& plan) {
         schedule.warmup_steps, schedule.steps, schedule.Rate(schedule.steps), schedule.peak));
   }
   const model::Options& model = training.model.options;
-  if (!training.pairs) OfWindows(training.samples, plan.tokens, odd);
+  if (!training.options.pairs) OfWindows(training.samples, plan.tokens, odd);
   if (model.position == model::Position::kRope && training.model.length > model.max_positions) {
     odd.push_back(
         fmt::format("data.sequence_length = {} exceeds model.max_positions = {}, for "

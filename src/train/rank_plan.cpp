@@ -352,10 +352,10 @@ std::string StepText(const Plan& plan, const std::vector<RankKind>& kinds) {
 
 std::string BatchText(const Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
-  const char* what = plan.training.pairs ? "pair" : "window";
+  const char* what = plan.training.options.pairs ? "pair" : "window";
   return fmt::format("{} of {}{} tokens per step; {} of {} per data rank",
-                     Counted(plan.training.batch, what), plan.training.pairs ? "up to " : "",
-                     WithThousands(model.length),
+                     Counted(plan.training.batch, what),
+                     plan.training.options.pairs ? "up to " : "", WithThousands(model.length),
                      Counted(model.pipeline.micro_batches, "micro-batch", "es"),
                      Counted(model.micro_batch * model.leaves, what));
 }
@@ -418,11 +418,11 @@ std::string Describe(const Plan& plan) {
   const comm::GridShape at = comm::Locate(largest.first, plan.grid);
   std::string text = Line("grid", DescribeLayout(plan.grid, plan.sharing, plan.training.model));
   text += Line("model", DescribeModel(plan.training.model.options));
-  text +=
-      Line("data",
-           fmt::format("{}; {} training tokens, {} per epoch{}", plan.tokens.source,
-                       WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step"),
-                       DescribeMasks(plan.training.model.document_mask, plan.training.loss_mask)));
+  text += Line("data",
+               fmt::format("{}; {} training tokens, {} per epoch{}", plan.tokens.source,
+                           WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step"),
+                           DescribeMasks(plan.training.model.document_mask,
+                                         plan.training.options.loss_mask)));
   text += Line("batch", BatchText(plan));
   text += Line("memory",
                fmt::format("{}, like rank {} (pipeline {}, data {}, context {}, tensor {}): {}",

@@ -74,7 +74,7 @@ std::uint64_t UpdateBits(const TrainingState& state) {
   const kernels::Registry& model = state.Net().Parameters();
   kernels::Registry registry(list, model.Type(), true, stream);
   registry.Initialise(1);
-  Optimizer optimizer(state.Plan().optimizer, registry, stream);
+  Optimizer optimizer(state.Plan().options.optimizer, registry, stream);
   const void* const values = registry.Masters() != nullptr ? registry.Masters() : registry.Values();
   for (int step = 1; step <= kSteps; ++step) {
     device::CopyWithin(stream, values, registry.Gradients(),

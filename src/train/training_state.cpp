@@ -66,17 +66,10 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                                        .sources = options.sources};
   const std::int64_t batch =
       std::min(options.batch, options.pairs ? tokens : data::Sampler(samples).Windows());
-  return {.model = Complete(options, batch, grid),
+  return {.options = options,
+          .model = Complete(options, batch, grid),
           .samples = samples,
-          .batch = batch,
-          .loss_mask = options.loss_mask,
-          .pairs = options.pairs,
-          .optimizer = options.optimizer,
-          .schedule = options.schedule,
-          .keep_gradients = options.keep_gradients,
-          .async_checkpoints = options.async_checkpoints,
-          .graphs = options.graphs,
-          .products_file = options.products_file};
+          .batch = batch};
 }
 
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
@@ -91,7 +84,8 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
       libraries->Reserve(LargestOperand(plan.model));
       libraries->KeepWeights(model_.SteadyLayers());
     }
-    optimizer_ = std::make_unique<Optimizer>(plan.optimizer, model_.Parameters(), model_.Stream());
+    optimizer_ =
+        std::make_unique<Optimizer>(plan.options.optimizer, model_.Parameters(), model_.Stream());
   });
 }
 
@@ -107,7 +101,7 @@ device::MemoryTerms TrainingState::Memory() const {
   terms.mpi_buffers = model_.Buckets().LibraryBytes() + model_.Units().LibraryBytes();
   if (Stream().fp8) terms.fp8_operands += kernels::KeptWeightBytes(model_.SteadyLayers());
   // A GPU's state is copied into the memory of the host.
-  if (plan_.async_checkpoints && !Stream().OnGpu()) {
+  if (plan_.options.async_checkpoints && !Stream().OnGpu()) {
     terms.checkpoint_copy =
         checkpoint::CopyBytes(model_.Blocks()) + checkpoint::CopyBytes(MomentBlocks());
   }
@@ -182,7 +176,7 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
 void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
                            std::int64_t targets) {
   FinishUpdate();  // of the step before, on a rank without samples
-  optimizer_->Step(step, learning_rate, norm, targets, !plan_.keep_gradients);
+  optimizer_->Step(step, learning_rate, norm, targets, !plan_.options.keep_gradients);
   model_.Units().GatherUpdated();
   UpdateScales();
 }

@@ -230,7 +230,7 @@ void TrainingStep::UpdateWeights() {
       Trace(),
       {.name = device::SliceName::kUpdate, .phase = device::Phase::kUpdate, .queues = true});
   const double start = Seconds(), waited = Waited();
-  result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
+  result_.learning_rate = state_.Plan().options.schedule.Rate(step_ + 1);
   state_.Update(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;
@@ -310,7 +310,7 @@ void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
   }
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   result_.loss = result_.gradient_norm = kNone;
-  result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
+  result_.learning_rate = state_.Plan().options.schedule.Rate(step_ + 1);
   // Instead of an update: moments and the scales of fp8 stay, and nothing of this step's gradients
   // is left for the next one. A graph may have been recorded without the clearing of an update.
   Net().Parameters().DropGradients();
@@ -348,7 +348,7 @@ void TrainingStep::Rehearse() {
   if (libraries == nullptr || (libraries->Sealed() && libraries->Scaled())) return;
   const device::ProfileRange range("rehearsal");
   const comm::Communicator& world = Grid().World();
-  const std::string& asked = state_.Plan().products_file;
+  const std::string& asked = state_.Plan().options.products_file;
   const std::string file = asked == "auto" ? ChoicesFile(libraries->Chosen()) : asked;
   if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
   const comm::Ledger before = Grid().Traffic();
@@ -374,8 +374,8 @@ void TrainingStep::Rehearse() {
 // Not between stages, which take turns, and not with shards that come and go: there the host
 // decides on the way.
 bool TrainingStep::RecordsGraph() const {
-  return state_.Plan().graphs && Grid().Shape().pipeline == 1 && !Net().Units().ValuesSharded() &&
-         !Net().Units().GradientsSharded() && Grid().Recordable();
+  return state_.Plan().options.graphs && Grid().Shape().pipeline == 1 &&
+         !Net().Units().ValuesSharded() && !Net().Units().GradientsSharded() && Grid().Recordable();
 }
 
 void TrainingStep::GradientsOnGpu() {
@@ -425,7 +425,7 @@ void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
 }
 
 void TrainingStep::LoadNextBatch() {
-  if (step_ + 1 >= state_.Plan().schedule.Last()) return;
+  if (step_ + 1 >= state_.Plan().options.schedule.Last()) return;
   const device::ProfileRange range("load next batch");
   const device::Scope scope(
       Trace(), {.name = device::SliceName::kLoadBatch, .category = device::SliceCategory::kData});

@@ -188,7 +188,7 @@ void Print(const Arguments& arguments, const train::TrainingPlan& plan, int rank
       *std::min_element(measured.seconds.begin(), measured.seconds.end()),
       static_cast<double>(tokens) / seconds, flops * 1e-12, measured.roof * 1e-12,
       flops / measured.roof, measured.peak_bytes >> 20, measured.card_bytes >> 20,
-      plan.graphs ? "auto" : "no", nodes, measured.first_loss, measured.last_loss);
+      plan.options.graphs ? "auto" : "no", nodes, measured.first_loss, measured.last_loss);
 }
 
 void PrintPlan(const Arguments& arguments, const device::MemoryTerms& memory) {

@@ -120,8 +120,7 @@ struct Request {
 struct Plan {
   comm::GridShape grid;       // sizes of the axes
   comm::GridOptions sharing;  // sequence parallelism, sharding
-  TrainingOptions options;    // the run as asked for, whatever the ranks
-  TrainingPlan training;      // the run on this grid
+  TrainingPlan training;      // the run on this grid, and as asked for, whatever the ranks
   MachineFacts machine;
   TokenFacts tokens;
 

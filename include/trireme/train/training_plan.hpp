@@ -34,21 +34,14 @@ struct TrainingOptions {
 
 // The same run on a grid, complete; never changed.
 struct TrainingPlan {
-  model::ModelPlan model;
+  TrainingOptions options;  // as asked for
+  model::ModelPlan model;   // complete, with the micro-batch that fits
   // Of the training split: tokens, length, stride, batch, seed, origin, mixture.
   data::Sampler::Options samples;
   std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
-  bool loss_mask = false;
-  std::optional<data::PairBatches::Options> pairs;  // none: windows
-  OptimizerOptions optimizer;
-  Schedule schedule;
-  bool keep_gradients = true;
-  bool async_checkpoints = false;
-  bool graphs = false;
-  std::string products_file;
 
   // True: how many targets count in a step depends on the tokens, and the ranks add it up.
-  bool CountsTargets() const { return loss_mask || model.document_mask; }
+  bool CountsTargets() const { return options.loss_mask || model.document_mask; }
 
   // How a data rank takes its part of every batch. data_ranks: size of that axis; alike: ranks of a
   // shard group exchange parameters or gradients in each micro-batch.

@@ -242,7 +242,7 @@ ExitCode RunVerify(app::Job& job) {
   });
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
-  const train::TrainingOptions small = Shrink(plan.options, plan.grid);
+  const train::TrainingOptions small = Shrink(plan.training.options, plan.grid);
   device::MemoryTerms memory;
   world.Together([&] { memory = PlanRuns(plan, small, world.Rank()); });
   app::UseGpu(request, job.device, memory, grid);
@@ -255,7 +255,7 @@ ExitCode RunVerify(app::Job& job) {
   Verification verification;
   {
     const VerifyFolder folder(world, request);
-    PrintHead(request, world, grid, data, plan.options, small);
+    PrintHead(request, world, grid, data, plan.training.options, small);
     verification = Verify(grid, small, job.device.stream, job.device.dtype, folder.Path());
   }
   Judge(verification, world, Seconds() - start);

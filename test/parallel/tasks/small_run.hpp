@@ -108,7 +108,7 @@ class SmallRun : public TrainingRun {
 // A planned run's settings, with gradients kept to be compared.
 inline RunSettings SettingsOf(const train::Plan& plan) {
   RunSettings settings;
-  static_cast<train::TrainingOptions&>(settings) = plan.options;
+  static_cast<train::TrainingOptions&>(settings) = plan.training.options;
   settings.stream = plan.machine.stream;
   settings.keep_gradients = true;
   settings.grid = plan.grid;

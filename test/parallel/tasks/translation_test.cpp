@@ -283,7 +283,6 @@ TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
     TrainingRun run(world_, *pairs_, settings);
     const train::Plan plan{.grid = grid,
                            .sharing = settings.options,
-                           .options = settings,
                            .training = run.All().Plan(),
                            .machine = {.dtype = Dtype::kFloat32, .stream = {}},
                            .tokens = {}};
@@ -320,7 +319,6 @@ TEST_F(TranslationLayouts, TransfersAndOperationsAreAsPlanned) {
     TrainingRun run(world_, *pairs_, settings);
     train::Plan plan{.grid = each.grid,
                      .sharing = each.options,
-                     .options = settings,
                      .training = run.All().Plan(),
                      .machine = {.dtype = Dtype::kFloat32, .stream = {}},
                      .tokens = {}};

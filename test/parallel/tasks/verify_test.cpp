@@ -84,7 +84,7 @@ class Verifying : public testing::Test {
                                      .batch = kDeckBatch};
     }
     const train::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
-    return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
+    return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.training.options,
             plan.machine.stream};
   }
 

@@ -83,7 +83,7 @@ class LoopObjects : public test::FolderTest {
     state_.emplace(*grid_, plan_.training, job_.device.stream);
     step_.emplace(*state_, data::Corpus(tokens_));
     data_.emplace(job_.request.data, plan_.training, data::Corpus(tokens_), *step_);
-    progress_.last = plan_.training.schedule.Last();
+    progress_.last = plan_.training.options.schedule.Last();
     progress_.watch = [this](comm::Phase phase) { watched_.push_back(phase); };
   }
 

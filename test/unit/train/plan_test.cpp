@@ -138,15 +138,15 @@ TEST(Plan, EpochsAreCountedFromTheOrigin) {
       ParsedDeck(PlanTextOf(""), {"schedule.epochs=3", "data.batch=32", "data.micro_batch=1"});
   const app::DeckOptions options = app::ReadAll(deck);
   train::Request request{options, deck, 2, kPlanTokens, {}, {}};
-  EXPECT_EQ(train::MakePlan(request).training.schedule.steps, 3 * 49);
+  EXPECT_EQ(train::MakePlan(request).training.options.schedule.steps, 3 * 49);
   // After 30 steps of 64 windows, 20 steps of an epoch are left at half the batch, doubled.
   request.origin = {.step = 30, .sample = 1563 + 5 * 64, .targets = 99'999 + 5 * 64 * 64};
   const train::Plan plan = train::MakePlan(request);
-  EXPECT_EQ(plan.training.schedule.steps, 30 + 39 + 49);
+  EXPECT_EQ(plan.training.options.schedule.steps, 30 + 39 + 49);
   EXPECT_EQ(plan.training.samples.origin.sample, request.origin.sample);
   EXPECT_EQ(plan.StepsPerEpoch(), 49);
   const data::Sampler sampler(plan.training.samples);
-  EXPECT_EQ(sampler.NextSample(plan.training.schedule.steps), 3 * 1563);
+  EXPECT_EQ(sampler.NextSample(plan.training.options.schedule.steps), 3 * 1563);
 }
 
 // Windows that are read ahead are memory of the first rank of a replica; those in use, of all.
