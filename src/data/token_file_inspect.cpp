@@ -1,9 +1,11 @@
 // One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
 #include <fmt/format.h>
 #include <hdf5.h>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -302,12 +304,16 @@ class Inspector {
     Hdf5Handle file = OpenSerially(path);
     if (file.Valid()) return file;
     const std::string reason = Hdf5Reason();
-    if (reason.find("truncated file") == std::string::npos) {
+    // HDF5 knows how long the file was: "truncated file: eof = 2, ..., stored_eof = 3".
+    constexpr std::string_view kWhole = "stored_eof = ";
+    const std::size_t at = reason.find(kWhole);
+    if (at == std::string::npos) {
       throw InputError(path + ": HDF5 cannot open this file", reason);
     }
-    std::error_code unknown;
-    throw InputError(fmt::format("{}: the file is cut off at offset {} ({})", path,
-                                 std::filesystem::file_size(path, unknown), reason),
+    const auto whole = std::strtoull(reason.c_str() + at + kWhole.size(), nullptr, 10);
+    const std::uintmax_t size = std::filesystem::file_size(path);
+    throw InputError(fmt::format("{}: the file is cut off at offset {}: {} of {} bytes are missing",
+                                 path, size, whole - std::min<std::uintmax_t>(size, whole), whole),
                      "Copy it again, or write it again with job.task = tokenize.");
   }
 

@@ -177,7 +177,7 @@ def contrasts():
         assert colour != "#000000" and (light(colour) + 0.05) / (dark + 0.05) >= 3, f"{name} of the timeline: {colour}"
     # Every group of the program has a colour of its own, and none that of another part.
     from report.bars import GROUPS
-    names = re.findall(r'return "([a-z/]+)";', (SCRIPT.parent.parent / "src/comm/ledger.cpp").read_text().split("NameOf(Transfer")[0])
+    names = re.findall(r'"([a-z/]+)"', (SCRIPT.parent.parent / "src/comm/ledger.cpp").read_text().split("NameOf(Transfer")[0])
     assert len(names) == 9 and set(names) <= set(GROUPS) == set(gantt.TRANSFERS) | {"not attributed"}, names
     assert len(set(GROUPS.values()) | {0, 1, 6, 7, 8, 10, 11}) == len(GROUPS) + 7
 
