@@ -246,11 +246,10 @@ WindowView TokenFile::View(Split split, std::int64_t begin, std::int64_t count,
   } else {
     view.wide = static_cast<const std::int32_t*>(ids) + begin;
   }
-  if (const StoredArray& stored = layout.Of(split, Array::kDocuments);
-      documents && stored.There()) {
-    const auto* const all = static_cast<const std::int64_t*>(memory.At(split, Array::kDocuments));
-    const auto* const first = std::lower_bound(all, all + stored.count, begin);
-    view.documents = {first, std::lower_bound(first, all + stored.count, begin + count)};
+  if (documents) {
+    const std::span<const std::int64_t> all = Beginnings(split);
+    const auto first = std::ranges::lower_bound(all, begin);
+    view.documents = {first, std::lower_bound(first, all.end(), begin + count)};
   }
   if (HasMask(split)) {
     view.counted = {static_cast<const std::uint8_t*>(memory.At(split, Array::kMask)) + begin,
@@ -261,6 +260,12 @@ WindowView TokenFile::View(Split split, std::int64_t begin, std::int64_t count,
 
 std::int64_t TokenFile::Documents(Split split) const {
   return contents_->layout.Of(split, Array::kDocuments).count;
+}
+
+std::span<const std::int64_t> TokenFile::Beginnings(Split split) const {
+  contents_->RequireInMemory(split);
+  return {static_cast<const std::int64_t*>(contents_->memory.At(split, Array::kDocuments)),
+          static_cast<std::size_t>(Documents(split))};
 }
 
 bool TokenFile::Streams() const { return IsStream(contents_->keeping.staging); }

@@ -168,7 +168,7 @@ void Resize(std::vector<T>& values, std::int64_t count) {
 }  // namespace
 
 TokenReader::TokenReader(const TokenFile& file, Split split, bool documents)
-    : file_(file), split_(split) {
+    : file_(file), split_(split), with_documents_(documents) {
   if (file.Keeps(split)) return;
   if (!file.OpenedHolds(split)) own_ = std::make_unique<TokenArrays>(file.Path(), file.Layout());
   arrays_ = own_ ? own_.get() : &file.Opened();
@@ -189,7 +189,7 @@ const void* TokenReader::Load(Array array, std::int64_t begin, std::int64_t end)
 }
 
 WindowView TokenReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
-  if (arrays_ == nullptr) return file_.View(split_, begin, count);
+  if (arrays_ == nullptr) return file_.View(split_, begin, count, with_documents_);
   Resize(window.ids, count);
   window.documents.clear();
   window.counted.clear();
@@ -215,8 +215,7 @@ WindowView TokenReader::Read(std::int64_t begin, std::int64_t count, Window& win
 void TokenReader::ReadBeginnings(std::int64_t first, std::span<std::int64_t> begins) const {
   if (begins.empty()) return;
   if (arrays_ == nullptr) {
-    const WindowView all = file_.View(split_, 0, Size());
-    std::copy_n(all.documents.begin() + first, begins.size(), begins.begin());
+    std::copy_n(file_.Beginnings(split_).begin() + first, begins.size(), begins.begin());
     return;
   }
   const TokenLayout& layout = file_.Layout();

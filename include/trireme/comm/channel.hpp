@@ -46,7 +46,7 @@ struct Operation {
   int peer = 0;                    // root, destination or source
   int tag = 0;                     // kSend, kReceive
 
-  // Of the whole operand: `to` of an all-gather, `from` of every other transfer.
+  // The size of the whole operand: `to` of an all-gather, `from` of every other transfer.
   std::int64_t Bytes() const;
   bool IsMessage() const { return transfer == Transfer::kSend || transfer == Transfer::kReceive; }
 };

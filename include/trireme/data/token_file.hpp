@@ -26,7 +26,7 @@ struct Window {
   std::vector<std::uint8_t> counted;    // [ids]: 0: no target of the loss; empty: all count
 };
 
-// The same in memory that another object keeps: a token file, or a Window.
+// A view of a window's tokens in memory that another object keeps: a token file, or a Window.
 struct WindowView {
   WindowView() = default;
   WindowView(const Window& window)
@@ -166,6 +166,8 @@ class TokenFile {
   // Tokens [begin, begin + count) of a split in memory; documents: with their beginnings.
   WindowView View(Split split, std::int64_t begin, std::int64_t count, bool documents = true) const;
   std::int64_t Documents(Split split) const;  // 0 if they are not known
+  // Tokens at which the documents of a split in memory begin; empty if they are not known.
+  std::span<const std::int64_t> Beginnings(Split split) const;
   const Vocabulary& Words() const;
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;

@@ -166,9 +166,9 @@ class TokenReader {
   // Tokens [begin, begin + count): in memory, or else in `window`, whose memory is reused. Throws
   // RunError for a bad element, and if the file cannot be read.
   WindowView Read(std::int64_t begin, std::int64_t count, Window& window);
-  // Of documents [first, first + begins.size()): tokens at which they begin. Throws as Read.
+  // Reads the tokens at which documents [first, first + begins.size()) begin. Throws as Read.
   void ReadBeginnings(std::int64_t first, std::span<std::int64_t> begins) const;
-  // Of all documents, ascending; empty without documents.
+  // Reads those of all documents, ascending; there are none if the file does not know them.
   std::vector<std::int64_t> Documents() const;
   // Throws RunError if the file was written to since it was opened.
   void RequireUnchanged() const;
@@ -179,6 +179,7 @@ class TokenReader {
 
   const TokenFile& file_;
   const Split split_;
+  const bool with_documents_;
   std::unique_ptr<TokenArrays> own_;     // null: from memory, or the stream's
   const TokenArrays* arrays_ = nullptr;  // null: from memory
   std::vector<std::byte> buffer_;

@@ -98,7 +98,7 @@ class Inference : public StageTasks::Reader {
   // Collective over the replica. Logits of the token after position `position` of sequence 0, on
   // every rank of the replica: [types], or [vocabulary] if their number is not known.
   std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
-  // Likewise collective; only with plan.cache_slots. Keeps keys and values of the batches
+  // Collective over the replica; only with plan.cache_slots. Keeps keys and values of the batches
   // (Stages().Padded() of them, some perhaps empty; if values are sharded, the same number on all
   // ranks of the shard group) at these places, and returns the logits asked for, [sequences,
   // vocabulary], on the ranks of the last stage; nothing on others; valid until the next call. A
