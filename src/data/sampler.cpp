@@ -198,6 +198,14 @@ std::int64_t Sampler::QuotaOf(std::int64_t source) const {
   return sources_.at(static_cast<std::size_t>(source)).quota;
 }
 
+Sampler Sampler::From(const Origin& origin) const {
+  Options options = options_;
+  options.origin = origin;
+  return Sampler(options);
+}
+
+std::int64_t Sampler::MostWindows() const { return std::min(options_.batch, windows_); }
+
 std::int64_t Sampler::StepsPerEpoch() const { return CeilDivide(windows_, options_.batch); }
 
 Sampler::Place Sampler::PlaceOf(std::int64_t step) const {

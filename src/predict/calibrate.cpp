@@ -280,7 +280,7 @@ train::Plan PlanOf(const Shape& shape, const Subject& subject, device::Precision
 
 // A batch of random tokens, in entries of one micro-batch each.
 std::vector<data::Entry> EntriesOf(const train::TrainingState& state, std::int64_t vocabulary) {
-  std::vector<data::Entry> entries = train::BlankEntries(state, {state.Plan().batch});
+  std::vector<data::Entry> entries = train::BlankEntries(state, {state.Plan().Batch()});
   std::uint32_t number = 0;
   const auto token = [&] {
     const PhiloxCounter words = Philox({number++}, MakeKey(0, Purpose::kInitialise));
@@ -322,7 +322,7 @@ double Median(const train::Plan& plan, const comm::Communicator& self, Effort ef
   const comm::ProcessGrid grid(self, plan.grid, plan.sharing);
   train::TrainingState state(grid, plan.training, plan.machine.stream);
   const std::vector<data::Entry> entries = EntriesOf(state, plan.tokens.vocabulary);
-  const std::int64_t targets = plan.training.batch * plan.training.model.length;
+  const std::int64_t targets = plan.training.Batch() * plan.training.model.length;
   std::int64_t step = 1;
   RunStep(state, entries, step, targets);  // finds its code and its memory
   std::vector<double> seconds;
@@ -354,7 +354,7 @@ void MeasureSteps(const Subject& subject, device::Precision precision, Effort ef
                     device::NameOf(precision), shape.dim, shape.layers,
                     shape.layers == 1 ? "" : "s", shape.batch, shape.length, shape.vocabulary);
     WorkSum log(measured.observation.work);
-    train::PlanRank(plan, 0, {plan.training.batch}, &log);
+    train::PlanRank(plan, 0, {plan.training.Batch()}, &log);
     world.Barrier();  // ranks of a node share its memory and its power
     const double seconds = Median(plan, self, effort);
     measured.observation.seconds = world.Sum(seconds) / world.Size();

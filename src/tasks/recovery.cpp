@@ -229,7 +229,7 @@ bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
     const data::Sampler::Options& now = Windows();
     const bool windows = record.length.value_or(now.length) == now.length &&
                          record.stride.value_or(now.stride) == now.stride &&
-                         record.batch.value_or(now.batch) == now.batch;
+                         record.batch.value_or(setup_.data.Batch()) == setup_.data.Batch();
     if (record.step < first && !windows) return false;
     setup_.runtime.World().Together([&] { safeguards_.Restore(record); });
     // The checkpoint that the session continued may have other windows than its steps.

@@ -70,7 +70,7 @@ class Recovery {
   data::Origin OriginAfterGoingBack(const app::RunRecord& record, std::int64_t next_sample) const;
   void ReturnTo(const app::RunRecord& record, const data::Origin& origin);
   // The windows of this session's steps, from its beginning on.
-  const data::Sampler::Options& Windows() const { return setup_.state.Plan().samples; }
+  const data::Sampler::Options& Windows() const { return setup_.state.Plan().options.samples; }
 
   const Setup setup_;
   Safeguards safeguards_;

@@ -160,7 +160,7 @@ void Reporter::SayOtherData(const app::RunRecord& record, const nlohmann::json& 
                     epoch));
     return;
   }
-  const data::Sampler::Options& now = plan_.training.samples;
+  const data::Sampler::Options& now = plan_.training.options.samples;
   const bool windows = record.length.value_or(now.length) != now.length ||
                        record.stride.value_or(now.stride) != now.stride;
   if (!windows) return;

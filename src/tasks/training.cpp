@@ -36,7 +36,7 @@ TrainingData::TrainingData(const data::Options& options, const train::TrainingPl
 
 std::vector<data::MixtureFile> TrainingData::Files() const {
   if (!options_.mixture.empty()) return options_.mixture;
-  if (plan_.samples.origin.sources.empty()) return {};
+  if (plan_.options.samples.origin.sources.empty()) return {};
   return {{options_.file, {.weight = 1}}};
 }
 
@@ -47,8 +47,8 @@ nlohmann::json TrainingData::Json(std::int64_t step) const {
                         {"source_sha256", Tokens().SourceSha256()},
                         {"vocabulary", vocabulary_},
                         {"sequence_length", plan_.model.length},
-                        {"stride", plan_.samples.stride},
-                        {"batch", plan_.samples.batch},
+                        {"stride", plan_.options.samples.stride},
+                        {"batch", Batch()},
                         {"batch_tokens", options_.batch_tokens},
                         {"document_mask", plan_.model.document_mask}};
   if (const std::vector<data::MixtureFile> files = Files(); !files.empty()) {

@@ -49,6 +49,8 @@ class TrainingData {
 
   // Files of the training as run.json names them; empty: one file that was never part of a mixture.
   std::vector<data::MixtureFile> Files() const;
+  // The batch that run.json names: windows as the deck asks for them, or the most pairs of a step.
+  std::int64_t Batch() const { return Pairs() == nullptr ? options_.batch : plan_.Batch(); }
   // run.json's members about the data at a step.
   nlohmann::json Json(std::int64_t step) const;
   // "wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, ..."

@@ -93,8 +93,7 @@ std::int64_t BatchShare::GroupOf(std::int64_t entry) const {
 }
 
 BatchLoader::BatchLoader(const TrainingState& state, const data::Corpus& tokens)
-    : samples_(state.Plan().samples),
-      sampler_(samples_),
+    : sampler_(state.Plan().options.samples),
       share_(state.Share()),
       windows_(
           tokens, data::Split::kTrain, state.Grid().Replica(),
@@ -108,10 +107,7 @@ BatchLoader::BatchLoader(const TrainingState& state, const data::Corpus& tokens)
       length_(state.Plan().model.length) {}
 
 void BatchLoader::Move(const data::Origin& origin) {
-  windows_.Change([&] {
-    samples_.origin = origin;
-    sampler_ = data::Sampler(samples_);
-  });
+  windows_.Change([&] { sampler_ = sampler_.From(origin); });
 }
 
 namespace {

@@ -346,15 +346,17 @@ TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& gri
   sharing = layout.sharing;
   CheckWholeParameters(request, grid);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
-  const data::Sampler sampler({.tokens = request.tokens.train,
-                               .length = asked.data.sequence_length,
-                               .stride = asked.data.stride,
-                               .batch = asked.data.batch,
-                               .seed = asked.machine.seed,
-                               .shuffle = true,
-                               .origin = request.origin,
-                               .sources = request.tokens.sources});
-  const std::int64_t batch = std::min(asked.data.batch, pairs ? pairs->batch : sampler.Windows());
+  data::Sampler::Options samples{.tokens = request.tokens.train,
+                                 .length = asked.data.sequence_length,
+                                 .stride = asked.data.stride,
+                                 .batch = asked.data.batch,
+                                 .seed = asked.machine.seed,
+                                 .shuffle = true,
+                                 .origin = request.origin,
+                                 .sources = request.tokens.sources};
+  const data::Sampler sampler(samples);
+  const std::int64_t batch = pairs ? pairs->batch : sampler.MostWindows();
+  samples.batch = batch;
   layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
   const parallel::Canonical& canonical = layout.model.canonical;
   CheckLeaves(request, canonical);
@@ -370,11 +372,8 @@ TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& gri
                            layout.model.micro_batch, grain);
   layout.model.label_smoothing = asked.optimizer.label_smoothing;
   return {.model = layout.model,
-          .stride = asked.data.stride,
-          .batch = pairs ? batch : asked.data.batch,
-          .origin = request.origin,
+          .samples = samples,
           .loss_mask = request.tokens.loss_mask,
-          .sources = request.tokens.sources,
           .pairs = PairsOf(request),
           .optimizer = asked.optimizer,
           .schedule = MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
@@ -420,7 +419,7 @@ Plan MakePlan(const Request& request) {
 }
 
 StepShape Plan::TypicalStep() const {
-  if (!tokens.pairs || tokens.pairs->typical.pairs == 0) return {training.batch};
+  if (!tokens.pairs || tokens.pairs->typical.pairs == 0) return {training.Batch()};
   const data::PairBatchShape& typical = tokens.pairs->typical;
   return {typical.pairs, typical.source_length, typical.target_length};
 }
@@ -519,9 +518,9 @@ std::vector<std::string> Oddities(const Plan& plan) {
   std::vector<std::string> odd;
   const TrainingPlan& training = plan.training;
   const int data_ranks = plan.grid.data;
-  if (data_ranks > training.batch) {
+  if (data_ranks > training.Batch()) {
     odd.push_back(fmt::format("{} data ranks share data.batch = {}: {} of them have nothing to do",
-                              data_ranks, training.batch, data_ranks - training.batch));
+                              data_ranks, training.Batch(), data_ranks - training.Batch()));
   }
   const Schedule& schedule = training.options.schedule;
   if (schedule.peak == 0) {
@@ -533,7 +532,7 @@ std::vector<std::string> Oddities(const Plan& plan) {
         schedule.warmup_steps, schedule.steps, schedule.Rate(schedule.steps), schedule.peak));
   }
   const model::Options& model = training.model.options;
-  if (!training.options.pairs) OfWindows(training.samples, plan.tokens, odd);
+  if (!training.options.pairs) OfWindows(training.options.samples, plan.tokens, odd);
   if (model.position == model::Position::kRope && training.model.length > model.max_positions) {
     odd.push_back(
         fmt::format("data.sequence_length = {} exceeds model.max_positions = {}, for "

@@ -85,7 +85,7 @@ std::int64_t StreamBytes(const TokenFacts& tokens, const comm::ProcessGrid& grid
 // Bytes of the tokens on a rank; a stream's windows are those of a step and of a validation.
 std::int64_t TokenBytes(const Plan& plan, const comm::ProcessGrid& grid) {
   const model::ModelPlan& model = plan.training.model;
-  const std::int64_t share = LargestShare(plan.training.batch, plan.grid.data, model.canonical);
+  const std::int64_t share = LargestShare(plan.training.Batch(), plan.grid.data, model.canonical);
   const std::int64_t files = std::max<std::int64_t>(1, std::ssize(plan.tokens.sources));
   return plan.tokens.bytes + StreamBytes(plan.tokens, grid, model, share, files) +
          StreamBytes(plan.tokens, grid, model, model.micro_batch, 1);
@@ -132,7 +132,7 @@ void CheckTransfers(const Plan& plan, int rank) {
   CheckShards(state.Net());
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t one_each = plan.grid.data * model.micro_batch * model.leaves;
-  PlanStep(state, {std::min(plan.training.batch, one_each)});
+  PlanStep(state, {std::min(plan.training.Batch(), one_each)});
 }
 
 void CheckTransfers(const EvaluationPlan& plan, int rank) {
@@ -150,7 +150,7 @@ void CheckTransfers(const EvaluationPlan& plan, int rank) {
 }
 
 RankPlan PlanRank(const Plan& plan, int rank) {
-  return PlanRank(plan, rank, {plan.training.batch}, nullptr);
+  return PlanRank(plan, rank, {plan.training.Batch()}, nullptr);
 }
 
 RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::WorkLog* log) {
@@ -354,7 +354,7 @@ std::string BatchText(const Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
   const char* what = plan.training.options.pairs ? "pair" : "window";
   return fmt::format("{} of {}{} tokens per step; {} of {} per data rank",
-                     Counted(plan.training.batch, what),
+                     Counted(plan.training.Batch(), what),
                      plan.training.options.pairs ? "up to " : "", WithThousands(model.length),
                      Counted(model.pipeline.micro_batches, "micro-batch", "es"),
                      Counted(model.micro_batch * model.leaves, what));

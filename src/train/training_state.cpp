@@ -21,9 +21,9 @@ namespace trireme::train {
 
 namespace {
 
-model::ModelPlan Complete(const TrainingOptions& options, std::int64_t batch,
-                          const comm::GridShape& grid) {
+model::ModelPlan Complete(const TrainingOptions& options, const comm::GridShape& grid) {
   model::ModelPlan model = options.model;
+  const std::int64_t batch = options.samples.batch;
   const parallel::Canonical& canonical = model.canonical;
   model.whole_parameters = NeedsWholeParameters(options.optimizer.kind);
   model.micro_batch = std::min(model.micro_batch, LargestShare(batch, grid.data, canonical));
@@ -45,7 +45,7 @@ model::ModelPlan Complete(const TrainingOptions& options, std::int64_t batch,
 BatchShare TrainingPlan::ShareOf(int data_rank, int data_ranks, bool alike) const {
   return {.rank = data_rank,
           .ranks = data_ranks,
-          .batch = batch,
+          .batch = Batch(),
           .micro_batch = model.micro_batch,
           .leaves = model.leaves,
           .alike = alike,
@@ -55,21 +55,16 @@ BatchShare TrainingPlan::ShareOf(int data_rank, int data_ranks, bool alike) cons
 
 TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                           const comm::GridShape& grid) {
-  const std::int64_t length = options.model.length;
-  const data::Sampler::Options samples{.tokens = tokens,
-                                       .length = length,
-                                       .stride = options.stride == 0 ? length : options.stride,
-                                       .batch = options.batch,
-                                       .seed = options.model.seed,
-                                       .shuffle = true,
-                                       .origin = options.origin,
-                                       .sources = options.sources};
-  const std::int64_t batch =
-      std::min(options.batch, options.pairs ? tokens : data::Sampler(samples).Windows());
-  return {.options = options,
-          .model = Complete(options, batch, grid),
-          .samples = samples,
-          .batch = batch};
+  TrainingPlan plan{.options = options, .model = {}};
+  data::Sampler::Options& samples = plan.options.samples;
+  samples.tokens = tokens;
+  samples.length = options.model.length;
+  if (samples.stride == 0) samples.stride = samples.length;
+  samples.seed = options.model.seed;
+  samples.batch =
+      options.pairs ? std::min(samples.batch, tokens) : data::Sampler(samples).MostWindows();
+  plan.model = Complete(plan.options, grid);
+  return plan;
 }
 
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,

@@ -174,7 +174,7 @@ Measured Measure(const app::Device& device, train::TrainingStep& training, int s
 void Print(const Arguments& arguments, const train::TrainingPlan& plan, int ranks,
            const Measured& measured, const std::string& nodes) {
   const model::Options& options = plan.model.options;
-  const std::int64_t tokens = plan.batch * plan.model.length;
+  const std::int64_t tokens = plan.Batch() * plan.model.length;
   const double seconds = benchmark::MedianOf(measured.seconds);
   const double flops = static_cast<double>(tokens) *
                        model::FlopsPerToken(options, plan.model.length) / seconds / ranks;

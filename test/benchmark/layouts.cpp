@@ -98,7 +98,7 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens, Set
     simulated.push_back(inside / parallel::Simulate(pipeline.Shape(), costs).makespan);
   }
   if (!world.IsRoot()) return;
-  const double tokens_a_step = static_cast<double>(setup.batch * setup.model.length);
+  const double tokens_a_step = static_cast<double>(setup.samples.batch * setup.model.length);
   std::string line = fmt::format("{:<6} {:<26} {:8.3f} s/step {:8.0f} tokens/s", model, layout.name,
                                  Median(seconds), tokens_a_step / Median(seconds));
   line += fmt::format("  comm {:4.1f}%  bubble {:4.1f}%",

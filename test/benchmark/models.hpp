@@ -39,7 +39,7 @@ inline Setup SetupOf(const std::string& model) {
   Setup setup;
   setup.model.options = model::WithVocabulary(model::Read(deck), jsc ? 33278 : 256, deck);
   setup.model.length = jsc ? 32 : 256;
-  setup.batch = jsc ? 512 : 16;
+  setup.samples.batch = jsc ? 512 : 16;
   setup.model.micro_batch = jsc ? 64 : 2;
   setup.stream.threads = device::ConfigureThreads(0, 1);
   setup.schedule.steps = 1000;
@@ -64,7 +64,8 @@ inline data::TokenData RandomTokens(std::int64_t vocabulary, std::int64_t count)
 
 // Enough for 40 global batches of a setup.
 inline data::TokenData TokensFor(const Setup& setup) {
-  return RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length);
+  return RandomTokens(setup.model.options.vocabulary,
+                      40 * setup.samples.batch * setup.model.length);
 }
 
 inline double Median(std::vector<double> values) {

@@ -236,7 +236,7 @@ inline RunSettings PairSettings(Dtype dtype, std::int64_t micro_batch, std::int6
   settings.model.length = 40;
   settings.model.micro_batch = micro_batch;
   settings.model.label_smoothing = 0.05;
-  settings.batch = batch;
+  settings.samples.batch = batch;
   settings.pairs = data::PairBatches::Options{.seed = settings.model.seed,
                                               .source_tokens = tokens,
                                               .target_tokens = tokens,

@@ -137,6 +137,8 @@ class Sampler {
   };
   // Throws InputError naming the deck's key, or the origin's number, for options out of range.
   explicit Sampler(const Options& options);
+  // The same windows and batch, from another position on.
+  Sampler From(const Origin& origin) const;
 
   // Windows per epoch: ceil(max(N - T, 0) / S) + 1 with N = tokens - 1, but at most ceil(N / S): no
   // window begins after the end. The last one is short if it must be. With S < T windows overlap
@@ -147,6 +149,7 @@ class Sampler {
   std::int64_t WindowsOf(std::int64_t source) const;                 // of the file itself
   std::int64_t QuotaOf(std::int64_t source) const;  // windows of it in an epoch of the mixture
   std::int64_t StepsPerEpoch() const;               // of a whole epoch: ceil(windows / batch)
+  std::int64_t MostWindows() const;                 // of a step: the batch, or a whole epoch
   // Steps of a run of `epochs` (> 0) from its first step to its last, at least one: round(epochs *
   // StepsPerEpoch()) of a run that never changed. After a change the run ends at the same place of
   // the data (of a part of an epoch, at the first step that reaches it); where that lies before the

@@ -77,7 +77,6 @@ class BatchLoader : public StepLoader {
   bool Whole(std::int64_t step) const override { return sampler_.BatchSize(step) == share_.batch; }
 
  private:
-  data::Sampler::Options samples_;
   data::Sampler sampler_;
   BatchShare share_;
   data::Windows windows_;  // a turn is a step

@@ -125,7 +125,8 @@ struct Plan {
   TokenFacts tokens;
 
   std::int64_t StepsPerEpoch() const {
-    return tokens.pairs ? tokens.pairs->steps : data::Sampler(training.samples).StepsPerEpoch();
+    return tokens.pairs ? tokens.pairs->steps
+                        : data::Sampler(training.options.samples).StepsPerEpoch();
   }
   // A step as a run has them: a whole batch; of pairs the typical one, if it is known.
   StepShape TypicalStep() const;

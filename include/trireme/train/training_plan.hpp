@@ -16,12 +16,11 @@ namespace trireme::train {
 
 // A training run as it is asked for, before it meets its tokens and a grid.
 struct TrainingOptions {
-  model::ModelPlan model;    // micro_batch as wanted; stages, micro-batches and leaves follow
-  std::int64_t stride = 0;   // tokens between windows; 0: their length
-  std::int64_t batch = 1;    // windows per step, over all ranks
-  data::Origin origin = {};  // of the steps
-  bool loss_mask = false;    // the training split says which targets count
-  std::vector<data::Source> sources = {};  // files of a mixture; empty: one file
+  model::ModelPlan model;  // micro_batch as wanted; stages, micro-batches and leaves follow
+  // Windows of the training split and how they make batches. stride 0: the model's length. Pairs
+  // use batch alone: the most pairs of a step.
+  data::Sampler::Options samples = {.batch = 1};
+  bool loss_mask = false;  // the training split says which targets count
   // Of a model that translates: how pairs make batches. `pairs` of them is `batch`.
   std::optional<data::PairBatches::Options> pairs = {};
   OptimizerOptions optimizer;
@@ -34,11 +33,11 @@ struct TrainingOptions {
 
 // The same run on a grid, complete; never changed.
 struct TrainingPlan {
-  TrainingOptions options;  // as asked for
-  model::ModelPlan model;   // complete, with the micro-batch that fits
-  // Of the training split: tokens, length, stride, batch, seed, origin, mixture.
-  data::Sampler::Options samples;
-  std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
+  // As asked for; samples is complete, and its batch the most windows that a step has.
+  TrainingOptions options;
+  model::ModelPlan model;  // complete, with the micro-batch that fits
+
+  std::int64_t Batch() const { return options.samples.batch; }
 
   // True: how many targets count in a step depends on the tokens, and the ranks add it up.
   bool CountsTargets() const { return options.loss_mask || model.document_mask; }
@@ -48,8 +47,8 @@ struct TrainingPlan {
   BatchShare ShareOf(int data_rank, int data_ranks, bool alike) const;
 };
 
-// Completes the plan for a grid. Pure. tokens: length of the training split, unless of a mixture;
-// of pairs, their number in it.
+// Completes the plan for a grid. Pure. tokens: length of the training split, unused for a mixture;
+// for pairs, their number.
 TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                           const comm::GridShape& grid);
 

@@ -76,7 +76,7 @@ void CheckSteps(const app::Request& request, const ScalingOptions& options, cons
                     report::Counted(plan.StepsPerEpoch(), "step")),
         "Lower scaling.steps, scaling.warmup_steps or data.batch_tokens, or take more pairs.");
   }
-  const data::Sampler sampler(plan.training.samples);
+  const data::Sampler sampler(plan.training.options.samples);
   const std::int64_t whole = sampler.Windows() / size.batch;
   if (wanted <= whole) return;
   throw request.deck.Complain(

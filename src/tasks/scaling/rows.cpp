@@ -414,9 +414,9 @@ std::string TimeLine(const Row& row) {
 // "8,000 windows of 32", "200,000 pairs".
 std::string TextsOf(const train::Plan& plan) {
   if (plan.tokens.pairs) return report::WithThousands(plan.tokens.pairs->pairs) + " pairs";
-  return fmt::format("{} of {}",
-                     report::Counted(data::Sampler(plan.training.samples).Windows(), "window"),
-                     plan.training.model.length);
+  return fmt::format(
+      "{} of {}", report::Counted(data::Sampler(plan.training.options.samples).Windows(), "window"),
+      plan.training.model.length);
 }
 
 }  // namespace

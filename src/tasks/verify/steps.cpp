@@ -28,7 +28,7 @@ train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic
     setup.model.micro_batch = setup.model.micro_batch == leaf ? 2 * leaf : leaf;
     return setup;
   }
-  const std::int64_t most = std::min(setup.batch, kWindowsAlone);
+  const std::int64_t most = std::min(setup.samples.batch, kWindowsAlone);
   setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
   return setup;
 }
@@ -529,9 +529,9 @@ void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridSh
                           train::TrainingOptions& small) {
   const parallel::Canonical& canonical = deck.model.canonical;
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
-  const std::int64_t leaves = CeilDivide(deck.batch, canonical.leaf);
-  const std::int64_t each = train::LeavesOfGroup(deck.batch, canonical);  // of a group
-  const std::int64_t missing = groups * each - leaves;                    // fewer than groups
+  const std::int64_t leaves = CeilDivide(deck.samples.batch, canonical.leaf);
+  const std::int64_t each = train::LeavesOfGroup(deck.samples.batch, canonical);  // of a group
+  const std::int64_t missing = groups * each - leaves;  // fewer than groups
   const std::int64_t together =
       std::min(CeilDivide(deck.model.micro_batch, canonical.leaf), leaves);
   const auto count = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
@@ -558,16 +558,16 @@ void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridSh
   };
   choose();
   const std::int64_t leaf = std::min<std::int64_t>(canonical.leaf, 2);
-  const std::int64_t missing_windows = leaf > 1 && deck.batch % canonical.leaf != 0 ? 1 : 0;
+  const std::int64_t missing_windows = leaf > 1 && deck.samples.batch % canonical.leaf != 0 ? 1 : 0;
   small.model.canonical.leaf = leaf;
   small.model.micro_batch = of_micro_batch * leaf;
-  small.batch = (groups * of_group - missing) * leaf - missing_windows;
+  small.samples.batch = (groups * of_group - missing) * leaf - missing_windows;
 }
 
 void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid,
                  train::TrainingOptions& small) {
   if (deck.model.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
-  const std::int64_t share = CeilDivide(deck.batch, grid.data);
+  const std::int64_t share = CeilDivide(deck.samples.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
   const auto here = [&](std::int64_t length) {  // positions of a context rank
     return PositionsOf(length, 0, grid.context).Count();
@@ -577,9 +577,9 @@ void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid
   const std::int64_t count = ShrunkCount(CeilDivide(share, micro), grid.pipeline);
   const std::int64_t missing = size > 1 && share % micro != 0 ? 1 : 0;  // a short micro-batch
   const std::int64_t small_share = count * size - missing;
-  const std::int64_t rest = deck.batch % grid.data;
+  const std::int64_t rest = deck.samples.batch % grid.data;
   small.model.micro_batch = size;
-  small.batch = rest == 0 ? grid.data * small_share : grid.data * (small_share - 1) + rest;
+  small.samples.batch = rest == 0 ? grid.data * small_share : grid.data * (small_share - 1) + rest;
 }
 
 std::int64_t ShrunkStride(std::int64_t stride, std::int64_t length, std::int64_t small_length) {
@@ -599,7 +599,7 @@ void ShrinkPairs(std::int64_t slices, train::TrainingOptions& small) {
   small.pairs = data::PairBatches::Options{.seed = small.model.seed,
                                            .source_tokens = 0,
                                            .target_tokens = 0,
-                                           .pairs = small.batch,
+                                           .pairs = small.samples.batch,
                                            .longest_source = small.model.length,
                                            .longest_target = small.model.length};
 }
@@ -608,13 +608,14 @@ void ShrinkPairs(std::int64_t slices, train::TrainingOptions& small) {
 
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid) {
   train::TrainingOptions small = deck;
-  small.sources.clear();  // made-up tokens alone
+  small.samples.sources.clear();  // made-up tokens alone
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
   const std::int64_t slices = Slices(deck, grid);
   const int virtual_stages = grid.pipeline * deck.model.pipeline.chunks;
   small.model.length = ShrunkLength(length, slices, grid.context);
-  if (!deck.pairs) small.stride = ShrunkStride(deck.stride, length, small.model.length);
+  if (!deck.pairs)
+    small.samples.stride = ShrunkStride(deck.samples.stride, length, small.model.length);
   // A table with rows that no window reaches, if the deck's has some.
   o.max_positions = std::min(o.max_positions, small.model.length + 1);
   ShrinkWidths(o, slices);

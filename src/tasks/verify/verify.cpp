@@ -160,8 +160,8 @@ std::string DescribeShrinking(const train::TrainingOptions& deck,
       {"ffn", from.ffn, to.ffn},
       {"vocabulary", from.vocabulary, to.vocabulary},
       {"sequence_length", deck.model.length, small.model.length},
-      {"stride", deck.stride, small.stride},
-      {"batch", deck.batch, small.batch},
+      {"stride", deck.samples.stride, small.samples.stride},
+      {"batch", deck.samples.batch, small.samples.batch},
       {"micro_batch", deck.model.micro_batch, small.model.micro_batch},
       {"canonical_leaf", deck.model.canonical.leaf, small.model.canonical.leaf},
       {"prefetch", deck.model.prefetch, small.model.prefetch}};
@@ -403,7 +403,7 @@ constexpr std::int64_t kValidSamples = 5;
 
 // Windows or pairs. A second step has fewer: then, or in the first, data ranks have unequal shares.
 std::int64_t SamplesOfAnEpoch(const train::TrainingOptions& small) {
-  return small.batch + std::max<std::int64_t>(small.batch - 1, 1);
+  return small.samples.batch + std::max<std::int64_t>(small.samples.batch - 1, 1);
 }
 
 // All of the vocabulary in turn, and between them a few common tokens.
@@ -475,7 +475,7 @@ data::PairFile MakePairs(const comm::Communicator& world, const train::TrainingO
 
 data::TokenData VerificationTokens(const train::TrainingOptions& small) {
   const std::int64_t vocabulary = small.model.options.vocabulary;
-  const std::int64_t length = small.model.length, stride = small.stride;
+  const std::int64_t length = small.model.length, stride = small.samples.stride;
   const std::int64_t windows = SamplesOfAnEpoch(small);
   // The last window is half as long, or as short as none of it is the one before's.
   const std::int64_t shorter = std::min({length / 2, stride - 1, length - 1});

@@ -300,7 +300,7 @@ class ExpectedTraffic {
   void CountWindows(std::int64_t windows) {
     const int ranks = grid_.Shape().data;
     const std::int64_t most =
-        std::min(setup_.model.micro_batch, (setup_.batch + ranks - 1) / ranks);
+        std::min(setup_.model.micro_batch, (setup_.samples.batch + ranks - 1) / ranks);
     std::int64_t left = Share(windows, grid_.Coordinates().data, ranks);
     for (; left > 0; left -= most) windows_.push_back(std::min(left, most));
     const std::int64_t largest = (windows + ranks - 1) / ranks;

@@ -326,7 +326,7 @@ class HarbourFloor : public testing::Test {
     settings.model.seed = kHarbourFloorSeed;
     settings.model.length = kHarbourFloorLength;
     settings.model.micro_batch = kMicroBatch;
-    settings.batch = kHarbourFloorBatch;
+    settings.samples.batch = kHarbourFloorBatch;
     settings.optimizer.weight_decay = 0.05;
     settings.schedule.steps = steps;
     settings.schedule.warmup_steps = steps / 20;

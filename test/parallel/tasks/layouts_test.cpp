@@ -591,7 +591,7 @@ class MixtureLayouts : public testing::Test {
     }
     RunSettings settings = SettingsOf(
         PlanOf(MixtureLayoutsDeckOf(layout.keys, masks_), facts, layout.ranks, Dtype::kFloat64));
-    settings.origin = origin;
+    settings.samples.origin = origin;
     return settings;
   }
 
@@ -674,7 +674,7 @@ TEST_F(MixtureLayouts, ComputeWhatOneRankComputes) {
   // The second file counts: the first one alone gives other losses.
   TrainingRun alone(self_, files_.front(), [&] {
     RunSettings settings = Settings(kMixtureLayouts.front(), {3, 1});
-    settings.sources.clear();
+    settings.samples.sources.clear();
     return settings;
   }());
   EXPECT_GT(WorstRelative(alone.Train(kMixtureLayoutsEnd), wanted.losses), 1e-3);
@@ -710,7 +710,7 @@ TEST_F(MixtureLayouts, GoOnWhereAnyOtherStopped) {
     run.Save(stopped);
   });
   const auto samples = [&](const std::array<double, 2>& weights) {
-    return train::PlanTraining(Settings(kMixtureLayouts.front(), weights), 0, {}).samples;
+    return train::PlanTraining(Settings(kMixtureLayouts.front(), weights), 0, {}).options.samples;
   };
   const data::Origin origin = OriginOf(data::Sampler(samples(kBefore)), kMixtureLayoutsMoved);
   const Outcome whole = Serial(kMixtureLayoutsEnd);

@@ -483,8 +483,8 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     // As many entries as there are parts, without masks of documents.
     RunSettings plain = settings;
     plain.model.document_mask = false;
-    plain.stride = 1;  // many windows: as large a batch
-    plain.batch = std::ssize(apart);
+    plain.samples.stride = 1;  // many windows: as large a batch
+    plain.samples.batch = std::ssize(apart);
     plain.model.micro_batch = 1;
     TrainingRun separate(self_, tokens_, plain);
     train::TrainingState& state = separate.All();

@@ -74,7 +74,7 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
     run.Train(2);
     const double end = Seconds();
     const parallel::GradientBuckets& buckets = run.Net().Buckets();
-    const ExpectedTraffic expected(settings, run.Grid(), BlocksOf(run), settings.batch);
+    const ExpectedTraffic expected(settings, run.Grid(), BlocksOf(run), settings.samples.batch);
     const std::string what = fmt::format("rank {}\n{}", world_.Rank(), deck);
     const auto count = static_cast<std::int64_t>(buckets.Count());
     EXPECT_EQ(count, expected.Buckets()) << what;
@@ -323,7 +323,7 @@ TEST_F(ShardingOverlapTest, UnitsComeAndLeaveDuringTheBackwardPass) {
           fmt::format("overlap={}\nprefetch={}\n{}", overlap ? "yes" : "no", kPrefetch, layout));
       // As many micro-batches on fewer data ranks.
       RunSettings settings = SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
-      settings.batch = kMicroBatches * settings.grid->data;
+      settings.samples.batch = kMicroBatches * settings.grid->data;
       TrainingRun run(world_, tokens_, settings);
       const ShardedPass pass = RunShardedPass(run, tokens_, overlap ? kPrefetch : 0);
       const std::string what = fmt::format("rank {}\n{}", world_.Rank(), deck);

@@ -87,7 +87,7 @@ inline RunSettings SmallSettings(Dtype dtype, std::int64_t micro_batch,
   settings.model.length = kLength;
   settings.model.micro_batch = micro_batch;
   settings.model.label_smoothing = 0.05;
-  settings.batch = batch;
+  settings.samples.batch = batch;
   settings.optimizer.clip_norm = 0.5;
   settings.schedule.steps = kSteps;
   settings.schedule.warmup_steps = 3;

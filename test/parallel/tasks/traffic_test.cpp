@@ -236,7 +236,7 @@ TEST_F(TrafficTest, OneStepMovesWhatTheSizesSay) {
       TrainingRun run(world_, tokens_, settings);
       const data::Sampler& samples = run.Step().Samples();
       const std::int64_t last = samples.StepsPerEpoch() - 1;
-      ASSERT_LT(samples.BatchSize(last), settings.batch);
+      ASSERT_LT(samples.BatchSize(last), settings.samples.batch);
       for (const std::int64_t step : {std::int64_t{0}, last}) {
         const ExpectedTraffic expected(settings, run.Grid(), TrafficBlocksOf(run),
                                        samples.BatchSize(step));

@@ -445,21 +445,22 @@ void ExpectShrunk(const deck::Deck& deck, const TrainingOptions& large,
   EXPECT_EQ(from.ffn % grid.tensor, to.ffn % grid.tensor);
   EXPECT_EQ(from.vocabulary % grid.tensor, to.vocabulary % grid.tensor);
   EXPECT_EQ(large.model.length % grid.tensor, small.model.length % grid.tensor);
-  EXPECT_EQ(large.batch % grid.data, small.batch % grid.data);
+  EXPECT_EQ(large.samples.batch % grid.data, small.samples.batch % grid.data);
   EXPECT_EQ(from.dim == from.heads * from.head_dim, to.dim == to.heads * to.head_dim);
   EXPECT_EQ(from.kv_heads % grid.tensor == 0, to.kv_heads % grid.tensor == 0);
-  EXPECT_EQ(large.stride <=> large.model.length, small.stride <=> small.model.length);
+  EXPECT_EQ(large.samples.stride <=> large.model.length,
+            small.samples.stride <=> small.model.length);
   const int stages = grid.pipeline * large.model.pipeline.chunks;
   if (stages > 1) {
     EXPECT_EQ(from.layers % stages, to.layers % stages);
     EXPECT_EQ(HeadAlone(from, large.model.length, stages),
               HeadAlone(to, small.model.length, stages));
   }
-  EXPECT_EQ(train::MicroBatches(large.batch, grid.data, large.model.micro_batch) > 1,
-            train::MicroBatches(small.batch, grid.data, small.model.micro_batch) > 1);
+  EXPECT_EQ(train::MicroBatches(large.samples.batch, grid.data, large.model.micro_batch) > 1,
+            train::MicroBatches(small.samples.batch, grid.data, small.model.micro_batch) > 1);
   model::CheckLayout(deck, to, grid, small.model.pipeline);
   model::CheckMicroBatches(deck, small.model.pipeline, grid.data,
-                           CeilDivide(small.batch, grid.data), small.model.micro_batch);
+                           CeilDivide(small.samples.batch, grid.data), small.model.micro_batch);
   EXPECT_LE(to.layers, std::max(3, 4 * stages));
   EXPECT_LE(to.dim, 66);
   const int blocks = grid.context == 1 ? 1 : 2 * grid.context;
@@ -467,7 +468,7 @@ void ExpectShrunk(const deck::Deck& deck, const TrainingOptions& large,
             small.model.length % (blocks * grid.tensor));
   EXPECT_GE(small.model.length, std::min<std::int64_t>(large.model.length, 2 * blocks));
   EXPECT_LE(small.model.length, 10 + 3 * blocks * grid.tensor);
-  EXPECT_LE(small.batch, 6 * grid.data * grid.pipeline);
+  EXPECT_LE(small.samples.batch, 6 * grid.data * grid.pipeline);
   EXPECT_LE(to.vocabulary, 520);
 }
 
@@ -532,20 +533,22 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
           EXPECT_EQ(large.setup.model.options.kv_heads % slices, o.kv_heads % slices);
           EXPECT_EQ(small.model.micro_batch % to.leaf, 0);
           const auto missing = [&](const TrainingOptions& setup) {
-            return groups * LeavesOfGroup(setup.batch, setup.model.canonical) -
-                   CeilDivide(setup.batch, setup.model.canonical.leaf);
+            return groups * LeavesOfGroup(setup.samples.batch, setup.model.canonical) -
+                   CeilDivide(setup.samples.batch, setup.model.canonical.leaf);
           };
           EXPECT_EQ(missing(large.setup), missing(small));
           if (from.leaf > 1) {
-            EXPECT_EQ(large.setup.batch % from.leaf == 0, small.batch % to.leaf == 0);
+            EXPECT_EQ(large.setup.samples.batch % from.leaf == 0,
+                      small.samples.batch % to.leaf == 0);
           }
           const auto count = [&](const TrainingOptions& setup) {
-            return MicroBatches(setup.batch, data, setup.model.micro_batch, setup.model.canonical);
+            return MicroBatches(setup.samples.batch, data, setup.model.micro_batch,
+                                setup.model.canonical);
           };
           EXPECT_EQ(count(large.setup) % pipeline, count(small) % pipeline);
           EXPECT_EQ(count(large.setup) > 1, count(small) > 1);
           model::CheckLayout(large.deck, o, large.grid, small.model.pipeline);
-          EXPECT_LE(small.batch, 6 * groups * pipeline);
+          EXPECT_LE(small.samples.batch, 6 * groups * pipeline);
         }
       }
     }
@@ -570,9 +573,10 @@ TEST_F(Verifying, TheSmallRunClipsAndHasAShortWindow) {
   train::TrainingState state(
       grid, train::PlanTraining(small, tokens.Size(data::Split::kTrain), grid.Shape()), {});
   train::TrainingStep training(state, tokens);
-  const std::int64_t whole = small.batch * small.model.length;
+  const std::int64_t whole = small.samples.batch * small.model.length;
   EXPECT_EQ(training.Samples().StepsPerEpoch(), 2);
-  EXPECT_LT(training.Samples().TargetsBefore(2), whole + (small.batch - 1) * small.model.length);
+  EXPECT_LT(training.Samples().TargetsBefore(2),
+            whole + (small.samples.batch - 1) * small.model.length);
   EXPECT_GT(training.Run(0).gradient_norm, 2 * small.optimizer.clip_norm);
 }
 

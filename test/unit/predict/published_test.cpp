@@ -176,7 +176,7 @@ std::vector<std::string> With(std::vector<std::string> more) {
 }
 
 void ExpectLedger(const train::Plan& plan, const Machine& machine) {
-  const PlayedStep step = PlayStep(plan, machine, {plan.training.batch}, false);
+  const PlayedStep step = PlayStep(plan, machine, {plan.training.Batch()}, false);
   for (std::size_t stage = 0; stage < step.tapes.size(); ++stage) {
     comm::Ledger counted;
     for (const TapeTransfer& transfer : step.tapes[stage].transfers) {
@@ -244,7 +244,7 @@ double MoreWithDropout(int ranks, std::vector<std::string> keys) {
   for (const bool dropout : {false, true}) {
     keys.emplace_back(dropout ? "model.dropout=0.1" : "model.dropout=0");
     const Case one("h100", ranks, With(keys));
-    train::PlanRank(one.plan, ranks - 1, {one.plan.training.batch}, &logs[dropout ? 1 : 0]);
+    train::PlanRank(one.plan, ranks - 1, {one.plan.training.Batch()}, &logs[dropout ? 1 : 0]);
     keys.pop_back();
   }
   return (logs[1].bytes - logs[0].bytes) / (2.0 * 64 * 16 * 32);
@@ -321,7 +321,7 @@ TEST(Tape, InputsOfSubLayersAreGatheredBehindTheirGradients) {
                      With({"grid.pipeline=2", "grid.tensor=2", "grid.sequence_parallel=yes",
                            std::string("pipeline.schedule=") + schedule,
                            std::string("model.recompute=") + recompute}));
-      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.Batch()}, false);
       int behind = 0;
       for (const Tape& tape : step.tapes) {
         const Gathers gathers = CountGathers(tape, comm::Group::kTensor, backward);
@@ -343,7 +343,7 @@ TEST(Tape, UpdatedValuesArriveUnitByUnit) {
       const Case one("h100", 8,
                      With({std::string("grid.sharding=") + sharding, "grid.bucket_mib=0.01",
                            std::string("grid.pipeline=") + stages}));
-      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+      const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.Batch()}, false);
       for (const Tape& tape : step.tapes) {
         std::vector<std::int32_t> started, awaited;
         std::vector<std::size_t> in_flight;  // whenever something is computed in the first task
@@ -381,7 +381,7 @@ TEST(Tape, UpdatedValuesArriveUnitByUnit) {
 
 TEST(Tape, HasEachTaskOfTheSchedule) {
   const Case one("h100", 4, With({"grid.pipeline=4"}));
-  const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, true);
+  const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.Batch()}, true);
   for (const Tape& tape : step.tapes) EXPECT_EQ(tape.tasks.size(), 2U * 16);
   const Prediction prediction = Predict(one.plan, one.machine);
   EXPECT_EQ(prediction.tasks, 4 * 2 * 16);
@@ -397,7 +397,7 @@ TEST(Prediction, ShortStepsExtendToTheWhole) {
     if (keys.back().ends_with("interleaved")) keys.emplace_back("pipeline.chunks=2");
     const Case one("h100", 4, keys);
     const Prediction prediction = Predict(one.plan, one.machine);
-    const PlayedStep whole = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
+    const PlayedStep whole = PlayStep(one.plan, one.machine, {one.plan.training.Batch()}, false);
     EXPECT_NEAR(prediction.step / whole.simulated.Makespan(), 1, 1e-6) << schedule;
     EXPECT_NEAR(prediction.compute + prediction.Exposed() + prediction.bubble + prediction.other,
                 prediction.step, 1e-12);

@@ -55,7 +55,7 @@ std::string Refusal(const std::string& more, int ranks) {
 TEST(Plan, DecidesTheLayout) {
   const train::Plan plan = Made("[grid]\ntensor=2\npipeline=3\nsharding=optimizer\n", 24);
   EXPECT_EQ(plan.grid, (comm::GridShape{.pipeline = 3, .data = 4, .context = 1, .tensor = 2}));
-  EXPECT_EQ(plan.training.batch, 64);
+  EXPECT_EQ(plan.training.Batch(), 64);
   EXPECT_EQ(plan.training.model.pipeline.stages, 3);
   // 16 windows for each data rank, in micro-batches of which each stage has 4.
   EXPECT_EQ(plan.training.model.micro_batch, 1);
@@ -143,9 +143,9 @@ TEST(Plan, EpochsAreCountedFromTheOrigin) {
   request.origin = {.step = 30, .sample = 1563 + 5 * 64, .targets = 99'999 + 5 * 64 * 64};
   const train::Plan plan = train::MakePlan(request);
   EXPECT_EQ(plan.training.options.schedule.steps, 30 + 39 + 49);
-  EXPECT_EQ(plan.training.samples.origin.sample, request.origin.sample);
+  EXPECT_EQ(plan.training.options.samples.origin.sample, request.origin.sample);
   EXPECT_EQ(plan.StepsPerEpoch(), 49);
-  const data::Sampler sampler(plan.training.samples);
+  const data::Sampler sampler(plan.training.options.samples);
   EXPECT_EQ(sampler.NextSample(plan.training.options.schedule.steps), 3 * 1563);
 }
 
