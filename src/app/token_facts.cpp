@@ -309,7 +309,10 @@ std::vector<data::TokenFile> OpenCorpus(const Request& request, const Ranks& ran
     corpus.push_back(
         Open(ranks, files, file.path, KeepingOf(request, corpus.empty(), grid.Replica().IsRoot())));
   }
-  if (corpus.empty()) corpus.push_back(OpenTokens(request, ranks, files, grid));
+  if (corpus.empty()) {
+    corpus.push_back(
+        Open(ranks, files, request.data.file, KeepingOf(request, true, grid.Replica().IsRoot())));
+  }
   return corpus;
 }
 

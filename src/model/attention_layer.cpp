@@ -8,6 +8,17 @@
 
 namespace trireme::model {
 
+namespace {
+
+// Heads with queries or keys.
+std::int64_t Heads(const kernels::AttentionShape& shape) { return shape.heads + shape.kv_heads; }
+
+Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_t head) {
+  return m.Columns(head * shape.head_dim, shape.head_dim);
+}
+
+}  // namespace
+
 // RMSNorm of each head's queries and keys (Henry et al. 2020, arXiv:2010.04245; as in Qwen 3).
 
 // q_h = norm(q_h) * query weight and k_h = norm(k_h) * key weight for each head h; all heads share
@@ -15,15 +26,54 @@ namespace trireme::model {
 // key head see different query heads: the gradients of their copies are terms of one sum as well.
 class QueryKeyNorm : public QueryKeyStep {
  public:
-  QueryKeyNorm(const ParameterPlace& place, const std::string& name);
+  QueryKeyNorm(const ParameterPlace& place, const std::string& name)
+      : epsilon_(place.options.norm_epsilon) {
+    const auto add = [&](const char* part) {
+      kernels::Parameter parameter = VectorOf(name + part, place.options.head_dim, 1);
+      parameter.early = true;
+      return AddWhole(place, std::move(parameter), kernels::GradientSum::kTensor);
+    };
+    query_weight_ = add(".query_norm.weight");
+    key_weight_ = add(".key_norm.weight");
+  }
 
-  std::unique_ptr<QueryKeyStep::Saved> MakeSaved() const override;
+  std::unique_ptr<QueryKeyStep::Saved> MakeSaved() const override {
+    return std::make_unique<Saved>();
+  }
   void Allocate(const Pass& pass, const kernels::AttentionShape& shape,
-                QueryKeyStep::Saved* saved) const override;
-  void Forward(const Pass& pass, const kernels::AttentionShape& shape, QueryKeyStep::Saved* saved,
-               const Matrix& qkv) const override;
-  void Backward(const Pass& pass, const kernels::AttentionShape& shape, QueryKeyStep::Saved* saved,
-                const Matrix& dqkv) const override;
+                QueryKeyStep::Saved* base) const override {
+    auto& saved = static_cast<Saved&>(*base);
+    saved.x = pass.Allocate(pass.lives.input, pass.Tokens(), Heads(shape) * shape.head_dim);
+    saved.statistics = pass.AllocateSums(pass.lives.input, Heads(shape) * pass.Tokens(), 2);
+  }
+  void Forward(const Pass& pass, const kernels::AttentionShape& shape, QueryKeyStep::Saved* base,
+               const Matrix& qkv) const override {
+    const auto& saved = static_cast<Saved&>(*base);
+    kernels::Copy(pass.stream, qkv.Columns(0, saved.x.columns), saved.x);
+    const Matrix query = pass.Value(query_weight_), key = pass.Value(key_weight_);
+    for (std::int64_t head = 0; head < Heads(shape); ++head) {
+      kernels::NormForward(pass.stream, kernels::NormKind::kRmsNorm, OfHead(shape, saved.x, head),
+                           head < shape.heads ? query : key, {}, epsilon_, OfHead(shape, qkv, head),
+                           saved.statistics.Rows(head * qkv.rows, qkv.rows));
+    }
+  }
+  void Backward(const Pass& pass, const kernels::AttentionShape& shape, QueryKeyStep::Saved* base,
+                const Matrix& dqkv) const override {
+    const auto& saved = static_cast<Saved&>(*base);
+    for (std::int64_t head = 0; head < Heads(shape); ++head) {
+      const ParameterId weight = head < shape.heads ? query_weight_ : key_weight_;
+      const Matrix d = OfHead(shape, dqkv, head);
+      kernels::NormBackward(pass.stream,
+                            {.kind = kernels::NormKind::kRmsNorm,
+                             .dy = d,
+                             .x = OfHead(shape, saved.x, head),
+                             .weight = pass.Value(weight),
+                             .statistics = saved.statistics.Rows(head * dqkv.rows, dqkv.rows),
+                             .dx = d,
+                             .dweight = pass.Gradient(weight),
+                             .scratch = pass.workspace.reduction});
+    }
+  }
 
  private:
   struct Saved : QueryKeyStep::Saved {
@@ -41,10 +91,14 @@ class QueryKeyNorm : public QueryKeyStep {
 // turned back: nothing has to be kept.
 class Rotation : public QueryKeyStep {
  public:
-  void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
-               const Matrix& qkv) const override;
-  void Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
-                const Matrix& dqkv) const override;
+  void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
+               const Matrix& qkv) const override {
+    kernels::Rope(pass.stream, shape, pass.rope, false, qkv);
+  }
+  void Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
+                const Matrix& dqkv) const override {
+    kernels::Rope(pass.stream, shape, pass.rope, true, dqkv);
+  }
 };
 
 // Slices of the heads that a tensor rank holds, and sums over them.
@@ -95,83 +149,6 @@ inline void SumOverHeads(const Pass& pass, const Matrix& in, const Matrix& weigh
                               weight.Rows(features.begin, features.Size()), sum, part > 0);
     }
   });
-}
-
-// Rotary positions of queries and keys.
-
-void Rotation::Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
-                       const Matrix& qkv) const {
-  kernels::Rope(pass.stream, shape, pass.rope, false, qkv);
-}
-
-void Rotation::Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
-                        const Matrix& dqkv) const {
-  kernels::Rope(pass.stream, shape, pass.rope, true, dqkv);
-}
-
-// QueryKeyNorm: the norm's kernels on the columns of one head after the other.
-
-namespace {
-
-// Heads with queries or keys.
-std::int64_t Heads(const kernels::AttentionShape& shape) { return shape.heads + shape.kv_heads; }
-
-Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_t head) {
-  return m.Columns(head * shape.head_dim, shape.head_dim);
-}
-
-}  // namespace
-
-QueryKeyNorm::QueryKeyNorm(const ParameterPlace& place, const std::string& name)
-    : epsilon_(place.options.norm_epsilon) {
-  const auto add = [&](const char* part) {
-    kernels::Parameter parameter = VectorOf(name + part, place.options.head_dim, 1);
-    parameter.early = true;
-    return AddWhole(place, std::move(parameter), kernels::GradientSum::kTensor);
-  };
-  query_weight_ = add(".query_norm.weight");
-  key_weight_ = add(".key_norm.weight");
-}
-
-std::unique_ptr<QueryKeyStep::Saved> QueryKeyNorm::MakeSaved() const {
-  return std::make_unique<Saved>();
-}
-
-void QueryKeyNorm::Allocate(const Pass& pass, const kernels::AttentionShape& shape,
-                            QueryKeyStep::Saved* base) const {
-  auto& saved = static_cast<Saved&>(*base);
-  saved.x = pass.Allocate(pass.lives.input, pass.Tokens(), Heads(shape) * shape.head_dim);
-  saved.statistics = pass.AllocateSums(pass.lives.input, Heads(shape) * pass.Tokens(), 2);
-}
-
-void QueryKeyNorm::Forward(const Pass& pass, const kernels::AttentionShape& shape,
-                           QueryKeyStep::Saved* base, const Matrix& qkv) const {
-  const auto& saved = static_cast<Saved&>(*base);
-  kernels::Copy(pass.stream, qkv.Columns(0, saved.x.columns), saved.x);
-  const Matrix query = pass.Value(query_weight_), key = pass.Value(key_weight_);
-  for (std::int64_t head = 0; head < Heads(shape); ++head) {
-    kernels::NormForward(pass.stream, kernels::NormKind::kRmsNorm, OfHead(shape, saved.x, head),
-                         head < shape.heads ? query : key, {}, epsilon_, OfHead(shape, qkv, head),
-                         saved.statistics.Rows(head * qkv.rows, qkv.rows));
-  }
-}
-
-void QueryKeyNorm::Backward(const Pass& pass, const kernels::AttentionShape& shape,
-                            QueryKeyStep::Saved* base, const Matrix& dqkv) const {
-  const auto& saved = static_cast<Saved&>(*base);
-  for (std::int64_t head = 0; head < Heads(shape); ++head) {
-    const ParameterId weight = head < shape.heads ? query_weight_ : key_weight_;
-    const Matrix d = OfHead(shape, dqkv, head);
-    kernels::NormBackward(pass.stream,
-                          {.kind = kernels::NormKind::kRmsNorm,
-                           .dy = d,
-                           .x = OfHead(shape, saved.x, head),
-                           .weight = pass.Value(weight),
-                           .statistics = saved.statistics.Rows(head * dqkv.rows, dqkv.rows),
-                           .dx = d,
-                           .dweight = pass.Gradient(weight),
-                           .scratch = pass.workspace.reduction});
-  }
 }
 
 // The kinds of steps between the projection of queries and keys and the attention.
@@ -301,7 +278,12 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, SubLayer::Saved&
     steps_[i]->Forward(pass, Shape(pass), saved.steps[i].get(), saved.qkv);
   }
   Attend(pass, saved);
-  OutputProduct(pass, saved, y, then);
+  if (pass.tensor->Canonical()) {
+    SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
+    then({0, y.rows});
+  } else {
+    kernels::LinearForward(pass.stream, Output(pass, saved), saved.out, {}, y, then);
+  }
   pass.Progress();
 }
 
@@ -322,15 +304,6 @@ void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
 
 kernels::AttentionShape AttentionLayer::CacheShape() const {
   return {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_};
-}
-
-void AttentionLayer::OutputProduct(const Pass& pass, const Saved& saved, const Matrix& y,
-                                   RowsDone then) const {
-  if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream, Output(pass, saved), saved.out, {}, y, then);
-  }
-  SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
-  then({0, y.rows});
 }
 
 void AttentionLayer::InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {

@@ -10,23 +10,116 @@ namespace trireme::model {
 // y = dropout(act(x W_up^T + b)) W_down. A tensor rank holds a slice of the hidden features.
 class DenseFfn : public Ffn {
  public:
-  DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
+  DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer)
+      : kind_(KindOf(place.options.activation)),
+        ffn_(place.options.ffn),
+        hidden_(place.tensor.Slice(place.options.ffn)),
+        bias_(place.options.bias),
+        dropout_(place.options.ffn_dropout),
+        layer_(layer),
+        dim_(place.options.dim) {
+    const Options& o = place.options;
+    if (Gated()) {
+      up_weight_ = AddSlice(place, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
+      AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim, false, true), hidden_);
+    } else {
+      up_weight_ = AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim), hidden_);
+    }
+    if (bias_ && Gated()) {
+      up_bias_ = AddSlice(place, BiasOf(name + ".gate", o.ffn), hidden_);
+      AddSlice(place, BiasOf(name + ".up", o.ffn, true), hidden_);
+    } else if (bias_) {
+      up_bias_ = AddSlice(place, BiasOf(name + ".up", o.ffn), hidden_);
+    }
+    down_weight_ = AddSlice(place, WeightOf(o, name + ".down", o.ffn, o.dim, true), hidden_);
+    if (bias_) down_bias_ = AddWhole(place, BiasOf(name + ".down", o.dim));
+  }
 
-  std::unique_ptr<Ffn::Saved> MakeSaved() const override;
-  void Allocate(const Pass& pass, Ffn::Saved& saved) const override;
-  void AllocateCheap(const Pass& pass, Ffn::Saved& saved) const override;
-  void AllocateBackward(const Pass& pass, Ffn::Saved& saved) const override;
-  void ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& saved) const override;
-  void ForwardOutput(const Pass& pass, const Ffn::Saved& saved, const Matrix& y,
-                     RowsDone then) const override;
-  void RecomputeCheap(const Pass& pass, Ffn::Saved& saved) const override;
-  void BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& saved,
-                     const Matrix& dx) const override;
-  void BackwardWeight(const Pass& pass, const Ffn::Saved& saved,
-                      comm::Request& pending) const override;
+  std::unique_ptr<Ffn::Saved> MakeSaved() const override { return std::make_unique<Saved>(); }
+  void Allocate(const Pass& pass, Ffn::Saved& base) const override {
+    Saved& saved = Mine(base);
+    // ReLU keeps its output alone: the input was positive if the output is.
+    device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
+    saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
+    // `hidden` has no such room: blocks with norms before them do not multiply it again.
+    saved.up_transposes.x = pass.AllocateTranspose(pass.Tokens(), dim_);
+    AllocateCheap(pass, base);
+  }
+  void AllocateCheap(const Pass& pass, Ffn::Saved& base) const override {
+    Saved& saved = Mine(base);
+    saved.hidden =
+        Relu() ? saved.pre : pass.Allocate(pass.lives.cheap, pass.Tokens(), hidden_.Size());
+  }
+  void AllocateBackward(const Pass& pass, Ffn::Saved& base) const override {
+    Saved& saved = Mine(base);
+    saved.dhidden = pass.Allocate(Gated() ? pass.lives.scratch : pass.lives.backward, pass.Tokens(),
+                                  hidden_.Size());
+    saved.dpre = Gated() ? pass.Allocate(pass.lives.backward, pass.Tokens(), 2 * hidden_.Size())
+                         : saved.dhidden;
+    saved.up_transposes.dy = pass.AllocateTranspose(pass.Tokens(), UpParts() * hidden_.Size());
+    saved.down_transposes.dy = pass.AllocateTranspose(pass.Tokens(), dim_);
+  }
+  void ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& base) const override {
+    Saved& saved = Mine(base);
+    saved.x = x;
+    const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
+    kernels::LinearActivation(pass.stream, Up(pass, saved), x, bias, kind_, HiddenDropout(pass),
+                              saved.pre, saved.hidden);
+  }
+  void ForwardOutput(const Pass& pass, const Ffn::Saved& base, const Matrix& y,
+                     RowsDone then) const override {
+    const Saved& saved = Mine(base);
+    if (!pass.tensor->Canonical()) {
+      return kernels::LinearForward(pass.stream, Down(pass, saved), saved.hidden, {}, y, then);
+    }
+    const Matrix weight = pass.Value(down_weight_);
+    SumSlices(pass, y, [&](int slice, const Matrix& sum) {
+      const Part part = pass.tensor->SliceOf(ffn_, slice);
+      const std::int64_t begin = part.begin - hidden_.begin;
+      kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden.Columns(begin, part.Size()),
+                              Form::kPlain, weight.Rows(begin, part.Size()), sum, false);
+    });
+    then({0, y.rows});
+  }
+  void RecomputeCheap(const Pass& pass, Ffn::Saved& base) const override {
+    Saved& saved = Mine(base);
+    if (Relu()) return;
+    // The bias is in `pre` already.
+    kernels::ActivationForward(pass.stream, kind_, saved.pre, {}, HiddenDropout(pass),
+                               saved.hidden);
+  }
+  void BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& base,
+                     const Matrix& dx) const override {
+    Saved& saved = Mine(base);
+    saved.dy = dy;
+    kernels::LinearActivationGradient(pass.stream, Down(pass, saved), dy, kind_,
+                                      Relu() ? saved.hidden : saved.pre, HiddenDropout(pass),
+                                      saved.dhidden, saved.dpre);
+    InputGradient(pass, saved, dx);
+  }
+  void BackwardWeight(const Pass& pass, const Ffn::Saved& base,
+                      comm::Request& pending) const override {
+    const Saved& saved = Mine(base);
+    const kernels::BiasGradients down_bias = pass.BiasGradients(down_bias_, 1, true);
+    const kernels::BiasGradients up_bias = pass.BiasGradients(up_bias_, UpParts(), false);
+    kernels::Linear down = Of(LinearSite::kDown, &saved), up = Of(LinearSite::kUp, &saved);
+    down.biases = &down_bias;
+    up.biases = &up_bias;
+    kernels::LinearWeightGradient(pass.stream, down, saved.hidden, saved.dy,
+                                  pass.Gradient(down_weight_));
+    pending.Test();
+    kernels::LinearWeightGradient(pass.stream, up, saved.x, saved.dpre,
+                                  pass.Gradient(up_weight_, UpParts()));
+    pending.Test();
+  }
   ParameterId OutputBias() const override { return down_bias_; }
   void AddLayers(const kernels::Registry& registry,
-                 std::vector<kernels::Linear>& layers) const override;
+                 std::vector<kernels::Linear>& layers) const override {
+    layers.push_back(Of(LinearSite::kUp));
+    layers.back().weight = registry.Value(up_weight_, UpParts());
+    layers.push_back(Of(LinearSite::kDown));
+    layers.back().weight = registry.Value(down_weight_);
+  }
 
  private:
   struct Saved : Ffn::Saved {
@@ -43,11 +136,43 @@ class DenseFfn : public Ffn {
   bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
   bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
   int UpParts() const { return Gated() ? 2 : 1; }
-  void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const;
-  kernels::Linear Of(LinearSite site, const Saved* saved = nullptr) const;
-  kernels::Linear Up(const Pass& pass, const Saved& saved) const;    // x W_up^T
-  kernels::Linear Down(const Pass& pass, const Saved& saved) const;  // hidden W_down
-  kernels::Dropout HiddenDropout(const Pass& pass) const;
+  // dx = dpre W_up; canonical slices of gate and up apart.
+  void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
+    const Matrix& dpre = saved.dpre;
+    if (!pass.tensor->Canonical()) {
+      return kernels::LinearInputGradient(pass.stream, Up(pass, saved), dpre, dx);
+    }
+    const Matrix weight = pass.Value(up_weight_, UpParts());
+    SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
+      const Part features = pass.tensor->SliceOf(ffn_, slice);
+      for (int part = 0; part < UpParts(); ++part) {
+        const std::int64_t begin = part * hidden_.Size() + features.begin - hidden_.begin;
+        kernels::MatrixMultiply(pass.stream, Form::kPlain, dpre.Columns(begin, features.Size()),
+                                Form::kPlain, weight.Rows(begin, features.Size()), sum, part > 0);
+      }
+    });
+  }
+  kernels::Linear Of(LinearSite site, const Saved* saved = nullptr) const {
+    const bool up = site == LinearSite::kUp;
+    kernels::Linear linear{SiteOf(layer_, site), up ? Form::kTransposed : Form::kPlain, {}};
+    if (saved != nullptr) {
+      linear.transposes = up ? &saved->up_transposes : &saved->down_transposes;
+    }
+    return linear;
+  }
+  kernels::Linear Up(const Pass& pass, const Saved& saved) const {
+    kernels::Linear linear = Of(LinearSite::kUp, &saved);
+    linear.weight = pass.Value(up_weight_, UpParts());
+    return pass.Thin(linear);
+  }  // x W_up^T
+  kernels::Linear Down(const Pass& pass, const Saved& saved) const {
+    kernels::Linear linear = Of(LinearSite::kDown, &saved);
+    linear.weight = pass.Value(down_weight_);
+    return pass.Thin(linear);
+  }  // hidden W_down
+  kernels::Dropout HiddenDropout(const Pass& pass) const {
+    return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
+  }
 
   kernels::ActivationKind kind_;
   std::int64_t ffn_;  // hidden features, global
@@ -81,165 +206,5 @@ std::unique_ptr<Ffn> MakeFfn(const ParameterPlace& place, const std::string& nam
 // DenseFfn: two products around an activation.
 
 using kernels::Form;
-
-DenseFfn::DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer)
-    : kind_(KindOf(place.options.activation)),
-      ffn_(place.options.ffn),
-      hidden_(place.tensor.Slice(place.options.ffn)),
-      bias_(place.options.bias),
-      dropout_(place.options.ffn_dropout),
-      layer_(layer),
-      dim_(place.options.dim) {
-  const Options& o = place.options;
-  if (Gated()) {
-    up_weight_ = AddSlice(place, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
-    AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim, false, true), hidden_);
-  } else {
-    up_weight_ = AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim), hidden_);
-  }
-  if (bias_ && Gated()) {
-    up_bias_ = AddSlice(place, BiasOf(name + ".gate", o.ffn), hidden_);
-    AddSlice(place, BiasOf(name + ".up", o.ffn, true), hidden_);
-  } else if (bias_) {
-    up_bias_ = AddSlice(place, BiasOf(name + ".up", o.ffn), hidden_);
-  }
-  down_weight_ = AddSlice(place, WeightOf(o, name + ".down", o.ffn, o.dim, true), hidden_);
-  if (bias_) down_bias_ = AddWhole(place, BiasOf(name + ".down", o.dim));
-}
-
-kernels::Dropout DenseFfn::HiddenDropout(const Pass& pass) const {
-  return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
-}
-
-kernels::Linear DenseFfn::Of(LinearSite site, const Saved* saved) const {
-  const bool up = site == LinearSite::kUp;
-  kernels::Linear linear{SiteOf(layer_, site), up ? Form::kTransposed : Form::kPlain, {}};
-  if (saved != nullptr) {
-    linear.transposes = up ? &saved->up_transposes : &saved->down_transposes;
-  }
-  return linear;
-}
-
-kernels::Linear DenseFfn::Up(const Pass& pass, const Saved& saved) const {
-  kernels::Linear linear = Of(LinearSite::kUp, &saved);
-  linear.weight = pass.Value(up_weight_, UpParts());
-  return pass.Thin(linear);
-}
-
-kernels::Linear DenseFfn::Down(const Pass& pass, const Saved& saved) const {
-  kernels::Linear linear = Of(LinearSite::kDown, &saved);
-  linear.weight = pass.Value(down_weight_);
-  return pass.Thin(linear);
-}
-
-void DenseFfn::AddLayers(const kernels::Registry& registry,
-                         std::vector<kernels::Linear>& layers) const {
-  layers.push_back(Of(LinearSite::kUp));
-  layers.back().weight = registry.Value(up_weight_, UpParts());
-  layers.push_back(Of(LinearSite::kDown));
-  layers.back().weight = registry.Value(down_weight_);
-}
-
-std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }
-
-void DenseFfn::Allocate(const Pass& pass, Ffn::Saved& base) const {
-  Saved& saved = Mine(base);
-  // ReLU keeps its output alone: the input was positive if the output is.
-  device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
-  saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
-  // `hidden` has no such room: blocks with norms before them do not multiply it again.
-  saved.up_transposes.x = pass.AllocateTranspose(pass.Tokens(), dim_);
-  AllocateCheap(pass, base);
-}
-
-void DenseFfn::AllocateCheap(const Pass& pass, Ffn::Saved& base) const {
-  Saved& saved = Mine(base);
-  saved.hidden =
-      Relu() ? saved.pre : pass.Allocate(pass.lives.cheap, pass.Tokens(), hidden_.Size());
-}
-
-void DenseFfn::AllocateBackward(const Pass& pass, Ffn::Saved& base) const {
-  Saved& saved = Mine(base);
-  saved.dhidden = pass.Allocate(Gated() ? pass.lives.scratch : pass.lives.backward, pass.Tokens(),
-                                hidden_.Size());
-  saved.dpre = Gated() ? pass.Allocate(pass.lives.backward, pass.Tokens(), 2 * hidden_.Size())
-                       : saved.dhidden;
-  saved.up_transposes.dy = pass.AllocateTranspose(pass.Tokens(), UpParts() * hidden_.Size());
-  saved.down_transposes.dy = pass.AllocateTranspose(pass.Tokens(), dim_);
-}
-
-void DenseFfn::ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& base) const {
-  Saved& saved = Mine(base);
-  saved.x = x;
-  const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
-  kernels::LinearActivation(pass.stream, Up(pass, saved), x, bias, kind_, HiddenDropout(pass),
-                            saved.pre, saved.hidden);
-}
-
-void DenseFfn::ForwardOutput(const Pass& pass, const Ffn::Saved& base, const Matrix& y,
-                             RowsDone then) const {
-  const Saved& saved = Mine(base);
-  if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream, Down(pass, saved), saved.hidden, {}, y, then);
-  }
-  const Matrix weight = pass.Value(down_weight_);
-  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
-    const Part part = pass.tensor->SliceOf(ffn_, slice);
-    const std::int64_t begin = part.begin - hidden_.begin;
-    kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden.Columns(begin, part.Size()),
-                            Form::kPlain, weight.Rows(begin, part.Size()), sum, false);
-  });
-  then({0, y.rows});
-}
-
-// dx = dpre W_up; canonical slices of gate and up apart.
-void DenseFfn::InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
-  const Matrix& dpre = saved.dpre;
-  if (!pass.tensor->Canonical()) {
-    return kernels::LinearInputGradient(pass.stream, Up(pass, saved), dpre, dx);
-  }
-  const Matrix weight = pass.Value(up_weight_, UpParts());
-  SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
-    const Part features = pass.tensor->SliceOf(ffn_, slice);
-    for (int part = 0; part < UpParts(); ++part) {
-      const std::int64_t begin = part * hidden_.Size() + features.begin - hidden_.begin;
-      kernels::MatrixMultiply(pass.stream, Form::kPlain, dpre.Columns(begin, features.Size()),
-                              Form::kPlain, weight.Rows(begin, features.Size()), sum, part > 0);
-    }
-  });
-}
-
-void DenseFfn::RecomputeCheap(const Pass& pass, Ffn::Saved& base) const {
-  Saved& saved = Mine(base);
-  if (Relu()) return;
-  // The bias is in `pre` already.
-  kernels::ActivationForward(pass.stream, kind_, saved.pre, {}, HiddenDropout(pass), saved.hidden);
-}
-
-void DenseFfn::BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& base,
-                             const Matrix& dx) const {
-  Saved& saved = Mine(base);
-  saved.dy = dy;
-  kernels::LinearActivationGradient(pass.stream, Down(pass, saved), dy, kind_,
-                                    Relu() ? saved.hidden : saved.pre, HiddenDropout(pass),
-                                    saved.dhidden, saved.dpre);
-  InputGradient(pass, saved, dx);
-}
-
-void DenseFfn::BackwardWeight(const Pass& pass, const Ffn::Saved& base,
-                              comm::Request& pending) const {
-  const Saved& saved = Mine(base);
-  const kernels::BiasGradients down_bias = pass.BiasGradients(down_bias_, 1, true);
-  const kernels::BiasGradients up_bias = pass.BiasGradients(up_bias_, UpParts(), false);
-  kernels::Linear down = Of(LinearSite::kDown, &saved), up = Of(LinearSite::kUp, &saved);
-  down.biases = &down_bias;
-  up.biases = &up_bias;
-  kernels::LinearWeightGradient(pass.stream, down, saved.hidden, saved.dy,
-                                pass.Gradient(down_weight_));
-  pending.Test();
-  kernels::LinearWeightGradient(pass.stream, up, saved.x, saved.dpre,
-                                pass.Gradient(up_weight_, UpParts()));
-  pending.Test();
-}
 
 }  // namespace trireme::model

@@ -146,27 +146,24 @@ void StageTasks::AddMemory(device::MemoryTerms& memory) const {
 
 // Steps and evaluations.
 
-void StageTasks::Open(StagedBatches::Taken taken, double* losses) {
+void StageTasks::Begin(StagedBatches::Taken taken, GradientsReady ready, double* losses,
+                       Reader* reader) {
+  ready_ = std::move(ready);
+  reader_ = reader;
   batches_ = staged_.Open(std::move(taken));
   std::int64_t tokens = 0;
   for (const data::Entry& batch : batches_) tokens += batch.sequences * batch.length;
   losses_.Expect(reader_ == nullptr ? tokens : 0, losses);
 }
 
-void StageTasks::Begin(StagedBatches::Taken taken, GradientsReady ready, double* losses,
-                       Reader* reader) {
-  ready_ = std::move(ready);
-  reader_ = reader;
-  Open(std::move(taken), losses);
-}
-
 int StageTasks::MicroBatches(std::span<const data::Entry> batches) const {
   return static_cast<int>(std::ssize(batches)) / plan_.leaves;
 }
 
-// Announces the units that the program gathers, in order.
-void StageTasks::Announce(const parallel::Program& program) {
+// Tells the sharding which units the program gathers, in order, and runs it.
+void StageTasks::RunProgram(const parallel::Program& program) {
   if (network_.Units().ValuesSharded()) network_.Units().BeginTasks(network_.UsesOf(program));
+  pipeline_.Run(program, *this);
 }
 
 void StageTasks::StartTrain(StagedBatches::Taken taken, const GradientsReady& ready) {
@@ -174,17 +171,15 @@ void StageTasks::StartTrain(StagedBatches::Taken taken, const GradientsReady& re
   const int count = MicroBatches(taken.Batches());
   SetTraining(network_.Stream(), true);
   Begin(std::move(taken), ready, nullptr);
-  Announce(pipeline_.TrainingProgram(count));
-  pipeline_.Train(count, *this);
+  RunProgram(pipeline_.TrainingProgram(count));
   leaf_gradients_.Finish();
 }
 
 void StageTasks::RunEvaluation(std::span<const data::Entry> batches) {
   const int count = MicroBatches(batches);
   SetTraining(network_.Stream(), false);
-  Announce(pipeline_.EvaluationProgram(count));
   pipeline_.ReceiveLate(network_.Stream().OnGpu());
-  pipeline_.Evaluate(count, *this);
+  RunProgram(pipeline_.EvaluationProgram(count));
 }
 
 void StageTasks::QueueLoss(std::span<const data::Entry> batches, double* losses) {
@@ -610,7 +605,8 @@ void StageTasks::BackwardWeight(TaskEntries& entries, int chunk, bool report) {
 
 // The two ends of the stack of blocks: the embedding, the final norm and the head.
 
-void StageTasks::Embed(const EmbeddingLayer& layer, const ResidualStream& stream) const {
+void StageTasks::Embed(const EmbeddingLayer& layer, const ResidualStream& stream,
+                       bool backward) const {
   const Pass& pass = stream.pass;
   const std::int64_t mark = pass.lives.scratch->Mark();
   const Matrix full = pass.tensor->Sharded()
@@ -618,24 +614,14 @@ void StageTasks::Embed(const EmbeddingLayer& layer, const ResidualStream& stream
                           : stream.residual;
   if (!pass.Dry()) {
     const device::Scope scope(
-        Trace(),
-        {.name = device::SliceName::kEmbedding, .phase = device::Phase::kForward, .queues = true});
-    layer.Forward(pass, positions_.Sinusoidal(), full, stream.residual);
-  }
-  pass.lives.scratch->Release(mark);
-}
-
-void StageTasks::EmbedBackward(const EmbeddingLayer& layer, const ResidualStream& stream) const {
-  const Pass& pass = stream.pass;
-  const std::int64_t mark = pass.lives.scratch->Mark();
-  const Matrix full = pass.tensor->Sharded()
-                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
-                          : stream.residual;
-  if (!pass.Dry()) {
-    const device::Scope scope(
-        Trace(),
-        {.name = device::SliceName::kEmbedding, .phase = device::Phase::kBackward, .queues = true});
-    layer.BackwardWeight(pass, stream.residual, full);
+        Trace(), {.name = device::SliceName::kEmbedding,
+                  .phase = backward ? device::Phase::kBackward : device::Phase::kForward,
+                  .queues = true});
+    if (backward) {
+      layer.BackwardWeight(pass, stream.residual, full);
+    } else {
+      layer.Forward(pass, positions_.Sinusoidal(), full, stream.residual);
+    }
   }
   pass.lives.scratch->Release(mark);
 }

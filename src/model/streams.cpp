@@ -49,9 +49,8 @@ class DecoderTasks : public StageTasks {
     if (layers.last) HeadGradients(entries, chunk, report);
     BackwardBlocks(entries, All(chunk), arenas.backward == nullptr, report, [](TaskEntry&) {});
     if (!layers.first) return;
-    EmbeddingGradients(entries, chunk, [&](TaskEntry& entry) {
-      EmbedBackward(network_.Embedding(), entry.target);
-    });
+    EmbeddingGradients(entries, chunk,
+                       [&](TaskEntry& entry) { Embed(network_.Embedding(), entry.target, true); });
   }
 
   void MakeSource(TaskEntry& /*entry*/) const override {}
@@ -74,15 +73,80 @@ class EncoderDecoderTasks : public StageTasks {
   explicit EncoderDecoderTasks(Network& network) : StageTasks(network, true) {}
 
  protected:
-  void Forward(TaskEntries& entries, int chunk, const Arenas& arenas) override;
-  void Evaluate(TaskEntries& entries, int chunk) override;
-  void Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool report) override;
-  void MakeSource(TaskEntry& entry) const override;
+  void Forward(TaskEntries& entries, int chunk, const Arenas& arenas) override {
+    const Network::Chunk& layers = LayersOf(chunk);
+    Use(layers.first_units);
+    for (TaskEntry& entry : entries) EnterForward(entry, chunk, arenas);
+    Done(layers.first_units);
+    const auto encoded = [&](TaskEntry& entry) {
+      if (!layers.ends_encoder) return entry.source.out;
+      Matrix& memory = entry.live->memory;
+      const Pass& pass = entry.source.pass;
+      memory = Passes(layers) ? entry.source.out : Allocate(pass, arenas.weight);
+      return network_.EncoderNorm() == nullptr ? memory : Allocate(pass, arenas.input);
+    };
+    ForwardBlocks(entries, Encoder(chunk), arenas, encoded,
+                  [&](TaskEntry& entry) { LeaveEncoder(entry, chunk, arenas); });
+    ForwardTarget(entries, Decoder(chunk), arenas);
+  }
+  void Evaluate(TaskEntries& entries, int chunk) override {
+    const Network::Chunk& layers = LayersOf(chunk);
+    Use(layers.first_units);
+    for (TaskEntry& entry : entries) EnterEvaluation(entry, layers);
+    Done(layers.first_units);
+    EvaluateBlocks(entries, Encoder(chunk), false,
+                   [&](TaskEntry& entry) { LeaveEncoderEvaluation(entry, layers); });
+    for (TaskEntry& entry : entries) entry.target.pass.source.memory = entry.source.residual;
+    EvaluateTarget(entries, Decoder(chunk));
+    if (layers.last) return;
+    for (TaskEntry& entry : entries) {
+      const ResidualStream &source = entry.source, &target = entry.target;
+      if (source.pass.sequences > 0) Copy(source.pass, source.residual, source.out);
+      if (Passes(layers)) Copy(target.pass, target.residual, target.out);
+    }
+  }
+  void Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool report) override {
+    const Network::Chunk& layers = LayersOf(chunk);
+    const bool weights_too = arenas.backward == nullptr;
+    for (TaskEntry& entry : entries) EnterBackward(entry, chunk, arenas);
+    if (layers.last) HeadGradients(entries, chunk, report);
+    BackwardBlocks(entries, Decoder(chunk), weights_too, report, [](TaskEntry&) {});
+    BackwardBlocks(entries, Encoder(chunk), weights_too, report,
+                   [&](TaskEntry& entry) { EnterEncoderBackward(entry, layers); });
+    if (!layers.first) return;
+    EmbeddingGradients(entries, chunk, [&](TaskEntry& entry) {
+      Embed(network_.SourceEmbedding(), entry.source, true);
+      Embed(network_.Embedding(), entry.target, true);
+    });
+  }
+  void MakeSource(TaskEntry& entry) const override {
+    Pass& target = entry.target.pass;
+    if (target.Dry()) target.source.length = target.length;
+    if (target.cached.continues) return;  // texts that go on have been read by the encoder before
+    Pass& source = entry.source.pass;
+    source = target;
+    source.length = target.source.length;
+    source.positions = PositionsOf(source.length, 0, 1);
+    source.tokens.inputs = target.tokens.sources;
+    source.tokens.key_lengths = target.tokens.source_lengths;
+    source.tokens.targets = nullptr;
+    source.causal = false;
+    source.source = {};
+    source.cached = {};
+  }
   const Pass& PassOf(const TaskEntry& entry, int chunk, std::size_t block) const override {
     return block < LayersOf(chunk).encoders ? entry.source.pass : entry.target.pass;
   }
   std::int64_t AttentionElements(const Pass& pass, kernels::AttentionShape shape,
-                                 bool dropout) const override;
+                                 bool dropout) const override {
+    // Stands for lengths of keys, which nothing reads while memory is measured.
+    static constexpr std::int32_t kSomeLengths = 0;
+    shape.key_lengths = &kSomeLengths;
+    const std::int64_t whole = pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
+    shape.causal = false;
+    return std::max(whole, kernels::AttentionPartScratch(pass.stream, shape, pass.length,
+                                                         pass.Type(), dropout));
+  }
 
  private:
   Stack Encoder(int chunk) const {
@@ -99,192 +163,101 @@ class EncoderDecoderTasks : public StageTasks {
   static void Copy(const Pass& pass, const Matrix& from, const Matrix& to) {
     if (!pass.Dry()) kernels::Copy(pass.stream, from, to);
   }
-  void EnterForward(TaskEntry& entry, int chunk, const Arenas& arenas);
-  void LeaveEncoder(TaskEntry& entry, int chunk, const Arenas& arenas) const;
-  void EnterEvaluation(TaskEntry& entry, const Network::Chunk& layers) const;
-  void LeaveEncoderEvaluation(TaskEntry& entry, const Network::Chunk& layers) const;
-  void EnterBackward(TaskEntry& entry, int chunk, const Arenas& arenas) const;
-  void EnterEncoderBackward(TaskEntry& entry, const Network::Chunk& layers) const;
-};
-
-void EncoderDecoderTasks::MakeSource(TaskEntry& entry) const {
-  Pass& target = entry.target.pass;
-  if (target.Dry()) target.source.length = target.length;
-  if (target.cached.continues) return;  // texts that go on have been read by the encoder before
-  Pass& source = entry.source.pass;
-  source = target;
-  source.length = target.source.length;
-  source.positions = PositionsOf(source.length, 0, 1);
-  source.tokens.inputs = target.tokens.sources;
-  source.tokens.key_lengths = target.tokens.source_lengths;
-  source.tokens.targets = nullptr;
-  source.causal = false;
-  source.source = {};
-  source.cached = {};
-}
-
-std::int64_t EncoderDecoderTasks::AttentionElements(const Pass& pass, kernels::AttentionShape shape,
-                                                    bool dropout) const {
-  // Stands for lengths of keys, which nothing reads while memory is measured.
-  static constexpr std::int32_t kSomeLengths = 0;
-  shape.key_lengths = &kSomeLengths;
-  const std::int64_t whole = pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
-  shape.causal = false;
-  return std::max(
-      whole, kernels::AttentionPartScratch(pass.stream, shape, pass.length, pass.Type(), dropout));
-}
-
-void EncoderDecoderTasks::Forward(TaskEntries& entries, int chunk, const Arenas& arenas) {
-  const Network::Chunk& layers = LayersOf(chunk);
-  Use(layers.first_units);
-  for (TaskEntry& entry : entries) EnterForward(entry, chunk, arenas);
-  Done(layers.first_units);
-  const auto encoded = [&](TaskEntry& entry) {
-    if (!layers.ends_encoder) return entry.source.out;
-    Matrix& memory = entry.live->memory;
-    const Pass& pass = entry.source.pass;
-    memory = Passes(layers) ? entry.source.out : Allocate(pass, arenas.weight);
-    return network_.EncoderNorm() == nullptr ? memory : Allocate(pass, arenas.input);
-  };
-  ForwardBlocks(entries, Encoder(chunk), arenas, encoded,
-                [&](TaskEntry& entry) { LeaveEncoder(entry, chunk, arenas); });
-  ForwardTarget(entries, Decoder(chunk), arenas);
-}
-
-// Where the streams begin. The target stream waits while the encoder's blocks run, or goes on to
-// the next stage; so does the encoder's output.
-void EncoderDecoderTasks::EnterForward(TaskEntry& entry, int chunk, const Arenas& arenas) {
-  const Network::Chunk& layers = LayersOf(chunk);
-  const Stack encoder = Encoder(chunk), decoder = Decoder(chunk);
-  ResidualStream &source = entry.source, &target = entry.target;
-  if (layers.first) {
-    source.residual = ResidualOf(entry, encoder, 0, arenas);
-    target.residual =
-        Passes(layers) ? target.out : ResidualOf(entry, decoder, decoder.begin, arenas);
-    Embed(network_.SourceEmbedding(), source);
-    Embed(network_.Embedding(), target);
-    return;
-  }
-  source.residual = source.in;
-  target.residual = target.in;
-  if (layers.encoders == 0) {
-    entry.live->memory = target.pass.source.memory = source.in;
-    if (!layers.last) Copy(source.pass, source.in, source.out);
-  } else if (Passes(layers)) {
-    Copy(target.pass, target.in, target.out);
-  }
-}
-
-// The encoder's output, for this chunk's decoder and for later ones.
-void EncoderDecoderTasks::LeaveEncoder(TaskEntry& entry, int chunk, const Arenas& arenas) const {
-  const Network::Chunk& layers = LayersOf(chunk);
-  if (!layers.ends_encoder) return;
-  ChunkActivations::Live& live = *entry.live;
-  if (const NormLayer* const norm = network_.EncoderNorm()) {
-    Pass pass = entry.source.pass;
-    pass.lives.input = arenas.input;
-    norm->Allocate(pass, live.encoder_norm);
-    if (!pass.Dry()) {
-      norm->Forward(pass, entry.source.residual, live.encoder_norm, live.memory);
+  // Where the streams begin. The target stream waits while the encoder's blocks run, or goes on to
+  // the next stage; so does the encoder's output.
+  void EnterForward(TaskEntry& entry, int chunk, const Arenas& arenas) {
+    const Network::Chunk& layers = LayersOf(chunk);
+    const Stack encoder = Encoder(chunk), decoder = Decoder(chunk);
+    ResidualStream &source = entry.source, &target = entry.target;
+    if (layers.first) {
+      source.residual = ResidualOf(entry, encoder, 0, arenas);
+      target.residual =
+          Passes(layers) ? target.out : ResidualOf(entry, decoder, decoder.begin, arenas);
+      Embed(network_.SourceEmbedding(), source);
+      Embed(network_.Embedding(), target);
+      return;
+    }
+    source.residual = source.in;
+    target.residual = target.in;
+    if (layers.encoders == 0) {
+      entry.live->memory = target.pass.source.memory = source.in;
+      if (!layers.last) Copy(source.pass, source.in, source.out);
+    } else if (Passes(layers)) {
+      Copy(target.pass, target.in, target.out);
     }
   }
-  entry.target.pass.source.memory = live.memory;
-  if (!layers.last && !Passes(layers)) Copy(entry.source.pass, live.memory, entry.source.out);
-}
-
-void EncoderDecoderTasks::Evaluate(TaskEntries& entries, int chunk) {
-  const Network::Chunk& layers = LayersOf(chunk);
-  Use(layers.first_units);
-  for (TaskEntry& entry : entries) EnterEvaluation(entry, layers);
-  Done(layers.first_units);
-  EvaluateBlocks(entries, Encoder(chunk), false,
-                 [&](TaskEntry& entry) { LeaveEncoderEvaluation(entry, layers); });
-  for (TaskEntry& entry : entries) entry.target.pass.source.memory = entry.source.residual;
-  EvaluateTarget(entries, Decoder(chunk));
-  if (layers.last) return;
-  for (TaskEntry& entry : entries) {
-    const ResidualStream &source = entry.source, &target = entry.target;
-    if (source.pass.sequences > 0) Copy(source.pass, source.residual, source.out);
-    if (Passes(layers)) Copy(target.pass, target.residual, target.out);
+  // The encoder's output, for this chunk's decoder and for later ones.
+  void LeaveEncoder(TaskEntry& entry, int chunk, const Arenas& arenas) const {
+    const Network::Chunk& layers = LayersOf(chunk);
+    if (!layers.ends_encoder) return;
+    ChunkActivations::Live& live = *entry.live;
+    if (const NormLayer* const norm = network_.EncoderNorm()) {
+      Pass pass = entry.source.pass;
+      pass.lives.input = arenas.input;
+      norm->Allocate(pass, live.encoder_norm);
+      if (!pass.Dry()) {
+        norm->Forward(pass, entry.source.residual, live.encoder_norm, live.memory);
+      }
+    }
+    entry.target.pass.source.memory = live.memory;
+    if (!layers.last && !Passes(layers)) Copy(entry.source.pass, live.memory, entry.source.out);
   }
-}
-
-void EncoderDecoderTasks::EnterEvaluation(TaskEntry& entry, const Network::Chunk& layers) const {
-  ResidualStream &source = entry.source, &target = entry.target;
-  const bool encodes = source.pass.sequences > 0;
-  AllocateBuffers(target);
-  if (encodes) AllocateBuffers(source);
-  source.residual = layers.first ? source.buffers[0] : source.in;
-  target.residual = layers.first ? target.buffers[0] : target.in;
-  if (!layers.first) return;
-  if (encodes) Embed(network_.SourceEmbedding(), source);
-  Embed(network_.Embedding(), target);
-}
-
-void EncoderDecoderTasks::LeaveEncoderEvaluation(TaskEntry& entry,
-                                                 const Network::Chunk& layers) const {
-  const NormLayer* const norm = network_.EncoderNorm();
-  if (norm == nullptr || !layers.ends_encoder) return;
-  ResidualStream& source = entry.source;
-  device::Arena* const scratch = source.pass.lives.scratch;
-  const std::int64_t mark = scratch->Mark();
-  const Matrix out = source.Other();
-  NormLayer::Saved saved;
-  norm->Allocate(source.pass, saved);
-  if (!source.pass.Dry()) norm->Forward(source.pass, source.residual, saved, out);
-  scratch->Release(mark);
-  source.residual = out;
-}
-
-void EncoderDecoderTasks::Backward(TaskEntries& entries, int chunk, const Arenas& arenas,
-                                   bool report) {
-  const Network::Chunk& layers = LayersOf(chunk);
-  const bool weights_too = arenas.backward == nullptr;
-  for (TaskEntry& entry : entries) EnterBackward(entry, chunk, arenas);
-  if (layers.last) HeadGradients(entries, chunk, report);
-  BackwardBlocks(entries, Decoder(chunk), weights_too, report, [](TaskEntry&) {});
-  BackwardBlocks(entries, Encoder(chunk), weights_too, report,
-                 [&](TaskEntry& entry) { EnterEncoderBackward(entry, layers); });
-  if (!layers.first) return;
-  EmbeddingGradients(entries, chunk, [&](TaskEntry& entry) {
-    EmbedBackward(network_.SourceEmbedding(), entry.source);
-    EmbedBackward(network_.Embedding(), entry.target);
-  });
-}
-
-// The gradients of the target stream and of the encoder's output so far. If this chunk has blocks
-// of the encoder alone, the latter is that of the source stream, and the former goes on to the
-// stage before.
-void EncoderDecoderTasks::EnterBackward(TaskEntry& entry, int chunk, const Arenas& arenas) const {
-  const Network::Chunk& layers = LayersOf(chunk);
-  ResidualStream &source = entry.source, &target = entry.target;
-  BeginTargetBackward(target, chunk, arenas);
-  BeginBackward(source, arenas);
-  SourceStream& read = target.pass.source;
-  read.memory = entry.live->memory;
-  if (Passes(layers)) {
-    read.dmemory = source.in;
-    if (!layers.first) Copy(target.pass, target.in, target.out);
-    return;
+  void EnterEvaluation(TaskEntry& entry, const Network::Chunk& layers) const {
+    ResidualStream &source = entry.source, &target = entry.target;
+    const bool encodes = source.pass.sequences > 0;
+    AllocateBuffers(target);
+    if (encodes) AllocateBuffers(source);
+    source.residual = layers.first ? source.buffers[0] : source.in;
+    target.residual = layers.first ? target.buffers[0] : target.in;
+    if (!layers.first) return;
+    if (encodes) Embed(network_.SourceEmbedding(), source);
+    Embed(network_.Embedding(), target);
   }
-  const bool leaves = layers.encoders == 0 && !layers.first;
-  read.dmemory = leaves ? source.out : Allocate(source.pass, source.pass.lives.scratch);
-  if (!layers.last) return Copy(source.pass, source.in, read.dmemory);
-  if (!source.pass.Dry()) kernels::Clear(source.pass.stream, read.dmemory);
-}
-
-// The gradient of what the last of the encoder's blocks of a chunk wrote.
-void EncoderDecoderTasks::EnterEncoderBackward(TaskEntry& entry,
-                                               const Network::Chunk& layers) const {
-  ResidualStream& source = entry.source;
-  const Matrix& dmemory = entry.target.pass.source.dmemory;
-  const NormLayer* const norm = network_.EncoderNorm();
-  source.residual = dmemory;
-  if (norm == nullptr || !layers.ends_encoder) return;
-  source.residual = source.buffers[0];
-  if (source.pass.Dry()) return;
-  norm->Backward(source.pass, entry.live->encoder_norm, {.dy = dmemory, .dx = source.residual});
-}
+  void LeaveEncoderEvaluation(TaskEntry& entry, const Network::Chunk& layers) const {
+    const NormLayer* const norm = network_.EncoderNorm();
+    if (norm == nullptr || !layers.ends_encoder) return;
+    ResidualStream& source = entry.source;
+    device::Arena* const scratch = source.pass.lives.scratch;
+    const std::int64_t mark = scratch->Mark();
+    const Matrix out = source.Other();
+    NormLayer::Saved saved;
+    norm->Allocate(source.pass, saved);
+    if (!source.pass.Dry()) norm->Forward(source.pass, source.residual, saved, out);
+    scratch->Release(mark);
+    source.residual = out;
+  }
+  // The gradients of the target stream and of the encoder's output so far. If this chunk has blocks
+  // of the encoder alone, the latter is that of the source stream, and the former goes on to the
+  // stage before.
+  void EnterBackward(TaskEntry& entry, int chunk, const Arenas& arenas) const {
+    const Network::Chunk& layers = LayersOf(chunk);
+    ResidualStream &source = entry.source, &target = entry.target;
+    BeginTargetBackward(target, chunk, arenas);
+    BeginBackward(source, arenas);
+    SourceStream& read = target.pass.source;
+    read.memory = entry.live->memory;
+    if (Passes(layers)) {
+      read.dmemory = source.in;
+      if (!layers.first) Copy(target.pass, target.in, target.out);
+      return;
+    }
+    const bool leaves = layers.encoders == 0 && !layers.first;
+    read.dmemory = leaves ? source.out : Allocate(source.pass, source.pass.lives.scratch);
+    if (!layers.last) return Copy(source.pass, source.in, read.dmemory);
+    if (!source.pass.Dry()) kernels::Clear(source.pass.stream, read.dmemory);
+  }
+  // The gradient of what the last of the encoder's blocks of a chunk wrote.
+  void EnterEncoderBackward(TaskEntry& entry, const Network::Chunk& layers) const {
+    ResidualStream& source = entry.source;
+    const Matrix& dmemory = entry.target.pass.source.dmemory;
+    const NormLayer* const norm = network_.EncoderNorm();
+    source.residual = dmemory;
+    if (norm == nullptr || !layers.ends_encoder) return;
+    source.residual = source.buffers[0];
+    if (source.pass.Dry()) return;
+    norm->Backward(source.pass, entry.live->encoder_norm, {.dy = dmemory, .dx = source.residual});
+  }
+};
 
 }  // namespace
 

@@ -88,21 +88,13 @@ const Program& Pipeline::EvaluationProgram(int micro_batches) {
 }
 
 const Program& Pipeline::TrainingProgram(int micro_batches) {
-  return Kept(training_, shape_, micro_batches, Stage(), MakeProgram);
-}
-
-void Pipeline::Train(int micro_batches, StageWork& work) {
   if (micro_batches > shape_.micro_batches) {  // on every stage alike: nobody waits for another
     throw RunError(
         fmt::format("a pipeline step of {} micro-batches, planned for {}: a bug in "
                     "Trireme",
                     micro_batches, shape_.micro_batches));
   }
-  Run(TrainingProgram(micro_batches), work);
-}
-
-void Pipeline::Evaluate(int micro_batches, StageWork& work) {
-  Run(EvaluationProgram(micro_batches), work);
+  return Kept(training_, shape_, micro_batches, Stage(), MakeProgram);
 }
 
 void Pipeline::Progress() {

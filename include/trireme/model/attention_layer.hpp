@@ -86,8 +86,7 @@ class AttentionLayer : public SubLayer {
   kernels::Linear Of(LinearSite site, const Saved* saved = nullptr) const;
   kernels::Linear Input(const Pass& pass, const Saved& saved) const;   // x W_qkv^T
   kernels::Linear Output(const Pass& pass, const Saved& saved) const;  // out W_o
-  // out W_o, and dqkv W_qkv: partial sums, slice by slice in canonical arithmetic.
-  void OutputProduct(const Pass& pass, const Saved& saved, const Matrix& y, RowsDone then) const;
+  // dqkv W_qkv: partial sums, slice by slice in canonical arithmetic.
   void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const;
   kernels::BiasGradients InputBiasGradients(const Pass& pass) const;
 

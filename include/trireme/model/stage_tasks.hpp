@@ -129,10 +129,7 @@ class StageTasks : public parallel::StageWork {
   // without after an evaluation.
   ExactSum FinishLoss();
   // After a graph replay of StartTrain: FinishLoss now reads these batches.
-  void Replayed(StagedBatches::Taken taken) {
-    reader_ = nullptr;
-    Open(std::move(taken), nullptr);
-  }
+  void Replayed(StagedBatches::Taken taken) { Begin(std::move(taken), std::move(ready_), nullptr); }
   // Evaluation: summed loss, as of FinishLoss. losses (or null): [rows of all batches], one per
   // target, filled on the last stage's first tensor rank.
   ExactSum Loss(std::span<const data::Entry> batches, double* losses = nullptr);
@@ -214,8 +211,8 @@ class StageTasks : public parallel::StageWork {
   void BeginTargetBackward(ResidualStream& target, int chunk, const Arenas& arenas) const;
 
   // The ends of the stack of blocks.
-  void Embed(const EmbeddingLayer& layer, const ResidualStream& stream) const;
-  void EmbedBackward(const EmbeddingLayer& layer, const ResidualStream& stream) const;
+  void Embed(const EmbeddingLayer& layer, const ResidualStream& stream,
+             bool backward = false) const;
   void HeadGradients(TaskEntries& entries, int chunk, bool report);
   void EmbeddingGradients(TaskEntries& entries, int chunk, ForEntry embed_backward);
 
@@ -244,9 +241,8 @@ class StageTasks : public parallel::StageWork {
                              const Matrix& out);
   std::size_t FirstEntry(int micro_batch) const;
   std::span<const data::Entry> EntriesOf(int micro_batch) const;
-  void Open(StagedBatches::Taken taken, double* losses);
   int MicroBatches(std::span<const data::Entry> batches) const;
-  void Announce(const parallel::Program& program);
+  void RunProgram(const parallel::Program& program);
   void RunEvaluation(std::span<const data::Entry> batches);
   Lifetimes ForwardLives(const Arenas& arenas, device::Arena* scratch) const;
 

@@ -182,24 +182,24 @@ class Pipeline {
   // adds empty micro-batches).
   int Padded(int count) const;
 
-  // Collective over the pipeline group: runs a step of Padded(...) micro-batches.
-  void Train(int micro_batches, StageWork& work);
-  void Evaluate(int micro_batches, StageWork& work);
+  // The stage's programs of a step of Padded(...) micro-batches: made once, kept.
+  const Program& TrainingProgram(int micro_batches);
+  const Program& EvaluationProgram(int micro_batches);
+  // Collective over the pipeline group, whose stages run the programs of one step.
+  void Run(const Program& program, StageWork& work);
   // late: posts a receive only when its message is needed. For steps in which a GPU may stop to
   // load a kernel, which must not wait for a message still held up elsewhere.
   void ReceiveLate(bool late) { late_ = late; }
   // Gives outstanding transfers a chance to progress; cheap. For StageWork, between its kernels.
   void Progress();
 
-  const Program& TrainingProgram(int micro_batches);    // made once, kept
-  const Program& EvaluationProgram(int micro_batches);  // likewise
   const PipelineShape& Shape() const { return shape_; }
   int Stage() const { return transfers_.Rank(); }
-  // Seconds of the last Train or Evaluate spent waiting for another stage's output, and for buffers
+  // Seconds of the last program spent waiting for another stage's output, and for buffers
   // still being sent.
   double SecondsWaitedForInput() const { return waited_input_; }
   double SecondsWaitedForOutput() const { return waited_output_; }
-  // Seconds of the tasks of this kind and chunk in the last Train or Evaluate, all micro-batches.
+  // Seconds of the tasks of this kind and chunk in the last program, all micro-batches.
   double SecondsOf(TaskKind kind, int chunk) const {
     return seconds_.at(static_cast<std::size_t>(chunk)).at(static_cast<std::size_t>(kind));
   }
@@ -212,7 +212,6 @@ class Pipeline {
     device::Buffer memory;
     std::vector<comm::Request> requests;
   };
-  void Run(const Program& program, StageWork& work);
   void Execute(const Program& program, const Operation& operation, StageWork& work);
   void Compute(const ProgramTask& task, const kernels::Matrix& in, const kernels::Matrix& out,
                StageWork& work);

@@ -117,7 +117,7 @@ class PipelineTest : public testing::Test {
       shape.micro_batches = pipeline.Padded(count);
       ledger_.Clear();
       TellTale train(shape, group.Rank(), columns, pipeline);
-      pipeline.Train(shape.micro_batches, train);
+      pipeline.Run(pipeline.TrainingProgram(shape.micro_batches), train);
       EXPECT_EQ(train.tasks_, MakeSchedule(shape, group.Rank()));
       EXPECT_EQ(Sent(), train.sent_ * 8);
       EXPECT_GE(pipeline.SecondsWaitedForInput(), 0);
@@ -125,7 +125,7 @@ class PipelineTest : public testing::Test {
 
       shape.micro_batches = count;
       TellTale evaluate(shape, group.Rank(), columns, pipeline);
-      pipeline.Evaluate(count, evaluate);
+      pipeline.Run(pipeline.EvaluationProgram(count), evaluate);
       EXPECT_EQ(evaluate.tasks_, MakeEvaluation(shape, group.Rank()));
     }
   }
@@ -187,7 +187,7 @@ TEST_F(PipelineTest, WaitsAreMeasured) {
   Pipeline pipeline(transfers, {ScheduleKind::kOneForwardOneBackward, 2, 1, 2}, Dtype::kFloat32, 1,
                     1);
   Sleeper work(group.Rank() == 1);
-  pipeline.Train(2, work);
+  pipeline.Run(pipeline.TrainingProgram(2), work);
   if (group.Rank() == 0) {
     EXPECT_GT(pipeline.SecondsWaitedForInput(), 0.1);  // of four naps, 0.2 s
   }
@@ -200,9 +200,9 @@ TEST_F(PipelineTest, OneStageHasNoBuffers) {
     Pipeline pipeline(comm::Collectives(), shape, Dtype::kFloat64, kMostRows, 3);
     EXPECT_EQ(pipeline.Bytes(), 0);
     TellTale work(shape, 0, 3, pipeline);
-    pipeline.Train(3, work);
+    pipeline.Run(pipeline.TrainingProgram(3), work);
     EXPECT_EQ(work.tasks_.size(), 6u);
-    pipeline.Evaluate(3, work);
+    pipeline.Run(pipeline.EvaluationProgram(3), work);
     EXPECT_EQ(work.tasks_.size(), 9u);
   }
 }
@@ -240,7 +240,7 @@ TEST_F(PipelineTest, RefusesWhatWasNotPlanned) {
   const PipelineShape shape{ScheduleKind::kGpipe, 1, 1, 2};
   Pipeline pipeline({}, shape, Dtype::kFloat32, 1, 1);
   TellTale work(shape, 0, 1, pipeline);
-  EXPECT_THAT(message([&] { pipeline.Train(3, work); }),
+  EXPECT_THAT(message([&] { pipeline.Run(pipeline.TrainingProgram(3), work); }),
               testing::HasSubstr("a pipeline step of 3 micro-batches, planned for 2"));
 }
 

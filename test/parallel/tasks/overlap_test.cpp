@@ -197,7 +197,7 @@ void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std:
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   Watched watched(run, program);
-  net.Tasks().Stages().Train(count, watched);
+  net.Tasks().Stages().Run(program, watched);
   EXPECT_TRUE(watched.AllLanded());
   parallel::PipelineShape shape = net.Tasks().Stages().Shape();
   EXPECT_EQ(shape.micro_batches, count);
