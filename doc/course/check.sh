@@ -1,0 +1,6 @@
+#!/usr/bin/env bash
+# Runs lessons of the course as a student would, and compares: bash doc/course/check.sh [LESSON...]. The program is build/trireme,
+# or that of the folder TRIREME_BUILD.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+exec python3 "$here/check.py" "${TRIREME_BUILD:-$here/../../build}" "$@"
