@@ -161,7 +161,7 @@ def gpu_memory():
     for name, fill in [*terms, ("if nothing is recomputed", "#ffffff")]:
         picture.box(x, 38, 13, 13, fill, dashed=fill == "#ffffff")
         picture.text(x + 18, 49, name, size=12, anchor="start")
-        x += 38 + 5.7 * len(name)
+        x += 46 + 5.3 * len(name)
     for capacity, label in ((80, "card of 80 GiB"), (140, "H200, 140 GiB")):
         x = left + capacity * scale
         picture.line(x, top - 12, x, top + 200, RED, 1.6, dashed=True)
