@@ -23,7 +23,7 @@ install(TARGETS trireme RUNTIME DESTINATION bin)
 install(DIRECTORY input/ DESTINATION ${share}/input)
 install(DIRECTORY vis/ DESTINATION ${share}/vis PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY doc/ DESTINATION ${share}/doc)
-install(FILES README.md LICENSE Changelog DESTINATION ${share})
+install(FILES README.md CONTRIBUTING.md CITATION.cff LICENSE Changelog DESTINATION ${share})
 # Not those that build or install packages: they need the source tree.
 install(DIRECTORY jobscripts/slurm jobscripts/machines DESTINATION ${share}/jobscripts)
 install(PROGRAMS jobscripts/fetch_wikitext.sh DESTINATION ${share}/jobscripts)

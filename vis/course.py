@@ -4,6 +4,8 @@
 matplotlib and h5py (jobscripts/workstation.sh makes build/venv with them). Exit codes: 0 done; 1 nothing could be drawn."""
 import json
 import pathlib
+import re
+import subprocess
 import sys
 
 import h5py
@@ -86,7 +88,35 @@ def ring(folder):
     return figure
 
 
-PICTURES = {"01_files": files, "02_rates": rates, "03_bytes": ring}
+def memory(folder):
+    """Lesson 4: what a rank's plan holds by kind of sharding."""
+    model = "grid.ranks=8 model.layers=24 model.dim=2048 model.heads=16 model.ffn=8192 data.batch=64".split()
+    kinds = {"none": "none", "optimizer": "optimizer\n(ZeRO-1)", "gradients": "gradients\n(ZeRO-2)", "parameters": "parameters\n(ZeRO-3)"}
+    shown = {"parameters": BLUE, "gradients": "#5b9bd5", "moments": GREEN, "activations": RED}
+    units = {"GiB": 1, "MiB": 1 / 1024}
+    figure, axes = picture(height=2.8)
+    for place, kind in enumerate(kinds):
+        said = subprocess.run(["trireme", "-i", "course.in", "-v", *model, f"grid.sharding={kind}"], cwd=folder, check=True,
+                              capture_output=True, text=True).stdout
+        line = next(text for text in said.split("\n") if text.startswith("memory"))
+        terms = {name: float(size) * units[unit] for name, size, unit in re.findall(r"([a-zA-Z ]+?) ([\d.]+) (GiB|MiB)", line.split(": ")[1])}
+        left = 0.0
+        terms = {name.removeprefix(" ").strip(): size for name, size in terms.items()}
+        rest = sum(size for name, size in terms.items() if name not in shown and name != "=")
+        for name, colour in [*shown.items(), ("buffers", GREY)]:
+            size = rest if name == "buffers" else terms[name]
+            axes.barh(place, size, left=left, color=colour, label=name if place == 0 else None)
+            left += size
+        axes.annotate(f"{left:.1f}", (left, place), xytext=(4, 0), textcoords="offset points", va="center")
+    axes.set(yticks=range(len(kinds)), yticklabels=kinds.values(), xlabel="GiB of a rank", xlim=(0, 23))
+    axes.invert_yaxis()
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+PICTURES = {"01_files": files, "02_rates": rates, "03_bytes": ring, "04_memory": memory}
+# Time lines that vis/gantt.py draws from a run's trace.
+GANTT = {"06_1f1b": "1f1b"}
 
 
 def main():
@@ -103,6 +133,13 @@ def main():
         plt.close(figure)
         drawn += 1
         print(f"{out / name}.svg")
+    for name, run in GANTT.items():
+        if (folder / "runs" / run / "trace.json.gz").exists():
+            subprocess.run([sys.executable, str(pathlib.Path(__file__).with_name("gantt.py")), str(folder / "runs" / run), "-o",
+                            str(out / f"{name}.svg")], check=True)
+            drawn += 1
+        else:
+            print(f"{name}: left out, runs/{run}/trace.json.gz is not there")
     return drawn == 0
 
 

@@ -307,12 +307,12 @@ std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
   return blocks;
 }
 
-// Registry: initial weights, each element from its global coordinates (doc/numerics.md).
+// Registry: initial weights, each element from its global coordinates (doc/reference/numerics.md).
 
 namespace {
 
 // Values of the global elements 4 block to 4 block + 3 of the tensor whose name hashes to `hash`
-// (doc/numerics.md).
+// (doc/reference/numerics.md).
 std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_t seed,
                                     std::uint64_t hash, std::int64_t block) {
   const double scale = initialiser.scale;

@@ -43,7 +43,7 @@ inline std::string Printable(std::string_view text) {
 // The next token of a text: repetition penalty, the choice among the candidates, log-probability.
 
 // Uniform of (0, 1] for the added token number `position` of prompt number `prompt`
-// (doc/numerics.md, "Generation").
+// (doc/reference/numerics.md, "Generation").
 double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
 
 // Divides the logits of the tokens in `seen` by `penalty`, or multiplies those below 0 by it, each

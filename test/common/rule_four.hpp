@@ -1,4 +1,4 @@
-// Numerical rule 4's measure of how far two sets of tensors are apart (doc/numerics.md).
+// Numerical rule 4's measure of how far two sets of tensors are apart (doc/reference/numerics.md).
 #pragma once
 
 #include <algorithm>

@@ -21,7 +21,7 @@ struct StageCost {
 //                stages it is an upper bound.
 //   interleaved  M max (f + b + w) + (sum (f + b + w) - max (f + b + w)) / v: an estimate.
 //   zero_bubble  no closed form is published for unequal stages: LeastTime.
-// doc/parallelism.md derives them, and compares them with Simulate.
+// Tests compare them with Simulate (doc/reference/parallelism.md).
 double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
 // Lower bound of a step's time: the largest over the stages of (earliest start of its first task +

@@ -50,7 +50,7 @@ def tokens(split):
 
 
 def philox(counter, key):
-    """Philox4x32-10 as in doc/numerics.md."""
+    """Philox4x32-10 as in doc/reference/numerics.md."""
     c, (k0, k1), mask = list(counter), key, 0xFFFFFFFF
     for _ in range(10):
         p0, p1 = 0xD2511F53 * c[0], 0xCD9E8D57 * c[2]
@@ -60,7 +60,7 @@ def philox(counter, key):
 
 
 def permute(seed, epoch, k, count):
-    """Sample k of an epoch, as in doc/numerics.md (purpose 2)."""
+    """Sample k of an epoch, as in doc/reference/numerics.md (purpose 2)."""
     half = 1
     while 4**half < count:
         half += 1
@@ -94,7 +94,7 @@ def word(i):
 
 
 def write_tokens(path, splits=None):
-    """The token file that Trireme reads (doc/formats.md), of our splits or of others."""
+    """The token file that Trireme reads (doc/reference/formats.md), of our splits or of others."""
     splits = splits or {split: tokens(split) for split in TOKENS}
     words = [word(i).encode() for i in range(TYPES)]
     with h5py.File(path, "w") as file:

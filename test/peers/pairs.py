@@ -61,7 +61,7 @@ def texts(case, split):
 
 
 def batches(case):
-    """Pairs of each training step (doc/translation.md, batches by length)."""
+    """Pairs of each training step (doc/reference/translation.md, batches by length)."""
     by_length = sorted(texts(case, "train"), key=lambda pair: (len(pair[1]), len(pair[0])))
     seed = models.philox((0, 0, 0, 0), (SEED, 11))[0]
     each = TRAIN_PAIRS // BATCH
@@ -70,7 +70,7 @@ def batches(case):
 
 
 def write_pairs(path, case):
-    """The file of pairs that Trireme reads (doc/formats.md)."""
+    """The file of pairs that Trireme reads (doc/reference/formats.md)."""
     sides = ("source", "target")
     with h5py.File(path, "w") as file:
         for split in ("train", "valid", "test"):

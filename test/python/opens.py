@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Files that the ranks of a job open from their start to their first step, counted by strace: below 20 of
 the job's own on the first rank of a node, below 5 on each further one, whatever the number of ranks. Prints
-the table of doc/data.md. Usage: opens.py TRIREME MPIRUN; exit code 77: cannot be judged here."""
+the table of doc/reference/data.md. Usage: opens.py TRIREME MPIRUN; exit code 77: cannot be judged here."""
 import os
 import re
 import shutil

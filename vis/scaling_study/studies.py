@@ -8,7 +8,7 @@ from . import statistics
 FREE = {"job.name", "job.output", "scaling.ranks", "scaling.kind", "scaling.base_ranks", "scaling.steps",
         "scaling.warmup_steps", "scaling.repeats", "grid.ranks"}
 CAUSES = ("compute", "imbalance", "communication", "bubble", "data", "other")
-SAME_LOSS = 1e-5  # relative, of fp32 (doc/numerics.md)
+SAME_LOSS = 1e-5  # relative, of fp32 (doc/reference/numerics.md)
 SAME_LOSS_HALF = 1e-3
 SAME_WORK = 0.02  # relative: one window of the text is short
 

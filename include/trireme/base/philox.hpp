@@ -1,5 +1,5 @@
 // Philox4x32-10 (Salmon et al., SC11, doi:10.1145/2063384.2063405): random bits as a pure function
-// of coordinates. doc/numerics.md fixes the layout of key and counter; the helpers below are that
+// of coordinates. doc/reference/numerics.md fixes the layout of key and counter; the helpers below are that
 // layout.
 #pragma once
 

@@ -36,7 +36,7 @@ struct Stream {
   OperationCount* planned = nullptr;  // not null: a planned device, CPU or GPU by `gpu`
   int threads = 1;                    // OpenMP threads of a CPU kernel
   // Matrix products in canonical form: each element is one chain of operations, whatever the number
-  // of threads and the rest of the matrix. run.canonical (doc/numerics.md).
+  // of threads and the rest of the matrix. run.canonical (doc/reference/numerics.md).
   bool canonical = false;
   // fp32 products round their operands to bf16 and add up in fp32: run.precision = bf16. Needs a
   // CPU with Bf16Instructions().

@@ -256,7 +256,7 @@ inline kernels::ParameterId AddWhole(const ParameterPlace& place, kernels::Param
 }
 
 // Sums over slices of the contracted dimension: heads, hidden features, vocabulary. One product in
-// the fast mode; canonical slices apart, joined in the fixed tree (doc/numerics.md).
+// the fast mode; canonical slices apart, joined in the fixed tree (doc/reference/numerics.md).
 
 // Levels of scratch that SumSlices needs: log2 of the slices.
 inline int SliceLevels(int slices) {

@@ -1,4 +1,4 @@
-// Sums in the fixed tree of run.canonical, so that no layout changes a bit (doc/numerics.md): over
+// Sums in the fixed tree of run.canonical, so that no layout changes a bit (doc/reference/numerics.md): over
 // the ranks of a group, and over leaves that one rank meets one by one.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace trireme::parallel {
 
-// run.canonical = DxT (doc/numerics.md): the cut of the work that every layout shares.
+// run.canonical = DxT (doc/reference/numerics.md): the cut of the work that every layout shares.
 struct Canonical {
   int data_groups = 0;    // D, groups of leaves; 0: canonical arithmetic is off
   int slices = 0;         // T, of heads, hidden features and vocabulary

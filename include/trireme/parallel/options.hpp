@@ -8,7 +8,7 @@
 
 namespace trireme::parallel {
 
-// run.canonical = DxT and its leaf: the fixed tree of sums (doc/numerics.md).
+// run.canonical = DxT and its leaf: the fixed tree of sums (doc/reference/numerics.md).
 struct CanonicalOptions {
   int data_groups = 0;    // D, a power of two; 0: run.canonical = none
   int slices = 0;         // T, a power of two

@@ -1,5 +1,5 @@
 // Records of a run: steps, intervals, evaluations and events, as sinks take them and metrics.jsonl
-// holds them. doc/monitor.md explains every member.
+// holds them. doc/reference/records.md explains every member.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Summary of a session of training: what summary.json holds and sinks get at its end.
-// doc/monitor.md explains every member.
+// doc/reference/records.md explains every member.
 #pragma once
 
 #include <cstdint>

@@ -122,7 +122,7 @@ struct BoardFacts {
   std::vector<std::pair<std::string, std::string>> deck;  // hyperparameters, by "section.key"
 };
 
-// Tags are listed in doc/monitor.md. Of a step its loss, rate, norm and speed; the rest once an
+// Tags are listed in doc/reference/records.md. Of a step its loss, rate, norm and speed; the rest once an
 // interval.
 class TensorBoardSink : public Sink {
  public:

@@ -28,7 +28,7 @@ struct VerifiedQuantity {
   bool Within() const { return difference <= tolerance; }
 };
 
-// Differences in rule 4's measure (doc/numerics.md), the largest of all steps and ranks.
+// Differences in rule 4's measure (doc/reference/numerics.md), the largest of all steps and ranks.
 struct VerifiedTensor {
   std::string name;
   double gradient = 0, weights = 0;

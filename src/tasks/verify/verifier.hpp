@@ -64,7 +64,7 @@ class MadeUpData {
   std::optional<data::PairFile> pairs_;
 };
 
-// Rule 4's tolerances (doc/numerics.md).
+// Rule 4's tolerances (doc/reference/numerics.md).
 inline constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
 // Sums in another order differ in the last bits of fp32; where such a number is then rounded to
 // bf16, now and then a whole unit of 2^-8 is the difference.

@@ -22,7 +22,7 @@ using comm::Transfer;
 using counted_mpi::Function;
 
 // Bytes that one training step moves, group by group: exactly what follows from the sizes of model
-// and layout (doc/parallelism.md), and nothing that the ledger does not know.
+// and layout (doc/reference/bytes_and_memory.md), and nothing that the ledger does not know.
 
 constexpr double kRounding = 1e-12;  // relative, of sums of `moved`
 

@@ -342,7 +342,7 @@ namespace trireme::test {
 namespace {
 
 // Golden numbers: the generator against its published vectors, and what the layouts of
-// doc/numerics.md make of it. A change here changes every run.
+// doc/reference/numerics.md make of it. A change here changes every run.
 
 // Known-answer vectors of Random123 for philox4x32-10.
 TEST(Philox, EqualsThePublishedVectors) {

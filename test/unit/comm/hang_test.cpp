@@ -144,7 +144,7 @@ TEST(ProcessState, IsNotKnownWithoutADescriptor) {
   EXPECT_FALSE(IsStopped(state.letter));
 }
 
-// Measured, not asked for closely: the figure is in doc/reliability.md.
+// Measured, not asked for closely: the figure is in doc/benchmarks.md.
 TEST_F(FlightRecorderTest, CostsLittle) {
   const int group = recorder_.AddGroup("world", recorder_.NewGroupId(), 0, 2);
   constexpr int kCallsTimed = 100'000, kRounds = 20;

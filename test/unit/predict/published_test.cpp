@@ -54,7 +54,7 @@ namespace {
 
 using test::Case;
 
-// Speeds that others have published, from one description per machine (doc/plan.md has the sources
+// Speeds that others have published, from one description per machine (doc/reference/predictions.md has the sources
 // and the assumptions).
 
 using Keys = std::vector<std::string>;
@@ -135,7 +135,7 @@ TEST(Published, TorchtitanWith405Billion) {
 }
 
 // Megatron's selective recomputation repeats attention's scores, which the backward pass of
-// attention does here in any case (doc/plan.md).
+// attention does here in any case (doc/reference/predictions.md).
 TEST(Published, MegatronWithGpt3) {
   const Keys model = {
       "model.dim=12288",    "model.layers=96",         "model.heads=96",

@@ -1,6 +1,6 @@
 // Our own matrix product, in fp32, fp64 and bf16. In fp32 and fp64 it has the canonical form: each
 // element of c is one chain of operations, whatever the rest of the matrix, the number of threads
-// and the instruction set (doc/numerics.md). In bf16 operands are rounded while they are packed.
+// and the instruction set (doc/reference/numerics.md). In bf16 operands are rounded while they are packed.
 #pragma once
 
 #include <cstdint>
