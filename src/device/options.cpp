@@ -71,7 +71,7 @@ void Bind(deck::Keys keys, Options& o) {
             "A training job ends, with code 1 and the name of the rank that holds it up, when a "
             "rank has entered and left no transfer for so long. 0: 20 times the longest step so "
             "far, at least 300 s; validations and checkpoints by their own longest times. Set-up, "
-            "the first two steps and the end have half an hour, or this if it is more; a "
+            "the first two steps and the end have ten minutes, or this if it is more; a "
             "checkpoint at least three times what its bytes take.");
 }
 
