@@ -6,6 +6,7 @@ exits 1 if one fails, or if a block has a command that is neither run nor marked
 
 A block of a page is commands if its first word is a program. What cannot run here is named in NOT_RUN with the reason; keys of
 such commands must still exist. Where there is no Slurm, `srun` starts two ranks with mpirun."""
+import importlib.util
 import os
 import pathlib
 import re
@@ -63,6 +64,9 @@ class Folder:
         (scratch / "bin").mkdir()
         (scratch / "data").mkdir()
         (scratch / "bin/trireme").symlink_to(build / "trireme")
+        python = scratch / "bin/python3"  # with this one's packages
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
         if shutil.which("srun") is None:
             srun = scratch / "bin/srun"
             srun.write_text('#!/bin/sh\n[ "$1" != -n ] || shift 2\nexec mpirun -n 2 "$@"\n')
@@ -102,6 +106,9 @@ def keys_of(build):
 
 
 def main():
+    if importlib.util.find_spec("matplotlib") is None:
+        print("skipped: this Python has no matplotlib, which the pages' pictures need")
+        return 77
     slow = "--slow" in sys.argv
     build, *wanted = [pathlib.Path(a) for a in sys.argv[1:] if a != "--slow"]
     build, source = build.resolve(), pathlib.Path(__file__).resolve().parent.parent

@@ -114,7 +114,20 @@ def memory(folder):
     return figure
 
 
-PICTURES = {"01_files": files, "02_rates": rates, "03_bytes": ring, "04_memory": memory}
+def translation(folder):
+    """Lesson 10: losses against smoothed targets, and of the valid split."""
+    run = read_run(folder / "runs/numerals")
+    figure, axes = picture(height=2.8)
+    for kind, colour, words in (("step", BLUE, "training, smoothed targets"), ("valid", RED, "valid split, right words")):
+        steps, losses = run[kind]
+        axes.plot(steps, losses, color=colour, linewidth=1, marker="o" if kind == "valid" else None, label=words)
+    axes.axhline(0.788, color=GREEN, linestyle="--", linewidth=1, label="floor of smoothed targets, 0.788")
+    axes.set(xlabel="step", ylabel="loss, nats a token", ylim=(0, 4.8))
+    axes.legend(frameon=False)
+    return figure
+
+
+PICTURES = {"01_files": files, "02_rates": rates, "03_bytes": ring, "04_memory": memory, "10_losses": translation}
 # Time lines that vis/gantt.py draws from a run's trace.
 GANTT = {"06_1f1b": "1f1b"}
 
@@ -140,6 +153,12 @@ def main():
             drawn += 1
         else:
             print(f"{name}: left out, runs/{run}/trace.json.gz is not there")
+    if (folder / "study/scaling.csv").exists():
+        subprocess.run([sys.executable, str(pathlib.Path(__file__).with_name("scaling.py")), str(folder / "study"), "-o",
+                        str(out / "09_study.svg")], check=True)
+        drawn += 1
+    else:
+        print("09_study: left out, study/ is not there")
     return drawn == 0
 
 

@@ -10,6 +10,7 @@ and after a block, in comments that the reader does not see, what must be true:
   <!-- says TEXT -->                        the block's output has this text
   <!-- fails CODE -->                       the block's last command must end with this code
 Exit code 1 if anything differs."""
+import importlib.util
 import json
 import os
 import pathlib
@@ -90,6 +91,9 @@ class Lesson:
 
 
 def main():
+    if importlib.util.find_spec("matplotlib") is None:
+        print("skipped: this Python has no matplotlib, which the lessons' pictures need")
+        return 77
     build, wanted = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
     pages = sorted(HERE.glob("[0-9][0-9]_*.md"))
     if wanted:

@@ -3,4 +3,6 @@
 # or that of the folder TRIREME_BUILD.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-exec python3 "$here/check.py" "${TRIREME_BUILD:-$here/../../build}" "$@"
+python=$here/../../build/venv/bin/python3 # that of jobscripts/workstation.sh, which has matplotlib
+[[ -x $python ]] || python=python3
+exec "$python" "$here/check.py" "${TRIREME_BUILD:-$here/../../build}" "$@"
