@@ -69,17 +69,6 @@ Described DescribeRun(const std::string& name, const train::MachineFacts& facts,
 
 namespace {
 
-// The data rank with the largest part of a batch.
-int BusiestDataRank(const train::Plan& plan, std::int64_t batch) {
-  int busiest = 0;
-  std::int64_t most = 0;
-  for (int rank = 0; rank < plan.grid.data; ++rank) {
-    const std::int64_t share = PartOf(batch, rank, plan.grid.data).Size();
-    if (share > most) std::tie(busiest, most) = std::tuple(rank, share);
-  }
-  return busiest;
-}
-
 std::int64_t MicroBatches(const train::Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t share =
@@ -138,15 +127,11 @@ Sums Extend(const Sums& one, const Sums& two, const Line& line) {
   return sums;
 }
 
-struct Parts {
-  double products = 0, attention = 0, passes = 0;
-  double Sum() const { return products + attention + passes; }
-};
-Parts PartsOf(const PlayedStep& step) {
-  Parts most;
+// Of the stage that computes longest.
+KernelSeconds KernelsOf(const PlayedStep& step) {
+  KernelSeconds most;
   for (const Tape& tape : step.tapes) {
-    const Parts parts{tape.product_seconds, tape.attention_seconds, tape.pass_seconds};
-    if (parts.Sum() > most.Sum()) most = parts;
+    if (tape.kernels.Sum() > most.Sum()) most = tape.kernels;
   }
   return most;
 }
@@ -168,7 +153,7 @@ Work WorkOf(const train::Plan& plan) {
 }
 
 Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums& sums,
-                     const Parts& parts) {
+                     const KernelSeconds& kernels) {
   const auto stages = static_cast<double>(plan.grid.pipeline);
   Prediction prediction;
   prediction.step = sums.makespan + machine.step_seconds;
@@ -179,9 +164,9 @@ Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums
   }
   prediction.other =
       prediction.step - prediction.compute - prediction.bubble - prediction.Exposed();
-  prediction.products = parts.products;
-  prediction.attention = parts.attention;
-  prediction.passes = parts.passes;
+  prediction.products = kernels.products;
+  prediction.attention = kernels.attention;
+  prediction.passes = kernels.passes;
   prediction.micro_batches = MicroBatches(plan);
   prediction.tasks = sums.tasks;
   prediction.transfers = sums.transfers;
@@ -197,22 +182,6 @@ Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums
 
 double Prediction::Exposed() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
 
-PlayedStep PlayStep(const train::Plan& plan, const Machine& machine, const train::StepShape& shape,
-                    bool slices) {
-  PlayedStep step;
-  const int data = BusiestDataRank(plan, shape.sequences);
-  for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
-    const int rank =
-        comm::RankAt({.pipeline = stage, .data = data, .context = 0, .tensor = 0}, plan.grid);
-    const Network network(machine, plan.grid, plan.sharing, rank);
-    Tape& tape = step.tapes.emplace_back();
-    TapeWriter writer(machine, network, tape);
-    step.ranks.push_back(train::PlanRank(plan, rank, shape, &writer));
-  }
-  step.simulated = Play(machine, step.tapes, slices);
-  return step;
-}
-
 Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t all = MicroBatches(plan), stages = plan.grid.pipeline;
@@ -220,7 +189,7 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const std::int64_t one = 2 * stages, two = one + std::max<std::int64_t>(stages, 2);
   if (all <= two) {
     const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), false);
-    return Summarise(plan, machine, SumsOf(step), PartsOf(step));
+    return Summarise(plan, machine, SumsOf(step), KernelsOf(step));
   }
   const std::int64_t each = plan.grid.data * model.micro_batch * model.leaves;
   train::StepShape shape = plan.TypicalStep();
@@ -232,7 +201,7 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
                                   ? CeilDivide(all, stages) * stages
                                   : all;
   const Line line(one, two, padded);
-  const Parts first = PartsOf(shorter), second = PartsOf(longer);
+  const KernelSeconds first = KernelsOf(shorter), second = KernelsOf(longer);
   return Summarise(
       plan, machine, Extend(SumsOf(shorter), SumsOf(longer), line),
       {line.At(first.products, second.products), line.At(first.attention, second.attention),

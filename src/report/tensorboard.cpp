@@ -341,6 +341,16 @@ struct EventLog::State {
     Tell();
   }
 
+  // Fills and puts an event of `step`; none: of the last step that had values.
+  template <typename Fill>
+  void PutOne(std::optional<std::int64_t> step, const Fill& fill) {
+    Guarded([&] {
+      proto::Event event = Make(last_step = step.value_or(last_step));
+      fill(event);
+      Put(event);
+    });
+  }
+
   void Put(const proto::Event& event) {
     if (file == nullptr) return;
     AppendRecord(event.SerializeAsString(), buffer);
@@ -378,19 +388,13 @@ bool EventLog::HasStart() const { return state_->has_start; }
 
 void EventLog::Add(std::int64_t step, const Scalars& scalars) {
   if (scalars.empty()) return;
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step = step);
+  state_->PutOne(step, [&](proto::Event& event) {
     for (const auto& [tag, value] : scalars) AddScalar(tag, value, event);
-    state_->Put(event);
   });
 }
 
 void EventLog::AddText(const std::string& tag, const std::string& text) {
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step);
-    report::AddText(tag, text, event);
-    state_->Put(event);
-  });
+  state_->PutOne({}, [&](proto::Event& event) { report::AddText(tag, text, event); });
 }
 
 // An event each: one of all would be as long as the model has tensors.
@@ -404,11 +408,8 @@ void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> 
 }
 
 void EventLog::AddHParams(const std::vector<std::pair<std::string, std::string>>& values) {
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step);
-    report::AddHParams(values, event.wall_time(), event);
-    state_->Put(event);
-  });
+  state_->PutOne(
+      {}, [&](proto::Event& event) { report::AddHParams(values, event.wall_time(), event); });
 }
 
 void EventLog::AddEnd() {
