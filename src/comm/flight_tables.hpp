@@ -64,7 +64,7 @@ struct alignas(64) RankSlot {
   Word<bool> leaves;           // of its own will: its end is no surprise
   // Of its watchdog.
   Word<bool> armed, answered;
-  Word<double> idle, deadline;  // seconds
+  Word<double> idle;  // seconds
 
   std::array<CallEntry, kRing> ring;
   std::array<GroupEntry, kMostGroups> groups;

@@ -118,7 +118,7 @@ void NcclChannel::ConnectEdge(int sender, int receiver, int tag) {
                            .from = trial_.get(),
                            .to = trial_.get(),
                            .count = 1};
-  outgoing ? QueueSend(trial, *edge.link) : QueueReceive(trial, *edge.link);
+  QueueMessage(trial, *edge.link);
   Await(*edge.link);
   edges_.push_back(std::move(edge));
 }
@@ -133,14 +133,15 @@ void NcclChannel::RequireCrossing(const ChannelSetup& setup) {
   const auto tried = [&](const Edge& edge) {
     return edge.tag == setup.to_next[0] || edge.tag == setup.to_previous[0];
   };
-  const Operation message = {.from = out.get(),
-                             .to = in.get(),
-                             .count = kCrossingBytes / static_cast<std::int64_t>(sizeof(float))};
-  for (const Edge& edge : edges_) {
-    if (edge.outgoing && tried(edge)) QueueSend(message, *edge.link);
-  }
-  for (const Edge& edge : edges_) {
-    if (!edge.outgoing && tried(edge)) QueueReceive(message, *edge.link);
+  for (const Transfer transfer : {Transfer::kSend, Transfer::kReceive}) {
+    const Operation message = {.transfer = transfer,
+                               .from = out.get(),
+                               .to = in.get(),
+                               .count = kCrossingBytes / static_cast<std::int64_t>(sizeof(float))};
+    for (const Edge& edge : edges_) {
+      const bool now = edge.outgoing == (transfer == Transfer::kSend);
+      if (now && tried(edge)) QueueMessage(message, *edge.link);
+    }
   }
   const double start = OwnSeconds();
   bool through = true;
