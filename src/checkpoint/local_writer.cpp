@@ -424,7 +424,7 @@ class LocalWriter::Work {
   std::vector<std::int64_t> kept_;       // steps that are complete on all nodes, ascending
   std::string lack_;                     // of room on the hosts, at the start
 
-  // Of the checkpoint under way.
+  // The checkpoint under way.
   std::array<std::vector<std::byte>, kLocalSlots> slots_;
   std::vector<std::byte> received_;
   LocalDraft own_;

@@ -108,7 +108,7 @@ class GatheredSums {
     MPI_Type_free(&type);
   }
 
-  // Of the whole files, in the plans' order, on rank 0.
+  // Checksums of the whole files, in the plans' order, on rank 0.
   const std::vector<FileSums>& Files() const { return files_; }
   // Memory of this rank for segments, in all lists and in the text of checksums.json: those of the
   // whole files on rank 0, else those of the plans.

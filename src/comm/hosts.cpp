@@ -92,14 +92,8 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
 
 // ListRanks: a list of ranks as a person would write it.
 
-namespace {
-
-// Numbers and ranges printed; the ranks after them are counted.
-constexpr int kMaximumListed = 16;
-
-}  // namespace
-
 std::string ListRanks(const std::vector<int>& ranks) {
+  constexpr int kMaximumListed = 16;  // numbers and ranges; the ranks after them are counted
   std::string list;
   int listed = 0;
   std::size_t begin = 0;

@@ -358,16 +358,9 @@ GridShape ReadGrid(const Options& options, const deck::Deck& deck, int ranks,
 
 // The banner's map: the host and the coordinates of each rank.
 
-namespace {
-
-// A longer map is shortened to its head, which shows how neighbours lie, and its tail.
-constexpr int kMostLines = 16;
-constexpr int kHead = 8;
-constexpr int kTail = 4;
-
-}  // namespace
-
 std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
+  // A longer map is shortened to its head, which shows how neighbours lie, and its tail.
+  constexpr int kMostLines = 16, kHead = 8, kTail = 4;
   const int ranks = shape.Ranks();
   if (ranks == 1) return {};
   const auto digits = [](int most) { return fmt::to_string(most).size(); };
@@ -376,9 +369,7 @@ std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
   };
   std::size_t host_width = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (is_shown(rank)) {
-      host_width = std::max(host_width, hosts.Of(rank).size());
-    }
+    if (is_shown(rank)) host_width = std::max(host_width, hosts.Of(rank).size());
   }
   std::vector<std::string> lines;
   for (int rank = 0; rank < ranks; ++rank) {

@@ -1,6 +1,7 @@
 // WeightSource: a model folder's tensors become parameters.
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -245,7 +246,7 @@ void WeightSource::CheckTiedHead(int rank, int ranks) const {
   if (!state_->head) return;
   const State::Place &head = *state_->head, &table = state_->places.front();
   const Part mine = PartOf(table.mapped->Elements(), rank, ranks);
-  // Of two types, both as the shorter one: a rounded copy is one, too.
+  // If the types differ, both are compared as the shorter one: a rounded copy is a copy, too.
   const Stored type = BytesOf(head.type) < BytesOf(table.type) ? head.type : table.type;
   const std::int64_t step = kPieceBytes / 8;
   std::vector<char> bytes(kPieceBytes), others(kPieceBytes), wide(kPieceBytes);
@@ -359,17 +360,8 @@ std::optional<Stored> StoredOf(const std::string& dtype) {
 }
 
 const char* SafetensorsName(Stored type) {
-  switch (type) {
-    case Stored::kF32:
-      return "F32";
-    case Stored::kF64:
-      return "F64";
-    case Stored::kBf16:
-      return "BF16";
-    case Stored::kF16:
-      return "F16";
-  }
-  return "";
+  constexpr std::array kNames = {"F32", "F64", "BF16", "F16"};
+  return kNames.at(static_cast<std::size_t>(type));
 }
 
 std::int64_t Widen(Stored from, const void* in, std::int64_t count, void* out) {

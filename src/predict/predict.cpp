@@ -127,7 +127,7 @@ Sums Extend(const Sums& one, const Sums& two, const Line& line) {
   return sums;
 }
 
-// Of the stage that computes longest.
+// The kernels of the stage that computes longest.
 KernelSeconds KernelsOf(const PlayedStep& step) {
   KernelSeconds most;
   for (const Tape& tape : step.tapes) {
@@ -136,7 +136,7 @@ KernelSeconds KernelsOf(const PlayedStep& step) {
   return most;
 }
 
-// Of a step: target tokens without padding, operations with it.
+// A step's target tokens without padding, and its operations with it.
 struct Work {
   double tokens = 0, flops = 0;
 };

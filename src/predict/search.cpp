@@ -58,7 +58,7 @@ Sequences SequencesOf(const train::Request& request, const model::Options& model
     return {data.batch, length, model::FlopsPerToken(model, data.sequence_length) * length};
   }
   const data::PairBatchShape& typical = request.tokens.pairs->typical;
-  // Of a block of either stack.
+  // The mean of the two stacks' rows.
   const double rows = static_cast<double>(typical.source_length + typical.target_length) / 2;
   return {typical.pairs, rows,
           model::PairFlops(model, typical.source_length, typical.target_length)};

@@ -424,13 +424,9 @@ std::string ToJsonLine(const Event& event) {
 
 // metrics.jsonl as a sink: when its records are written, and what becomes of those that cannot be.
 
-namespace {
-
 constexpr std::chrono::seconds kFlushEvery{2};
 constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // kept while the disk is full
-
-}  // namespace
 
 MetricsSink::MetricsSink(const std::string& path, bool truncate)
     : file_(std::make_shared<AppendFile>(path, truncate)), flushed_(Clock::now()) {

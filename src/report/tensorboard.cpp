@@ -265,14 +265,10 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
 
 // EventLog: buffers records, and begins a new file wherever a run goes on from an earlier step.
 
-namespace {
-
-constexpr const char* kVersion = "brain.Event:2";  // readers obey SessionLog from version 2 on
-constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
-
-}  // namespace
-
 struct EventLog::State {
+  static constexpr const char* kVersion = "brain.Event:2";  // from 2 on readers obey SessionLog
+  static constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
+
   explicit State(Setup given) : setup(std::move(given)) {}
 
   // First failure: kept until it is told.
@@ -658,16 +654,6 @@ std::optional<std::string> RecordReader::Next() {
 
 // TensorBoardSink: records become scalars, texts and the session of a run.
 
-namespace {
-
-// "valid", "valid_books", "test".
-std::string SplitOf(const Record& record) {
-  if (record.kind == Record::Kind::kTest) return "test";
-  return record.kind == Record::Kind::kValidOther ? "valid_" + record.set : "valid";
-}
-
-}  // namespace
-
 TensorBoardSink::TensorBoardSink(std::shared_ptr<EventLog> log, BoardFacts facts)
     : log_(std::move(log)), facts_(std::move(facts)) {}
 
@@ -712,7 +698,10 @@ void TensorBoardSink::Interval(const report::Interval& interval) {
 }
 
 void TensorBoardSink::Evaluation(const Record& record) {
-  const std::string split = SplitOf(record);
+  const bool other = record.kind == Record::Kind::kValidOther;
+  const std::string split = record.kind == Record::Kind::kTest ? "test"
+                            : other                            ? "valid_" + record.set
+                                                               : "valid";
   log_->Add(record.step, {{"loss/" + split, record.loss},
                           {"perplexity/" + split, std::exp(record.loss)},
                           {fmt::format("perf/{}_seconds", split), record.step_seconds}});

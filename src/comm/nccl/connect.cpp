@@ -175,10 +175,20 @@ bool NcclChannel::Await(const Link& link, double until) {
 
 // The name and version of NCCL, and the order of its launches.
 
-std::string Library() {
-  constexpr int kMajor = 10000, kMinor = 100;  // 22803 is 2.28.3
+namespace {
+
+// As NCCL counts: 22803 is 2.28.3; 0: not known.
+int Version() {
   int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL of unknown version";
+  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+}  // namespace
+
+std::string Library() {
+  constexpr int kMajor = 10000, kMinor = 100;
+  const int version = Version();
+  if (version == 0) return "NCCL of unknown version";
   return fmt::format("NCCL {}.{}.{}", version / kMajor, version % kMajor / kMinor,
                      version % kMinor);
 }
@@ -187,8 +197,7 @@ std::string Library() {
 // communicator is made; those that the user has set stay.
 std::string LetRanksShareGpus() {
   constexpr int kFirst = 23000, kKeep = 0;
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess || version < kFirst) {
+  if (Version() < kFirst) {
     return fmt::format("{}: before 2.30 ranks that share a GPU cannot meet", Library());
   }
   const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -203,8 +212,7 @@ std::string LetRanksShareGpus() {
 
 bool OrdersLaunches() {
   constexpr int kFirst = 22600;
-  int version = 0;
-  return ncclGetVersion(&version) == ncclSuccess && version >= kFirst;
+  return Version() >= kFirst;
 }
 
 namespace {
