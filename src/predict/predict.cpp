@@ -100,29 +100,22 @@ Sums SumsOf(const PlayedStep& step) {
   return sums;
 }
 
-// The line through two short steps, at `to` micro-batches.
-class Line {
- public:
-  Line(std::int64_t one, std::int64_t two, std::int64_t to)
-      : factor_(static_cast<double>(to - one) / static_cast<double>(two - one)) {}
-  template <typename Number>
-  Number At(Number one, Number two) const {
-    return static_cast<Number>(static_cast<double>(one) + factor_ * static_cast<double>(two - one));
-  }
+// The line through two short steps; factor: a place on it, in units of their distance, from the
+// first one on.
+template <typename Number>
+Number Along(Number one, Number two, double factor) {
+  return static_cast<Number>(static_cast<double>(one) + factor * static_cast<double>(two - one));
+}
 
- private:
-  double factor_;
-};
-
-Sums Extend(const Sums& one, const Sums& two, const Line& line) {
+Sums Extend(const Sums& one, const Sums& two, double factor) {
   Sums sums;
-  sums.makespan = line.At(one.makespan, two.makespan);
-  sums.tasks = line.At(one.tasks, two.tasks);
-  sums.transfers = line.At(one.transfers, two.transfers);
-  sums.times.compute = line.At(one.times.compute, two.times.compute);
-  sums.times.bubble = line.At(one.times.bubble, two.times.bubble);
+  sums.makespan = Along(one.makespan, two.makespan, factor);
+  sums.tasks = Along(one.tasks, two.tasks, factor);
+  sums.transfers = Along(one.transfers, two.transfers, factor);
+  sums.times.compute = Along(one.times.compute, two.times.compute, factor);
+  sums.times.bubble = Along(one.times.bubble, two.times.bubble, factor);
   for (std::size_t i = 0; i < sums.times.exposed.size(); ++i) {
-    sums.times.exposed[i] = line.At(one.times.exposed[i], two.times.exposed[i]);
+    sums.times.exposed[i] = Along(one.times.exposed[i], two.times.exposed[i], factor);
   }
   return sums;
 }
@@ -200,12 +193,12 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const std::int64_t padded = model.pipeline.kind == parallel::ScheduleKind::kInterleaved
                                   ? CeilDivide(all, stages) * stages
                                   : all;
-  const Line line(one, two, padded);
+  const double factor = static_cast<double>(padded - one) / static_cast<double>(two - one);
   const KernelSeconds first = KernelsOf(shorter), second = KernelsOf(longer);
-  return Summarise(
-      plan, machine, Extend(SumsOf(shorter), SumsOf(longer), line),
-      {line.At(first.products, second.products), line.At(first.attention, second.attention),
-       line.At(first.passes, second.passes)});
+  return Summarise(plan, machine, Extend(SumsOf(shorter), SumsOf(longer), factor),
+                   {Along(first.products, second.products, factor),
+                    Along(first.attention, second.attention, factor),
+                    Along(first.passes, second.passes, factor)});
 }
 
 // WriteTimeline: a simulated step as a trace.

@@ -151,59 +151,49 @@ std::vector<Schedule> SchedulesFor(int stages, std::int64_t layers) {
 }
 
 // All layouts of the grid, without a choice of micro-batch and recomputation.
-class Grids {
- public:
-  Grids(const train::Request& request, const Machine& machine)
-      : request_(request), machine_(machine) {
-    const std::int64_t layers = request.options.model.Blocks();
-    const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
-    const int most_tensor = machine.ranks_per_node;
-    for (const int tensor : DivisorsUpTo(request.ranks, most_tensor)) {
-      const int rest = request.ranks / tensor;
-      for (const int pipeline : DivisorsUpTo(rest, std::min<std::int64_t>(layers, kMostStages))) {
-        if (!model::LayoutFits(request.options.model, 1, tensor, pipeline)) continue;
-        const int left = rest / pipeline;
-        const std::int64_t given = request.options.comm.context;
-        for (const int context :
-             DivisorsUpTo(left, std::max<std::int64_t>(given, long_sequences ? kMostContext : 1))) {
-          Add({.data = left / context,
-               .context = context,
-               .tensor = tensor,
-               .pipeline = pipeline,
-               .sequence_parallel = tensor > 1});
-        }
-      }
-    }
-  }
-  const std::vector<Layout>& List() const { return list_; }
-
- private:
-  void Add(Layout layout) {
+std::vector<Layout> GridsOf(const train::Request& request, const Machine& machine) {
+  const std::int64_t layers = request.options.model.Blocks();
+  const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
+  const std::int64_t most_context =
+      std::max<std::int64_t>(request.options.comm.context, long_sequences ? kMostContext : 1);
+  std::vector<Layout> list;
+  const auto add = [&](Layout layout) {
     const int replicas = layout.data * layout.context;
+    const int on_node = std::max(1, machine.ranks_per_node / layout.tensor);
     std::vector<Sharding> kinds = {Sharding::kNone};
     if (replicas > 1) kinds = {Sharding::kOptimizer, Sharding::kParameters};
-    for (const Schedule& schedule :
-         SchedulesFor(layout.pipeline, request_.options.model.Blocks())) {
+    for (const Schedule& schedule : SchedulesFor(layout.pipeline, layers)) {
       layout.schedule = schedule.kind;
       layout.chunks = schedule.chunks;
       for (const Sharding kind : kinds) {
         layout.sharding = kind;
         layout.shard_group = 0;
-        list_.push_back(layout);
-        const int on_node = std::max(1, machine_.ranks_per_node / layout.tensor);
+        list.push_back(layout);
         if (kind != Sharding::kParameters || on_node < 2 || on_node >= replicas ||
             replicas % on_node != 0) {
           continue;
         }
         layout.shard_group = on_node;
-        list_.push_back(layout);
+        list.push_back(layout);
+      }
+    }
+  };
+  for (const int tensor : DivisorsUpTo(request.ranks, machine.ranks_per_node)) {
+    const int rest = request.ranks / tensor;
+    for (const int pipeline : DivisorsUpTo(rest, std::min<std::int64_t>(layers, kMostStages))) {
+      if (!model::LayoutFits(request.options.model, 1, tensor, pipeline)) continue;
+      const int left = rest / pipeline;
+      for (const int context : DivisorsUpTo(left, most_context)) {
+        add({.data = left / context,
+             .context = context,
+             .tensor = tensor,
+             .pipeline = pipeline,
+             .sequence_parallel = tensor > 1});
       }
     }
   }
-  const train::Request& request_;
-  const Machine& machine_;
-  std::vector<Layout> list_;
-};
+  return list;
+}
 
 // Sequences of a step.
 std::int64_t BatchOf(const train::Request& request) {
@@ -225,8 +215,7 @@ std::vector<std::int64_t> MicroBatchesFor(const train::Request& request, std::in
 std::vector<std::pair<double, Layout>> Estimated(const train::Request& request,
                                                  const Machine& machine) {
   std::vector<std::pair<double, Layout>> list;
-  const Grids grids(request, machine);
-  for (Layout layout : grids.List()) {
+  for (Layout layout : GridsOf(request, machine)) {
     const std::int64_t share = CeilDivide(BatchOf(request), std::int64_t{layout.data});
     for (const std::int64_t micro : MicroBatchesFor(request, share)) {
       const std::int64_t count = CeilDivide(share, micro);

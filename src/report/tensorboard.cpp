@@ -9,6 +9,7 @@
 #include <boost/crc.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <sstream>
@@ -577,19 +578,17 @@ namespace {
 
 constexpr std::size_t kLengthBytes = 8, kCrcBytes = 4;
 
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
+
 template <typename Number>
 void AppendNumber(Number number, std::string& to) {
-  for (std::size_t byte = 0; byte < sizeof number; ++byte) {
-    to += static_cast<char>(static_cast<unsigned char>(number >> (8 * byte)));
-  }
+  to.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
 template <typename Number>
 Number ReadNumber(std::string_view bytes) {
   Number number = 0;
-  for (std::size_t byte = 0; byte < sizeof number; ++byte) {
-    number |= static_cast<Number>(static_cast<unsigned char>(bytes[byte])) << (8 * byte);
-  }
+  std::memcpy(&number, bytes.data(), sizeof number);
   return number;
 }
 
