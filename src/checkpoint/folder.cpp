@@ -11,7 +11,6 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
-#include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/deck/json_text.hpp"
 
@@ -123,7 +122,7 @@ std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text) 
     for (const std::string file : {kModelFile, kOptimizerFile, kRunFile}) {
       const auto found = sums.find(file);
       if (found == sums.end()) return fmt::format("{} does not list {}", kChecksumsFile, file);
-      // Of the text in memory: the file may have shrunk since.
+      // The text in memory counts: the file may have shrunk since.
       const std::int64_t size =
           file == kRunFile
               ? std::ssize(run)
@@ -275,16 +274,9 @@ std::string SetAside(const std::string& checkpoint) {
   return aside;
 }
 
-// Lines of text, packed into one.
-
-namespace {
-
-constexpr char kEnd = '\x1e';  // of a line, which may hold newlines
-
-}  // namespace
-
 std::vector<std::string> ShareLines(const comm::Communicator& world,
                                     const std::vector<std::string>& lines) {
+  constexpr char kEnd = '\x1e';  // of a line, which may hold newlines
   std::string packed;
   for (const std::string& line : lines) packed += line + kEnd;
   packed = world.Broadcast(packed);
@@ -298,8 +290,6 @@ std::vector<std::string> ShareLines(const comm::Communicator& world,
 }
 
 // Finding the checkpoint that a path on the command line means.
-
-namespace fs = std::filesystem;
 
 namespace {
 

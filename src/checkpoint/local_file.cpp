@@ -44,10 +44,6 @@ LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
   while (place.ranks[at] != rank) ++at;
   const std::vector<int>& next = ranks[(own + 1) % ranks.size()];
   place.partner = next[at % next.size()];
-  const std::vector<int>& before = ranks[(own + ranks.size() - 1) % ranks.size()];
-  for (std::size_t i = at; i < before.size(); i += place.ranks.size()) {
-    place.clients.push_back(before[i]);
-  }
   return place;
 }
 

@@ -28,10 +28,9 @@ namespace trireme::checkpoint {
 
 // One rank's view. Hosts are numbered by their first ranks; the last one's partner is the first.
 struct LocalPlace {
-  int host = 0, hosts = 1;        // number of the rank's host; their count
-  std::vector<int> ranks;         // world ranks of that host, ascending
-  int partner = -1;               // world rank on the next host; -1: there is one host alone
-  std::vector<int> clients = {};  // world ranks whose copies this rank keeps, ascending
+  int host = 0, hosts = 1;  // number of the rank's host; their count
+  std::vector<int> ranks;   // world ranks of that host, ascending
+  int partner = -1;         // world rank on the next host; -1: there is one host alone
 };
 
 // hosts: name of each world rank's host. A rank's partner has the same place on the next host,

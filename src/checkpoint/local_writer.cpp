@@ -28,31 +28,82 @@
 
 namespace trireme::checkpoint {
 
-// Data of a local checkpoint on its way to a file: pieces of state, and files that have no name
-// yet.
+namespace {
+
+// Bytes [first, last) of a piece.
+void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t first,
+              std::int64_t last, std::byte* to) {
+  if (!state.read) {
+    std::memcpy(to, static_cast<const std::byte*>(block.data) + first,
+                static_cast<std::size_t>(last - first));
+    return;
+  }
+  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+  state.read(block, block.begin + first / size, block.begin + last / size, to);
+}
 
 // Bytes of the data from `begin` on; zeros between pieces. places: of the pieces stored, and the
 // end. Neither `begin` nor the end of `to` splits an element: pieces begin at multiples of 64
 // bytes.
 void FillData(const State& state, const LocalShares& shares,
-              const std::vector<std::int64_t>& places, std::int64_t begin, std::span<std::byte> to);
+              const std::vector<std::int64_t>& places, std::int64_t begin,
+              std::span<std::byte> to) {
+  const std::int64_t end = begin + std::ssize(to);
+  std::int64_t done = begin;
+  const auto zeros_until = [&](std::int64_t place) {
+    std::memset(to.data() + (done - begin), 0, static_cast<std::size_t>(place - done));
+  };
+  const auto after = std::upper_bound(places.begin(), places.end() - 1, begin);
+  auto i = static_cast<std::size_t>(after - places.begin());
+  if (i > 0) --i;
+  for (; i < shares.stored.size() && places[i] < end; ++i) {
+    const std::size_t piece = shares.stored[i];
+    const std::int64_t first = std::max(begin, places[i]);
+    const std::int64_t last = std::min(end, places[i] + shares.needs[piece].bytes);
+    if (first >= last) continue;
+    zeros_until(first);
+    FillFrom(state, *shares.blocks[piece], first - places[i], last - places[i],
+             to.data() + (first - begin));
+    done = last;
+  }
+  zeros_until(end);
+}
 
 // A file under its temporary name.
 struct LocalDraft {
   std::string path;  // with the last name
   std::optional<PositionedFile> file;
 
-  void Name(const std::string& folder, const LocalName& name);
+  void Name(const std::string& folder, const LocalName& name) {
+    path = folder + "/" + FileName(name);
+    file.reset();
+  }
   std::string Temporary() const { return path + kLocalTemporary; }
   // Makes it anew and reserves its space. Throws RunError.
-  void Open(std::int64_t bytes);
+  void Open(std::int64_t bytes) {
+    ::unlink(Temporary().c_str());
+    bool held = true;
+    if (const int error = Reserve(Temporary(), bytes, held); error != 0) {
+      throw RunError(
+          fmt::format("{}: {} cannot be reserved: {}", path, Mebibytes(bytes), ErrorText(error)));
+    }
+    file.emplace(Temporary(), PositionedFile::Access::kWrite, ExitCode::kFailed);
+  }
   // Gives it its name. Throws RunError.
-  void Publish();
-  void Remove() const;
+  void Publish() {
+    file->Close();
+    Rename(Temporary(), path);
+  }
+  void Remove() const {
+    if (path.empty()) return;
+    ::unlink(Temporary().c_str());
+    ::unlink(path.c_str());
+  }
 };
 
-// Room for local checkpoints on the hosts' storage, compared before the first one is written.
+namespace fs = std::filesystem;
 
+// Room for local checkpoints on the hosts' storage, compared before the first one is written.
 struct LocalNeed {
   std::string local;         // checkpoint.local
   std::string run;           // the run's folder below it
@@ -61,13 +112,47 @@ struct LocalNeed {
   std::int64_t at_once = 0;  // checkpoints that are there while the last of them is written
 };
 
+// Free bytes of the file system that will hold the folder, which is made later; -1: unknown.
+std::int64_t FreeFor(fs::path folder) {
+  std::error_code error;
+  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
+  return FreeBytes(folder);
+}
+
+// Bytes of the run's files that are there already.
+std::int64_t Present(const std::string& run) {
+  std::int64_t bytes = 0;
+  for (const std::string& name : ListLocal(run)) {
+    std::error_code error;
+    const std::uintmax_t size = fs::file_size(run + "/" + name, error);
+    if (!error) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
 // Collective. host: the ranks of this rank's host. What the first host without enough free space
 // has and needs beyond the run's files there, and how many more hosts lack it: a sentence, the same
 // on every rank. Empty: none lacks it, as far as file systems tell.
 std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator& host,
-                       const LocalNeed& need);
-
-namespace {
+                       const LocalNeed& need) {
+  const std::int64_t one = host.Sum(need.bytes);
+  std::string lack;
+  if (host.IsRoot()) {
+    const std::int64_t needed = std::max<std::int64_t>(need.at_once * one - Present(need.run), 0);
+    const std::int64_t left = FreeFor(need.local);
+    if (left >= 0 && left < needed) {
+      lack = fmt::format(
+          "{} on {} has {} free, and local checkpoints need {} there: {} at once of {} each",
+          need.local, need.host, Mebibytes(left), Mebibytes(needed), need.at_once, Mebibytes(one));
+    }
+  }
+  const std::int64_t hosts = world.Sum(std::int64_t{lack.empty() ? 0 : 1});
+  if (hosts == 0) return {};
+  const std::int64_t first = world.Min(std::int64_t{lack.empty() ? world.Size() : world.Rank()});
+  lack = world.Broadcast(lack, static_cast<int>(first));
+  if (hosts > 1) lack += fmt::format("; hosts that lack room: {}", hosts);
+  return lack;
+}
 
 constexpr int kDataTag = 21, kEndTag = 22;
 constexpr std::size_t kLocalSlots = 2;  // one is filled while the other one is sent
@@ -128,7 +213,39 @@ class LocalWriter::Work {
   int Hosts() const { return place_.hosts; }
   std::int64_t Bytes() const { return bytes_; }
   std::int64_t CopiedBytes() const { return copied_; }
-  LocalOutcome Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run);
+  LocalOutcome Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run) {
+    const double start = Seconds();
+    failure_ = nullptr;
+    header_.step = step;
+    header_.sequence = sequence;
+    header_.run = run;
+    LocalOutcome outcome;
+    outcome.bytes = bytes_;
+    outcome.copied = copied_;
+    Attempt([&] { Open(); });
+    outcome.failure = AgreedFailure();
+    if (outcome.failure.empty()) {
+      StoreData();
+      ExchangeEnds();
+      outcome.failure = AgreedFailure();
+    }
+    if (outcome.failure.empty()) {
+      Attempt([&] { Publish(); });
+      outcome.failure = AgreedFailure();
+    }
+    if (outcome.failure.empty()) {
+      std::erase(kept_, step);
+      kept_.push_back(step);
+      if (kept_.size() > kKept) kept_.erase(kept_.begin());
+    } else {
+      std::erase(kept_, step);
+      Discard();
+    }
+    Prune();
+    outcome.seconds = world_.Max(Seconds() - start);
+    return outcome;
+  }
+
   void Forget(std::int64_t step) {
     std::erase_if(kept_, [step](std::int64_t kept) { return kept > step; });
     Prune();
@@ -148,17 +265,148 @@ class LocalWriter::Work {
     copy.hashes = copy_hashes_;
     return copy;
   }
-  void ShareClients();
+  // Tells each rank's partner how much it will send.
+  void ShareClients() {
+    std::vector<int> to;
+    std::vector<Client> mine;
+    if (place_.partner >= 0) {
+      to.push_back(place_.partner);
+      mine.push_back({.rank = world_.Rank(), .bytes = copy_bytes_});
+    }
+    clients_ = Deliver(world_, to, mine);
+    copies_.resize(clients_.size());
+  }
+
+  // Runs what may fail on this rank alone; agreed on later. The messages go on all the same.
   template <typename Body>
-  void Attempt(const Body& body);
-  std::string AgreedFailure();
-  void Open();
-  void StoreData();
-  void TakeData(std::int64_t round);
-  void ExchangeEnds();
-  void Publish();
-  void Discard();
-  void Prune() const;
+  void Attempt(const Body& body) {
+    if (failure_) return;
+    try {
+      body();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  std::string AgreedFailure() {
+    try {
+      world_.Together([&] {
+        if (failure_) std::rethrow_exception(failure_);
+      });
+      return {};
+    } catch (const Error& error) {
+      return error.what();
+    }
+  }
+
+  // Space is reserved before the first byte is written, but for the ends of copies, which are
+  // small.
+  void Open() {
+    own_.Name(folder_, {header_.step, world_.Rank(), false});
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      copies_[i].Name(folder_, {header_.step, clients_[i].rank, true});
+    }
+    MakeLocalFolder(folder_);
+    header_.hashes.assign(static_cast<std::size_t>(CeilDivide(places_.back(), kSegmentBytes)), 0);
+    copy_hashes_.assign(static_cast<std::size_t>(CeilDivide(copy_bytes_, kSegmentBytes)), 0);
+    own_.Open(places_.back() + std::ssize(EndOf(header_)));
+    for (std::size_t i = 0; i < clients_.size(); ++i) copies_[i].Open(clients_[i].bytes);
+  }
+
+  // A round: a segment of this rank's data, to its file and to the partner, and one of each
+  // client's. A rank waits only for segments of rounds that others began before: all come forward.
+  void StoreData() {
+    const comm::Recorded recorded(world_, comm::Call::kExchange, copy_bytes_);
+    const std::int64_t own = std::ssize(header_.hashes), sent = std::ssize(copy_hashes_);
+    std::int64_t rounds = own;
+    for (const Client& client : clients_) {
+      rounds = std::max(rounds, CeilDivide(client.bytes, kSegmentBytes));
+    }
+    std::array<MPI_Request, kLocalSlots> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    for (std::int64_t round = 0; round < rounds; ++round) {
+      if (round < own) {
+        const auto number = static_cast<std::size_t>(round);
+        std::vector<std::byte>& slot = slots_[number % kLocalSlots];
+        MPI_Request& request = requests[number % kLocalSlots];
+        MPI_Wait(&request, MPI_STATUS_IGNORE);
+        const std::int64_t begin = round * kSegmentBytes;
+        const std::int64_t bytes = std::min(kSegmentBytes, places_.back() - begin);
+        const std::int64_t copied = std::clamp<std::int64_t>(copy_bytes_ - begin, 0, bytes);
+        Attempt([&] {
+          FillData(state_, shares_, places_, begin, {slot.data(), static_cast<std::size_t>(bytes)});
+          header_.hashes[number] = Hash(slot.data(), bytes);
+        });
+        if (round < sent) {
+          copy_hashes_[number] =
+              copied == bytes ? header_.hashes[number] : Hash(slot.data(), copied);
+          if (place_.partner >= 0) {
+            MPI_Isend(slot.data(), static_cast<int>(copied), MPI_BYTE, place_.partner, kDataTag,
+                      line_.Handle(), &request);
+          }
+        }
+        Attempt([&] { own_.file->Write(slot.data(), bytes, begin); });
+      }
+      TakeData(round);
+    }
+    MPI_Waitall(kLocalSlots, requests.data(), MPI_STATUSES_IGNORE);
+  }
+
+  void TakeData(std::int64_t round) {
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      const std::int64_t begin = round * kSegmentBytes;
+      if (begin >= clients_[i].bytes) continue;
+      const std::int64_t bytes = std::min(kSegmentBytes, clients_[i].bytes - begin);
+      MPI_Recv(received_.data(), static_cast<int>(bytes), MPI_BYTE, clients_[i].rank, kDataTag,
+               line_.Handle(), MPI_STATUS_IGNORE);
+      Attempt([&] { copies_[i].file->Write(received_.data(), bytes, begin); });
+    }
+  }
+
+  void ExchangeEnds() {
+    std::string end = EndOf(CopyHeader());
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (place_.partner >= 0) {
+      MPI_Isend(end.data(), static_cast<int>(end.size()), MPI_BYTE, place_.partner, kEndTag,
+                line_.Handle(), &request);
+    }
+    Attempt([&] {
+      const std::string own_end = EndOf(header_);
+      own_.file->Write(own_end.data(), std::ssize(own_end), places_.back());
+    });
+    std::string text;
+    for (std::size_t i = 0; i < clients_.size(); ++i) {
+      MPI_Status status;
+      int bytes = 0;
+      MPI_Probe(clients_[i].rank, kEndTag, line_.Handle(), &status);
+      MPI_Get_count(&status, MPI_BYTE, &bytes);
+      text.resize(static_cast<std::size_t>(bytes));
+      MPI_Recv(text.data(), bytes, MPI_BYTE, clients_[i].rank, kEndTag, line_.Handle(),
+               MPI_STATUS_IGNORE);
+      Attempt([&] { copies_[i].file->Write(text.data(), bytes, clients_[i].bytes); });
+    }
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+  }
+
+  void Publish() {
+    own_.Publish();
+    for (LocalDraft& copy : copies_) copy.Publish();
+  }
+  void Discard() {
+    own_.Remove();
+    for (const LocalDraft& copy : copies_) copy.Remove();
+  }
+  // Collective. One rank of each host removes whatever is not of a step that is kept.
+  void Prune() const {
+    const bool removes = host_.IsRoot();
+    for (const std::string& name : removes ? ListLocal(folder_) : std::vector<std::string>{}) {
+      const std::optional<LocalName> parsed = ParseFileName(name);
+      if (parsed && std::ranges::find(kept_, parsed->step) != kept_.end()) continue;
+      const bool draft = name.ends_with(kLocalTemporary) &&
+                         ParseFileName(name.substr(0, name.size() - std::strlen(kLocalTemporary)));
+      if (parsed || draft) ::unlink((folder_ + "/" + name).c_str());
+    }
+    world_.Barrier();
+  }
 
   const comm::Communicator& world_;
   const State state_;
@@ -176,190 +424,13 @@ class LocalWriter::Work {
   std::vector<std::int64_t> kept_;       // steps that are complete on all nodes, ascending
   std::string lack_;                     // of room on the hosts, at the start
 
-  // Of the checkpoint under way.
+  // The checkpoint under way.
   std::array<std::vector<std::byte>, kLocalSlots> slots_;
   std::vector<std::byte> received_;
   LocalDraft own_;
   std::vector<LocalDraft> copies_;  // [clients]
   std::exception_ptr failure_;
 };
-
-// Tells each rank's partner how much it will send.
-void LocalWriter::Work::ShareClients() {
-  std::vector<int> to;
-  std::vector<Client> mine;
-  if (place_.partner >= 0) {
-    to.push_back(place_.partner);
-    mine.push_back({.rank = world_.Rank(), .bytes = copy_bytes_});
-  }
-  clients_ = Deliver(world_, to, mine);
-  copies_.resize(clients_.size());
-}
-
-// Runs what may fail on this rank alone; agreed on later. The messages go on all the same.
-template <typename Body>
-void LocalWriter::Work::Attempt(const Body& body) {
-  if (failure_) return;
-  try {
-    body();
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
-}
-
-std::string LocalWriter::Work::AgreedFailure() {
-  try {
-    world_.Together([&] {
-      if (failure_) std::rethrow_exception(failure_);
-    });
-    return {};
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-LocalOutcome LocalWriter::Work::Write(std::int64_t step, std::int64_t sequence,
-                                      const nlohmann::json& run) {
-  const double start = Seconds();
-  failure_ = nullptr;
-  header_.step = step;
-  header_.sequence = sequence;
-  header_.run = run;
-  LocalOutcome outcome;
-  outcome.bytes = bytes_;
-  outcome.copied = copied_;
-  Attempt([&] { Open(); });
-  outcome.failure = AgreedFailure();
-  if (outcome.failure.empty()) {
-    StoreData();
-    ExchangeEnds();
-    outcome.failure = AgreedFailure();
-  }
-  if (outcome.failure.empty()) {
-    Attempt([&] { Publish(); });
-    outcome.failure = AgreedFailure();
-  }
-  if (outcome.failure.empty()) {
-    std::erase(kept_, step);
-    kept_.push_back(step);
-    if (kept_.size() > kKept) kept_.erase(kept_.begin());
-  } else {
-    std::erase(kept_, step);
-    Discard();
-  }
-  Prune();
-  outcome.seconds = world_.Max(Seconds() - start);
-  return outcome;
-}
-
-// Space is reserved before the first byte is written, but for the ends of copies, which are small.
-void LocalWriter::Work::Open() {
-  own_.Name(folder_, {header_.step, world_.Rank(), false});
-  for (std::size_t i = 0; i < clients_.size(); ++i) {
-    copies_[i].Name(folder_, {header_.step, clients_[i].rank, true});
-  }
-  MakeLocalFolder(folder_);
-  header_.hashes.assign(static_cast<std::size_t>(CeilDivide(places_.back(), kSegmentBytes)), 0);
-  copy_hashes_.assign(static_cast<std::size_t>(CeilDivide(copy_bytes_, kSegmentBytes)), 0);
-  own_.Open(places_.back() + std::ssize(EndOf(header_)));
-  for (std::size_t i = 0; i < clients_.size(); ++i) copies_[i].Open(clients_[i].bytes);
-}
-
-// A round: a segment of this rank's data, to its file and to the partner, and one of each client's.
-// A rank waits only for segments of rounds that others began before: all come forward.
-void LocalWriter::Work::StoreData() {
-  const comm::Recorded recorded(world_, comm::Call::kExchange, copy_bytes_);
-  const std::int64_t own = std::ssize(header_.hashes), sent = std::ssize(copy_hashes_);
-  std::int64_t rounds = own;
-  for (const Client& client : clients_) {
-    rounds = std::max(rounds, CeilDivide(client.bytes, kSegmentBytes));
-  }
-  std::array<MPI_Request, kLocalSlots> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
-  for (std::int64_t round = 0; round < rounds; ++round) {
-    if (round < own) {
-      const auto number = static_cast<std::size_t>(round);
-      std::vector<std::byte>& slot = slots_[number % kLocalSlots];
-      MPI_Request& request = requests[number % kLocalSlots];
-      MPI_Wait(&request, MPI_STATUS_IGNORE);
-      const std::int64_t begin = round * kSegmentBytes;
-      const std::int64_t bytes = std::min(kSegmentBytes, places_.back() - begin);
-      const std::int64_t copied = std::clamp<std::int64_t>(copy_bytes_ - begin, 0, bytes);
-      Attempt([&] {
-        FillData(state_, shares_, places_, begin, {slot.data(), static_cast<std::size_t>(bytes)});
-        header_.hashes[number] = Hash(slot.data(), bytes);
-      });
-      if (round < sent) {
-        copy_hashes_[number] = copied == bytes ? header_.hashes[number] : Hash(slot.data(), copied);
-        if (place_.partner >= 0) {
-          MPI_Isend(slot.data(), static_cast<int>(copied), MPI_BYTE, place_.partner, kDataTag,
-                    line_.Handle(), &request);
-        }
-      }
-      Attempt([&] { own_.file->Write(slot.data(), bytes, begin); });
-    }
-    TakeData(round);
-  }
-  MPI_Waitall(kLocalSlots, requests.data(), MPI_STATUSES_IGNORE);
-}
-
-void LocalWriter::Work::TakeData(std::int64_t round) {
-  for (std::size_t i = 0; i < clients_.size(); ++i) {
-    const std::int64_t begin = round * kSegmentBytes;
-    if (begin >= clients_[i].bytes) continue;
-    const std::int64_t bytes = std::min(kSegmentBytes, clients_[i].bytes - begin);
-    MPI_Recv(received_.data(), static_cast<int>(bytes), MPI_BYTE, clients_[i].rank, kDataTag,
-             line_.Handle(), MPI_STATUS_IGNORE);
-    Attempt([&] { copies_[i].file->Write(received_.data(), bytes, begin); });
-  }
-}
-
-void LocalWriter::Work::ExchangeEnds() {
-  std::string end = EndOf(CopyHeader());
-  MPI_Request request = MPI_REQUEST_NULL;
-  if (place_.partner >= 0) {
-    MPI_Isend(end.data(), static_cast<int>(end.size()), MPI_BYTE, place_.partner, kEndTag,
-              line_.Handle(), &request);
-  }
-  Attempt([&] {
-    const std::string own_end = EndOf(header_);
-    own_.file->Write(own_end.data(), std::ssize(own_end), places_.back());
-  });
-  std::string text;
-  for (std::size_t i = 0; i < clients_.size(); ++i) {
-    MPI_Status status;
-    int bytes = 0;
-    MPI_Probe(clients_[i].rank, kEndTag, line_.Handle(), &status);
-    MPI_Get_count(&status, MPI_BYTE, &bytes);
-    text.resize(static_cast<std::size_t>(bytes));
-    MPI_Recv(text.data(), bytes, MPI_BYTE, clients_[i].rank, kEndTag, line_.Handle(),
-             MPI_STATUS_IGNORE);
-    Attempt([&] { copies_[i].file->Write(text.data(), bytes, clients_[i].bytes); });
-  }
-  MPI_Wait(&request, MPI_STATUS_IGNORE);
-}
-
-void LocalWriter::Work::Publish() {
-  own_.Publish();
-  for (LocalDraft& copy : copies_) copy.Publish();
-}
-
-void LocalWriter::Work::Discard() {
-  own_.Remove();
-  for (const LocalDraft& copy : copies_) copy.Remove();
-}
-
-// Collective. One rank of each host removes whatever is not of a step that is kept.
-void LocalWriter::Work::Prune() const {
-  const bool removes = host_.IsRoot();
-  for (const std::string& name : removes ? ListLocal(folder_) : std::vector<std::string>{}) {
-    const std::optional<LocalName> parsed = ParseFileName(name);
-    if (parsed && std::ranges::find(kept_, parsed->step) != kept_.end()) continue;
-    const bool draft = name.ends_with(kLocalTemporary) &&
-                       ParseFileName(name.substr(0, name.size() - std::strlen(kLocalTemporary)));
-    if (parsed || draft) ::unlink((folder_ + "/" + name).c_str());
-  }
-  world_.Barrier();
-}
 
 LocalWriter::LocalWriter(const LocalNodes& nodes, State state, LocalRun run,
                          std::optional<std::int64_t> keep)
@@ -375,121 +446,5 @@ LocalOutcome LocalWriter::Write(std::int64_t step, std::int64_t sequence,
 }
 void LocalWriter::Forget(std::int64_t step) { work_->Forget(step); }
 void LocalWriter::RemoveAll() { work_->RemoveAll(); }
-
-// Data of a local checkpoint on its way to a file.
-
-namespace {
-
-// Bytes [first, last) of a piece.
-void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t first,
-              std::int64_t last, std::byte* to) {
-  if (!state.read) {
-    std::memcpy(to, static_cast<const std::byte*>(block.data) + first,
-                static_cast<std::size_t>(last - first));
-    return;
-  }
-  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
-  state.read(block, block.begin + first / size, block.begin + last / size, to);
-}
-
-}  // namespace
-
-void FillData(const State& state, const LocalShares& shares,
-              const std::vector<std::int64_t>& places, std::int64_t begin,
-              std::span<std::byte> to) {
-  const std::int64_t end = begin + std::ssize(to);
-  std::int64_t done = begin;
-  const auto zeros_until = [&](std::int64_t place) {
-    std::memset(to.data() + (done - begin), 0, static_cast<std::size_t>(place - done));
-  };
-  const auto after = std::upper_bound(places.begin(), places.end() - 1, begin);
-  auto i = static_cast<std::size_t>(after - places.begin());
-  if (i > 0) --i;
-  for (; i < shares.stored.size() && places[i] < end; ++i) {
-    const std::size_t piece = shares.stored[i];
-    const std::int64_t first = std::max(begin, places[i]);
-    const std::int64_t last = std::min(end, places[i] + shares.needs[piece].bytes);
-    if (first >= last) continue;
-    zeros_until(first);
-    FillFrom(state, *shares.blocks[piece], first - places[i], last - places[i],
-             to.data() + (first - begin));
-    done = last;
-  }
-  zeros_until(end);
-}
-
-void LocalDraft::Name(const std::string& folder, const LocalName& name) {
-  path = folder + "/" + FileName(name);
-  file.reset();
-}
-
-void LocalDraft::Open(std::int64_t bytes) {
-  ::unlink(Temporary().c_str());
-  bool held = true;
-  const int error = Reserve(Temporary(), bytes, held);
-  if (error != 0) {
-    throw RunError(
-        fmt::format("{}: {} cannot be reserved: {}", path, Mebibytes(bytes), ErrorText(error)));
-  }
-  file.emplace(Temporary(), PositionedFile::Access::kWrite, ExitCode::kFailed);
-}
-
-void LocalDraft::Publish() {
-  file->Close();
-  Rename(Temporary(), path);
-}
-
-void LocalDraft::Remove() const {
-  if (path.empty()) return;
-  ::unlink(Temporary().c_str());
-  ::unlink(path.c_str());
-}
-
-// LackOfRoom: each host's need by a sum over its ranks, its free space by its first one.
-
-namespace fs = std::filesystem;
-
-namespace {
-
-// Free bytes of the file system that will hold the folder, which is made later; -1: unknown.
-std::int64_t FreeFor(fs::path folder) {
-  std::error_code error;
-  while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
-  return FreeBytes(folder);
-}
-
-// Bytes of the run's files that are there already.
-std::int64_t Present(const std::string& run) {
-  std::int64_t bytes = 0;
-  for (const std::string& name : ListLocal(run)) {
-    std::error_code error;
-    const std::uintmax_t size = fs::file_size(run + "/" + name, error);
-    if (!error) bytes += static_cast<std::int64_t>(size);
-  }
-  return bytes;
-}
-
-}  // namespace
-
-std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator& host,
-                       const LocalNeed& need) {
-  const std::int64_t one = host.Sum(need.bytes);
-  std::string lack;
-  if (host.IsRoot()) {
-    const std::int64_t needed = std::max<std::int64_t>(need.at_once * one - Present(need.run), 0);
-    const std::int64_t left = FreeFor(need.local);
-    if (left >= 0 && left < needed) {
-      lack = fmt::format(
-          "{} on {} has {} free, and local checkpoints need {} there: {} at once of {} each",
-          need.local, need.host, Mebibytes(left), Mebibytes(needed), need.at_once, Mebibytes(one));
-    }
-  }
-  const std::int64_t hosts = world.Sum(std::int64_t{lack.empty() ? 0 : 1});
-  if (hosts == 0) return {};
-  const std::int64_t first = world.Min(std::int64_t{lack.empty() ? world.Size() : world.Rank()});
-  lack = world.Broadcast(lack, static_cast<int>(first));
-  if (hosts > 1) lack += fmt::format("; hosts that lack room: {}", hosts);
-  return lack;
-}
 
 }  // namespace trireme::checkpoint

@@ -121,17 +121,14 @@ void CheckAuto(const Options& o, const deck::Deck& deck) {
     throw deck.Complain("checkpoint.auto", "needs run.mtbf_hours",
                         "Give the mean time between failures of the job in hours.");
   }
-  const char* const chosen = "checkpoint.auto = yes chooses the interval";
-  const char* const hint = "Leave one of them out.";
-  if (deck.Given("checkpoint.every_steps") && o.every_steps > 0) {
-    throw deck.Complain("checkpoint.every_steps", chosen, hint);
-  }
-  if (deck.Given("checkpoint.drain_every") && o.drain_every > 0) {
-    throw deck.Complain("checkpoint.drain_every", chosen, hint);
-  }
-  if (o.every_minutes > 0) {
-    throw deck.Complain("checkpoint.every_minutes", chosen, hint);
-  }
+  const auto refuse_if = [&](bool both, const char* key) {
+    if (!both) return;
+    throw deck.Complain(key, "checkpoint.auto = yes chooses the interval",
+                        "Leave one of them out.");
+  };
+  refuse_if(deck.Given("checkpoint.every_steps") && o.every_steps > 0, "checkpoint.every_steps");
+  refuse_if(deck.Given("checkpoint.drain_every") && o.drain_every > 0, "checkpoint.drain_every");
+  refuse_if(o.every_minutes > 0, "checkpoint.every_minutes");
 }
 
 }  // namespace

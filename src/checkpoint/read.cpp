@@ -25,8 +25,6 @@ namespace trireme::checkpoint {
 
 namespace {
 
-constexpr std::size_t kShownProblems = 8;
-
 // A fault of bytes, not of what was asked for.
 class Damage : public Error {
  public:
@@ -99,11 +97,12 @@ std::string ReadHeader(const std::string& path, const FileSums& sums) {
 
 // The file's entry for each block, in the blocks' order. Throws InputError listing every
 // difference.
-std::vector<Entry> Match(const Layout& layout, const std::vector<kernels::StateBlock>& blocks,
-                         const std::string& path) {
-  std::map<std::string, const Entry*> unused;
-  for (const Entry& entry : layout.entries) unused[entry.name] = &entry;
-  std::vector<Entry> matched;
+std::vector<StoredTensor> Match(const Layout& layout,
+                                const std::vector<kernels::StateBlock>& blocks,
+                                const std::string& path) {
+  std::map<std::string, const StoredTensor*> unused;
+  for (const StoredTensor& entry : layout.entries) unused[entry.name] = &entry;
+  std::vector<StoredTensor> matched;
   std::vector<std::string> problems;
   for (const kernels::StateBlock& block : blocks) {
     const auto found = unused.find(block.name);
@@ -121,23 +120,17 @@ std::vector<Entry> Match(const Layout& layout, const std::vector<kernels::StateB
   }
   for (const auto& [name, entry] : unused) {
     problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found", deck::Shown(name),
-                                   SafetensorsName(entry->dtype), ShapeText(entry->shape)));
+                                   entry->dtype, ShapeText(entry->shape)));
   }
   if (problems.empty()) return matched;
-  std::string text = fmt::format("{}: does not fit this run's model or optimizer", path);
-  for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i) {
-    text += "\n  " + problems[i];
-  }
-  if (problems.size() > kShownProblems) {
-    text += fmt::format("\n  and {} more differences", problems.size() - kShownProblems);
-  }
-  throw InputError(text,
-                   "the deck's [model] and [optimizer] must be those that wrote the checkpoint");
+  throw InputError(
+      ListProblems(fmt::format("{}: does not fit this run's model or optimizer", path), problems),
+      "the deck's [model] and [optimizer] must be those that wrote the checkpoint");
 }
 
 // Converts a whole block, whose bytes came as type From, into its memory, of type To.
 template <typename From, typename To>
-void Convert(const kernels::StateBlock& block, const Entry& entry, const void* bytes,
+void Convert(const kernels::StateBlock& block, const StoredTensor& entry, const void* bytes,
              const std::string& path) {
   const From* in = static_cast<const From*>(bytes);
   To* out = static_cast<To*>(block.data);
@@ -157,11 +150,12 @@ void Convert(const kernels::StateBlock& block, const Entry& entry, const void* b
 // Memory that a file's bytes go to: the blocks themselves or, for another type, buffers.
 class Destination {
  public:
-  Destination(const std::vector<kernels::StateBlock>& blocks, const std::vector<Entry>& entries)
+  Destination(const std::vector<kernels::StateBlock>& blocks,
+              const std::vector<StoredTensor>& entries)
       : blocks_(blocks), entries_(entries), buffers_(blocks.size()) {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const kernels::StateBlock& block = blocks[i];
-      const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
+      const auto size = static_cast<std::int64_t>(SizeOf(TypeOf(entries[i])));
       const std::int64_t bytes = (block.end - block.begin) * size;
       if (bytes == 0) continue;
       char* data = static_cast<char*>(block.data);
@@ -191,10 +185,10 @@ class Destination {
   }
 
  private:
-  bool Converts(std::size_t i) const { return blocks_[i].dtype != entries_[i].dtype; }
+  bool Converts(std::size_t i) const { return blocks_[i].dtype != TypeOf(entries_[i]); }
 
   const std::vector<kernels::StateBlock>& blocks_;
-  const std::vector<Entry>& entries_;
+  const std::vector<StoredTensor>& entries_;
   std::vector<std::vector<char>> buffers_;  // [blocks]
   std::vector<Target> targets_, memory_;
 };
@@ -267,7 +261,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
   const std::string path = checkpoint + "/" + name;
   const FileFacts facts = SharedFacts(world, checkpoint, name);
   Layout layout;
-  std::vector<Entry> entries;
+  std::vector<StoredTensor> entries;
   std::optional<Destination> destination;
   world.Together([&] {
     layout = ParseLayout(facts.header, facts.bytes, path);
@@ -342,10 +336,7 @@ TensorReader::TensorReader(const std::string& checkpoint, const std::string& fil
   }
   std::string header(static_cast<std::size_t>(state_->sums.segments.front().length), '\0');
   state_->Take(state_->sums.segments.front(), header.data());
-  for (const Entry& entry : ParseLayout(header, state_->sums.bytes, path).entries) {
-    state_->tensors.push_back(
-        {entry.name, SafetensorsName(entry.dtype), entry.shape, entry.offset, entry.bytes});
-  }
+  state_->tensors = ParseLayout(header, state_->sums.bytes, path).entries;
 }
 
 TensorReader::~TensorReader() = default;

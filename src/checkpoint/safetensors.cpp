@@ -153,6 +153,24 @@ std::string WithLength(std::string text, std::int64_t alignment) {
   return header + text;
 }
 
+// As PlaceTensors, with data from a multiple of `alignment` on.
+std::string PlaceAligned(TensorFile& file, std::int64_t alignment) {
+  nlohmann::ordered_json json;
+  if (!file.metadata.empty()) json[kMetadata] = file.metadata;
+  std::int64_t end = 0;
+  for (StoredTensor& tensor : file.tensors) {
+    tensor.bytes = TensorBytes(tensor.shape, ElementBytes(tensor.dtype), tensor.name);
+    tensor.offset = end;
+    end += tensor.bytes;
+    json[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.offset, end}}};
+  }
+  std::string header = WithLength(json.dump(), alignment);
+  for (StoredTensor& tensor : file.tensors) tensor.offset += std::ssize(header);
+  file.bytes = std::ssize(header) + end;
+  return header;
+}
+
 }  // namespace
 
 std::int64_t ElementBytes(const std::string& dtype) {
@@ -171,50 +189,35 @@ TensorFile ParseTensorFile(const std::string& header, std::int64_t file_bytes,
 
 std::string PlaceTensors(TensorFile& file) {
   constexpr std::int64_t kTheirAlignment = 8;  // of Python's package
-  nlohmann::ordered_json json;
-  if (!file.metadata.empty()) json[kMetadata] = file.metadata;
-  std::int64_t end = 0;
-  for (StoredTensor& tensor : file.tensors) {
-    tensor.bytes = TensorBytes(tensor.shape, ElementBytes(tensor.dtype), tensor.name);
-    tensor.offset = end;
-    end += tensor.bytes;
-    json[tensor.name] = {
-        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.offset, end}}};
-  }
-  std::string header = WithLength(json.dump(), kTheirAlignment);
-  for (StoredTensor& tensor : file.tensors) tensor.offset += std::ssize(header);
-  file.bytes = std::ssize(header) + end;
-  return header;
+  return PlaceAligned(file, kTheirAlignment);
 }
 
-const char* SafetensorsName(Dtype type) { return type == Dtype::kFloat32 ? "F32" : "F64"; }
+Dtype TypeOf(const StoredTensor& entry) {
+  return entry.dtype == "F32" ? Dtype::kFloat32 : Dtype::kFloat64;
+}
 
 std::string ShapeText(const kernels::Shape& shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
+std::string ListProblems(const std::string& title, const std::vector<std::string>& problems) {
+  constexpr std::size_t kShown = 8;
+  std::string text = title;
+  for (std::size_t i = 0; i < std::min(problems.size(), kShown); ++i) text += "\n  " + problems[i];
+  if (problems.size() <= kShown) return text;
+  return text + fmt::format("\n  and {} more differences", problems.size() - kShown);
+}
+
 Layout BuildLayout(const std::vector<kernels::StateBlock>& blocks) {
-  Layout layout;
-  nlohmann::ordered_json header;
   // "format" is what Python's loaders ask for; all values must be strings, and the same for each
   // run.
-  header[kMetadata] = {{"format", "pt"}, {"trireme_checkpoint", "1"}};
-  std::int64_t end = 0;
+  TensorFile file{{{"format", "pt"}, {"trireme_checkpoint", "1"}}, {}, 0};
   for (const kernels::StateBlock& block : blocks) {
-    Entry entry{block.name, block.dtype, block.shape, end, 0};
-    entry.bytes =
-        TensorBytes(block.shape, static_cast<std::int64_t>(SizeOf(block.dtype)), block.name);
-    end += entry.bytes;
-    header[block.name] = {{"dtype", SafetensorsName(entry.dtype)},
-                          {"shape", entry.shape},
-                          {"data_offsets", {entry.offset, end}}};
-    layout.entries.push_back(std::move(entry));
+    const char* const dtype = block.dtype == Dtype::kFloat32 ? "F32" : "F64";
+    file.tensors.push_back({block.name, dtype, block.shape, 0, 0});
   }
-  layout.header = WithLength(header.dump(), kDataAlignment);
-  for (Entry& entry : layout.entries)
-    entry.offset += static_cast<std::int64_t>(layout.header.size());
-  layout.bytes = static_cast<std::int64_t>(layout.header.size()) + end;
-  return layout;
+  std::string header = PlaceAligned(file, kDataAlignment);
+  return {std::move(header), std::move(file.tensors), file.bytes};
 }
 
 std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::string& path) {
@@ -231,15 +234,7 @@ std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::
 }
 
 Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std::string& path) {
-  Layout layout{header, {}, file_bytes};
-  for (StoredTensor& tensor : ParseTensors(header, file_bytes, Types::kOurs, path).tensors) {
-    layout.entries.push_back({.name = std::move(tensor.name),
-                              .dtype = tensor.dtype == "F32" ? Dtype::kFloat32 : Dtype::kFloat64,
-                              .shape = std::move(tensor.shape),
-                              .offset = tensor.offset,
-                              .bytes = tensor.bytes});
-  }
-  return layout;
+  return {header, ParseTensors(header, file_bytes, Types::kOurs, path).tensors, file_bytes};
 }
 
 // The hashes of a checkpoint's segments, as text and against files.
@@ -295,8 +290,8 @@ FileSums ParseFile(const deck::JsonObject& object) {
 }
 
 // "tensor X" or "the header".
-std::string Owner(std::int64_t offset, const std::vector<Entry>& tensors) {
-  for (const Entry& entry : tensors) {
+std::string Owner(std::int64_t offset, const std::vector<StoredTensor>& tensors) {
+  for (const StoredTensor& entry : tensors) {
     if (offset >= entry.offset && offset < entry.offset + entry.bytes) {
       return "tensor " + deck::Shown(entry.name);
     }
@@ -350,12 +345,12 @@ Checksums ParseChecksums(const std::string& text, const std::string& path) {
 }
 
 void CheckSegment(const Segment& segment, const void* data, const std::string& path,
-                  const std::vector<Entry>& tensors, ExitCode blame) {
+                  const std::vector<StoredTensor>& tensors, ExitCode blame) {
   CheckHash(segment, Hash(data, segment.length), path, tensors, blame);
 }
 
 void CheckHash(const Segment& segment, std::uint64_t found, const std::string& path,
-               const std::vector<Entry>& tensors, ExitCode blame) {
+               const std::vector<StoredTensor>& tensors, ExitCode blame) {
   if (found == segment.hash) return;
   throw Error(
       blame,

@@ -22,22 +22,14 @@ inline constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // accepted by Pyt
 inline constexpr std::size_t kMaxNameBytes = 4096;            // of a tensor's name
 inline constexpr std::size_t kMaxDimensions = 32;             // as many as NumPy has
 
-// One tensor of a file.
-struct Entry {
-  std::string name;
-  Dtype dtype = Dtype::kFloat32;
-  kernels::Shape shape;
-  std::int64_t offset = 0;  // of its first byte, from the start of the file
-  std::int64_t bytes = 0;
-};
-
+// A file of a checkpoint, whose tensors are F32 or F64.
 struct Layout {
-  std::string header;          // the file's first bytes up to the data: length, JSON, padding
-  std::vector<Entry> entries;  // in the order of their offsets
-  std::int64_t bytes = 0;      // of the whole file
+  std::string header;                 // the first bytes up to the data: length, JSON, padding
+  std::vector<StoredTensor> entries;  // in the order of their offsets
+  std::int64_t bytes = 0;             // of the whole file
 };
 
-const char* SafetensorsName(Dtype type);  // "F32", "F64"
+Dtype TypeOf(const StoredTensor& entry);  // of a checkpoint's tensor
 
 // The layout of a file with these tensors, in their order. Depends on names, shapes and dtypes
 // only.
@@ -93,9 +85,9 @@ Checksums ParseChecksums(const std::string& text, const std::string& path);
 // Throws Error(blame) naming path, offset and both hashes when `data` is not what `segment` says;
 // `tensors` says which tensor lies there.
 void CheckSegment(const Segment& segment, const void* data, const std::string& path,
-                  const std::vector<Entry>& tensors, ExitCode blame);
+                  const std::vector<StoredTensor>& tensors, ExitCode blame);
 // The same for the hash that was found.
 void CheckHash(const Segment& segment, std::uint64_t found, const std::string& path,
-               const std::vector<Entry>& tensors, ExitCode blame);
+               const std::vector<StoredTensor>& tensors, ExitCode blame);
 
 }  // namespace trireme::checkpoint

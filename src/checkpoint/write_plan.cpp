@@ -133,9 +133,9 @@ bool CoversOnce(const comm::Communicator& world, const std::vector<Candidate>& o
 // Throws what is wrong with claims that do not cover the file exactly once.
 [[noreturn]] void ThrowUncovered(const WritePlan& plan, const std::vector<Claim>& claims) {
   const auto complain = [&](std::int64_t from, std::int64_t to, const char* what) {
-    for (const Entry& entry : plan.layout.entries) {
+    for (const StoredTensor& entry : plan.layout.entries) {
       if (from < entry.offset || from >= entry.offset + entry.bytes) continue;
-      const auto size = static_cast<std::int64_t>(SizeOf(entry.dtype));
+      const auto size = static_cast<std::int64_t>(SizeOf(TypeOf(entry)));
       const std::int64_t end = std::min(to, entry.offset + entry.bytes);
       throw RunError(fmt::format("{}: tensor {}: elements {} to {} of {} are held {}", plan.file,
                                  entry.name, (from - entry.offset) / size,

@@ -26,18 +26,36 @@
 
 namespace trireme::checkpoint {
 
-// GroupMemory: memory that a writer shares with the ranks of its node whose bytes it writes. Each
-// rank copies its part in; the writer's thread reads all of it.
+namespace {
+
+constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
+constexpr std::int64_t kGroupBytes = std::int64_t{64} << 20;  // flushed and read back together
+constexpr int kSlots = 2;              // one is filled while the other one is written
+constexpr double kSlowSeconds = 0.02;  // of writing, before its waiting is judged
 
 // Collective. Ranks next to each other on a node that share a writer, their first: `writers` groups
 // per node; 0: one per rank.
-comm::Communicator GroupOf(const comm::Communicator& world, int writers);
+comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
+  const comm::Communicator node = world.SplitNode();
+  const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
+  return node.Split(node.Rank() * groups / node.Size(), node.Rank(), "writer");
+}
 
+}  // namespace
+
+// Memory that a writer shares with the ranks of its node whose bytes it writes. Each rank copies
+// its part in; the writer's thread reads all of it.
 class GroupMemory {
  public:
   // Collective over `group`, a part of the ranks of one node. `bytes`: the same on all of them.
   // Throws if the memory of a group of one is missing.
-  GroupMemory(const comm::Communicator& group, std::int64_t bytes);
+  GroupMemory(const comm::Communicator& group, std::int64_t bytes) {
+    if (group.Size() > 1) {
+      shared_.emplace(group, bytes);
+    } else {
+      own_ = device::AllocateZeroed(bytes);
+    }
+  }
 
   int Error() const { return shared_ ? shared_->Error() : 0; }  // as of comm::SharedMemory
   std::byte* Data() const {
@@ -49,21 +67,59 @@ class GroupMemory {
   device::Buffer own_;  // of a group of one
 };
 
-// GatheredSums: the checksums of all writers' segments, on rank 0, which writes them down.
-
+// The checksums of all writers' segments, on rank 0, which writes them down.
 class GatheredSums {
  public:
   // Collective. Takes the memory: on rank 0, 24 bytes for each segment of the files and 8 for each
   // rank. plans: of a group of ranks, for which the one that `gives` speaks. Both must outlive it.
-  GatheredSums(const comm::Communicator& world, const std::vector<WritePlan>& plans, bool gives);
+  GatheredSums(const comm::Communicator& world, const std::vector<WritePlan>& plans, bool gives)
+      : world_(world), plans_(plans), gives_(gives) {
+    std::vector<std::int64_t> segments;
+    for (const WritePlan& plan : plans) {
+      segments.push_back(world.Sum(gives ? std::ssize(plan.segments) : std::int64_t{0}));
+    }
+    world.Together([&] {
+      if (!world.IsRoot()) return;
+      for (std::size_t file = 0; file < plans.size(); ++file) {
+        files_.push_back({plans[file].layout.bytes, {}});
+        files_.back().segments.resize(static_cast<std::size_t>(segments[file]));
+      }
+      counts_.resize(static_cast<std::size_t>(world.Size()));
+      starts_.resize(counts_.size());
+    });
+  }
 
   // Collective, once the plans have their hashes. Takes no memory.
-  void Gather();
-  // Of the whole files, in the plans' order, on rank 0.
+  void Gather() {
+    const comm::Recorded recorded(world_, comm::Call::kExchange);
+    MPI_Datatype type = MPI_DATATYPE_NULL;
+    MPI_Type_contiguous(sizeof(Segment), MPI_BYTE, &type);
+    MPI_Type_commit(&type);
+    for (std::size_t file = 0; file < plans_.size(); ++file) {
+      const std::vector<Segment>& mine = plans_[file].segments;
+      const int count = gives_ ? static_cast<int>(mine.size()) : 0;
+      MPI_Gather(&count, 1, MPI_INT, counts_.data(), 1, MPI_INT, 0, world_.Handle());
+      std::exclusive_scan(counts_.begin(), counts_.end(), starts_.begin(), 0);
+      Segment* const all = world_.IsRoot() ? files_[file].segments.data() : nullptr;
+      MPI_Gatherv(mine.data(), count, type, all, counts_.data(), starts_.data(), type, 0,
+                  world_.Handle());
+      if (world_.IsRoot()) std::ranges::sort(files_[file].segments, {}, &Segment::offset);
+    }
+    MPI_Type_free(&type);
+  }
+
+  // Checksums of the whole files, in the plans' order, on rank 0.
   const std::vector<FileSums>& Files() const { return files_; }
   // Memory of this rank for segments, in all lists and in the text of checksums.json: those of the
   // whole files on rank 0, else those of the plans.
-  std::int64_t MemoryBytes() const;
+  std::int64_t MemoryBytes() const {
+    constexpr std::int64_t kListed = 512;  // bytes of a segment
+    std::int64_t count = 0;
+    for (std::size_t file = 0; file < plans_.size(); ++file) {
+      count += std::ssize(world_.IsRoot() ? files_[file].segments : plans_[file].segments);
+    }
+    return kListed * count;
+  }
 
  private:
   const comm::Communicator& world_;
@@ -73,33 +129,62 @@ class GatheredSums {
   std::vector<int> counts_, starts_;  // [ranks] on rank 0
 };
 
-// Checker: a thread that flushes and reads back what a writer has written, while it writes on.
-
+// A thread that flushes and reads back what a writer has written, while it writes on.
 class Checker {
  public:
   // plans: of the files. cores: as in Worker.
-  Checker(std::vector<int> cores, const std::vector<WritePlan>& plans);
+  Checker(std::vector<int> cores, const std::vector<WritePlan>& plans)
+      : plans_(plans), worker_(std::move(cores)) {}
 
   void Start() { worker_.Start(); }  // as in Worker
-  void Begin(Output& output);        // with a checkpoint
+  // A checkpoint begins.
+  void Begin(Output& output) {
+    output_ = &output;
+    written_.clear();  // of a checkpoint that failed
+    written_bytes_ = 0;
+    flush_seconds_ = read_seconds_ = 0;
+  }
+
   void Stop() { stopping_ = true; }  // for good: reading is given up; any thread
   // Notes a segment that was written. Every 64 MiB they are flushed and read back, so that the disk
   // is never idle.
-  void Written(const StagedSegment& segment);
+  void Written(const StagedSegment& segment) {
+    written_.push_back(segment);
+    written_bytes_ += plans_[segment.file].segments[segment.segment].length;
+    if (written_bytes_ >= kGroupBytes) Queue(true);
+  }
   // Reads back the rest, which is flushed, and waits for the end of all. Throws what failed.
-  void Finish();
+  void Finish() {
+    Queue(false);
+    worker_.Finish();
+  }
 
-  void Await() { worker_.Await(); }  // as in Worker
   bool Idle() const { return worker_.Idle(); }
   std::exception_ptr TakeFailure() { return worker_.TakeFailure(); }
   // Once it is idle: seconds of flushes, and of reading back.
   double FlushSeconds() const { return flush_seconds_; }
   double ReadSeconds() const { return read_seconds_; }
   // Memory of a writer for what is read at once.
-  std::int64_t MemoryBytes() const;
+  std::int64_t MemoryBytes() const {
+    std::int64_t longest = 0;
+    for (const WritePlan& plan : plans_) {
+      for (const Segment& each : plan.segments) longest = std::max(longest, each.length);
+    }
+    return longest;
+  }
 
  private:
-  void Queue(bool flush);
+  void Queue(bool flush) {
+    written_bytes_ = 0;
+    worker_.Queue([this, flush, segments = std::exchange(written_, {})] {
+      const double start = Seconds();
+      if (flush) output_->FlushData();
+      const double flushed = Seconds();
+      output_->ReadBack(segments, [this] { return worker_.Stopping() || stopping_; });
+      flush_seconds_ += flushed - start;
+      read_seconds_ += Seconds() - flushed;
+    });
+  }
 
   const std::vector<WritePlan>& plans_;
   Output* output_ = nullptr;
@@ -124,14 +209,6 @@ void Write(const comm::Communicator& world, const std::string& folder, std::int6
   const Outcome outcome = writer.Finish();
   if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
 }
-
-namespace {
-
-constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
-constexpr int kSlots = 2;              // one is filled while the other one is written
-constexpr double kSlowSeconds = 0.02;  // of writing, before its waiting is judged
-
-}  // namespace
 
 Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
     : world_(world), state_(std::move(state)), options_(std::move(options)) {
@@ -419,116 +496,6 @@ Outcome Writer::Finish() {
   std::optional<Outcome> outcome;
   while (!outcome) outcome = Advance();
   return *std::move(outcome);
-}
-
-// Checker: written segments, in groups.
-
-namespace {
-constexpr std::int64_t kGroupBytes = std::int64_t{64} << 20;  // flushed and read back together
-}
-
-Checker::Checker(std::vector<int> cores, const std::vector<WritePlan>& plans)
-    : plans_(plans), worker_(std::move(cores)) {}
-
-void Checker::Begin(Output& output) {
-  output_ = &output;
-  written_.clear();  // of a checkpoint that failed
-  written_bytes_ = 0;
-  flush_seconds_ = read_seconds_ = 0;
-}
-
-void Checker::Written(const StagedSegment& segment) {
-  written_.push_back(segment);
-  written_bytes_ += plans_[segment.file].segments[segment.segment].length;
-  if (written_bytes_ >= kGroupBytes) Queue(true);
-}
-
-void Checker::Queue(bool flush) {
-  written_bytes_ = 0;
-  worker_.Queue([this, flush, segments = std::exchange(written_, {})] {
-    const double start = Seconds();
-    if (flush) output_->FlushData();
-    const double flushed = Seconds();
-    output_->ReadBack(segments, [this] { return worker_.Stopping() || stopping_; });
-    flush_seconds_ += flushed - start;
-    read_seconds_ += Seconds() - flushed;
-  });
-}
-
-void Checker::Finish() {
-  Queue(false);
-  worker_.Finish();
-}
-
-std::int64_t Checker::MemoryBytes() const {
-  std::int64_t longest = 0;
-  for (const WritePlan& plan : plans_) {
-    for (const Segment& each : plan.segments) longest = std::max(longest, each.length);
-  }
-  return longest;
-}
-
-// GatheredSums: counts to rank 0, then the segments, there sorted by their offsets.
-
-GatheredSums::GatheredSums(const comm::Communicator& world, const std::vector<WritePlan>& plans,
-                           bool gives)
-    : world_(world), plans_(plans), gives_(gives) {
-  std::vector<std::int64_t> segments;
-  for (const WritePlan& plan : plans) {
-    segments.push_back(world.Sum(gives ? std::ssize(plan.segments) : std::int64_t{0}));
-  }
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    for (std::size_t file = 0; file < plans.size(); ++file) {
-      files_.push_back({plans[file].layout.bytes, {}});
-      files_.back().segments.resize(static_cast<std::size_t>(segments[file]));
-    }
-    counts_.resize(static_cast<std::size_t>(world.Size()));
-    starts_.resize(counts_.size());
-  });
-}
-
-void GatheredSums::Gather() {
-  const comm::Recorded recorded(world_, comm::Call::kExchange);
-  MPI_Datatype type = MPI_DATATYPE_NULL;
-  MPI_Type_contiguous(sizeof(Segment), MPI_BYTE, &type);
-  MPI_Type_commit(&type);
-  for (std::size_t file = 0; file < plans_.size(); ++file) {
-    const std::vector<Segment>& mine = plans_[file].segments;
-    const int count = gives_ ? static_cast<int>(mine.size()) : 0;
-    MPI_Gather(&count, 1, MPI_INT, counts_.data(), 1, MPI_INT, 0, world_.Handle());
-    std::exclusive_scan(counts_.begin(), counts_.end(), starts_.begin(), 0);
-    Segment* const all = world_.IsRoot() ? files_[file].segments.data() : nullptr;
-    MPI_Gatherv(mine.data(), count, type, all, counts_.data(), starts_.data(), type, 0,
-                world_.Handle());
-    if (world_.IsRoot()) std::ranges::sort(files_[file].segments, {}, &Segment::offset);
-  }
-  MPI_Type_free(&type);
-}
-
-std::int64_t GatheredSums::MemoryBytes() const {
-  constexpr std::int64_t kListed = 512;  // bytes of a segment
-  std::int64_t count = 0;
-  for (std::size_t file = 0; file < plans_.size(); ++file) {
-    count += std::ssize(world_.IsRoot() ? files_[file].segments : plans_[file].segments);
-  }
-  return kListed * count;
-}
-
-// GroupMemory: shared, or a rank's own.
-
-comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
-  const comm::Communicator node = world.SplitNode();
-  const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
-  return node.Split(node.Rank() * groups / node.Size(), node.Rank(), "writer");
-}
-
-GroupMemory::GroupMemory(const comm::Communicator& group, std::int64_t bytes) {
-  if (group.Size() > 1) {
-    shared_.emplace(group, bytes);
-  } else {
-    own_ = device::AllocateZeroed(bytes);
-  }
 }
 
 }  // namespace trireme::checkpoint

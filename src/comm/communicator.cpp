@@ -23,7 +23,8 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1} << 30;
 
 template <typename T>
-T Reduce(T value, MPI_Datatype type, MPI_Op operation, const Communicator& group) {
+T Reduce(T value, MPI_Op operation, const Communicator& group) {
+  const MPI_Datatype type = std::is_same_v<T, double> ? MPI_DOUBLE : MPI_INT64_T;
   const MPI_Comm handle = group.Handle();
   const Recorded recorded(group, Call::kAllReduce, static_cast<std::int64_t>(sizeof value));
   T result{};
@@ -77,7 +78,12 @@ Communicator::~Communicator() {
   MPI_Comm_free(&handle_);
 }
 
-Communicator Communicator::Part(MPI_Comm handle, const char* name) const {
+template <typename Make>
+Communicator Communicator::Part(const char* name, const Make& make) const {
+  MPI_Comm handle = MPI_COMM_NULL;
+  const MPI_Comm whole = Handle();
+  const Recorded recorded(*this, Call::kSplit);
+  make(whole, &handle);
   Communicator result(handle, true);
   result.part_ = part_ || result.size_ < size_;
   if (recorder_ != nullptr) result.RecordWith(*recorder_, name);
@@ -92,28 +98,17 @@ void Communicator::RecordWith(FlightRecorder& recorder, const std::string& name)
 }
 
 Communicator Communicator::Split(int color, int key, const char* name) const {
-  MPI_Comm handle = MPI_COMM_NULL;
-  const MPI_Comm whole = Handle();
-  const Recorded recorded(*this, Call::kSplit);
-  MPI_Comm_split(whole, color, key, &handle);
-  return Part(handle, name);
+  return Part(name,
+              [&](MPI_Comm whole, MPI_Comm* part) { MPI_Comm_split(whole, color, key, part); });
 }
 
 Communicator Communicator::SplitNode() const {
-  MPI_Comm handle = MPI_COMM_NULL;
-  const MPI_Comm whole = Handle();
-  const Recorded recorded(*this, Call::kSplit);
-  MPI_Comm_split_type(whole, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &handle);
-  return Part(handle, "node");
+  return Part("node", [&](MPI_Comm whole, MPI_Comm* part) {
+    MPI_Comm_split_type(whole, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, part);
+  });
 }
 
-Communicator Communicator::Duplicate() const {
-  MPI_Comm handle = MPI_COMM_NULL;
-  const MPI_Comm whole = Handle();
-  const Recorded recorded(*this, Call::kSplit);
-  MPI_Comm_dup(whole, &handle);
-  return Part(handle, "copy");
-}
+Communicator Communicator::Duplicate() const { return Part("copy", MPI_Comm_dup); }
 
 void Communicator::Barrier() const {
   const MPI_Comm handle = Handle();
@@ -135,21 +130,11 @@ void Communicator::QuietBarrier() const {
   }
 }
 
-double Communicator::Sum(double value) const { return Reduce(value, MPI_DOUBLE, MPI_SUM, *this); }
-
-std::int64_t Communicator::Sum(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_SUM, *this);
-}
-
-double Communicator::Max(double value) const { return Reduce(value, MPI_DOUBLE, MPI_MAX, *this); }
-
-std::int64_t Communicator::Max(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_MAX, *this);
-}
-
-std::int64_t Communicator::Min(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_MIN, *this);
-}
+double Communicator::Sum(double value) const { return Reduce(value, MPI_SUM, *this); }
+std::int64_t Communicator::Sum(std::int64_t value) const { return Reduce(value, MPI_SUM, *this); }
+double Communicator::Max(double value) const { return Reduce(value, MPI_MAX, *this); }
+std::int64_t Communicator::Max(std::int64_t value) const { return Reduce(value, MPI_MAX, *this); }
+std::int64_t Communicator::Min(std::int64_t value) const { return Reduce(value, MPI_MIN, *this); }
 
 void Communicator::Sum(std::vector<double>& values) const {
   const auto count = static_cast<std::int64_t>(values.size());

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 #include <algorithm>
-#include <ctime>
 
 #include "flight_tables.hpp"
 #include "trireme/base/error.hpp"
@@ -55,19 +54,10 @@ const char* NameOf(Phase phase) {
 }
 
 std::string Describe(Phase phase, std::int64_t step) {
-  switch (phase) {
-    case Phase::kSetUp:
-      return "in the set-up";
-    case Phase::kStep:
-      return fmt::format("in step {}", step);
-    case Phase::kValidation:
-      return fmt::format("in the validation after step {}", step);
-    case Phase::kCheckpoint:
-      return fmt::format("in the checkpoint of step {}", step);
-    case Phase::kEnd:
-      break;
-  }
-  return "at the end of the job";
+  constexpr std::array<const char*, 5> kPlaces = {
+      "in the set-up", "in step {}", "in the validation after step {}",
+      "in the checkpoint of step {}", "at the end of the job"};
+  return fmt::format(fmt::runtime(kPlaces.at(static_cast<std::size_t>(phase))), step);
 }
 
 FlightRecorder::FlightRecorder(int world_rank, const Communicator& node)
@@ -216,15 +206,12 @@ void FlightRecorder::Progress(Phase phase, std::int64_t step) {
 }
 
 Recorded::Recorded(const Communicator& group, Call call, std::int64_t bytes)
-    : recorder_(group.Recorder()) {
-  if (recorder_ == nullptr) return;
-  flight_ = recorder_->Enter(group.RecordedAs(), call, bytes);
-  recorder_->Await(flight_);
-}
+    : Recorded(group.Recorder(), call, group.RecordedAs(), bytes) {}
 
-Recorded::Recorded(FlightRecorder* recorder, Call call) : recorder_(recorder) {
+Recorded::Recorded(FlightRecorder* recorder, Call call, int group, std::int64_t bytes)
+    : recorder_(recorder) {
   if (recorder_ == nullptr) return;
-  flight_ = recorder_->Enter(-1, call, 0);
+  flight_ = recorder_->Enter(group, call, bytes);
   recorder_->Await(flight_);
 }
 

@@ -53,18 +53,18 @@ struct FlowEntry {
 };
 
 struct alignas(64) RankSlot {
-  // Of the thread that calls MPI.
+  // Written by the thread that calls MPI.
   Word<std::int64_t> calls, progress, step;
   Word<std::int64_t> waiting;  // number of the call that it waits for; 0: none
   Word<std::int32_t> flows;
   Word<Phase> phase;
-  // Of the process.
+  // Facts of the process.
   Word<std::int32_t> world_rank, pid;
   Word<std::int64_t> started;  // of the process, clock ticks after the machine's start
   Word<bool> leaves;           // of its own will: its end is no surprise
-  // Of its watchdog.
+  // Written by its watchdog.
   Word<bool> armed, answered;
-  Word<double> idle, deadline;  // seconds
+  Word<double> idle;  // seconds
 
   std::array<CallEntry, kRing> ring;
   std::array<GroupEntry, kMostGroups> groups;

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
-#include <map>
 #include <utility>
 
 namespace trireme::comm {
@@ -31,15 +30,17 @@ std::pair<std::string, int> NamesOfNode(const Communicator& node, const std::str
 
 }  // namespace
 
+std::int32_t Hosts::Table::Add(const std::string& name,
+                               std::map<std::string, std::int32_t>& known) {
+  const auto [at, added] = known.emplace(name, static_cast<std::int32_t>(names.size()));
+  if (added) names.push_back(name);
+  return at->second;
+}
+
 Hosts::Hosts(const std::vector<std::string>& names) {
   Table table;
   std::map<std::string, std::int32_t> known;
-  for (const std::string& name : names) {
-    const auto next = static_cast<std::int32_t>(table.names.size());
-    const auto [at, added] = known.emplace(name, next);
-    if (added) table.names.push_back(name);
-    table.of_rank.push_back(at->second);
-  }
+  for (const std::string& name : names) table.of_rank.push_back(table.Add(name, known));
   table_ = std::make_shared<const Table>(std::move(table));
 }
 
@@ -76,10 +77,7 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
     for (const char* at = names.data() + starts[rank]; at < end;) {
       const std::string name(at);
       at += name.size() + 1;
-      const auto next = static_cast<std::int32_t>(table.names.size());
-      const auto [found, added] = known.emplace(name, next);
-      if (added) table.names.push_back(name);
-      of_node[first].push_back(found->second);
+      of_node[first].push_back(table.Add(name, known));
     }
   }
   table.of_rank.reserve(ranks);
@@ -94,14 +92,8 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
 
 // ListRanks: a list of ranks as a person would write it.
 
-namespace {
-
-// Numbers and ranges printed; the ranks after them are counted.
-constexpr int kMaximumListed = 16;
-
-}  // namespace
-
 std::string ListRanks(const std::vector<int>& ranks) {
+  constexpr int kMaximumListed = 16;  // numbers and ranges; the ranks after them are counted
   std::string list;
   int listed = 0;
   std::size_t begin = 0;

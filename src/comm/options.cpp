@@ -48,6 +48,12 @@ void Bind(deck::Keys keys, Options& o) {
                "node, and need more memory. 0: all data x context ranks.");
 }
 
+// Memory of places that are gone, a thread's.
+std::vector<std::vector<int>>& Idle() {
+  thread_local std::vector<std::vector<int>> idle;
+  return idle;
+}
+
 }  // namespace
 
 const char* NameOf(Sharding sharding) { return kShardings.at(static_cast<std::size_t>(sharding)); }
@@ -65,16 +71,6 @@ Options Read(const deck::Deck& deck) {
 }
 
 // Places: counts in MPI's form, in memory that is reused.
-
-namespace {
-
-// Memory of places that are gone, a thread's.
-std::vector<std::vector<int>>& Idle() {
-  thread_local std::vector<std::vector<int>> idle;
-  return idle;
-}
-
-}  // namespace
 
 int CheckedCount(Transfer transfer, std::int64_t count) {
   if (count < 0 || count > std::numeric_limits<int>::max()) {

@@ -17,25 +17,6 @@
 
 namespace trireme::comm {
 
-// The groups of a process grid as a pure function of a rank, by which a real grid splits the world
-// and a planned one is made.
-
-// One rank's place in one kind of group.
-struct GridGroup {
-  int color = 0;  // the ranks of one group share it, and no others have it
-  int rank = 0;   // within the group; the key by which MPI orders it
-  int size = 1;
-};
-
-struct GridGroups {
-  GridGroup data, context, tensor, pipeline, replica, embedding;  // cut out of the world
-  GridGroup shard, same_shard;                                    // cut out of `data`
-};
-GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options);
-
-// Tensor ranks with the same slice of `heads` key/value heads, cut out of a tensor group of `size`.
-GridGroup KeyValueGroupOf(int rank, int size, std::int64_t heads);
-
 GridShape Locate(int rank, const GridShape& shape) {
   GridShape at;
   at.tensor = rank % shape.tensor;
@@ -65,6 +46,59 @@ std::string Describe(const GridShape& shape) {
 }
 
 namespace {
+
+// One rank's place in one kind of group.
+struct GridGroup {
+  int color = 0;  // the ranks of one group share it, and no others have it
+  int rank = 0;   // within the group; the key by which MPI orders it
+  int size = 1;
+};
+
+struct GridGroups {
+  GridGroup data, context, tensor, pipeline, replica, embedding;  // cut out of the world
+  GridGroup shard, same_shard;                                    // cut out of `data`
+};
+
+// The groups of a rank from its coordinates alone: by them a real grid splits the world, and a
+// planned one is made.
+GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options) {
+  const GridShape at = Locate(rank, shape);
+  const int replicas = shape.data * shape.context;
+  // A colour counts the coordinates in which its ranks agree.
+  const int replica = at.data * shape.context + at.context;
+  const int lane = replica * shape.tensor + at.tensor;  // stages of one lane exchange activations
+  const int row = at.pipeline * replicas + replica;
+  const int part = at.pipeline * shape.tensor + at.tensor;
+  const int ring = part * shape.data + at.data;
+
+  GridGroups groups;
+  groups.data = {part, replica, replicas};
+  groups.context = {ring, at.context, shape.context};
+  groups.tensor = {row, at.tensor, shape.tensor};
+  groups.pipeline = {lane, at.pipeline, shape.pipeline};
+  groups.replica = {replica, part, shape.pipeline * shape.tensor};
+  const bool first = at.pipeline == 0, last = at.pipeline == shape.pipeline - 1;
+  groups.embedding = {shape.Ranks() + rank, 0, 1};  // alone: a colour that no other rank has
+  if (first != last) groups.embedding = {lane, first ? 0 : 1, 2};
+
+  const int sharers = ShardRanks(shape, options);
+  groups.shard = {replica / sharers, replica % sharers, sharers};
+  groups.same_shard = {replica % sharers, replica / sharers, replicas / sharers};
+  return groups;
+}
+
+// Tensor ranks with the same slice of `heads` key/value heads, cut out of a tensor group of `size`.
+GridGroup KeyValueGroupOf(int rank, int size, std::int64_t heads) {
+  if (size <= heads) return {rank, 0, 1};
+  const auto head = [&](int of) { return static_cast<int>(of * heads / size); };
+  GridGroup group{head(rank), 0, 0};
+  for (int other = 0; other < size; ++other) {
+    if (head(other) != group.color) continue;
+    if (other < rank) ++group.rank;
+    ++group.size;
+  }
+  return group;
+}
 
 void CheckShards(const GridShape& shape, const GridOptions& options) {
   if (options.shard_group == 0 || shape.data * shape.context % options.shard_group == 0) return;
@@ -116,36 +150,21 @@ void ProcessGrid::Split() {
   at_ = Locate(world_->Rank(), shape_);
   const GridGroups groups = GroupsOf(world_->Rank(), shape_, options_);
   data_ = CutOut(*world_, groups.data, "replicas");
-  context_ = CutOut(*world_, groups.context, NameOf(Group::kContext));
-  tensor_ = CutOut(*world_, groups.tensor, NameOf(Group::kTensor));
-  pipeline_ = CutOut(*world_, groups.pipeline, NameOf(Group::kPipeline));
-  replica_ = CutOut(*world_, groups.replica, NameOf(Group::kReplica));
-  embedding_ = CutOut(*world_, groups.embedding, NameOf(Group::kEmbedding));
-  shard_ = CutOut(data_, groups.shard, NameOf(Group::kShard));
-  same_shard_ = CutOut(data_, groups.same_shard, NameOf(Group::kData));
+  const auto cut = [this](Group name, const Communicator& whole, const GridGroup& group) {
+    groups_[static_cast<std::size_t>(name)] = CutOut(whole, group, NameOf(name));
+  };
+  cut(Group::kContext, *world_, groups.context);
+  cut(Group::kTensor, *world_, groups.tensor);
+  cut(Group::kPipeline, *world_, groups.pipeline);
+  cut(Group::kReplica, *world_, groups.replica);
+  cut(Group::kEmbedding, *world_, groups.embedding);
+  cut(Group::kShard, data_, groups.shard);
+  cut(Group::kData, data_, groups.same_shard);
 }
 
 const Communicator& ProcessGrid::RanksOf(Group group) const {
-  switch (group) {
-    case Group::kWorld:
-      return *world_;
-    case Group::kData:
-      return same_shard_;
-    case Group::kShard:
-      return shard_;
-    case Group::kContext:
-      return context_;
-    case Group::kTensor:
-      return tensor_;
-    case Group::kPipeline:
-      return pipeline_;
-    case Group::kEmbedding:
-      return embedding_;
-    case Group::kReplica:
-      return replica_;
-    case Group::kKeyValue:
-      break;
-  }
+  if (group == Group::kWorld) return *world_;
+  if (group != Group::kKeyValue) return groups_[static_cast<std::size_t>(group)];
   throw RunError("the grid has no key/value group: KeyValueGroup splits it for a model");
 }
 
@@ -155,48 +174,8 @@ Collectives ProcessGrid::Over(Group group) const {
 }
 
 Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
-  return CutOut(tensor_, KeyValueGroupOf(tensor_.Rank(), tensor_.Size(), kv_heads),
+  return CutOut(Tensor(), KeyValueGroupOf(Tensor().Rank(), Tensor().Size(), kv_heads),
                 NameOf(Group::kKeyValue));
-}
-
-// GroupsOf: colours, ranks and sizes of all groups of a grid, from the coordinates alone.
-
-GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options) {
-  const GridShape at = Locate(rank, shape);
-  const int replicas = shape.data * shape.context;
-  // A colour counts the coordinates in which its ranks agree.
-  const int replica = at.data * shape.context + at.context;
-  const int lane = replica * shape.tensor + at.tensor;  // stages of one lane exchange activations
-  const int row = at.pipeline * replicas + replica;
-  const int part = at.pipeline * shape.tensor + at.tensor;
-  const int ring = part * shape.data + at.data;
-
-  GridGroups groups;
-  groups.data = {part, replica, replicas};
-  groups.context = {ring, at.context, shape.context};
-  groups.tensor = {row, at.tensor, shape.tensor};
-  groups.pipeline = {lane, at.pipeline, shape.pipeline};
-  groups.replica = {replica, part, shape.pipeline * shape.tensor};
-  const bool first = at.pipeline == 0, last = at.pipeline == shape.pipeline - 1;
-  groups.embedding = {shape.Ranks() + rank, 0, 1};  // alone: a colour that no other rank has
-  if (first != last) groups.embedding = {lane, first ? 0 : 1, 2};
-
-  const int sharers = ShardRanks(shape, options);
-  groups.shard = {replica / sharers, replica % sharers, sharers};
-  groups.same_shard = {replica % sharers, replica / sharers, replicas / sharers};
-  return groups;
-}
-
-GridGroup KeyValueGroupOf(int rank, int size, std::int64_t heads) {
-  if (size <= heads) return {rank, 0, 1};
-  const auto head = [&](int of) { return static_cast<int>(of * heads / size); };
-  GridGroup group{head(rank), 0, 0};
-  for (int other = 0; other < size; ++other) {
-    if (head(other) != group.color) continue;
-    if (other < rank) ++group.rank;
-    ++group.size;
-  }
-  return group;
 }
 
 // The sizes of the grid's axes, and the message to a user whose layout does not fit the job.
@@ -379,16 +358,9 @@ GridShape ReadGrid(const Options& options, const deck::Deck& deck, int ranks,
 
 // The banner's map: the host and the coordinates of each rank.
 
-namespace {
-
-// A longer map is shortened to its head, which shows how neighbours lie, and its tail.
-constexpr int kMostLines = 16;
-constexpr int kHead = 8;
-constexpr int kTail = 4;
-
-}  // namespace
-
 std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
+  // A longer map is shortened to its head, which shows how neighbours lie, and its tail.
+  constexpr int kMostLines = 16, kHead = 8, kTail = 4;
   const int ranks = shape.Ranks();
   if (ranks == 1) return {};
   const auto digits = [](int most) { return fmt::to_string(most).size(); };
@@ -397,9 +369,7 @@ std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
   };
   std::size_t host_width = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    if (is_shown(rank)) {
-      host_width = std::max(host_width, hosts.Of(rank).size());
-    }
+    if (is_shown(rank)) host_width = std::max(host_width, hosts.Of(rank).size());
   }
   std::vector<std::string> lines;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -454,47 +424,23 @@ void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
 
 }  // namespace
 
-// A channel on the grid's list for as long as it lives.
-class ProcessGrid::ListedChannel final : public Channel {
- public:
-  ListedChannel(std::unique_ptr<Channel> channel, Group group, Listed& list)
-      : channel_(std::move(channel)), list_(list) {
-    list_.emplace_back(group, this);
-  }
-  ~ListedChannel() override {
-    std::erase_if(list_, [this](const auto& entry) { return entry.second == this; });
-  }
-  ListedChannel(const ListedChannel&) = delete;
-  ListedChannel& operator=(const ListedChannel&) = delete;
-
-  int Start(const Operation& operation) override { return channel_->Start(operation); }
-  bool Test(int ticket) override { return channel_->Test(ticket); }
-  void Wait(int ticket) override { channel_->Wait(ticket); }
-  double TakeExposed() override { return channel_->TakeExposed(); }
-  void CheckHealth() override { channel_->CheckHealth(); }
-  std::vector<std::shared_future<void>> GiveUp() noexcept override { return channel_->GiveUp(); }
-  bool Recordable() const override { return channel_->Recordable(); }
-  void TraceInto(device::Recorder* recorder) override { channel_->TraceInto(recorder); }
-  bool Traces() const override { return channel_->Traces(); }
-
- private:
-  std::unique_ptr<Channel> channel_;
-  Listed& list_;
-};
-
 std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
                                                  ChannelSetup setup) const {
   if (group.IsPlanned()) return nullptr;
   setup.stream = stream_;
   setup.staged = staged_;
-  const Group name = setup.group;
   std::unique_ptr<Channel> channel = MakeChannel(group, setup);
   if (channel == nullptr) return nullptr;
-  return std::make_unique<ListedChannel>(std::move(channel), name, listed_);
+  Channel* const listed = channel.get();
+  listed_.emplace_back(setup.group, listed);
+  channel->AtEnd([this, listed] {
+    std::erase_if(listed_, [listed](const auto& entry) { return entry.second == listed; });
+  });
+  return channel;
 }
 
 // Every rank in this order: where groups overlap, nobody waits for a rank that waits for him.
-std::vector<ProcessGrid::GroupSetup> ProcessGrid::GroupSetups(int pipeline_chunks) const {
+std::vector<ChannelSetup> ProcessGrid::ChannelSetups(int pipeline_chunks) const {
   ChannelSetup pipeline = {.group = Group::kPipeline};
   for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {
     // Numbers of parallel::Peer::tag: flow + 2 * chunk of the receiver.
@@ -502,14 +448,13 @@ std::vector<ProcessGrid::GroupSetup> ProcessGrid::GroupSetups(int pipeline_chunk
     pipeline.to_previous.push_back(2 * chunk + 1);
   }
   pipeline.closed = pipeline_chunks > 1;
-  std::vector<GroupSetup> setups = {{&same_shard_, {.group = Group::kData}},
-                                    {&shard_, {.group = Group::kShard}},
-                                    // ring attention's
-                                    {&context_, {.group = Group::kContext, .shifts = true}},
-                                    {&tensor_, {.group = Group::kTensor}},
-                                    {&pipeline_, pipeline},
-                                    {&embedding_, {.group = Group::kEmbedding}}};
-  std::erase_if(setups, [](const GroupSetup& each) { return each.group->Size() == 1; });
+  std::vector<ChannelSetup> setups = {{.group = Group::kData},
+                                      {.group = Group::kShard},
+                                      {.group = Group::kContext, .shifts = true},  // ring attention
+                                      {.group = Group::kTensor},
+                                      pipeline,
+                                      {.group = Group::kEmbedding}};
+  std::erase_if(setups, [this](const auto& each) { return RanksOf(each.group).Size() == 1; });
   return setups;
 }
 
@@ -518,14 +463,14 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
   stream_ = stream;
   if (world_->IsPlanned()) return;  // Collectives of a planned group have a channel
   staged_ = staged;
-  const std::vector<GroupSetup> setups = GroupSetups(pipeline_chunks);
+  const std::vector<ChannelSetup> setups = ChannelSetups(pipeline_chunks);
   if (!staged && stream.OnGpu()) {
     const int groups = static_cast<int>(setups.size());
-    world_->Together([&] { RequireOrderedLaunches(groups, pipeline_.Size() > 1); });
+    world_->Together([&] { RequireOrderedLaunches(groups, Pipeline().Size() > 1); });
     if (world_->IsRoot()) WarnOfQueues(shape_, groups, pipeline_chunks);
   }
-  for (const auto& [group, setup] : setups) {
-    channels_.emplace_back(setup.group, NewChannel(*group, setup));
+  for (const ChannelSetup& setup : setups) {
+    channels_.emplace_back(setup.group, NewChannel(RanksOf(setup.group), setup));
   }
 }
 
@@ -535,13 +480,14 @@ std::int64_t ProcessGrid::CommunicatorBytes(int pipeline_chunks, std::int64_t kv
     const int most = MostBlocksOfCollective(setup);
     blocks += kConnectionsOfCollective * (most > 0 ? most : kBlocksOfLibrary);
   };
-  for (const auto& [group, setup] : GroupSetups(pipeline_chunks)) {
+  for (const ChannelSetup& setup : ChannelSetups(pipeline_chunks)) {
     add_collective(setup);
-    const int ends = setup.closed ? 2 : (group->Rank() > 0) + (group->Rank() < group->Size() - 1);
+    const Communicator& group = RanksOf(setup.group);
+    const int ends = setup.closed ? 2 : (group.Rank() > 0) + (group.Rank() < group.Size() - 1);
     const std::size_t tags = setup.to_next.size() + setup.to_previous.size();
     blocks += kMessageBlocks * ends * static_cast<int>(tags);
   }
-  if (tensor_.Size() > kv_heads) add_collective({.group = Group::kKeyValue});
+  if (Tensor().Size() > kv_heads) add_collective({.group = Group::kKeyValue});
   return blocks * kConnectionBytes;
 }
 

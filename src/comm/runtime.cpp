@@ -13,7 +13,6 @@
 #include <cstring>
 #include <ctime>
 #include <exception>
-#include <new>
 #include <utility>
 
 #include "trireme/device/cores.hpp"

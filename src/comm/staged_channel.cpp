@@ -2,7 +2,6 @@
 #include "staged_channel.hpp"
 
 #include <mpi.h>
-#include <algorithm>
 
 namespace trireme::comm {
 

@@ -54,27 +54,19 @@ bool IsGone(char letter) { return letter == '-' || letter == 'Z' || letter == 'X
 bool IsStopped(char letter) { return letter == 'T' || letter == 't'; }
 
 std::string DescribeProcess(char letter) {
-  switch (letter) {
-    case '-':
-    case 'Z':
-    case 'X':
-      return "is gone: it was killed or has crashed";
-    case 'T':
-      return "is stopped (SIGSTOP, or suspended with its job)";
-    case 't':
-      return "is stopped by a debugger";
-    case 'D':
-      return "waits for a disk or a file system (state D)";
-    case 'R':
-      return "is running";
-    case '?':
-      return "cannot be looked at";
-    case 'S':
-    case 'I':
-      return "sleeps";
-    default:
-      return fmt::format("is in state {}", letter);
+  if (IsGone(letter)) return "is gone: it was killed or has crashed";
+  constexpr std::array<std::pair<char, const char*>, 7> kStates = {
+      {{'T', "is stopped (SIGSTOP, or suspended with its job)"},
+       {'t', "is stopped by a debugger"},
+       {'D', "waits for a disk or a file system (state D)"},
+       {'R', "is running"},
+       {'?', "cannot be looked at"},
+       {'S', "sleeps"},
+       {'I', "sleeps"}}};
+  for (const auto& [state, text] : kStates) {
+    if (letter == state) return text;
   }
+  return fmt::format("is in state {}", letter);
 }
 
 namespace {
@@ -273,11 +265,6 @@ void Meet(Shared& shared) {
   shared.outcome.judged_elsewhere = fs::exists(shared.round.place + "/verdict.txt", error);
 }
 
-bool FolderExists(const std::string& path) {
-  std::error_code error;
-  return fs::is_directory(path, error);
-}
-
 // Writes this node's file and, on the lowest live node, reads those of the others. Returns within
 // seconds even if the file system does not answer.
 Outcome Consult(const Round& round) {
@@ -446,7 +433,8 @@ bool Watchdog::SessionHasFiles() {
   looked_ = idle_;
   if (!files_->asked.exchange(true)) {
     std::thread([files = files_, place = Place()] {
-      if (FolderExists(place)) files->found.store(true);
+      std::error_code error;
+      if (fs::is_directory(place, error)) files->found.store(true);
       files->asked.store(false);
     }).detach();
   }

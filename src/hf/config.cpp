@@ -1,4 +1,4 @@
-// ConfigKeys: the members of a config.json, read by name; what was asked for is known in the end.
+// A config.json becomes keys of [model], and keys of [model] a config.json.
 #include "trireme/hf/config.hpp"
 
 #include <fmt/ranges.h>
@@ -6,8 +6,10 @@
 #include <array>
 #include <cstddef>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <set>
+#include <sstream>
 #include <string_view>
 
 #include "trireme/base/error.hpp"
@@ -17,31 +19,70 @@
 
 namespace trireme::hf {
 
+namespace {
+
+// The members of a config.json, read by name; what was asked for is known in the end.
 class ConfigKeys {
  public:
   // where: "model/config.json", or a place in it. Both must outlive this.
-  ConfigKeys(const nlohmann::json& json, const std::string& where);
+  ConfigKeys(const nlohmann::json& json, const std::string& where)
+      : json_(json), where_(where), object_(json, where) {}
 
   // A member that is there and not null.
-  bool Has(const std::string& name);
+  bool Has(const std::string& name) {
+    read_.insert(name);
+    return json_.contains(name) && !json_.at(name).is_null();
+  }
   bool IsNull(const std::string& name) const {  // there, and null
     return json_.contains(name) && json_.at(name).is_null();
   }
   const nlohmann::json& At(const std::string& name) const { return json_.at(name); }
-  std::int64_t Integer(const std::string& name);
-  std::int64_t IntegerOr(const std::string& name, std::int64_t fallback);
-  double RealOr(const std::string& name, double fallback);
-  bool TruthOr(const std::string& name, bool fallback);
-  std::string TextOr(const std::string& name, const std::string& fallback);
+  std::int64_t Integer(const std::string& name) {
+    read_.insert(name);
+    return object_.Integer(name, 1);
+  }
+  std::int64_t IntegerOr(const std::string& name, std::int64_t fallback) {
+    return Has(name) ? object_.Integer(name, 1) : fallback;
+  }
+  double RealOr(const std::string& name, double fallback) {
+    return Has(name) ? object_.Real(name, 0) : fallback;
+  }
+  bool TruthOr(const std::string& name, bool fallback) {
+    return Has(name) ? object_.Truth(name) : fallback;
+  }
+  std::string TextOr(const std::string& name, const std::string& fallback) {
+    return Has(name) ? object_.Text(name) : fallback;
+  }
   // Throws unless the member is absent or one of these values. An absent one counts as `fallback`.
   void Demand(const std::string& name, const nlohmann::json& fallback,
-              const std::vector<nlohmann::json>& computed);
+              const std::vector<nlohmann::json>& computed) {
+    read_.insert(name);
+    const bool absent = !json_.contains(name);
+    const nlohmann::json& value = absent ? fallback : json_.at(name);
+    if (std::find(computed.begin(), computed.end(), value) != computed.end()) return;
+    std::vector<std::string> texts;
+    for (const nlohmann::json& each : computed) texts.push_back(each.dump());
+    const std::string reason = fmt::format("only {} is computed", fmt::join(texts, " or "));
+    if (!absent) throw Complain(name, reason);
+    throw InputError(fmt::format("{}: {} is missing and counts as {}: {}", where_, name,
+                                 deck::Brief(value), reason));
+  }
 
   // The InputError "where: name = value: reason".
   Error Complain(const std::string& name, const std::string& reason,
-                 const std::string& hint = {}) const;
+                 const std::string& hint = {}) const {
+    const std::string value = json_.contains(name) ? deck::Brief(json_.at(name)) : "missing";
+    return InputError(fmt::format("{}: {} = {}: {}", where_, deck::Shown(name), value, reason),
+                      hint);
+  }
   // Members that nothing above was asked for.
-  std::vector<std::string> Unread() const;
+  std::vector<std::string> Unread() const {
+    std::vector<std::string> names;
+    for (const auto& [name, value] : json_.items()) {
+      if (!read_.contains(name)) names.push_back(name);
+    }
+    return names;
+  }
 
  private:
   const nlohmann::json& json_;
@@ -50,17 +91,159 @@ class ConfigKeys {
   std::set<std::string> read_;
 };
 
-// The keys of rotary positions: theta, scaling and its numbers. Throws InputError for a kind of
-// scaling that the model does not have.
-void ReadRope(ConfigKeys& config, const std::string& where, nlohmann::json& model);
+// Keys that do not change what the weights compute, with blanks between them: names, tokens,
+// training, generation, caches.
+constexpr std::string_view kKept =
+    "_attn_implementation_autoset _commit_hash _name_or_path architectures bad_words_ids "
+    "begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id "
+    "diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size "
+    "eos_token_id exponential_decay_length_penalty finetuning_task forced_bos_token_id "
+    "forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder "
+    "label2id length_penalty max_length max_window_layers min_length model_type n_ctx "
+    "no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_attentions "
+    "output_hidden_states output_past output_scores pad_token_id predict_special_tokens "
+    "prefix problem_type remove_invalid_values repetition_penalty return_dict "
+    "return_dict_in_generate sep_token_id suppress_tokens summary_activation "
+    "summary_first_dropout summary_proj_to_labels summary_type summary_use_proj "
+    "task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class "
+    "top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 "
+    "use_cache";
+
+// Keys that change the function, or the meaning of the weights, and why they are refused unless
+// they say no.
+const std::map<std::string, const char*>& Refused() {
+  constexpr const char* kExperts = "mixtures of experts are not computed";
+  constexpr const char* kScaled = "a factor that the model does not have";
+  constexpr const char* kCode = "the model's code lies in the folder, and none of it is run";
+  static const std::map<std::string, const char*> refused = {
+      {"add_cross_attention", "there is no encoder"},
+      {"attention_multiplier", kScaled},
+      {"attn_logit_softcapping", kScaled},
+      {"auto_map", kCode},
+      {"cross_attention_hidden_size", "there is no encoder"},
+      {"embedding_multiplier", kScaled},
+      {"final_logit_softcapping", kScaled},
+      {"is_encoder_decoder", "there is no encoder"},
+      {"logit_scale", kScaled},
+      {"logits_scaling", kScaled},
+      {"n_routed_experts", kExperts},
+      {"no_rope_layers", "all layers have rotary positions"},
+      {"num_experts", kExperts},
+      {"num_experts_per_tok", kExperts},
+      {"num_local_experts", kExperts},
+      {"pruned_heads", "all layers have the same heads"},
+      {"quantization_config", "quantised weights are not read"},
+      {"query_pre_attn_scalar", kScaled},
+      {"residual_multiplier", kScaled},
+      {"text_config", "a model of text alone is expected"},
+      {"vision_config", "a model of text alone is expected"},
+  };
+  return refused;
+}
+
+bool SaysNo(const nlohmann::json& value) {
+  const bool empty = (value.is_array() || value.is_object()) && value.empty();
+  return value.is_null() || value == false || value == 0 || empty;
+}
 
 // Refuses what changes the function in a way that no family here has; returns the keys that are in
 // no list.
-std::vector<std::string> CheckOtherKeys(const ConfigKeys& config);
+std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
+  std::istringstream words{std::string(kKept)};
+  const std::set<std::string> kept(std::istream_iterator<std::string>(words), {});
+  std::vector<std::string> unknown;
+  for (const std::string& name : config.Unread()) {
+    const auto refused = Refused().find(name);
+    if (refused != Refused().end()) {
+      if (!SaysNo(config.At(name))) throw config.Complain(name, refused->second);
+      continue;
+    }
+    if (!kept.contains(name)) unknown.push_back(name);
+  }
+  return unknown;
+}
+
+// Rotary positions in a config.json: rope_theta with rope_scaling, or rope_parameters of newer
+// versions.
+
+constexpr const char* kOld = "rope_scaling";
+constexpr const char* kNew = "rope_parameters";
+
+double Positive(ConfigKeys& keys, const std::string& name) {
+  if (!keys.Has(name)) throw keys.Complain(name, "a number expected");
+  return keys.RealOr(name, 0);
+}
+
+void ReadYarn(ConfigKeys& keys, std::int64_t positions, nlohmann::json& model) {
+  const std::int64_t original = keys.IntegerOr("original_max_position_embeddings", positions);
+  const double ratio = static_cast<double>(positions) / static_cast<double>(original);
+  model["rope_factor"] = keys.RealOr("factor", ratio);
+  model["rope_original_positions"] = original;
+  model["rope_beta_fast"] = keys.RealOr("beta_fast", 32);
+  model["rope_beta_slow"] = keys.RealOr("beta_slow", 1);
+  model["rope_attention_factor"] = keys.RealOr("attention_factor", 0);
+  keys.Demand("truncate", true, {true, nullptr});
+  keys.Demand("mscale", nullptr, {nullptr});
+  keys.Demand("mscale_all_dim", nullptr, {nullptr});
+}
+
+// where: "config.json: rope_scaling". positions: max_position_embeddings.
+void ReadScaling(const nlohmann::json& json, const std::string& where, std::int64_t positions,
+                 nlohmann::json& model) {
+  ConfigKeys keys(json, where);
+  for (const auto& [name, value] : json.items()) {
+    if (!value.is_object()) continue;
+    throw keys.Complain(name,
+                        "angles per type of layer are not computed: all layers have the same");
+  }
+  const std::string older = keys.TextOr("type", "default");
+  const std::string type = keys.TextOr("rope_type", older);
+  if (keys.Has("type") && older != type) {
+    throw keys.Complain("type", fmt::format("rope_type says \"{}\"", type));
+  }
+  model["rope_theta"] = keys.RealOr("rope_theta", model.at("rope_theta").get<double>());
+  keys.Demand("partial_rotary_factor", 1, {1, nullptr});
+  const std::string name = type == "default" ? "none" : type;
+  model["rope_scaling"] = name;
+  if (name == "linear") {
+    model["rope_factor"] = Positive(keys, "factor");
+  } else if (name == "llama3") {
+    model["rope_factor"] = Positive(keys, "factor");
+    model["rope_low_frequency_factor"] = Positive(keys, "low_freq_factor");
+    model["rope_high_frequency_factor"] = Positive(keys, "high_freq_factor");
+    model["rope_original_positions"] = keys.Integer("original_max_position_embeddings");
+  } else if (name == "yarn") {
+    ReadYarn(keys, positions, model);
+  } else if (name != "none") {
+    throw keys.Complain(keys.Has("rope_type") ? "rope_type" : "type",
+                        "only default, linear, llama3 and yarn are computed");
+  }
+  const std::vector<std::string> others = keys.Unread();
+  if (others.empty()) return;
+  throw keys.Complain(others.front(), fmt::format("not known for the type \"{}\"", type),
+                      "Take it out if it does not change the angles.");
+}
+
+// The keys of rotary positions: theta, scaling and its numbers. Throws InputError for a kind of
+// scaling that the model does not have.
+void ReadRope(ConfigKeys& config, const std::string& where, nlohmann::json& model) {
+  constexpr double kTheta = 10000;
+  const std::int64_t positions = config.Integer("max_position_embeddings");
+  model["rope_theta"] = config.RealOr("rope_theta", kTheta);
+  model["rope_scaling"] = "none";
+  config.Demand("partial_rotary_factor", 1, {1, nullptr});
+  const bool older = config.Has(kOld), newer = config.Has(kNew);
+  nlohmann::json other = model;
+  if (newer) ReadScaling(config.At(kNew), where + ": " + kNew, positions, model);
+  if (!older) return;
+  if (!newer) return ReadScaling(config.At(kOld), where + ": " + kOld, positions, model);
+  other["rope_theta"] = model["rope_theta"];
+  ReadScaling(config.At(kOld), where + ": " + kOld, positions, other);
+  if (other == model) return;
+  throw config.Complain(kNew, fmt::format("{} says something else", kOld), "Leave one of them.");
+}
 
 // ParseConfig: a config.json becomes keys of [model].
-
-namespace {
 
 constexpr std::array<const char*, 6> kFamilies = {"gpt2",  "llama", "mistral",
                                                   "qwen2", "qwen3", "marian"};
@@ -209,269 +392,6 @@ Config ParseConfig(const std::string& text, const std::string& path) {
   }
   config.unknown = CheckOtherKeys(keys);
   return config;
-}
-
-// Reading members of a config.json, and the lists of those that are kept or refused.
-
-namespace {
-
-// Keys that do not change what the weights compute: names, tokens, training, generation, caches.
-constexpr std::array<std::string_view, 66> kKept = {"_attn_implementation_autoset",
-                                                    "_commit_hash",
-                                                    "_name_or_path",
-                                                    "architectures",
-                                                    "bad_words_ids",
-                                                    "begin_suppress_tokens",
-                                                    "bos_token_id",
-                                                    "chunk_size_feed_forward",
-                                                    "decoder_start_token_id",
-                                                    "diversity_penalty",
-                                                    "do_sample",
-                                                    "dtype",
-                                                    "early_stopping",
-                                                    "encoder_no_repeat_ngram_size",
-                                                    "eos_token_id",
-                                                    "exponential_decay_length_penalty",
-                                                    "finetuning_task",
-                                                    "forced_bos_token_id",
-                                                    "forced_eos_token_id",
-                                                    "gradient_checkpointing",
-                                                    "id2label",
-                                                    "initializer_range",
-                                                    "is_decoder",
-                                                    "label2id",
-                                                    "length_penalty",
-                                                    "max_length",
-                                                    "max_window_layers",
-                                                    "min_length",
-                                                    "model_type",
-                                                    "n_ctx",
-                                                    "no_repeat_ngram_size",
-                                                    "num_beam_groups",
-                                                    "num_beams",
-                                                    "num_return_sequences",
-                                                    "output_attentions",
-                                                    "output_hidden_states",
-                                                    "output_past",
-                                                    "output_scores",
-                                                    "pad_token_id",
-                                                    "predict_special_tokens",
-                                                    "prefix",
-                                                    "problem_type",
-                                                    "remove_invalid_values",
-                                                    "repetition_penalty",
-                                                    "return_dict",
-                                                    "return_dict_in_generate",
-                                                    "sep_token_id",
-                                                    "suppress_tokens",
-                                                    "summary_activation",
-                                                    "summary_first_dropout",
-                                                    "summary_proj_to_labels",
-                                                    "summary_type",
-                                                    "summary_use_proj",
-                                                    "task_specific_params",
-                                                    "temperature",
-                                                    "tf_legacy_loss",
-                                                    "tie_encoder_decoder",
-                                                    "tokenizer_class",
-                                                    "top_k",
-                                                    "top_p",
-                                                    "torch_dtype",
-                                                    "torchscript",
-                                                    "transformers_version",
-                                                    "typical_p",
-                                                    "use_bfloat16",
-                                                    "use_cache"};
-
-// Keys that change the function, or the meaning of the weights, and why they are refused unless
-// they say no.
-const std::map<std::string, const char*>& Refused() {
-  constexpr const char* kExperts = "mixtures of experts are not computed";
-  constexpr const char* kScaled = "a factor that the model does not have";
-  constexpr const char* kCode = "the model's code lies in the folder, and none of it is run";
-  static const std::map<std::string, const char*> refused = {
-      {"add_cross_attention", "there is no encoder"},
-      {"attention_multiplier", kScaled},
-      {"attn_logit_softcapping", kScaled},
-      {"auto_map", kCode},
-      {"cross_attention_hidden_size", "there is no encoder"},
-      {"embedding_multiplier", kScaled},
-      {"final_logit_softcapping", kScaled},
-      {"is_encoder_decoder", "there is no encoder"},
-      {"logit_scale", kScaled},
-      {"logits_scaling", kScaled},
-      {"n_routed_experts", kExperts},
-      {"no_rope_layers", "all layers have rotary positions"},
-      {"num_experts", kExperts},
-      {"num_experts_per_tok", kExperts},
-      {"num_local_experts", kExperts},
-      {"pruned_heads", "all layers have the same heads"},
-      {"quantization_config", "quantised weights are not read"},
-      {"query_pre_attn_scalar", kScaled},
-      {"residual_multiplier", kScaled},
-      {"text_config", "a model of text alone is expected"},
-      {"vision_config", "a model of text alone is expected"},
-  };
-  return refused;
-}
-
-bool SaysNo(const nlohmann::json& value) {
-  const bool empty = (value.is_array() || value.is_object()) && value.empty();
-  return value.is_null() || value == false || value == 0 || empty;
-}
-
-}  // namespace
-
-ConfigKeys::ConfigKeys(const nlohmann::json& json, const std::string& where)
-    : json_(json), where_(where), object_(json, where) {}
-
-bool ConfigKeys::Has(const std::string& name) {
-  read_.insert(name);
-  return json_.contains(name) && !json_.at(name).is_null();
-}
-
-std::int64_t ConfigKeys::Integer(const std::string& name) {
-  read_.insert(name);
-  return object_.Integer(name, 1);
-}
-
-std::int64_t ConfigKeys::IntegerOr(const std::string& name, std::int64_t fallback) {
-  return Has(name) ? object_.Integer(name, 1) : fallback;
-}
-
-double ConfigKeys::RealOr(const std::string& name, double fallback) {
-  return Has(name) ? object_.Real(name, 0) : fallback;
-}
-
-bool ConfigKeys::TruthOr(const std::string& name, bool fallback) {
-  return Has(name) ? object_.Truth(name) : fallback;
-}
-
-std::string ConfigKeys::TextOr(const std::string& name, const std::string& fallback) {
-  return Has(name) ? object_.Text(name) : fallback;
-}
-
-void ConfigKeys::Demand(const std::string& name, const nlohmann::json& fallback,
-                        const std::vector<nlohmann::json>& computed) {
-  read_.insert(name);
-  const bool absent = !json_.contains(name);
-  const nlohmann::json& value = absent ? fallback : json_.at(name);
-  if (std::find(computed.begin(), computed.end(), value) != computed.end()) return;
-  std::vector<std::string> texts;
-  for (const nlohmann::json& each : computed) texts.push_back(each.dump());
-  const std::string reason = fmt::format("only {} is computed", fmt::join(texts, " or "));
-  if (!absent) throw Complain(name, reason);
-  throw InputError(fmt::format("{}: {} is missing and counts as {}: {}", where_, name,
-                               deck::Brief(value), reason));
-}
-
-Error ConfigKeys::Complain(const std::string& name, const std::string& reason,
-                           const std::string& hint) const {
-  const std::string value = json_.contains(name) ? deck::Brief(json_.at(name)) : "missing";
-  return InputError(fmt::format("{}: {} = {}: {}", where_, deck::Shown(name), value, reason), hint);
-}
-
-std::vector<std::string> ConfigKeys::Unread() const {
-  std::vector<std::string> names;
-  for (const auto& [name, value] : json_.items()) {
-    if (!read_.contains(name)) names.push_back(name);
-  }
-  return names;
-}
-
-std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
-  std::vector<std::string> unknown;
-  for (const std::string& name : config.Unread()) {
-    const auto refused = Refused().find(name);
-    if (refused != Refused().end()) {
-      if (!SaysNo(config.At(name))) throw config.Complain(name, refused->second);
-      continue;
-    }
-    if (std::find(kKept.begin(), kKept.end(), name) == kKept.end()) unknown.push_back(name);
-  }
-  return unknown;
-}
-
-// Rotary positions in a config.json: rope_theta with rope_scaling, or rope_parameters of newer
-// versions.
-
-namespace {
-
-constexpr const char* kOld = "rope_scaling";
-constexpr const char* kNew = "rope_parameters";
-
-double Positive(ConfigKeys& keys, const std::string& name) {
-  if (!keys.Has(name)) throw keys.Complain(name, "a number expected");
-  return keys.RealOr(name, 0);
-}
-
-void ReadYarn(ConfigKeys& keys, std::int64_t positions, nlohmann::json& model) {
-  const std::int64_t original = keys.IntegerOr("original_max_position_embeddings", positions);
-  const double ratio = static_cast<double>(positions) / static_cast<double>(original);
-  model["rope_factor"] = keys.RealOr("factor", ratio);
-  model["rope_original_positions"] = original;
-  model["rope_beta_fast"] = keys.RealOr("beta_fast", 32);
-  model["rope_beta_slow"] = keys.RealOr("beta_slow", 1);
-  model["rope_attention_factor"] = keys.RealOr("attention_factor", 0);
-  keys.Demand("truncate", true, {true, nullptr});
-  keys.Demand("mscale", nullptr, {nullptr});
-  keys.Demand("mscale_all_dim", nullptr, {nullptr});
-}
-
-// where: "config.json: rope_scaling". positions: max_position_embeddings.
-void ReadScaling(const nlohmann::json& json, const std::string& where, std::int64_t positions,
-                 nlohmann::json& model) {
-  ConfigKeys keys(json, where);
-  for (const auto& [name, value] : json.items()) {
-    if (!value.is_object()) continue;
-    throw keys.Complain(name,
-                        "angles per type of layer are not computed: all layers have the same");
-  }
-  const std::string older = keys.TextOr("type", "default");
-  const std::string type = keys.TextOr("rope_type", older);
-  if (keys.Has("type") && older != type) {
-    throw keys.Complain("type", fmt::format("rope_type says \"{}\"", type));
-  }
-  model["rope_theta"] = keys.RealOr("rope_theta", model.at("rope_theta").get<double>());
-  keys.Demand("partial_rotary_factor", 1, {1, nullptr});
-  const std::string name = type == "default" ? "none" : type;
-  model["rope_scaling"] = name;
-  if (name == "linear") {
-    model["rope_factor"] = Positive(keys, "factor");
-  } else if (name == "llama3") {
-    model["rope_factor"] = Positive(keys, "factor");
-    model["rope_low_frequency_factor"] = Positive(keys, "low_freq_factor");
-    model["rope_high_frequency_factor"] = Positive(keys, "high_freq_factor");
-    model["rope_original_positions"] = keys.Integer("original_max_position_embeddings");
-  } else if (name == "yarn") {
-    ReadYarn(keys, positions, model);
-  } else if (name != "none") {
-    throw keys.Complain(keys.Has("rope_type") ? "rope_type" : "type",
-                        "only default, linear, llama3 and yarn are computed");
-  }
-  const std::vector<std::string> others = keys.Unread();
-  if (others.empty()) return;
-  throw keys.Complain(others.front(), fmt::format("not known for the type \"{}\"", type),
-                      "Take it out if it does not change the angles.");
-}
-
-}  // namespace
-
-void ReadRope(ConfigKeys& config, const std::string& where, nlohmann::json& model) {
-  constexpr double kTheta = 10000;
-  const std::int64_t positions = config.Integer("max_position_embeddings");
-  model["rope_theta"] = config.RealOr("rope_theta", kTheta);
-  model["rope_scaling"] = "none";
-  config.Demand("partial_rotary_factor", 1, {1, nullptr});
-  const bool older = config.Has(kOld), newer = config.Has(kNew);
-  nlohmann::json other = model;
-  if (newer) ReadScaling(config.At(kNew), where + ": " + kNew, positions, model);
-  if (!older) return;
-  if (!newer) return ReadScaling(config.At(kOld), where + ": " + kOld, positions, model);
-  other["rope_theta"] = model["rope_theta"];
-  ReadScaling(config.At(kOld), where + ": " + kOld, positions, other);
-  if (other == model) return;
-  throw config.Complain(kNew, fmt::format("{} says something else", kOld), "Leave one of them.");
 }
 
 // FamilyOf and MakeConfig: keys of [model] become a config.json.

@@ -240,8 +240,6 @@ std::string IndexText(const Listing& listing) {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 // In a folder that is not whole yet.
 constexpr const char* kUnfinished = ".unfinished";
 
@@ -257,10 +255,15 @@ bool IsCompanion(const std::string& name) {
                      [&](const char* beginning) { return name.starts_with(beginning); });
 }
 
-void RemoveAll(const std::string& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (error) throw RunError(fmt::format("{}: cannot be removed: {}", path, error.message()));
+// body(entry) for each companion in a folder; the error of a folder that cannot be listed.
+template <typename Body>
+std::error_code ForCompanions(const std::string& folder, const Body& body) {
+  std::error_code error, ignored;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (IsCompanion(entry.path().filename().string()) && entry.is_regular_file(ignored))
+      body(entry);
+  }
+  return error;
 }
 
 void RequireFree(const std::string& folder) {
@@ -287,25 +290,20 @@ void WriteText(const std::string& path, const std::string& text) {
 }
 
 void CopyCompanions(const std::string& from, const std::string& to) {
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(from, error)) {
-    const std::string name = entry.path().filename().string();
-    std::error_code ignored;
-    if (!IsCompanion(name) || !entry.is_regular_file(ignored)) continue;
-    WriteText(to + "/" + name, ReadText(entry.path().string(), kMostBytes));
-  }
+  const std::error_code error = ForCompanions(from, [&](const fs::directory_entry& entry) {
+    WriteText(to + "/" + entry.path().filename().string(),
+              ReadText(entry.path().string(), kMostBytes));
+  });
   if (error) throw InputError(fmt::format("{}: cannot be read: {}", from, error.message()));
 }
 
 std::int64_t CompanionBytes(const std::string& folder) {
   std::int64_t bytes = 0;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    std::error_code ignored;
-    if (!IsCompanion(entry.path().filename().string()) || !entry.is_regular_file(ignored)) continue;
-    const std::uintmax_t size = entry.file_size(ignored);
-    if (!ignored) bytes += static_cast<std::int64_t>(size);
-  }
+  ForCompanions(folder, [&](const fs::directory_entry& entry) {
+    std::error_code error;
+    const std::uintmax_t size = entry.file_size(error);
+    if (!error) bytes += static_cast<std::int64_t>(size);
+  });
   return bytes;
 }
 
@@ -329,7 +327,9 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
     if (!world.IsRoot()) return;
     RequireFree(path.string());
     // What an end without warning left is known by its mark; anything else is the user's.
-    if (fs::exists(temporary + "/" + kUnfinished, ignored)) RemoveAll(temporary);
+    std::error_code error;
+    if (fs::exists(temporary + "/" + kUnfinished, ignored)) fs::remove_all(temporary, error);
+    if (error) throw RunError(fmt::format("{}: cannot be removed: {}", temporary, error.message()));
     RequireFree(temporary);
     if (const int failure = MakeFolderDurably(temporary); failure != 0) {
       throw InputError(fmt::format("{}: cannot be made: {}", temporary, ErrorText(failure)));

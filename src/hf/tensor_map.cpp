@@ -158,8 +158,6 @@ std::vector<MappedTensor> MapMarian(const model::Options& o) {
   return map;
 }
 
-bool Ends(const std::string& name, const char* with) { return name.ends_with(with); }
-
 }  // namespace
 
 std::vector<MappedTensor> MapTensors(Family family, const model::Options& o) {
@@ -189,8 +187,8 @@ std::vector<MappedTensor> MapTensors(Family family, const model::Options& o) {
 std::string OptionalPrefix(Family family) { return family == Family::kGpt2 ? "transformer." : ""; }
 
 bool IsBuffer(Family family, const std::string& name) {
-  if (family != Family::kGpt2) return Ends(name, ".rotary_emb.inv_freq");
-  return Ends(name, ".attn.bias") || Ends(name, ".attn.masked_bias");
+  if (family != Family::kGpt2) return name.ends_with(".rotary_emb.inv_freq");
+  return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
 }  // namespace trireme::hf

@@ -17,68 +17,12 @@
 
 namespace trireme::hf {
 
-// ShareWriter: a rank's share of exported tensors, read from a checkpoint, converted and written by
-// the rank's threads.
-
-// Bytes that a thread reads and converts at once: a whole segment of a checkpoint, mostly.
-inline constexpr std::int64_t kExportPiece = std::int64_t{4} << 20;
-
-class ShareWriter {
- public:
-  // All must outlive it.
-  ShareWriter(const checkpoint::TensorReader& reader, const std::string& folder, int threads);
-
-  // The file that the tensors added from here on belong to.
-  void Open(const std::string& file);
-  // Elements [first, last) of a tensor that is stored as its parameters are.
-  void Add(const MappedTensor& mapped, const checkpoint::StoredTensor& to, std::int64_t first,
-           std::int64_t last);
-  // A tensor that is rearranged.
-  void AddWhole(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
-  // Writes what is left and syncs all files. What is thrown: as WriteShare says.
-  void Finish();
-
- private:
-  // Elements of a tensor to write, from a parameter; or, without a tensor, to load into whole_.
-  struct Piece {
-    const MappedPart* part = nullptr;
-    const checkpoint::StoredTensor* to = nullptr;
-    const PositionedFile* file = nullptr;
-    std::int64_t at = 0;     // first element in `to`, or in whole_
-    std::int64_t first = 0;  // first element of the parameter
-    std::int64_t count = 0;
-  };
-  // Memory of one thread.
-  struct Scratch {
-    std::vector<char> piece;  // in the checkpoint's type
-    std::vector<char> bytes;  // as written
-    checkpoint::TensorReader::Kept kept;
-  };
-
-  const checkpoint::StoredTensor& Parameter(const MappedPart& part) const;
-  const PositionedFile* File();
-  void Cut(const MappedPart& part, std::int64_t first, std::int64_t last, Piece piece);
-  void Run();
-  void Work(const Piece& piece, Scratch& scratch);
-  void Load(const Piece& piece, char* to, Scratch& scratch) const;
-  static void Store(const Piece& piece, Dtype type, Scratch& scratch);
-  void SplitFeatures(const MappedTensor& mapped);
-  void WriteRows(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
-  void WriteColumns(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
-
-  const checkpoint::TensorReader& reader_;
-  const std::string& folder_;
-  std::map<std::string, const checkpoint::StoredTensor*> parameters_;
-  std::string name_;                             // of the file
-  std::map<std::string, PositionedFile> files_;  // with tensors of this rank
-  std::vector<Piece> pieces_;                    // not yet written
-  std::vector<Scratch> scratch_;                 // [threads]
-  std::vector<char> whole_;                      // a tensor to rearrange, in the checkpoint's type
-};
-
 namespace {
 
 using checkpoint::StoredTensor;
+
+// Bytes that a thread reads and converts at once: a whole segment of a checkpoint, mostly.
+constexpr std::int64_t kExportPiece = std::int64_t{4} << 20;
 
 Stored TypeOf(Storage storage) {
   return storage == Storage::kBf16   ? Stored::kBf16
@@ -165,6 +109,205 @@ PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::O
   return memory;
 }
 
+namespace {
+
+constexpr std::int64_t kWidest = 8;  // bytes of an element
+
+Dtype TypeIn(const StoredTensor& parameter) {
+  return parameter.dtype == "F64" ? Dtype::kFloat64 : Dtype::kFloat32;
+}
+
+std::int64_t SizeIn(const StoredTensor& parameter) {
+  return static_cast<std::int64_t>(SizeOf(TypeIn(parameter)));
+}
+
+// At least so many bytes.
+char* Room(std::vector<char>& memory, std::int64_t bytes) {
+  if (std::ssize(memory) < bytes) memory.resize(static_cast<std::size_t>(bytes));
+  return memory.data();
+}
+
+// A rank's share of exported tensors, read from a checkpoint, converted and written by the rank's
+// threads, which draw pieces of parameters.
+class ShareWriter {
+ public:
+  // All must outlive it.
+  ShareWriter(const checkpoint::TensorReader& reader, const std::string& folder, int threads)
+      : reader_(reader), folder_(folder), scratch_(static_cast<std::size_t>(std::max(1, threads))) {
+    for (const StoredTensor& tensor : reader.Tensors()) parameters_[tensor.name] = &tensor;
+  }
+
+  // The file that the tensors added from here on belong to.
+  void Open(const std::string& file) { name_ = file; }
+  // Elements [first, last) of a tensor that is stored as its parameters are.
+  void Add(const MappedTensor& mapped, const StoredTensor& to, std::int64_t first,
+           std::int64_t last) {
+    if (first >= last) return;
+    const std::int64_t columns = mapped.Columns();
+    for (const MappedPart& part : mapped.parts) {
+      const std::int64_t begin = part.begin * columns;
+      const std::int64_t from = std::max(first, begin);
+      const std::int64_t until = std::min(last, begin + kernels::ElementCount(part.shape));
+      Cut(part, from - begin, until - begin, {.to = &to, .file = File(), .at = from});
+    }
+  }
+
+  // A tensor that is rearranged.
+  void AddWhole(const MappedTensor& mapped, const StoredTensor& to) {
+    for (const MappedPart& part : mapped.parts) {
+      Cut(part, 0, kernels::ElementCount(part.shape), {.at = part.begin * mapped.Columns()});
+    }
+    Room(whole_, mapped.Elements() * SizeIn(Parameter(mapped.parts.front())));
+    Run();
+    if (mapped.halves) SplitFeatures(mapped);
+    WriteLines(mapped, to);
+  }
+
+  // Writes what is left and syncs all files. What is thrown: as WriteShare says.
+  void Finish() {
+    Run();
+    for (auto& [name, file] : files_) {
+      file.Sync();
+      file.Close();
+    }
+    files_.clear();
+  }
+
+ private:
+  // Elements of a tensor to write, from a parameter; or, without a tensor, to load into whole_.
+  struct Piece {
+    const MappedPart* part = nullptr;
+    const StoredTensor* to = nullptr;
+    const PositionedFile* file = nullptr;
+    std::int64_t at = 0;     // first element in `to`, or in whole_
+    std::int64_t first = 0;  // first element of the parameter
+    std::int64_t count = 0;
+  };
+  // Memory of one thread.
+  struct Scratch {
+    std::vector<char> piece;  // in the checkpoint's type
+    std::vector<char> bytes;  // as written
+    checkpoint::TensorReader::Kept kept;
+  };
+
+  const StoredTensor& Parameter(const MappedPart& part) const {
+    const auto found = parameters_.find(part.name);
+    if (found != parameters_.end() && found->second->shape == part.shape) return *found->second;
+    throw InputError(
+        fmt::format("the checkpoint has no tensor {} of the model's shape", part.name));
+  }
+  const PositionedFile* File() {
+    const auto found = files_.find(name_);
+    if (found != files_.end()) return &found->second;
+    PositionedFile file(folder_ + "/" + name_, PositionedFile::Access::kWrite, ExitCode::kFailed);
+    return &files_.emplace(name_, std::move(file)).first->second;
+  }
+
+  // Elements [first, last) of a parameter, cut where segments of the checkpoint end; piece.at is
+  // the place of `first`.
+  void Cut(const MappedPart& part, std::int64_t first, std::int64_t last, Piece piece) {
+    const std::int64_t step = kExportPiece / SizeIn(Parameter(part));
+    piece.part = &part;
+    while (first < last) {
+      piece.first = first;
+      piece.count = std::min(last, (first / step + 1) * step) - first;
+      pieces_.push_back(piece);
+      piece.at += piece.count;
+      first += piece.count;
+    }
+  }
+
+  void Run() {
+    InThreads(
+        static_cast<int>(scratch_.size()), std::ssize(pieces_), [&](std::int64_t i, int thread) {
+          Work(pieces_[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(thread)]);
+        });
+    pieces_.clear();
+  }
+
+  void Work(const Piece& piece, Scratch& scratch) {
+    const StoredTensor& parameter = Parameter(*piece.part);
+    if (piece.to == nullptr) {
+      return Load(piece, whole_.data() + piece.at * SizeIn(parameter), scratch);
+    }
+    Load(piece, Room(scratch.piece, piece.count * SizeIn(parameter)), scratch);
+    Store(piece, TypeIn(parameter), scratch);
+  }
+
+  void Load(const Piece& piece, char* to, Scratch& scratch) const {
+    const StoredTensor& parameter = Parameter(*piece.part);
+    const std::int64_t size = SizeIn(parameter);
+    reader_.Read(parameter.offset + piece.first * size, piece.count * size, to, scratch.kept);
+  }
+  // Converts and writes what scratch.piece holds.
+  static void Store(const Piece& piece, Dtype type, Scratch& scratch) {
+    const StoredTensor& to = *piece.to;
+    const Stored stored = StoredOf(to.dtype).value_or(Stored::kF32);
+    const std::int64_t size = BytesOf(stored);
+    char* const bytes = Room(scratch.bytes, piece.count * size);
+    const std::int64_t bad = Narrow(type, scratch.piece.data(), piece.count, stored, bytes);
+    if (bad != kAllFinite) {
+      throw InputError(fmt::format("tensor {}: element {} is no finite {} number", to.name,
+                                   piece.at + bad, to.dtype),
+                       "Choose hf.dtype = fp32 or bf16, whose range is that of fp32.");
+    }
+    const std::int64_t offset = to.offset + piece.at * size;
+    piece.file->Write(bytes, piece.count * size, offset);
+    piece.file->StartFlush(piece.count * size, offset);
+  }
+
+  // Puts the even features of each row of what whole_ holds before the odd ones.
+  void SplitFeatures(const MappedTensor& mapped) {
+    const MappedPart& part = mapped.parts.front();
+    const auto size = static_cast<std::size_t>(SizeIn(Parameter(part)));
+    const auto features = static_cast<std::size_t>(part.shape.back());
+    std::vector<char> row(features * size);
+    const auto end = static_cast<std::size_t>(mapped.Elements()) * size;
+    for (char* at = whole_.data(); at < whole_.data() + end; at += row.size()) {
+      for (std::size_t f = 0; f < features; ++f) {
+        const std::size_t to = f / 2 + (f % 2 == 0 ? 0 : (features + 1) / 2);
+        std::memcpy(row.data() + to * size, at + f * size, size);
+      }
+      std::memcpy(at, row.data(), row.size());
+    }
+  }
+
+  // Writes what whole_ holds, some lines of the stored tensor at once: rows as they lie or, of a
+  // transposed tensor, columns.
+  void WriteLines(const MappedTensor& mapped, const StoredTensor& to) {
+    const Dtype type = TypeIn(Parameter(mapped.parts.front()));
+    const auto size = static_cast<std::int64_t>(SizeOf(type));
+    const std::int64_t length = mapped.transposed ? mapped.Rows() : mapped.Columns();
+    const std::int64_t lines = mapped.Elements() / length;
+    const std::int64_t step = std::max<std::int64_t>(1, kExportPiece / kWidest / length);
+    const PositionedFile* const file = File();
+    const auto write = [&](std::int64_t i, int thread) {
+      Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
+      const std::int64_t line = i * step, rows = std::min(step, lines - line);
+      const std::int64_t first = line * length, count = rows * length;
+      char* const piece = Room(scratch.piece, count * size);
+      if (mapped.transposed) {
+        Transpose(size, {whole_.data() + line * size, lines}, {piece, length}, rows, length);
+      } else {
+        std::memcpy(piece, whole_.data() + first * size, static_cast<std::size_t>(count * size));
+      }
+      Store({.to = &to, .file = file, .at = first, .count = count}, type, scratch);
+    };
+    InThreads(static_cast<int>(scratch_.size()), CeilDivide(lines, step), write);
+  }
+
+  const checkpoint::TensorReader& reader_;
+  const std::string& folder_;
+  std::map<std::string, const StoredTensor*> parameters_;
+  std::string name_;                             // of the file
+  std::map<std::string, PositionedFile> files_;  // with tensors of this rank
+  std::vector<Piece> pieces_;                    // not yet written
+  std::vector<Scratch> scratch_;                 // [threads]
+  std::vector<char> whole_;                      // a tensor to rearrange, in the checkpoint's type
+};
+
+}  // namespace
+
 void WriteShare(const ExportPlan& plan, Family family, const model::Options& model,
                 const checkpoint::TensorReader& reader, const std::string& folder,
                 const Share& share) {
@@ -198,191 +341,6 @@ void WriteShare(const ExportPlan& plan, Family family, const model::Options& mod
     }
   }
   writer.Finish();
-}
-
-// ShareWriter: pieces of parameters, drawn by threads.
-
-namespace {
-
-using checkpoint::StoredTensor;
-
-constexpr std::int64_t kWidest = 8;  // bytes of an element
-
-Dtype TypeIn(const StoredTensor& parameter) {
-  return parameter.dtype == "F64" ? Dtype::kFloat64 : Dtype::kFloat32;
-}
-
-std::int64_t SizeIn(const StoredTensor& parameter) {
-  return static_cast<std::int64_t>(SizeOf(TypeIn(parameter)));
-}
-
-// At least so many bytes.
-char* Room(std::vector<char>& memory, std::int64_t bytes) {
-  if (std::ssize(memory) < bytes) memory.resize(static_cast<std::size_t>(bytes));
-  return memory.data();
-}
-
-}  // namespace
-
-ShareWriter::ShareWriter(const checkpoint::TensorReader& reader, const std::string& folder,
-                         int threads)
-    : reader_(reader), folder_(folder), scratch_(static_cast<std::size_t>(std::max(1, threads))) {
-  for (const StoredTensor& tensor : reader.Tensors()) parameters_[tensor.name] = &tensor;
-}
-
-void ShareWriter::Open(const std::string& file) { name_ = file; }
-
-const PositionedFile* ShareWriter::File() {
-  const auto found = files_.find(name_);
-  if (found != files_.end()) return &found->second;
-  PositionedFile file(folder_ + "/" + name_, PositionedFile::Access::kWrite, ExitCode::kFailed);
-  return &files_.emplace(name_, std::move(file)).first->second;
-}
-
-const StoredTensor& ShareWriter::Parameter(const MappedPart& part) const {
-  const auto found = parameters_.find(part.name);
-  if (found != parameters_.end() && found->second->shape == part.shape) return *found->second;
-  throw InputError(fmt::format("the checkpoint has no tensor {} of the model's shape", part.name));
-}
-
-// Elements [first, last) of a parameter, cut where segments of the checkpoint end; piece.at is the
-// place of `first`.
-void ShareWriter::Cut(const MappedPart& part, std::int64_t first, std::int64_t last, Piece piece) {
-  const std::int64_t step = kExportPiece / SizeIn(Parameter(part));
-  piece.part = &part;
-  while (first < last) {
-    piece.first = first;
-    piece.count = std::min(last, (first / step + 1) * step) - first;
-    pieces_.push_back(piece);
-    piece.at += piece.count;
-    first += piece.count;
-  }
-}
-
-void ShareWriter::Add(const MappedTensor& mapped, const StoredTensor& to, std::int64_t first,
-                      std::int64_t last) {
-  if (first >= last) return;
-  const std::int64_t columns = mapped.Columns();
-  for (const MappedPart& part : mapped.parts) {
-    const std::int64_t begin = part.begin * columns;
-    const std::int64_t from = std::max(first, begin);
-    const std::int64_t until = std::min(last, begin + kernels::ElementCount(part.shape));
-    Cut(part, from - begin, until - begin, {.to = &to, .file = File(), .at = from});
-  }
-}
-
-void ShareWriter::AddWhole(const MappedTensor& mapped, const StoredTensor& to) {
-  for (const MappedPart& part : mapped.parts) {
-    Cut(part, 0, kernels::ElementCount(part.shape), {.at = part.begin * mapped.Columns()});
-  }
-  Room(whole_, mapped.Elements() * SizeIn(Parameter(mapped.parts.front())));
-  Run();
-  if (mapped.halves) SplitFeatures(mapped);
-  if (mapped.transposed) {
-    WriteColumns(mapped, to);
-  } else {
-    WriteRows(mapped, to);
-  }
-}
-
-void ShareWriter::Finish() {
-  Run();
-  for (auto& [name, file] : files_) {
-    file.Sync();
-    file.Close();
-  }
-  files_.clear();
-}
-
-void ShareWriter::Run() {
-  InThreads(
-      static_cast<int>(scratch_.size()), std::ssize(pieces_), [&](std::int64_t i, int thread) {
-        Work(pieces_[static_cast<std::size_t>(i)], scratch_[static_cast<std::size_t>(thread)]);
-      });
-  pieces_.clear();
-}
-
-void ShareWriter::Work(const Piece& piece, Scratch& scratch) {
-  const StoredTensor& parameter = Parameter(*piece.part);
-  if (piece.to == nullptr) {
-    Load(piece, whole_.data() + piece.at * SizeIn(parameter), scratch);
-    return;
-  }
-  Load(piece, Room(scratch.piece, piece.count * SizeIn(parameter)), scratch);
-  Store(piece, TypeIn(parameter), scratch);
-}
-
-void ShareWriter::Load(const Piece& piece, char* to, Scratch& scratch) const {
-  const StoredTensor& parameter = Parameter(*piece.part);
-  const std::int64_t size = SizeIn(parameter);
-  reader_.Read(parameter.offset + piece.first * size, piece.count * size, to, scratch.kept);
-}
-
-// Converts and writes what scratch.piece holds.
-void ShareWriter::Store(const Piece& piece, Dtype type, Scratch& scratch) {
-  const StoredTensor& to = *piece.to;
-  const Stored stored = StoredOf(to.dtype).value_or(Stored::kF32);
-  const std::int64_t size = BytesOf(stored);
-  char* const bytes = Room(scratch.bytes, piece.count * size);
-  const std::int64_t bad = Narrow(type, scratch.piece.data(), piece.count, stored, bytes);
-  if (bad != kAllFinite) {
-    throw InputError(fmt::format("tensor {}: element {} is no finite {} number", to.name,
-                                 piece.at + bad, to.dtype),
-                     "Choose hf.dtype = fp32 or bf16, whose range is that of fp32.");
-  }
-  const std::int64_t offset = to.offset + piece.at * size;
-  piece.file->Write(bytes, piece.count * size, offset);
-  piece.file->StartFlush(piece.count * size, offset);
-}
-
-// Puts the even features of each row of what whole_ holds before the odd ones.
-void ShareWriter::SplitFeatures(const MappedTensor& mapped) {
-  const MappedPart& part = mapped.parts.front();
-  const auto size = static_cast<std::size_t>(SizeIn(Parameter(part)));
-  const auto features = static_cast<std::size_t>(part.shape.back());
-  std::vector<char> row(features * size);
-  const auto end = static_cast<std::size_t>(mapped.Elements()) * size;
-  for (char* at = whole_.data(); at < whole_.data() + end; at += row.size()) {
-    for (std::size_t f = 0; f < features; ++f) {
-      const std::size_t to = f / 2 + (f % 2 == 0 ? 0 : (features + 1) / 2);
-      std::memcpy(row.data() + to * size, at + f * size, size);
-    }
-    std::memcpy(at, row.data(), row.size());
-  }
-}
-
-// Writes what whole_ holds as it lies.
-void ShareWriter::WriteRows(const MappedTensor& mapped, const StoredTensor& to) {
-  const Dtype type = TypeIn(Parameter(mapped.parts.front()));
-  const auto size = static_cast<std::int64_t>(SizeOf(type));
-  const std::int64_t step = kExportPiece / kWidest, all = mapped.Elements();
-  const PositionedFile* const file = File();
-  InThreads(
-      static_cast<int>(scratch_.size()), CeilDivide(all, step), [&](std::int64_t i, int thread) {
-        Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
-        const std::int64_t first = i * step, count = std::min(step, all - first);
-        char* const piece = Room(scratch.piece, count * size);
-        std::memcpy(piece, whole_.data() + first * size, static_cast<std::size_t>(count * size));
-        Store({.to = &to, .file = file, .at = first, .count = count}, type, scratch);
-      });
-}
-
-// Transposes what whole_ holds and writes it, some of its columns at once.
-void ShareWriter::WriteColumns(const MappedTensor& mapped, const StoredTensor& to) {
-  const std::int64_t rows = mapped.Rows(), columns = mapped.Columns();
-  const Dtype type = TypeIn(Parameter(mapped.parts.front()));
-  const auto size = static_cast<std::int64_t>(SizeOf(type));
-  const std::int64_t step = std::max<std::int64_t>(1, kExportPiece / kWidest / rows);
-  const PositionedFile* const file = File();
-  InThreads(static_cast<int>(scratch_.size()), CeilDivide(columns, step),
-            [&](std::int64_t i, int thread) {
-              Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
-              const std::int64_t column = i * step, count = std::min(step, columns - column);
-              char* const piece = Room(scratch.piece, count * rows * size);
-              Transpose(size, {whole_.data() + column * size, columns}, {piece, rows}, count, rows);
-              Store({.to = &to, .file = file, .at = column * rows, .count = count * rows}, type,
-                    scratch);
-            });
 }
 
 }  // namespace trireme::hf

@@ -1,6 +1,7 @@
 // WeightSource: a model folder's tensors become parameters.
 #include <fmt/format.h>
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -20,10 +21,9 @@ namespace trireme::hf {
 
 namespace {
 
-using checkpoint::ShapeText;
+using checkpoint::ListProblems, checkpoint::ShapeText;
 using checkpoint::StoredTensor;
 
-constexpr std::size_t kShownProblems = 8;
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
 constexpr std::int64_t kBlockElements = std::int64_t{1} << 16;  // converted while in a cache
 
@@ -42,22 +42,141 @@ struct WeightSource::State {
     std::size_t part = 0;   // of its tensor
   };
 
-  void Match(const std::string& folder, Family family);
-  std::string Problem(const MappedTensor& mapped, const StoredTensor& stored) const;
-  void ListParameters();
-  const PositionedFile& Open(const std::string& path);
+  void Match(const std::string& folder, Family family) {
+    const TensorNames names(map, listing, family);
+    std::map<const MappedTensor*, Place> found;
+    std::vector<std::string> problems;
+    for (const ListedFile& file : listing.files) {
+      for (const StoredTensor& stored : file.contents.tensors) {
+        const MappedTensor* const mapped = names.Find(stored.name);
+        if (mapped == nullptr) {
+          if (IsBuffer(family, stored.name)) continue;
+          problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found",
+                                         deck::Shown(stored.name), stored.dtype,
+                                         ShapeText(stored.shape)));
+          continue;
+        }
+        std::string problem = Problem(*mapped, stored);
+        const Stored type = StoredOf(stored.dtype).value_or(Stored::kF32);
+        if (!problem.empty()) problems.push_back(std::move(problem));
+        found[mapped] = {mapped, &stored, folder + "/" + file.name, type};
+      }
+    }
+    for (const MappedTensor& mapped : map) {
+      const auto place = found.find(&mapped);
+      if (place != found.end()) {
+        if (mapped.copy) {
+          head = place->second;
+        } else {
+          places.push_back(place->second);
+        }
+      } else if (!mapped.copy) {
+        problems.push_back(fmt::format("tensor {}: {} expected, nothing found", mapped.name,
+                                       ShapeText(mapped.shape)));
+      }
+    }
+    if (problems.empty()) return;
+    throw InputError(
+        ListProblems(fmt::format("{}: its weights are not those of its {}", folder, kConfigFile),
+                     problems),
+        "A model with a language-modelling head of this family is expected.");
+  }
+
+  // Why a listed tensor cannot be the mapped one; empty: it can.
+  std::string Problem(const MappedTensor& mapped, const StoredTensor& stored) const {
+    if (!StoredOf(stored.dtype)) {
+      return fmt::format("tensor {}: F32, F64, BF16 or F16 expected, {} found", stored.name,
+                         stored.dtype);
+    }
+    if (mapped.shape == stored.shape) return {};
+    return fmt::format("tensor {}: shape {} expected, {} found", stored.name,
+                       ShapeText(mapped.shape), ShapeText(stored.shape));
+  }
+
+  void ListParameters() {
+    for (std::size_t i = 0; i < places.size(); ++i) {
+      for (std::size_t part = 0; part < places[i].mapped->parts.size(); ++part) {
+        parameters[places[i].mapped->parts[part].name] = {i, part};
+      }
+    }
+  }
+
+  const PositionedFile& Open(const std::string& path) {
+    const std::lock_guard lock(mutex);
+    const auto found = files.find(path);
+    if (found != files.end()) return found->second;
+    return files
+        .emplace(path, PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kBadInput))
+        .first->second;
+  }
+
   // Bytes of a tensor from an element on.
-  void ReadBytes(const Place& place, std::int64_t first, std::int64_t count, char* to);
+  void ReadBytes(const Place& place, std::int64_t first, std::int64_t count, char* to) {
+    const std::int64_t size = BytesOf(place.type);
+    Open(place.file).Read(to, count * size, place.stored->offset + first * size);
+  }
   // Elements [first, last) of a part as a checkpoint holds them. Returns the first one that is not
   // finite, or kAllFinite.
   std::int64_t ReadRows(const Place& place, const MappedPart& part, std::int64_t first,
-                        std::int64_t last, char* to);
+                        std::int64_t last, char* to) {
+    if (place.mapped->transposed) return ReadTransposed(place, part, first, last, to);
+    const auto size = static_cast<std::int64_t>(SizeOf(CheckpointType(place.type)));
+    const std::int64_t begin = part.begin * place.mapped->Columns();
+    std::vector<char> memory = TakeScratch();
+    for (std::int64_t at = first; at < last; at += kBlockElements) {
+      const std::int64_t count = std::min(kBlockElements, last - at);
+      memory.resize(std::max(memory.size(), static_cast<std::size_t>(count * size)));
+      ReadBytes(place, begin + at, count, memory.data());
+      const std::int64_t bad = Widen(place.type, memory.data(), count, to + (at - first) * size);
+      if (bad != kAllFinite) return at + bad;
+    }
+    GiveScratch(std::move(memory));
+    return kAllFinite;
+  }
+
+  // One thread loads the tensor; others that need it wait, and then read it at the same time.
   std::int64_t ReadTransposed(const Place& place, const MappedPart& part, std::int64_t first,
-                              std::int64_t last, char* to);
+                              std::int64_t last, char* to) {
+    {
+      const std::shared_lock reading(whole_mutex);
+      if (whole == &place) return TransposeWhole(place, part, first, last, to);
+    }
+    const std::unique_lock alone(whole_mutex);
+    if (whole != &place) {
+      whole = nullptr;
+      whole_bytes.resize(static_cast<std::size_t>(place.stored->bytes));
+      ReadBytes(place, 0, place.mapped->Elements(), whole_bytes.data());
+      whole = &place;
+    }
+    return TransposeWhole(place, part, first, last, to);
+  }
+
   std::int64_t TransposeWhole(const Place& place, const MappedPart& part, std::int64_t first,
-                              std::int64_t last, char* to);
-  std::vector<char> TakeScratch();
-  void GiveScratch(std::vector<char> memory);
+                              std::int64_t last, char* to) {
+    const std::int64_t size = BytesOf(place.type), columns = place.mapped->Columns();
+    const std::int64_t row = first / columns, rows = CeilDivide(last, columns) - row;
+    std::vector<char> memory = TakeScratch();
+    memory.resize(std::max(memory.size(), static_cast<std::size_t>(rows * columns * size)));
+    Transpose(size, {whole_bytes.data() + (part.begin + row) * size, place.mapped->Rows()},
+              {memory.data(), columns}, rows, columns);
+    const std::int64_t bad =
+        Widen(place.type, memory.data() + (first - row * columns) * size, last - first, to);
+    GiveScratch(std::move(memory));
+    return bad == kAllFinite ? bad : first + bad;
+  }
+
+  std::vector<char> TakeScratch() {
+    const std::lock_guard lock(mutex);
+    if (scratch.empty()) return {};
+    std::vector<char> memory = std::move(scratch.back());
+    scratch.pop_back();
+    return memory;
+  }
+
+  void GiveScratch(std::vector<char> memory) {
+    const std::lock_guard lock(mutex);
+    scratch.push_back(std::move(memory));
+  }
 
   Listing listing;
   std::vector<MappedTensor> map;
@@ -71,146 +190,6 @@ struct WeightSource::State {
   std::map<std::string, PositionedFile> files;  // open
   std::vector<std::vector<char>> scratch;       // memory of calls that have ended
 };
-
-// Why a listed tensor cannot be the mapped one; empty: it can.
-std::string WeightSource::State::Problem(const MappedTensor& mapped,
-                                         const StoredTensor& stored) const {
-  if (!StoredOf(stored.dtype)) {
-    return fmt::format("tensor {}: F32, F64, BF16 or F16 expected, {} found", stored.name,
-                       stored.dtype);
-  }
-  if (mapped.shape == stored.shape) return {};
-  return fmt::format("tensor {}: shape {} expected, {} found", stored.name, ShapeText(mapped.shape),
-                     ShapeText(stored.shape));
-}
-
-void WeightSource::State::Match(const std::string& folder, Family family) {
-  const TensorNames names(map, listing, family);
-  std::map<const MappedTensor*, Place> found;
-  std::vector<std::string> problems;
-  for (const ListedFile& file : listing.files) {
-    for (const StoredTensor& stored : file.contents.tensors) {
-      const MappedTensor* const mapped = names.Find(stored.name);
-      if (mapped == nullptr) {
-        if (IsBuffer(family, stored.name)) continue;
-        problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found",
-                                       deck::Shown(stored.name), stored.dtype,
-                                       ShapeText(stored.shape)));
-        continue;
-      }
-      std::string problem = Problem(*mapped, stored);
-      const Stored type = StoredOf(stored.dtype).value_or(Stored::kF32);
-      if (!problem.empty()) problems.push_back(std::move(problem));
-      found[mapped] = {mapped, &stored, folder + "/" + file.name, type};
-    }
-  }
-  for (const MappedTensor& mapped : map) {
-    const auto place = found.find(&mapped);
-    if (place != found.end()) {
-      if (mapped.copy) {
-        head = place->second;
-      } else {
-        places.push_back(place->second);
-      }
-    } else if (!mapped.copy) {
-      problems.push_back(fmt::format("tensor {}: {} expected, nothing found", mapped.name,
-                                     ShapeText(mapped.shape)));
-    }
-  }
-  if (problems.empty()) return;
-  std::string text = fmt::format("{}: its weights are not those of its {}", folder, kConfigFile);
-  for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i) {
-    text += "\n  " + problems[i];
-  }
-  if (problems.size() > kShownProblems) {
-    text += fmt::format("\n  and {} more differences", problems.size() - kShownProblems);
-  }
-  throw InputError(text, "A model with a language-modelling head of this family is expected.");
-}
-
-void WeightSource::State::ListParameters() {
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    for (std::size_t part = 0; part < places[i].mapped->parts.size(); ++part) {
-      parameters[places[i].mapped->parts[part].name] = {i, part};
-    }
-  }
-}
-
-const PositionedFile& WeightSource::State::Open(const std::string& path) {
-  const std::lock_guard lock(mutex);
-  const auto found = files.find(path);
-  if (found != files.end()) return found->second;
-  return files
-      .emplace(path, PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kBadInput))
-      .first->second;
-}
-
-std::vector<char> WeightSource::State::TakeScratch() {
-  const std::lock_guard lock(mutex);
-  if (scratch.empty()) return {};
-  std::vector<char> memory = std::move(scratch.back());
-  scratch.pop_back();
-  return memory;
-}
-
-void WeightSource::State::GiveScratch(std::vector<char> memory) {
-  const std::lock_guard lock(mutex);
-  scratch.push_back(std::move(memory));
-}
-
-void WeightSource::State::ReadBytes(const Place& place, std::int64_t first, std::int64_t count,
-                                    char* to) {
-  const std::int64_t size = BytesOf(place.type);
-  Open(place.file).Read(to, count * size, place.stored->offset + first * size);
-}
-
-std::int64_t WeightSource::State::ReadRows(const Place& place, const MappedPart& part,
-                                           std::int64_t first, std::int64_t last, char* to) {
-  if (place.mapped->transposed) return ReadTransposed(place, part, first, last, to);
-  const auto size = static_cast<std::int64_t>(SizeOf(CheckpointType(place.type)));
-  const std::int64_t begin = part.begin * place.mapped->Columns();
-  std::vector<char> memory = TakeScratch();
-  for (std::int64_t at = first; at < last; at += kBlockElements) {
-    const std::int64_t count = std::min(kBlockElements, last - at);
-    memory.resize(std::max(memory.size(), static_cast<std::size_t>(count * size)));
-    ReadBytes(place, begin + at, count, memory.data());
-    const std::int64_t bad = Widen(place.type, memory.data(), count, to + (at - first) * size);
-    if (bad != kAllFinite) return at + bad;
-  }
-  GiveScratch(std::move(memory));
-  return kAllFinite;
-}
-
-// One thread loads the tensor; others that need it wait, and then read it at the same time.
-std::int64_t WeightSource::State::ReadTransposed(const Place& place, const MappedPart& part,
-                                                 std::int64_t first, std::int64_t last, char* to) {
-  {
-    const std::shared_lock reading(whole_mutex);
-    if (whole == &place) return TransposeWhole(place, part, first, last, to);
-  }
-  const std::unique_lock alone(whole_mutex);
-  if (whole != &place) {
-    whole = nullptr;
-    whole_bytes.resize(static_cast<std::size_t>(place.stored->bytes));
-    ReadBytes(place, 0, place.mapped->Elements(), whole_bytes.data());
-    whole = &place;
-  }
-  return TransposeWhole(place, part, first, last, to);
-}
-
-std::int64_t WeightSource::State::TransposeWhole(const Place& place, const MappedPart& part,
-                                                 std::int64_t first, std::int64_t last, char* to) {
-  const std::int64_t size = BytesOf(place.type), columns = place.mapped->Columns();
-  const std::int64_t row = first / columns, rows = CeilDivide(last, columns) - row;
-  std::vector<char> memory = TakeScratch();
-  memory.resize(std::max(memory.size(), static_cast<std::size_t>(rows * columns * size)));
-  Transpose(size, {whole_bytes.data() + (part.begin + row) * size, place.mapped->Rows()},
-            {memory.data(), columns}, rows, columns);
-  const std::int64_t bad =
-      Widen(place.type, memory.data() + (first - row * columns) * size, last - first, to);
-  GiveScratch(std::move(memory));
-  return bad == kAllFinite ? bad : first + bad;
-}
 
 WeightSource::WeightSource(const std::string& folder, Listing listing, Family family,
                            const model::Options& options)
@@ -267,7 +246,7 @@ void WeightSource::CheckTiedHead(int rank, int ranks) const {
   if (!state_->head) return;
   const State::Place &head = *state_->head, &table = state_->places.front();
   const Part mine = PartOf(table.mapped->Elements(), rank, ranks);
-  // Of two types, both as the shorter one: a rounded copy is one, too.
+  // If the types differ, both are compared as the shorter one: a rounded copy is a copy, too.
   const Stored type = BytesOf(head.type) < BytesOf(table.type) ? head.type : table.type;
   const std::int64_t step = kPieceBytes / 8;
   std::vector<char> bytes(kPieceBytes), others(kPieceBytes), wide(kPieceBytes);
@@ -381,17 +360,8 @@ std::optional<Stored> StoredOf(const std::string& dtype) {
 }
 
 const char* SafetensorsName(Stored type) {
-  switch (type) {
-    case Stored::kF32:
-      return "F32";
-    case Stored::kF64:
-      return "F64";
-    case Stored::kBf16:
-      return "BF16";
-    case Stored::kF16:
-      return "F16";
-  }
-  return "";
+  constexpr std::array kNames = {"F32", "F64", "BF16", "F16"};
+  return kNames.at(static_cast<std::size_t>(type));
 }
 
 std::int64_t Widen(Stored from, const void* in, std::int64_t count, void* out) {

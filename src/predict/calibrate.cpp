@@ -24,108 +24,9 @@
 
 namespace trireme::predict {
 
-// Speeds of transfers between the ranks at hand.
-
-// Collective. Sets machine.node and machine.network, and says in machine.assumptions what could not
-// be measured. Sums and gathers run over the ranks of each node, then over the world, as training
-// starts them; their formulas are those of a simulation, solved for the link.
-void MeasureLinks(const Subject& subject, Machine& machine);
-
-// Steps of small models, measured on every rank at the same time.
-
-struct MeasuredStep {
-  std::string text;  // "fp32, dim 256, 2 layers, 8 x 128 tokens"
-  Observation observation;
-};
-
-// Collective. Appends the steps of one precision: medians over repetitions, means over ranks.
-void MeasureSteps(const Subject& subject, device::Precision precision, Effort effort,
-                  std::vector<MeasuredStep>& steps);
-
 namespace {
-
-using device::Precision;
-
-// Precisions to measure: on a CPU both of its own types, on a GPU those of training.
-std::vector<Precision> PrecisionsOf(const Subject& subject, Effort effort) {
-  const Precision own = subject.precision;
-  if (effort == Effort::kShort) return {own == Precision::kFp8 ? Precision::kBf16 : own};
-  if (subject.gpu != nullptr) return {Precision::kFp32, Precision::kBf16};
-  return {Precision::kFp32, Precision::kFp64};
-}
-
-Products& ProductsOf(Machine& machine, Dtype type) {
-  if (type == Dtype::kBfloat16) return machine.bf16;
-  return type == Dtype::kFloat64 ? machine.fp64 : machine.fp32;
-}
-
-// Facts of a rank and its node.
-void Describe(const Subject& subject, Machine& machine) {
-  const comm::Communicator& world = subject.world;
-  machine.ranks_per_node = static_cast<int>(world.Max(std::int64_t{subject.node.Size()}));
-  machine.threads = subject.stream.threads;
-  machine.gpu = subject.gpu != nullptr;
-  if (machine.gpu) {
-    const device::GpuContext& card = subject.gpu->Context();
-    machine.title = card.name;
-    machine.memory_bytes = world.Min(card.memory_bytes);
-    machine.capability = card.major * 10 + card.minor;
-    machine.multiprocessors = card.multiprocessors;
-    machine.background = true;
-    machine.assumptions.emplace_back(
-        "transfers take nothing from the computation beside them, for want of a measurement");
-  } else {
-    machine.title = subject.hosts.First();
-    const std::int64_t bytes = comm::AvailableMemory().bytes / subject.node.Size();
-    machine.memory_bytes = world.Min(bytes);
-    machine.background = false;  // MPI moves bytes while a rank waits for it
-  }
-  machine.title = world.Broadcast(machine.title);
-  machine.name = machine.title;
-  machine.source =
-      fmt::format("trireme --calibrate, {} of {}, {}", report::Counted(world.Size(), "rank"),
-                  report::Counted(machine.threads, "thread"), report::UtcNow());
-}
-
-}  // namespace
-
-double Calibration::Worst() const {
-  double worst = 0;
-  for (const Step& step : steps) {
-    worst = std::max(worst, std::abs(step.computed / step.measured - 1));
-  }
-  return worst;
-}
-
-Calibration Calibrate(const Subject& subject, Effort effort) {
-  const comm::Communicator& world = subject.world;
-  Calibration result;
-  Machine& machine = result.machine;
-  Describe(subject, machine);
-  std::vector<MeasuredStep> steps;
-  for (const Precision precision : PrecisionsOf(subject, effort)) {
-    const device::Arithmetic arithmetic = device::ArithmeticOf(precision, subject.gpu != nullptr);
-    device::Stream stream = subject.stream;
-    stream.bf16 = arithmetic.bf16_products;
-    world.Barrier();
-    const double roof = kernels::MeasureRoof(stream, arithmetic.dtype);
-    ProductsOf(machine, arithmetic.dtype).peak = world.Sum(roof) / world.Size();
-    MeasureSteps(subject, precision, effort, steps);
-  }
-  std::vector<Observation> observations;
-  for (const MeasuredStep& step : steps) observations.push_back(step.observation);
-  Fit(observations, machine);
-  MeasureLinks(subject, machine);
-  for (const MeasuredStep& step : steps) {
-    const Observation& each = step.observation;
-    result.steps.push_back({step.text, each.seconds, SecondsOf(each.work, machine)});
-  }
-  return result;
-}
 
 // MeasureLinks: sums and gathers of one element and of megabytes.
-
-namespace {
 
 constexpr std::int64_t kElements = std::int64_t{1} << 20;  // 4 MiB
 constexpr std::int64_t kLinkBytes = kElements * 4;
@@ -135,6 +36,12 @@ struct Speeds {
   double reduction = 0, gather = 0;  // bytes/s
   double latency = 0;                // s of a sum of one element
 };
+
+double MedianOf(std::vector<double>& seconds) {
+  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
+  std::ranges::nth_element(seconds, middle);
+  return *middle;
+}
 
 // The median over repetitions of what the slowest rank takes.
 double Slowest(const comm::Communicator& group, const std::function<void()>& transfer) {
@@ -147,9 +54,7 @@ double Slowest(const comm::Communicator& group, const std::function<void()>& tra
     transfer();
     each = group.Max(Seconds() - start);
   }
-  const auto middle = seconds.begin() + kTimes / 2;
-  std::ranges::nth_element(seconds, middle);
-  return *middle;
+  return MedianOf(seconds);
 }
 
 Speeds SpeedsOf(const Subject& subject, const comm::Communicator& group) {
@@ -190,8 +95,9 @@ Speeds SpeedsOf(const Subject& subject, const comm::Communicator& group) {
 // Steps of a sum's algorithm over so many ranks, or nodes.
 double StepsOf(int ranks) { return 2 * std::ceil(std::log2(ranks)); }
 
-}  // namespace
-
+// Collective. Sets machine.node and machine.network, and says in machine.assumptions what could not
+// be measured. Sums and gathers run over the ranks of each node, then over the world, as training
+// starts them; their formulas are those of a simulation, solved for the link.
 void MeasureLinks(const Subject& subject, Machine& machine) {
   const comm::Communicator& world = subject.world;
   const int node_ranks = static_cast<int>(world.Max(std::int64_t{subject.node.Size()}));
@@ -227,8 +133,6 @@ void MeasureLinks(const Subject& subject, Machine& machine) {
 
 // MeasureSteps: models whose steps consist of products, attention, passes over memory and small
 // kernels in different shares, so that a fit can tell these apart.
-
-namespace {
 
 struct Shape {
   int dim, heads, layers, ffn;
@@ -331,13 +235,15 @@ double Median(const train::Plan& plan, const comm::Communicator& self, Effort ef
     seconds.push_back(RunStep(state, entries, ++step, targets));
     total += seconds.back();
   }
-  const auto middle = seconds.begin() + std::ssize(seconds) / 2;
-  std::ranges::nth_element(seconds, middle);
-  return *middle;
+  return MedianOf(seconds);
 }
 
-}  // namespace
+struct MeasuredStep {
+  std::string text;  // "fp32, dim 256, 2 layers, 8 x 128 tokens"
+  Observation observation;
+};
 
+// Collective. Appends the steps of one precision: medians over repetitions, means over ranks.
 void MeasureSteps(const Subject& subject, device::Precision precision, Effort effort,
                   std::vector<MeasuredStep>& steps) {
   const comm::Communicator& world = subject.world;
@@ -360,6 +266,85 @@ void MeasureSteps(const Subject& subject, device::Precision precision, Effort ef
     measured.observation.seconds = world.Sum(seconds) / world.Size();
     steps.push_back(std::move(measured));
   }
+}
+
+using device::Precision;
+
+// Precisions to measure: on a CPU both of its own types, on a GPU those of training.
+std::vector<Precision> PrecisionsOf(const Subject& subject, Effort effort) {
+  const Precision own = subject.precision;
+  if (effort == Effort::kShort) return {own == Precision::kFp8 ? Precision::kBf16 : own};
+  if (subject.gpu != nullptr) return {Precision::kFp32, Precision::kBf16};
+  return {Precision::kFp32, Precision::kFp64};
+}
+
+Products& ProductsOf(Machine& machine, Dtype type) {
+  if (type == Dtype::kBfloat16) return machine.bf16;
+  return type == Dtype::kFloat64 ? machine.fp64 : machine.fp32;
+}
+
+// Facts of a rank and its node.
+void Describe(const Subject& subject, Machine& machine) {
+  const comm::Communicator& world = subject.world;
+  machine.ranks_per_node = static_cast<int>(world.Max(std::int64_t{subject.node.Size()}));
+  machine.threads = subject.stream.threads;
+  machine.gpu = subject.gpu != nullptr;
+  if (machine.gpu) {
+    const device::GpuContext& card = subject.gpu->Context();
+    machine.title = card.name;
+    machine.memory_bytes = world.Min(card.memory_bytes);
+    machine.capability = card.major * 10 + card.minor;
+    machine.multiprocessors = card.multiprocessors;
+    machine.background = true;
+    machine.assumptions.emplace_back(
+        "transfers take nothing from the computation beside them, for want of a measurement");
+  } else {
+    machine.title = subject.hosts.First();
+    const std::int64_t bytes = comm::AvailableMemory().bytes / subject.node.Size();
+    machine.memory_bytes = world.Min(bytes);
+    machine.background = false;  // MPI moves bytes while a rank waits for it
+  }
+  machine.title = world.Broadcast(machine.title);
+  machine.name = machine.title;
+  machine.source =
+      fmt::format("trireme --calibrate, {} of {}, {}", report::Counted(world.Size(), "rank"),
+                  report::Counted(machine.threads, "thread"), report::UtcNow());
+}
+
+}  // namespace
+
+double Calibration::Worst() const {
+  double worst = 0;
+  for (const Step& step : steps) {
+    worst = std::max(worst, std::abs(step.computed / step.measured - 1));
+  }
+  return worst;
+}
+
+Calibration Calibrate(const Subject& subject, Effort effort) {
+  const comm::Communicator& world = subject.world;
+  Calibration result;
+  Machine& machine = result.machine;
+  Describe(subject, machine);
+  std::vector<MeasuredStep> steps;
+  for (const Precision precision : PrecisionsOf(subject, effort)) {
+    const device::Arithmetic arithmetic = device::ArithmeticOf(precision, subject.gpu != nullptr);
+    device::Stream stream = subject.stream;
+    stream.bf16 = arithmetic.bf16_products;
+    world.Barrier();
+    const double roof = kernels::MeasureRoof(stream, arithmetic.dtype);
+    ProductsOf(machine, arithmetic.dtype).peak = world.Sum(roof) / world.Size();
+    MeasureSteps(subject, precision, effort, steps);
+  }
+  std::vector<Observation> observations;
+  for (const MeasuredStep& step : steps) observations.push_back(step.observation);
+  Fit(observations, machine);
+  MeasureLinks(subject, machine);
+  for (const MeasuredStep& step : steps) {
+    const Observation& each = step.observation;
+    result.steps.push_back({step.text, each.seconds, SecondsOf(each.work, machine)});
+  }
+  return result;
 }
 
 }  // namespace trireme::predict

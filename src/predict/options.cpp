@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <iterator>
 
 #include "trireme/base/error.hpp"
 #include "trireme/deck/keys.hpp"
@@ -158,12 +158,7 @@ namespace {
 
 // Throws InputError that says which machines there are.
 std::string MachineText(const std::string& file, const std::string& shared) {
-  std::ifstream in(file);
-  std::stringstream text;
-  if (in) {
-    text << in.rdbuf();
-    return text.str();
-  }
+  if (std::ifstream in(file); in) return {std::istreambuf_iterator<char>(in), {}};
   const std::vector<std::string> known = MachineNames(shared);
   const std::string hint =
       known.empty()
@@ -197,40 +192,31 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
 }
 
 std::string Write(const Machine& machine, const std::string& heading) {
-  std::string text = fmt::format("# {}\n[machine]\ntitle = {}\nsource = {}\n", heading,
-                                 machine.title, machine.source);
-  if (!machine.assumptions.empty()) {
-    text += fmt::format("assumption = {}\n", fmt::join(machine.assumptions, "; "));
+  Description described{machine, fmt::format("{}", fmt::join(machine.assumptions, "; ")),
+                        static_cast<double>(machine.memory_bytes) / kGib};
+  if (!machine.gpu) {  // numbers that the schema lets in; they are left out below
+    described.capability = 10;
+    described.multiprocessors = 1;
   }
-  text += fmt::format("device = {}\nnodes = {}\nranks_per_node = {}\nthreads = {}\n",
-                      machine.gpu ? "cuda" : "cpu", machine.nodes, machine.ranks_per_node,
-                      machine.threads);
-  text += fmt::format("memory_gib = {}\n", static_cast<double>(machine.memory_bytes) / kGib);
-  if (machine.gpu) {
-    text += fmt::format("capability = {}\nmultiprocessors = {}\n", machine.capability,
-                        machine.multiprocessors);
+  deck::Schema schema;
+  deck::Declare(schema, Bind, described);
+  const auto says_nothing = [&](const std::string& key) {
+    if (key == "machine.assumption") return machine.assumptions.empty();
+    if (key == "machine.capability" || key == "machine.multiprocessors") return !machine.gpu;
+    return std::ranges::any_of(kTypes, [&](const TypeKeys& type) {
+      return (machine.*type.products).peak <= 0 &&
+             key.starts_with(fmt::format("compute.{}_", type.name));
+    });
+  };
+  std::string text = fmt::format("# {}\n", heading), last;
+  for (const deck::Key& key : schema.Keys()) {
+    if (says_nothing(key.name)) continue;
+    const std::size_t dot = key.name.find('.');
+    const std::string section = key.name.substr(0, dot);
+    if (section != last) text += fmt::format("{}[{}]\n", last.empty() ? "" : "\n", section);
+    text += fmt::format("{} = {}\n", key.name.substr(dot + 1), key.fallback);
+    last = section;
   }
-  text += "\n[compute]\n";
-  for (const TypeKeys& type : kTypes) {
-    const Products& products = machine.*type.products;
-    if (products.peak <= 0) continue;
-    text += fmt::format("{0}_tflops = {1}\n{0}_efficiency = {2}\n{0}_half = {3}\n", type.name,
-                        products.peak / kTera, products.efficiency, products.half);
-  }
-  text += fmt::format(
-      "attention_efficiency = {}\nmemory_gbs = {}\nkernel_us = {}\nstep_ms = {}\n\n[links]\n",
-      machine.attention, machine.memory / kGiga, machine.kernel_seconds / kMicro,
-      machine.step_seconds / kMilli);
-  for (const LinkKeys& link : kLinks) {
-    const Link& one = machine.*link.link;
-    text += fmt::format("{0}_gbs = {1}\n{0}_reduction_gbs = {2}\n{0}_latency_us = {3}\n", link.name,
-                        one.bandwidth / kGiga, one.reduction / kGiga, one.latency / kMicro);
-  }
-  text += fmt::format("background = {}\ninterference = {}\nfiles_gbs = {}\n",
-                      machine.background ? "yes" : "no", machine.interference,
-                      machine.file_bandwidth / kGiga);
-  text += fmt::format("\n[power]\nrank_watts = {}\nnode_watts = {}\n", machine.watts_rank,
-                      machine.watts_node);
   return text;
 }
 

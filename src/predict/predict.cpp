@@ -69,17 +69,6 @@ Described DescribeRun(const std::string& name, const train::MachineFacts& facts,
 
 namespace {
 
-// The data rank with the largest part of a batch.
-int BusiestDataRank(const train::Plan& plan, std::int64_t batch) {
-  int busiest = 0;
-  std::int64_t most = 0;
-  for (int rank = 0; rank < plan.grid.data; ++rank) {
-    const std::int64_t share = PartOf(batch, rank, plan.grid.data).Size();
-    if (share > most) std::tie(busiest, most) = std::tuple(rank, share);
-  }
-  return busiest;
-}
-
 std::int64_t MicroBatches(const train::Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t share =
@@ -111,47 +100,36 @@ Sums SumsOf(const PlayedStep& step) {
   return sums;
 }
 
-// The line through two short steps, at `to` micro-batches.
-class Line {
- public:
-  Line(std::int64_t one, std::int64_t two, std::int64_t to)
-      : factor_(static_cast<double>(to - one) / static_cast<double>(two - one)) {}
-  template <typename Number>
-  Number At(Number one, Number two) const {
-    return static_cast<Number>(static_cast<double>(one) + factor_ * static_cast<double>(two - one));
-  }
+// The line through two short steps; factor: a place on it, in units of their distance, from the
+// first one on.
+template <typename Number>
+Number Along(Number one, Number two, double factor) {
+  return static_cast<Number>(static_cast<double>(one) + factor * static_cast<double>(two - one));
+}
 
- private:
-  double factor_;
-};
-
-Sums Extend(const Sums& one, const Sums& two, const Line& line) {
+Sums Extend(const Sums& one, const Sums& two, double factor) {
   Sums sums;
-  sums.makespan = line.At(one.makespan, two.makespan);
-  sums.tasks = line.At(one.tasks, two.tasks);
-  sums.transfers = line.At(one.transfers, two.transfers);
-  sums.times.compute = line.At(one.times.compute, two.times.compute);
-  sums.times.bubble = line.At(one.times.bubble, two.times.bubble);
+  sums.makespan = Along(one.makespan, two.makespan, factor);
+  sums.tasks = Along(one.tasks, two.tasks, factor);
+  sums.transfers = Along(one.transfers, two.transfers, factor);
+  sums.times.compute = Along(one.times.compute, two.times.compute, factor);
+  sums.times.bubble = Along(one.times.bubble, two.times.bubble, factor);
   for (std::size_t i = 0; i < sums.times.exposed.size(); ++i) {
-    sums.times.exposed[i] = line.At(one.times.exposed[i], two.times.exposed[i]);
+    sums.times.exposed[i] = Along(one.times.exposed[i], two.times.exposed[i], factor);
   }
   return sums;
 }
 
-struct Parts {
-  double products = 0, attention = 0, passes = 0;
-  double Sum() const { return products + attention + passes; }
-};
-Parts PartsOf(const PlayedStep& step) {
-  Parts most;
+// The kernels of the stage that computes longest.
+KernelSeconds KernelsOf(const PlayedStep& step) {
+  KernelSeconds most;
   for (const Tape& tape : step.tapes) {
-    const Parts parts{tape.product_seconds, tape.attention_seconds, tape.pass_seconds};
-    if (parts.Sum() > most.Sum()) most = parts;
+    if (tape.kernels.Sum() > most.Sum()) most = tape.kernels;
   }
   return most;
 }
 
-// Of a step: target tokens without padding, operations with it.
+// A step's target tokens without padding, and its operations with it.
 struct Work {
   double tokens = 0, flops = 0;
 };
@@ -168,7 +146,7 @@ Work WorkOf(const train::Plan& plan) {
 }
 
 Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums& sums,
-                     const Parts& parts) {
+                     const KernelSeconds& kernels) {
   const auto stages = static_cast<double>(plan.grid.pipeline);
   Prediction prediction;
   prediction.step = sums.makespan + machine.step_seconds;
@@ -179,9 +157,9 @@ Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums
   }
   prediction.other =
       prediction.step - prediction.compute - prediction.bubble - prediction.Exposed();
-  prediction.products = parts.products;
-  prediction.attention = parts.attention;
-  prediction.passes = parts.passes;
+  prediction.products = kernels.products;
+  prediction.attention = kernels.attention;
+  prediction.passes = kernels.passes;
   prediction.micro_batches = MicroBatches(plan);
   prediction.tasks = sums.tasks;
   prediction.transfers = sums.transfers;
@@ -197,22 +175,6 @@ Prediction Summarise(const train::Plan& plan, const Machine& machine, const Sums
 
 double Prediction::Exposed() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
 
-PlayedStep PlayStep(const train::Plan& plan, const Machine& machine, const train::StepShape& shape,
-                    bool slices) {
-  PlayedStep step;
-  const int data = BusiestDataRank(plan, shape.sequences);
-  for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
-    const int rank =
-        comm::RankAt({.pipeline = stage, .data = data, .context = 0, .tensor = 0}, plan.grid);
-    const Network network(machine, plan.grid, plan.sharing, rank);
-    Tape& tape = step.tapes.emplace_back();
-    TapeWriter writer(machine, network, tape);
-    step.ranks.push_back(train::PlanRank(plan, rank, shape, &writer));
-  }
-  step.simulated = Play(machine, step.tapes, slices);
-  return step;
-}
-
 Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t all = MicroBatches(plan), stages = plan.grid.pipeline;
@@ -220,7 +182,7 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const std::int64_t one = 2 * stages, two = one + std::max<std::int64_t>(stages, 2);
   if (all <= two) {
     const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), false);
-    return Summarise(plan, machine, SumsOf(step), PartsOf(step));
+    return Summarise(plan, machine, SumsOf(step), KernelsOf(step));
   }
   const std::int64_t each = plan.grid.data * model.micro_batch * model.leaves;
   train::StepShape shape = plan.TypicalStep();
@@ -231,12 +193,12 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const std::int64_t padded = model.pipeline.kind == parallel::ScheduleKind::kInterleaved
                                   ? CeilDivide(all, stages) * stages
                                   : all;
-  const Line line(one, two, padded);
-  const Parts first = PartsOf(shorter), second = PartsOf(longer);
-  return Summarise(
-      plan, machine, Extend(SumsOf(shorter), SumsOf(longer), line),
-      {line.At(first.products, second.products), line.At(first.attention, second.attention),
-       line.At(first.passes, second.passes)});
+  const double factor = static_cast<double>(padded - one) / static_cast<double>(two - one);
+  const KernelSeconds first = KernelsOf(shorter), second = KernelsOf(longer);
+  return Summarise(plan, machine, Extend(SumsOf(shorter), SumsOf(longer), factor),
+                   {Along(first.products, second.products, factor),
+                    Along(first.attention, second.attention, factor),
+                    Along(first.passes, second.passes, factor)});
 }
 
 // WriteTimeline: a simulated step as a trace.

@@ -13,19 +13,113 @@
 
 namespace trireme::predict {
 
-// Estimate: a layout's step time and least memory by formulas, to choose those that are simulated.
-
-struct Estimate {
-  double seconds = 0;
-  double least_bytes = 0;  // of a rank: state, and what a block needs
-};
-Estimate EstimateOf(const train::Request& request, const Machine& machine, const Layout& layout);
-
 namespace {
 
 using comm::Sharding;
 using model::Recompute;
 using parallel::ScheduleKind;
+
+// A layout's step time and least memory by formulas, to choose those that are simulated.
+struct Estimate {
+  double seconds = 0;
+  double least_bytes = 0;  // of a rank: state, and what a block needs
+};
+
+// Bytes of a parameter's state: its gradient, master and moments, of 4 bytes each, beside the value
+// of 16-bit ones.
+double StateBytes(const Layout& layout, double value, double replicas) {
+  constexpr double kFp32 = 4;
+  const double master = value < kFp32 ? kFp32 : 0, moments = 2 * kFp32;
+  const double shards = layout.shard_group > 0 ? layout.shard_group : replicas;
+  double bytes = value + kFp32 + master + moments;
+  if (layout.sharding >= Sharding::kOptimizer) bytes += (moments + master) * (1 / shards - 1);
+  if (layout.sharding >= Sharding::kGradients) bytes += kFp32 * (1 / shards - 1);
+  if (layout.sharding == Sharding::kParameters) bytes += value * (1 / shards - 1);
+  return bytes;
+}
+
+// Residual-sized matrices that a block keeps of a token without recomputation, about.
+double KeptMatrices(const model::Options& model, Recompute recompute) {
+  if (recompute == Recompute::kFull) return 1;
+  const double ffn = static_cast<double>(model.ffn) / static_cast<double>(model.dim);
+  const double wide = model.activation == model::Activation::kSwiglu ? 3 : 2;
+  return recompute == Recompute::kSelective ? 4 + (wide - 1) * ffn : 6 + wide * ffn;
+}
+
+// A batch's sequences: their number, and of one the rows of a block and the operations.
+struct Sequences {
+  std::int64_t batch = 0;
+  double rows = 0, flops = 0;
+};
+Sequences SequencesOf(const train::Request& request, const model::Options& model) {
+  const data::Options& data = request.options.data;
+  if (!request.tokens.pairs || request.tokens.pairs->typical.pairs == 0) {
+    const auto length = static_cast<double>(data.sequence_length);
+    return {data.batch, length, model::FlopsPerToken(model, data.sequence_length) * length};
+  }
+  const data::PairBatchShape& typical = request.tokens.pairs->typical;
+  // The mean of the two stacks' rows.
+  const double rows = static_cast<double>(typical.source_length + typical.target_length) / 2;
+  return {typical.pairs, rows,
+          model::PairFlops(model, typical.source_length, typical.target_length)};
+}
+
+// Operations, bubble (Narayanan et al. 2021) and transfers (comm::Moved) of a step.
+Estimate EstimateOf(const train::Request& request, const Machine& machine, const Layout& layout) {
+  const train::DeckOptions& asked = request.options;
+  model::Options model = asked.model;
+  model.vocabulary = std::max(model.asked_vocabulary, request.tokens.vocabulary);
+  if (request.tokens.pairs) model.source_types = request.tokens.pairs->source_vocabulary;
+  const double value = static_cast<double>(SizeOf(request.machine.dtype));
+  const double tensor = layout.tensor, stages = layout.pipeline,
+               replicas = static_cast<double>(layout.data) * layout.context;
+  const Sequences sequences = SequencesOf(request, model);
+  const auto share = static_cast<double>(CeilDivide(sequences.batch, std::int64_t{layout.data}));
+  const double micro_batches = std::ceil(share / static_cast<double>(layout.micro_batch));
+  const double taken = std::min(static_cast<double>(layout.micro_batch), share);
+  const double rows = taken * sequences.rows / layout.context;
+  const auto parameters = static_cast<double>(model::ParameterCount(model)) / (tensor * stages);
+
+  // Computation of a micro-batch on a rank.
+  const Products& products = machine.Of(request.machine.dtype, request.machine.stream.fp8);
+  const auto filled = [&](double size) { return size / (size + products.half); };
+  const double rate = products.peak * products.efficiency * filled(rows) *
+                      filled(static_cast<double>(model.dim) / tensor);
+  const double again = layout.recompute == Recompute::kFull        ? 4.0 / 3
+                       : layout.recompute == Recompute::kSelective ? 1.03
+                                                                   : 1;
+  double task = taken * sequences.flops / layout.context * again / (tensor * stages * rate);
+  // Sums of the tensor ranks: two a block forward and two backward, half of them hidden.
+  const double layers = static_cast<double>(model.Blocks()) / stages;
+  const double sum = rows * static_cast<double>(model.dim) * value;
+  if (layout.tensor > 1) {
+    task += 3 * layers *
+            (2 * (tensor - 1) / tensor * sum / machine.node.bandwidth + 4 * machine.node.latency);
+  }
+  const bool near = replicas * tensor <= machine.ranks_per_node || layout.shard_group > 0;
+  const double link =
+      near ? machine.node.bandwidth
+           : machine.network.bandwidth * std::max(1.0, machine.ranks_per_node / tensor);
+  const double gathered = std::min(link, machine.node.bandwidth);
+  double ends = 0;
+  if (replicas > 1) {
+    constexpr double kFp32 = 4;
+    if (layout.sharding == Sharding::kParameters) {
+      task = std::max(task, parameters * (2 * value + kFp32) / gathered);
+    } else {
+      ends = parameters * (kFp32 + value) / gathered / 2;
+    }
+  }
+  double bubble = (stages - 1) / layout.chunks;
+  if (layout.schedule == parallel::ScheduleKind::kZeroBubble) bubble /= 3;
+  Estimate estimate;
+  estimate.seconds = task * (micro_batches + bubble) + ends;
+  const double under_way = std::min(stages, micro_batches);
+  estimate.least_bytes = parameters * StateBytes(layout, value, replicas) +
+                         layers * under_way * rows / tensor * static_cast<double>(model.dim) *
+                             value * KeptMatrices(model, layout.recompute) * 0.8;
+  return estimate;
+}
 
 constexpr int kMostStages = 64, kMostContext = 16;
 constexpr std::int64_t kMostMicroBatch = 16;
@@ -57,59 +151,49 @@ std::vector<Schedule> SchedulesFor(int stages, std::int64_t layers) {
 }
 
 // All layouts of the grid, without a choice of micro-batch and recomputation.
-class Grids {
- public:
-  Grids(const train::Request& request, const Machine& machine)
-      : request_(request), machine_(machine) {
-    const std::int64_t layers = request.options.model.Blocks();
-    const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
-    const int most_tensor = machine.ranks_per_node;
-    for (const int tensor : DivisorsUpTo(request.ranks, most_tensor)) {
-      const int rest = request.ranks / tensor;
-      for (const int pipeline : DivisorsUpTo(rest, std::min<std::int64_t>(layers, kMostStages))) {
-        if (!model::LayoutFits(request.options.model, 1, tensor, pipeline)) continue;
-        const int left = rest / pipeline;
-        const std::int64_t given = request.options.comm.context;
-        for (const int context :
-             DivisorsUpTo(left, std::max<std::int64_t>(given, long_sequences ? kMostContext : 1))) {
-          Add({.data = left / context,
-               .context = context,
-               .tensor = tensor,
-               .pipeline = pipeline,
-               .sequence_parallel = tensor > 1});
-        }
-      }
-    }
-  }
-  const std::vector<Layout>& List() const { return list_; }
-
- private:
-  void Add(Layout layout) {
+std::vector<Layout> GridsOf(const train::Request& request, const Machine& machine) {
+  const std::int64_t layers = request.options.model.Blocks();
+  const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
+  const std::int64_t most_context =
+      std::max<std::int64_t>(request.options.comm.context, long_sequences ? kMostContext : 1);
+  std::vector<Layout> list;
+  const auto add = [&](Layout layout) {
     const int replicas = layout.data * layout.context;
+    const int on_node = std::max(1, machine.ranks_per_node / layout.tensor);
     std::vector<Sharding> kinds = {Sharding::kNone};
     if (replicas > 1) kinds = {Sharding::kOptimizer, Sharding::kParameters};
-    for (const Schedule& schedule :
-         SchedulesFor(layout.pipeline, request_.options.model.Blocks())) {
+    for (const Schedule& schedule : SchedulesFor(layout.pipeline, layers)) {
       layout.schedule = schedule.kind;
       layout.chunks = schedule.chunks;
       for (const Sharding kind : kinds) {
         layout.sharding = kind;
         layout.shard_group = 0;
-        list_.push_back(layout);
-        const int on_node = std::max(1, machine_.ranks_per_node / layout.tensor);
+        list.push_back(layout);
         if (kind != Sharding::kParameters || on_node < 2 || on_node >= replicas ||
             replicas % on_node != 0) {
           continue;
         }
         layout.shard_group = on_node;
-        list_.push_back(layout);
+        list.push_back(layout);
+      }
+    }
+  };
+  for (const int tensor : DivisorsUpTo(request.ranks, machine.ranks_per_node)) {
+    const int rest = request.ranks / tensor;
+    for (const int pipeline : DivisorsUpTo(rest, std::min<std::int64_t>(layers, kMostStages))) {
+      if (!model::LayoutFits(request.options.model, 1, tensor, pipeline)) continue;
+      const int left = rest / pipeline;
+      for (const int context : DivisorsUpTo(left, most_context)) {
+        add({.data = left / context,
+             .context = context,
+             .tensor = tensor,
+             .pipeline = pipeline,
+             .sequence_parallel = tensor > 1});
       }
     }
   }
-  const train::Request& request_;
-  const Machine& machine_;
-  std::vector<Layout> list_;
-};
+  return list;
+}
 
 // Sequences of a step.
 std::int64_t BatchOf(const train::Request& request) {
@@ -131,8 +215,7 @@ std::vector<std::int64_t> MicroBatchesFor(const train::Request& request, std::in
 std::vector<std::pair<double, Layout>> Estimated(const train::Request& request,
                                                  const Machine& machine) {
   std::vector<std::pair<double, Layout>> list;
-  const Grids grids(request, machine);
-  for (Layout layout : grids.List()) {
+  for (Layout layout : GridsOf(request, machine)) {
     const std::int64_t share = CeilDivide(BatchOf(request), std::int64_t{layout.data});
     for (const std::int64_t micro : MicroBatchesFor(request, share)) {
       const std::int64_t count = CeilDivide(share, micro);
@@ -273,110 +356,6 @@ SearchResult Search(const train::Request& request, const Machine& machine, bool 
                            [](const Candidate& each) { return each.prediction.step; });
   if (mine) result.rows.insert(result.rows.begin(), *mine);
   return result;
-}
-
-// Estimate: operations, bubble (Narayanan et al. 2021) and transfers (comm::Moved) of a step.
-
-namespace {
-
-using comm::Sharding;
-using model::Recompute;
-
-// Bytes of a parameter's state: its gradient, master and moments, of 4 bytes each, beside the value
-// of 16-bit ones.
-double StateBytes(const Layout& layout, double value, double replicas) {
-  constexpr double kFp32 = 4;
-  const double master = value < kFp32 ? kFp32 : 0, moments = 2 * kFp32;
-  const double shards = layout.shard_group > 0 ? layout.shard_group : replicas;
-  double bytes = value + kFp32 + master + moments;
-  if (layout.sharding >= Sharding::kOptimizer) bytes += (moments + master) * (1 / shards - 1);
-  if (layout.sharding >= Sharding::kGradients) bytes += kFp32 * (1 / shards - 1);
-  if (layout.sharding == Sharding::kParameters) bytes += value * (1 / shards - 1);
-  return bytes;
-}
-
-// Residual-sized matrices that a block keeps of a token without recomputation, about.
-double KeptMatrices(const model::Options& model, Recompute recompute) {
-  if (recompute == Recompute::kFull) return 1;
-  const double ffn = static_cast<double>(model.ffn) / static_cast<double>(model.dim);
-  const double wide = model.activation == model::Activation::kSwiglu ? 3 : 2;
-  return recompute == Recompute::kSelective ? 4 + (wide - 1) * ffn : 6 + wide * ffn;
-}
-
-// A batch's sequences: their number, and of one the rows of a block and the operations.
-struct Sequences {
-  std::int64_t batch = 0;
-  double rows = 0, flops = 0;
-};
-Sequences SequencesOf(const train::Request& request, const model::Options& model) {
-  const data::Options& data = request.options.data;
-  if (!request.tokens.pairs || request.tokens.pairs->typical.pairs == 0) {
-    const auto length = static_cast<double>(data.sequence_length);
-    return {data.batch, length, model::FlopsPerToken(model, data.sequence_length) * length};
-  }
-  const data::PairBatchShape& typical = request.tokens.pairs->typical;
-  // Of a block of either stack.
-  const double rows = static_cast<double>(typical.source_length + typical.target_length) / 2;
-  return {typical.pairs, rows,
-          model::PairFlops(model, typical.source_length, typical.target_length)};
-}
-
-}  // namespace
-
-Estimate EstimateOf(const train::Request& request, const Machine& machine, const Layout& layout) {
-  const train::DeckOptions& asked = request.options;
-  model::Options model = asked.model;
-  model.vocabulary = std::max(model.asked_vocabulary, request.tokens.vocabulary);
-  if (request.tokens.pairs) model.source_types = request.tokens.pairs->source_vocabulary;
-  const double value = static_cast<double>(SizeOf(request.machine.dtype));
-  const double tensor = layout.tensor, stages = layout.pipeline,
-               replicas = static_cast<double>(layout.data) * layout.context;
-  const Sequences sequences = SequencesOf(request, model);
-  const auto share = static_cast<double>(CeilDivide(sequences.batch, std::int64_t{layout.data}));
-  const double micro_batches = std::ceil(share / static_cast<double>(layout.micro_batch));
-  const double taken = std::min(static_cast<double>(layout.micro_batch), share);
-  const double rows = taken * sequences.rows / layout.context;
-  const auto parameters = static_cast<double>(model::ParameterCount(model)) / (tensor * stages);
-
-  // Computation of a micro-batch on a rank.
-  const Products& products = machine.Of(request.machine.dtype, request.machine.stream.fp8);
-  const auto filled = [&](double size) { return size / (size + products.half); };
-  const double rate = products.peak * products.efficiency * filled(rows) *
-                      filled(static_cast<double>(model.dim) / tensor);
-  const double again = layout.recompute == Recompute::kFull        ? 4.0 / 3
-                       : layout.recompute == Recompute::kSelective ? 1.03
-                                                                   : 1;
-  double task = taken * sequences.flops / layout.context * again / (tensor * stages * rate);
-  // Sums of the tensor ranks: two a block forward and two backward, half of them hidden.
-  const double layers = static_cast<double>(model.Blocks()) / stages;
-  const double sum = rows * static_cast<double>(model.dim) * value;
-  if (layout.tensor > 1) {
-    task += 3 * layers *
-            (2 * (tensor - 1) / tensor * sum / machine.node.bandwidth + 4 * machine.node.latency);
-  }
-  const bool near = replicas * tensor <= machine.ranks_per_node || layout.shard_group > 0;
-  const double link =
-      near ? machine.node.bandwidth
-           : machine.network.bandwidth * std::max(1.0, machine.ranks_per_node / tensor);
-  const double gathered = std::min(link, machine.node.bandwidth);
-  double ends = 0;
-  if (replicas > 1) {
-    constexpr double kFp32 = 4;
-    if (layout.sharding == Sharding::kParameters) {
-      task = std::max(task, parameters * (2 * value + kFp32) / gathered);
-    } else {
-      ends = parameters * (kFp32 + value) / gathered / 2;
-    }
-  }
-  double bubble = (stages - 1) / layout.chunks;
-  if (layout.schedule == parallel::ScheduleKind::kZeroBubble) bubble /= 3;
-  Estimate estimate;
-  estimate.seconds = task * (micro_batches + bubble) + ends;
-  const double under_way = std::min(stages, micro_batches);
-  estimate.least_bytes = parameters * StateBytes(layout, value, replicas) +
-                         layers * under_way * rows / tensor * static_cast<double>(model.dim) *
-                             value * KeptMatrices(model, layout.recompute) * 0.8;
-  return estimate;
 }
 
 }  // namespace trireme::predict

@@ -58,13 +58,12 @@ using NvmlMemoryInfo = int (*)(NvmlDevice, NvmlMemory*);
 
 inline constexpr int kNvmlSuccess = 0;  // NVML_SUCCESS
 
+// Members that add up, over times and over nodes.
+constexpr std::array kAdded = {&Sums::joules,      &Sums::node_seconds, &Sums::lost_seconds,
+                               &Sums::card_joules, &Sums::card_seconds, &Sums::busy_seconds};
+
 Sums& Sums::operator+=(const Sums& other) {
-  joules += other.joules;
-  node_seconds += other.node_seconds;
-  lost_seconds += other.lost_seconds;
-  card_joules += other.card_joules;
-  card_seconds += other.card_seconds;
-  busy_seconds += other.busy_seconds;
+  for (const auto member : kAdded) this->*member += other.*member;
   card_bytes = std::max(card_bytes, other.card_bytes);
   return *this;
 }
@@ -153,16 +152,11 @@ Sums Meter::Collect() {
   Sums sums;
   if (!Available()) return sums;
   if (reader_) sums = reader_->Take();
-  std::vector<double> all = {sums.joules,      sums.node_seconds, sums.lost_seconds,
-                             sums.card_joules, sums.card_seconds, sums.busy_seconds};
+  std::vector<double> all;
+  for (const auto member : kAdded) all.push_back(sums.*member);
   world_.Sum(all);
-  sums = {.joules = all[0],
-          .node_seconds = all[1],
-          .lost_seconds = all[2],
-          .card_joules = all[3],
-          .card_seconds = all[4],
-          .busy_seconds = all[5],
-          .card_bytes = cards_ > 0 ? world_.Max(sums.card_bytes) : 0};
+  for (std::size_t i = 0; i < kAdded.size(); ++i) sums.*kAdded[i] = all[i];
+  sums.card_bytes = cards_ > 0 ? world_.Max(sums.card_bytes) : 0;
   return sums;
 }
 

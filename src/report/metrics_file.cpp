@@ -65,22 +65,27 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   return true;
 }
 
-bool IsDone(std::string_view line) {
-  if (line.find("\"done\"") == std::string_view::npos) return false;
+// The record of a line that holds `word` as a text; null: another line.
+nlohmann::json RecordWith(const std::string& word, std::string_view line) {
+  if (line.find('"' + word + '"') == std::string_view::npos) return {};
   const auto json = deck::TryParseJson(line, kMaxLineBytes);
-  return json && json->is_object() &&
-         json->value("kind", nlohmann::json()) == NameOf(Record::Kind::kDone);
+  return json && json->is_object() ? *json : nlohmann::json();
+}
+
+bool IsDone(std::string_view line) {
+  const char* const done = NameOf(Record::Kind::kDone);
+  const nlohmann::json json = RecordWith(done, line);
+  return json.is_object() && json.value("kind", nlohmann::json()) == done;
 }
 
 // Step of an event of a published checkpoint.
 std::optional<std::int64_t> CheckpointIn(std::string_view line, const std::string& event) {
-  if (line.find('"' + event + '"') == std::string_view::npos) return std::nullopt;
-  const auto json = deck::TryParseJson(line, kMaxLineBytes);
-  if (!json || !json->is_object() || json->value("kind", nlohmann::json()) != "event" ||
-      json->value("event", nlohmann::json()) != event) {
+  const nlohmann::json json = RecordWith(event, line);
+  if (!json.is_object() || json.value("kind", nlohmann::json()) != "event" ||
+      json.value("event", nlohmann::json()) != event) {
     return std::nullopt;
   }
-  return deck::WholeNumber(json->value("step", nlohmann::json()));
+  return deck::WholeNumber(json.value("step", nlohmann::json()));
 }
 
 // Calls use(line, whole) for each line of a file, without its newline; `whole` is false for one
@@ -235,11 +240,10 @@ History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64
 }
 
 bool HasEnded(const std::string& folder) {
-  return LastRecord(folder,
-                    [](std::string_view line) {
-                      return IsDone(line) ? std::optional<bool>(true) : std::nullopt;
-                    })
-      .has_value();
+  const auto done = [](std::string_view line) {
+    return IsDone(line) ? std::optional<bool>(true) : std::nullopt;
+  };
+  return LastRecord(folder, done).has_value();
 }
 
 std::optional<std::int64_t> LastCheckpoint(const std::string& folder, const std::string& event) {
@@ -256,45 +260,32 @@ std::string Line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// Members of a step's line after its kind and step, in their order.
-constexpr std::array kStepMembers = {"epoch",
-                                     "tokens",
-                                     "loss",
-                                     "perplexity",
-                                     "learning_rate",
-                                     "grad_norm",
-                                     "step_seconds",
-                                     "tokens_per_second",
-                                     "flops_per_second",
-                                     "roof_fraction",
-                                     "seconds_compute",
-                                     "seconds_exposed_communication",
-                                     "seconds_bubble",
-                                     "seconds_data",
-                                     "seconds_checkpoint",
-                                     "bad_steps"};
 constexpr std::string_view kStepStart = "{\"kind\":\"step\",\"step\":";
 
-// Appends members in the order of kStepMembers.
-class StepMembers {
- public:
-  explicit StepMembers(std::string& text) : text_(text) {}
-  template <typename Number>
-  StepMembers& Add(Number value) {
-    fmt::format_to(std::back_inserter(text_), ",\"{}\":", kStepMembers[next_++]);
-    if (std::isfinite(value)) {
-      fmt::format_to(std::back_inserter(text_), "{}", value);
-    } else {
-      text_ += "null";
-    }
-    return *this;
-  }
-  StepMembers& Measured(double value) { return Add(static_cast<float>(value)); }
-
- private:
-  std::string& text_;
-  std::size_t next_ = 0;
-};
+// Calls visit(name, value) for each member of a step's line after its kind and step, in their
+// order; times and speeds, which are measured, as floats.
+template <typename Visit>
+void ForStepMembers(const Record& record, Visit&& visit) {
+  const auto measured = [&](std::string_view name, double value) {
+    visit(name, static_cast<float>(value));
+  };
+  visit("epoch", record.epoch);
+  visit("tokens", record.tokens);
+  visit("loss", record.loss);
+  visit("perplexity", Perplexity(record.loss));
+  visit("learning_rate", record.learning_rate);
+  visit("grad_norm", record.grad_norm);
+  measured("step_seconds", record.step_seconds);
+  measured("tokens_per_second", record.tokens_per_second);
+  measured("flops_per_second", record.flops_per_second);
+  measured("roof_fraction", record.roof_fraction);
+  measured("seconds_compute", record.seconds_compute);
+  measured("seconds_exposed_communication", record.seconds_exposed_communication);
+  measured("seconds_bubble", record.seconds_bubble);
+  measured("seconds_data", record.seconds_data);
+  measured("seconds_checkpoint", record.seconds_checkpoint);
+  visit("bad_steps", record.bad_steps);
+}
 
 // Takes `start` off the front of `text`; false if it is not there.
 bool Skip(std::string_view& text, std::string_view start) {
@@ -337,19 +328,8 @@ void AddSpread(Json& json, const std::string& name, const Spread& spread) {
 }  // namespace
 
 const char* NameOf(Record::Kind kind) {
-  switch (kind) {
-    case Record::Kind::kStep:
-      return "step";
-    case Record::Kind::kValid:
-      return "valid";
-    case Record::Kind::kValidOther:
-      return "valid_other";
-    case Record::Kind::kTest:
-      return "test";
-    case Record::Kind::kDone:
-      break;
-  }
-  return "done";
+  constexpr std::array kNames = {"step", "valid", "valid_other", "test", "done"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 double Perplexity(double loss) {
@@ -359,36 +339,29 @@ double Perplexity(double loss) {
 
 void AppendStepLine(const Record& record, std::string& text) {
   fmt::format_to(std::back_inserter(text), "{}{}", kStepStart, record.step);
-  StepMembers(text)
-      .Add(record.epoch)
-      .Add(record.tokens)
-      .Add(record.loss)
-      .Add(Perplexity(record.loss))
-      .Add(record.learning_rate)
-      .Add(record.grad_norm)
-      .Measured(record.step_seconds)
-      .Measured(record.tokens_per_second)
-      .Measured(record.flops_per_second)
-      .Measured(record.roof_fraction)
-      .Measured(record.seconds_compute)
-      .Measured(record.seconds_exposed_communication)
-      .Measured(record.seconds_bubble)
-      .Measured(record.seconds_data)
-      .Measured(record.seconds_checkpoint)
-      .Add(record.bad_steps);
+  ForStepMembers(record, [&text](std::string_view name, auto value) {
+    fmt::format_to(std::back_inserter(text), ",\"{}\":", name);
+    if (std::isfinite(value)) {
+      fmt::format_to(std::back_inserter(text), "{}", value);
+    } else {
+      text += "null";
+    }
+  });
   text += "}\n";
 }
 
 std::optional<StepFacts> ReadStepLine(std::string_view line) {
+  static const Record any;
   StepFacts facts;
   if (!Skip(line, kStepStart) || !Take(line, facts.step)) return std::nullopt;
-  for (const std::string_view name : kStepMembers) {
-    if (!Skip(line, ",\"") || !Skip(line, name) || !Skip(line, "\":")) return std::nullopt;
+  bool good = true;
+  ForStepMembers(any, [&](std::string_view name, auto) {
     double value = NAN;
-    if (!Skip(line, "null") && (!Take(line, value) || !std::isfinite(value))) return std::nullopt;
-    if (name == "loss" && std::isfinite(value)) facts.loss = value;
-  }
-  if (line != "}") return std::nullopt;
+    good = good && Skip(line, ",\"") && Skip(line, name) && Skip(line, "\":") &&
+           (Skip(line, "null") || (Take(line, value) && std::isfinite(value)));
+    if (good && name == "loss" && std::isfinite(value)) facts.loss = value;
+  });
+  if (!good || line != "}") return std::nullopt;
   return facts;
 }
 
@@ -451,13 +424,9 @@ std::string ToJsonLine(const Event& event) {
 
 // metrics.jsonl as a sink: when its records are written, and what becomes of those that cannot be.
 
-namespace {
-
 constexpr std::chrono::seconds kFlushEvery{2};
 constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
 constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // kept while the disk is full
-
-}  // namespace
 
 MetricsSink::MetricsSink(const std::string& path, bool truncate)
     : file_(std::make_shared<AppendFile>(path, truncate)), flushed_(Clock::now()) {

@@ -34,8 +34,8 @@ std::string ToJsonLine(const Record& record);
 std::string ToJsonLine(const Interval& interval);  // {"kind": "interval", ...}
 std::string ToJsonLine(const Event& event);        // {"kind": "event", ...}
 
-// Of a line exactly as AppendStepLine writes it, without its newline; none for any other, which may
-// be a record all the same. Much faster than a parser.
+// Reads a line exactly as AppendStepLine writes it, without its newline; none for any other, which
+// may be a record all the same. Much faster than a parser.
 struct StepFacts {
   std::int64_t step = 0;
   std::optional<double> loss;  // none: null
@@ -115,8 +115,8 @@ class MetricsSink : public Sink {
 // text that is not UTF-8 is made so. Files inside of `folder` are named relative to it.
 std::string ToJson(const Summary& summary, const std::string& folder);
 
-// Of more than 1,024 ranks leaves the 64 that use most memory, then the 64 that use least; the
-// lowest rank comes first among equal ones.
+// If there are more than 1,024 ranks, keeps the 64 that use most memory, then the 64 that use
+// least; the lowest rank comes first among equal ones.
 void LeaveOutRanks(Summary& summary);
 
 class SummaryFile : public Sink {

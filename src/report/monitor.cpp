@@ -1,7 +1,7 @@
 // The monitor of a run: decides which steps are printed and recorded, and where lines go.
 #include "trireme/report/monitor.hpp"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/resource.h>
 #include <algorithm>
 #include <chrono>
@@ -26,19 +26,18 @@ double SecondsSince(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
 }
 
-// Of metrics.jsonl when a run is resumed; "" if no step lacks its record.
+// Which steps of a resumed run have no record in metrics.jsonl; "": all have.
 std::string MissingText(const History& history) {
   constexpr std::size_t kShown = 3;
-  std::string ranges;
-  for (std::size_t i = 0; i < std::min(history.missing.size(), kShown); ++i) {
-    const auto& [first, last] = history.missing[i];
-    ranges +=
-        fmt::format("{}{} to {}", i == 0 ? "" : ", ", WithThousands(first), WithThousands(last));
+  if (history.missing.empty()) return {};
+  std::vector<std::string> ranges;
+  for (const auto& [first, last] : history.missing) {
+    if (ranges.size() == kShown) break;
+    ranges.push_back(fmt::format("{} to {}", WithThousands(first), WithThousands(last)));
   }
-  if (ranges.empty()) return {};
   return fmt::format(
       "metrics.jsonl holds no records of steps {}{}: they were deleted, or could not be written",
-      ranges, history.missing.size() > kShown ? " and others" : "");
+      fmt::join(ranges, ", "), history.missing.size() > kShown ? " and others" : "");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace trireme::report {
 
 namespace {
 
-// Of all of the text; false if it is another.
+// Reads a step from the whole text; false if the text is anything else.
 bool ParseStep(const char* begin, const char* end, std::int64_t& step) {
   const auto [stop, error] = std::from_chars(begin, end, step);
   return error == std::errc() && stop == end && step >= 1;

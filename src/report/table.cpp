@@ -87,24 +87,17 @@ TimeFacts Tally::Times(double elapsed) const {
 }
 
 void Losses::Add(const Record& record) {
-  switch (record.kind) {
-    case Record::Kind::kStep:
-      if (!history.first_loss && std::isfinite(record.loss)) history.first_loss = record.loss;
-      last_step = record.loss;
-      break;
-    case Record::Kind::kValid:
-      last_valid = record.loss;
-      if (record.loss < history.best_valid.value_or(INFINITY)) {
-        history.best_valid = record.loss;
-        history.best_valid_step = record.step;
-      }
-      break;
-    case Record::Kind::kTest:
-      test = record.loss;
-      break;
-    case Record::Kind::kValidOther:
-    case Record::Kind::kDone:
-      break;
+  if (record.kind == Record::Kind::kStep) {
+    if (!history.first_loss && std::isfinite(record.loss)) history.first_loss = record.loss;
+    last_step = record.loss;
+  } else if (record.kind == Record::Kind::kValid) {
+    last_valid = record.loss;
+    if (record.loss < history.best_valid.value_or(INFINITY)) {
+      history.best_valid = record.loss;
+      history.best_valid_step = record.step;
+    }
+  } else if (record.kind == Record::Kind::kTest) {
+    test = record.loss;
   }
 }
 

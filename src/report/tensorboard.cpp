@@ -9,6 +9,7 @@
 #include <boost/crc.hpp>
 #include <charconv>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <mutex>
 #include <sstream>
@@ -265,14 +266,10 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
 
 // EventLog: buffers records, and begins a new file wherever a run goes on from an earlier step.
 
-namespace {
-
-constexpr const char* kVersion = "brain.Event:2";  // readers obey SessionLog from version 2 on
-constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
-
-}  // namespace
-
 struct EventLog::State {
+  static constexpr const char* kVersion = "brain.Event:2";  // from 2 on readers obey SessionLog
+  static constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
+
   explicit State(Setup given) : setup(std::move(given)) {}
 
   // First failure: kept until it is told.
@@ -341,6 +338,16 @@ struct EventLog::State {
     Tell();
   }
 
+  // Fills and puts an event of `step`; none: of the last step that had values.
+  template <typename Fill>
+  void PutOne(std::optional<std::int64_t> step, const Fill& fill) {
+    Guarded([&] {
+      proto::Event event = Make(last_step = step.value_or(last_step));
+      fill(event);
+      Put(event);
+    });
+  }
+
   void Put(const proto::Event& event) {
     if (file == nullptr) return;
     AppendRecord(event.SerializeAsString(), buffer);
@@ -378,19 +385,13 @@ bool EventLog::HasStart() const { return state_->has_start; }
 
 void EventLog::Add(std::int64_t step, const Scalars& scalars) {
   if (scalars.empty()) return;
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step = step);
+  state_->PutOne(step, [&](proto::Event& event) {
     for (const auto& [tag, value] : scalars) AddScalar(tag, value, event);
-    state_->Put(event);
   });
 }
 
 void EventLog::AddText(const std::string& tag, const std::string& text) {
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step);
-    report::AddText(tag, text, event);
-    state_->Put(event);
-  });
+  state_->PutOne({}, [&](proto::Event& event) { report::AddText(tag, text, event); });
 }
 
 // An event each: one of all would be as long as the model has tensors.
@@ -404,11 +405,8 @@ void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> 
 }
 
 void EventLog::AddHParams(const std::vector<std::pair<std::string, std::string>>& values) {
-  state_->Guarded([&] {
-    proto::Event event = State::Make(state_->last_step);
-    report::AddHParams(values, event.wall_time(), event);
-    state_->Put(event);
-  });
+  state_->PutOne(
+      {}, [&](proto::Event& event) { report::AddHParams(values, event.wall_time(), event); });
 }
 
 void EventLog::AddEnd() {
@@ -580,19 +578,17 @@ namespace {
 
 constexpr std::size_t kLengthBytes = 8, kCrcBytes = 4;
 
+static_assert(std::endian::native == std::endian::little, "numbers are written as they lie");
+
 template <typename Number>
 void AppendNumber(Number number, std::string& to) {
-  for (std::size_t byte = 0; byte < sizeof number; ++byte) {
-    to += static_cast<char>(static_cast<unsigned char>(number >> (8 * byte)));
-  }
+  to.append(reinterpret_cast<const char*>(&number), sizeof number);
 }
 
 template <typename Number>
 Number ReadNumber(std::string_view bytes) {
   Number number = 0;
-  for (std::size_t byte = 0; byte < sizeof number; ++byte) {
-    number |= static_cast<Number>(static_cast<unsigned char>(bytes[byte])) << (8 * byte);
-  }
+  std::memcpy(&number, bytes.data(), sizeof number);
   return number;
 }
 
@@ -657,16 +653,6 @@ std::optional<std::string> RecordReader::Next() {
 
 // TensorBoardSink: records become scalars, texts and the session of a run.
 
-namespace {
-
-// "valid", "valid_books", "test".
-std::string SplitOf(const Record& record) {
-  if (record.kind == Record::Kind::kTest) return "test";
-  return record.kind == Record::Kind::kValidOther ? "valid_" + record.set : "valid";
-}
-
-}  // namespace
-
 TensorBoardSink::TensorBoardSink(std::shared_ptr<EventLog> log, BoardFacts facts)
     : log_(std::move(log)), facts_(std::move(facts)) {}
 
@@ -711,7 +697,10 @@ void TensorBoardSink::Interval(const report::Interval& interval) {
 }
 
 void TensorBoardSink::Evaluation(const Record& record) {
-  const std::string split = SplitOf(record);
+  const bool other = record.kind == Record::Kind::kValidOther;
+  const std::string split = record.kind == Record::Kind::kTest ? "test"
+                            : other                            ? "valid_" + record.set
+                                                               : "valid";
   log_->Add(record.step, {{"loss/" + split, record.loss},
                           {"perplexity/" + split, std::exp(record.loss)},
                           {fmt::format("perf/{}_seconds", split), record.step_seconds}});

@@ -187,7 +187,7 @@ namespace {
 void RequireSameTensors(const checkpoint::Layout& layout, const checkpoint::Layout& again) {
   Require(layout.entries.size() == again.entries.size(), "another number of tensors");
   for (std::size_t i = 0; i < layout.entries.size(); ++i) {
-    const checkpoint::Entry &a = layout.entries[i], &b = again.entries[i];
+    const checkpoint::StoredTensor &a = layout.entries[i], &b = again.entries[i];
     Require(a.name == b.name && a.dtype == b.dtype && a.shape == b.shape && a.bytes == b.bytes,
             "another tensor " + std::to_string(i));
   }
@@ -205,11 +205,11 @@ void TrySafetensors(const std::string& file, std::int64_t file_bytes) {
   Require(any.tensors.size() == layout.entries.size(), "another number of tensors");
   std::vector<kernels::StateBlock> blocks(layout.entries.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const checkpoint::Entry& entry = layout.entries[i];
+    const checkpoint::StoredTensor& entry = layout.entries[i];
     Require(entry.offset >= bytes && entry.bytes >= 0 && entry.bytes <= file_bytes - entry.offset,
             "a tensor outside the file");
     blocks[i].name = entry.name;
-    blocks[i].dtype = entry.dtype;
+    blocks[i].dtype = checkpoint::TypeOf(entry);
     blocks[i].shape = entry.shape;
   }
   const checkpoint::Layout written = checkpoint::BuildLayout(blocks);

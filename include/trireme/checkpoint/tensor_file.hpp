@@ -36,6 +36,8 @@ struct TensorFile {
 
 std::int64_t ElementBytes(const std::string& dtype);  // 0: no dtype of the format
 std::string ShapeText(const kernels::Shape& shape);   // "[128, 64]"
+// The first problems below `title`, a line each, and how many more there are.
+std::string ListProblems(const std::string& title, const std::vector<std::string>& problems);
 
 // Serial. The header of a safetensors file, checked: every byte after it belongs to one tensor.
 // Throws InputError naming path, tensor, expected and found.

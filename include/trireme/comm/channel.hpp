@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <memory>
 #include <string>
@@ -53,7 +54,10 @@ struct Operation {
 
 class Channel {
  public:
-  virtual ~Channel() = default;
+  virtual ~Channel() {
+    if (at_end_) at_end_();
+  }
+  void AtEnd(std::function<void()> body) { at_end_ = std::move(body); }  // called at the very end
   // Starts a transfer after all work that the computation has queued so far, and returns a ticket.
   // Collective as the transfer is. The operation and its places may go when it returns.
   virtual int Start(const Operation& operation) = 0;
@@ -81,6 +85,9 @@ class Channel {
   virtual void TraceInto(device::Recorder* /*recorder*/) {}
   // Whether it does so; else its callers see the transfers, in which the host takes part.
   virtual bool Traces() const { return false; }
+
+ private:
+  std::function<void()> at_end_;
 };
 
 // The slice of a transfer in a timeline, and that of the wait for it; without times.

@@ -78,8 +78,9 @@ class Communicator {
 
  private:
   Communicator(MPI_Comm handle, bool owned);
-  // A group split from this one.
-  Communicator Part(MPI_Comm handle, const char* name) const;
+  // A group cut out of this one by make(whole, &part).
+  template <typename Make>
+  Communicator Part(const char* name, const Make& make) const;
   std::int64_t Agree(std::int64_t code) const;
   [[noreturn]] static void RefusePlanned();
 

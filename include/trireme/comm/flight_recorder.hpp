@@ -92,7 +92,8 @@ class FlightRecorder {
 class Recorded {
  public:
   Recorded(const Communicator& group, Call call, std::int64_t bytes = 0);
-  Recorded(FlightRecorder* recorder, Call call);  // a wait in no group; null: none
+  // group: the recorder's place of it; -1: a wait in no group. recorder: null: none.
+  Recorded(FlightRecorder* recorder, Call call, int group = -1, std::int64_t bytes = 0);
   ~Recorded() {
     if (recorder_ != nullptr) recorder_->Leave(flight_);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -37,6 +38,8 @@ class Hosts {
   struct Table {
     std::vector<std::string> names;
     std::vector<std::int32_t> of_rank;  // place among the names
+    // The name's place. known: those of all names.
+    std::int32_t Add(const std::string& name, std::map<std::string, std::int32_t>& known);
   };
   explicit Hosts(Table table) : table_(std::make_shared<const Table>(std::move(table))) {}
   friend struct HostMap;

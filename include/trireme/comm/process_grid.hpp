@@ -1,6 +1,7 @@
 // The four-dimensional process grid: rank = ((pipeline * D + data) * C + context) * T + tensor.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -107,17 +108,18 @@ class ProcessGrid {
   const Communicator& Data() const { return data_; }
   // Shard: the shard_group consecutive ranks of Data() around this one, which together hold one
   // copy of sharded storage; alone without sharding.
-  const Communicator& Shard() const { return shard_; }
+  const Communicator& Shard() const { return RanksOf(Group::kShard); }
   // Ranks of Data() with this rank's place in their shard groups, which hold the same elements; all
   // of Data() without sharding. Over(Group::kData) is over this group.
-  const Communicator& SameShard() const { return same_shard_; }
-  const Communicator& Context() const { return context_; }  // blocks of the same sequences
-  const Communicator& Tensor() const { return tensor_; }
-  const Communicator& Pipeline() const { return pipeline_; }
+  const Communicator& SameShard() const { return RanksOf(Group::kData); }
+  // Ranks with blocks of the same sequences.
+  const Communicator& Context() const { return RanksOf(Group::kContext); }
+  const Communicator& Tensor() const { return RanksOf(Group::kTensor); }
+  const Communicator& Pipeline() const { return RanksOf(Group::kPipeline); }
   // Ranks of all stages and slices with the same place in Data(), ordered by (pipeline, tensor).
-  const Communicator& Replica() const { return replica_; }
+  const Communicator& Replica() const { return RanksOf(Group::kReplica); }
   // First and last stage, with more than one stage; alone on others.
-  const Communicator& Embedding() const { return embedding_; }
+  const Communicator& Embedding() const { return RanksOf(Group::kEmbedding); }
 
   // Collective over the world, once. From here on Over(group) moves memory of this rank's GPU,
   // except kWorld and kReplica, which move host memory. staged: by way of the host.
@@ -160,14 +162,9 @@ class ProcessGrid {
 
  private:
   using Listed = std::vector<std::pair<Group, Channel*>>;
-  class ListedChannel;
-  struct GroupSetup {  // of a channel that UseGpu makes
-    const Communicator* group = nullptr;
-    ChannelSetup setup;
-  };
   ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options);
   void Split();
-  std::vector<GroupSetup> GroupSetups(int pipeline_chunks) const;
+  std::vector<ChannelSetup> ChannelSetups(int pipeline_chunks) const;  // that UseGpu makes
   std::unique_ptr<Channel> NewChannel(const Communicator& group, ChannelSetup setup) const;
   const Communicator& RanksOf(Group group) const;
   Channel* ChannelOf(Group group) const;
@@ -176,7 +173,8 @@ class ProcessGrid {
   GridShape shape_;
   GridShape at_;
   GridOptions options_;
-  Communicator data_, shard_, same_shard_, context_, tensor_, pipeline_, replica_, embedding_;
+  Communicator data_;
+  std::array<Communicator, kGroups> groups_;  // those that RanksOf has, but the world
   mutable Ledger ledger_;
   device::Stream stream_;  // of the GPU, once there is one
   bool staged_ = false;

@@ -112,7 +112,7 @@ struct Comparison {
   };
   std::string machine = {};  // the description, and where it comes from
   std::vector<Term> terms = {};
-  // Of the rank with the largest plan; planned: with what the program took before.
+  // Bytes of the rank with the largest plan; planned: with what the program took before.
   std::int64_t planned_bytes = 0, used_bytes = 0;
   std::string not_available = "nothing was predicted";  // empty: it is known
 };

@@ -93,8 +93,8 @@ class EventLog {
   // Values of a step, steps in order. These and all below, but for AddHistograms, throw a RunError
   // for the first thing that cannot be written, once.
   void Add(std::int64_t step, const Scalars& scalars);
-  // Of the last step that had values, whatever step the text is about: readers take a step back
-  // for a restart.
+  // Puts the text at the last step that had values, whatever step it is about: readers take a step
+  // back for a restart.
   void AddText(const std::string& tag, const std::string& text);
   void AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms);
   // The session of the HParams plugin: its values, as a deck has them, and the end of a run that is

@@ -118,7 +118,7 @@ void NcclChannel::ConnectEdge(int sender, int receiver, int tag) {
                            .from = trial_.get(),
                            .to = trial_.get(),
                            .count = 1};
-  outgoing ? QueueSend(trial, *edge.link) : QueueReceive(trial, *edge.link);
+  QueueMessage(trial, *edge.link);
   Await(*edge.link);
   edges_.push_back(std::move(edge));
 }
@@ -133,14 +133,15 @@ void NcclChannel::RequireCrossing(const ChannelSetup& setup) {
   const auto tried = [&](const Edge& edge) {
     return edge.tag == setup.to_next[0] || edge.tag == setup.to_previous[0];
   };
-  const Operation message = {.from = out.get(),
-                             .to = in.get(),
-                             .count = kCrossingBytes / static_cast<std::int64_t>(sizeof(float))};
-  for (const Edge& edge : edges_) {
-    if (edge.outgoing && tried(edge)) QueueSend(message, *edge.link);
-  }
-  for (const Edge& edge : edges_) {
-    if (!edge.outgoing && tried(edge)) QueueReceive(message, *edge.link);
+  for (const Transfer transfer : {Transfer::kSend, Transfer::kReceive}) {
+    const Operation message = {.transfer = transfer,
+                               .from = out.get(),
+                               .to = in.get(),
+                               .count = kCrossingBytes / static_cast<std::int64_t>(sizeof(float))};
+    for (const Edge& edge : edges_) {
+      const bool now = edge.outgoing == (transfer == Transfer::kSend);
+      if (now && tried(edge)) QueueMessage(message, *edge.link);
+    }
   }
   const double start = OwnSeconds();
   bool through = true;
@@ -174,10 +175,20 @@ bool NcclChannel::Await(const Link& link, double until) {
 
 // The name and version of NCCL, and the order of its launches.
 
-std::string Library() {
-  constexpr int kMajor = 10000, kMinor = 100;  // 22803 is 2.28.3
+namespace {
+
+// As NCCL counts: 22803 is 2.28.3; 0: not known.
+int Version() {
   int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess) return "NCCL of unknown version";
+  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+}  // namespace
+
+std::string Library() {
+  constexpr int kMajor = 10000, kMinor = 100;
+  const int version = Version();
+  if (version == 0) return "NCCL of unknown version";
   return fmt::format("NCCL {}.{}.{}", version / kMajor, version % kMajor / kMinor,
                      version % kMinor);
 }
@@ -186,8 +197,7 @@ std::string Library() {
 // communicator is made; those that the user has set stay.
 std::string LetRanksShareGpus() {
   constexpr int kFirst = 23000, kKeep = 0;
-  int version = 0;
-  if (ncclGetVersion(&version) != ncclSuccess || version < kFirst) {
+  if (Version() < kFirst) {
     return fmt::format("{}: before 2.30 ranks that share a GPU cannot meet", Library());
   }
   const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
@@ -202,8 +212,7 @@ std::string LetRanksShareGpus() {
 
 bool OrdersLaunches() {
   constexpr int kFirst = 22600;
-  int version = 0;
-  return ncclGetVersion(&version) == ncclSuccess && version >= kFirst;
+  return Version() >= kFirst;
 }
 
 namespace {

@@ -114,6 +114,8 @@ ncclDataType_t TypeOf(Dtype dtype) {
                                     : ncclBfloat16;
 }
 
+std::size_t Size(std::int64_t count) { return static_cast<std::size_t>(count); }
+
 // One operation that is being queued: operands by element, calls checked.
 struct Call {
   const Operation& operation;
@@ -147,20 +149,16 @@ struct Call {
     body();
     Require(ncclGroupEnd());
   }
-  // A message of elements [begin, end) of `to`, nothing if there are none.
-  void Send(std::int64_t begin, std::int64_t end, int other) const {
-    if (begin == end) return;
-    Require(ncclSend(To(begin), static_cast<std::size_t>(end - begin), Type(), other, link.Handle(),
-                     link.Queue()));
+  // Messages; nothing if they have no elements.
+  void Send(const void* from, std::int64_t count, int other) const {
+    if (count == 0) return;
+    Require(ncclSend(from, Size(count), Type(), other, link.Handle(), link.Queue()));
   }
-  void Receive(std::int64_t begin, std::int64_t end, int other) const {
-    if (begin == end) return;
-    Require(ncclRecv(To(begin), static_cast<std::size_t>(end - begin), Type(), other, link.Handle(),
-                     link.Queue()));
+  void Receive(void* to, std::int64_t count, int other) const {
+    if (count == 0) return;
+    Require(ncclRecv(to, Size(count), Type(), other, link.Handle(), link.Queue()));
   }
 };
-
-std::size_t Size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
 bool AllEqual(const Places& places, int ranks) {
   const int* sizes = places.Sizes();
@@ -211,9 +209,12 @@ void ReduceScatterBlocks(const Call& call, std::int64_t block) {
                             last, call.link.Handle(), call.link.Queue()));
   });
   call.AsOne([&] {
-    if (call.rank > 0) call.Send(begin, places.Starts()[call.rank], call.rank - 1);
+    if (call.rank > 0) {
+      call.Send(call.To(begin), places.Starts()[call.rank] - begin, call.rank - 1);
+    }
     if (call.rank == last) return;
-    call.Receive(begin + block, places.Starts()[call.rank + 1], call.rank + 1);
+    const std::int64_t next = begin + block;
+    call.Receive(call.To(next), places.Starts()[call.rank + 1] - next, call.rank + 1);
   });
 }
 
@@ -228,10 +229,11 @@ void AllGatherBlocks(const Call& call, std::int64_t block) {
                         "moving a part to its place");
   }
   call.AsOne([&] {
+    const std::int64_t next = begin + block;
     if (call.rank < last) {
-      call.Send(begin + block, places.Starts()[call.rank + 1], call.rank + 1);
+      call.Send(call.To(next), places.Starts()[call.rank + 1] - next, call.rank + 1);
     }
-    if (call.rank > 0) call.Receive(begin, start, call.rank - 1);
+    if (call.rank > 0) call.Receive(call.To(begin), start - begin, call.rank - 1);
   });
   call.AsOne([&] {
     call.Require(ncclAllGather(call.To(begin), call.operation.to, Size(block), call.Type(),
@@ -291,15 +293,8 @@ void AllToAll(const Call& call) {
   const Places& taken = *call.operation.taken;
   if (sent.Total() == 0 && taken.Total() == 0) return;
   call.ForRanks([&](int other) {
-    const int out = sent.Sizes()[other], in = taken.Sizes()[other];
-    if (out > 0) {
-      call.Require(ncclSend(call.From(sent.Starts()[other]), Size(out), call.Type(), other,
-                            call.link.Handle(), call.link.Queue()));
-    }
-    if (in > 0) {
-      call.Require(ncclRecv(call.To(taken.Starts()[other]), Size(in), call.Type(), other,
-                            call.link.Handle(), call.link.Queue()));
-    }
+    call.Send(call.From(sent.Starts()[other]), sent.Sizes()[other], other);
+    call.Receive(call.To(taken.Starts()[other]), taken.Sizes()[other], other);
   });
 }
 
@@ -331,25 +326,15 @@ void QueueCollective(const Operation& operation, const Link& link, const Place& 
   throw RunError("a message among the collectives of NCCL: a bug in Trireme");
 }
 
-void QueueSend(const Operation& operation, const Link& link) {
-  if (operation.count == 0) return;
-  const Call call{operation, link, kSender, 2, false};
-  call.Require(ncclSend(operation.from, Size(operation.count), call.Type(), kReceiver,
-                        link.Handle(), link.Queue()));
+void QueueMessage(const Operation& operation, const Link& link) {
+  const bool sends = operation.transfer == Transfer::kSend;
+  const Call call{operation, link, sends ? kSender : kReceiver, 2, false};
+  if (sends) {
+    call.Send(operation.from, operation.count, kReceiver);
+  } else {
+    call.Receive(operation.to, operation.count, kSender);
+  }
 }
-
-void QueueReceive(const Operation& operation, const Link& link) {
-  if (operation.count == 0) return;
-  const Call call{operation, link, kReceiver, 2, false};
-  call.Require(ncclRecv(operation.to, Size(operation.count), call.Type(), kSender, link.Handle(),
-                        link.Queue()));
-}
-
-}  // namespace trireme::comm::nccl
-
-namespace trireme::comm {
-
-namespace nccl {
 
 namespace {
 
@@ -441,12 +426,10 @@ int NcclChannel::Start(const Operation& operation) {
   flight.operand.Record(stream_.gpu->queue);
   FollowComputation(flight.operand, link.Queue());
   BeginTrace(operation, flight, link.Queue());
-  if (!operation.IsMessage()) {
-    QueueCollective(operation, link, place_);
-  } else if (operation.transfer == Transfer::kSend) {
-    QueueSend(operation, link);
+  if (operation.IsMessage()) {
+    QueueMessage(operation, link);
   } else {
-    QueueReceive(operation, link);
+    QueueCollective(operation, link, place_);
   }
   flight.arrived.Record(link.Queue());
   return ticket;
@@ -529,12 +512,6 @@ std::vector<std::shared_future<void>> NcclChannel::GiveUp() noexcept {
   for (const Edge& edge : edges_) ends.push_back(edge.link->Abort());
   return ends;
 }
-
-}  // namespace nccl
-
-}  // namespace trireme::comm
-
-namespace trireme::comm::nccl {
 
 // NcclChannel: its transfers, and the waits of the computation for them, in a timeline.
 

@@ -69,8 +69,7 @@ void QueueCollective(const Operation& operation, const Link& link, const Place& 
 
 // Queues a message in a link of two ranks, the sender's and the receiver's in this order. Nothing
 // for an empty one.
-void QueueSend(const Operation& operation, const Link& link);
-void QueueReceive(const Operation& operation, const Link& link);
+void QueueMessage(const Operation& operation, const Link& link);
 
 class NcclChannel : public Channel {
  public:

@@ -335,12 +335,8 @@ TEST(LocalPlaces, PartnersAreOnTheNextHost) {
   const LocalPlace first = PlaceOf(comm::Hosts(kThree), 0), third = PlaceOf(comm::Hosts(kThree), 2),
                    last = PlaceOf(comm::Hosts(kThree), 5);
   EXPECT_EQ(first.partner, 3);
-  EXPECT_THAT(first.clients, ElementsAre(5));
   EXPECT_EQ(third.partner, 3) << "place 2 of 2 is place 0";
-  EXPECT_TRUE(third.clients.empty());
-  EXPECT_THAT(PlaceOf(comm::Hosts(kThree), 3).clients, ElementsAre(0, 2));
   EXPECT_EQ(last.partner, 0);
-  EXPECT_THAT(last.clients, ElementsAre(3, 4));
   EXPECT_EQ(last.hosts, 3);
   EXPECT_EQ(PlaceOf({"a", "b", "a", "b"}, 2).partner, 3) << "ranks in turn";
   EXPECT_EQ(PlaceOf({"a", "a"}, 1).partner, -1);

@@ -410,7 +410,7 @@ TEST(Safetensors, LayoutParsesBack) {
   for (std::size_t i = 0; i < built.entries.size(); ++i) {
     EXPECT_EQ(parsed.entries[i].name, built.entries[i].name);
     EXPECT_EQ(parsed.entries[i].shape, built.entries[i].shape);
-    EXPECT_EQ(parsed.entries[i].dtype, Dtype::kFloat64);
+    EXPECT_EQ(parsed.entries[i].dtype, "F64");
     EXPECT_EQ(parsed.entries[i].offset, built.entries[i].offset);
     EXPECT_EQ(parsed.entries[i].bytes, built.entries[i].bytes);
   }

@@ -136,7 +136,7 @@ TEST_F(PositionedFiles, AFileInTheWayOfTheFolderIsNamed) {
 TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   WritePlan plan = PlanOf({60, 40}, 1);
   plan.file = "model.safetensors";
-  plan.layout.entries = {{"weight", Dtype::kFloat32, {10}, 60, 40}};
+  plan.layout.entries = {{"weight", "F32", {10}, 60, 40}};
   const std::string data(60, 'x');
   for (Segment& segment : plan.segments) segment.hash = Hash(data.data(), segment.length);
   const std::vector<WritePlan> plans = {plan};
