@@ -86,8 +86,7 @@ constexpr auto kTypes = std::to_array<FileSystemType>({{0x0BD00BD0, "lustre", tr
 }  // namespace
 
 std::uint64_t FileSystemNumber(std::int64_t type) {
-  constexpr std::uint64_t kMask = 0xFFFFFFFF;
-  return static_cast<std::uint64_t>(type) & kMask;
+  return static_cast<std::uint64_t>(type) & 0xFFFFFFFF;
 }
 
 const FileSystemType* FindFileSystem(std::uint64_t number) {
@@ -148,17 +147,18 @@ void RefuseForeignFile(const std::string& path) {
   if (!file.Valid()) return;
   const ssize_t got = Retry([&] { return ::read(file.Get(), head.data(), head.size()); });
   head.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-  if (head.starts_with("version https://git-lfs")) {
-    throw InputError(path + ": is a pointer of Git LFS, not the file itself",
-                     "'git lfs pull' in the folder that was cloned fetches it.");
-  }
-  if (head.starts_with("GGUF")) {
-    throw InputError(path + ": is a model in GGUF, llama.cpp's format, which is not read",
-                     "Take the folder with config.json and safetensors that it was made from.");
-  }
-  if (head.starts_with("PK\x03\x04")) {
-    throw InputError(path + ": is a zip archive, as PyTorch's pickled weights are: not read",
-                     "Write the model anew in Python: save_pretrained(NEW) makes safetensors.");
+  struct Foreign {
+    const char *begin, *what, *hint;
+  };
+  constexpr std::array kForeign = {
+      Foreign{"version https://git-lfs", "is a pointer of Git LFS, not the file itself",
+              "'git lfs pull' in the folder that was cloned fetches it."},
+      Foreign{"GGUF", "is a model in GGUF, llama.cpp's format, which is not read",
+              "Take the folder with config.json and safetensors that it was made from."},
+      Foreign{"PK\x03\x04", "is a zip archive, as PyTorch's pickled weights are: not read",
+              "Write the model anew in Python: save_pretrained(NEW) makes safetensors."}};
+  for (const auto& [begin, what, hint] : kForeign) {
+    if (head.starts_with(begin)) throw InputError(path + ": " + what, hint);
   }
   std::string text = head.substr(head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   text.erase(0, text.find_first_not_of(" \t\r\n"));
