@@ -26,21 +26,13 @@
 
 namespace trireme::data {
 
-// TokenMemory: a copy of this rank's own, or one that a node shares.
-
-namespace {
-
-std::int64_t Aligned(std::int64_t bytes) {
+static std::int64_t Aligned(std::int64_t bytes) {
   return CeilDivide(bytes, kTokenAlignment) * kTokenAlignment;
 }
 
-}  // namespace
-
 std::int64_t BytesInMemory(const TokenLayout& layout, Split split) {
   std::int64_t bytes = 0;
-  for (const Array array : kArrays) {
-    bytes += Aligned(layout.Of(split, array).Bytes());
-  }
+  for (const Array array : kArrays) bytes += Aligned(layout.Of(split, array).Bytes());
   return bytes;
 }
 
@@ -50,16 +42,17 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
   if (IsStream(keeping.staging)) return;
   keeps_ = keeping.splits;
   for (const Split split : kSplits) {
-    const auto i = static_cast<std::size_t>(split);
-    narrow_[i] = layout.Of(split, Array::kTokens).width == 2;
-    if (keeps_[i]) bytes_ += BytesInMemory(layout, split);
+    if (Keeps(split)) bytes_ += BytesInMemory(layout, split);
   }
   if (bytes_ == 0) return;
   void* base = nullptr;
   if (keeping.staging == Staging::kSharedMemory) {
     base = AllocateShared(world);
   } else {
-    world.Together([&] { base = Allocate(); });
+    world.Together([&] {
+      own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes_));
+    });
+    base = own_.get();
   }
   auto* next = static_cast<std::byte*>(base);
   for (const Split split : kSplits) {
@@ -71,11 +64,6 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
       next += Aligned(stored.Bytes());
     }
   }
-}
-
-void* TokenMemory::Allocate() {
-  own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes_));
-  return own_.get();
 }
 
 void* TokenMemory::AllocateShared(const comm::Communicator& world) {

@@ -438,15 +438,8 @@ void FindArrays(const Inspector& file, TokenLayout& layout) {
 }  // namespace
 
 const char* NameOf(Split split) {
-  switch (split) {
-    case Split::kTrain:
-      return "train";
-    case Split::kValid:
-      return "valid";
-    case Split::kTest:
-      return "test";
-  }
-  return "?";
+  constexpr std::array kNames = {"train", "valid", "test"};
+  return kNames.at(static_cast<std::size_t>(split));
 }
 
 std::string PathOf(Split split, Array array, Side side) {

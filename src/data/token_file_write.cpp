@@ -247,14 +247,6 @@ void TokenFileDraft::Place() {
   placed_ = true;
 }
 
-// Making of an HDF5 file whose structures lie at its front and whose datasets are contiguous.
-
-namespace {
-
-constexpr hsize_t kMetadataBlock = hsize_t{1} << 14;  // bytes; more than a token file's structures
-
-}  // namespace
-
 Hdf5Writer::Hdf5Writer(const std::string& path) : path_(path) {
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   H5Pset_file_locking(access.Get(), true, true);
@@ -269,6 +261,8 @@ Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
 }
 
 void Hdf5Writer::Create(hid_t access) {
+  constexpr hsize_t kMetadataBlock = hsize_t{1}
+                                     << 14;  // bytes; more than a token file's structures
   // All of HDF5's own structures at the front: a file that is cut off can then still say what it
   // lacks.
   H5Pset_meta_block_size(access, kMetadataBlock);
@@ -340,8 +334,6 @@ void Hdf5Writer::WriteAndClose() {
 void Hdf5Writer::Fail(const std::string& what) const {
   throw RunError(fmt::format("{}: {}", path_, what), Hdf5Reason());
 }
-
-// StoredVocabulary.
 
 StoredVocabulary::StoredVocabulary(const Vocabulary& words, std::string tokenizer)
     : tokenizer_(std::move(tokenizer)), eos_(words.eos), unk_(words.unk) {

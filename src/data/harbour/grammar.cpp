@@ -832,13 +832,6 @@ std::span<const Arc> HarbourChain::Arcs(std::int32_t state) const {
   return std::span(arcs_).subspan(first_arc_[s], first_arc_[s + 1] - first_arc_[s]);
 }
 
-const Arc* HarbourChain::Find(std::int32_t state, std::int32_t word) const {
-  const std::span<const Arc> arcs = Arcs(state);
-  const auto arc = std::lower_bound(arcs.begin(), arcs.end(), word,
-                                    [](const Arc& a, std::int32_t w) { return a.word < w; });
-  return arc != arcs.end() && arc->word == word ? &*arc : nullptr;
-}
-
 double HarbourChain::EntropyRate() const {
   double rate = 0;
   for (std::int32_t s = 0; s < States(); ++s) {

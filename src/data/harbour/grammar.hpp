@@ -23,8 +23,7 @@ class HarbourChain {
   HarbourChain();
 
   std::int32_t States() const { return static_cast<std::int32_t>(first_arc_.size()) - 1; }
-  std::span<const Arc> Arcs(std::int32_t state) const;           // by ascending word
-  const Arc* Find(std::int32_t state, std::int32_t word) const;  // nullptr: impossible
+  std::span<const Arc> Arcs(std::int32_t state) const;  // by ascending word
   const std::vector<std::string>& Words() const { return words_; }
 
   // Long-run share of tokens that are written from each state; sums to one.

@@ -45,7 +45,6 @@ HarbourGrammar::HarbourGrammar() {
 
 HarbourGrammar::~HarbourGrammar() = default;
 
-std::int64_t HarbourGrammar::States() const { return tables_->chain.States(); }
 const Vocabulary& HarbourGrammar::Words() const { return tables_->vocabulary; }
 double HarbourGrammar::EntropyRate() const { return tables_->entropy_rate; }
 

@@ -378,8 +378,8 @@ Vocabulary NumeralVocabulary() {
     words.emplace_back(word);
     words.push_back(' ' + std::string(word));
   };
-  for (const std::string_view word : kEnglish) english(word);
-  for (const std::string_view word : kEnglishTens) english(word);
+  std::ranges::for_each(kEnglish, english);
+  std::ranges::for_each(kEnglishTens, english);
   for (const char* word : {" hundred", " thousand", " million"}) words.emplace_back(word);
   for (const std::string_view word : kGerman) words.emplace_back(word);
   for (const std::string_view word : kGermanTens) {
@@ -388,8 +388,6 @@ Vocabulary NumeralVocabulary() {
   for (const char* word : {"eins", "eine", "und", "hundert", "tausend", " Million", " Millionen"}) {
     words.emplace_back(word);
   }
-  vocabulary.eos = 0;
-  vocabulary.unk = -1;
   return vocabulary;
 }
 

@@ -18,16 +18,10 @@
 
 namespace trireme::data {
 
-// A buffer that moves along the text.
-
-namespace {
-
-constexpr std::size_t kLineBuffer = std::size_t{1} << 20;  // bytes
-
-}  // namespace
+static constexpr std::size_t kTextBuffer = std::size_t{1} << 20;  // bytes
 
 LineReader::LineReader(TextSource& source, std::int64_t offset)
-    : source_(source), buffer_(kLineBuffer), offset_(offset) {}
+    : source_(source), buffer_(kTextBuffer), offset_(offset) {}
 
 void LineReader::Fill() {
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -295,14 +289,6 @@ class RecordScan {
 
 }  // namespace
 
-// Cutting of files into units, and their distribution: largest first, to the rank with least.
-
-namespace {
-
-constexpr std::int64_t kPackedWeight = 3;  // bytes of text per packed byte, about
-
-}  // namespace
-
 std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd document,
                                    std::int64_t range_bytes) {
   std::vector<TextUnit> units;
@@ -320,6 +306,8 @@ std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd 
 
 std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
                                      std::span<const TextFile> files, int rank, int ranks) {
+  constexpr std::int64_t kPackedWeight = 3;  // bytes of text per packed byte, about
+  // The largest units first, each to the rank with least.
   const auto weight = [&](std::size_t unit) {
     const TextUnit& one = units[unit];
     const bool packed = files[one.file].packing != Packing::kNone;
@@ -341,8 +329,6 @@ std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
 }
 
 namespace {
-
-constexpr std::size_t kFileBuffer = std::size_t{1} << 20;  // bytes
 
 // Removes the mark from a piece that begins a line: of the text, or of a file that was joined to
 // others.
@@ -366,7 +352,7 @@ std::size_t BeginningAtEnd(std::string_view piece, std::string_view wanted) {
 
 void WholeFile(TextSource& source, DocumentSink& sink, const UnitProgress& progress) {
   const std::string mark_of_line = "\n" + std::string(kByteOrderMark);
-  std::vector<char> buffer(kFileBuffer);
+  std::vector<char> buffer(kTextBuffer);
   std::size_t held = 0;  // bytes at the buffer's begin, from the read before
   bool begins = true;    // of the text
   for (std::int64_t offset = 0;;) {
@@ -541,8 +527,6 @@ void JsonRecords::End() {
   next_.Text(own, offset_);
   next_.End();
 }
-
-// Utf8Filter.
 
 Utf8Filter::Utf8Filter(DocumentSink& next, std::string path, bool replace)
     : next_(next), path_(std::move(path)), replace_(replace) {}

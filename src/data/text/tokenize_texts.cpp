@@ -55,15 +55,6 @@ struct EncodedShare {
   Spills& spills;
 };
 
-// All ranks' results, by unit. Collective.
-std::vector<UnitResult> Exchange(const comm::Communicator& world,
-                                 const std::vector<UnitResult>& mine) {
-  std::vector<UnitResult> results = comm::GatherAll(world, mine);
-  std::sort(results.begin(), results.end(),
-            [](const UnitResult& a, const UnitResult& b) { return a.unit < b.unit; });
-  return results;
-}
-
 TextTokens Summarise(const TextTokenizers& tokenizers, const std::vector<UnitResult>& results,
                      std::string& source_sha256) {
   const SplitSizes sizes = SumOf(results);
@@ -234,7 +225,8 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
     throw;
   }
   spills->copied = early && rounds.Ready();
-  std::vector<UnitResult> results = Exchange(world, mine);
+  std::vector<UnitResult> results = comm::GatherAll(world, mine);
+  std::ranges::sort(results, {}, &UnitResult::unit);
   if (!pairs) FillSplits(world, plan.settings, smallest, {results, mine, *spills});
   std::string source_sha256;
   TextTokens all = Summarise(plan.tokenizers, results, source_sha256);
@@ -272,6 +264,19 @@ TextTokens TokenizeDocuments(const comm::Communicator& world, DocumentMaker& mak
 
 namespace {
 
+// Hands the documents of a unit to `sink`. Returns the numbers of what was replaced and left out.
+UnitResult ReadUnit(const TextPlan& plan, const TextUnit& unit, RecordSink& sink,
+                    const UnitProgress& tell) {
+  const TextFile& file = plan.files.at(unit.file);
+  JsonRecords records(sink, plan.keys, file.path, plan.replace);
+  Utf8Filter filter(file.json_lines ? static_cast<DocumentSink&>(records) : sink, file.path,
+                    plan.replace);
+  ForEachDocument(file, unit, plan.document, filter, tell);
+  return {.replaced = filter.Replaced() + records.Replaced(),
+          .empty = records.Empty(),
+          .missing = records.Missing()};
+}
+
 // Files of single texts, cut into units.
 class TextMaker : public DocumentMaker {
  public:
@@ -296,14 +301,11 @@ class TextMaker : public DocumentMaker {
     const TextFile& file = plan_.files.at(units_.at(unit).file);
     DocumentEncoder documents(to, tokenizer_, file);
     to.Begin(unit, file.split, [&] { return documents.Where(); });
-    JsonRecords records(documents, plan_.keys, file.path, plan_.replace);
-    DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : documents;
-    Utf8Filter filter(sink, file.path, plan_.replace);
-    ForEachDocument(file, units_.at(unit), plan_.document, filter, tell);
+    const UnitResult read = ReadUnit(plan_, units_.at(unit), documents, tell);
     UnitResult result = to.Finish();
-    result.replaced = filter.Replaced() + records.Replaced();
-    result.empty = records.Empty();
-    result.missing = records.Missing();
+    result.replaced = read.replaced;
+    result.empty = read.empty;
+    result.missing = read.missing;
     return result;
   }
 
@@ -323,20 +325,13 @@ TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
       world, maker, {path, tokenizers, plan.encode, watch, plan.early_tokens, plan.early_shift});
 }
 
-// UnitRounds: sums over a window of units that moves along.
-
-namespace {
-
-// Units of a rank that a round may tell of: ranks that are ahead by more wait with the rest.
-constexpr std::size_t kUnitsOfRank = 8;
-constexpr std::size_t kLeastWindow = 64;
-
-}  // namespace
-
 UnitRounds::UnitRounds(const comm::Communicator& world, std::size_t units,
                        const std::vector<UnitResult>& mine,
                        const std::array<std::int64_t, 3>& least)
     : ranks_(world.Duplicate()), units_(units), mine_(mine), least_(least) {
+  // Units of a rank that a round may tell of: ranks that are ahead by more wait with the rest.
+  constexpr std::size_t kUnitsOfRank = 8;
+  constexpr std::size_t kLeastWindow = 64;
   const std::size_t window = kLeastWindow + kUnitsOfRank * static_cast<std::size_t>(world.Size());
   sent_.resize(kSplits.size() + std::min(window, units));
   sums_.resize(sent_.size());
@@ -464,19 +459,6 @@ class Lines : public RecordSink {
   std::int64_t left_ = 0;
 };
 
-void ReadUnit(const TextPlan& plan, const TextUnit& unit, Lines& lines,
-              const std::function<bool()>& stop) {
-  const TextFile& file = plan.files.at(unit.file);
-  JsonRecords records(lines, plan.keys, file.path, plan.replace);
-  DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : lines;
-  Utf8Filter filter(sink, file.path, plan.replace);
-  try {
-    ForEachDocument(file, unit, plan.document, filter, [&](std::int64_t) { RequireGoingOn(stop); });
-  } catch (const Enough&) {
-    return;
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> SampleSentences(const TextPlan& plan, const std::function<bool()>& stop,
@@ -497,7 +479,11 @@ std::vector<std::string> SampleSentences(const TextPlan& plan, const std::functi
     const std::int64_t share = CeilDivide(left, read - i);
     lines.Begin(share);
     const std::size_t before = sentences.size();
-    ReadUnit(plan, units.at(static_cast<std::size_t>(i * count / read)), lines, stop);
+    try {
+      ReadUnit(plan, units.at(static_cast<std::size_t>(i * count / read)), lines,
+               [&](std::int64_t) { RequireGoingOn(stop); });
+    } catch (const Enough&) {
+    }
     for (std::size_t s = before; s < sentences.size(); ++s) left -= std::ssize(sentences[s]);
   }
   return sentences;

@@ -139,8 +139,6 @@ class SentencePiece : public Tokenizer {
   void EncodeRest(std::string_view text, std::vector<std::int32_t>& ids) override {
     Encode(model_->blank_first && text.starts_with(' ') ? text.substr(1) : text, ids);
   }
-  // A model says nothing of tokens around a text.
-  void Template(std::vector<std::int32_t>&, std::vector<std::int32_t>&) const override {}
 
   std::string Decode(std::span<const std::int32_t> ids) const override {
     std::string text;
