@@ -165,37 +165,7 @@ std::string LinkFault(hid_t file, const std::string& name) {
   }
 }
 
-}  // namespace
-
-Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
-  return InputError(fmt::format("{}: {}: {}", path, where, what),
-                    "data.file names a file that job.task = tokenize has written.");
-}
-
-PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
-                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes) {
-  const auto check = [&](const std::string& fault) {
-    if (!fault.empty()) throw TokenFileError(path, name, fault);
-  };
-  check(LinkFault(file, name));
-  PlainDataset dataset{.set = {H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}};
-  if (!dataset.set.Valid()) {
-    throw TokenFileError(path, name, "cannot be opened as a dataset: " + Hdf5Reason());
-  }
-  check(LayoutFault(dataset.set));
-  check(TypeFault(widths, dataset));
-  std::string fault;
-  dataset.count = Extent(dataset.set, dataset.width, fault);
-  check(fault);
-  check(StorageFault(dataset, file_bytes));
-  if (dataset.count == 0) return dataset;
-  dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
-  return dataset;
-}
-
 // The checks of a token file's elements, as they arrive.
-
-namespace {
 
 template <typename T>
 std::span<const T> As(const Elements& elements) {
@@ -225,6 +195,32 @@ std::int64_t FirstBadDocument(const Elements& elements, std::uint64_t tokens) {
 }
 
 }  // namespace
+
+Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
+  return InputError(fmt::format("{}: {}: {}", path, where, what),
+                    "data.file names a file that job.task = tokenize has written.");
+}
+
+PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
+                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes) {
+  const auto check = [&](const std::string& fault) {
+    if (!fault.empty()) throw TokenFileError(path, name, fault);
+  };
+  check(LinkFault(file, name));
+  PlainDataset dataset{.set = {H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}};
+  if (!dataset.set.Valid()) {
+    throw TokenFileError(path, name, "cannot be opened as a dataset: " + Hdf5Reason());
+  }
+  check(LayoutFault(dataset.set));
+  check(TypeFault(widths, dataset));
+  std::string fault;
+  dataset.count = Extent(dataset.set, dataset.width, fault);
+  check(fault);
+  check(StorageFault(dataset, file_bytes));
+  if (dataset.count == 0) return dataset;
+  dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
+  return dataset;
+}
 
 std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset) {
   const auto at = static_cast<std::size_t>(offset - elements.begin);

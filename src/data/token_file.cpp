@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "hdf5.hpp"
 #include "stage.hpp"
 #include "token_arrays.hpp"
 #include "token_codec.hpp"

@@ -20,6 +20,8 @@
 
 namespace trireme::data {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
@@ -126,25 +128,6 @@ void ReadBack(const TokenFileDraft& draft, const TokenData& data) {
   }
 }
 
-}  // namespace
-
-void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
-  CheckTokenFileTarget(path, overwrite);
-  CheckData(data);
-  const QuietHdf5 quiet;
-  TokenFileDraft draft(path);
-  WriteDraft(draft, data);
-  draft.Sync();
-  ReadBack(draft, data);
-  draft.Place();
-}
-
-// Checks of the place of a token file, and the temporary file beside it.
-
-namespace fs = std::filesystem;
-
-namespace {
-
 constexpr const char* kTokenFileKey = "data.file";
 
 Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
@@ -178,6 +161,19 @@ bool IsDraft(const std::string& path) {
 }
 
 }  // namespace
+
+void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
+  CheckTokenFileTarget(path, overwrite);
+  CheckData(data);
+  const QuietHdf5 quiet;
+  TokenFileDraft draft(path);
+  WriteDraft(draft, data);
+  draft.Sync();
+  ReadBack(draft, data);
+  draft.Place();
+}
+
+// Checks of the place of a token file, and the temporary file beside it.
 
 std::string DraftOf(const std::string& target) { return DraftName(BehindLink(target)); }
 

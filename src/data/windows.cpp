@@ -154,6 +154,59 @@ void Resize(std::vector<T>& values, std::int64_t count) {
   values.resize(static_cast<std::size_t>(count));
 }
 
+// Signals are for the thread that computes.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_ = {};
+};
+
+constexpr std::int64_t kLengths = 3;  // of a window, in a message
+
+// A list of numbers as one message: of each window its three lengths, then its ids, documents and
+// mask.
+void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
+  packed.clear();
+  for (const Window& window : windows) {
+    for (const std::size_t length :
+         {window.ids.size(), window.documents.size(), window.counted.size()}) {
+      packed.push_back(static_cast<std::int32_t>(length));
+    }
+    packed.insert(packed.end(), window.ids.begin(), window.ids.end());
+    for (const std::int64_t begin : window.documents) {
+      packed.push_back(static_cast<std::int32_t>(begin));
+    }
+    packed.insert(packed.end(), window.counted.begin(), window.counted.end());
+  }
+}
+
+// documents: room for any number of them.
+void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows, bool documents) {
+  const std::int32_t* from = packed.data();
+  const auto take = [&from](auto& values, std::int32_t count) {
+    values.reserve(static_cast<std::size_t>(count));
+    values.assign(from, from + count);
+    from += count;
+  };
+  for (Window& window : windows) {
+    const std::int32_t ids = from[0], begins = from[1], counted = from[2];
+    from += kLengths;
+    if (documents) window.documents.reserve(static_cast<std::size_t>(ids));
+    take(window.ids, ids);
+    take(window.documents, begins);
+    take(window.counted, counted);
+  }
+}
+
 }  // namespace
 
 TokenReader::TokenReader(const TokenFile& file, Split split, bool documents)
@@ -225,63 +278,6 @@ std::vector<std::int64_t> TokenReader::Documents() const {
 void TokenReader::RequireUnchanged() const {
   if (arrays_ != nullptr) arrays_->RequireUnchanged();
 }
-
-namespace {
-
-// Signals are for the thread that computes.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_ = {};
-};
-
-constexpr std::int64_t kLengths = 3;  // of a window, in a message
-
-// A list of numbers as one message: of each window its three lengths, then its ids, documents and
-// mask.
-void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
-  packed.clear();
-  for (const Window& window : windows) {
-    for (const std::size_t length :
-         {window.ids.size(), window.documents.size(), window.counted.size()}) {
-      packed.push_back(static_cast<std::int32_t>(length));
-    }
-    packed.insert(packed.end(), window.ids.begin(), window.ids.end());
-    for (const std::int64_t begin : window.documents) {
-      packed.push_back(static_cast<std::int32_t>(begin));
-    }
-    packed.insert(packed.end(), window.counted.begin(), window.counted.end());
-  }
-}
-
-// documents: room for any number of them.
-void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows, bool documents) {
-  const std::int32_t* from = packed.data();
-  const auto take = [&from](auto& values, std::int32_t count) {
-    values.reserve(static_cast<std::size_t>(count));
-    values.assign(from, from + count);
-    from += count;
-  };
-  for (Window& window : windows) {
-    const std::int32_t ids = from[0], begins = from[1], counted = from[2];
-    from += kLengths;
-    if (documents) window.documents.reserve(static_cast<std::size_t>(ids));
-    take(window.ids, ids);
-    take(window.documents, begins);
-    take(window.counted, counted);
-  }
-}
-
-}  // namespace
 
 // Turns follow one another in a ring of slots: the one in use, and those that are read ahead.
 class Windows::Reader {

@@ -702,13 +702,6 @@ class WaysOn {
         Add(0.25, "be", To(Place::kBeMore));
         Add(0.5, acts_on_.base, object);
         return Add(0.25, acts_.base, To(Place::kAfterVerb));
-      default:
-        return AddEnding();
-    }
-  }
-
-  void AddEnding() {
-    switch (state_.place) {
       case Place::kAfterVerb:
         return AddTail(1, kAfterVerb);
       case Place::kAfterObject:

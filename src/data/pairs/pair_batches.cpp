@@ -54,6 +54,71 @@ void RequireEqual(const std::string& path, Split split, std::int64_t sources,
                        fmt::format("{} targets for {} sources", targets, sources));
 }
 
+// LengthsOf a file that is not opened: positioned reads of the beginnings of its texts.
+
+struct OpenSide {
+  OpenSide(const std::string& path, Side side)
+      : layout(InspectTokenFile(path, side)), file(path, layout) {}
+
+  void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {
+    const std::int64_t texts = layout.Of(split, Array::kDocuments).count;
+    const std::int64_t after = std::min(texts, first + std::ssize(lengths) + 1);
+    std::vector<std::int64_t> begins(lengths.size() + 1, layout.Tokens(split));
+    Elements elements{begins.data(), first, after};
+    file.Read(layout, split, Array::kDocuments, first, after, begins.data());
+    if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
+    file.RequireGood(layout, split, Array::kDocuments, elements);
+    const std::string where = file.Path() + ": " + layout.PathOf(split, Array::kDocuments);
+    LengthsBetween(begins, first, where, lengths);
+  }
+
+  TokenLayout layout;
+  TokenArrays file;
+};
+
+constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths read at once
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+// Calls visit(pair, source, target) for each pair.
+template <typename Visit>
+void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit) {
+  std::vector<std::int32_t> source, target;
+  for (std::int64_t first = 0; first < pairs; first += kReadPairs) {
+    const auto count = static_cast<std::size_t>(std::min(kReadPairs, pairs - first));
+    source.resize(count);
+    target.resize(count);
+    lengths(first, source, target);
+    for (std::size_t i = 0; i < count; ++i) {
+      visit(first + static_cast<std::int64_t>(i), source[i], target[i]);
+    }
+  }
+}
+
+// Seed of a permutation: 0 of the batches, n + 1 of class n.
+std::uint32_t SeedOf(std::uint32_t seed, std::uint64_t which) {
+  return Philox({static_cast<std::uint32_t>(which), static_cast<std::uint32_t>(which >> 32), 0, 0},
+                MakeKey(seed, Purpose::kPairOrder))[0];
+}
+
+// From the file to padded arrays.
+
+// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
+// the largest length.
+std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
+                       std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
+                       std::vector<std::int32_t>& lengths) {
+  std::vector<std::int32_t> text;
+  std::int64_t longest = 0;
+  lengths.clear();
+  for (const std::int64_t pair : pairs) {
+    file.ReadText(side, split, pair, text);
+    ids.insert(ids.end(), text.begin(), text.end());
+    lengths.push_back(static_cast<std::int32_t>(text.size()));
+    longest = std::max(longest, std::ssize(text));
+  }
+  return longest;
+}
+
 }  // namespace
 
 PairCounts CountPairs(const std::string& path) {
@@ -143,32 +208,6 @@ std::string PairFile::Decode(Side side, std::span<const std::int32_t> ids) const
   return file.Decode({ids.begin(), end});
 }
 
-// LengthsOf a file that is not opened: positioned reads of the beginnings of its texts.
-
-namespace {
-
-struct OpenSide {
-  OpenSide(const std::string& path, Side side)
-      : layout(InspectTokenFile(path, side)), file(path, layout) {}
-
-  void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {
-    const std::int64_t texts = layout.Of(split, Array::kDocuments).count;
-    const std::int64_t after = std::min(texts, first + std::ssize(lengths) + 1);
-    std::vector<std::int64_t> begins(lengths.size() + 1, layout.Tokens(split));
-    Elements elements{begins.data(), first, after};
-    file.Read(layout, split, Array::kDocuments, first, after, begins.data());
-    if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
-    file.RequireGood(layout, split, Array::kDocuments, elements);
-    const std::string where = file.Path() + ": " + layout.PathOf(split, Array::kDocuments);
-    LengthsBetween(begins, first, where, lengths);
-  }
-
-  TokenLayout layout;
-  TokenArrays file;
-};
-
-}  // namespace
-
 ReadPairLengths LengthsOf(const std::string& path, Split split) {
   const auto source = std::make_shared<const OpenSide>(path, Side::kSource);
   const auto target = std::make_shared<const OpenSide>(path, Side::kTarget);
@@ -178,34 +217,6 @@ ReadPairLengths LengthsOf(const std::string& path, Split split) {
     target->Read(split, first, targets);
   };
 }
-
-namespace {
-
-constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths read at once
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
-
-// Calls visit(pair, source, target) for each pair.
-template <typename Visit>
-void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit) {
-  std::vector<std::int32_t> source, target;
-  for (std::int64_t first = 0; first < pairs; first += kReadPairs) {
-    const auto count = static_cast<std::size_t>(std::min(kReadPairs, pairs - first));
-    source.resize(count);
-    target.resize(count);
-    lengths(first, source, target);
-    for (std::size_t i = 0; i < count; ++i) {
-      visit(first + static_cast<std::int64_t>(i), source[i], target[i]);
-    }
-  }
-}
-
-// Seed of a permutation: 0 of the batches, n + 1 of class n.
-std::uint32_t SeedOf(std::uint32_t seed, std::uint64_t which) {
-  return Philox({static_cast<std::uint32_t>(which), static_cast<std::uint32_t>(which >> 32), 0, 0},
-                MakeKey(seed, Purpose::kPairOrder))[0];
-}
-
-}  // namespace
 
 PairBatches::PairBatches(std::int64_t pairs, const ReadPairLengths& lengths, const Options& options)
     : options_(options) {
@@ -478,29 +489,6 @@ PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed) {
           .longest_target = options.sequence_length,
           .long_pairs = options.long_pairs};
 }
-
-// From the file to padded arrays.
-
-namespace {
-
-// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
-// the largest length.
-std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
-                       std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
-                       std::vector<std::int32_t>& lengths) {
-  std::vector<std::int32_t> text;
-  std::int64_t longest = 0;
-  lengths.clear();
-  for (const std::int64_t pair : pairs) {
-    file.ReadText(side, split, pair, text);
-    ids.insert(ids.end(), text.begin(), text.end());
-    lengths.push_back(static_cast<std::int32_t>(text.size()));
-    longest = std::max(longest, std::ssize(text));
-  }
-  return longest;
-}
-
-}  // namespace
 
 ReadPairLengths LengthsOf(const PairFile& file, Split split) {
   return [&file, split](std::int64_t first, std::span<std::int32_t> source,

@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <utility>
 
-#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 
@@ -72,6 +71,9 @@ int OpenNameless(const std::string& folder) {
   if (named >= 0) ::unlink(name.c_str());
   return named;
 }
+
+constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;   // at once, of a long document
+constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
 
 }  // namespace
 
@@ -298,13 +300,6 @@ void Encoder::End() {
   tokens_ = {};
   text_ = 0;
 }
-
-namespace {
-
-constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;   // at once, of a long document
-constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
-
-}  // namespace
 
 DocumentEncoder::DocumentEncoder(Encoder& to, const Tokenizer& tokenizer, const TextFile& file)
     : to_(to), tokenizer_(tokenizer), file_(file), enough_(kEncodedBytes) {}

@@ -165,16 +165,6 @@ class ZstdSource : public TextSource {
   bool flushed_ = true;     // the library keeps nothing back for which there was no room
 };
 
-}  // namespace
-
-std::unique_ptr<TextSource> OpenText(const TextFile& file, std::int64_t begin) {
-  if (file.packing == Packing::kGzip) return std::make_unique<GzipSource>(file);
-  if (file.packing == Packing::kZstd) return std::make_unique<ZstdSource>(file);
-  return std::make_unique<PlainSource>(file, begin);
-}
-
-namespace {
-
 std::vector<std::string> Parts(const std::string& list) {
   std::vector<std::string> parts(1);
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -352,6 +342,12 @@ TextFile Describe(const std::string& path, Split split) {
 }
 
 }  // namespace
+
+std::unique_ptr<TextSource> OpenText(const TextFile& file, std::int64_t begin) {
+  if (file.packing == Packing::kGzip) return std::make_unique<GzipSource>(file);
+  if (file.packing == Packing::kZstd) return std::make_unique<ZstdSource>(file);
+  return std::make_unique<PlainSource>(file, begin);
+}
 
 std::vector<TextFile> FindTextFiles(const std::string& list, Split split) {
   std::vector<TextFile> files;
