@@ -83,11 +83,32 @@ constexpr auto kTypes = std::to_array<FileSystemType>({{0x0BD00BD0, "lustre", tr
                                                        {0xF2F52010, "f2fs", false, false},
                                                        {0x73717368, "squashfs", false, false}});
 
+// Small files, folders and disk space through POSIX calls.
+
+Error SystemError(const std::string& path, const std::string& what, int error,
+                  const std::string& hint = {}) {
+  return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)), hint);
+}
+
+// A client of a network file system may believe for a moment that a file which another node has
+// just made does not exist.
+constexpr int kOpenAttempts = 10;
+constexpr std::chrono::milliseconds kOpenPause(100);
+
+Descriptor Open(const std::string& path, PositionedFile::Access access) {
+  const bool write = access == PositionedFile::Access::kWrite;
+  const int flags = write ? O_RDWR | O_NOFOLLOW : O_RDONLY | O_NONBLOCK;
+  for (int attempt = 1;; ++attempt) {
+    Descriptor file(path, flags);
+    if (file.Valid() || errno != ENOENT || !write || attempt == kOpenAttempts) return file;
+    std::this_thread::sleep_for(kOpenPause);
+  }
+}
+
 }  // namespace
 
 std::uint64_t FileSystemNumber(std::int64_t type) {
-  constexpr std::uint64_t kMask = 0xFFFFFFFF;
-  return static_cast<std::uint64_t>(type) & kMask;
+  return static_cast<std::uint64_t>(type) & 0xFFFFFFFF;
 }
 
 const FileSystemType* FindFileSystem(std::uint64_t number) {
@@ -99,17 +120,6 @@ std::string NameOfFileSystem(std::uint64_t number) {
   const FileSystemType* const known = FindFileSystem(number);
   return known == nullptr ? fmt::format("type {:#x}", number) : known->name;
 }
-
-// Small files, folders and disk space through POSIX calls.
-
-namespace {
-
-Error SystemError(const std::string& path, const std::string& what, int error,
-                  const std::string& hint = {}) {
-  return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)), hint);
-}
-
-}  // namespace
 
 std::string Mebibytes(std::int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
@@ -148,17 +158,18 @@ void RefuseForeignFile(const std::string& path) {
   if (!file.Valid()) return;
   const ssize_t got = Retry([&] { return ::read(file.Get(), head.data(), head.size()); });
   head.resize(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
-  if (head.starts_with("version https://git-lfs")) {
-    throw InputError(path + ": is a pointer of Git LFS, not the file itself",
-                     "'git lfs pull' in the folder that was cloned fetches it.");
-  }
-  if (head.starts_with("GGUF")) {
-    throw InputError(path + ": is a model in GGUF, llama.cpp's format, which is not read",
-                     "Take the folder with config.json and safetensors that it was made from.");
-  }
-  if (head.starts_with("PK\x03\x04")) {
-    throw InputError(path + ": is a zip archive, as PyTorch's pickled weights are: not read",
-                     "Write the model anew in Python: save_pretrained(NEW) makes safetensors.");
+  struct Foreign {
+    const char *begin, *what, *hint;
+  };
+  constexpr std::array kForeign = {
+      Foreign{"version https://git-lfs", "is a pointer of Git LFS, not the file itself",
+              "'git lfs pull' in the folder that was cloned fetches it."},
+      Foreign{"GGUF", "is a model in GGUF, llama.cpp's format, which is not read",
+              "Take the folder with config.json and safetensors that it was made from."},
+      Foreign{"PK\x03\x04", "is a zip archive, as PyTorch's pickled weights are: not read",
+              "Write the model anew in Python: save_pretrained(NEW) makes safetensors."}};
+  for (const auto& [begin, what, hint] : kForeign) {
+    if (head.starts_with(begin)) throw InputError(path + ": " + what, hint);
   }
   std::string text = head.substr(head.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   text.erase(0, text.find_first_not_of(" \t\r\n"));
@@ -365,25 +376,6 @@ std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_
   }
   return done;
 }
-
-namespace {
-
-// A client of a network file system may believe for a moment that a file which another node has
-// just made does not exist.
-constexpr int kOpenAttempts = 10;
-constexpr std::chrono::milliseconds kOpenPause(100);
-
-Descriptor Open(const std::string& path, PositionedFile::Access access) {
-  const bool write = access == PositionedFile::Access::kWrite;
-  const int flags = write ? O_RDWR | O_NOFOLLOW : O_RDONLY | O_NONBLOCK;
-  for (int attempt = 1;; ++attempt) {
-    Descriptor file(path, flags);
-    if (file.Valid() || errno != ENOENT || !write || attempt == kOpenAttempts) return file;
-    std::this_thread::sleep_for(kOpenPause);
-  }
-}
-
-}  // namespace
 
 PositionedFile::PositionedFile(const std::string& path, Access access, ExitCode blame)
     : path_(path), blame_(blame), file_(Open(path, access)) {

@@ -89,21 +89,13 @@ std::string BuildId() {
   return id;
 }
 
-}  // namespace trireme
-
 // Compiled with the flags of the whole program, whose predefined macros tell what the compiler may
-// use.
-
-namespace {
-
-// TEXT_OF(__AVX2__) is "1" where the compiler defines the macro, else its own name.
+// use. TEXT_OF(__AVX2__) is "1" where the compiler defines the macro, else its own name.
 #define TEXT_OF_TOKENS(tokens) #tokens
 #define TEXT_OF(macro) TEXT_OF_TOKENS(macro)
-constexpr unsigned Bit(int place, const char* text) { return text[0] == '_' ? 0U : 1U << place; }
-
-}  // namespace
-
-namespace trireme {
+static constexpr unsigned Bit(int place, const char* text) {
+  return text[0] == '_' ? 0U : 1U << place;
+}
 
 constinit const unsigned kBuiltFor =
     Bit(0, TEXT_OF(__SSE4_2__)) | Bit(1, TEXT_OF(__POPCNT__)) | Bit(2, TEXT_OF(__AVX__)) |

@@ -11,18 +11,13 @@
 
 namespace trireme::data {
 
-namespace {
-
-herr_t TakeFirst(unsigned number, const H5E_error2_t* error, void* text) {
-  if (number == 0 && error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
-  return 0;
-}
-
-}  // namespace
-
 std::string Hdf5Reason() {
+  const auto take_first = [](unsigned number, const H5E_error2_t* error, void* text) -> herr_t {
+    if (number == 0 && error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
+    return 0;
+  };
   std::string reason;
-  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &TakeFirst, &reason);
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_first, &reason);
   if (reason.find("unable to lock file") != std::string::npos) {
     return "another process has it open for writing, or the file system has no locks, for which "
            "HDF5_USE_FILE_LOCKING=FALSE is made (HDF5: " +
@@ -170,37 +165,7 @@ std::string LinkFault(hid_t file, const std::string& name) {
   }
 }
 
-}  // namespace
-
-Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
-  return InputError(fmt::format("{}: {}: {}", path, where, what),
-                    "data.file names a file that job.task = tokenize has written.");
-}
-
-PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
-                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes) {
-  const auto check = [&](const std::string& fault) {
-    if (!fault.empty()) throw TokenFileError(path, name, fault);
-  };
-  check(LinkFault(file, name));
-  PlainDataset dataset{.set = {H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}};
-  if (!dataset.set.Valid()) {
-    throw TokenFileError(path, name, "cannot be opened as a dataset: " + Hdf5Reason());
-  }
-  check(LayoutFault(dataset.set));
-  check(TypeFault(widths, dataset));
-  std::string fault;
-  dataset.count = Extent(dataset.set, dataset.width, fault);
-  check(fault);
-  check(StorageFault(dataset, file_bytes));
-  if (dataset.count > 0)
-    dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
-  return dataset;
-}
-
 // The checks of a token file's elements, as they arrive.
-
-namespace {
 
 template <typename T>
 std::span<const T> As(const Elements& elements) {
@@ -231,18 +196,37 @@ std::int64_t FirstBadDocument(const Elements& elements, std::uint64_t tokens) {
 
 }  // namespace
 
+Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
+  return InputError(fmt::format("{}: {}: {}", path, where, what),
+                    "data.file names a file that job.task = tokenize has written.");
+}
+
+PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
+                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes) {
+  const auto check = [&](const std::string& fault) {
+    if (!fault.empty()) throw TokenFileError(path, name, fault);
+  };
+  check(LinkFault(file, name));
+  PlainDataset dataset{.set = {H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}};
+  if (!dataset.set.Valid()) {
+    throw TokenFileError(path, name, "cannot be opened as a dataset: " + Hdf5Reason());
+  }
+  check(LayoutFault(dataset.set));
+  check(TypeFault(widths, dataset));
+  std::string fault;
+  dataset.count = Extent(dataset.set, dataset.width, fault);
+  check(fault);
+  check(StorageFault(dataset, file_bytes));
+  if (dataset.count == 0) return dataset;
+  dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
+  return dataset;
+}
+
 std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset) {
   const auto at = static_cast<std::size_t>(offset - elements.begin);
-  switch (array.width) {
-    case 1:
-      return As<std::uint8_t>(elements)[at];
-    case 2:
-      return As<std::uint16_t>(elements)[at];
-    case 4:
-      return As<std::uint32_t>(elements)[at];
-    default:
-      return As<std::uint64_t>(elements)[at];
-  }
+  if (array.width == 1) return As<std::uint8_t>(elements)[at];
+  if (array.width == 2) return As<std::uint16_t>(elements)[at];
+  return array.width == 4 ? As<std::uint32_t>(elements)[at] : As<std::uint64_t>(elements)[at];
 }
 
 std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,

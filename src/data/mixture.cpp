@@ -65,6 +65,44 @@ std::vector<std::int64_t> QuotasByWeights(std::span<const Proportion> proportion
   return quotas;
 }
 
+// Mixture: reading data.mixture, and a look at its files.
+
+namespace fs = std::filesystem;
+
+constexpr const char* kMixtureKey = "data.mixture";
+constexpr const char* kForms =
+    "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
+constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
+
+MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {
+  const std::string shown = deck::Shown(std::string(entry));
+  const std::size_t mark = entry.find_last_of(":*");
+  if (mark == std::string_view::npos) {
+    throw deck.Complain(kMixtureKey,
+                        fmt::format("'{}' has neither a weight nor a number of epochs", shown),
+                        kForms);
+  }
+  MixtureFile file;
+  file.path = std::string(deck::Trimmed(entry.substr(0, mark)));
+  const std::string_view number = deck::Trimmed(entry.substr(mark + 1));
+  if (file.path.empty()) {
+    throw deck.Complain(kMixtureKey, fmt::format("'{}' names no file", shown), kForms);
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  const bool read = error == std::errc() && end == number.data() + number.size();
+  if (!read || !(value >= 1 / kLargestNumber && value <= kLargestNumber)) {
+    throw deck.Complain(
+        kMixtureKey,
+        fmt::format("'{}': {} expected, '{}' found", shown,
+                    entry[mark] == ':' ? "a weight above 0" : "a number of epochs above 0",
+                    deck::Shown(std::string(number))),
+        kForms);
+  }
+  (entry[mark] == ':' ? file.proportion.weight : file.proportion.epochs) = value;
+  return file;
+}
+
 }  // namespace
 
 std::vector<std::int64_t> Quotas(std::span<const Proportion> proportions,
@@ -123,48 +161,6 @@ std::int64_t Interleaving::CountBefore(std::size_t source, std::int64_t position
   }
   return position;
 }
-
-// Mixture: reading data.mixture, and a look at its files.
-
-namespace {
-
-namespace fs = std::filesystem;
-
-constexpr const char* kMixtureKey = "data.mixture";
-constexpr const char* kForms =
-    "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
-constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
-
-MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {
-  const std::string shown = deck::Shown(std::string(entry));
-  const std::size_t mark = entry.find_last_of(":*");
-  if (mark == std::string_view::npos) {
-    throw deck.Complain(kMixtureKey,
-                        fmt::format("'{}' has neither a weight nor a number of epochs", shown),
-                        kForms);
-  }
-  MixtureFile file;
-  file.path = std::string(deck::Trimmed(entry.substr(0, mark)));
-  const std::string_view number = deck::Trimmed(entry.substr(mark + 1));
-  if (file.path.empty()) {
-    throw deck.Complain(kMixtureKey, fmt::format("'{}' names no file", shown), kForms);
-  }
-  double value = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
-  const bool read = error == std::errc() && end == number.data() + number.size();
-  if (!read || !(value >= 1 / kLargestNumber && value <= kLargestNumber)) {
-    throw deck.Complain(
-        kMixtureKey,
-        fmt::format("'{}': {} expected, '{}' found", shown,
-                    entry[mark] == ':' ? "a weight above 0" : "a number of epochs above 0",
-                    deck::Shown(std::string(number))),
-        kForms);
-  }
-  (entry[mark] == ':' ? file.proportion.weight : file.proportion.epochs) = value;
-  return file;
-}
-
-}  // namespace
 
 std::vector<MixtureFile> ReadMixture(const std::string& text, const deck::Deck& deck) {
   std::vector<MixtureFile> files;

@@ -26,21 +26,13 @@
 
 namespace trireme::data {
 
-// TokenMemory: a copy of this rank's own, or one that a node shares.
-
-namespace {
-
-std::int64_t Aligned(std::int64_t bytes) {
+static std::int64_t Aligned(std::int64_t bytes) {
   return CeilDivide(bytes, kTokenAlignment) * kTokenAlignment;
 }
 
-}  // namespace
-
 std::int64_t BytesInMemory(const TokenLayout& layout, Split split) {
   std::int64_t bytes = 0;
-  for (const Array array : kArrays) {
-    bytes += Aligned(layout.Of(split, array).Bytes());
-  }
+  for (const Array array : kArrays) bytes += Aligned(layout.Of(split, array).Bytes());
   return bytes;
 }
 
@@ -50,16 +42,17 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
   if (IsStream(keeping.staging)) return;
   keeps_ = keeping.splits;
   for (const Split split : kSplits) {
-    const auto i = static_cast<std::size_t>(split);
-    narrow_[i] = layout.Of(split, Array::kTokens).width == 2;
-    if (keeps_[i]) bytes_ += BytesInMemory(layout, split);
+    if (Keeps(split)) bytes_ += BytesInMemory(layout, split);
   }
   if (bytes_ == 0) return;
   void* base = nullptr;
   if (keeping.staging == Staging::kSharedMemory) {
     base = AllocateShared(world);
   } else {
-    world.Together([&] { base = Allocate(); });
+    world.Together([&] {
+      own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes_));
+    });
+    base = own_.get();
   }
   auto* next = static_cast<std::byte*>(base);
   for (const Split split : kSplits) {
@@ -71,11 +64,6 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
       next += Aligned(stored.Bytes());
     }
   }
-}
-
-void* TokenMemory::Allocate() {
-  own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes_));
-  return own_.get();
 }
 
 void* TokenMemory::AllocateShared(const comm::Communicator& world) {
@@ -166,58 +154,7 @@ class ArrayReader {
   std::byte* const base_;
 };
 
-}  // namespace
-
-void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                const ArrayName& array, BadValue bad) {
-  const std::int64_t first = world.Min(bad.offset);
-  if (first == kNoElement) return;
-  const auto finder =
-      static_cast<int>(world.Min(std::int64_t{bad.offset == first ? world.Rank() : world.Size()}));
-  world.Broadcast(&bad.value, sizeof bad.value, finder);
-  world.Together([&] {
-    throw BadElement(path, layout, array.split, array.array, {first, bad.value});
-  });
-}
-
-void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                TokenMemory& memory, const std::function<void()>& after_round,
-                std::int64_t round_bytes) {
-  const bool reads = memory.Fills();
-  const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank(), "readers");
-  std::optional<TokenArrays> file;
-  world.Together([&] {
-    if (reads) file.emplace(path, layout);
-  });
-  for (const Split split : kSplits) {
-    for (const Array array : kArrays) {
-      if (!memory.Keeps(split)) continue;
-      const StoredArray& stored = layout.Of(split, array);
-      if (!stored.There()) continue;
-      const ArrayReader reader(path, layout, memory, split, array);
-      const std::int64_t most = std::max<std::int64_t>(round_bytes / stored.width, 1);
-      for (std::int64_t first = 0; first < stored.count; first += most) {
-        const Round round = {first, std::min(most, stored.count - first), readers.Size()};
-        std::int64_t bad = kNoElement;
-        world.Together([&] {
-          if (!reads) return;
-          bad = reader.Read(*file, round.Begin(readers.Rank()), round.Begin(readers.Rank() + 1));
-        });
-        reader.RequireGood(world, bad);
-        if (reads) reader.PassOn(readers, round);
-        if (after_round) after_round();
-      }
-    }
-  }
-  world.Together([&] {
-    if (reads) file->RequireUnchanged();
-  });
-  memory.Publish();
-}
-
 // NodeFile: making, opening and unlinking; leftovers of processes that were killed in between.
-
-namespace {
 
 constexpr std::string_view kPrefix = "trireme_tokens_";
 constexpr std::string_view kUnique = "XXXXXX";  // replaced by mkostemp(3)
@@ -264,44 +201,6 @@ bool RemoveIfLeft(int folder, const char* name) {
   if (::flock(file.Get(), LOCK_EX | LOCK_NB) != 0) return false;
   return ::unlinkat(folder, name, 0) == 0;
 }
-
-}  // namespace
-
-int RemoveLeftovers(const std::string& folder) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
-  if (entries == nullptr) return 0;
-  int removed = 0;
-  while (const dirent* const entry = ::readdir(entries.get())) {
-    const std::string_view known = entry->d_name;
-    if (!known.starts_with(kPrefix) || known.size() != kPrefix.size() + kUnique.size()) continue;
-    if (RemoveIfLeft(::dirfd(entries.get()), entry->d_name)) ++removed;
-  }
-  return removed;
-}
-
-NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
-                      const std::string& folder, bool reads) {
-  NodeFile made;
-  Name name;
-  const bool stages = node.Max(std::int64_t{reads}) > 0;
-  world.Together([&] {
-    if (!stages || !node.IsRoot()) return;
-    RemoveLeftovers(folder);
-    made.filled.emplace(MakeLocked(folder, name));
-  });
-  const std::string path = node.Broadcast(name.path);
-  world.Together([&] {
-    if (!reads || node.IsRoot()) return;
-    made.read.emplace(path, O_RDONLY);
-    if (made.read->Valid()) return;
-    throw RunError(fmt::format("{}: cannot be opened by a rank of the node that made it: {}", path,
-                               ErrorText(errno)),
-                   "Do these ranks see different folders, as in containers of their own?");
-  });
-  return made;
-}
-
-namespace {
 
 using Hash = std::array<std::int64_t, 2>;
 constexpr auto kHashBytes = static_cast<std::int64_t>(sizeof(Hash));
@@ -507,6 +406,87 @@ void EachArray(const TokenLayout& layout, const Keeping& keeping, Visit visit) {
 }
 
 }  // namespace
+
+void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                const ArrayName& array, BadValue bad) {
+  const std::int64_t first = world.Min(bad.offset);
+  if (first == kNoElement) return;
+  const auto finder =
+      static_cast<int>(world.Min(std::int64_t{bad.offset == first ? world.Rank() : world.Size()}));
+  world.Broadcast(&bad.value, sizeof bad.value, finder);
+  world.Together([&] {
+    throw BadElement(path, layout, array.split, array.array, {first, bad.value});
+  });
+}
+
+void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                TokenMemory& memory, const std::function<void()>& after_round,
+                std::int64_t round_bytes) {
+  const bool reads = memory.Fills();
+  const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank(), "readers");
+  std::optional<TokenArrays> file;
+  world.Together([&] {
+    if (reads) file.emplace(path, layout);
+  });
+  for (const Split split : kSplits) {
+    for (const Array array : kArrays) {
+      if (!memory.Keeps(split)) continue;
+      const StoredArray& stored = layout.Of(split, array);
+      if (!stored.There()) continue;
+      const ArrayReader reader(path, layout, memory, split, array);
+      const std::int64_t most = std::max<std::int64_t>(round_bytes / stored.width, 1);
+      for (std::int64_t first = 0; first < stored.count; first += most) {
+        const Round round = {first, std::min(most, stored.count - first), readers.Size()};
+        std::int64_t bad = kNoElement;
+        world.Together([&] {
+          if (!reads) return;
+          bad = reader.Read(*file, round.Begin(readers.Rank()), round.Begin(readers.Rank() + 1));
+        });
+        reader.RequireGood(world, bad);
+        if (reads) reader.PassOn(readers, round);
+        if (after_round) after_round();
+      }
+    }
+  }
+  world.Together([&] {
+    if (reads) file->RequireUnchanged();
+  });
+  memory.Publish();
+}
+
+int RemoveLeftovers(const std::string& folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(folder.c_str()), ::closedir);
+  if (entries == nullptr) return 0;
+  int removed = 0;
+  while (const dirent* const entry = ::readdir(entries.get())) {
+    const std::string_view known = entry->d_name;
+    if (!known.starts_with(kPrefix) || known.size() != kPrefix.size() + kUnique.size()) continue;
+    if (RemoveIfLeft(::dirfd(entries.get()), entry->d_name)) ++removed;
+  }
+  return removed;
+}
+
+NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
+                      const std::string& folder, bool reads) {
+  NodeFile made;
+  Name name;
+  const bool stages = node.Max(std::int64_t{reads}) > 0;
+  world.Together([&] {
+    if (!stages || !node.IsRoot()) return;
+    RemoveLeftovers(folder);
+    made.filled.emplace(MakeLocked(folder, name));
+  });
+  const std::string path = node.Broadcast(name.path);
+  world.Together([&] {
+    if (!reads || node.IsRoot()) return;
+    made.read.emplace(path, O_RDONLY);
+    if (made.read->Valid()) return;
+    throw RunError(fmt::format("{}: cannot be opened by a rank of the node that made it: {}", path,
+                               ErrorText(errno)),
+                   "Do these ranks see different folders, as in containers of their own?");
+  });
+  return made;
+}
 
 std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, TokenLayout& layout,
                                                 StagedCopies& staged,

@@ -41,21 +41,12 @@ class TokenMemory {
   }
   std::int64_t Bytes() const { return bytes_; }  // of the copy, for all splits that are kept
 
-  std::int32_t Token(Split split, std::int64_t index) const {
-    const auto i = static_cast<std::size_t>(split);
-    const void* const tokens = bases_[i].front();
-    return narrow_[i] ? static_cast<const std::uint16_t*>(tokens)[index]
-                      : static_cast<std::int32_t>(static_cast<const std::uint32_t*>(tokens)[index]);
-  }
-
  private:
-  void* Allocate();
   void* AllocateShared(const comm::Communicator& world);
 
   std::int64_t bytes_ = 0;
   std::array<bool, 3> keeps_{};                  // by Split
   std::array<std::array<void*, 3>, 3> bases_{};  // by Split, by Array
-  std::array<bool, 3> narrow_{};                 // two bytes per token, else four
   bool fills_ = true;
   std::unique_ptr<std::byte[]> own_;
   const comm::Communicator& node_;

@@ -19,23 +19,17 @@ constexpr std::int64_t kReadTokens = std::int64_t{1} << 16;  // at once
 
 bool IsWhite(char byte) { return kWhiteSpace.find(byte) != std::string_view::npos; }
 
-// Adds bytes, words and lines of a text that begins a word if its first byte is no white space.
-void Measure(std::string_view text, TextUnits& units) {
-  bool before = true;
+}  // namespace
+
+TextUnits UnitsOf(std::string_view text) {
+  TextUnits units{.bytes = std::ssize(text)};
+  bool before = true;  // white space, or the beginning
   for (const char byte : text) {
     const bool white = IsWhite(byte);
     if (before && !white) ++units.words;
     if (byte == '\n') ++units.lines;
     before = white;
   }
-  units.bytes += static_cast<std::int64_t>(text.size());
-}
-
-}  // namespace
-
-TextUnits UnitsOf(std::string_view text) {
-  TextUnits units;
-  Measure(text, units);
   return units;
 }
 
@@ -47,11 +41,7 @@ TextMeter::TextMeter(const TokenFile& file)
     : pieces_(file.Words().words.size()),
       unk_(static_cast<std::int32_t>(file.Words().unk)),
       words_(IsWordLevel(file)) {
-  if (words_) {
-    FillWords(file.Words());
-  } else {
-    FillPieces(file);
-  }
+  words_ ? FillWords(file.Words()) : FillPieces(file);
 }
 
 void TextMeter::FillWords(const Vocabulary& vocabulary) {
@@ -123,8 +113,6 @@ void VisitTargets(const TokenFile& file, Split split, bool document_mask,
     });
   }
 }
-
-// WriteDocumentLosses: a few contiguous datasets per split.
 
 void WriteDocumentLosses(const std::string& path, const std::vector<DocumentLosses>& splits,
                          const std::vector<std::pair<std::string, std::string>>& texts) {

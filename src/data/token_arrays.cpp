@@ -16,8 +16,6 @@
 
 namespace trireme::data {
 
-// SHA-256 by OpenSSL's libcrypto.
-
 std::string Sha256(std::span<const std::string_view> texts) {
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(),
                                                                         &EVP_MD_CTX_free);
@@ -71,14 +69,6 @@ Descriptor Open(const std::string& path) {
   return file;
 }
 
-template <typename T>
-void SwapElements(std::span<std::byte> bytes) {
-  for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
-    std::reverse(bytes.begin() + static_cast<std::ptrdiff_t>(at),
-                 bytes.begin() + static_cast<std::ptrdiff_t>(at + sizeof(T)));
-  }
-}
-
 }  // namespace
 
 void TakeSample(const std::string& path, int file, TokenLayout& layout) {
@@ -125,9 +115,9 @@ void TokenArrays::Read(const TokenLayout& layout, Split split, Array array, std:
         kLeaveAlone);
   }
   if (!stored.big_endian) return;
-  if (stored.width == 2) SwapElements<std::uint16_t>(room);
-  if (stored.width == 4) SwapElements<std::uint32_t>(room);
-  if (stored.width == 8) SwapElements<std::uint64_t>(room);
+  for (auto at = room.begin(); at != room.end(); at += stored.width) {
+    std::reverse(at, at + stored.width);
+  }
 }
 
 void TokenArrays::Prefetch(const TokenLayout& layout, Split split, Array array, std::int64_t begin,

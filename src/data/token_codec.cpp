@@ -13,8 +13,6 @@
 
 namespace trireme::data {
 
-// Lower case by the C library's tables.
-
 LowerCase::LowerCase()
     : locale_(newlocale(LC_CTYPE_MASK, "C.UTF-8", static_cast<locale_t>(nullptr))) {
   if (locale_ == nullptr) {
@@ -53,8 +51,8 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
   if (IsSubword(tokenizer)) return;
   if (tokenizer == kByteTokenizer) {
     bytes_ = true;
-    CheckBytes(path);
-    return;
+    if (words_ == ByteVocabulary().words) return;
+    throw InputError(path + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
   }
   if (tokenizer == kNumeralsTokenizer) {
     pieces_ = true;
@@ -68,12 +66,6 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
         kNumeralsTokenizer, kBpeTokenizer, kSentencePieceTokenizer));
   }
   Index(path);
-}
-
-void TokenCodec::CheckBytes(const std::string& path) const {
-  if (words_ != ByteVocabulary().words) {
-    throw InputError(path + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
-  }
 }
 
 void TokenCodec::Index(const std::string& path) {

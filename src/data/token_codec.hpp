@@ -56,7 +56,6 @@ class TokenCodec {
   std::string Decode(const std::vector<std::int32_t>& ids) const;
 
  private:
-  void CheckBytes(const std::string& path) const;
   void Index(const std::string& path);
   void CheckId(std::int32_t id) const;
   std::int32_t IdOf(std::string_view word) const;

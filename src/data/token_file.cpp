@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "hdf5.hpp"
 #include "stage.hpp"
 #include "token_arrays.hpp"
 #include "token_codec.hpp"
@@ -42,34 +41,61 @@ struct TokenFile::Contents {
 
 namespace {
 
+// SHA-256 of texts, each after its heading.
+std::string HashOf(const std::vector<std::string>& headings,
+                   const std::vector<std::string_view>& texts) {
+  std::vector<std::string_view> all;
+  for (std::size_t i = 0; i < texts.size(); ++i) {
+    all.emplace_back(headings[i]);
+    all.push_back(texts[i]);
+  }
+  return Sha256(all);
+}
+
 std::string HashOf(const Vocabulary& vocabulary) {
   std::vector<std::string> lengths;
   for (const std::string& word : vocabulary.words) {
     lengths.push_back(fmt::format("{} ", word.size()));
   }
-  std::vector<std::string_view> texts;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    texts.emplace_back(lengths[i]);
-    texts.emplace_back(vocabulary.words[i]);
+  return HashOf(lengths, {vocabulary.words.begin(), vocabulary.words.end()});
+}
+
+// A file's description: a known one, which is used up, since a later opening may find another file.
+TokenLayout Describe(const std::string& path, Side side, KnownFiles* known) {
+  if (known == nullptr || side != Side::kText || !known->contains(path)) {
+    return InspectTokenFile(path, side);
   }
-  return Sha256(texts);
+  TokenLayout layout = std::move(*known->at(path));
+  known->erase(path);
+  return layout;
+}
+
+void CheckTokens(const TokenData& data) {
+  const auto words = std::ssize(data.vocabulary.words);
+  for (const Split split : kSplits) {
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    if (tokens.size() < 2) {
+      throw InputError(
+          fmt::format("tokens in memory: {} holds {}, fewer than 2", NameOf(split), tokens.size()));
+    }
+    const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                  [words](std::int32_t id) { return id < 0 || id >= words; });
+    if (bad == tokens.end()) continue;
+    throw InputError(fmt::format("tokens in memory: {}: id {} at offset {} is not below {}",
+                                 NameOf(split), *bad, bad - tokens.begin(), words));
+  }
 }
 
 }  // namespace
 
 std::string TokenizerSha256Of(const std::map<std::string, std::string>& files) {
-  if (files.empty()) return {};
   std::vector<std::string> headings;
+  std::vector<std::string_view> texts;
   for (const auto& [name, contents] : files) {
     headings.push_back(fmt::format("{} {} ", name, contents.size()));
-  }
-  std::vector<std::string_view> texts;
-  std::size_t i = 0;
-  for (const auto& [name, contents] : files) {
-    texts.emplace_back(headings[i++]);
     texts.emplace_back(contents);
   }
-  return Sha256(texts);
+  return files.empty() ? "" : HashOf(headings, texts);
 }
 
 TokenCounts CountTokens(const std::string& path, KnownFiles* known) {
@@ -112,20 +138,6 @@ std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping) {
   return bytes;
 }
 
-namespace {
-
-// A file's description: a known one, which is used up, since a later opening may find another file.
-TokenLayout Describe(const std::string& path, Side side, KnownFiles* known) {
-  if (known == nullptr || side != Side::kText || !known->contains(path)) {
-    return InspectTokenFile(path, side);
-  }
-  TokenLayout layout = std::move(*known->at(path));
-  known->erase(path);
-  return layout;
-}
-
-}  // namespace
-
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
                      const std::string& path, const Keeping& keeping,
                      const std::function<void()>& after_round) {
@@ -155,26 +167,6 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   if (contents_->memory.Bytes() == 0) return;
   ReadArrays(world, path, contents_->layout, contents_->memory, after_round);
 }
-
-namespace {
-
-void CheckTokens(const TokenData& data) {
-  const auto words = std::ssize(data.vocabulary.words);
-  for (const Split split : kSplits) {
-    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    if (tokens.size() < 2) {
-      throw InputError(
-          fmt::format("tokens in memory: {} holds {}, fewer than 2", NameOf(split), tokens.size()));
-    }
-    const auto bad = std::find_if(tokens.begin(), tokens.end(),
-                                  [words](std::int32_t id) { return id < 0 || id >= words; });
-    if (bad == tokens.end()) continue;
-    throw InputError(fmt::format("tokens in memory: {}: id {} at offset {} is not below {}",
-                                 NameOf(split), *bad, bad - tokens.begin(), words));
-  }
-}
-
-}  // namespace
 
 TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data) {
   TokenLayout layout;
@@ -218,11 +210,6 @@ TokenFile::TokenFile(TokenFile&&) noexcept = default;
 std::int64_t TokenFile::Size(Split split) const { return contents_->layout.Tokens(split); }
 
 bool TokenFile::Keeps(Split split) const { return contents_->memory.Keeps(split); }
-
-std::int32_t TokenFile::Token(Split split, std::int64_t index) const {
-  contents_->RequireInMemory(split);
-  return contents_->memory.Token(split, index);
-}
 
 bool TokenFile::HasDocuments(Split split) const {
   return contents_->layout.Of(split, Array::kDocuments).There();
@@ -293,9 +280,7 @@ const std::map<std::string, std::string>& TokenFile::TokenizerFiles() const {
 const std::string& TokenFile::SourceSha256() const { return contents_->layout.source_sha256; }
 std::string TokenFile::VocabularySha256() const { return HashOf(Words()); }
 
-std::string TokenFile::TokenizerSha256() const {
-  return TokenizerSha256Of(contents_->layout.tokenizer_files);
-}
+std::string TokenFile::TokenizerSha256() const { return TokenizerSha256Of(TokenizerFiles()); }
 
 std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.entropy_rate; }
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }

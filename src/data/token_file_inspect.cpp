@@ -435,31 +435,6 @@ void FindArrays(const Inspector& file, TokenLayout& layout) {
   }
 }
 
-}  // namespace
-
-const char* NameOf(Split split) {
-  switch (split) {
-    case Split::kTrain:
-      return "train";
-    case Split::kValid:
-      return "valid";
-    case Split::kTest:
-      return "test";
-  }
-  return "?";
-}
-
-std::string PathOf(Split split, Array array, Side side) {
-  using Names = std::array<const char*, 3>;
-  constexpr std::array<Names, 3> kNames = {Names{"tokens", "documents", "mask"},
-                                           Names{"source", "source_offsets", "source_mask"},
-                                           Names{"target", "target_offsets", "target_mask"}};
-  const Names& names = kNames.at(static_cast<std::size_t>(side));
-  return fmt::format("/{}/{}", NameOf(split), names.at(static_cast<std::size_t>(array)));
-}
-
-namespace {
-
 bool SaysPairs(const Inspector& file) {
   return file.HasAttribute("contents") && file.Text("contents") == kPairContents;
 }
@@ -478,6 +453,20 @@ void CheckContents(const Inspector& file, const std::string& path, Side side) {
 }
 
 }  // namespace
+
+const char* NameOf(Split split) {
+  constexpr std::array kNames = {"train", "valid", "test"};
+  return kNames.at(static_cast<std::size_t>(split));
+}
+
+std::string PathOf(Split split, Array array, Side side) {
+  using Names = std::array<const char*, 3>;
+  constexpr std::array<Names, 3> kNames = {Names{"tokens", "documents", "mask"},
+                                           Names{"source", "source_offsets", "source_mask"},
+                                           Names{"target", "target_offsets", "target_mask"}};
+  const Names& names = kNames.at(static_cast<std::size_t>(side));
+  return fmt::format("/{}/{}", NameOf(split), names.at(static_cast<std::size_t>(array)));
+}
 
 bool HoldsPairs(const std::string& path) {
   const QuietHdf5 quiet;

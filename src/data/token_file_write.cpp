@@ -20,6 +20,8 @@
 
 namespace trireme::data {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
@@ -126,25 +128,6 @@ void ReadBack(const TokenFileDraft& draft, const TokenData& data) {
   }
 }
 
-}  // namespace
-
-void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
-  CheckTokenFileTarget(path, overwrite);
-  CheckData(data);
-  const QuietHdf5 quiet;
-  TokenFileDraft draft(path);
-  WriteDraft(draft, data);
-  draft.Sync();
-  ReadBack(draft, data);
-  draft.Place();
-}
-
-// Checks of the place of a token file, and the temporary file beside it.
-
-namespace fs = std::filesystem;
-
-namespace {
-
 constexpr const char* kTokenFileKey = "data.file";
 
 Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
@@ -178,6 +161,19 @@ bool IsDraft(const std::string& path) {
 }
 
 }  // namespace
+
+void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
+  CheckTokenFileTarget(path, overwrite);
+  CheckData(data);
+  const QuietHdf5 quiet;
+  TokenFileDraft draft(path);
+  WriteDraft(draft, data);
+  draft.Sync();
+  ReadBack(draft, data);
+  draft.Place();
+}
+
+// Checks of the place of a token file, and the temporary file beside it.
 
 std::string DraftOf(const std::string& target) { return DraftName(BehindLink(target)); }
 
@@ -247,14 +243,6 @@ void TokenFileDraft::Place() {
   placed_ = true;
 }
 
-// Making of an HDF5 file whose structures lie at its front and whose datasets are contiguous.
-
-namespace {
-
-constexpr hsize_t kMetadataBlock = hsize_t{1} << 14;  // bytes; more than a token file's structures
-
-}  // namespace
-
 Hdf5Writer::Hdf5Writer(const std::string& path) : path_(path) {
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   H5Pset_file_locking(access.Get(), true, true);
@@ -269,6 +257,8 @@ Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
 }
 
 void Hdf5Writer::Create(hid_t access) {
+  constexpr hsize_t kMetadataBlock = hsize_t{1}
+                                     << 14;  // bytes; more than a token file's structures
   // All of HDF5's own structures at the front: a file that is cut off can then still say what it
   // lacks.
   H5Pset_meta_block_size(access, kMetadataBlock);
@@ -340,8 +330,6 @@ void Hdf5Writer::WriteAndClose() {
 void Hdf5Writer::Fail(const std::string& what) const {
   throw RunError(fmt::format("{}: {}", path_, what), Hdf5Reason());
 }
-
-// StoredVocabulary.
 
 StoredVocabulary::StoredVocabulary(const Vocabulary& words, std::string tokenizer)
     : tokenizer_(std::move(tokenizer)), eos_(words.eos), unk_(words.unk) {

@@ -141,7 +141,6 @@ class CodecTokenizer : public Tokenizer {
   std::string Piece(std::int32_t id) const override {
     return vocabulary_.words.at(static_cast<std::size_t>(id));
   }
-  std::optional<std::int32_t> IdOf(std::string_view) const override { return std::nullopt; }
   std::optional<std::int32_t> Eos() const override {
     return static_cast<std::int32_t>(vocabulary_.eos);
   }
@@ -153,11 +152,9 @@ class CodecTokenizer : public Tokenizer {
     const std::vector<std::int32_t> more = codec_.Encode(text);
     ids.insert(ids.end(), more.begin(), more.end());
   }
-  void Template(std::vector<std::int32_t>&, std::vector<std::int32_t>&) const override {}
   std::string Decode(std::span<const std::int32_t> ids) const override {
     return codec_.Decode({ids.begin(), ids.end()});
   }
-  std::size_t SafeCut(std::string_view) const override { return 0; }
 
  private:
   Vocabulary vocabulary_;
@@ -406,15 +403,6 @@ class NumeralMaker : public DocumentMaker {
   std::int64_t units_ = 0;
 };
 
-// The tokenizers of a pair's texts with their owners.
-struct OwnedTokenizers {
-  PerText<std::unique_ptr<Tokenizer>> own;  // of the target alone if they share one
-
-  TextTokenizers Of() const {
-    return {(own[kSourceText] ? own[kSourceText] : own[kTargetText]).get(), own[kTargetText].get()};
-  }
-};
-
 PerText<std::int64_t> EosOf(const TextTokenizers& tokenizers, const TokenizeOptions& options,
                             const deck::Deck& deck) {
   PerText<std::int64_t> eos{};
@@ -447,16 +435,14 @@ TextTokens TokenizeLines(const comm::Communicator& world, const TokenizeOptions&
   const bool named = IsSubword(options.kind) && options.vocabulary_size == 0;
   if (dry && !named) return {};
   LinePairs lines(plan, dry ? std::vector<LineUnit>() : AlignLines(world, plan, watch.stop));
-  OwnedTokenizers owned;
+  std::unique_ptr<Tokenizer> source, target;
   if (options.pairs.shared_vocabulary) {
-    owned.own[kTargetText] =
-        TokenizerOf(world, options, deck, lines, {kSourceText, kTargetText}, watch);
+    target = TokenizerOf(world, options, deck, lines, {kSourceText, kTargetText}, watch);
   } else {
-    for (const std::size_t text : {kSourceText, kTargetText}) {
-      owned.own.at(text) = TokenizerOf(world, options, deck, lines, {text}, watch);
-    }
+    source = TokenizerOf(world, options, deck, lines, {kSourceText}, watch);
+    target = TokenizerOf(world, options, deck, lines, {kTargetText}, watch);
   }
-  const TextTokenizers tokenizers = owned.Of();
+  const TextTokenizers tokenizers = {source ? source.get() : target.get(), target.get()};
   world.Together([&] { plan.settings.eos = EosOf(tokenizers, options, deck); });
   if (dry) return {};
   return TokenizeDocuments(world, lines, {path, tokenizers, plan.settings, watch});

@@ -14,15 +14,29 @@
 namespace trireme::data {
 
 // Beginnings of documents within a range of tokens, from a list that is not in memory: found by
-// interpolation, in one or two reads of a block.
+// interpolation between the places that are known, which every read of a block adds to.
 class DocumentIndex {
  public:
   // Takes all memory that it needs. The layout and the file must outlive the index.
-  DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split);
+  DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split)
+      : layout_(layout),
+        file_(file),
+        split_(split),
+        documents_(layout.Of(split, Array::kDocuments).count),
+        tokens_(layout.Tokens(split)),
+        buffer_(static_cast<std::size_t>(kBlock + 1)) {
+    known_.reserve(static_cast<std::size_t>(kMostKnown));
+  }
 
   // Appends the documents that begin at tokens [begin, end), as offsets from `begin`. Throws as
   // TokenArrays::RequireGood does for what it reads on the way.
-  void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found);
+  void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
+    for (std::int64_t at = FirstFrom(begin); at < documents_; ++at) {
+      if (!Holds(at)) Hold(at, std::min(at + kBlock, documents_));
+      if (Held(at) >= end) return;
+      found.push_back(Held(at) - begin);
+    }
+  }
 
   static constexpr std::int64_t kBlock = 2047;  // elements of a read, with the one before: 16 KiB
   static constexpr std::int64_t kMostKnown = 4096;  // places
@@ -36,18 +50,86 @@ class DocumentIndex {
   };
 
   // Place of the first document that begins at `token` or after it.
-  std::int64_t FirstFrom(std::int64_t token);
+  std::int64_t FirstFrom(std::int64_t token) {
+    const auto within = [&](std::int64_t least, std::int64_t last) {
+      return held_end_ > held_begin_ && (held_begin_ == least || Held(held_begin_) < token) &&
+             (held_end_ == last || Held(held_end_ - 1) >= token);
+    };
+    if (within(0, documents_)) return FirstHeldFrom(token);
+    Place low{-1, -1}, high{documents_, tokens_};
+    const auto next = std::ranges::lower_bound(known_, token, {}, &Place::token);
+    if (next != known_.end()) high = *next;
+    if (next != known_.begin()) low = *std::prev(next);
+    // Halving now and then bounds the reads whatever the documents' lengths.
+    constexpr int kEvery = 3;
+    for (int read = 1; high.at - low.at > 1; ++read) {
+      HoldBetween(low, high, token, read % kEvery == 0);
+      if (within(low.at + 1, high.at)) return FirstHeldFrom(token);
+      if (Held(held_begin_) >= token) {
+        high = {held_begin_, Held(held_begin_)};
+      } else {
+        low = {held_end_ - 1, Held(held_end_ - 1)};
+      }
+    }
+    return high.at;
+  }
+
+  // The same within the block that is held.
+  std::int64_t FirstHeldFrom(std::int64_t token) const {
+    const auto first = buffer_.begin() + 1;
+    const auto last = first + static_cast<std::ptrdiff_t>(held_end_ - held_begin_);
+    return held_begin_ + (std::lower_bound(first, last, token) - first);
+  }
+
   // Reads a block around the place where interpolation expects `token`, or, if `halve`, around the
   // middle; strictly between two known places.
-  void HoldBetween(const Place& low, const Place& high, std::int64_t token, bool halve);
-  void Hold(std::int64_t begin, std::int64_t end);
-  void Know(const Place& place);
+  void HoldBetween(const Place& low, const Place& high, std::int64_t token, bool halve) {
+    const double part = halve ? 0.5
+                              : static_cast<double>(token - low.token) /
+                                    static_cast<double>(high.token - low.token);
+    const auto guess =
+        low.at + static_cast<std::int64_t>(part * static_cast<double>(high.at - low.at));
+    // More after the place than before it: the window's documents follow.
+    const std::int64_t first = low.at + 1, last = std::max(first, high.at - kBlock);
+    const std::int64_t begin = std::clamp(guess - kBlock / 4, first, last);
+    Hold(begin, std::min(begin + kBlock, high.at));
+    // Blocks that ascend by themselves may contradict each other.
+    const Place front{held_begin_, Held(held_begin_)}, back{held_end_ - 1, Held(held_end_ - 1)};
+    if (front.token <= low.token || back.token >= high.token) {
+      const Place& bad = front.token <= low.token ? front : back;
+      held_end_ = held_begin_;
+      file_.RequireUnchanged();
+      throw RunError(BadElement(file_.Path(), layout_, split_, Array::kDocuments,
+                                {bad.at, static_cast<std::uint64_t>(bad.token)})
+                         .what());
+    }
+  }
+
+  void Hold(std::int64_t begin, std::int64_t end) {
+    held_begin_ = held_end_ = begin;
+    const std::int64_t before = std::min<std::int64_t>(begin, 1);
+    file_.Read(layout_, split_, Array::kDocuments, begin - before, end,
+               buffer_.data() + (1 - before));
+    file_.RequireGood(
+        layout_, split_, Array::kDocuments,
+        {buffer_.data() + 1, begin, end, static_cast<std::uint64_t>(buffer_.front())});
+    held_end_ = end;
+    Know({begin, Held(begin)});
+  }
+
+  void Know(const Place& place) {
+    if (std::ssize(known_) == kMostKnown) return;
+    const std::int64_t gap = std::max(kBlock / 2, CeilDivide(documents_, kMostKnown));
+    const auto next = std::ranges::lower_bound(known_, place.at, {}, &Place::at);
+    if (next != known_.end() && next->at - place.at < gap) return;
+    if (next != known_.begin() && place.at - std::prev(next)->at < gap) return;
+    known_.insert(next, place);
+  }
+
   bool Holds(std::int64_t at) const { return at >= held_begin_ && at < held_end_; }
   std::int64_t Held(std::int64_t at) const {
     return buffer_[static_cast<std::size_t>(at - held_begin_ + 1)];
   }
-  // Of the block that is held.
-  std::int64_t FirstHeldFrom(std::int64_t token) const;
 
   const TokenLayout& layout_;
   const TokenArrays& file_;
@@ -57,99 +139,6 @@ class DocumentIndex {
   std::int64_t held_begin_ = 0, held_end_ = 0;
   std::vector<Place> known_;  // ascending, with gaps
 };
-
-// Interpolation between the places that are known, which every read adds to.
-
-DocumentIndex::DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split)
-    : layout_(layout),
-      file_(file),
-      split_(split),
-      documents_(layout.Of(split, Array::kDocuments).count),
-      tokens_(layout.Tokens(split)),
-      buffer_(static_cast<std::size_t>(kBlock + 1)) {
-  known_.reserve(static_cast<std::size_t>(kMostKnown));
-}
-
-void DocumentIndex::Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
-  for (std::int64_t at = FirstFrom(begin); at < documents_; ++at) {
-    if (!Holds(at)) Hold(at, std::min(at + kBlock, documents_));
-    if (Held(at) >= end) return;
-    found.push_back(Held(at) - begin);
-  }
-}
-
-std::int64_t DocumentIndex::FirstFrom(std::int64_t token) {
-  const auto within = [&](std::int64_t least, std::int64_t last) {
-    return held_end_ > held_begin_ && (held_begin_ == least || Held(held_begin_) < token) &&
-           (held_end_ == last || Held(held_end_ - 1) >= token);
-  };
-  if (within(0, documents_)) return FirstHeldFrom(token);
-  Place low{-1, -1}, high{documents_, tokens_};
-  const auto next = std::ranges::lower_bound(known_, token, {}, &Place::token);
-  if (next != known_.end()) high = *next;
-  if (next != known_.begin()) low = *std::prev(next);
-  // Halving now and then bounds the reads whatever the documents' lengths.
-  constexpr int kEvery = 3;
-  for (int read = 1; high.at - low.at > 1; ++read) {
-    HoldBetween(low, high, token, read % kEvery == 0);
-    if (within(low.at + 1, high.at)) return FirstHeldFrom(token);
-    if (Held(held_begin_) >= token) {
-      high = {held_begin_, Held(held_begin_)};
-    } else {
-      low = {held_end_ - 1, Held(held_end_ - 1)};
-    }
-  }
-  return high.at;
-}
-
-std::int64_t DocumentIndex::FirstHeldFrom(std::int64_t token) const {
-  const auto first = buffer_.begin() + 1;
-  const auto last = first + static_cast<std::ptrdiff_t>(held_end_ - held_begin_);
-  return held_begin_ + (std::lower_bound(first, last, token) - first);
-}
-
-void DocumentIndex::HoldBetween(const Place& low, const Place& high, std::int64_t token,
-                                bool halve) {
-  const double part =
-      halve ? 0.5
-            : static_cast<double>(token - low.token) / static_cast<double>(high.token - low.token);
-  const auto guess =
-      low.at + static_cast<std::int64_t>(part * static_cast<double>(high.at - low.at));
-  // More after the place than before it: the window's documents follow.
-  const std::int64_t first = low.at + 1, last = std::max(first, high.at - kBlock);
-  const std::int64_t begin = std::clamp(guess - kBlock / 4, first, last);
-  Hold(begin, std::min(begin + kBlock, high.at));
-  // Blocks that ascend by themselves may contradict each other.
-  const Place front{held_begin_, Held(held_begin_)}, back{held_end_ - 1, Held(held_end_ - 1)};
-  if (front.token <= low.token || back.token >= high.token) {
-    const Place& bad = front.token <= low.token ? front : back;
-    held_end_ = held_begin_;
-    file_.RequireUnchanged();
-    throw RunError(BadElement(file_.Path(), layout_, split_, Array::kDocuments,
-                              {bad.at, static_cast<std::uint64_t>(bad.token)})
-                       .what());
-  }
-}
-
-void DocumentIndex::Hold(std::int64_t begin, std::int64_t end) {
-  held_begin_ = held_end_ = begin;
-  const std::int64_t before = std::min<std::int64_t>(begin, 1);
-  file_.Read(layout_, split_, Array::kDocuments, begin - before, end,
-             buffer_.data() + (1 - before));
-  file_.RequireGood(layout_, split_, Array::kDocuments,
-                    {buffer_.data() + 1, begin, end, static_cast<std::uint64_t>(buffer_.front())});
-  held_end_ = end;
-  Know({begin, Held(begin)});
-}
-
-void DocumentIndex::Know(const Place& place) {
-  if (std::ssize(known_) == kMostKnown) return;
-  const std::int64_t gap = std::max(kBlock / 2, CeilDivide(documents_, kMostKnown));
-  const auto next = std::ranges::lower_bound(known_, place.at, {}, &Place::at);
-  if (next != known_.end() && next->at - place.at < gap) return;
-  if (next != known_.begin() && place.at - std::prev(next)->at < gap) return;
-  known_.insert(next, place);
-}
 
 namespace {
 
@@ -163,6 +152,59 @@ template <typename T>
 void Resize(std::vector<T>& values, std::int64_t count) {
   values.reserve(static_cast<std::size_t>(count));
   values.resize(static_cast<std::size_t>(count));
+}
+
+// Signals are for the thread that computes.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+
+ private:
+  sigset_t before_ = {};
+};
+
+constexpr std::int64_t kLengths = 3;  // of a window, in a message
+
+// A list of numbers as one message: of each window its three lengths, then its ids, documents and
+// mask.
+void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
+  packed.clear();
+  for (const Window& window : windows) {
+    for (const std::size_t length :
+         {window.ids.size(), window.documents.size(), window.counted.size()}) {
+      packed.push_back(static_cast<std::int32_t>(length));
+    }
+    packed.insert(packed.end(), window.ids.begin(), window.ids.end());
+    for (const std::int64_t begin : window.documents) {
+      packed.push_back(static_cast<std::int32_t>(begin));
+    }
+    packed.insert(packed.end(), window.counted.begin(), window.counted.end());
+  }
+}
+
+// documents: room for any number of them.
+void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows, bool documents) {
+  const std::int32_t* from = packed.data();
+  const auto take = [&from](auto& values, std::int32_t count) {
+    values.reserve(static_cast<std::size_t>(count));
+    values.assign(from, from + count);
+    from += count;
+  };
+  for (Window& window : windows) {
+    const std::int32_t ids = from[0], begins = from[1], counted = from[2];
+    from += kLengths;
+    if (documents) window.documents.reserve(static_cast<std::size_t>(ids));
+    take(window.ids, ids);
+    take(window.documents, begins);
+    take(window.counted, counted);
+  }
 }
 
 }  // namespace
@@ -236,63 +278,6 @@ std::vector<std::int64_t> TokenReader::Documents() const {
 void TokenReader::RequireUnchanged() const {
   if (arrays_ != nullptr) arrays_->RequireUnchanged();
 }
-
-namespace {
-
-// Signals are for the thread that computes.
-class BlockedSignals {
- public:
-  BlockedSignals() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~BlockedSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-
- private:
-  sigset_t before_ = {};
-};
-
-constexpr std::int64_t kLengths = 3;  // of a window, in a message
-
-// A list of numbers as one message: of each window its three lengths, then its ids, documents and
-// mask.
-void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
-  packed.clear();
-  for (const Window& window : windows) {
-    for (const std::size_t length :
-         {window.ids.size(), window.documents.size(), window.counted.size()}) {
-      packed.push_back(static_cast<std::int32_t>(length));
-    }
-    packed.insert(packed.end(), window.ids.begin(), window.ids.end());
-    for (const std::int64_t begin : window.documents) {
-      packed.push_back(static_cast<std::int32_t>(begin));
-    }
-    packed.insert(packed.end(), window.counted.begin(), window.counted.end());
-  }
-}
-
-// documents: room for any number of them.
-void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows, bool documents) {
-  const std::int32_t* from = packed.data();
-  const auto take = [&from](auto& values, std::int32_t count) {
-    values.reserve(static_cast<std::size_t>(count));
-    values.assign(from, from + count);
-    from += count;
-  };
-  for (Window& window : windows) {
-    const std::int32_t ids = from[0], begins = from[1], counted = from[2];
-    from += kLengths;
-    if (documents) window.documents.reserve(static_cast<std::size_t>(ids));
-    take(window.ids, ids);
-    take(window.documents, begins);
-    take(window.counted, counted);
-  }
-}
-
-}  // namespace
 
 // Turns follow one another in a ring of slots: the one in use, and those that are read ahead.
 class Windows::Reader {

@@ -14,9 +14,11 @@
 
 namespace trireme::deck {
 
-// The lines of a deck's text: the options that Boost.Program_options reads, each with its line
-// number.
+namespace {
 
+namespace po = boost::program_options;
+
+// An option of the deck.
 struct Assignment {
   int line = 0;                // from 1
   std::string section;         // as between the brackets; empty before the first section
@@ -42,144 +44,9 @@ struct DeckLines {
   std::vector<SyntaxError> errors;
 };
 
-DeckLines ReadLines(const std::string& text);
-
-namespace {
-
-// Comments of the resolved deck stand in one column unless a value is longer than this.
-constexpr std::size_t kWidestAligned = 40;
-
-}  // namespace
-
-const Deck::Value& Deck::Find(const std::string& name) const {
-  const auto found = values_.find(name);
-  if (found == values_.end()) throw std::logic_error("deck key was not declared: " + name);
-  return found->second;
-}
-
-const std::string& Deck::Find(const std::string& name, KeyKind kind) const {
-  const Value& value = Find(name);
-  const KeyKind declared = schema_->Find(name)->kind;
-  // A choice is a text to the code that reads it.
-  const KeyKind readable = declared == KeyKind::kChoice ? KeyKind::kText : declared;
-  if (readable != kind) throw std::logic_error("deck key read as another kind: " + name);
-  return value.text;
-}
-
-// The texts below were checked when they came in, so the conversions cannot fail.
-std::int64_t Deck::Integer(const std::string& name) const {
-  return ToInteger(Find(name, KeyKind::kInteger)).value();
-}
-
-double Deck::Real(const std::string& name) const {
-  return ToReal(Find(name, KeyKind::kReal)).value();
-}
-
-const std::string& Deck::Text(const std::string& name) const { return Find(name, KeyKind::kText); }
-
-bool Deck::Switch(const std::string& name) const {
-  const std::string& text = Find(name, KeyKind::kSwitch);
-  return text == "yes" || text == "true" || text == "on";
-}
-
-bool Deck::Given(const std::string& name) const { return Find(name).given; }
-
-std::string Deck::Where(const std::string& name) const { return Find(name).where; }
-
-void Deck::Take(const std::string& name, const Value& value) {
-  for (const auto& group : schema_->ExclusiveGroups()) {
-    if (std::find(group.begin(), group.end(), name) == group.end()) continue;
-    for (const std::string& other : group) {
-      values_[other] = {schema_->Find(other)->fallback, "default", false, true};
-    }
-  }
-  values_[name] = value;
-}
-
-void Deck::Forget(const std::string& name) {
-  const Value& value = Find(name);
-  if (value.where == kCommandLine) return;
-  values_[name] = {schema_->Find(name)->fallback, "default", false, value.dropped};
-}
-
-std::vector<std::pair<std::string, std::string>> Deck::Section(const std::string& section) const {
-  std::vector<std::pair<std::string, std::string>> values;
-  const std::string prefix = section + ".";
-  for (const Key& key : schema_->Keys()) {
-    if (!key.name.starts_with(prefix) || Find(key.name).dropped) continue;
-    values.emplace_back(key.name.substr(prefix.size()), Find(key.name).text);
-  }
-  return values;
-}
-
-void Deck::Supply(const std::string& name, const std::string& value, const std::string& origin) {
-  if (Find(name).given) return;
-  for (const auto& group : schema_->ExclusiveGroups()) {
-    if (std::find(group.begin(), group.end(), name) == group.end()) continue;
-    for (const std::string& other : group) {
-      if (Find(other).given) return;  // the user chose another key of the group
-    }
-  }
-  const std::string text = Trim(value);
-  if (const Problem problem = CheckValue(*schema_->Find(name), text)) {
-    throw InputError(fmt::format("{}: {} = {}: {}", origin, name, Shown(text), problem.message),
-                     problem.hint);
-  }
-  Take(name, {text, origin, false, false});
-}
-
-trireme::Error Deck::Complain(const std::string& name, const std::string& message,
-                              const std::string& hint) const {
-  const Value& value = Find(name);
-  const std::string deck = path_.empty() ? "deck" : path_;
-  const std::string assignment = name + " = " + value.text;
-  // A value that no line of the user's holds is named with what chose it.
-  const std::string subject = value.given
-                                  ? fmt::format("{}: {}", value.where, assignment)
-                                  : fmt::format("{}: {} ({})", deck, assignment, value.where);
-  return InputError(subject + ": " + message, hint);
-}
-
-std::string Deck::Resolved() const {
-  std::string out;
-  for (const auto& [section, help] : schema_->Sections()) {
-    struct Line {
-      std::string key;
-      const Value* value;
-    };
-    std::vector<Line> lines;
-    std::size_t key_width = 0, value_width = 0;
-    for (const Key& key : schema_->Keys()) {
-      if (key.name.compare(0, section.size() + 1, section + ".") != 0) continue;
-      const Value& value = Find(key.name);
-      if (value.dropped) continue;
-      lines.push_back({key.name.substr(section.size() + 1), &value});
-      key_width = std::max(key_width, lines.back().key.size());
-      if (value.text.size() <= kWidestAligned) {
-        value_width = std::max(value_width, value.text.size());
-      }
-    }
-    if (lines.empty()) continue;
-    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
-    for (const Line& line : lines) {
-      const bool chosen = line.value->where != "default";
-      const std::string comment = chosen ? "# from " + line.value->where : "";
-      std::string text = fmt::format("{:<{}} = {:<{}}  {}", line.key, key_width, line.value->text,
-                                     value_width, comment);
-      text.erase(text.find_last_not_of(' ') + 1);
-      out += text + "\n";
-    }
-  }
-  return out;
-}
-
 // Boost.Program_options' INI reader gives options in file order but no line numbers, and stops at
 // the first line that it cannot read. The lines are found again from that order; a line that
 // stopped the reader is blanked and the text read again, so that one run reports every fault.
-
-namespace {
-
-namespace po = boost::program_options;
 
 // A file with more unreadable lines than these is no deck: the rest is not looked at.
 constexpr std::size_t kMaximumErrors = 20;
@@ -235,8 +102,6 @@ std::vector<po::option> ReadOptions(std::vector<std::string>& lines,
   }
 }
 
-}  // namespace
-
 DeckLines ReadLines(const std::string& text) {
   DeckLines result;
   std::vector<std::string> lines = SplitLines(text);
@@ -272,10 +137,11 @@ DeckLines ReadLines(const std::string& text) {
   return result;
 }
 
+// Comments of the resolved deck stand in one column unless a value is longer than this.
+constexpr std::size_t kWidestAligned = 40;
+
 // Deck::Parse: the deck's lines and the command line's overrides become values, or one message with
 // every problem in the order of the lines.
-
-namespace {
 
 // More problems than these are counted, not printed.
 constexpr std::size_t kMaximumPrinted = 30;
@@ -493,6 +359,128 @@ void ThrowProblems(const std::string& path, const Source& deck, const Source& co
 
 }  // namespace
 
+const Deck::Value& Deck::Find(const std::string& name) const {
+  const auto found = values_.find(name);
+  if (found == values_.end()) throw std::logic_error("deck key was not declared: " + name);
+  return found->second;
+}
+
+const std::string& Deck::Find(const std::string& name, KeyKind kind) const {
+  const Value& value = Find(name);
+  const KeyKind declared = schema_->Find(name)->kind;
+  // A choice is a text to the code that reads it.
+  const KeyKind readable = declared == KeyKind::kChoice ? KeyKind::kText : declared;
+  if (readable != kind) throw std::logic_error("deck key read as another kind: " + name);
+  return value.text;
+}
+
+// The texts below were checked when they came in, so the conversions cannot fail.
+std::int64_t Deck::Integer(const std::string& name) const {
+  return ToInteger(Find(name, KeyKind::kInteger)).value();
+}
+
+double Deck::Real(const std::string& name) const {
+  return ToReal(Find(name, KeyKind::kReal)).value();
+}
+
+const std::string& Deck::Text(const std::string& name) const { return Find(name, KeyKind::kText); }
+
+bool Deck::Switch(const std::string& name) const {
+  const std::string& text = Find(name, KeyKind::kSwitch);
+  return text == "yes" || text == "true" || text == "on";
+}
+
+bool Deck::Given(const std::string& name) const { return Find(name).given; }
+
+std::string Deck::Where(const std::string& name) const { return Find(name).where; }
+
+void Deck::Take(const std::string& name, const Value& value) {
+  for (const auto& group : schema_->ExclusiveGroups()) {
+    if (std::find(group.begin(), group.end(), name) == group.end()) continue;
+    for (const std::string& other : group) {
+      values_[other] = {schema_->Find(other)->fallback, "default", false, true};
+    }
+  }
+  values_[name] = value;
+}
+
+void Deck::Forget(const std::string& name) {
+  const Value& value = Find(name);
+  if (value.where == kCommandLine) return;
+  values_[name] = {schema_->Find(name)->fallback, "default", false, value.dropped};
+}
+
+std::vector<std::pair<std::string, std::string>> Deck::Section(const std::string& section) const {
+  std::vector<std::pair<std::string, std::string>> values;
+  const std::string prefix = section + ".";
+  for (const Key& key : schema_->Keys()) {
+    if (!key.name.starts_with(prefix) || Find(key.name).dropped) continue;
+    values.emplace_back(key.name.substr(prefix.size()), Find(key.name).text);
+  }
+  return values;
+}
+
+void Deck::Supply(const std::string& name, const std::string& value, const std::string& origin) {
+  if (Find(name).given) return;
+  for (const auto& group : schema_->ExclusiveGroups()) {
+    if (std::find(group.begin(), group.end(), name) == group.end()) continue;
+    for (const std::string& other : group) {
+      if (Find(other).given) return;  // the user chose another key of the group
+    }
+  }
+  const std::string text = Trim(value);
+  if (const Problem problem = CheckValue(*schema_->Find(name), text)) {
+    throw InputError(fmt::format("{}: {} = {}: {}", origin, name, Shown(text), problem.message),
+                     problem.hint);
+  }
+  Take(name, {text, origin, false, false});
+}
+
+trireme::Error Deck::Complain(const std::string& name, const std::string& message,
+                              const std::string& hint) const {
+  const Value& value = Find(name);
+  const std::string deck = path_.empty() ? "deck" : path_;
+  const std::string assignment = name + " = " + value.text;
+  // A value that no line of the user's holds is named with what chose it.
+  const std::string subject = value.given
+                                  ? fmt::format("{}: {}", value.where, assignment)
+                                  : fmt::format("{}: {} ({})", deck, assignment, value.where);
+  return InputError(subject + ": " + message, hint);
+}
+
+std::string Deck::Resolved() const {
+  std::string out;
+  for (const auto& [section, help] : schema_->Sections()) {
+    struct Line {
+      std::string key;
+      const Value* value;
+    };
+    std::vector<Line> lines;
+    std::size_t key_width = 0, value_width = 0;
+    for (const Key& key : schema_->Keys()) {
+      if (key.name.compare(0, section.size() + 1, section + ".") != 0) continue;
+      const Value& value = Find(key.name);
+      if (value.dropped) continue;
+      lines.push_back({key.name.substr(section.size() + 1), &value});
+      key_width = std::max(key_width, lines.back().key.size());
+      if (value.text.size() <= kWidestAligned) {
+        value_width = std::max(value_width, value.text.size());
+      }
+    }
+    if (lines.empty()) continue;
+    out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", section);
+    for (const Line& line : lines) {
+      const bool chosen = line.value->where != "default";
+      const std::string comment = chosen ? "# from " + line.value->where : "";
+      std::string text = fmt::format("{:<{}} = {:<{}}  {}", line.key, key_width, line.value->text,
+                                     value_width, comment);
+      text.erase(text.find_last_not_of(' ') + 1);
+      out += text + "\n";
+    }
+  }
+  return out;
+}
+
 Deck Deck::Parse(const Schema& schema, const std::string& text, const std::string& path,
                  const std::vector<std::string>& overrides) {
   Source in_deck(schema, path.empty() ? "deck" : path);
@@ -520,7 +508,7 @@ Deck Deck::Parse(const Schema& schema, const std::string& text, const std::strin
 // Cutting of lists.
 
 std::string_view Trimmed(std::string_view text) {
-  constexpr const char* kBlanks = " \t";
+  constexpr const char* kBlanks = " \t\r\n";
   const std::size_t begin = text.find_first_not_of(kBlanks);
   if (begin == std::string_view::npos) return {};
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);

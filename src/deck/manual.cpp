@@ -1,39 +1,90 @@
 // ManualPage: trireme(1) in the macros of man(7). Each input line holds one sentence or less, as
 // roff's readers and checkers like it.
 #include <fmt/ranges.h>
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/utf8.hpp"
 #include "trireme/deck/schema.hpp"
 #include "value.hpp"
 
-namespace trireme::deck::roff {
+namespace trireme::deck {
 
-// Text for roff, the language of manual pages.
+namespace {
 
 // Forms of '-': a minus, as in options and numbers, that can be copied to a shell; or that, but
 // between two letters a hyphen.
 enum class Hyphen { kMinus, kInWords };
 
+constexpr std::size_t kRoffColumns = 78;
+
+bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
+
+// Keeps a line from being read as a request.
+std::string Line(const std::string& escaped) {
+  const bool request = escaped.starts_with('.') || escaped.starts_with('\'');
+  return (request ? "\\&" : "") + escaped + "\n";
+}
+
 // `text`, in UTF-8, such that roff prints it as it is; plain ASCII. At the beginning of a line a
 // dot or a quotation mark would still be a request.
-std::string Escaped(const std::string& text, Hyphen hyphen);
+std::string Escaped(const std::string& text, Hyphen hyphen) {
+  constexpr std::array<std::pair<char, const char*>, 7> kEscapes = {{{'\\', "\\e"},
+                                                                     {'-', "\\-"},
+                                                                     {'\'', "\\(aq"},
+                                                                     {'"', "\\(dq"},
+                                                                     {'`', "\\(ga"},
+                                                                     {'^', "\\(ha"},
+                                                                     {'~', "\\(ti"}}};
+  std::string out;
+  for (std::size_t i = 0; i < text.size();) {
+    const bool in_word = hyphen == Hyphen::kInWords && text[i] == '-' && i > 0 &&
+                         i + 1 < text.size() && IsLetter(text[i - 1]) && IsLetter(text[i + 1]);
+    const auto* const escape =
+        std::ranges::find(kEscapes, text[i], &decltype(kEscapes)::value_type::first);
+    const char32_t code = NextCodePoint(text, i);
+    if (escape != kEscapes.end() && !in_word) {
+      out += escape->second;
+    } else if (code < 0x80) {
+      out += static_cast<char>(code);
+    } else {
+      out += fmt::format("\\[u{:04X}]", static_cast<std::uint32_t>(code));
+    }
+  }
+  return out;
+}
+
 // The escaped text as a line of its own, in bold.
-std::string Bold(const std::string& text);
+std::string Bold(const std::string& text) {
+  return "\\fB" + Escaped(text, Hyphen::kMinus) + "\\fP\n";
+}
+
 // The words of `text` in lines of at most 78 columns, a new one for each sentence; empty for none.
-std::string Prose(const std::string& text);
-
-}  // namespace trireme::deck::roff
-
-namespace trireme::deck {
-
-namespace {
+std::string Prose(const std::string& text) {
+  std::istringstream words(text);
+  std::string out, line, word;
+  const auto flush = [&] {
+    if (!line.empty()) out += Line(line);
+    line.clear();
+  };
+  while (words >> word) {
+    const bool ends = word.ends_with('.');
+    word = Escaped(word, Hyphen::kInWords);
+    if (!line.empty() && line.size() + 1 + word.size() > kRoffColumns) flush();
+    line += (line.empty() ? "" : " ") + word;
+    if (ends) flush();
+  }
+  flush();
+  return out;
+}
 
 std::vector<std::string> LinesOf(const std::string& text) {
   std::vector<std::string> lines;
@@ -63,7 +114,7 @@ std::string Synopsis(const std::vector<std::string>& lines) {
     if (line.starts_with("usage:")) line.erase(0, line.find(':') + 1);
     for (std::string rest = Trim(line); !rest.empty();) {
       const std::size_t gap = rest.find("   ");
-      out += roff::Escaped(rest.substr(0, gap), roff::Hyphen::kMinus) + "\n";
+      out += Escaped(rest.substr(0, gap), Hyphen::kMinus) + "\n";
       rest = gap == std::string::npos ? "" : Trim(rest.substr(gap));
     }
   }
@@ -96,10 +147,10 @@ std::string Options(const std::vector<std::string>& lines) {
     }
     const SectionCut cut = CutOf(line, column);
     if (column == 0) column = cut.begin;
-    out += roff::Prose(description) + ".TP\n" + roff::Bold(Trim(line.substr(0, cut.end)));
+    out += Prose(description) + ".TP\n" + Bold(Trim(line.substr(0, cut.end)));
     description = line.substr(cut.begin);
   }
-  return out + roff::Prose(description);
+  return out + Prose(description);
 }
 
 // "exit codes: 0 done; 1 failed; ...".
@@ -113,16 +164,16 @@ std::string ExitStatus(const std::vector<std::string>& lines) {
     const std::string code = Trim(all.substr(0, end));
     const std::size_t gap = code.find(' ');
     if (gap == std::string::npos) throw std::logic_error("--help: no meaning: " + code);
-    out += ".TP\n" + roff::Bold(code.substr(0, gap)) + roff::Prose(Trim(code.substr(gap)));
+    out += ".TP\n" + Bold(code.substr(0, gap)) + Prose(Trim(code.substr(gap)));
     all.erase(0, end == std::string::npos ? end : end + 1);
   }
   return out;
 }
 
 std::string KeyEntry(const Schema& schema, const Key& key) {
-  std::string out = ".TP\n" + roff::Bold(Trim(key.name + " = " + key.fallback));
-  out += roff::Prose(KindText(key) + ".") + roff::Prose(key.help);
-  return out + roff::Prose(ExcludesText(schema, key));
+  std::string out = ".TP\n" + Bold(Trim(key.name + " = " + key.fallback));
+  out += Prose(KindText(key) + ".") + Prose(key.help);
+  return out + Prose(ExcludesText(schema, key));
 }
 
 std::string AllKeys(const Schema& schema) {
@@ -133,8 +184,8 @@ std::string AllKeys(const Schema& schema) {
       "stands"
       " the default.\n";
   for (const auto& [section, help] : schema.Sections()) {
-    out += ".SS " + roff::Escaped("[" + section + "]", roff::Hyphen::kMinus) + "\n";
-    out += roff::Prose(help);
+    out += ".SS " + Escaped("[" + section + "]", Hyphen::kMinus) + "\n";
+    out += Prose(help);
     for (const Key& key : schema.Keys()) {
       if (key.name.starts_with(section + ".")) out += KeyEntry(schema, key);
     }
@@ -175,7 +226,7 @@ std::string ManualPage(const Schema& schema, const ManualFacts& facts) {
       }
       sentence.pop_back();
       sentence.erase(0, sentence.find(' ') + 1);
-      name = ".SH NAME\ntrireme \\- " + roff::Escaped(sentence, roff::Hyphen::kInWords) + "\n";
+      name = ".SH NAME\ntrireme \\- " + Escaped(sentence, Hyphen::kInWords) + "\n";
     } else if (lines.front().starts_with("usage:")) {
       rest += Synopsis(lines);
     } else if (lines.front().starts_with("  -")) {
@@ -193,84 +244,3 @@ std::string ManualPage(const Schema& schema, const ManualFacts& facts) {
 }
 
 }  // namespace trireme::deck
-
-namespace trireme::deck::roff {
-
-// Escapes of roff: backslashes, minus signs, quotation marks, characters beyond ASCII.
-
-namespace {
-
-constexpr std::size_t kRoffColumns = 78;
-
-bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
-
-// Keeps a line from being read as a request.
-std::string Line(const std::string& escaped) {
-  const bool request = escaped.starts_with('.') || escaped.starts_with('\'');
-  return (request ? "\\&" : "") + escaped + "\n";
-}
-
-}  // namespace
-
-std::string Escaped(const std::string& text, Hyphen hyphen) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const bool in_word = hyphen == Hyphen::kInWords && i > 0 && i + 1 < text.size() &&
-                         IsLetter(text[i - 1]) && IsLetter(text[i + 1]);
-    switch (text[i]) {
-      case '\\':
-        out += "\\e";
-        break;
-      case '-':
-        out += in_word ? "-" : "\\-";
-        break;
-      case '\'':
-        out += "\\(aq";
-        break;
-      case '"':
-        out += "\\(dq";
-        break;
-      case '`':
-        out += "\\(ga";
-        break;
-      case '^':
-        out += "\\(ha";
-        break;
-      case '~':
-        out += "\\(ti";
-        break;
-      default:
-        if (static_cast<unsigned char>(text[i]) < 0x80) {
-          out += text[i];
-        } else {
-          out += fmt::format("\\[u{:04X}]", static_cast<std::uint32_t>(NextCodePoint(text, i)));
-          --i;
-        }
-    }
-  }
-  return out;
-}
-
-std::string Bold(const std::string& text) {
-  return "\\fB" + Escaped(text, Hyphen::kMinus) + "\\fP\n";
-}
-
-std::string Prose(const std::string& text) {
-  std::istringstream words(text);
-  std::string out, line, word;
-  const auto flush = [&] {
-    if (!line.empty()) out += Line(line);
-    line.clear();
-  };
-  while (words >> word) {
-    const bool ends = word.ends_with('.');
-    word = Escaped(word, Hyphen::kInWords);
-    if (!line.empty() && line.size() + 1 + word.size() > kRoffColumns) flush();
-    line += (line.empty() ? "" : " ") + word;
-    if (ends) flush();
-  }
-  flush();
-  return out;
-}
-
-}  // namespace trireme::deck::roff

@@ -4,6 +4,7 @@
 
 #include <fmt/ranges.h>
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <sstream>
 #include <stdexcept>
@@ -182,24 +183,10 @@ std::string HelpForSection(const Schema& schema, const std::string& section,
 }  // namespace
 
 std::string KindText(const Key& key) {
-  std::string text;
-  switch (key.kind) {
-    case KeyKind::kInteger:
-      text = "integer";
-      break;
-    case KeyKind::kReal:
-      text = "real";
-      break;
-    case KeyKind::kText:
-      text = "text";
-      break;
-    case KeyKind::kChoice:
-      text = fmt::format("one of {}", fmt::join(key.choices, ", "));
-      break;
-    case KeyKind::kSwitch:
-      text = "yes or no";
-      break;
-  }
+  constexpr std::array kNames = {"integer", "real", "text", "", "yes or no"};  // by KeyKind
+  std::string text = key.kind == KeyKind::kChoice
+                         ? fmt::format("one of {}", fmt::join(key.choices, ", "))
+                         : kNames.at(static_cast<std::size_t>(key.kind));
   if (!key.unit.empty()) text += " (" + key.unit + ")";
   const std::string range = RangeText(key);
   return range.empty() ? text : text + ", " + range;

@@ -10,21 +10,57 @@
 #include <sstream>
 #include <vector>
 
+#include "trireme/deck/deck.hpp"
+
 namespace trireme::deck {
 
-// "Did you mean ...?": edit distance between names.
+namespace {
 
 // Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal
 // string alignment).
-int EditDistance(const std::string& a, const std::string& b);
+int EditDistance(const std::string& a, const std::string& b) {
+  // Three rows of the dynamic programme: before[j] and last[j] belong to a's first i-2 and i-1
+  // letters.
+  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before = last;
+    last = row;
+    row[0] = static_cast<int>(i);
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const int other = a[i - 1] == b[j - 1] ? 0 : 1;
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + other});
+      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
+    }
+  }
+  return row[b.size()];
+}
 
 // The largest distance at which a name of this length still counts as a slip of the pen.
-int NearDistance(const std::string& name);
+int NearDistance(const std::string& name) { return 1 + static_cast<int>(name.size()) / 4; }
 
 // The candidate nearest to `name`; empty if none is near.
-std::string NearestOf(const std::string& name, const std::vector<std::string>& candidates);
+std::string NearestOf(const std::string& name, const std::vector<std::string>& candidates) {
+  std::string nearest;
+  int distance = NearDistance(name) + 1;
+  for (const std::string& candidate : candidates) {
+    const int this_distance = EditDistance(name, candidate);
+    if (this_distance >= distance) continue;
+    distance = this_distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
 
-namespace {
+// More suggestions than these help nobody.
+constexpr std::size_t kMaximumSuggestions = 3;
+
+// "data.batch" -> "data" and "batch"; a name without a dot has no section.
+std::pair<std::string, std::string> Cut(const std::string& name) {
+  const std::size_t end = name.find('.') + 1;  // 0 without a dot
+  return {name.substr(0, end == 0 ? 0 : end - 1), name.substr(end)};
+}
 
 // " (unit: sequences; default: 16)": what a user needs to write a better value.
 std::string Facts(const Key& key) {
@@ -156,40 +192,27 @@ Problem CheckChoice(const Key& key, const std::string& text) {
 }  // namespace
 
 Problem CheckValue(const Key& key, const std::string& text) {
-  switch (key.kind) {
-    case KeyKind::kInteger:
-      return CheckInteger(key, text);
-    case KeyKind::kReal:
-      return CheckReal(key, text);
-    case KeyKind::kText:
-      return CheckText(key, text);
-    case KeyKind::kChoice:
-    case KeyKind::kSwitch:
-      break;
-  }
-  return CheckChoice(key, text);
+  if (key.kind == KeyKind::kInteger) return CheckInteger(key, text);
+  if (key.kind == KeyKind::kReal) return CheckReal(key, text);
+  return key.kind == KeyKind::kText ? CheckText(key, text) : CheckChoice(key, text);
 }
 
-// The first character of a number: behind a '+', which from_chars does not take.
-static const char* BeginOf(const std::string& text) {
+// The whole text as a number, which may begin with a '+': from_chars takes none.
+template <typename Number>
+static std::optional<Number> Parse(const std::string& text) {
   const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-';
-  return text.data() + (plus ? 1 : 0);
-}
-
-std::optional<std::int64_t> ToInteger(const std::string& text) {
-  std::int64_t value = 0;
   const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(BeginOf(text), end, value);
+  Number value = 0;
+  const auto [stop, error] = std::from_chars(text.data() + (plus ? 1 : 0), end, value);
   if (error != std::errc{} || stop != end) return std::nullopt;
   return value;
 }
 
+std::optional<std::int64_t> ToInteger(const std::string& text) { return Parse<std::int64_t>(text); }
+
 std::optional<double> ToReal(const std::string& text) {
-  double value = 0.0;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(BeginOf(text), end, value);
-  if (error != std::errc{} || stop != end || !std::isfinite(value)) return std::nullopt;
-  return value;
+  const auto value = Parse<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 std::string RangeText(const Key& key) {
@@ -221,61 +244,7 @@ std::string Shown(const std::string& text) {
   return shown;
 }
 
-std::string Trim(const std::string& text) {
-  constexpr const char* kBlanks = " \t\r\n";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string::npos) return "";
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
-
-// Edit distance, and the declared names nearest to one that nobody declared.
-
-namespace {
-
-// More suggestions than these help nobody.
-constexpr std::size_t kMaximumSuggestions = 3;
-
-// "data.batch" -> "data" and "batch"; a name without a dot has no section.
-std::pair<std::string, std::string> Cut(const std::string& name) {
-  const std::size_t dot = name.find('.');
-  if (dot == std::string::npos) return {"", name};
-  return {name.substr(0, dot), name.substr(dot + 1)};
-}
-
-}  // namespace
-
-int EditDistance(const std::string& a, const std::string& b) {
-  // Three rows of the dynamic programme: before[j] and last[j] belong to a's first i-2 and i-1
-  // letters.
-  std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    before = last;
-    last = row;
-    row[0] = static_cast<int>(i);
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const int other = a[i - 1] == b[j - 1] ? 0 : 1;
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + other});
-      const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
-      if (swapped) row[j] = std::min(row[j], before[j - 2] + 1);
-    }
-  }
-  return row[b.size()];
-}
-
-int NearDistance(const std::string& name) { return 1 + static_cast<int>(name.size()) / 4; }
-
-std::string NearestOf(const std::string& name, const std::vector<std::string>& candidates) {
-  std::string nearest;
-  int distance = NearDistance(name) + 1;
-  for (const std::string& candidate : candidates) {
-    const int this_distance = EditDistance(name, candidate);
-    if (this_distance >= distance) continue;
-    distance = this_distance;
-    nearest = candidate;
-  }
-  return nearest;
-}
+std::string Trim(const std::string& text) { return std::string(Trimmed(text)); }
 
 std::string Schema::Nearest(const std::string& name) const {
   const auto [section, own] = Cut(name);

@@ -93,7 +93,7 @@ class Bench {
       made.number = i;
       made.options.tokens = tokens;
       for (std::int64_t k = 1; k < prompt; ++k) {
-        made.ids.push_back(tokens_.Token(data::Split::kTrain, k + i));
+        made.ids.push_back(tokens_.View(data::Split::kTrain, k + i, 1, false).Id(0));
       }
     }
     const double start = Seconds();
@@ -106,8 +106,8 @@ class Bench {
     entry.sequences = 1;
     entry.length = prompt;
     for (std::int64_t k = 0; k < prompt; ++k) {
-      entry.inputs.push_back(tokens_.Token(data::Split::kTrain, k));
-      entry.targets.push_back(tokens_.Token(data::Split::kTrain, k + 1));
+      entry.inputs.push_back(tokens_.View(data::Split::kTrain, k, 1, false).Id(0));
+      entry.targets.push_back(tokens_.View(data::Split::kTrain, k + 1, 1, false).Id(0));
     }
     entry.ordinals = {0};
     const double start = Seconds();

@@ -14,6 +14,13 @@
 
 namespace trireme::data {
 
+// The arc of a word; nullptr: the word is impossible.
+inline const Arc* Find(const HarbourChain& chain, std::int32_t state, std::int32_t word) {
+  const std::span<const Arc> arcs = chain.Arcs(state);
+  const auto arc = std::ranges::lower_bound(arcs, word, {}, &Arc::word);
+  return arc != arcs.end() && arc->word == word ? &*arc : nullptr;
+}
+
 // Probabilities over the states, kept for those alone that are possible.
 class Belief {
  public:
@@ -25,7 +32,7 @@ class Belief {
   double Probability(std::int32_t word) const {
     double probability = 0;
     for (const std::int32_t s : possible_) {
-      const Arc* arc = chain_.Find(s, word);
+      const Arc* arc = Find(chain_, s, word);
       if (arc != nullptr) probability += weights_[static_cast<std::size_t>(s)] * arc->probability;
     }
     return probability;
@@ -37,7 +44,7 @@ class Belief {
     double sum = 0;
     for (const std::int32_t s : possible_) {
       double& weight = weights_[static_cast<std::size_t>(s)];
-      const Arc* arc = chain_.Find(s, word);
+      const Arc* arc = Find(chain_, s, word);
       const double share = arc == nullptr ? 0 : weight * arc->probability;
       weight = 0;
       if (share == 0) continue;

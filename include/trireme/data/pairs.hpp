@@ -151,6 +151,7 @@ class PairBatches {
   std::int64_t MorePairs(std::int64_t held, std::int64_t source, std::int64_t target) const;
   Place PlaceOf(std::int64_t step) const;
   PairBatchShape ShapeOf(std::size_t batch) const;
+  std::int64_t PaddedTokens() const;  // of an epoch
   std::int64_t PairAt(std::size_t which, std::int64_t epoch, std::int64_t place) const;
 
   Options options_;
@@ -164,28 +165,10 @@ class PairBatches {
 // The batches that a deck asks for.
 PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed);
 
-// Pairs side by side, padded to the longest of the batch.
-struct PairEntry {
-  std::int64_t pairs = 0;
-  std::int64_t source_length = 0, target_length = 0;
-  std::vector<std::int32_t> source;          // [pairs, source_length]; 0 after a text's end
-  std::vector<std::int32_t> source_lengths;  // [pairs]; eos included
-  // [pairs, target_length]: what the decoder reads, eos and then the target without its last token;
-  // 0 after its end.
-  std::vector<std::int32_t> inputs;
-  std::vector<std::int32_t> targets;         // [pairs, target_length]; kMasked after a text's end
-  std::vector<std::int32_t> target_lengths;  // [pairs]; eos included
-  std::vector<std::int64_t> places;          // [pairs]: in the split
-  std::int64_t valid = 0;                    // targets that count
-};
-
-// Fills `entry` with pairs of a split, padded to the lengths of `shape`, or of the longest texts
-// among them where those are 0. Reuses its memory. Serial; of a stream, on ranks that read it.
-void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
-               const PairBatchShape& shape, PairEntry& entry);
-
-// The same as an entry of a training step. before: added to a pair's place in the split, for its
-// ordinal.
+// Fills `entry` with pairs of a split, side by side, padded to the lengths of `shape`, or of the
+// longest texts among them where those are 0. The decoder reads eos and then the target without its
+// last token. before: added to a pair's place in the split, for its ordinal. Reuses the entry's
+// memory. Serial; of a stream, on ranks that read it.
 void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
                const PairBatchShape& shape, std::int64_t before, Entry& entry);
 

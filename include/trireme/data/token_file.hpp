@@ -158,8 +158,6 @@ class TokenFile {
 
   std::int64_t Size(Split split) const;  // tokens
   bool Keeps(Split split) const;         // in memory
-  // Of a split in memory; 0 <= index < Size.
-  std::int32_t Token(Split split, std::int64_t index) const;
   // Whether the split's documents, and its mask of the loss, are known.
   bool HasDocuments(Split split) const;
   bool HasMask(Split split) const;

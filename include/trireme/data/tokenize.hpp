@@ -23,7 +23,6 @@ class HarbourGrammar {
  public:
   HarbourGrammar();
   ~HarbourGrammar();
-  std::int64_t States() const;
   const Vocabulary& Words() const;
   double EntropyRate() const;  // nats per token, of the stationary process
 

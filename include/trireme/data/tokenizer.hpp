@@ -30,7 +30,7 @@ class Tokenizer {
   // token.
   virtual std::string Piece(std::int32_t id) const = 0;
   // Id of a token by its name in the vocabulary ("<|endoftext|>", "</s>").
-  virtual std::optional<std::int32_t> IdOf(std::string_view name) const = 0;
+  virtual std::optional<std::int32_t> IdOf(std::string_view /*name*/) const { return {}; }
   // End of a document, where the tokenizer itself names one.
   virtual std::optional<std::int32_t> Eos() const = 0;
   virtual std::optional<std::int32_t> Unk() const = 0;
@@ -42,14 +42,14 @@ class Tokenizer {
     Encode(text, ids);
   }
   // Appends to `prefix` and `suffix` what the tokenizer's template puts around one text.
-  virtual void Template(std::vector<std::int32_t>& prefix,
-                        std::vector<std::int32_t>& suffix) const = 0;
+  virtual void Template(std::vector<std::int32_t>& /*prefix*/,
+                        std::vector<std::int32_t>& /*suffix*/) const {}
   // Text of ids. Bytes as they are: half of a character is not valid UTF-8.
   virtual std::string Decode(std::span<const std::int32_t> ids) const = 0;
   // Largest offset below text.size() at which a long text may be cut, whatever follows the text:
   // the ids of both parts, one after the other, are those of the whole, if EncodeRest encodes what
   // follows a cut. 0: none is known.
-  virtual std::size_t SafeCut(std::string_view text) const = 0;
+  virtual std::size_t SafeCut(std::string_view /*text*/) const { return 0; }
 };
 
 enum class TokenizerKind { kBpe, kSentencePiece };

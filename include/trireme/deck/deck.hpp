@@ -22,7 +22,7 @@ std::string Shown(const std::string& text);
 
 // Lists in a deck's values: entries with commas between them.
 
-// Without the blanks around it.
+// Without the blanks, tabs and line ends around it.
 std::string_view Trimmed(std::string_view text);
 
 // Entries, trimmed, which point into `text`; at least one, and any may be empty.

@@ -1,9 +1,18 @@
-// Words of the harbour corpus by category, in order of frequency; regular forms of nouns and verbs.
+// The harbour corpus' words by category and its grammar, unfolded into a Markov chain.
 #include "grammar.hpp"
 
+#include <fmt/format.h>
+#include <algorithm>
+#include <array>
 #include <cctype>
 #include <cmath>
+#include <compare>
+#include <limits>
+#include <map>
 #include <stdexcept>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
 
 #include "words.hpp"
 
@@ -11,106 +20,17 @@ namespace trireme::data {
 
 namespace {
 
+// Words with probabilities that fall with their rank like Zipf's law and sum to one.
+struct WordList {
+  WordList() = default;
+  WordList(const char* word) : words{word}, probabilities{1.0} {}  // that word alone
+
+  std::vector<std::string> words;
+  std::vector<double> probabilities;
+};
+
 // Probability of rank r (from 0) is proportional to (r + kZipfShift)^-kZipfExponent.
 constexpr double kZipfExponent = 1.3, kZipfShift = 2.0;
-
-constexpr std::string_view kMen =
-    "captain pilot fisherman merchant carpenter boatman smuggler boy ferryman sailor watchman cook "
-    "mate clerk doctor sailmaker brother son soldier painter father farmer teacher baker butcher "
-    "blacksmith gunner surgeon porter rigger cooper miller judge priest lawyer mason caulker uncle "
-    "nephew cousin stoker diver poet governor tailor weaver drummer admiral oarsman helmsman "
-    "prisoner "
-    "stranger";
-constexpr std::string_view kWomen =
-    "widow woman daughter sister mother innkeeper girl aunt seamstress niece queen lady nurse "
-    "laundress hostess actress duchess governess bride grandmother countess";
-constexpr std::string_view kVessels =
-    "ship barge boat schooner brig ferry steamer cutter lugger trawler ketch yacht frigate sloop "
-    "galley dinghy tender whaler collier packet raft canoe skiff clipper gunboat lifeboat";
-constexpr std::string_view kGoods =
-    "rope crate barrel sail anchor chain lantern letter net mast oar cask sack chart bale flag "
-    "bell "
-    "compass hatch plank ladder hammer basket bottle cannon pump engine boiler rudder keel pulley "
-    "winch hook coat blanket bucket ledger book drum kettle box trunk parcel candle nail spade axe "
-    "telescope map coin pistol whistle lamp table chair bench cart wagon wheel window door roof "
-    "wall "
-    "fence stove mirror portrait violin umbrella";
-constexpr std::string_view kPlaces =
-    "harbour quay pier lighthouse island village beach bay slipway channel warehouse church river "
-    "shipyard market tavern town cliff rock fort mill sandbank estuary bridge castle chapel "
-    "cottage "
-    "canal jetty dock reef cave coast marsh meadow forest garden farm school inn tower square "
-    "street "
-    "orchard hospital prison";
-constexpr std::string_view kCargoes =
-    "salt timber coal wool grain wine cotton tea oil tar sugar rum tobacco flour iron copper silk "
-    "coffee wheat slate marble rice leather gunpowder brandy cheese butter honey hay granite";
-constexpr std::string_view kRoles =
-    "owner master keeper purser builder steward designer agent surveyor commander";
-constexpr std::string_view kShipNames = "Heron Swallow Marigold Dolphin Kestrel Northumbria";
-constexpr std::string_view kTowns =
-    "Norport Westhaven Saltby Kingsferry Marlow Eastmouth Whitcombe Anstey Dunmore Ravensby "
-    "Holmsea Torrick Peverell Lanwick Oxmoor Strandby Calder Yarwick Brightsea Fernholm";
-constexpr std::string_view kMenNames =
-    "Thomas John William Henry George Robert Edward James Samuel Arthur Peter Daniel Hugh Walter "
-    "Martin Oliver Simon Gilbert Ralph Edmund Jasper Nathaniel Silas Ambrose";
-constexpr std::string_view kWomenNames =
-    "Anna Mary Ellen Margaret Alice Sarah Jane Emma Clara Ruth Agnes Harriet Martha Louisa Edith "
-    "Helen Judith Rosa Sybil Winifred Beatrice Ursula Philippa Isolde";
-constexpr std::string_view kSurnames =
-    "Hale Reed Carter Marsh Hobbs Fletcher Drake Pike Barlow Stone Webb Tanner Norris Finch Cole "
-    "Lowell Hawkins Bishop Thorne Mercer Quill Ames Rudd Penrose Tregear Vane Garrick Holt Sedley "
-    "Brandt Lockwood Amory Crewe";
-constexpr std::string_view kYears =
-    "1854 1861 1848 1870 1839 1866 1857 1843 1872 1851 1846 1859 1863 1836 1868 1875 1841 1877 "
-    "1832 "
-    "1855 1849 1862 1845 1858 1853 1871 1867 1838 1834 1864";
-constexpr std::string_view kTopics =
-    "Cargo Crew Voyages Repairs Trade Storms Passengers History Wreck Legacy Design Owners";
-constexpr std::string_view kTimes =
-    "morning evening winter night storm summer war spring afternoon autumn flood harvest";
-constexpr std::string_view kAdjectivesAny =
-    "old small new great large strong little grey tall strange dirty clean northern southern short "
-    "slender sturdy silent foreign western eastern ordinary handsome slow royal";
-constexpr std::string_view kAdjectivesPeople =
-    "young poor famous rich brave proud angry loyal quiet lonely clever eager gentle idle lucky "
-    "nervous patient polite sad stout tired wise faithful lame cheerful noisy pale stubborn modest "
-    "severe";
-constexpr std::string_view kAdjectivesThings =
-    "heavy empty black white long broken narrow red wooden green blue deep wet dry dark rusty "
-    "ancient "
-    "cheap costly distant fragile rotten muddy open plain private public rare rough round rural "
-    "shallow sharp thin tiny vast wide yellow elegant low";
-constexpr std::string_view kAdverbsBefore =
-    "often never soon always once also rarely finally quickly later eventually secretly";
-constexpr std::string_view kAdverbsAfter =
-    "again together slowly twice quietly safely alone daily easily gladly calmly overnight";
-constexpr std::string_view kAdverbsFront =
-    "Later Often Sometimes Soon Eventually Once Afterwards Meanwhile";
-constexpr std::string_view kActsOn =
-    "carry follow watch pass reach load call visit help search guard rescue enter pull push "
-    "approach save mark need want escort greet join move order answer cross circle "
-    "repair clean paint count open own remember ask warn admire collect deliver describe examine "
-    "fetch haul hire ignore inspect lift lower mend name notice obey observe praise receive record "
-    "refuse support supply test thank touch trust unload welcome abandon accept attack avoid "
-    "bless chase defend deserve discover";
-constexpr std::string_view kActs =
-    "wait arrive return work depart rest turn listen hesitate linger wander hurry advance retire "
-    "retreat drift disappear gather anchor climb shudder agree starve talk cheer complain march "
-    "dance";
-constexpr std::string_view kThingActsOn =
-    "block cover fill face touch cross join reach shelter guard divide overlook damage follow mark";
-constexpr std::string_view kThingActs =
-    "remain crack roll rust collapse burn crumble vanish float tremble age glisten sway "
-    "rattle leak";
-constexpr std::string_view kPrepositions =
-    "in to from near with on behind beside past under toward across along against beyond";
-constexpr std::string_view kPrepositionsFront = "After Before During Until Since";
-constexpr std::string_view kSubordinators = "when because while until before although after";
-constexpr std::string_view kConjunctions = "and but so";
-constexpr std::string_view kModals = "could would must might should";
-constexpr std::string_view kDeterminersOne = "this each every one another";
-constexpr std::string_view kDeterminersMany = "some many two these several three few four";
 
 bool IsVowel(char c) { return std::string_view("aeiouAEIOU").find(c) != std::string_view::npos; }
 
@@ -138,7 +58,7 @@ WordList Formed(const WordList& list, Form&& form) {
   return result;
 }
 
-// carry: a y after a consonant changes before an ending.
+// A y after a consonant changes before an ending: carries, carried.
 bool EndsInConsonantY(const std::string& word) {
   return word.ends_with('y') && !IsVowel(word[word.size() - 2]);
 }
@@ -158,52 +78,124 @@ std::string WithEd(const std::string& word) {
   return word + (word.ends_with('e') ? "d" : "ed");
 }
 
-Noun MakeNoun(std::string_view text) {
-  const WordList one = Ranked(text);
-  return {one, Formed(one, WithS)};
-}
+// Forms of a noun or a verb share ranks, and so their probabilities.
+struct Noun {
+  explicit Noun(std::string_view text) : one(Ranked(text)), many(Formed(one, WithS)) {}
+  WordList one, many;  // ship, ships
+};
+struct Verb {
+  explicit Verb(std::string_view text)
+      : base(Ranked(text)), third(Formed(base, WithS)), past(Formed(base, WithEd)) {}
+  WordList base, third, past;  // carry, carries, carried; the past participle is the past
+};
 
-Verb MakeVerb(std::string_view text) {
-  const WordList base = Ranked(text);
-  return {base, Formed(base, WithS), Formed(base, WithEd)};
-}
+// Each category in order of frequency.
+struct Lexicon {
+  const Noun men = Noun(
+      "captain pilot fisherman merchant carpenter boatman smuggler boy ferryman sailor watchman "
+      "cook mate clerk doctor sailmaker brother son soldier painter father farmer teacher baker "
+      "butcher blacksmith gunner surgeon porter rigger cooper miller judge priest lawyer mason "
+      "caulker uncle nephew cousin stoker diver poet governor tailor weaver drummer admiral "
+      "oarsman "
+      "helmsman prisoner stranger");
+  const Noun women = Noun(
+      "widow woman daughter sister mother innkeeper girl aunt seamstress niece queen lady nurse "
+      "laundress hostess actress duchess governess bride grandmother countess");
+  const Noun vessels = Noun(
+      "ship barge boat schooner brig ferry steamer cutter lugger trawler ketch yacht frigate sloop "
+      "galley dinghy tender whaler collier packet raft canoe skiff clipper gunboat lifeboat");
+  const Noun goods = Noun(
+      "rope crate barrel sail anchor chain lantern letter net mast oar cask sack chart bale flag "
+      "bell compass hatch plank ladder hammer basket bottle cannon pump engine boiler rudder keel "
+      "pulley winch hook coat blanket bucket ledger book drum kettle box trunk parcel candle nail "
+      "spade axe telescope map coin pistol whistle lamp table chair bench cart wagon wheel window "
+      "door roof wall fence stove mirror portrait violin umbrella");
+  const Noun places = Noun(
+      "harbour quay pier lighthouse island village beach bay slipway channel warehouse church "
+      "river "
+      "shipyard market tavern town cliff rock fort mill sandbank estuary bridge castle chapel "
+      "cottage canal jetty dock reef cave coast marsh meadow forest garden farm school inn tower "
+      "square street orchard hospital prison");
+  // without number: salt
+  const WordList cargoes = Ranked(
+      "salt timber coal wool grain wine cotton tea oil tar sugar rum tobacco flour iron copper "
+      "silk "
+      "coffee wheat slate marble rice leather gunpowder brandy cheese butter honey hay granite");
+  // of a named person: pilot
+  const WordList roles =
+      Ranked("owner master keeper purser builder steward designer agent surveyor commander");
+  const WordList ship_names = Ranked("Heron Swallow Marigold Dolphin Kestrel Northumbria");
+  const WordList towns = Ranked(
+      "Norport Westhaven Saltby Kingsferry Marlow Eastmouth Whitcombe Anstey Dunmore Ravensby "
+      "Holmsea Torrick Peverell Lanwick Oxmoor Strandby Calder Yarwick Brightsea Fernholm");
+  const WordList men_names = Ranked(
+      "Thomas John William Henry George Robert Edward James Samuel Arthur Peter Daniel Hugh Walter "
+      "Martin Oliver Simon Gilbert Ralph Edmund Jasper Nathaniel Silas Ambrose");
+  const WordList women_names = Ranked(
+      "Anna Mary Ellen Margaret Alice Sarah Jane Emma Clara Ruth Agnes Harriet Martha Louisa Edith "
+      "Helen Judith Rosa Sybil Winifred Beatrice Ursula Philippa Isolde");
+  const WordList surnames = Ranked(
+      "Hale Reed Carter Marsh Hobbs Fletcher Drake Pike Barlow Stone Webb Tanner Norris Finch Cole "
+      "Lowell Hawkins Bishop Thorne Mercer Quill Ames Rudd Penrose Tregear Vane Garrick Holt "
+      "Sedley "
+      "Brandt Lockwood Amory Crewe");
+  const WordList years = Ranked(
+      "1854 1861 1848 1870 1839 1866 1857 1843 1872 1851 1846 1859 1863 1836 1868 1875 1841 1877 "
+      "1832 1855 1849 1862 1845 1858 1853 1871 1867 1838 1834 1864");
+  const WordList topics = Ranked(
+      "Cargo Crew Voyages Repairs Trade Storms Passengers History Wreck Legacy Design Owners");
+  const WordList times =
+      Ranked("morning evening winter night storm summer war spring afternoon autumn flood harvest");
+  const WordList adjectives_any = Ranked(
+      "old small new great large strong little grey tall strange dirty clean northern southern "
+      "short slender sturdy silent foreign western eastern ordinary handsome slow royal");
+  const WordList adjectives_people = Ranked(
+      "young poor famous rich brave proud angry loyal quiet lonely clever eager gentle idle lucky "
+      "nervous patient polite sad stout tired wise faithful lame cheerful noisy pale stubborn "
+      "modest severe");
+  const WordList adjectives_things = Ranked(
+      "heavy empty black white long broken narrow red wooden green blue deep wet dry dark rusty "
+      "ancient cheap costly distant fragile rotten muddy open plain private public rare rough "
+      "round "
+      "rural shallow sharp thin tiny vast wide yellow elegant low");
+  const WordList adverbs_before =
+      Ranked("often never soon always once also rarely finally quickly later eventually secretly");
+  const WordList adverbs_after = Ranked(
+      "again together slowly twice quietly safely alone daily easily gladly calmly overnight");
+  const WordList adverbs_front =
+      Ranked("Later Often Sometimes Soon Eventually Once Afterwards Meanwhile");
+  // of people and vessels, with an object
+  const Verb acts_on = Verb(
+      "carry follow watch pass reach load call visit help search guard rescue enter pull push "
+      "approach save mark need want escort greet join move order answer cross circle repair clean "
+      "paint count open own remember ask warn admire collect deliver describe examine fetch haul "
+      "hire ignore inspect lift lower mend name notice obey observe praise receive record refuse "
+      "support supply test thank touch trust unload welcome abandon accept attack avoid bless "
+      "chase "
+      "defend deserve discover");
+  // of people and vessels, without an object
+  const Verb acts = Verb(
+      "wait arrive return work depart rest turn listen hesitate linger wander hurry advance retire "
+      "retreat drift disappear gather anchor climb shudder agree starve talk cheer complain march "
+      "dance");
+  // the same of other things
+  const Verb thing_acts_on = Verb(
+      "block cover fill face touch cross join reach shelter guard divide overlook damage follow "
+      "mark");
+  const Verb thing_acts = Verb(
+      "remain crack roll rust collapse burn crumble vanish float tremble age glisten sway rattle "
+      "leak");
+  const WordList prepositions =
+      Ranked("in to from near with on behind beside past under toward across along against beyond");
+  const WordList prepositions_front = Ranked("After Before During Until Since");
+  const WordList subordinators = Ranked("when because while until before although after");
+  const WordList conjunctions = Ranked("and but so");
+  const WordList modals = Ranked("could would must might should");
+  const WordList determiners_one = Ranked("this each every one another");
+  const WordList determiners_many = Ranked("some many two these several three few four");
+};
 
-}  // namespace
-
-Lexicon::Lexicon()
-    : men(MakeNoun(kMen)),
-      women(MakeNoun(kWomen)),
-      vessels(MakeNoun(kVessels)),
-      goods(MakeNoun(kGoods)),
-      places(MakeNoun(kPlaces)),
-      cargoes(Ranked(kCargoes)),
-      roles(Ranked(kRoles)),
-      ship_names(Ranked(kShipNames)),
-      towns(Ranked(kTowns)),
-      men_names(Ranked(kMenNames)),
-      women_names(Ranked(kWomenNames)),
-      surnames(Ranked(kSurnames)),
-      years(Ranked(kYears)),
-      topics(Ranked(kTopics)),
-      times(Ranked(kTimes)),
-      adjectives_any(Ranked(kAdjectivesAny)),
-      adjectives_people(Ranked(kAdjectivesPeople)),
-      adjectives_things(Ranked(kAdjectivesThings)),
-      adverbs_before(Ranked(kAdverbsBefore)),
-      adverbs_after(Ranked(kAdverbsAfter)),
-      adverbs_front(Ranked(kAdverbsFront)),
-      acts_on(MakeVerb(kActsOn)),
-      acts(MakeVerb(kActs)),
-      thing_acts_on(MakeVerb(kThingActsOn)),
-      thing_acts(MakeVerb(kThingActs)),
-      prepositions(Ranked(kPrepositions)),
-      prepositions_front(Ranked(kPrepositionsFront)),
-      subordinators(Ranked(kSubordinators)),
-      conjunctions(Ranked(kConjunctions)),
-      modals(Ranked(kModals)),
-      determiners_one(Ranked(kDeterminersOne)),
-      determiners_many(Ranked(kDeterminersMany)) {}
-
+// The words of `list` that begin with a vowel, or those that do not.
 WordList Initial(const WordList& list, bool vowel) {
   WordList result;
   for (std::size_t i = 0; i < list.words.size(); ++i) {
@@ -223,8 +215,6 @@ double VowelShare(const WordList& list) {
   return share;
 }
 
-WordList Single(std::string_view word) { return {{std::string(word)}, {1.0}}; }
-
 WordList Capitalised(const WordList& list) {
   return Formed(list, [](std::string word) {
     word[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(word[0])));
@@ -232,161 +222,18 @@ WordList Capitalised(const WordList& list) {
   });
 }
 
-// The harbour grammar: headings, lines and the beginnings of sentences.
-
-HarbourRules::HarbourRules() {
-  for (const bool vowel : {false, true}) {
-    initial_.push_back(
-        {Initial(lexicon_.adjectives_any, vowel), Initial(lexicon_.adjectives_people, vowel),
-         Initial(lexicon_.adjectives_things, vowel), Initial(lexicon_.men.one, vowel),
-         Initial(lexicon_.women.one, vowel), Initial(lexicon_.vessels.one, vowel),
-         Initial(lexicon_.goods.one, vowel), Initial(lexicon_.places.one, vowel)});
-  }
-}
-
-State HarbourRules::Renewal() { return {Place::kTitleArticle}; }
-
-void HarbourRules::Add(Choices& choices, double weight, const WordList& words,
-                       const State& next) const {
-  choices.push_back({weight, words, next});
-}
-
-void HarbourRules::Add(Choices& choices, double weight, const char* word, const State& next) const {
-  choices.push_back({weight, Single(word), next});
-}
-
-Choices HarbourRules::After(const State& state) const {
-  Choices choices;
-  const bool known = AddText(state, choices) || AddNounPhrase(state, choices) ||
-                     AddName(state, choices) || AddAfterSubject(state, choices) ||
-                     AddPredicate(state, choices);
-  if (!known) throw std::logic_error("the harbour grammar has no rule for a state");
-  return choices;
-}
-
-bool HarbourRules::AddText(const State& state, Choices& choices) const {
-  const auto to = [&](Place place) {
-    return State{place, Kind::kNobody, Role::kNone, Scope::kAll, state.ship};
-  };
-  const std::string eos(kEndOfSentence);
-  switch (state.place) {
-    case Place::kHeading:
-      Add(choices, 0.5, "=", to(Place::kSection));
-      Add(choices, 0.5, "The", Renewal());
-      return true;
-    case Place::kTitleArticle:
-      AddTitle(state, choices);
-      return true;
-    case Place::kTitleName:
-    case Place::kSectionClose:
-      Add(choices, 1, "=", to(Place::kHeadingClose));
-      return true;
-    case Place::kSection:
-      Add(choices, 1, lexicon_.topics, to(Place::kSectionTopic));
-      return true;
-    case Place::kSectionTopic:
-      Add(choices, 1, "=", to(Place::kSectionClose));
-      return true;
-    case Place::kHeadingClose:
-      Add(choices, 1, eos.c_str(), to(Place::kHeadingLine));
-      return true;
-    case Place::kHeadingLine:
-      Add(choices, 1, eos.c_str(), to(Place::kSentence));
-      return true;
-    case Place::kBlankLine:
-      Add(choices, 1, "=", to(Place::kHeading));
-      return true;
-    case Place::kBetween:
-      Add(choices, 0.4, eos.c_str(), to(Place::kBlankLine));
-      AddSentence(to(Place::kSentence), choices);
-      return true;
-    case Place::kSentence:
-      if (state.kind != Kind::kNobody) Add(choices, 0.28, eos.c_str(), to(Place::kBetween));
-      AddSentence(state, choices);
-      return true;
-    case Place::kFront:
-      Add(choices, 0.6, "the", to(Place::kFrontArticle));
-      Add(choices, 0.4, lexicon_.years, to(Place::kFrontEnd));
-      return true;
-    case Place::kFrontArticle:
-      Add(choices, 1, lexicon_.times, to(Place::kFrontEnd));
-      return true;
-    case Place::kFrontEnd:
-      Add(choices, 1, ",", to(Place::kClause));
-      return true;
-    case Place::kClause:
-      AddClause(state, choices);
-      return true;
-    default:
-      return false;
-  }
-}
-
-// "= The": each name belongs to an article of its own.
-void HarbourRules::AddTitle(const State& state, Choices& choices) const {
-  const WordList& names = lexicon_.ship_names;
-  for (std::size_t i = 0; i < names.words.size(); ++i) {
-    State next = state;
-    next.place = Place::kTitleName;
-    next.ship = static_cast<int>(i);
-    Add(choices, names.probabilities[i], names.words[i].c_str(), next);
-  }
-}
-
-// Weights sum to 1 where the last subject is known, else to 0.8.
-void HarbourRules::AddSentence(const State& state, Choices& choices) const {
-  const auto to = [&](Place place, Kind kind = Kind::kNobody) {
-    return State{place, kind, Role::kNone, Scope::kAll, state.ship};
-  };
-  AddDeterminers(State{Place::kNounPhrase, Kind::kNobody, Role::kSubject, Scope::kAll, state.ship},
-                 0.5, true, choices);
-  Add(choices, 0.06, lexicon_.men_names, to(Place::kGivenName, Kind::kMan));
-  Add(choices, 0.06, lexicon_.women_names, to(Place::kGivenName, Kind::kWoman));
-  Add(choices, 0.09, "In", to(Place::kFront));
-  Add(choices, 0.05, lexicon_.prepositions_front, to(Place::kFront));
-  Add(choices, 0.04, lexicon_.adverbs_front, to(Place::kFrontEnd));
-  if (state.kind == Kind::kNobody) return;
-  Add(choices, 0.2, Capitalised(Single(PronounOf(state.kind))), to(Place::kVerbPhrase, state.kind));
-}
-
-// The same within a sentence.
-void HarbourRules::AddClause(const State& state, Choices& choices) const {
-  AddDeterminers(State{Place::kNounPhrase, Kind::kNobody, Role::kSubject, Scope::kAll, state.ship},
-                 0.8, false, choices);
-  Add(choices, 0.1, lexicon_.men_names,
-      {Place::kGivenName, Kind::kMan, Role::kNone, Scope::kAll, state.ship});
-  Add(choices, 0.1, lexicon_.women_names,
-      {Place::kGivenName, Kind::kWoman, Role::kNone, Scope::kAll, state.ship});
-}
+// Kind of a subject: decides number, pronoun, relative pronoun and verbs, however far they follow.
+enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kVessels, kThings };
 
 const char* PronounOf(Kind kind) {
-  switch (kind) {
-    case Kind::kMan:
-      return "he";
-    case Kind::kWoman:
-    case Kind::kVessel:
-      return "she";
-    case Kind::kThing:
-      return "it";
-    default:
-      return "they";
-  }
+  constexpr std::array kPronouns = {"they", "he", "she", "she", "it", "they", "they", "they"};
+  return kPronouns.at(static_cast<std::size_t>(kind));
 }
-
 const char* PossessiveOf(Kind kind) {
-  switch (kind) {
-    case Kind::kMan:
-      return "his";
-    case Kind::kWoman:
-    case Kind::kVessel:
-      return "her";
-    case Kind::kThing:
-      return "its";
-    default:
-      return "their";
-  }
+  constexpr std::array kPossessives = {"their", "his",   "her",   "her",
+                                       "its",   "their", "their", "their"};
+  return kPossessives.at(static_cast<std::size_t>(kind));
 }
-
 bool IsMany(Kind kind) {
   return kind == Kind::kPeople || kind == Kind::kVessels || kind == Kind::kThings;
 }
@@ -399,9 +246,92 @@ bool IsActor(Kind kind) {
   return IsPerson(kind) || kind == Kind::kVessel || kind == Kind::kVessels;
 }
 
-// The harbour grammar: noun phrases and names of people.
+// Place of a state in the text: what was read last.
+enum class Place {
+  // headings and lines
+  kHeading,       // "="
+  kTitleArticle,  // "= The"
+  kTitleName,     // "= The Heron": the article is about this ship from here on
+  kSection,       // "= ="
+  kSectionTopic,  // "= = Cargo"
+  kSectionClose,  // "= = Cargo ="
+  kHeadingClose,  // the heading's last "="
+  kHeadingLine,   // the heading's <eos>
+  kBetween,       // a paragraph's <eos>
+  kBlankLine,     // and an empty line's
+  // beginning of a sentence
+  kSentence,      // "."; or a blank line after a heading
+  kFront,         // "In", "After"
+  kFrontArticle,  // "In the"
+  kFrontEnd,      // "In the morning", "Later"
+  kClause,        // "In the morning ,"
+  // noun phrases; Role says what for
+  kNounPhrase,  // nothing of it yet
+  kAfterThe,    // "the"
+  kAfterOwn,    // "her"
+  kAfterA,      // "a"
+  kAfterAn,     // "an"
+  kAfterOne,    // "each"
+  kAfterMany,   // "some"
+  kAnyNoun,     // "the old"
+  kOneNoun,     // "a small"
+  kManyNouns,   // "some small"
+  // names
+  kGivenName,      // "Anna"
+  kName,           // "Anna Hale"
+  kNameAnd,        // "Anna Hale and"
+  kSecondName,     // "Anna Hale and Thomas"
+  kApposition,     // "Anna Hale ,"
+  kRoleArticle,    // "Anna Hale , the"
+  kRole,           // "Anna Hale , the pilot"
+  kRoleOf,         // "... of"
+  kRoleOfThe,      // "... of the"
+  kAppositionEnd,  // "... of the Heron"
+  // after a subject
+  kSubject,       // "the captains"
+  kSubjectRest,   // "the captains of the old ship"
+  kRelative,      // "the captains who"
+  kRelativeHad,   // "the captains who had"
+  kRelativeVerb,  // "the barges that the pilot"
+  // verbs and what follows them
+  kVerbPhrase,    // a subject that takes no more: "she"
+  kBeforePast,    // "she often"
+  kBe,            // "she was"
+  kBeMore,        // "she was not", "she had been"
+  kPassive,       // "she was repaired"
+  kHave,          // "she had"
+  kModal,         // "she could"
+  kAfterVerb,     // "she waited"
+  kAfterObject,   // "she carried the salt"
+  kAfterPhrase,   // "she waited near the quay"
+  kAfterAdverb,   // "she waited again"
+  kConjunction,   // "she waited ,"
+  kSecondClause,  // "she waited , and", "she waited because"
+};
 
-namespace {
+// Role of a noun phrase: decides its nouns, and how the sentence goes on after it.
+enum class Role { kNone, kSubject, kOfSubject, kInRelative, kAgent, kObject, kPhrase };
+
+// Nouns that an adjective leaves: anything is old, people are brave, things are rusty.
+enum class Scope { kAll, kPeople, kThings };
+
+struct State {
+  Place place = Place::kHeading;
+  Kind kind = Kind::kNobody;  // of the subject
+  Role role = Role::kNone;    // inside a noun phrase
+  Scope scope = Scope::kAll;  // after an adjective
+  int ship = 0;               // subject of the article
+  auto operator<=>(const State&) const = default;
+};
+
+// A way on: one of the words, by the list's probabilities, with a weight relative to the other ways
+// out of the state.
+struct Choice {
+  double weight;
+  WordList words;
+  State next;
+};
+using Choices = std::vector<Choice>;
 
 // Probability that a noun phrase of each role takes each category of nouns; sums to one.
 struct Mixture {
@@ -410,19 +340,16 @@ struct Mixture {
 };
 
 Mixture MixtureOf(Role role) {
-  switch (role) {
-    case Role::kOfSubject:
-      return {0.20, 0.08, 0.34, 0.10, 0.28};
-    case Role::kInRelative:
-    case Role::kObject:
-      return {0.16, 0.06, 0.20, 0.44, 0.14};
-    case Role::kAgent:
-      return {0.60, 0.25, 0.15, 0.00, 0.00};
-    case Role::kPhrase:
-      return {0.06, 0.03, 0.22, 0.14, 0.55};
-    default:
-      return {0.34, 0.14, 0.22, 0.16, 0.14};
-  }
+  constexpr Mixture kAny = {0.34, 0.14, 0.22, 0.16, 0.14};
+  constexpr Mixture kObject = {0.16, 0.06, 0.20, 0.44, 0.14};
+  constexpr std::array<Mixture, 7> kMixtures = {{kAny,
+                                                 kAny,
+                                                 {0.20, 0.08, 0.34, 0.10, 0.28},  // "of"
+                                                 kObject,
+                                                 {0.60, 0.25, 0.15, 0.00, 0.00},  // agent
+                                                 kObject,
+                                                 {0.06, 0.03, 0.22, 0.14, 0.55}}};
+  return kMixtures.at(static_cast<std::size_t>(role));
 }
 
 Mixture MixtureOf(Role role, Scope scope) {
@@ -440,198 +367,6 @@ constexpr double kShip = 0.12;      // and of the article's ship, which follows 
 constexpr double kOneOfAny = 0.62;  // singular where the determiner leaves it open
 constexpr int kAnyInitial = -1, kConsonant = 0, kVowel = 1;
 
-}  // namespace
-
-State HarbourRules::Close(const State& state, Kind noun) const {
-  const auto to = [&](Place place, Kind kind) {
-    return State{place, kind, Role::kNone, Scope::kAll, state.ship};
-  };
-  switch (state.role) {
-    case Role::kOfSubject:
-    case Role::kInRelative:
-      return to(Place::kSubjectRest, state.kind);
-    case Role::kAgent:
-      return to(Place::kRelativeVerb, state.kind);
-    case Role::kObject:
-      return to(Place::kAfterObject, state.kind);
-    case Role::kPhrase:
-      return to(Place::kAfterPhrase, state.kind);
-    default:
-      return to(Place::kSubject, noun);
-  }
-}
-
-void HarbourRules::AddAdjectives(const State& state, Place next, int initial,
-                                 Choices& choices) const {
-  constexpr double kFitsAll = 0.45;
-  const double people = MixtureOf(state.role).People();
-  const auto add = [&](double share, const WordList& all, WordList ByInitial::*filtered,
-                       Scope scope) {
-    State behind = state;
-    behind.place = next;
-    behind.scope = scope;
-    const WordList& words =
-        initial == kAnyInitial ? all : initial_[static_cast<std::size_t>(initial)].*filtered;
-    Add(choices, kAdjective * share, words, behind);
-  };
-  add(kFitsAll, lexicon_.adjectives_any, &ByInitial::any, Scope::kAll);
-  add((1 - kFitsAll) * people, lexicon_.adjectives_people, &ByInitial::people, Scope::kPeople);
-  add((1 - kFitsAll) * (1 - people), lexicon_.adjectives_things, &ByInitial::things,
-      Scope::kThings);
-}
-
-void HarbourRules::AddNouns(const State& state, double weight, bool one, bool many, int initial,
-                            Choices& choices) const {
-  const Mixture mixture = MixtureOf(state.role, state.scope);
-  const double ones = one && many ? kOneOfAny : 1.0;
-  const auto add = [&](double share, const Noun& noun, WordList ByInitial::*filtered, Kind kind_one,
-                       Kind kind_many) {
-    if (share <= 0) return;
-    if (one && initial == kAnyInitial) {
-      Add(choices, weight * ones * share, noun.one, Close(state, kind_one));
-    } else if (one) {
-      const double vowels = VowelShare(noun.one);
-      const double kept = initial == kVowel ? vowels : 1 - vowels;
-      Add(choices, weight * ones * share * kept,
-          initial_[static_cast<std::size_t>(initial)].*filtered, Close(state, kind_one));
-    }
-    if (many) {
-      Add(choices, weight * (one ? 1 - ones : 1) * share, noun.many, Close(state, kind_many));
-    }
-  };
-  add(mixture.men, lexicon_.men, &ByInitial::men, Kind::kMan, Kind::kPeople);
-  add(mixture.women, lexicon_.women, &ByInitial::women, Kind::kWoman, Kind::kPeople);
-  add(mixture.vessels, lexicon_.vessels, &ByInitial::vessels, Kind::kVessel, Kind::kVessels);
-  add(mixture.goods, lexicon_.goods, &ByInitial::goods, Kind::kThing, Kind::kThings);
-  add(mixture.places, lexicon_.places, &ByInitial::places, Kind::kThing, Kind::kThings);
-}
-
-void HarbourRules::AddDeterminers(const State& state, double weight, bool capital,
-                                  Choices& choices) const {
-  const auto to = [&](Place place) {
-    State next = state;
-    next.place = place;
-    return next;
-  };
-  const auto add = [&](double share, const WordList& words, Place place) {
-    Add(choices, weight * share, capital ? Capitalised(words) : words, to(place));
-  };
-  add(0.60, Single("the"), Place::kAfterThe);
-  add(0.14, Single("a"), Place::kAfterA);
-  add(0.04, Single("an"), Place::kAfterAn);
-  add(0.08, lexicon_.determiners_one, Place::kAfterOne);
-  add(0.14, lexicon_.determiners_many, Place::kAfterMany);
-}
-
-// The first word of a noun phrase after a verb or a preposition.
-void HarbourRules::AddOpening(const State& state, Choices& choices) const {
-  AddDeterminers(state, 0.78, false, choices);
-  State own = state;
-  own.place = Place::kAfterOwn;
-  Add(choices, 0.10, PossessiveOf(state.kind), own);
-  if (state.role == Role::kPhrase || state.role == Role::kOfSubject) {
-    Add(choices, 0.12, lexicon_.towns, Close(state, Kind::kThing));
-  } else {
-    Add(choices, 0.12, lexicon_.cargoes, Close(state, Kind::kThing));
-  }
-}
-
-bool HarbourRules::AddNounPhrase(const State& state, Choices& choices) const {
-  const WordList& names = lexicon_.ship_names;
-  switch (state.place) {
-    case Place::kNounPhrase:
-      AddOpening(state, choices);
-      return true;
-    case Place::kAfterThe:
-      Add(choices, kShip, names.words[static_cast<std::size_t>(state.ship)].c_str(),
-          Close(state, Kind::kVessel));
-      AddAdjectives(state, Place::kAnyNoun, kAnyInitial, choices);
-      AddNouns(state, 1 - kAdjective - kShip, true, true, kAnyInitial, choices);
-      return true;
-    case Place::kAfterOwn:
-      AddAdjectives(state, Place::kAnyNoun, kAnyInitial, choices);
-      AddNouns(state, 1 - kAdjective, true, true, kAnyInitial, choices);
-      return true;
-    case Place::kAfterA:
-    case Place::kAfterAn: {
-      const int initial = state.place == Place::kAfterA ? kConsonant : kVowel;
-      AddAdjectives(state, Place::kOneNoun, initial, choices);
-      AddNouns(state, 1 - kAdjective, true, false, initial, choices);
-      return true;
-    }
-    case Place::kAfterOne:
-      AddAdjectives(state, Place::kOneNoun, kAnyInitial, choices);
-      AddNouns(state, 1 - kAdjective, true, false, kAnyInitial, choices);
-      return true;
-    case Place::kAfterMany:
-      AddAdjectives(state, Place::kManyNouns, kAnyInitial, choices);
-      AddNouns(state, 1 - kAdjective, false, true, kAnyInitial, choices);
-      return true;
-    case Place::kAnyNoun:
-      AddNouns(state, 1, true, true, kAnyInitial, choices);
-      return true;
-    case Place::kOneNoun:
-      AddNouns(state, 1, true, false, kAnyInitial, choices);
-      return true;
-    case Place::kManyNouns:
-      AddNouns(state, 1, false, true, kAnyInitial, choices);
-      return true;
-    default:
-      return false;
-  }
-}
-
-bool HarbourRules::AddName(const State& state, Choices& choices) const {
-  const auto to = [&](Place place) {
-    return State{place, state.kind, Role::kNone, Scope::kAll, state.ship};
-  };
-  const State people = {Place::kSubjectRest, Kind::kPeople, Role::kNone, Scope::kAll, state.ship};
-  switch (state.place) {
-    case Place::kGivenName:
-      Add(choices, 1, lexicon_.surnames, to(Place::kName));
-      return true;
-    case Place::kName:
-      Add(choices, 0.2, ",", to(Place::kApposition));
-      Add(choices, 0.15, "and",
-          {Place::kNameAnd, Kind::kPeople, Role::kNone, Scope::kAll, state.ship});
-      AddVerbs(state, 0.65, choices);
-      return true;
-    case Place::kNameAnd:
-      Add(choices, 0.5, lexicon_.men_names, to(Place::kSecondName));
-      Add(choices, 0.5, lexicon_.women_names, to(Place::kSecondName));
-      return true;
-    case Place::kSecondName:
-      Add(choices, 1, lexicon_.surnames, people);
-      return true;
-    case Place::kApposition:
-      Add(choices, 1, "the", to(Place::kRoleArticle));
-      return true;
-    case Place::kRoleArticle:
-      Add(choices, 1, lexicon_.roles, to(Place::kRole));
-      return true;
-    case Place::kRole:
-      Add(choices, 1, "of", to(Place::kRoleOf));
-      return true;
-    case Place::kRoleOf:
-      Add(choices, 1, "the", to(Place::kRoleOfThe));
-      return true;
-    case Place::kRoleOfThe:
-      Add(choices, 0.5, lexicon_.ship_names.words[static_cast<std::size_t>(state.ship)].c_str(),
-          to(Place::kAppositionEnd));
-      Add(choices, 0.5, lexicon_.vessels.one, to(Place::kAppositionEnd));
-      return true;
-    case Place::kAppositionEnd:
-      Add(choices, 1, ",", to(Place::kSubjectRest));
-      return true;
-    default:
-      return false;
-  }
-}
-
-// The harbour grammar: from the end of a subject to the end of the sentence.
-
-namespace {
-
 // Probability that each form begins a predicate.
 struct VerbWeights {
   double be_past, be_present, had, have, past_on, past, present_on, present, modal, adverb;
@@ -643,166 +378,461 @@ VerbWeights WeightsOf(Kind kind) {
   return {0.38, 0.08, 0.02, 0.02, 0.14, 0.17, 0.05, 0.04, 0.07, 0.03};
 }
 
+// Weights of the words that end or prolong a clause.
+struct Tail {
+  double stop, phrase, comma, also, subordinate, adverb;
+};
+constexpr Tail kAfterVerb = {0.26, 0.44, 0.10, 0.05, 0.07, 0.08};
+constexpr Tail kAfterObject = {0.42, 0.30, 0.11, 0.06, 0.06, 0.05};
+constexpr Tail kAfterPhrase = {0.58, 0.07, 0.15, 0.08, 0.08, 0.04};
+constexpr Tail kAfterAdverb = {0.60, 0.10, 0.16, 0.06, 0.08, 0.00};
+
+const Lexicon& Words() {
+  static const Lexicon lexicon;
+  return lexicon;
+}
+
+// The ways out of places where they depend on nothing but the place.
+struct Rule {
+  Place from;
+  double weight;
+  WordList words;
+  Place to;
+};
+
+const std::vector<Rule>& Rules() {
+  using enum Place;
+  static const std::vector<Rule> rules = {{kHeading, 0.5, "=", kSection},
+                                          {kHeading, 0.5, "The", kTitleArticle},
+                                          {kTitleName, 1, "=", kHeadingClose},
+                                          {kSection, 1, Words().topics, kSectionTopic},
+                                          {kSectionTopic, 1, "=", kSectionClose},
+                                          {kSectionClose, 1, "=", kHeadingClose},
+                                          {kHeadingClose, 1, kEndOfSentence.data(), kHeadingLine},
+                                          {kHeadingLine, 1, kEndOfSentence.data(), kSentence},
+                                          {kBlankLine, 1, "=", kHeading},
+                                          {kFront, 0.6, "the", kFrontArticle},
+                                          {kFront, 0.4, Words().years, kFrontEnd},
+                                          {kFrontArticle, 1, Words().times, kFrontEnd},
+                                          {kFrontEnd, 1, ",", kClause},
+                                          {kGivenName, 1, Words().surnames, kName},
+                                          {kNameAnd, 0.5, Words().men_names, kSecondName},
+                                          {kNameAnd, 0.5, Words().women_names, kSecondName},
+                                          {kSecondName, 1, Words().surnames, kSubjectRest},
+                                          {kApposition, 1, "the", kRoleArticle},
+                                          {kRoleArticle, 1, Words().roles, kRole},
+                                          {kRole, 1, "of", kRoleOf},
+                                          {kRoleOf, 1, "the", kRoleOfThe},
+                                          {kAppositionEnd, 1, ",", kSubjectRest},
+                                          {kRelativeVerb, 1, Words().acts_on.past, kSubjectRest},
+                                          {kConjunction, 1, Words().conjunctions, kSecondClause}};
+  return rules;
+}
+
+// Finds the ways out of one state.
+class WaysOn {
+ public:
+  explicit WaysOn(const State& state) : state_(state) {
+    for (const Rule& rule : Rules()) {
+      if (rule.from == state.place) Add(rule.weight, rule.words, To(rule.to));
+    }
+    if (choices_.empty()) AddText();
+    if (choices_.empty()) throw std::logic_error("the harbour grammar has no rule for a state");
+  }
+
+  const Choices& Found() const { return choices_; }
+
+ private:
+  // The state after this one. The next article forgets the ship.
+  State At(Place place, Kind kind, Role role = Role::kNone) const {
+    return {place, kind, role, Scope::kAll, place == Place::kTitleArticle ? 0 : state_.ship};
+  }
+  State To(Place place, Role role = Role::kNone) const { return At(place, state_.kind, role); }
+  State Within(Place place) const {  // the same noun phrase
+    State next = state_;
+    next.place = place;
+    return next;
+  }
+
+  void Add(double weight, const WordList& words, const State& next) {
+    choices_.push_back({weight, words, next});
+  }
+
+  // Headings, beginnings of sentences and names.
+  void AddText() {
+    switch (state_.place) {
+      case Place::kTitleArticle:
+        return AddTitle();
+      case Place::kBetween:
+        Add(0.4, kEndOfSentence.data(), To(Place::kBlankLine));
+        return AddSentence();
+      case Place::kSentence:
+        if (state_.kind != Kind::kNobody) {
+          Add(0.28, kEndOfSentence.data(), At(Place::kBetween, Kind::kNobody));
+        }
+        return AddSentence();
+      case Place::kClause:
+        return AddClause();
+      case Place::kName:
+        Add(0.2, ",", To(Place::kApposition));
+        Add(0.15, "and", At(Place::kNameAnd, Kind::kPeople));
+        return AddVerbs(0.65);
+      case Place::kRoleOfThe:
+        Add(0.5, Ship(), To(Place::kAppositionEnd));
+        return Add(0.5, words_.vessels.one, To(Place::kAppositionEnd));
+      default:
+        return AddNounPhrase();
+    }
+  }
+
+  const char* Ship() const {
+    return words_.ship_names.words[static_cast<std::size_t>(state_.ship)].c_str();
+  }
+
+  // "= The": each name belongs to an article of its own.
+  void AddTitle() {
+    const WordList& names = words_.ship_names;
+    for (std::size_t i = 0; i < names.words.size(); ++i) {
+      State next = Within(Place::kTitleName);
+      next.ship = static_cast<int>(i);
+      Add(names.probabilities[i], names.words[i].c_str(), next);
+    }
+  }
+
+  // Weights sum to 1 where the last subject is known, else to 0.8.
+  void AddSentence() {
+    AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.5, true);
+    Add(0.06, words_.men_names, At(Place::kGivenName, Kind::kMan));
+    Add(0.06, words_.women_names, At(Place::kGivenName, Kind::kWoman));
+    Add(0.09, "In", At(Place::kFront, Kind::kNobody));
+    Add(0.05, words_.prepositions_front, At(Place::kFront, Kind::kNobody));
+    Add(0.04, words_.adverbs_front, At(Place::kFrontEnd, Kind::kNobody));
+    if (state_.kind == Kind::kNobody) return;
+    Add(0.2, Capitalised(PronounOf(state_.kind)), To(Place::kVerbPhrase));
+  }
+
+  // The same within a sentence.
+  void AddClause() {
+    AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.8, false);
+    Add(0.1, words_.men_names, At(Place::kGivenName, Kind::kMan));
+    Add(0.1, words_.women_names, At(Place::kGivenName, Kind::kWoman));
+  }
+
+  // The state after a noun phrase. noun: kind of its noun.
+  State Close(Kind noun) const {
+    switch (state_.role) {
+      case Role::kOfSubject:
+      case Role::kInRelative:
+        return To(Place::kSubjectRest);
+      case Role::kAgent:
+        return To(Place::kRelativeVerb);
+      case Role::kObject:
+        return To(Place::kAfterObject);
+      case Role::kPhrase:
+        return To(Place::kAfterPhrase);
+      default:
+        return At(Place::kSubject, noun);
+    }
+  }
+
+  // nouns: the place after the adjective.
+  void AddAdjectives(Place nouns, int initial) {
+    constexpr double kFitsAll = 0.45;
+    const double people = MixtureOf(state_.role).People();
+    const auto add = [&](double share, const WordList& all, Scope scope) {
+      State next = Within(nouns);
+      next.scope = scope;
+      Add(kAdjective * share, initial == kAnyInitial ? all : Initial(all, initial == kVowel), next);
+    };
+    add(kFitsAll, words_.adjectives_any, Scope::kAll);
+    add((1 - kFitsAll) * people, words_.adjectives_people, Scope::kPeople);
+    add((1 - kFitsAll) * (1 - people), words_.adjectives_things, Scope::kThings);
+  }
+
+  // nouns: kAnyNoun, kOneNoun or kManyNouns.
+  void AddNouns(Place nouns, double weight, int initial = kAnyInitial) {
+    const Mixture mixture = MixtureOf(state_.role, state_.scope);
+    const bool one = nouns != Place::kManyNouns, many = nouns != Place::kOneNoun;
+    const double ones = one && many ? kOneOfAny : 1.0;
+    const auto add = [&](double share, const Noun& noun, Kind kind_one, Kind kind_many) {
+      if (share <= 0) return;
+      if (one && initial == kAnyInitial) {
+        Add(weight * ones * share, noun.one, Close(kind_one));
+      } else if (one) {
+        const double vowels = VowelShare(noun.one);
+        const double kept = initial == kVowel ? vowels : 1 - vowels;
+        Add(weight * ones * share * kept, Initial(noun.one, initial == kVowel), Close(kind_one));
+      }
+      if (many) Add(weight * (one ? 1 - ones : 1) * share, noun.many, Close(kind_many));
+    };
+    add(mixture.men, words_.men, Kind::kMan, Kind::kPeople);
+    add(mixture.women, words_.women, Kind::kWoman, Kind::kPeople);
+    add(mixture.vessels, words_.vessels, Kind::kVessel, Kind::kVessels);
+    add(mixture.goods, words_.goods, Kind::kThing, Kind::kThings);
+    add(mixture.places, words_.places, Kind::kThing, Kind::kThings);
+  }
+
+  // What follows a determiner. before: weight of the ways on that are there already.
+  void AddAfterDeterminer(Place nouns, int initial = kAnyInitial, double before = 0) {
+    AddAdjectives(nouns, initial);
+    AddNouns(nouns, 1 - kAdjective - before, initial);
+  }
+
+  void AddDeterminers(State next, double weight, bool capital) {
+    const auto add = [&](double share, const WordList& words, Place place) {
+      next.place = place;
+      Add(weight * share, capital ? Capitalised(words) : words, next);
+    };
+    add(0.60, "the", Place::kAfterThe);
+    add(0.14, "a", Place::kAfterA);
+    add(0.04, "an", Place::kAfterAn);
+    add(0.08, words_.determiners_one, Place::kAfterOne);
+    add(0.14, words_.determiners_many, Place::kAfterMany);
+  }
+
+  void AddNounPhrase() {
+    const bool town = state_.role == Role::kPhrase || state_.role == Role::kOfSubject;
+    switch (state_.place) {
+      case Place::kNounPhrase:  // after a verb or a preposition
+        AddDeterminers(state_, 0.78, false);
+        Add(0.10, PossessiveOf(state_.kind), Within(Place::kAfterOwn));
+        return Add(0.12, town ? words_.towns : words_.cargoes, Close(Kind::kThing));
+      case Place::kAfterThe:
+        Add(kShip, Ship(), Close(Kind::kVessel));
+        return AddAfterDeterminer(Place::kAnyNoun, kAnyInitial, kShip);
+      case Place::kAfterOwn:
+        return AddAfterDeterminer(Place::kAnyNoun);
+      case Place::kAfterA:
+        return AddAfterDeterminer(Place::kOneNoun, kConsonant);
+      case Place::kAfterAn:
+        return AddAfterDeterminer(Place::kOneNoun, kVowel);
+      case Place::kAfterOne:
+        return AddAfterDeterminer(Place::kOneNoun);
+      case Place::kAfterMany:
+        return AddAfterDeterminer(Place::kManyNouns);
+      case Place::kAnyNoun:
+      case Place::kOneNoun:
+      case Place::kManyNouns:
+        return AddNouns(state_.place, 1);
+      default:
+        return AddAfterSubject();
+    }
+  }
+
+  // The verb agrees with the subject, whatever noun stands directly before it.
+  void AddVerbs(double weight) {
+    const VerbWeights weights = WeightsOf(state_.kind);
+    const State object = To(Place::kNounPhrase, Role::kObject), verb = To(Place::kAfterVerb);
+    Add(weight * weights.be_past, many_ ? "were" : "was", To(Place::kBe));
+    Add(weight * weights.be_present, many_ ? "are" : "is", To(Place::kBe));
+    Add(weight * weights.had, "had", To(Place::kHave));
+    Add(weight * weights.have, many_ ? "have" : "has", To(Place::kHave));
+    Add(weight * weights.past_on, acts_on_.past, object);
+    Add(weight * weights.past, acts_.past, verb);
+    Add(weight * weights.present_on, many_ ? acts_on_.base : acts_on_.third, object);
+    Add(weight * weights.present, many_ ? acts_.base : acts_.third, verb);
+    Add(weight * weights.modal, words_.modals, To(Place::kModal));
+    Add(weight * weights.adverb, words_.adverbs_before, To(Place::kBeforePast));
+  }
+
+  // "was old": what the subject can be.
+  void AddQualities(double weight) {
+    const bool person = IsPerson(state_.kind);
+    Add(weight * 0.5, words_.adjectives_any, To(Place::kAfterPhrase));
+    Add(weight * 0.5, person ? words_.adjectives_people : words_.adjectives_things,
+        To(Place::kAfterPhrase));
+  }
+
+  void AddAfterSubject() {
+    const State object = To(Place::kNounPhrase, Role::kInRelative);
+    const State of_subject = To(Place::kNounPhrase, Role::kOfSubject);
+    switch (state_.place) {
+      case Place::kSubject:
+        AddVerbs(0.64);
+        Add(0.14, "of", of_subject);
+        Add(0.10, words_.prepositions, of_subject);
+        return Add(0.12, IsPerson(state_.kind) ? "who" : "that", To(Place::kRelative));
+      case Place::kSubjectRest:
+        AddVerbs(0.92);
+        return Add(0.08, words_.prepositions, of_subject);
+      case Place::kRelative:
+        Add(0.45, acts_on_.past, object);
+        Add(0.15, many_ ? acts_on_.base : acts_on_.third, object);
+        Add(0.15, "had", To(Place::kRelativeHad));
+        return Add(0.25, "the", To(Place::kAnyNoun, Role::kAgent));
+      case Place::kRelativeHad:
+        return Add(1, acts_on_.past, object);
+      default:
+        return AddPredicate();
+    }
+  }
+
+  void AddTail(double weight, const Tail& tail) {
+    Add(weight * tail.stop, ".", To(Place::kSentence));
+    Add(weight * tail.phrase, words_.prepositions, To(Place::kNounPhrase, Role::kPhrase));
+    Add(weight * tail.comma, ",", To(Place::kConjunction));
+    Add(weight * tail.also, "and", To(Place::kVerbPhrase));
+    Add(weight * tail.subordinate, words_.subordinators, To(Place::kSecondClause));
+    if (tail.adverb > 0) Add(weight * tail.adverb, words_.adverbs_after, To(Place::kAfterAdverb));
+  }
+
+  void AddPredicate() {
+    const State object = To(Place::kNounPhrase, Role::kObject);
+    switch (state_.place) {
+      case Place::kVerbPhrase:
+        return AddVerbs(1);
+      case Place::kBeforePast:
+        Add(0.6, acts_on_.past, object);
+        return Add(0.4, acts_.past, To(Place::kAfterVerb));
+      case Place::kBe:
+        Add(0.10, "not", To(Place::kBeMore));
+        Add(0.20, words_.prepositions, To(Place::kNounPhrase, Role::kPhrase));
+        AddQualities(0.32);
+        return Add(0.38, words_.acts_on.past, To(Place::kPassive));
+      case Place::kBeMore:
+        AddQualities(0.5);
+        return Add(0.5, words_.acts_on.past, To(Place::kPassive));
+      case Place::kPassive:
+        Add(0.3, "by", object);
+        return AddTail(0.7, kAfterVerb);
+      case Place::kHave:
+        Add(0.25, "been", To(Place::kBeMore));
+        return Add(0.75, acts_on_.past, object);
+      case Place::kModal:
+        Add(0.25, "be", To(Place::kBeMore));
+        Add(0.5, acts_on_.base, object);
+        return Add(0.25, acts_.base, To(Place::kAfterVerb));
+      case Place::kAfterVerb:
+        return AddTail(1, kAfterVerb);
+      case Place::kAfterObject:
+        return AddTail(1, kAfterObject);
+      case Place::kAfterPhrase:
+        return AddTail(1, kAfterPhrase);
+      case Place::kAfterAdverb:
+        return AddTail(1, kAfterAdverb);
+      case Place::kSecondClause:
+        Add(0.7, PronounOf(state_.kind), To(Place::kVerbPhrase));
+        return AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.3, false);
+      default:
+        return;
+    }
+  }
+
+  const Lexicon& words_ = Words();
+  const State state_;
+  const bool many_ = IsMany(state_.kind);
+  // Verbs of the subject, with an object and without.
+  const Verb& acts_on_ = IsActor(state_.kind) ? words_.acts_on : words_.thing_acts_on;
+  const Verb& acts_ = IsActor(state_.kind) ? words_.acts : words_.thing_acts;
+  Choices choices_;
+};
+
+// Sweeps end when no state's share moves by more than this, relatively.
+constexpr double kConverged = 4 * std::numeric_limits<double>::epsilon();
+constexpr int kMaximumSweeps = 100'000;
+
+// Numbers things in the order of their first appearance.
+template <typename Map, typename Key>
+std::pair<std::int32_t, bool> Number(Map& numbers, const Key& key) {
+  const auto [place, added] = numbers.emplace(key, static_cast<std::int32_t>(numbers.size()));
+  return {place->second, added};
+}
+
+// Sorts a state's arcs by word and makes their probabilities sum to one.
+void Finish(std::span<Arc> arcs, const std::vector<std::string>& words) {
+  std::sort(arcs.begin(), arcs.end(), [](const Arc& a, const Arc& b) { return a.word < b.word; });
+  const auto same = [](const Arc& a, const Arc& b) { return a.word == b.word; };
+  const auto twice = std::adjacent_find(arcs.begin(), arcs.end(), same);
+  if (twice != arcs.end()) {
+    throw std::logic_error(fmt::format("the harbour grammar has two ways on with the word '{}'",
+                                       words.at(static_cast<std::size_t>(twice->word))));
+  }
+  double sum = 0;
+  for (const Arc& arc : arcs) sum += arc.probability;
+  double cumulative = 0;
+  for (Arc& arc : arcs) {
+    arc.probability /= sum;
+    cumulative += arc.probability;
+    arc.cumulative = cumulative;
+  }
+  arcs.back().cumulative = 1;
+}
+
 }  // namespace
 
-const Verb& HarbourRules::ActsOn(Kind kind) const {
-  return IsActor(kind) ? lexicon_.acts_on : lexicon_.thing_acts_on;
+HarbourChain::HarbourChain() {
+  Unfold();
+  Solve();
 }
 
-const Verb& HarbourRules::Acts(Kind kind) const {
-  return IsActor(kind) ? lexicon_.acts : lexicon_.thing_acts;
-}
-
-// The verb agrees with the subject, whatever noun stands directly before it.
-void HarbourRules::AddVerbs(const State& state, double weight, Choices& choices) const {
-  const auto to = [&](Place place, Role role = Role::kNone) {
-    return State{place, state.kind, role, Scope::kAll, state.ship};
-  };
-  const bool many = IsMany(state.kind);
-  const VerbWeights weights = WeightsOf(state.kind);
-  const Verb &acts_on = ActsOn(state.kind), &acts = Acts(state.kind);
-  const State object = to(Place::kNounPhrase, Role::kObject);
-  const State verb = to(Place::kAfterVerb);
-  Add(choices, weight * weights.be_past, many ? "were" : "was", to(Place::kBe));
-  Add(choices, weight * weights.be_present, many ? "are" : "is", to(Place::kBe));
-  Add(choices, weight * weights.had, "had", to(Place::kHave));
-  Add(choices, weight * weights.have, many ? "have" : "has", to(Place::kHave));
-  Add(choices, weight * weights.past_on, acts_on.past, object);
-  Add(choices, weight * weights.past, acts.past, verb);
-  Add(choices, weight * weights.present_on, many ? acts_on.base : acts_on.third, object);
-  Add(choices, weight * weights.present, many ? acts.base : acts.third, verb);
-  Add(choices, weight * weights.modal, lexicon_.modals, to(Place::kModal));
-  Add(choices, weight * weights.adverb, lexicon_.adverbs_before, to(Place::kBeforePast));
-}
-
-// "was old": what the subject can be.
-void HarbourRules::AddQualities(const State& state, double weight, Choices& choices) const {
-  const State next = {Place::kAfterPhrase, state.kind, Role::kNone, Scope::kAll, state.ship};
-  Add(choices, weight * 0.5, lexicon_.adjectives_any, next);
-  Add(choices, weight * 0.5,
-      IsPerson(state.kind) ? lexicon_.adjectives_people : lexicon_.adjectives_things, next);
-}
-
-bool HarbourRules::AddAfterSubject(const State& state, Choices& choices) const {
-  const auto to = [&](Place place, Role role = Role::kNone) {
-    return State{place, state.kind, role, Scope::kAll, state.ship};
-  };
-  const Verb& acts_on = ActsOn(state.kind);
-  const State object = to(Place::kNounPhrase, Role::kInRelative);
-  switch (state.place) {
-    case Place::kSubject:
-      AddVerbs(state, 0.64, choices);
-      Add(choices, 0.14, "of", to(Place::kNounPhrase, Role::kOfSubject));
-      Add(choices, 0.10, lexicon_.prepositions, to(Place::kNounPhrase, Role::kOfSubject));
-      Add(choices, 0.12, IsPerson(state.kind) ? "who" : "that", to(Place::kRelative));
-      return true;
-    case Place::kSubjectRest:
-      AddVerbs(state, 0.92, choices);
-      Add(choices, 0.08, lexicon_.prepositions, to(Place::kNounPhrase, Role::kOfSubject));
-      return true;
-    case Place::kRelative:
-      Add(choices, 0.45, acts_on.past, object);
-      Add(choices, 0.15, IsMany(state.kind) ? acts_on.base : acts_on.third, object);
-      Add(choices, 0.15, "had", to(Place::kRelativeHad));
-      Add(choices, 0.25, "the", to(Place::kAnyNoun, Role::kAgent));
-      return true;
-    case Place::kRelativeHad:
-      Add(choices, 1, acts_on.past, object);
-      return true;
-    case Place::kRelativeVerb:
-      Add(choices, 1, lexicon_.acts_on.past, to(Place::kSubjectRest));
-      return true;
-    default:
-      return false;
+void HarbourChain::Unfold() {
+  std::unordered_map<std::string, std::int32_t> word_ids;
+  std::map<State, std::int32_t> state_ids;
+  // "= The": each article passes through this state, which remembers nothing.
+  std::vector<State> states = {{Place::kTitleArticle}};
+  state_ids.emplace(states.front(), 0);
+  for (std::size_t s = 0; s < states.size(); ++s) {
+    first_arc_.push_back(arcs_.size());
+    for (const WaysOn ways(states[s]); const Choice& choice : ways.Found()) {
+      const auto [next, new_state] = Number(state_ids, choice.next);
+      if (new_state) states.push_back(choice.next);
+      for (std::size_t i = 0; i < choice.words.words.size(); ++i) {
+        const auto [word, new_word] = Number(word_ids, choice.words.words[i]);
+        if (new_word) words_.push_back(choice.words.words[i]);
+        arcs_.push_back({word, next, choice.weight * choice.words.probabilities[i], 0});
+      }
+    }
+    Finish(std::span(arcs_).subspan(first_arc_.back()), words_);
   }
+  first_arc_.push_back(arcs_.size());
 }
 
-void HarbourRules::AddTail(const State& state, double weight, const Tail& tail,
-                           Choices& choices) const {
-  const auto to = [&](Place place, Role role = Role::kNone) {
-    return State{place, state.kind, role, Scope::kAll, state.ship};
-  };
-  Add(choices, weight * tail.stop, ".", to(Place::kSentence));
-  Add(choices, weight * tail.phrase, lexicon_.prepositions, to(Place::kNounPhrase, Role::kPhrase));
-  Add(choices, weight * tail.comma, ",", to(Place::kConjunction));
-  Add(choices, weight * tail.also, "and", to(Place::kVerbPhrase));
-  Add(choices, weight * tail.subordinate, lexicon_.subordinators, to(Place::kSecondClause));
-  if (tail.adverb > 0) {
-    Add(choices, weight * tail.adverb, lexicon_.adverbs_after, to(Place::kAfterAdverb));
+// Between two visits of the renewal state 0 (which every article makes once), state s is visited
+// v(s) = sum over arcs s' -> s of v(s') p times on average, with v(0) = 1. Gauss-Seidel sweeps in
+// the order of discovery carry a whole sentence at once; all terms are positive, so nothing
+// cancels.
+void HarbourChain::Solve() {
+  const auto states = static_cast<std::size_t>(States());
+  std::vector<std::vector<std::pair<std::size_t, double>>> sources(states);
+  for (std::size_t s = 0; s < states; ++s) {
+    std::map<std::size_t, double> steps;
+    for (const Arc& arc : Arcs(static_cast<std::int32_t>(s))) {
+      steps[static_cast<std::size_t>(arc.next)] += arc.probability;
+    }
+    for (const auto& [next, probability] : steps) sources[next].emplace_back(s, probability);
   }
+  std::vector<double> visits(states, 0);
+  visits[0] = 1;
+  double change = 1;
+  for (int sweep = 0; change > kConverged; ++sweep) {
+    if (sweep == kMaximumSweeps) throw std::logic_error("the harbour chain does not converge");
+    change = 0;
+    for (std::size_t s = 1; s < states; ++s) {
+      double value = 0;
+      for (const auto& [source, probability] : sources[s]) value += visits[source] * probability;
+      change = std::max(change, std::abs(value - visits[s]) / std::max(value, 1e-300));
+      visits[s] = value;
+    }
+  }
+  double sum = 0;
+  for (const double value : visits) sum += value;
+  stationary_ = std::move(visits);
+  for (double& value : stationary_) value /= sum;
 }
 
-bool HarbourRules::AddPredicate(const State& state, Choices& choices) const {
-  const auto to = [&](Place place, Role role = Role::kNone) {
-    return State{place, state.kind, role, Scope::kAll, state.ship};
-  };
-  const Verb &acts_on = ActsOn(state.kind), &acts = Acts(state.kind);
-  const State object = to(Place::kNounPhrase, Role::kObject);
-  switch (state.place) {
-    case Place::kVerbPhrase:
-      AddVerbs(state, 1, choices);
-      return true;
-    case Place::kBeforePast:
-      Add(choices, 0.6, acts_on.past, object);
-      Add(choices, 0.4, acts.past, to(Place::kAfterVerb));
-      return true;
-    case Place::kBe:
-      Add(choices, 0.10, "not", to(Place::kBeMore));
-      Add(choices, 0.20, lexicon_.prepositions, to(Place::kNounPhrase, Role::kPhrase));
-      AddQualities(state, 0.32, choices);
-      Add(choices, 0.38, lexicon_.acts_on.past, to(Place::kPassive));
-      return true;
-    case Place::kBeMore:
-      AddQualities(state, 0.5, choices);
-      Add(choices, 0.5, lexicon_.acts_on.past, to(Place::kPassive));
-      return true;
-    case Place::kPassive:
-      Add(choices, 0.3, "by", object);
-      AddTail(state, 0.7, kAfterVerb, choices);
-      return true;
-    case Place::kHave:
-      Add(choices, 0.25, "been", to(Place::kBeMore));
-      Add(choices, 0.75, acts_on.past, object);
-      return true;
-    case Place::kModal:
-      Add(choices, 0.25, "be", to(Place::kBeMore));
-      Add(choices, 0.5, acts_on.base, object);
-      Add(choices, 0.25, acts.base, to(Place::kAfterVerb));
-      return true;
-    default:
-      return AddEnding(state, choices);
-  }
+std::span<const Arc> HarbourChain::Arcs(std::int32_t state) const {
+  const auto s = static_cast<std::size_t>(state);
+  return std::span(arcs_).subspan(first_arc_[s], first_arc_[s + 1] - first_arc_[s]);
 }
 
-bool HarbourRules::AddEnding(const State& state, Choices& choices) const {
-  const auto to = [&](Place place) {
-    return State{place, state.kind, Role::kNone, Scope::kAll, state.ship};
-  };
-  switch (state.place) {
-    case Place::kAfterVerb:
-      AddTail(state, 1, kAfterVerb, choices);
-      return true;
-    case Place::kAfterObject:
-      AddTail(state, 1, kAfterObject, choices);
-      return true;
-    case Place::kAfterPhrase:
-      AddTail(state, 1, kAfterPhrase, choices);
-      return true;
-    case Place::kAfterAdverb:
-      AddTail(state, 1, kAfterAdverb, choices);
-      return true;
-    case Place::kConjunction:
-      Add(choices, 1, lexicon_.conjunctions, to(Place::kSecondClause));
-      return true;
-    case Place::kSecondClause:
-      Add(choices, 0.7, PronounOf(state.kind), to(Place::kVerbPhrase));
-      AddDeterminers(
-          State{Place::kNounPhrase, Kind::kNobody, Role::kSubject, Scope::kAll, state.ship}, 0.3,
-          false, choices);
-      return true;
-    default:
-      return false;
+double HarbourChain::EntropyRate() const {
+  double rate = 0;
+  for (std::int32_t s = 0; s < States(); ++s) {
+    double entropy = 0;
+    for (const Arc& arc : Arcs(s)) entropy -= arc.probability * std::log(arc.probability);
+    rate += stationary_[static_cast<std::size_t>(s)] * entropy;
   }
+  return rate;
 }
 
 }  // namespace trireme::data

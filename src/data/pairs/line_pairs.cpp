@@ -102,6 +102,70 @@ struct Ranges {
   std::int64_t all = 0;
 };
 
+// Spelling of numbers, their split, and the pieces of the vocabulary.
+
+constexpr std::int64_t kThousand = 1000, kMillion = 1'000'000;
+
+constexpr std::array<std::string_view, 20> kEnglish = {
+    "zero",     "one",     "two",     "three",     "four",     "five",    "six",
+    "seven",    "eight",   "nine",    "ten",       "eleven",   "twelve",  "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
+constexpr std::array<std::string_view, 10> kEnglishTens = {
+    "", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
+constexpr std::array<std::string_view, 20> kGerman = {
+    "null",     "ein",      "zwei",     "drei",     "vier",     "fünf",    "sechs",
+    "sieben",   "acht",     "neun",     "zehn",     "elf",      "zwölf",   "dreizehn",
+    "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn"};
+constexpr std::array<std::string_view, 10> kGermanTens = {
+    "", "", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"};
+constexpr std::array<std::string_view, 3> kTags = {"<digits>", "<en>", "<de>"};
+
+template <std::size_t n>
+std::string At(const std::array<std::string_view, n>& words, std::int64_t place) {
+  return std::string(words.at(static_cast<std::size_t>(place)));
+}
+
+// 1 to 999.
+std::string EnglishGroup(std::int64_t number) {
+  std::string text;
+  if (number >= 100) text = At(kEnglish, number / 100) + " hundred";
+  const std::int64_t rest = number % 100;
+  if (rest == 0) return text;
+  if (!text.empty()) text += ' ';
+  if (rest < 20) return text + At(kEnglish, rest);
+  text += At(kEnglishTens, rest / 10);
+  return rest % 10 == 0 ? text : text + '-' + At(kEnglish, rest % 10);
+}
+
+// 1 to 999, with the form of a last one ("ein", "eins", "eine"). begins: a word.
+std::string GermanGroup(std::int64_t number, const char* one, bool begins) {
+  std::string text;
+  const std::int64_t hundreds = number / 100, rest = number % 100;
+  if (hundreds > 0) {
+    text = (hundreds == 1 && begins ? std::string() : At(kGerman, hundreds)) + "hundert";
+  }
+  if (rest == 0) return text;
+  if (rest == 1) return text + one;
+  if (rest < 20) return text + At(kGerman, rest);
+  if (rest % 10 != 0) text += At(kGerman, rest % 10) + "und";
+  return text + At(kGermanTens, rest / 10);
+}
+
+// 1 to 999,999: one word.
+std::string GermanWord(std::int64_t number) {
+  const std::int64_t thousands = number / kThousand, rest = number % kThousand;
+  std::string text;
+  if (thousands > 0) {
+    text = (thousands == 1 ? std::string() : GermanGroup(thousands, "ein", true)) + "tausend";
+  }
+  return rest == 0 ? text : text + GermanGroup(rest, "eins", text.empty());
+}
+
+std::string InForm(std::size_t form, std::int64_t number) {
+  if (form == 0) return InDigits(number);
+  return form == 1 ? InEnglish(number) : InGerman(number);
+}
+
 }  // namespace
 
 std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan& plan,
@@ -240,74 +304,6 @@ void LinePairs::VisitTrain(std::size_t unit, const Visit& visit) const {
   });
 }
 
-// Spelling of numbers, their split, and the pieces of the vocabulary.
-
-namespace {
-
-constexpr std::int64_t kThousand = 1000, kMillion = 1'000'000;
-
-constexpr std::array<std::string_view, 20> kEnglish = {
-    "zero",     "one",     "two",     "three",     "four",     "five",    "six",
-    "seven",    "eight",   "nine",    "ten",       "eleven",   "twelve",  "thirteen",
-    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen"};
-constexpr std::array<std::string_view, 10> kEnglishTens = {
-    "", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"};
-constexpr std::array<std::string_view, 20> kGerman = {
-    "null",     "ein",      "zwei",     "drei",     "vier",     "fünf",    "sechs",
-    "sieben",   "acht",     "neun",     "zehn",     "elf",      "zwölf",   "dreizehn",
-    "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn", "neunzehn"};
-constexpr std::array<std::string_view, 10> kGermanTens = {
-    "", "", "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig"};
-constexpr std::array<std::string_view, 3> kTags = {"<digits>", "<en>", "<de>"};
-
-template <std::size_t n>
-std::string At(const std::array<std::string_view, n>& words, std::int64_t place) {
-  return std::string(words.at(static_cast<std::size_t>(place)));
-}
-
-// 1 to 999.
-std::string EnglishGroup(std::int64_t number) {
-  std::string text;
-  if (number >= 100) text = At(kEnglish, number / 100) + " hundred";
-  const std::int64_t rest = number % 100;
-  if (rest == 0) return text;
-  if (!text.empty()) text += ' ';
-  if (rest < 20) return text + At(kEnglish, rest);
-  text += At(kEnglishTens, rest / 10);
-  return rest % 10 == 0 ? text : text + '-' + At(kEnglish, rest % 10);
-}
-
-// 1 to 999, with the form of a last one ("ein", "eins", "eine"). begins: a word.
-std::string GermanGroup(std::int64_t number, const char* one, bool begins) {
-  std::string text;
-  const std::int64_t hundreds = number / 100, rest = number % 100;
-  if (hundreds > 0) {
-    text = (hundreds == 1 && begins ? std::string() : At(kGerman, hundreds)) + "hundert";
-  }
-  if (rest == 0) return text;
-  if (rest == 1) return text + one;
-  if (rest < 20) return text + At(kGerman, rest);
-  if (rest % 10 != 0) text += At(kGerman, rest % 10) + "und";
-  return text + At(kGermanTens, rest / 10);
-}
-
-// 1 to 999,999: one word.
-std::string GermanWord(std::int64_t number) {
-  const std::int64_t thousands = number / kThousand, rest = number % kThousand;
-  std::string text;
-  if (thousands > 0) {
-    text = (thousands == 1 ? std::string() : GermanGroup(thousands, "ein", true)) + "tausend";
-  }
-  return rest == 0 ? text : text + GermanGroup(rest, "eins", text.empty());
-}
-
-std::string InForm(std::size_t form, std::int64_t number) {
-  if (form == 0) return InDigits(number);
-  return form == 1 ? InEnglish(number) : InGerman(number);
-}
-
-}  // namespace
-
 std::string InDigits(std::int64_t number) {
   if (number < kThousand) return fmt::format("{}", number);
   return fmt::format("{} {:03}", InDigits(number / kThousand), number % kThousand);
@@ -378,8 +374,8 @@ Vocabulary NumeralVocabulary() {
     words.emplace_back(word);
     words.push_back(' ' + std::string(word));
   };
-  for (const std::string_view word : kEnglish) english(word);
-  for (const std::string_view word : kEnglishTens) english(word);
+  std::ranges::for_each(kEnglish, english);
+  std::ranges::for_each(kEnglishTens, english);
   for (const char* word : {" hundred", " thousand", " million"}) words.emplace_back(word);
   for (const std::string_view word : kGerman) words.emplace_back(word);
   for (const std::string_view word : kGermanTens) {
@@ -388,8 +384,6 @@ Vocabulary NumeralVocabulary() {
   for (const char* word : {"eins", "eine", "und", "hundert", "tausend", " Million", " Millionen"}) {
     words.emplace_back(word);
   }
-  vocabulary.eos = 0;
-  vocabulary.unk = -1;
   return vocabulary;
 }
 

@@ -24,16 +24,23 @@
 
 namespace trireme::data {
 
-// Lengths of texts from their beginnings.
-
-// begins: [lengths.size() + 1], of texts `first` and following, and the end of the last one. where:
-// "file: array", for messages. Throws RunError for a text longer than 31 bits.
-void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
-                    const std::string& where, std::span<std::int32_t> lengths);
-
 // PairFile: the beginnings of a side's texts are its documents.
 
 namespace {
+
+// Lengths of texts `first` and following. begins: [lengths.size() + 1], with the end of the last
+// one. where: "file: array", for messages. Throws RunError for a text longer than 31 bits.
+void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
+                    const std::string& where, std::span<std::int32_t> lengths) {
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    const std::int64_t length = begins[i + 1] - begins[i];
+    if (length > std::numeric_limits<std::int32_t>::max()) {
+      throw RunError(fmt::format("{}: pair {} has a text of {} tokens", where,
+                                 first + static_cast<std::int64_t>(i), length));
+    }
+    lengths[i] = static_cast<std::int32_t>(length);
+  }
+}
 
 Keeping OfSide(Keeping keeping, Side side) {
   keeping.side = side;
@@ -45,6 +52,71 @@ void RequireEqual(const std::string& path, Split split, std::int64_t sources,
   if (sources == targets) return;
   throw TokenFileError(path, PathOf(split, Array::kDocuments, Side::kTarget),
                        fmt::format("{} targets for {} sources", targets, sources));
+}
+
+// LengthsOf a file that is not opened: positioned reads of the beginnings of its texts.
+
+struct OpenSide {
+  OpenSide(const std::string& path, Side side)
+      : layout(InspectTokenFile(path, side)), file(path, layout) {}
+
+  void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {
+    const std::int64_t texts = layout.Of(split, Array::kDocuments).count;
+    const std::int64_t after = std::min(texts, first + std::ssize(lengths) + 1);
+    std::vector<std::int64_t> begins(lengths.size() + 1, layout.Tokens(split));
+    Elements elements{begins.data(), first, after};
+    file.Read(layout, split, Array::kDocuments, first, after, begins.data());
+    if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
+    file.RequireGood(layout, split, Array::kDocuments, elements);
+    const std::string where = file.Path() + ": " + layout.PathOf(split, Array::kDocuments);
+    LengthsBetween(begins, first, where, lengths);
+  }
+
+  TokenLayout layout;
+  TokenArrays file;
+};
+
+constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths read at once
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+// Calls visit(pair, source, target) for each pair.
+template <typename Visit>
+void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit) {
+  std::vector<std::int32_t> source, target;
+  for (std::int64_t first = 0; first < pairs; first += kReadPairs) {
+    const auto count = static_cast<std::size_t>(std::min(kReadPairs, pairs - first));
+    source.resize(count);
+    target.resize(count);
+    lengths(first, source, target);
+    for (std::size_t i = 0; i < count; ++i) {
+      visit(first + static_cast<std::int64_t>(i), source[i], target[i]);
+    }
+  }
+}
+
+// Seed of a permutation: 0 of the batches, n + 1 of class n.
+std::uint32_t SeedOf(std::uint32_t seed, std::uint64_t which) {
+  return Philox({static_cast<std::uint32_t>(which), static_cast<std::uint32_t>(which >> 32), 0, 0},
+                MakeKey(seed, Purpose::kPairOrder))[0];
+}
+
+// From the file to padded arrays.
+
+// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
+// the largest length.
+std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
+                       std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
+                       std::vector<std::int32_t>& lengths) {
+  std::vector<std::int32_t> text;
+  std::int64_t longest = 0;
+  lengths.clear();
+  for (const std::int64_t pair : pairs) {
+    file.ReadText(side, split, pair, text);
+    ids.insert(ids.end(), text.begin(), text.end());
+    lengths.push_back(static_cast<std::int32_t>(text.size()));
+    longest = std::max(longest, std::ssize(text));
+  }
+  return longest;
 }
 
 }  // namespace
@@ -136,44 +208,6 @@ std::string PairFile::Decode(Side side, std::span<const std::int32_t> ids) const
   return file.Decode({ids.begin(), end});
 }
 
-// LengthsOf a file that is not opened: positioned reads of the beginnings of its texts.
-
-namespace {
-
-struct OpenSide {
-  OpenSide(const std::string& path, Side side)
-      : layout(InspectTokenFile(path, side)), file(path, layout) {}
-  void Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const;
-  TokenLayout layout;
-  TokenArrays file;
-};
-
-void OpenSide::Read(Split split, std::int64_t first, std::span<std::int32_t> lengths) const {
-  const std::int64_t texts = layout.Of(split, Array::kDocuments).count;
-  const std::int64_t after = std::min(texts, first + std::ssize(lengths) + 1);
-  std::vector<std::int64_t> begins(lengths.size() + 1, layout.Tokens(split));
-  Elements elements{begins.data(), first, after};
-  file.Read(layout, split, Array::kDocuments, first, after, begins.data());
-  if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
-  file.RequireGood(layout, split, Array::kDocuments, elements);
-  const std::string where = file.Path() + ": " + layout.PathOf(split, Array::kDocuments);
-  LengthsBetween(begins, first, where, lengths);
-}
-
-}  // namespace
-
-void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
-                    const std::string& where, std::span<std::int32_t> lengths) {
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    const std::int64_t length = begins[i + 1] - begins[i];
-    if (length > std::numeric_limits<std::int32_t>::max()) {
-      throw RunError(fmt::format("{}: pair {} has a text of {} tokens", where,
-                                 first + static_cast<std::int64_t>(i), length));
-    }
-    lengths[i] = static_cast<std::int32_t>(length);
-  }
-}
-
 ReadPairLengths LengthsOf(const std::string& path, Split split) {
   const auto source = std::make_shared<const OpenSide>(path, Side::kSource);
   const auto target = std::make_shared<const OpenSide>(path, Side::kTarget);
@@ -183,34 +217,6 @@ ReadPairLengths LengthsOf(const std::string& path, Split split) {
     target->Read(split, first, targets);
   };
 }
-
-namespace {
-
-constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths read at once
-constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
-
-// Calls visit(pair, source, target) for each pair.
-template <typename Visit>
-void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit) {
-  std::vector<std::int32_t> source, target;
-  for (std::int64_t first = 0; first < pairs; first += kReadPairs) {
-    const auto count = static_cast<std::size_t>(std::min(kReadPairs, pairs - first));
-    source.resize(count);
-    target.resize(count);
-    lengths(first, source, target);
-    for (std::size_t i = 0; i < count; ++i) {
-      visit(first + static_cast<std::int64_t>(i), source[i], target[i]);
-    }
-  }
-}
-
-// Seed of a permutation: 0 of the batches, n + 1 of class n.
-std::uint32_t SeedOf(std::uint32_t seed, std::uint64_t which) {
-  return Philox({static_cast<std::uint32_t>(which), static_cast<std::uint32_t>(which >> 32), 0, 0},
-                MakeKey(seed, Purpose::kPairOrder))[0];
-}
-
-}  // namespace
 
 PairBatches::PairBatches(std::int64_t pairs, const ReadPairLengths& lengths, const Options& options)
     : options_(options) {
@@ -306,11 +312,7 @@ void PairBatches::OrderClasses() {
         begin = end;
       }
       CutBatches();
-      std::int64_t padded = 0;
-      for (std::size_t b = 0; b + 1 < batches_.size(); ++b) {
-        padded += (batches_[b + 1].begin - batches_[b].begin) *
-                  (batches_[b].source_length + batches_[b].target_length);
-      }
+      const std::int64_t padded = PaddedTokens();
       if (padded >= least) continue;
       least = padded;
       best = classes_;
@@ -381,14 +383,18 @@ void PairBatches::PlacePairs(std::int64_t pairs, const ReadPairLengths& lengths)
   });
 }
 
-double PairBatches::PaddedShare() const {
+std::int64_t PairBatches::PaddedTokens() const {
   std::int64_t padded = 0;
   for (std::size_t b = 0; b + 1 < batches_.size(); ++b) {
     padded += (batches_[b + 1].begin - batches_[b].begin) *
               (batches_[b].source_length + batches_[b].target_length);
   }
+  return padded;
+}
+
+double PairBatches::PaddedShare() const {
   const std::int64_t real = batches_.back().sources_before + batches_.back().targets_before;
-  return 1 - static_cast<double>(real) / static_cast<double>(padded);
+  return 1 - static_cast<double>(real) / static_cast<double>(PaddedTokens());
 }
 
 std::int64_t PairBatches::MemoryBytes() const {
@@ -484,29 +490,6 @@ PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed) {
           .long_pairs = options.long_pairs};
 }
 
-// FillPairs, LengthsOf: from the file to padded arrays.
-
-namespace {
-
-// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
-// the largest length.
-std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
-                       std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
-                       std::vector<std::int32_t>& lengths) {
-  std::vector<std::int32_t> text;
-  std::int64_t longest = 0;
-  lengths.clear();
-  for (const std::int64_t pair : pairs) {
-    file.ReadText(side, split, pair, text);
-    ids.insert(ids.end(), text.begin(), text.end());
-    lengths.push_back(static_cast<std::int32_t>(text.size()));
-    longest = std::max(longest, std::ssize(text));
-  }
-  return longest;
-}
-
-}  // namespace
-
 ReadPairLengths LengthsOf(const PairFile& file, Split split) {
   return [&file, split](std::int64_t first, std::span<std::int32_t> source,
                         std::span<std::int32_t> target) {
@@ -515,60 +498,43 @@ ReadPairLengths LengthsOf(const PairFile& file, Split split) {
   };
 }
 
-void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
-               const PairBatchShape& shape, PairEntry& entry) {
-  entry.pairs = std::ssize(pairs);
-  entry.places.assign(pairs.begin(), pairs.end());
+void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
+               const PairBatchShape& shape, std::int64_t before, Entry& entry) {
   // The texts one after the other, then side by side.
   std::vector<std::int32_t> sources, targets;
-  entry.source_length = ReadTexts(file, Side::kSource, split, pairs, sources, entry.source_lengths);
-  entry.target_length = ReadTexts(file, Side::kTarget, split, pairs, targets, entry.target_lengths);
-  entry.source_length = std::max(entry.source_length, shape.source_length);
-  entry.target_length = std::max(entry.target_length, shape.target_length);
+  const std::int64_t source_length =
+      std::max(ReadTexts(file, Side::kSource, split, pairs, sources, entry.source_lengths),
+               shape.source_length);
+  const std::int64_t length =
+      std::max(ReadTexts(file, Side::kTarget, split, pairs, targets, entry.target_lengths),
+               shape.target_length);
+  const auto cells = static_cast<std::size_t>(std::ssize(pairs) * length);
+  entry.sequences = std::ssize(pairs);
+  entry.length = length;
+  entry.source_length = source_length;
+  entry.sources.assign(pairs.size() * static_cast<std::size_t>(source_length), 0);
+  entry.inputs.assign(cells, 0);
+  entry.targets.assign(cells, kMasked);
+  entry.ordinals.clear();
+  entry.begins.clear();
+  entry.positions = PositionsOf(length, 0, 1);
   entry.valid = std::ssize(targets);
-  entry.source.assign(static_cast<std::size_t>(entry.pairs * entry.source_length), 0);
-  entry.inputs.assign(static_cast<std::size_t>(entry.pairs * entry.target_length), 0);
-  entry.targets.assign(static_cast<std::size_t>(entry.pairs * entry.target_length), kMasked);
+  entry.visible_keys = 0;
   const auto eos = static_cast<std::int32_t>(file.Of(Side::kTarget).Words().eos);
   auto source = sources.cbegin(), target = targets.cbegin();
-  for (std::int64_t i = 0; i < entry.pairs; ++i) {
-    const std::int32_t source_tokens = entry.source_lengths[static_cast<std::size_t>(i)];
-    const std::int32_t target_tokens = entry.target_lengths[static_cast<std::size_t>(i)];
-    std::copy_n(source, source_tokens, entry.source.begin() + i * entry.source_length);
-    std::copy_n(target, target_tokens, entry.targets.begin() + i * entry.target_length);
-    const auto inputs = entry.inputs.begin() + i * entry.target_length;
+  for (std::int64_t i = 0; i < entry.sequences; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    const std::int32_t source_tokens = entry.source_lengths[at];
+    const std::int32_t target_tokens = entry.target_lengths[at];
+    std::copy_n(source, source_tokens, entry.sources.begin() + i * source_length);
+    std::copy_n(target, target_tokens, entry.targets.begin() + i * length);
+    const auto inputs = entry.inputs.begin() + i * length;
     *inputs = eos;
     std::copy_n(target, target_tokens - 1, inputs + 1);
+    entry.ordinals.push_back(static_cast<std::uint64_t>(before + pairs[at]));
     source += source_tokens;
     target += target_tokens;
   }
-}
-
-void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
-               const PairBatchShape& shape, std::int64_t before, Entry& entry) {
-  PairEntry texts;
-  texts.source.swap(entry.sources);
-  texts.source_lengths.swap(entry.source_lengths);
-  texts.inputs.swap(entry.inputs);
-  texts.targets.swap(entry.targets);
-  texts.target_lengths.swap(entry.target_lengths);
-  FillPairs(file, split, pairs, shape, texts);
-  entry.sequences = texts.pairs;
-  entry.length = texts.target_length;
-  entry.source_length = texts.source_length;
-  entry.sources.swap(texts.source);
-  entry.source_lengths.swap(texts.source_lengths);
-  entry.inputs.swap(texts.inputs);
-  entry.targets.swap(texts.targets);
-  entry.target_lengths.swap(texts.target_lengths);
-  entry.ordinals.clear();
-  for (const std::int64_t pair : pairs) {
-    entry.ordinals.push_back(static_cast<std::uint64_t>(before + pair));
-  }
-  entry.begins.clear();
-  entry.positions = PositionsOf(entry.length, 0, 1);
-  entry.valid = texts.valid;
-  entry.visible_keys = 0;
 }
 
 }  // namespace trireme::data

@@ -18,16 +18,10 @@
 
 namespace trireme::data {
 
-// A buffer that moves along the text.
-
-namespace {
-
-constexpr std::size_t kLineBuffer = std::size_t{1} << 20;  // bytes
-
-}  // namespace
+static constexpr std::size_t kTextBuffer = std::size_t{1} << 20;  // bytes
 
 LineReader::LineReader(TextSource& source, std::int64_t offset)
-    : source_(source), buffer_(kLineBuffer), offset_(offset) {}
+    : source_(source), buffer_(kTextBuffer), offset_(offset) {}
 
 void LineReader::Fill() {
   std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
@@ -293,57 +287,6 @@ class RecordScan {
   std::int64_t replaced_ = 0;
 };
 
-}  // namespace
-
-// Cutting of files into units, and their distribution: largest first, to the rank with least.
-
-namespace {
-
-constexpr std::int64_t kPackedWeight = 3;  // bytes of text per packed byte, about
-
-}  // namespace
-
-std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd document,
-                                   std::int64_t range_bytes) {
-  std::vector<TextUnit> units;
-  for (std::size_t f = 0; f < files.size(); ++f) {
-    const TextFile& file = files[f];
-    const bool whole =
-        file.packing != Packing::kNone || (!file.json_lines && document == DocumentEnd::kFile);
-    const std::int64_t step = whole ? std::max<std::int64_t>(file.bytes, 1) : range_bytes;
-    for (std::int64_t begin = 0; begin < file.bytes; begin += step) {
-      units.push_back({f, begin, std::min(begin + step, file.bytes)});
-    }
-  }
-  return units;
-}
-
-std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
-                                     std::span<const TextFile> files, int rank, int ranks) {
-  const auto weight = [&](std::size_t unit) {
-    const TextUnit& one = units[unit];
-    const bool packed = files[one.file].packing != Packing::kNone;
-    return (one.end - one.begin) * (packed ? kPackedWeight : 1);
-  };
-  std::vector<std::size_t> order(units.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t a, std::size_t b) { return weight(a) > weight(b); });
-  std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks), 0);
-  std::vector<std::size_t> mine;
-  for (const std::size_t unit : order) {
-    const auto least = std::min_element(loads.begin(), loads.end());
-    *least += weight(unit);
-    if (least - loads.begin() == rank) mine.push_back(unit);
-  }
-  std::sort(mine.begin(), mine.end());
-  return mine;
-}
-
-namespace {
-
-constexpr std::size_t kFileBuffer = std::size_t{1} << 20;  // bytes
-
 // Removes the mark from a piece that begins a line: of the text, or of a file that was joined to
 // others.
 void DropMark(std::string_view& piece, std::int64_t& offset) {
@@ -366,7 +309,7 @@ std::size_t BeginningAtEnd(std::string_view piece, std::string_view wanted) {
 
 void WholeFile(TextSource& source, DocumentSink& sink, const UnitProgress& progress) {
   const std::string mark_of_line = "\n" + std::string(kByteOrderMark);
-  std::vector<char> buffer(kFileBuffer);
+  std::vector<char> buffer(kTextBuffer);
   std::size_t held = 0;  // bytes at the buffer's begin, from the read before
   bool begins = true;    // of the text
   for (std::int64_t offset = 0;;) {
@@ -469,7 +412,63 @@ void EachParagraph(UnitLines& lines, bool at_begin, DocumentSink& sink) {
   if (open) sink.End();
 }
 
+// One line is read at a time, and kept whole for that.
+
+constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;  // bytes of a line
+
+// The text of a member, which must be there.
+const std::string& TextOf(const RecordScan::Wanted& member, const std::string& deck_key,
+                          const std::string& where) {
+  if (member.text) return *member.text;
+  constexpr const char* kSkip = "tokenize.missing = skip leaves such records out";
+  if (member.is_null) {
+    throw InputError(fmt::format("{}: \"{}\" is no text but null", where, member.key),
+                     fmt::format("{}.", kSkip));
+  }
+  throw InputError(fmt::format("{}: the record has no \"{}\"", where, member.key),
+                   fmt::format("{} names the member that holds the text; {}.", deck_key, kSkip));
+}
+
 }  // namespace
+
+std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd document,
+                                   std::int64_t range_bytes) {
+  std::vector<TextUnit> units;
+  for (std::size_t f = 0; f < files.size(); ++f) {
+    const TextFile& file = files[f];
+    const bool whole =
+        file.packing != Packing::kNone || (!file.json_lines && document == DocumentEnd::kFile);
+    const std::int64_t step = whole ? std::max<std::int64_t>(file.bytes, 1) : range_bytes;
+    for (std::int64_t begin = 0; begin < file.bytes; begin += step) {
+      units.push_back({f, begin, std::min(begin + step, file.bytes)});
+    }
+  }
+  return units;
+}
+
+std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
+                                     std::span<const TextFile> files, int rank, int ranks) {
+  constexpr std::int64_t kPackedWeight = 3;  // bytes of text per packed byte, about
+  // The largest units first, each to the rank with least.
+  const auto weight = [&](std::size_t unit) {
+    const TextUnit& one = units[unit];
+    const bool packed = files[one.file].packing != Packing::kNone;
+    return (one.end - one.begin) * (packed ? kPackedWeight : 1);
+  };
+  std::vector<std::size_t> order(units.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return weight(a) > weight(b); });
+  std::vector<std::int64_t> loads(static_cast<std::size_t>(ranks), 0);
+  std::vector<std::size_t> mine;
+  for (const std::size_t unit : order) {
+    const auto least = std::min_element(loads.begin(), loads.end());
+    *least += weight(unit);
+    if (least - loads.begin() == rank) mine.push_back(unit);
+  }
+  std::sort(mine.begin(), mine.end());
+  return mine;
+}
 
 void ForEachDocument(const TextFile& file, const TextUnit& unit, DocumentEnd document,
                      DocumentSink& sink, const UnitProgress& progress) {
@@ -488,27 +487,6 @@ void ForEachDocument(const TextFile& file, const TextUnit& unit, DocumentEnd doc
 void RequireGoingOn(const std::function<bool()>& stop) {
   if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
 }
-
-// One line is read at a time, and kept whole for that.
-
-namespace {
-
-constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;  // bytes of a line
-
-// The text of a member, which must be there.
-const std::string& TextOf(const RecordScan::Wanted& member, const std::string& deck_key,
-                          const std::string& where) {
-  if (member.text) return *member.text;
-  constexpr const char* kSkip = "tokenize.missing = skip leaves such records out";
-  if (member.is_null) {
-    throw InputError(fmt::format("{}: \"{}\" is no text but null", where, member.key),
-                     fmt::format("{}.", kSkip));
-  }
-  throw InputError(fmt::format("{}: the record has no \"{}\"", where, member.key),
-                   fmt::format("{} names the member that holds the text; {}.", deck_key, kSkip));
-}
-
-}  // namespace
 
 JsonRecords::JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path, bool replace)
     : next_(next), keys_(keys), path_(std::move(path)), replace_(replace) {}
@@ -541,8 +519,6 @@ void JsonRecords::End() {
   next_.Text(own, offset_);
   next_.End();
 }
-
-// Utf8Filter.
 
 Utf8Filter::Utf8Filter(DocumentSink& next, std::string path, bool replace)
     : next_(next), path_(std::move(path)), replace_(replace) {}

@@ -9,13 +9,10 @@
 #include <cstdlib>
 #include <utility>
 
-#include "token_arrays.hpp"
 #include "token_file_draft.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
-
-// SmallestHashes, MovesToEmptySplits.
 
 void SmallestHashes::Add(const HashedDocument& document) {
   std::vector<HashedDocument>& kept = smallest_.at(static_cast<std::size_t>(document.split));
@@ -74,6 +71,9 @@ int OpenNameless(const std::string& folder) {
   if (named >= 0) ::unlink(name.c_str());
   return named;
 }
+
+constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;   // at once, of a long document
+constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
 
 }  // namespace
 
@@ -188,26 +188,14 @@ Split EncodeSettings::SplitOf(std::uint64_t hash, Split file) const {
 
 // Encoder: ids, hashes and sizes of documents, text by text.
 
-struct Encoder::Hash {
-  Hash() : document(XXH3_createState()), unit(XXH3_createState()) {
-    if (document == nullptr || unit == nullptr) throw RunError("no memory for a hash");
-  }
-  ~Hash() {
-    XXH3_freeState(document);
-    XXH3_freeState(unit);
-  }
-  Hash(const Hash&) = delete;
-  Hash& operator=(const Hash&) = delete;
-
-  XXH3_state_t* document;
-  XXH3_state_t* unit;
-};
+Encoder::Hash Encoder::MakeHash() {
+  Hash hash(XXH3_createState(), XXH3_freeState);
+  if (hash == nullptr) throw RunError("no memory for a hash");
+  return hash;
+}
 
 Encoder::Encoder(const TextTokenizers& tokenizers, const EncodeSettings& settings, Spills& spills)
-    : tokenizers_(tokenizers),
-      settings_(settings),
-      spills_(spills),
-      hash_(std::make_unique<Hash>()) {
+    : tokenizers_(tokenizers), settings_(settings), spills_(spills) {
   for (std::size_t t = 0; t < tokenizers.size(); ++t) {
     width_.at(t) = IdWidthOf(tokenizers[t]->VocabularySize());
     std::vector<std::int32_t>& suffix = suffix_.at(t);
@@ -217,8 +205,6 @@ Encoder::Encoder(const TextTokenizers& tokenizers, const EncodeSettings& setting
   }
 }
 
-Encoder::~Encoder() = default;
-
 void Encoder::Begin(std::size_t unit, Split split, std::function<std::string()> where) {
   result_ = {.unit = unit, .documents_at = spills_.Documents()};
   for (std::size_t t = 0; t < tokenizers_.size(); ++t) {
@@ -226,13 +212,13 @@ void Encoder::Begin(std::size_t unit, Split split, std::function<std::string()> 
   }
   split_ = split;
   where_ = std::move(where);
-  XXH3_128bits_reset(hash_->unit);
-  XXH3_64bits_reset(hash_->document);
+  XXH3_128bits_reset(unit_hash_.get());
+  XXH3_64bits_reset(document_hash_.get());
 }
 
 UnitResult Encoder::Finish() {
   if (!HasPairs()) {
-    const XXH128_hash_t digest = XXH3_128bits_digest(hash_->unit);
+    const XXH128_hash_t digest = XXH3_128bits_digest(unit_hash_.get());
     result_.digest = {digest.low64, digest.high64};
   }
   return result_;
@@ -242,14 +228,10 @@ void Encoder::Add(std::string_view text, Piece piece) {
   ids_.clear();
   if (!open_) ids_ = prefix_.at(text_);
   open_ = true;
-  XXH3_64bits_update(hash_->document, text.data(), text.size());
+  XXH3_64bits_update(document_hash_.get(), text.data(), text.size());
   Tokenizer& tokenizer = *tokenizers_[text_];
   try {
-    if (piece == Piece::kRest) {
-      tokenizer.EncodeRest(text, ids_);
-    } else {
-      tokenizer.Encode(text, ids_);
-    }
+    piece == Piece::kRest ? tokenizer.EncodeRest(text, ids_) : tokenizer.Encode(text, ids_);
   } catch (const Error& error) {
     if (!where_) throw;
     throw Error(error.Code(), fmt::format("{}: {}", where_(), error.what()));
@@ -286,13 +268,13 @@ void Encoder::EndText() {
 
 void Encoder::NextText() {
   EndText();
-  XXH3_64bits_update(hash_->document, "\n", 1);  // no text of a pair has a line end
+  XXH3_64bits_update(document_hash_.get(), "\n", 1);  // no text of a pair has a line end
   ++text_;
 }
 
 void Encoder::End() {
   EndText();
-  const std::uint64_t hash = XXH3_64bits_digest(hash_->document);
+  const std::uint64_t hash = XXH3_64bits_digest(document_hash_.get());
   const Split split = settings_.SplitOf(hash, split_);
   const auto s = static_cast<std::size_t>(split);
   spills_.Append({s, tokens_});
@@ -312,22 +294,12 @@ void Encoder::End() {
     result_.digest = {digest.low64, digest.high64};
   } else {
     const std::array<std::uint64_t, 2> record = {hash, s};
-    XXH3_128bits_update(hash_->unit, record.data(), sizeof record);
+    XXH3_128bits_update(unit_hash_.get(), record.data(), sizeof record);
   }
-  XXH3_64bits_reset(hash_->document);
+  XXH3_64bits_reset(document_hash_.get());
   tokens_ = {};
   text_ = 0;
 }
-
-// DocumentEncoder.
-
-namespace {
-
-constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;  // at once, of a long document
-
-constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
-
-}  // namespace
 
 DocumentEncoder::DocumentEncoder(Encoder& to, const Tokenizer& tokenizer, const TextFile& file)
     : to_(to), tokenizer_(tokenizer), file_(file), enough_(kEncodedBytes) {}

@@ -166,9 +166,6 @@ class Encoder {
  public:
   // The arguments must live longer.
   Encoder(const TextTokenizers& tokenizers, const EncodeSettings& settings, Spills& spills);
-  ~Encoder();
-  Encoder(const Encoder&) = delete;
-  Encoder& operator=(const Encoder&) = delete;
 
   // split: of the unit's file. where: the document's place, for a complaint of the tokenizer; may
   // be empty.
@@ -184,7 +181,8 @@ class Encoder {
   void End();       // of the document
 
  private:
-  struct Hash;
+  using Hash = std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)>;
+  static Hash MakeHash();
   void EndText();
   void Emit(bool counted);  // what ids_ holds
   bool HasPairs() const { return tokenizers_.size() > 1; }
@@ -194,7 +192,7 @@ class Encoder {
   Spills& spills_;
   PerText<std::int64_t> width_{};
   PerText<std::vector<std::int32_t>> prefix_, suffix_;  // of each text; the suffix ends with eos
-  std::unique_ptr<Hash> hash_;
+  Hash document_hash_ = MakeHash(), unit_hash_ = MakeHash();
   UnitResult result_;
   SmallestHashes smallest_;
   Split split_ = Split::kTrain;

@@ -19,6 +19,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/utf8.hpp"
+#include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
 
@@ -164,22 +165,6 @@ class ZstdSource : public TextSource {
   bool flushed_ = true;     // the library keeps nothing back for which there was no room
 };
 
-}  // namespace
-
-std::unique_ptr<TextSource> OpenText(const TextFile& file, std::int64_t begin) {
-  if (file.packing == Packing::kGzip) return std::make_unique<GzipSource>(file);
-  if (file.packing == Packing::kZstd) return std::make_unique<ZstdSource>(file);
-  return std::make_unique<PlainSource>(file, begin);
-}
-
-namespace {
-
-std::string Trimmed(std::string text) {
-  text.erase(0, text.find_first_not_of(" \t"));
-  text.erase(text.find_last_not_of(" \t") + 1);
-  return text;
-}
-
 std::vector<std::string> Parts(const std::string& list) {
   std::vector<std::string> parts(1);
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -191,7 +176,7 @@ std::vector<std::string> Parts(const std::string& list) {
       parts.back() += list[i];
     }
   }
-  for (std::string& part : parts) part = Trimmed(std::move(part));
+  for (std::string& part : parts) part = std::string(deck::Trimmed(part));
   std::erase(parts, "");
   return parts;
 }
@@ -304,7 +289,7 @@ void RefuseOtherJson(const std::string& path, std::string_view head) {
   if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
   const std::size_t end = head.find_first_of("\r\n");
-  const std::string first = Trimmed(std::string(head.substr(0, end)));
+  const std::string_view first = deck::Trimmed(head.substr(0, end));
   if (first.starts_with('[')) {
     throw InputError(path + ": is one JSON array: one record a line is read",
                      "Make lines of it: jq -c '.[]' FILE > FILE.jsonl");
@@ -357,6 +342,12 @@ TextFile Describe(const std::string& path, Split split) {
 }
 
 }  // namespace
+
+std::unique_ptr<TextSource> OpenText(const TextFile& file, std::int64_t begin) {
+  if (file.packing == Packing::kGzip) return std::make_unique<GzipSource>(file);
+  if (file.packing == Packing::kZstd) return std::make_unique<ZstdSource>(file);
+  return std::make_unique<PlainSource>(file, begin);
+}
 
 std::vector<TextFile> FindTextFiles(const std::string& list, Split split) {
   std::vector<TextFile> files;

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "token_arrays.hpp"
-#include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/partition.hpp"
@@ -54,15 +53,6 @@ struct EncodedShare {
   std::vector<UnitResult>& mine;
   Spills& spills;
 };
-
-// All ranks' results, by unit. Collective.
-std::vector<UnitResult> Exchange(const comm::Communicator& world,
-                                 const std::vector<UnitResult>& mine) {
-  std::vector<UnitResult> results = comm::GatherAll(world, mine);
-  std::sort(results.begin(), results.end(),
-            [](const UnitResult& a, const UnitResult& b) { return a.unit < b.unit; });
-  return results;
-}
 
 TextTokens Summarise(const TextTokenizers& tokenizers, const std::vector<UnitResult>& results,
                      std::string& source_sha256) {
@@ -234,7 +224,8 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
     throw;
   }
   spills->copied = early && rounds.Ready();
-  std::vector<UnitResult> results = Exchange(world, mine);
+  std::vector<UnitResult> results = comm::GatherAll(world, mine);
+  std::ranges::sort(results, {}, &UnitResult::unit);
   if (!pairs) FillSplits(world, plan.settings, smallest, {results, mine, *spills});
   std::string source_sha256;
   TextTokens all = Summarise(plan.tokenizers, results, source_sha256);
@@ -246,31 +237,18 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
   return all;
 }
 
-}  // namespace
-
-std::vector<std::size_t> DocumentMaker::UnitsOf(int rank, int ranks) const {
-  std::vector<std::size_t> units;
-  for (auto unit = static_cast<std::size_t>(rank); unit < Units();
-       unit += static_cast<std::size_t>(ranks)) {
-    units.push_back(unit);
-  }
-  return units;
+// Hands the documents of a unit to `sink`. Returns the numbers of what was replaced and left out.
+UnitResult ReadUnit(const TextPlan& plan, const TextUnit& unit, RecordSink& sink,
+                    const UnitProgress& tell) {
+  const TextFile& file = plan.files.at(unit.file);
+  JsonRecords records(sink, plan.keys, file.path, plan.replace);
+  Utf8Filter filter(file.json_lines ? static_cast<DocumentSink&>(records) : sink, file.path,
+                    plan.replace);
+  ForEachDocument(file, unit, plan.document, filter, tell);
+  return {.replaced = filter.Replaced() + records.Replaced(),
+          .empty = records.Empty(),
+          .missing = records.Missing()};
 }
-
-TextTokens TokenizeDocuments(const comm::Communicator& world, DocumentMaker& maker,
-                             const TokenFilePlan& plan) {
-  if (const auto all = TokenizeOnce(world, maker, plan, true)) return *all;
-  if (world.IsRoot()) {
-    fmt::print(stderr,
-               "warning: {}: HDF5 gave the tokens another place than foreseen: the texts are "
-               "encoded once more\n",
-               plan.path);
-    std::fflush(stderr);
-  }
-  return TokenizeOnce(world, maker, plan, false).value();
-}
-
-namespace {
 
 // Files of single texts, cut into units.
 class TextMaker : public DocumentMaker {
@@ -296,14 +274,11 @@ class TextMaker : public DocumentMaker {
     const TextFile& file = plan_.files.at(units_.at(unit).file);
     DocumentEncoder documents(to, tokenizer_, file);
     to.Begin(unit, file.split, [&] { return documents.Where(); });
-    JsonRecords records(documents, plan_.keys, file.path, plan_.replace);
-    DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : documents;
-    Utf8Filter filter(sink, file.path, plan_.replace);
-    ForEachDocument(file, units_.at(unit), plan_.document, filter, tell);
+    const UnitResult read = ReadUnit(plan_, units_.at(unit), documents, tell);
     UnitResult result = to.Finish();
-    result.replaced = filter.Replaced() + records.Replaced();
-    result.empty = records.Empty();
-    result.missing = records.Missing();
+    result.replaced = read.replaced;
+    result.empty = read.empty;
+    result.missing = read.missing;
     return result;
   }
 
@@ -313,85 +288,7 @@ class TextMaker : public DocumentMaker {
   std::vector<TextUnit> units_;
 };
 
-}  // namespace
-
-TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
-                         const TextPlan& plan, const std::string& path, const TextWatch& watch) {
-  TextMaker maker(plan, tokenizer);
-  const TextTokenizers tokenizers = {&tokenizer};
-  return TokenizeDocuments(
-      world, maker, {path, tokenizers, plan.encode, watch, plan.early_tokens, plan.early_shift});
-}
-
-// UnitRounds: sums over a window of units that moves along.
-
-namespace {
-
-// Units of a rank that a round may tell of: ranks that are ahead by more wait with the rest.
-constexpr std::size_t kUnitsOfRank = 8;
-constexpr std::size_t kLeastWindow = 64;
-
-}  // namespace
-
-UnitRounds::UnitRounds(const comm::Communicator& world, std::size_t units,
-                       const std::vector<UnitResult>& mine,
-                       const std::array<std::int64_t, 3>& least)
-    : ranks_(world.Duplicate()), units_(units), mine_(mine), least_(least) {
-  const std::size_t window = kLeastWindow + kUnitsOfRank * static_cast<std::size_t>(world.Size());
-  sent_.resize(kSplits.size() + std::min(window, units));
-  sums_.resize(sent_.size());
-}
-
-void UnitRounds::Look() {
-  if (Ended()) return;
-  if (begun_ == 0) Begin();
-  int done = 0;
-  MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
-  if (done == 0) return;
-  Take();
-  if (!Ended()) Begin();
-}
-
-bool UnitRounds::Ready() const {
-  return std::ranges::equal(all_, least_, std::ranges::greater_equal());
-}
-
-void UnitRounds::Begin() {
-  for (; summed_ < mine_.size(); ++summed_) {
-    for (std::size_t s = 0; s < own_.size(); ++s) own_.at(s) += mine_[summed_].tokens[0].at(s);
-  }
-  while (first_ < mine_.size() && mine_[first_].unit < Known()) ++first_;
-  std::ranges::fill(sent_, 0);
-  std::ranges::copy(own_, sent_.begin());
-  for (std::size_t u = first_; u < mine_.size(); ++u) {
-    const std::size_t at = kSplits.size() + mine_[u].unit - Known();
-    if (at >= sent_.size()) break;
-    sent_[at] = mine_[u].tokens[0].at(kTrainAt) + 1;
-  }
-  MPI_Iallreduce(sent_.data(), sums_.data(), static_cast<int>(sent_.size()), MPI_INT64_T, MPI_SUM,
-                 ranks_.Handle(), &request_);
-  ++begun_;
-}
-
-void UnitRounds::Take() {
-  std::copy_n(sums_.begin(), all_.size(), all_.begin());
-  for (std::size_t at = kSplits.size(); at < sums_.size() && sums_[at] > 0; ++at) {
-    starts_.push_back(starts_.back() + sums_[at] - 1);
-  }
-}
-
-void UnitRounds::Drain(const comm::Communicator& world) {
-  const std::int64_t last = world.Max(begun_);
-  while (true) {
-    MPI_Wait(&request_, MPI_STATUS_IGNORE);
-    if (begun_ == last) return;
-    Begin();
-  }
-}
-
 // SampleSentences: the documents of a few units, as lines.
-
-namespace {
 
 constexpr std::int64_t kLeastOfUnit = std::int64_t{256} << 10;  // bytes
 
@@ -464,20 +361,96 @@ class Lines : public RecordSink {
   std::int64_t left_ = 0;
 };
 
-void ReadUnit(const TextPlan& plan, const TextUnit& unit, Lines& lines,
-              const std::function<bool()>& stop) {
-  const TextFile& file = plan.files.at(unit.file);
-  JsonRecords records(lines, plan.keys, file.path, plan.replace);
-  DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : lines;
-  Utf8Filter filter(sink, file.path, plan.replace);
-  try {
-    ForEachDocument(file, unit, plan.document, filter, [&](std::int64_t) { RequireGoingOn(stop); });
-  } catch (const Enough&) {
-    return;
+}  // namespace
+
+std::vector<std::size_t> DocumentMaker::UnitsOf(int rank, int ranks) const {
+  std::vector<std::size_t> units;
+  for (auto unit = static_cast<std::size_t>(rank); unit < Units();
+       unit += static_cast<std::size_t>(ranks)) {
+    units.push_back(unit);
+  }
+  return units;
+}
+
+TextTokens TokenizeDocuments(const comm::Communicator& world, DocumentMaker& maker,
+                             const TokenFilePlan& plan) {
+  if (const auto all = TokenizeOnce(world, maker, plan, true)) return *all;
+  if (world.IsRoot()) {
+    fmt::print(stderr,
+               "warning: {}: HDF5 gave the tokens another place than foreseen: the texts are "
+               "encoded once more\n",
+               plan.path);
+    std::fflush(stderr);
+  }
+  return TokenizeOnce(world, maker, plan, false).value();
+}
+
+TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
+                         const TextPlan& plan, const std::string& path, const TextWatch& watch) {
+  TextMaker maker(plan, tokenizer);
+  const TextTokenizers tokenizers = {&tokenizer};
+  return TokenizeDocuments(
+      world, maker, {path, tokenizers, plan.encode, watch, plan.early_tokens, plan.early_shift});
+}
+
+UnitRounds::UnitRounds(const comm::Communicator& world, std::size_t units,
+                       const std::vector<UnitResult>& mine,
+                       const std::array<std::int64_t, 3>& least)
+    : ranks_(world.Duplicate()), units_(units), mine_(mine), least_(least) {
+  // Units of a rank that a round may tell of: ranks that are ahead by more wait with the rest.
+  constexpr std::size_t kUnitsOfRank = 8;
+  constexpr std::size_t kLeastWindow = 64;
+  const std::size_t window = kLeastWindow + kUnitsOfRank * static_cast<std::size_t>(world.Size());
+  sent_.resize(kSplits.size() + std::min(window, units));
+  sums_.resize(sent_.size());
+}
+
+void UnitRounds::Look() {
+  if (Ended()) return;
+  if (begun_ == 0) Begin();
+  int done = 0;
+  MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
+  if (done == 0) return;
+  Take();
+  if (!Ended()) Begin();
+}
+
+bool UnitRounds::Ready() const {
+  return std::ranges::equal(all_, least_, std::ranges::greater_equal());
+}
+
+void UnitRounds::Begin() {
+  for (; summed_ < mine_.size(); ++summed_) {
+    for (std::size_t s = 0; s < own_.size(); ++s) own_.at(s) += mine_[summed_].tokens[0].at(s);
+  }
+  while (first_ < mine_.size() && mine_[first_].unit < Known()) ++first_;
+  std::ranges::fill(sent_, 0);
+  std::ranges::copy(own_, sent_.begin());
+  for (std::size_t u = first_; u < mine_.size(); ++u) {
+    const std::size_t at = kSplits.size() + mine_[u].unit - Known();
+    if (at >= sent_.size()) break;
+    sent_[at] = mine_[u].tokens[0].at(kTrainAt) + 1;
+  }
+  MPI_Iallreduce(sent_.data(), sums_.data(), static_cast<int>(sent_.size()), MPI_INT64_T, MPI_SUM,
+                 ranks_.Handle(), &request_);
+  ++begun_;
+}
+
+void UnitRounds::Take() {
+  std::copy_n(sums_.begin(), all_.size(), all_.begin());
+  for (std::size_t at = kSplits.size(); at < sums_.size() && sums_[at] > 0; ++at) {
+    starts_.push_back(starts_.back() + sums_[at] - 1);
   }
 }
 
-}  // namespace
+void UnitRounds::Drain(const comm::Communicator& world) {
+  const std::int64_t last = world.Max(begun_);
+  while (true) {
+    MPI_Wait(&request_, MPI_STATUS_IGNORE);
+    if (begun_ == last) return;
+    Begin();
+  }
+}
 
 std::vector<std::string> SampleSentences(const TextPlan& plan, const std::function<bool()>& stop,
                                          std::int64_t most) {
@@ -497,7 +470,11 @@ std::vector<std::string> SampleSentences(const TextPlan& plan, const std::functi
     const std::int64_t share = CeilDivide(left, read - i);
     lines.Begin(share);
     const std::size_t before = sentences.size();
-    ReadUnit(plan, units.at(static_cast<std::size_t>(i * count / read)), lines, stop);
+    try {
+      ReadUnit(plan, units.at(static_cast<std::size_t>(i * count / read)), lines,
+               [&](std::int64_t) { RequireGoingOn(stop); });
+    } catch (const Enough&) {
+    }
     for (std::size_t s = before; s < sentences.size(); ++s) left -= std::ssize(sentences[s]);
   }
   return sentences;

@@ -39,6 +39,29 @@ auto To(Sink& sink) {
   return [&sink](const char* bytes, std::size_t count) { sink.Write(bytes, count); };
 }
 
+static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
+
+constexpr std::int64_t kManyTokens = 1 << 20;  // for a comparison of places
+constexpr std::size_t kSha256Digits = 64;
+
+// Whether a host that has the file open sees what others write to it. Not on NFS: HDF5's page at
+// the end of its structures could overwrite the first tokens with what it was before.
+bool SeesOthersWrites(const std::string& path) {
+  struct statfs status = {};
+  return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
+}
+
+// The target's, or the only one, first.
+std::vector<StoredVocabulary> VocabulariesOf(const TextTokenizers& tokenizers,
+                                             const EncodeSettings& settings) {
+  std::vector<StoredVocabulary> stored;
+  stored.emplace_back(*tokenizers.back(), settings.eos.at(tokenizers.size() - 1), "");
+  if (tokenizers.front() != tokenizers.back()) {
+    stored.emplace_back(*tokenizers.front(), settings.eos[kSourceText], "source_");
+  }
+  return stored;
+}
+
 }  // namespace
 
 PieceWriter::PieceWriter(const WrittenFile& file, Spills& spills, std::function<void()> poll)
@@ -143,33 +166,6 @@ void PieceWriter::Sync() const {
   if (::fsync(file_.Get()) == 0) return;
   throw RunError(fmt::format("{}: cannot be synced: {}", to_.path, ErrorText(errno)));
 }
-
-namespace {
-
-static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
-
-constexpr std::int64_t kManyTokens = 1 << 20;  // for a comparison of places
-constexpr std::size_t kSha256Digits = 64;
-
-// Whether a host that has the file open sees what others write to it. Not on NFS: HDF5's page at
-// the end of its structures could overwrite the first tokens with what it was before.
-bool SeesOthersWrites(const std::string& path) {
-  struct statfs status = {};
-  return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
-}
-
-// The target's, or the only one, first.
-std::vector<StoredVocabulary> VocabulariesOf(const TextTokenizers& tokenizers,
-                                             const EncodeSettings& settings) {
-  std::vector<StoredVocabulary> stored;
-  stored.emplace_back(*tokenizers.back(), settings.eos.at(tokenizers.size() - 1), "");
-  if (tokenizers.front() != tokenizers.back()) {
-    stored.emplace_back(*tokenizers.front(), settings.eos[kSourceText], "source_");
-  }
-  return stored;
-}
-
-}  // namespace
 
 // The draft, and HDF5's hold of it: HDF5 empties a file that it opens, so that it has it open
 // before anybody writes tokens, and writes its own structures last.

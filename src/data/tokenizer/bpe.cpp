@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <span>
 
@@ -19,8 +20,487 @@
 
 namespace trireme::data {
 
-// Ids of words met before: of one thread, and of bounded size.
+namespace {
 
+// Printable Latin-1 bytes stand for themselves, the others for code points from 256 on, in order.
+std::array<char32_t, 256> CodePoints() {
+  std::array<char32_t, 256> codes{};
+  char32_t next = 256;
+  for (char32_t byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
+    codes[byte] = printable ? byte : next++;
+  }
+  return codes;
+}
+
+// Bytes that the characters of a vocabulary's entry stand for; none if one of them stands for none.
+std::optional<std::string> BytesOf(std::string_view entry) {
+  static const std::map<char32_t, char> byte_of = [] {
+    std::map<char32_t, char> bytes;
+    const std::array<char32_t, 256> codes = CodePoints();
+    for (std::size_t byte = 0; byte < 256; ++byte) bytes[codes[byte]] = static_cast<char>(byte);
+    return bytes;
+  }();
+  std::string bytes;
+  for (std::size_t offset = 0; offset < entry.size();) {
+    const auto found = byte_of.find(NextCodePoint(entry, offset));
+    if (found == byte_of.end()) return std::nullopt;
+    bytes += found->second;
+  }
+  return bytes;
+}
+
+void Require(UErrorCode status) {
+  if (U_SUCCESS(status) != 0) return;
+  throw RunError(fmt::format("ICU: Unicode normalisation fails: {}", u_errorName(status)));
+}
+
+const icu::Normalizer2& FormC() {
+  static const icu::FilteredNormalizer2 form_c = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    // Kept for the program's life: the filter holds a reference.
+    static const icu::UnicodeSet known = [&] {
+      icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
+      set.freeze();
+      return set;
+    }();
+    const icu::Normalizer2* const form = icu::Normalizer2::getNFCInstance(status);
+    Require(status);
+    return icu::FilteredNormalizer2(*form, known);
+  }();
+  return form_c;
+}
+
+// Form C of valid UTF-8 (Unicode Standard Annex 15), by the tables of Unicode 9, those of Hugging
+// Face's `tokenizers`: newer characters stay as they are. Returns `text` itself if it has the form,
+// else a view of `room`.
+std::string_view NormalizeC(std::string_view text, std::string& room) {
+  if (AsciiEnd(text) == text.size()) return text;
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::StringPiece piece(text.data(), static_cast<std::int32_t>(text.size()));
+  room.clear();
+  icu::StringByteSink<std::string> sink(&room);
+  FormC().normalizeUTF8(0, piece, sink, nullptr, status);
+  Require(status);
+  return room;
+}
+
+// Largest offset in a text before its end such that normalisation changes nothing across it,
+// whatever follows; 0: none.
+std::size_t LastBoundaryC(std::string_view text) {
+  auto at = static_cast<std::int32_t>(text.size());
+  while (at > 0) {
+    UChar32 code = 0;
+    U8_PREV(reinterpret_cast<const std::uint8_t*>(text.data()), 0, at, code);
+    if (code >= 0 && static_cast<bool>(FormC().hasBoundaryBefore(code))) break;
+  }
+  return static_cast<std::size_t>(at);
+}
+
+// Whether the last character of valid UTF-8 is a letter (general category L) of Unicode 9, which
+// every later version has as a letter, too.
+bool EndsWithLetter(std::string_view text) {
+  static const icu::UnicodeSet letters = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    icu::UnicodeSet set(icu::UnicodeString("[[:L:]&[:age=9.0:]]"), status);
+    Require(status);
+    set.freeze();
+    return set;
+  }();
+  if (text.empty()) return false;
+  auto at = static_cast<std::int32_t>(std::min<std::size_t>(text.size(), U8_MAX_LENGTH));
+  const char* const end = text.data() + text.size() - at;
+  UChar32 last = 0;
+  U8_PREV(reinterpret_cast<const std::uint8_t*>(end), 0, at, last);
+  return last >= 0 && static_cast<bool>(letters.contains(last));
+}
+
+// Unicode's White_Space.
+bool IsSpace(char32_t code) {
+  return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 ||
+         code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
+// End of the white space that begins at `from`.
+std::size_t AfterSpaces(std::string_view text, std::size_t from) {
+  while (from < text.size()) {
+    std::size_t next = from;
+    if (!IsSpace(NextCodePoint(text, next))) break;
+    from = next;
+  }
+  return from;
+}
+
+// Beginning of the white space that ends at `end`, at `from` at the earliest.
+std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t end) {
+  while (end > from) {
+    std::size_t begin = end - 1;
+    while (begin > from && ContinuesCharacter(text[begin])) --begin;
+    std::size_t next = begin;
+    if (!IsSpace(NextCodePoint(text, next))) break;
+    end = begin;
+  }
+  return end;
+}
+
+// Special and other tokens that are found in a text before it is cut into words.
+class AddedTokens {
+ public:
+  AddedTokens() = default;
+  explicit AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
+    std::ranges::stable_sort(tokens_, std::ranges::greater(),
+                             [](const AddedToken& token) { return token.content.size(); });
+    for (std::size_t i = 0; i < tokens_.size(); ++i) {
+      at_[static_cast<unsigned char>(tokens_[i].content.front())].push_back(i);
+      take_before_ = take_before_ || tokens_[i].lstrip;
+    }
+  }
+
+  struct Found {
+    std::size_t begin = 0, end = 0;  // bytes of the text, with the white space that it takes
+    std::size_t next = 0;            // end of its own bytes: the next token may begin there
+    std::int32_t id = -1;            // -1: none; all are the text's end
+  };
+  // The leftmost token of text[from, ...), and of several that begin there the longest. White space
+  // before `free` is not taken.
+  Found First(std::string_view text, std::size_t from, std::size_t free) const {
+    for (std::size_t begin = from; !tokens_.empty() && begin < text.size(); ++begin) {
+      for (const std::size_t place : at_[static_cast<unsigned char>(text[begin])]) {
+        const AddedToken& token = tokens_[place];
+        if (text.compare(begin, token.content.size(), token.content) != 0) continue;
+        const std::size_t end = begin + token.content.size();
+        return {token.lstrip ? std::max(BeforeSpaces(text, 0, begin), free) : begin,
+                token.rstrip ? AfterSpaces(text, end) : end, end, token.id};
+      }
+    }
+    return {text.size(), text.size(), text.size(), -1};
+  }
+
+  std::size_t Longest() const { return tokens_.empty() ? 0 : tokens_.front().content.size(); }
+  bool TakeSpaceBefore() const { return take_before_; }  // some of them
+
+ private:
+  std::vector<AddedToken> tokens_;  // longest first
+  bool take_before_ = false;
+  std::array<std::vector<std::size_t>, 256> at_;  // places in tokens_ by the first byte
+};
+
+// Added tokens by the text in which they are found.
+struct AddedLists {
+  AddedTokens raw, normalized;
+};
+
+// CertainCut: matches of the first pattern that did not look at the end of the text.
+
+constexpr std::size_t kTries = 64;  // matches at whose end a cut is tried
+constexpr std::size_t kNear = 8;    // matches before a cut that are looked at first
+
+// Largest offset of a character's first byte, at most `at`.
+std::size_t CharacterAt(std::string_view text, std::size_t at) {
+  while (at > 0 && at < text.size() && ContinuesCharacter(text[at])) --at;
+  return at;
+}
+
+// End of the last added token that begins before `limit`, in text[from, ...); `from` if none does.
+std::size_t AfterTokens(const AddedTokens& added, std::string_view text, std::size_t from,
+                        std::size_t limit) {
+  std::size_t end = from;
+  for (std::size_t next = from;;) {
+    const AddedTokens::Found found = added.First(text, next, end);
+    if (found.id < 0 || found.begin >= limit) return end;
+    end = found.end;
+    next = found.next;
+  }
+}
+
+using Match = std::pair<std::size_t, std::size_t>;  // [begin, end)
+
+// True if matches `from` to `last` are found in the text before the end of the last alone, too.
+bool SameAlone(const Pattern& pattern, std::string_view text, const std::vector<Match>& matches,
+               std::size_t from, std::size_t last, Pattern::Search& search) {
+  const std::string_view part = text.substr(0, matches[last].second);
+  std::size_t at = from == 0 ? 0 : matches[from - 1].second;
+  for (std::size_t i = from; i <= last; ++i) {
+    if (search.First(pattern, part, at) != matches[i]) return false;
+    at = matches[i].second;
+  }
+  return true;
+}
+
+// End of the last match that stays what it is whatever follows the text, and without what follows
+// it; 0: none. before_blank: a blank must follow.
+std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_blank,
+                  Pattern::Search& search) {
+  std::vector<Match> matches;
+  search.Begin(text);
+  for (std::size_t from = 0;;) {
+    const Match match = search.First(pattern, text, from, true);
+    if (match.first == text.size()) break;
+    matches.push_back(match);
+    from = match.second;
+  }
+  std::size_t tries = kTries;
+  for (std::size_t last = matches.size(); last-- > 0 && tries > 0;) {
+    const std::size_t end = matches[last].second;
+    if (before_blank && (end == text.size() || text[end] != ' ')) continue;
+    --tries;
+    const std::size_t near = last < kNear ? 0 : last - kNear;  // the nearest differ first
+    if (SameAlone(pattern, text, matches, near, last, search) &&
+        SameAlone(pattern, text, matches, 0, last, search)) {
+      return end;
+    }
+  }
+  return 0;
+}
+
+// Largest place behind the text's last certain word or added token, whatever follows the text; 0:
+// none is known. The first pattern's words are searched from the last added token on, so that it
+// takes as long as pre-tokenization.
+std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
+                       const AddedLists& added, Pattern::Search& search) {
+  if (definition.splits.empty() || definition.splits.front().pattern.LooksBehind()) return 0;
+  if (definition.form_c) text = text.substr(0, LastBoundaryC(text));
+  // No token that begins before `limit` depends on what follows.
+  const std::size_t longest = std::max(added.raw.Longest(), added.normalized.Longest());
+  if (text.size() <= longest) return 0;
+  std::size_t limit = CharacterAt(text, text.size() - (longest == 0 ? 0 : longest - 1));
+  if (added.raw.TakeSpaceBefore() || added.normalized.TakeSpaceBefore()) {
+    limit = BeforeSpaces(text, 0, limit);
+  }
+  std::size_t begin = AfterTokens(added.raw, text, 0, limit);
+  if (begin >= limit) return 0;
+  if (definition.form_c) {
+    std::string room;
+    const std::string_view rest = text.substr(begin);
+    if (NormalizeC(rest, room) != rest) return 0;  // places differ after normalisation
+  }
+  begin = AfterTokens(added.normalized, text, begin, limit);
+  if (begin >= limit) return 0;
+
+  // A blank before the text of a step that wants one; later parts then must have their own.
+  const bool prefixed = definition.add_prefix_space && definition.prefix_space_before == 0;
+  std::string with_blank;
+  std::string_view rest = text.substr(begin, limit - begin);
+  if (prefixed && !rest.starts_with(' ')) {
+    with_blank = ' ';
+    with_blank += rest;
+    rest = with_blank;
+  }
+  const std::size_t cut = CutOf(definition.splits.front().pattern, rest, prefixed, search);
+  if (cut == 0) return begin;
+  return begin + cut - (with_blank.empty() ? 0 : 1);
+}
+
+// A pair of symbols that becomes one; the lowest rank goes first.
+struct Merge {
+  std::int32_t rank = -1;  // -1: none
+  std::int32_t id = -1;
+};
+
+// Merges by pair: open addressing, at most half full.
+class MergeTable {
+ public:
+  explicit MergeTable(std::size_t merges)  // at most so many
+      : slots_(std::bit_ceil(2 * merges + 2)),
+        mask_(slots_.size() - 1),
+        shift_(64 - std::countr_zero(slots_.size())) {}
+
+  // The last merge of a pair counts.
+  void Add(std::int32_t left, std::int32_t right, Merge merge) {
+    const std::uint64_t key = KeyOf(left, right);
+    std::size_t at = PlaceOf(key);
+    while (slots_[at].key != kFree && slots_[at].key != key) at = (at + 1) & mask_;
+    slots_[at] = {key, merge};
+  }
+  Merge Find(std::int32_t left, std::int32_t right) const {
+    const std::uint64_t key = KeyOf(left, right);
+    for (std::size_t at = PlaceOf(key);; at = (at + 1) & mask_) {
+      if (slots_[at].key == key) return slots_[at].merge;
+      if (slots_[at].key == kFree) return {};
+    }
+  }
+
+ private:
+  static constexpr std::uint64_t kFree = ~std::uint64_t{0};
+  struct Slot {
+    std::uint64_t key = kFree;
+    Merge merge;
+  };
+  static std::uint64_t KeyOf(std::int32_t left, std::int32_t right) {
+    return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  std::size_t PlaceOf(std::uint64_t key) const {
+    return static_cast<std::size_t>((key * 0x9e3779b97f4a7c15U) >> shift_) & mask_;
+  }
+
+  std::vector<Slot> slots_;
+  std::size_t mask_;
+  int shift_;
+};
+
+// Byte-pair encoding of one word (Sennrich et al. 2016): of all pairs of neighbours that merge, the
+// one of lowest rank goes first, and of equal ones the leftmost, until none is left. Never changed.
+class BpeModel {
+ public:
+  // Throws InputError naming `where` and an entry or a merge that does not fit.
+  BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
+      : merges_(vocabulary.merges.size()), unk_(vocabulary.unk), fuse_unk_(vocabulary.fuse_unk) {
+    const std::array<std::string, 256> alphabet = ByteAlphabet();
+    for (std::size_t byte = 0; byte < alphabet.size(); ++byte) {
+      const auto found = vocabulary.ids.find(alphabet[byte]);
+      of_byte_[byte] = found == vocabulary.ids.end() ? -1 : found->second;
+    }
+    std::int32_t rank = 0;
+    for (const std::pair<std::string, std::string>& merge : vocabulary.merges) {
+      const auto id_of = [&](const std::string& name) {
+        const auto found = vocabulary.ids.find(name);
+        if (found != vocabulary.ids.end()) return found->second;
+        throw InputError(
+            fmt::format("{}: merge {} makes '{}' and '{}' one, but '{}' is not in the vocabulary",
+                        where, rank + 1, merge.first, merge.second, name));
+      };
+      merges_.Add(id_of(merge.first), id_of(merge.second),
+                  {rank, id_of(merge.first + merge.second)});
+      ++rank;
+    }
+    if (!vocabulary.ignore_merges) return;
+    for (const auto& [name, id] : vocabulary.ids) {
+      if (const auto bytes = BytesOf(name)) words_.emplace(*bytes, id);
+    }
+  }
+
+  // Memory of one thread.
+  struct Scratch {
+    struct Symbol {
+      std::int32_t id, previous, next;  // places of neighbours; -1: none
+    };
+    struct Candidate {
+      std::int32_t rank, left, id;
+      // Of the lowest rank, the leftmost is on top.
+      bool operator<(const Candidate& other) const {
+        return rank != other.rank ? rank > other.rank : left > other.left;
+      }
+    };
+    std::vector<std::int32_t> ids;
+    std::vector<Merge> merges;
+    std::vector<Symbol> symbols;
+    std::vector<Candidate> heap;
+  };
+
+  // Appends the ids of a word's bytes. Throws InputError if a byte has no entry and there is no
+  // unk.
+  void Encode(std::string_view word, Scratch& scratch, std::vector<std::int32_t>& ids) const {
+    if (!words_.empty()) {
+      if (const auto found = words_.find(std::string(word)); found != words_.end()) {
+        ids.push_back(found->second);
+        return;
+      }
+    }
+    Initial(word, scratch.ids);
+    scratch.ids.size() > kShortWord ? MergeLong(scratch) : MergeShort(scratch);
+    ids.insert(ids.end(), scratch.ids.begin(), scratch.ids.end());
+  }
+
+ private:
+  // Symbols of a word up to which all pairs are searched for each merge; a heap serves longer ones.
+  static constexpr std::size_t kShortWord = 48;
+
+  void Initial(std::string_view word, std::vector<std::int32_t>& symbols) const {
+    symbols.clear();
+    bool unknown = false;
+    for (const char c : word) {
+      const auto byte = static_cast<unsigned char>(c);
+      const std::int32_t id = of_byte_[byte];
+      if (id >= 0) {
+        symbols.push_back(id);
+      } else if (unk_ < 0) {
+        throw InputError(fmt::format(
+            "the tokenizer has no entry for byte 0x{:02X}, which the text has, and no unk_token",
+            byte));
+      } else if (!unknown || !fuse_unk_) {
+        symbols.push_back(unk_);
+      }
+      unknown = id < 0;
+    }
+  }
+
+  void MergeShort(Scratch& scratch) const {
+    std::vector<std::int32_t>& ids = scratch.ids;
+    std::vector<Merge>& merges = scratch.merges;  // of each symbol with the next one
+    merges.resize(ids.size());
+    for (std::size_t i = 0; i + 1 < ids.size(); ++i) merges[i] = merges_.Find(ids[i], ids[i + 1]);
+    while (ids.size() > 1) {
+      std::size_t best = ids.size();
+      std::int32_t rank = 0;
+      for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
+        if (merges[i].rank < 0 || (best != ids.size() && merges[i].rank >= rank)) continue;
+        best = i;
+        rank = merges[i].rank;
+      }
+      if (best == ids.size()) return;
+      ids[best] = merges[best].id;
+      ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+      merges.erase(merges.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+      if (best + 1 < ids.size()) merges[best] = merges_.Find(ids[best], ids[best + 1]);
+      if (best > 0) merges[best - 1] = merges_.Find(ids[best - 1], ids[best]);
+    }
+  }
+
+  // O(n log n): a candidate counts when it comes to the top only if its pair is still as it was.
+  void MergeLong(Scratch& scratch) const {
+    using Symbol = Scratch::Symbol;
+    std::vector<Symbol>& symbols = scratch.symbols;
+    std::vector<Scratch::Candidate>& heap = scratch.heap;
+    const auto count = static_cast<std::int32_t>(scratch.ids.size());
+    const auto at = [&](std::int32_t place) -> Symbol& {
+      return symbols[static_cast<std::size_t>(place)];
+    };
+    const auto find = [&](std::int32_t left) -> Merge {
+      if (left < 0 || at(left).id < 0 || at(left).next < 0) return {};
+      return merges_.Find(at(left).id, at(at(left).next).id);
+    };
+    const auto push = [&](std::int32_t left) {
+      const Merge merge = find(left);
+      if (merge.rank < 0) return;
+      heap.push_back({merge.rank, left, merge.id});
+      std::push_heap(heap.begin(), heap.end());
+    };
+    symbols.clear();
+    heap.clear();
+    for (std::int32_t i = 0; i < count; ++i) {
+      symbols.push_back(
+          {scratch.ids[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1});
+    }
+    for (std::int32_t i = 0; i < count; ++i) push(i);
+    while (!heap.empty()) {
+      const Scratch::Candidate top = heap.front();
+      std::pop_heap(heap.begin(), heap.end());
+      heap.pop_back();
+      const Merge now = find(top.left);
+      if (now.rank != top.rank || now.id != top.id) continue;
+      Symbol& left = at(top.left);
+      Symbol& right = at(left.next);
+      left.id = top.id;
+      left.next = right.next;
+      right.id = -1;
+      if (left.next >= 0) at(left.next).previous = top.left;
+      push(top.left);
+      push(left.previous);
+    }
+    scratch.ids.clear();
+    for (std::int32_t i = 0; i >= 0; i = at(i).next) scratch.ids.push_back(at(i).id);
+  }
+
+  std::array<std::int32_t, 256> of_byte_{};  // -1: none
+  MergeTable merges_;
+  std::unordered_map<std::string, std::int32_t> words_;  // by bytes; with ignore_merges only
+  std::int32_t unk_;
+  bool fuse_unk_;
+};
+
+// Ids of words met before: of one thread, and of bounded size.
 class WordCache {
  public:
   static constexpr std::size_t kLongestWord = 64;  // bytes; longer words are not kept
@@ -71,8 +551,6 @@ class WordCache {
   std::vector<std::int32_t> ids_;
   std::size_t words_ = 0;
 };
-
-namespace {
 
 // Characters that end a word of letters in all patterns of safe cuts, and compose with none: blank,
 // end of line, and the stops and commas of Chinese and Japanese texts.
@@ -257,423 +735,11 @@ std::unique_ptr<Tokenizer> MakeBpe(const Files& files, const std::string& where)
   return std::make_unique<Bpe>(std::make_shared<const Tables>(files, where));
 }
 
-// Byte-pair encoding of one word: of all pairs of neighbours that merge, the one of lowest rank
-// goes first, and of equal ones the leftmost, until none is left.
-
-namespace {
-
-// Symbols of a word up to which all pairs are searched for each merge; a heap serves longer ones.
-constexpr std::size_t kShortWord = 48;
-
-}  // namespace
-
-void MergeTable::Reserve(std::size_t merges) {
-  const std::size_t slots = std::bit_ceil(2 * merges + 2);
-  slots_.assign(slots, Slot{});
-  mask_ = slots - 1;
-  shift_ = 64 - std::countr_zero(slots);
-}
-
-void MergeTable::Add(std::int32_t left, std::int32_t right, Merge merge) {
-  const std::uint64_t key = KeyOf(left, right);
-  std::size_t at = PlaceOf(key);
-  while (slots_[at].key != kFree && slots_[at].key != key) at = (at + 1) & mask_;
-  slots_[at] = {key, merge};
-}
-
-BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
-    : unk_(vocabulary.unk), fuse_unk_(vocabulary.fuse_unk) {
-  const std::array<std::string, 256> alphabet = ByteAlphabet();
-  for (std::size_t byte = 0; byte < alphabet.size(); ++byte) {
-    const auto found = vocabulary.ids.find(alphabet[byte]);
-    of_byte_[byte] = found == vocabulary.ids.end() ? -1 : found->second;
-  }
-  merges_.Reserve(vocabulary.merges.size());
-  std::int32_t rank = 0;
-  for (const std::pair<std::string, std::string>& merge : vocabulary.merges) {
-    const auto id_of = [&](const std::string& name) {
-      const auto found = vocabulary.ids.find(name);
-      if (found != vocabulary.ids.end()) return found->second;
-      throw InputError(
-          fmt::format("{}: merge {} makes '{}' and '{}' one, but '{}' is not in the vocabulary",
-                      where, rank + 1, merge.first, merge.second, name));
-    };
-    merges_.Add(id_of(merge.first), id_of(merge.second), {rank, id_of(merge.first + merge.second)});
-    ++rank;
-  }
-  if (!vocabulary.ignore_merges) return;
-  for (const auto& [name, id] : vocabulary.ids) {
-    if (const auto bytes = BytesOf(name)) words_.emplace(*bytes, id);
-  }
-}
-
-void BpeModel::Initial(std::string_view word, std::vector<std::int32_t>& symbols) const {
-  symbols.clear();
-  bool unknown = false;
-  for (const char c : word) {
-    const auto byte = static_cast<unsigned char>(c);
-    const std::int32_t id = of_byte_[byte];
-    if (id >= 0) {
-      symbols.push_back(id);
-    } else if (unk_ < 0) {
-      throw InputError(fmt::format(
-          "the tokenizer has no entry for byte 0x{:02X}, which the text has, and no unk_token",
-          byte));
-    } else if (!unknown || !fuse_unk_) {
-      symbols.push_back(unk_);
-    }
-    unknown = id < 0;
-  }
-}
-
-void BpeModel::MergeShort(Scratch& scratch) const {
-  std::vector<std::int32_t>& ids = scratch.ids;
-  std::vector<Merge>& merges = scratch.merges;  // of each symbol with the next one
-  merges.resize(ids.size());
-  for (std::size_t i = 0; i + 1 < ids.size(); ++i) merges[i] = merges_.Find(ids[i], ids[i + 1]);
-  while (ids.size() > 1) {
-    std::size_t best = ids.size();
-    std::int32_t rank = 0;
-    for (std::size_t i = 0; i + 1 < ids.size(); ++i) {
-      if (merges[i].rank < 0 || (best != ids.size() && merges[i].rank >= rank)) continue;
-      best = i;
-      rank = merges[i].rank;
-    }
-    if (best == ids.size()) return;
-    ids[best] = merges[best].id;
-    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-    merges.erase(merges.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-    if (best + 1 < ids.size()) merges[best] = merges_.Find(ids[best], ids[best + 1]);
-    if (best > 0) merges[best - 1] = merges_.Find(ids[best - 1], ids[best]);
-  }
-}
-
-// O(n log n): a candidate counts when it comes to the top only if its pair is still as it was.
-void BpeModel::MergeLong(Scratch& scratch) const {
-  using Symbol = Scratch::Symbol;
-  std::vector<Symbol>& symbols = scratch.symbols;
-  std::vector<Scratch::Candidate>& heap = scratch.heap;
-  const auto count = static_cast<std::int32_t>(scratch.ids.size());
-  const auto at = [&](std::int32_t place) -> Symbol& {
-    return symbols[static_cast<std::size_t>(place)];
-  };
-  const auto find = [&](std::int32_t left) -> Merge {
-    if (left < 0 || at(left).id < 0 || at(left).next < 0) return {};
-    return merges_.Find(at(left).id, at(at(left).next).id);
-  };
-  const auto push = [&](std::int32_t left) {
-    const Merge merge = find(left);
-    if (merge.rank < 0) return;
-    heap.push_back({merge.rank, left, merge.id});
-    std::push_heap(heap.begin(), heap.end());
-  };
-  symbols.clear();
-  heap.clear();
-  for (std::int32_t i = 0; i < count; ++i) {
-    symbols.push_back(
-        {scratch.ids[static_cast<std::size_t>(i)], i - 1, i + 1 < count ? i + 1 : -1});
-  }
-  for (std::int32_t i = 0; i < count; ++i) push(i);
-  while (!heap.empty()) {
-    const Scratch::Candidate top = heap.front();
-    std::pop_heap(heap.begin(), heap.end());
-    heap.pop_back();
-    const Merge now = find(top.left);
-    if (now.rank != top.rank || now.id != top.id) continue;
-    Symbol& left = at(top.left);
-    Symbol& right = at(left.next);
-    left.id = top.id;
-    left.next = right.next;
-    right.id = -1;
-    if (left.next >= 0) at(left.next).previous = top.left;
-    push(top.left);
-    push(left.previous);
-  }
-  scratch.ids.clear();
-  for (std::int32_t i = 0; i >= 0; i = at(i).next) scratch.ids.push_back(at(i).id);
-}
-
-void BpeModel::Encode(std::string_view word, Scratch& scratch,
-                      std::vector<std::int32_t>& ids) const {
-  if (!words_.empty()) {
-    if (const auto found = words_.find(std::string(word)); found != words_.end()) {
-      ids.push_back(found->second);
-      return;
-    }
-  }
-  Initial(word, scratch.ids);
-  if (scratch.ids.size() > kShortWord) {
-    MergeLong(scratch);
-  } else {
-    MergeShort(scratch);
-  }
-  ids.insert(ids.end(), scratch.ids.begin(), scratch.ids.end());
-}
-
-// CertainCut: matches of the first pattern that did not look at the end of the text.
-
-namespace {
-
-constexpr std::size_t kTries = 64;  // matches at whose end a cut is tried
-constexpr std::size_t kNear = 8;    // matches before a cut that are looked at first
-
-// Largest offset of a character's first byte, at most `at`.
-std::size_t CharacterAt(std::string_view text, std::size_t at) {
-  while (at > 0 && at < text.size() && ContinuesCharacter(text[at])) --at;
-  return at;
-}
-
-// End of the last added token that begins before `limit`, in text[from, ...); `from` if none does.
-std::size_t AfterTokens(const AddedTokens& added, std::string_view text, std::size_t from,
-                        std::size_t limit) {
-  std::size_t end = from;
-  for (std::size_t next = from;;) {
-    const AddedTokens::Found found = added.First(text, next, end);
-    if (found.id < 0 || found.begin >= limit) return end;
-    end = found.end;
-    next = found.next;
-  }
-}
-
-using Match = std::pair<std::size_t, std::size_t>;  // [begin, end)
-
-// True if matches `from` to `last` are found in the text before the end of the last alone, too.
-bool SameAlone(const Pattern& pattern, std::string_view text, const std::vector<Match>& matches,
-               std::size_t from, std::size_t last, Pattern::Search& search) {
-  const std::string_view part = text.substr(0, matches[last].second);
-  std::size_t at = from == 0 ? 0 : matches[from - 1].second;
-  for (std::size_t i = from; i <= last; ++i) {
-    if (search.First(pattern, part, at) != matches[i]) return false;
-    at = matches[i].second;
-  }
-  return true;
-}
-
-// End of the last match that stays what it is whatever follows the text, and without what follows
-// it; 0: none. before_blank: a blank must follow.
-std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_blank,
-                  Pattern::Search& search) {
-  std::vector<Match> matches;
-  search.Begin(text);
-  for (std::size_t from = 0;;) {
-    const Match match = search.FirstWhateverFollows(pattern, text, from);
-    if (match.first == text.size()) break;
-    matches.push_back(match);
-    from = match.second;
-  }
-  std::size_t tries = kTries;
-  for (std::size_t last = matches.size(); last-- > 0 && tries > 0;) {
-    const std::size_t end = matches[last].second;
-    if (before_blank && (end == text.size() || text[end] != ' ')) continue;
-    --tries;
-    const std::size_t near = last < kNear ? 0 : last - kNear;  // the nearest differ first
-    if (SameAlone(pattern, text, matches, near, last, search) &&
-        SameAlone(pattern, text, matches, 0, last, search)) {
-      return end;
-    }
-  }
-  return 0;
-}
-
-}  // namespace
-
-std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
-                       const AddedLists& added, Pattern::Search& search) {
-  if (definition.splits.empty() || definition.splits.front().pattern.LooksBehind()) return 0;
-  if (definition.form_c) text = text.substr(0, LastBoundaryC(text));
-  // No token that begins before `limit` depends on what follows.
-  const std::size_t longest = std::max(added.raw.Longest(), added.normalized.Longest());
-  if (text.size() <= longest) return 0;
-  std::size_t limit = CharacterAt(text, text.size() - (longest == 0 ? 0 : longest - 1));
-  if (added.raw.TakeSpaceBefore() || added.normalized.TakeSpaceBefore()) {
-    limit = BeforeSpaces(text, 0, limit);
-  }
-  std::size_t begin = AfterTokens(added.raw, text, 0, limit);
-  if (begin >= limit) return 0;
-  if (definition.form_c) {
-    std::string room;
-    const std::string_view rest = text.substr(begin);
-    if (NormalizeC(rest, room) != rest) return 0;  // places differ after normalisation
-  }
-  begin = AfterTokens(added.normalized, text, begin, limit);
-  if (begin >= limit) return 0;
-
-  // A blank before the text of a step that wants one; later parts then must have their own.
-  const bool prefixed = definition.add_prefix_space && definition.prefix_space_before == 0;
-  std::string with_blank;
-  std::string_view rest = text.substr(begin, limit - begin);
-  if (prefixed && !rest.starts_with(' ')) {
-    with_blank = ' ';
-    with_blank += rest;
-    rest = with_blank;
-  }
-  const std::size_t cut = CutOf(definition.splits.front().pattern, rest, prefixed, search);
-  if (cut == 0) return begin;
-  return begin + cut - (with_blank.empty() ? 0 : 1);
-}
-
-// Added tokens, found by their first byte.
-
-namespace {
-
-// Unicode's White_Space.
-bool IsSpace(char32_t code) {
-  return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 ||
-         code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
-         code == 0x202f || code == 0x205f || code == 0x3000;
-}
-
-// End of the white space that begins at `from`.
-std::size_t AfterSpaces(std::string_view text, std::size_t from) {
-  while (from < text.size()) {
-    std::size_t next = from;
-    if (!IsSpace(NextCodePoint(text, next))) break;
-    from = next;
-  }
-  return from;
-}
-
-}  // namespace
-
-std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t end) {
-  while (end > from) {
-    std::size_t begin = end - 1;
-    while (begin > from && ContinuesCharacter(text[begin])) --begin;
-    std::size_t next = begin;
-    if (!IsSpace(NextCodePoint(text, next))) break;
-    end = begin;
-  }
-  return end;
-}
-
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
-  std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
-    return a.content.size() > b.content.size();
-  });
-  for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    at_[static_cast<unsigned char>(tokens_[i].content.front())].push_back(i);
-    take_before_ = take_before_ || tokens_[i].lstrip;
-  }
-}
-
-AddedTokens::Found AddedTokens::First(std::string_view text, std::size_t from,
-                                      std::size_t free) const {
-  const Found none{text.size(), text.size(), text.size(), -1};
-  if (tokens_.empty()) return none;
-  for (std::size_t begin = from; begin < text.size(); ++begin) {
-    for (const std::size_t place : at_[static_cast<unsigned char>(text[begin])]) {
-      const AddedToken& token = tokens_[place];
-      if (text.compare(begin, token.content.size(), token.content) != 0) continue;
-      const std::size_t end = begin + token.content.size();
-      return {token.lstrip ? std::max(BeforeSpaces(text, 0, begin), free) : begin,
-              token.rstrip ? AfterSpaces(text, end) : end, end, token.id};
-    }
-  }
-  return none;
-}
-
-// Byte alphabet of byte-level BPE, and the little UTF-8 that it needs.
-
-namespace {
-
-// Printable Latin-1 bytes stand for themselves, the others for code points from 256 on, in order.
-std::array<char32_t, 256> CodePoints() {
-  std::array<char32_t, 256> codes{};
-  char32_t next = 256;
-  for (char32_t byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 0x21 && byte <= 0x7e) || (byte >= 0xa1 && byte != 0xad);
-    codes[byte] = printable ? byte : next++;
-  }
-  return codes;
-}
-
-}  // namespace
-
 std::array<std::string, 256> ByteAlphabet() {
   std::array<std::string, 256> characters;
   const std::array<char32_t, 256> codes = CodePoints();
   for (std::size_t byte = 0; byte < 256; ++byte) AppendUtf8(codes[byte], characters[byte]);
   return characters;
-}
-
-std::optional<std::string> BytesOf(std::string_view entry) {
-  static const std::map<char32_t, char> byte_of = [] {
-    std::map<char32_t, char> bytes;
-    const std::array<char32_t, 256> codes = CodePoints();
-    for (std::size_t byte = 0; byte < 256; ++byte) bytes[codes[byte]] = static_cast<char>(byte);
-    return bytes;
-  }();
-  std::string bytes;
-  for (std::size_t offset = 0; offset < entry.size();) {
-    const auto found = byte_of.find(NextCodePoint(entry, offset));
-    if (found == byte_of.end()) return std::nullopt;
-    bytes += found->second;
-  }
-  return bytes;
-}
-
-// Unicode normalisation by ICU.
-
-namespace {
-
-void Require(UErrorCode status) {
-  if (U_SUCCESS(status) != 0) return;
-  throw RunError(fmt::format("ICU: Unicode normalisation fails: {}", u_errorName(status)));
-}
-
-const icu::Normalizer2& FormC() {
-  static const icu::FilteredNormalizer2 form_c = [] {
-    UErrorCode status = U_ZERO_ERROR;
-    // Kept for the program's life: the filter holds a reference.
-    static const icu::UnicodeSet known = [&] {
-      icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
-      set.freeze();
-      return set;
-    }();
-    const icu::Normalizer2* const form = icu::Normalizer2::getNFCInstance(status);
-    Require(status);
-    return icu::FilteredNormalizer2(*form, known);
-  }();
-  return form_c;
-}
-
-}  // namespace
-
-std::string_view NormalizeC(std::string_view text, std::string& room) {
-  if (AsciiEnd(text) == text.size()) return text;
-  UErrorCode status = U_ZERO_ERROR;
-  const icu::StringPiece piece(text.data(), static_cast<std::int32_t>(text.size()));
-  room.clear();
-  icu::StringByteSink<std::string> sink(&room);
-  FormC().normalizeUTF8(0, piece, sink, nullptr, status);
-  Require(status);
-  return room;
-}
-
-std::size_t LastBoundaryC(std::string_view text) {
-  auto at = static_cast<std::int32_t>(text.size());
-  while (at > 0) {
-    UChar32 code = 0;
-    U8_PREV(reinterpret_cast<const std::uint8_t*>(text.data()), 0, at, code);
-    if (code >= 0 && static_cast<bool>(FormC().hasBoundaryBefore(code))) break;
-  }
-  return static_cast<std::size_t>(at);
-}
-
-bool EndsWithLetter(std::string_view text) {
-  static const icu::UnicodeSet letters = [] {
-    UErrorCode status = U_ZERO_ERROR;
-    icu::UnicodeSet set(icu::UnicodeString("[[:L:]&[:age=9.0:]]"), status);
-    Require(status);
-    set.freeze();
-    return set;
-  }();
-  if (text.empty()) return false;
-  auto at = static_cast<std::int32_t>(std::min<std::size_t>(text.size(), U8_MAX_LENGTH));
-  const char* const end = text.data() + text.size() - at;
-  UChar32 last = 0;
-  U8_PREV(reinterpret_cast<const std::uint8_t*>(end), 0, at, last);
-  return last >= 0 && static_cast<bool>(letters.contains(last));
 }
 
 }  // namespace trireme::data

@@ -501,18 +501,13 @@ std::shared_ptr<const pcre2_code> Compile(const std::string& expression) {
 
 }  // namespace
 
-struct Pattern::Code {
-  std::shared_ptr<const pcre2_code> plain, late;  // for texts without late characters; for any
-};
-
 Pattern::Pattern(const std::string& expression, const std::string& where)
     : expression_(expression) {
   try {
     const Translation translation(expression);
-    Code code{.plain = Compile(translation.Result()), .late = {}};
+    plain_ = Compile(translation.Result());
     const std::string late = WithLateCharacters(translation.Result());
-    code.late = late == translation.Result() ? code.plain : Compile(late);
-    code_ = std::make_shared<Code>(std::move(code));
+    any_ = late == translation.Result() ? plain_ : Compile(late);
     looks_behind_ = translation.LooksBehind();
   } catch (const Error& error) {
     throw InputError(
@@ -530,51 +525,33 @@ std::string QuotePattern(const std::string& literal) {
 }
 
 struct Pattern::Search::State {
-  State()
-      : context(pcre2_match_context_create(nullptr)),
-        stack(pcre2_jit_stack_create(std::size_t{1} << 15, kStackBytes, nullptr)),
-        match(pcre2_match_data_create(1, nullptr)) {
-    pcre2_jit_stack_assign(context, nullptr, stack);
-    // Long runs of blanks go back and forth more often than the library allows by itself.
-    pcre2_set_match_limit(context, std::numeric_limits<std::uint32_t>::max());
-  }
-  ~State() {
-    pcre2_match_data_free(match);
-    pcre2_jit_stack_free(stack);
-    pcre2_match_context_free(context);
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  template <typename T>
+  using Handle = std::unique_ptr<T, void (*)(T*)>;
 
-  pcre2_match_context* context;
-  pcre2_jit_stack* stack;
-  pcre2_match_data* match;
+  Handle<pcre2_match_context> context{pcre2_match_context_create(nullptr),
+                                      pcre2_match_context_free};
+  Handle<pcre2_jit_stack> stack{pcre2_jit_stack_create(std::size_t{1} << 15, kStackBytes, nullptr),
+                                pcre2_jit_stack_free};
+  Handle<pcre2_match_data> match{pcre2_match_data_create(1, nullptr), pcre2_match_data_free};
 };
 
-Pattern::Search::Search() : state_(std::make_unique<State>()) {}
+Pattern::Search::Search() : state_(std::make_unique<State>()) {
+  pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
+  // Long runs of blanks go back and forth more often than the library allows by itself.
+  pcre2_set_match_limit(state_->context.get(), std::numeric_limits<std::uint32_t>::max());
+}
 Pattern::Search::~Search() = default;
 
 void Pattern::Search::Begin(std::string_view text) { late_ = HasLateCharacter(text); }
 
 std::pair<std::size_t, std::size_t> Pattern::Search::First(const Pattern& pattern,
-                                                           std::string_view text,
-                                                           std::size_t from) {
-  return Find(pattern, text, from, 0);
-}
-
-std::pair<std::size_t, std::size_t> Pattern::Search::FirstWhateverFollows(const Pattern& pattern,
-                                                                          std::string_view text,
-                                                                          std::size_t from) {
-  return Find(pattern, text, from, PCRE2_PARTIAL_HARD);
-}
-
-std::pair<std::size_t, std::size_t> Pattern::Search::Find(const Pattern& pattern,
-                                                          std::string_view text, std::size_t from,
-                                                          std::uint32_t options) {
-  const Code& code = *pattern.code_;
+                                                           std::string_view text, std::size_t from,
+                                                           bool whatever_follows) {
+  const std::uint32_t options =
+      PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | (whatever_follows ? PCRE2_PARTIAL_HARD : 0);
   const int found =
-      pcre2_match((late_ ? code.late : code.plain).get(), Bytes(text), text.size(), from,
-                  PCRE2_NO_UTF_CHECK | PCRE2_NOTEMPTY | options, state_->match, state_->context);
+      pcre2_match((late_ ? pattern.any_ : pattern.plain_).get(), Bytes(text), text.size(), from,
+                  options, state_->match.get(), state_->context.get());
   if (found == PCRE2_ERROR_NOMATCH || found == PCRE2_ERROR_PARTIAL) {
     return {text.size(), text.size()};
   }
@@ -582,7 +559,7 @@ std::pair<std::size_t, std::size_t> Pattern::Search::Find(const Pattern& pattern
     throw RunError(fmt::format("the pattern '{}' fails on a text of {} bytes: {}",
                                pattern.Expression(), text.size(), MessageOf(found)));
   }
-  const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(state_->match);
+  const PCRE2_SIZE* const ends = pcre2_get_ovector_pointer(state_->match.get());
   return {ends[0], ends[1]};
 }
 

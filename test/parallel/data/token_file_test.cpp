@@ -100,8 +100,11 @@ class SharedTokenFile : public testing::Test {
       for (const Split split : kSplits) {
         const std::int64_t size = layout.Tokens(split);
         for (std::int64_t i = 0; i < size; ++i) {
-          wrong +=
-              memory.Token(split, i) != Expected(split, i, std::ssize(layout.vocabulary.words));
+          const void* const ids = memory.At(split, Array::kTokens);
+          const std::int32_t id = layout.Of(split, Array::kTokens).width == 2
+                                      ? static_cast<const std::uint16_t*>(ids)[i]
+                                      : static_cast<const std::int32_t*>(ids)[i];
+          wrong += id != Expected(split, i, std::ssize(layout.vocabulary.words));
         }
       }
       EXPECT_EQ(wrong, 0) << round_bytes << " bytes per round, " << count << " tokens";
@@ -119,7 +122,7 @@ void ExpectContents(const TokenFile& file, std::int64_t words) {
   std::int64_t wrong = 0;
   for (const Split split : kSplits) {
     for (std::int64_t i = 0; i < file.Size(split); ++i) {
-      if (file.Token(split, i) != Expected(split, i, words)) ++wrong;
+      if (file.View(split, i, 1, false).Id(0) != Expected(split, i, words)) ++wrong;
     }
   }
   EXPECT_EQ(wrong, 0);
@@ -563,17 +566,17 @@ TEST_F(PairsOfRanks, AreReadAlikeFromEveryStaging) {
     ASSERT_EQ(file.Pairs(Split::kTrain), 40000);
     const PairBatches batches(40000, LengthsOf(file, Split::kTrain), {.seed = 2});
     std::vector<std::int64_t> pairs;
-    PairEntry entry;
+    Entry entry;
     for (const std::int64_t step : {0, 3, 50}) {
       const PairBatchShape shape = batches.Shape(step);
       batches.Fill(step, PartOf(shape.pairs, world_.Rank(), world_.Size()), pairs);
-      FillPairs(file, Split::kTrain, pairs, shape, entry);
-      EXPECT_EQ(entry.target_length, shape.target_length);
+      FillEntry(file, Split::kTrain, pairs, shape, 0, entry);
+      EXPECT_EQ(entry.length, shape.target_length);
       EXPECT_EQ(world_.Sum(entry.valid), shape.target_tokens);
       for (std::size_t i = 0; i < pairs.size(); i += 7) {
         const NumeralPair pair = MakeNumeralPair(1, Split::kTrain, pairs[i]);
         const std::int32_t* const ids =
-            entry.targets.data() + static_cast<std::int64_t>(i) * entry.target_length;
+            entry.targets.data() + static_cast<std::int64_t>(i) * entry.length;
         const std::vector<std::int32_t> target(ids, ids + entry.target_lengths[i]);
         EXPECT_EQ(target, file.Encode(Side::kTarget, pair.target));
         EXPECT_EQ(file.Decode(Side::kTarget, target), pair.target);

@@ -44,7 +44,8 @@ class LossMask : public LayoutTest {
       data::Entry entry;
       data::FillEntry({{&window, 1}, tokens_, split}, kLength, entry);
       for (std::int64_t t = 0; t < window.targets; ++t) {  // none is left out here
-        entry.targets.at(static_cast<std::size_t>(t)) = tokens_.Token(split, window.start + t + 1);
+        entry.targets.at(static_cast<std::size_t>(t)) =
+            tokens_.View(split, window.start + t + 1, 1, false).Id(0);
       }
       std::vector<double> losses(static_cast<std::size_t>(kLength));
       static_cast<void>(run.Net().Tasks().Loss({&entry, 1}, losses.data()));

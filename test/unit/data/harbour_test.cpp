@@ -186,7 +186,7 @@ TEST(Harbour, PredictorFollowsTheKnownState) {
   const std::vector<double> losses = PredictiveLoss(inputs, targets);
   std::int32_t state = 0;
   for (std::size_t t = 1; t < inputs.size(); ++t) {
-    const Arc* arc = Chain().Find(state, targets[t]);
+    const Arc* arc = Find(Chain(), state, targets[t]);
     ASSERT_NE(arc, nullptr);
     ASSERT_NEAR(losses[t], -std::log(arc->probability), 1e-9);
     state = arc->next;

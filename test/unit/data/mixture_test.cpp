@@ -406,7 +406,8 @@ TEST_F(MixtureFiles, EntriesTakeEachWindowFromItsFile) {
     EXPECT_EQ(entry.valid, sampler.BatchTargets(step));
     for (std::size_t i = 0; i < samples.size(); ++i) {
       const auto source = static_cast<std::size_t>(samples[i].source);
-      EXPECT_EQ(entry.inputs[3 * i], files[source].Token(Split::kTrain, samples[i].start));
+      EXPECT_EQ(entry.inputs[3 * i],
+                files[source].View(Split::kTrain, samples[i].start, 1, false).Id(0));
     }
   }
 }

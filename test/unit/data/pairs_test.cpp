@@ -242,12 +242,12 @@ TEST_F(FilledPairs, ArePaddedSideBySide) {
   EXPECT_LT(bytes, kMostBytes);
 
   const std::vector<std::int64_t> pairs = BatchOf(batches, 11);
-  PairEntry entry;
-  FillPairs(file, Split::kTrain, pairs, batches.Shape(11), entry);
+  Entry entry;
+  FillEntry(file, Split::kTrain, pairs, batches.Shape(11), 1000, entry);
   EXPECT_EQ(entry.valid, batches.Shape(11).target_tokens);
-  EXPECT_EQ(entry.places, pairs);
+  EXPECT_EQ(entry.ordinals.front(), static_cast<std::uint64_t>(1000 + pairs.front()));
   std::vector<std::int32_t> source, target;
-  for (std::int64_t i = 0; i < entry.pairs; ++i) {
+  for (std::int64_t i = 0; i < entry.sequences; ++i) {
     const std::int64_t pair = pairs.at(static_cast<std::size_t>(i));
     file.ReadText(Side::kSource, Split::kTrain, pair, source);
     file.ReadText(Side::kTarget, Split::kTrain, pair, target);
@@ -256,14 +256,14 @@ TEST_F(FilledPairs, ArePaddedSideBySide) {
     std::vector<std::int32_t> inputs = target;
     inputs.insert(inputs.begin(), 0);  // eos
     inputs.pop_back();
-    inputs.resize(static_cast<std::size_t>(entry.target_length), 0);
-    target.resize(static_cast<std::size_t>(entry.target_length), kMasked);
+    inputs.resize(static_cast<std::size_t>(entry.length), 0);
+    target.resize(static_cast<std::size_t>(entry.length), kMasked);
     const auto row = [&](const std::vector<std::int32_t>& all, std::int64_t length) {
       return std::vector(all.begin() + i * length, all.begin() + (i + 1) * length);
     };
-    EXPECT_EQ(row(entry.source, entry.source_length), source);
-    EXPECT_EQ(row(entry.inputs, entry.target_length), inputs);
-    EXPECT_EQ(row(entry.targets, entry.target_length), target);
+    EXPECT_EQ(row(entry.sources, entry.source_length), source);
+    EXPECT_EQ(row(entry.inputs, entry.length), inputs);
+    EXPECT_EQ(row(entry.targets, entry.length), target);
   }
 }
 

@@ -79,7 +79,8 @@ inline Window ReadOne(const TokenFile& file, Split split, std::int64_t begin, st
 
 inline std::vector<std::int32_t> AllTokens(const TokenFile& file, Split split) {
   std::vector<std::int32_t> tokens;
-  for (std::int64_t i = 0; i < file.Size(split); ++i) tokens.push_back(file.Token(split, i));
+  for (std::int64_t i = 0; i < file.Size(split); ++i)
+    tokens.push_back(file.View(split, i, 1, false).Id(0));
   return tokens;
 }
 

@@ -203,7 +203,7 @@ TEST_F(Stream, SplitsThatAreNotReadTakeNoMemory) {
   EXPECT_LT(valid.MemoryBytes(), kStreamTokens);
   EXPECT_EQ(AllTokens(valid, Split::kValid), SmallData().tokens[1]);
   EXPECT_EQ(valid.Size(Split::kTrain), kStreamTokens);
-  EXPECT_THROW(valid.Token(Split::kTrain, 0), std::logic_error);
+  EXPECT_THROW(valid.View(Split::kTrain, 0, 1, false).Id(0), std::logic_error);
   EXPECT_EQ(BytesOf(counts, {Staging::kNone, {false, true, false}, 2}), counts.bytes[1]);
   EXPECT_EQ(BytesOf(counts, Staging::kStream), 0);
 }

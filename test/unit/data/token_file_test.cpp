@@ -93,14 +93,19 @@ TEST_F(TokenFiles, MemoryReachesTokensBeyond2To31) {
       if (width == 2) static_cast<std::uint16_t*>(tokens)[index] = static_cast<std::uint16_t>(id);
       if (width == 4) static_cast<std::uint32_t*>(tokens)[index] = id;
     };
+    const auto get = [&](Split split, std::int64_t index) -> std::uint32_t {
+      const void* const tokens = memory->At(split, Array::kTokens);
+      return width == 2 ? static_cast<const std::uint16_t*>(tokens)[index]
+                        : static_cast<const std::uint32_t*>(tokens)[index];
+    };
     put(Split::kTrain, 0, 1);
     put(Split::kTrain, 4, 2);
     put(Split::kTrain, kTrain - 1, 3);
     put(Split::kValid, 0, 4);
-    EXPECT_EQ(memory->Token(Split::kTrain, 0), 1);
-    EXPECT_EQ(memory->Token(Split::kTrain, 4), 2);
-    EXPECT_EQ(memory->Token(Split::kTrain, kTrain - 1), 3);
-    EXPECT_EQ(memory->Token(Split::kValid, 0), 4);
+    EXPECT_EQ(get(Split::kTrain, 0), 1U);
+    EXPECT_EQ(get(Split::kTrain, 4), 2U);
+    EXPECT_EQ(get(Split::kTrain, kTrain - 1), 3U);
+    EXPECT_EQ(get(Split::kValid, 0), 4U);
     EXPECT_GE(memory->Bytes(), (kTrain + 5) * width);
   }
 }

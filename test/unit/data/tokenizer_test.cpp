@@ -478,11 +478,11 @@ TEST(Pattern, TellsMatchesThatStayWhateverFollows) {
   Pattern::Search search;
   const auto stays = [&](const std::string& text) {
     search.Begin(text);
-    return search.FirstWhateverFollows(pattern, text, 0).second;
+    return search.First(pattern, text, 0, true).second;
   };
   EXPECT_EQ(stays("ab "), 2U);
   EXPECT_EQ(stays("ab"), 2U) << "no match: the text's size";
-  EXPECT_EQ(search.FirstWhateverFollows(pattern, "ab", 0).first, 2U);
+  EXPECT_EQ(search.First(pattern, "ab", 0, true).first, 2U);
   EXPECT_EQ(stays("12"), 1U);
   EXPECT_EQ(stays("  x"), 1U);
   EXPECT_TRUE(Pattern("(?<=a)b", "here").LooksBehind());
