@@ -92,20 +92,11 @@ std::string DescribeAttention(const Request& request, const Device& device) {
   return fmt::format("attention: our own ({})", why);
 }
 
-// Bounds of the watchdogs, from the stated one and from measured times.
-
-namespace {
-
-double OfSteps(double stated, const Deadline& longest) {
-  if (longest.LongestStep() <= 0) return std::max(kSetUpBound, stated);
-  if (stated > 0) return stated;
-  return std::max(kLeastBound, kStepsABound * longest.LongestStep());
-}
-
-}  // namespace
-
 double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
-  const double steps = OfSteps(stated, longest);
+  const double set_up = std::max(kSetUpBound, stated), step = longest.LongestStep();
+  const double steps = step <= 0    ? set_up
+                       : stated > 0 ? stated
+                                    : std::max(kLeastBound, kStepsABound * step);
   switch (phase) {
     case comm::Phase::kStep:
       return steps;
@@ -114,11 +105,9 @@ double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
     case comm::Phase::kCheckpoint:
       return std::max(
           {steps, kLongBound * longest.LongestCheckpoint(), stated > 0 ? 0 : kDiskBound});
-    case comm::Phase::kSetUp:
-    case comm::Phase::kEnd:
-      break;
+    default:
+      return set_up;
   }
-  return std::max(kSetUpBound, stated);
 }
 
 void ArmSetUp(const comm::Runtime& runtime, double stated) {
@@ -196,11 +185,7 @@ std::string RunFolderBeforeLock(const Request& request) {
   return (above.filename() == "checkpoints" ? above.parent_path() : resumed).string();
 }
 
-}  // namespace
-
 // Start of a training job from a local checkpoint.
-
-namespace {
 
 std::string Instead(const RunRecord& record, std::int64_t local_step) {
   const std::int64_t lost = local_step - record.step;
@@ -478,30 +463,6 @@ void StopIfAsked(const Ranks& ranks) {
 ExitCode SayValid(const comm::Communicator& world) {
   if (world.IsRoot()) fmt::print("valid: everything was constructed; nothing was computed\n");
   return ExitCode::kDone;
-}
-
-// Model, ranks, grid and sharding of a resumed run against those of its checkpoint.
-
-void RequireSameModel(const RunRecord& was, const RunRecord& now) {
-  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json()))
-    return;
-  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
-                   "Name one checkpoint with -r.");
-}
-
-std::string LayoutChange(const RunRecord& record, const nlohmann::json& now) {
-  std::string changes;
-  for (const char* name : {"ranks", "grid", "sharding"}) {
-    if (!record.json.contains(name) || !now.contains(name)) continue;
-    const nlohmann::json &was = record.json.at(name), &is = now.at(name);
-    if (was == is) continue;
-    const auto text = [](const nlohmann::json& value) {
-      return value.is_string() ? value.get<std::string>() : value.dump();
-    };
-    changes +=
-        fmt::format("{}{} {} after {}", changes.empty() ? "" : "; ", name, text(is), text(was));
-  }
-  return changes;
 }
 
 }  // namespace trireme::app

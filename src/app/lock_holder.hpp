@@ -19,13 +19,8 @@ struct Holder {
   std::string job, cluster;  // Slurm's, empty if none
   std::int64_t restarts = 0;
   std::string since;  // UTC time at which the lock was taken; for people, decides nothing
-  std::string token;  // random, of this lock alone: kTokenDigits hexadecimal digits
+  std::string token;  // random, of this lock alone: 32 hexadecimal digits
 };
-
-inline constexpr std::size_t kTokenDigits = 32;
-inline constexpr std::size_t kMostLockBytes = 8192;  // of a lock file; about 700 are used
-
-bool IsToken(const std::string& text);
 
 // Description of this process, with a new token.
 Holder ThisProcess(const BatchJob& job);
@@ -37,15 +32,13 @@ std::optional<Holder> Parse(const std::string& text);
 // "host a, Slurm job 12, process 34, since 2026-11-22 15:04:05 UTC".
 std::string Describe(const Holder& holder);
 
-// Certainty, seen from the process `self`, about a holder's end; neither member set: unknown.
+// What a process can prove about a holder; neither member set: nothing.
 struct Fate {
-  bool runs = false;  // found alive
+  bool runs = false;  // it was found alive
   std::string gone;   // proof of its end: "its process has ended"; empty: none
 };
-// May ask Slurm's squeue, for at most kSqueueSeconds.
+// What `self` can prove. May ask Slurm's squeue, for at most kSqueueSeconds.
 Fate FateOf(const Holder& holder, const Holder& self);
-
-// The question to Slurm whether a job has ended.
 
 // A controller under load answers within seconds; a start waits no longer than this.
 inline constexpr double kSqueueSeconds = 10;

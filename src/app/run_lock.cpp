@@ -53,6 +53,171 @@ namespace trireme::app {
 
 namespace fs = std::filesystem;
 
+// Holders of a run folder: their description, and the proof that one is gone.
+
+namespace {
+
+constexpr std::size_t kTokenDigits = 32;
+constexpr std::size_t kMostLockBytes = 8192;  // of a lock file; about 700 are used
+constexpr std::size_t kLongestValue = 256;    // of a lock's texts; the longest host name has 64
+
+// Members of a lock file.
+constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder::*>>(
+    {{"host", &Holder::host},
+     {"since", &Holder::since},
+     {"job", &Holder::job},
+     {"cluster", &Holder::cluster},
+     {"machine", &Holder::machine},
+     {"boot", &Holder::boot},
+     {"namespaces", &Holder::namespaces},
+     {"token", &Holder::token}});
+constexpr auto kNumbers = std::to_array<std::pair<const char*, std::int64_t Holder::*>>(
+    {{"pid", &Holder::pid}, {"restarts", &Holder::restarts}, {"started", &Holder::started}});
+
+// First line of a file of the system; empty if there is none.
+std::string FirstLine(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Text that a lock file and a message can carry: anything else becomes '?'.
+std::string Printable(std::string text) {
+  text.resize(std::min(text.size(), kLongestValue));
+  for (char& c : text) {
+    if (c < ' ' || c > '~') c = '?';
+  }
+  return text;
+}
+
+std::string LinkOf(const char* path) {
+  std::error_code error;
+  return std::filesystem::read_symlink(path, error).string();
+}
+
+struct ProcessState {
+  char state = 0;             // 'Z': ended, and its parent has not looked yet
+  std::int64_t threads = 0;   // those that have not ended
+  std::int64_t started = -1;  // clock ticks since the boot
+};
+
+// State of a process from /proc; none if it cannot be read.
+std::optional<ProcessState> StateOf(std::int64_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line, '\0');  // all of it; none if the process has just ended
+  // Field 2 is the program's name in parentheses, which may hold any character.
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return std::nullopt;
+  std::istringstream fields(line.substr(name_end + 1));
+  ProcessState process;
+  std::string skipped;
+  fields >> process.state;  // field 3
+  for (int field = 4; field < 20; ++field) fields >> skipped;
+  fields >> process.threads >> skipped >> process.started;  // fields 20, 21, 22
+  if (!fields) return std::nullopt;
+  return process;
+}
+
+// False if no such process is there any more. Asks kill(2) first: /proc may hide the processes of
+// other users.
+bool Runs(const Holder& holder) {
+  if (::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH) return false;
+  const std::optional<ProcessState> process = StateOf(holder.pid);
+  if (!process) return true;
+  if (process->started != holder.started) return false;  // another process with its number
+  // A killed process that still has threads is inside a system call: writing, perhaps.
+  return process->state != 'Z' || process->threads > 1;
+}
+
+std::string NewToken() {
+  std::random_device random;
+  std::string token;
+  while (token.size() < kTokenDigits) token += fmt::format("{:08x}", random());
+  return token;
+}
+
+bool IsToken(const std::string& text) {
+  return text.size() == kTokenDigits &&
+         text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+}  // namespace
+
+Holder ThisProcess(const BatchJob& job) {
+  Holder self;
+  std::array<char, kLongestValue> host = {};
+  ::gethostname(host.data(), host.size() - 1);
+  self.host = Printable(host.data());
+  self.machine = Printable(FirstLine("/etc/machine-id"));
+  self.boot = Printable(FirstLine("/proc/sys/kernel/random/boot_id"));
+  self.namespaces = Printable(LinkOf("/proc/self/ns/pid") + " " + LinkOf("/proc/self/ns/time"));
+  self.pid = ::getpid();
+  if (const auto process = StateOf(self.pid)) self.started = process->started;
+  self.job = Printable(job.id);
+  self.cluster = Printable(job.cluster);
+  self.restarts = std::max(job.restarts, 0);
+  self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
+  self.token = NewToken();
+  return self;
+}
+
+std::string Format(const Holder& holder) {
+  nlohmann::ordered_json object;
+  for (const auto& [name, text] : kTexts) object[name] = holder.*text;
+  for (const auto& [name, number] : kNumbers) object[name] = holder.*number;
+  return object.dump(1) + "\n";
+}
+
+std::optional<Holder> Parse(const std::string& text) {
+  const auto json = deck::TryParseJson(text, kMostLockBytes);
+  if (!json) return std::nullopt;
+  try {
+    const deck::JsonObject object(*json, "lock");
+    Holder holder;
+    for (const auto& [name, value] : kTexts) {
+      holder.*value = object.Text(name);
+      if (holder.*value != Printable(holder.*value)) return std::nullopt;
+    }
+    for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
+    const bool valid = holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max();
+    return valid && IsToken(holder.token) ? std::optional(holder) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+std::string Describe(const Holder& holder) {
+  const std::string job = holder.job.empty() ? "" : fmt::format(", Slurm job {}", holder.job);
+  return fmt::format("host {}{}, process {}, since {}", holder.host, job, holder.pid, holder.since);
+}
+
+Fate FateOf(const Holder& holder, const Holder& self) {
+  const bool same_host =
+      !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
+  if (same_host && !self.boot.empty() && !holder.boot.empty()) {
+    // Two machines without an id may share a name: containers of both, say.
+    if (holder.boot != self.boot && !self.machine.empty()) {
+      return {.runs = false, .gone = "the host was started again since"};
+    }
+    if (holder.boot == self.boot && holder.namespaces == self.namespaces) {
+      if (Runs(holder)) return {.runs = true, .gone = {}};
+      return {.runs = false, .gone = "its process has ended"};
+    }
+  }
+  // Numbers of jobs mean something within one cluster only.
+  const bool same_cluster = !self.cluster.empty() && holder.cluster == self.cluster;
+  if (!same_cluster || holder.job.empty()) return {};
+  if (holder.job == self.job) {
+    const bool again = holder.restarts < self.restarts;
+    return {.runs = false, .gone = again ? "Slurm has started its job again" : ""};
+  }
+  return {.runs = false, .gone = WhyJobEnded(holder.job)};
+}
+
+// RunLock: the chain of holders.
+
 namespace {
 
 constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while it started
@@ -201,172 +366,9 @@ bool RunLock::Take(const BatchJob& job) {
   if (last && !taken) {
     throw RunError(fmt::format("{}: cannot be replaced: {}", path_, ErrorText(error)), kHint);
   }
-  const bool raced = std::find(kRaceErrors.begin(), kRaceErrors.end(), error) != kRaceErrors.end();
-  if (taken || raced) return taken;
+  if (taken || std::ranges::find(kRaceErrors, error) != kRaceErrors.end()) return taken;
   throw RunError(fmt::format("{}: cannot be linked: {}", place, ErrorText(error)),
                  "The run folder must be on a file system with hard links (job.output).");
-}
-
-// Holders of a run folder: their description, and the proof that one is gone.
-
-namespace {
-
-constexpr std::size_t kLongestValue = 256;  // of a lock's texts; the longest host name has 64
-
-// Members of a lock file.
-constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder::*>>(
-    {{"host", &Holder::host},
-     {"since", &Holder::since},
-     {"job", &Holder::job},
-     {"cluster", &Holder::cluster},
-     {"machine", &Holder::machine},
-     {"boot", &Holder::boot},
-     {"namespaces", &Holder::namespaces},
-     {"token", &Holder::token}});
-constexpr auto kNumbers = std::to_array<std::pair<const char*, std::int64_t Holder::*>>(
-    {{"pid", &Holder::pid}, {"restarts", &Holder::restarts}, {"started", &Holder::started}});
-
-// First line of a file of the system; empty if there is none.
-std::string FirstLine(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
-// Text that a lock file and a message can carry: anything else becomes '?'.
-std::string Printable(std::string text) {
-  text.resize(std::min(text.size(), kLongestValue));
-  for (char& c : text) {
-    if (c < ' ' || c > '~') c = '?';
-  }
-  return text;
-}
-
-std::string LinkOf(const char* path) {
-  std::error_code error;
-  return std::filesystem::read_symlink(path, error).string();
-}
-
-struct ProcessState {
-  char state = 0;             // 'Z': ended, its parent has not looked yet
-  std::int64_t threads = 0;   // not ended
-  std::int64_t started = -1;  // clock ticks since the boot
-};
-
-// State of a process from /proc; none if it cannot be read.
-std::optional<ProcessState> StateOf(std::int64_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line, '\0');  // all of it; none if the process has just ended
-  // Field 2 is the program's name in parentheses, which may hold any character.
-  const std::size_t name_end = line.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
-  std::istringstream fields(line.substr(name_end + 1));
-  ProcessState process;
-  std::string skipped;
-  fields >> process.state;  // field 3
-  for (int field = 4; field < 20; ++field) fields >> skipped;
-  fields >> process.threads >> skipped >> process.started;  // fields 20, 21, 22
-  if (!fields) return std::nullopt;
-  return process;
-}
-
-// False if no such process is there any more. Asks kill(2) first: /proc may hide the processes of
-// other users.
-bool Runs(const Holder& holder) {
-  if (::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH) return false;
-  const std::optional<ProcessState> process = StateOf(holder.pid);
-  if (!process) return true;
-  if (process->started != holder.started) return false;  // another process with its number
-  // A killed process that still has threads is inside a system call: writing, perhaps.
-  return process->state != 'Z' || process->threads > 1;
-}
-
-std::string NewToken() {
-  std::random_device random;
-  std::string token;
-  while (token.size() < kTokenDigits) token += fmt::format("{:08x}", random());
-  return token;
-}
-
-}  // namespace
-
-bool IsToken(const std::string& text) {
-  return text.size() == kTokenDigits &&
-         text.find_first_not_of("0123456789abcdef") == std::string::npos;
-}
-
-Holder ThisProcess(const BatchJob& job) {
-  Holder self;
-  std::array<char, kLongestValue> host = {};
-  ::gethostname(host.data(), host.size() - 1);
-  self.host = Printable(host.data());
-  self.machine = Printable(FirstLine("/etc/machine-id"));
-  self.boot = Printable(FirstLine("/proc/sys/kernel/random/boot_id"));
-  self.namespaces = Printable(LinkOf("/proc/self/ns/pid") + " " + LinkOf("/proc/self/ns/time"));
-  self.pid = ::getpid();
-  if (const auto process = StateOf(self.pid)) self.started = process->started;
-  self.job = Printable(job.id);
-  self.cluster = Printable(job.cluster);
-  self.restarts = std::max(job.restarts, 0);
-  self.since = fmt::format("{:%Y-%m-%d %H:%M:%S} UTC", fmt::gmtime(std::time(nullptr)));
-  self.token = NewToken();
-  return self;
-}
-
-std::string Format(const Holder& holder) {
-  nlohmann::ordered_json object;
-  for (const auto& [name, text] : kTexts) object[name] = holder.*text;
-  for (const auto& [name, number] : kNumbers) object[name] = holder.*number;
-  return object.dump(1) + "\n";
-}
-
-std::optional<Holder> Parse(const std::string& text) {
-  const auto json = deck::TryParseJson(text, kMostLockBytes);
-  if (!json) return std::nullopt;
-  try {
-    const deck::JsonObject object(*json, "lock");
-    Holder holder;
-    for (const auto& [name, value] : kTexts) {
-      holder.*value = object.Text(name);
-      if (holder.*value != Printable(holder.*value)) return std::nullopt;
-    }
-    for (const auto& [name, value] : kNumbers) holder.*value = object.Integer(name);
-    const bool valid = holder.pid >= 1 && holder.pid <= std::numeric_limits<pid_t>::max();
-    return valid && IsToken(holder.token) ? std::optional(holder) : std::nullopt;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-}
-
-std::string Describe(const Holder& holder) {
-  const std::string job = holder.job.empty() ? "" : fmt::format(", Slurm job {}", holder.job);
-  return fmt::format("host {}{}, process {}, since {}", holder.host, job, holder.pid, holder.since);
-}
-
-Fate FateOf(const Holder& holder, const Holder& self) {
-  const bool same_host =
-      !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
-  if (same_host && !self.boot.empty() && !holder.boot.empty()) {
-    // Two machines without an id may share a name: containers of both, say.
-    if (holder.boot != self.boot && !self.machine.empty()) {
-      return {.runs = false, .gone = "the host was started again since"};
-    }
-    if (holder.boot == self.boot && holder.namespaces == self.namespaces) {
-      if (Runs(holder)) return {.runs = true, .gone = {}};
-      return {.runs = false, .gone = "its process has ended"};
-    }
-  }
-  // Numbers of jobs mean something within one cluster only.
-  const bool same_cluster = !self.cluster.empty() && holder.cluster == self.cluster;
-  if (!same_cluster || holder.job.empty()) return {};
-  if (holder.job == self.job) {
-    if (holder.restarts < self.restarts)
-      return {.runs = false, .gone = "Slurm has started its job again"};
-    return {};
-  }
-  return {.runs = false, .gone = WhyJobEnded(holder.job)};
 }
 
 }  // namespace trireme::app

@@ -16,26 +16,10 @@
 
 namespace trireme::app {
 
-// The list "mixture" of run.json: the files of a run's training and how far each was used.
-
-// Tokens of a training split that a run.json may tell of: sums of windows stay within 63 bits.
-inline constexpr std::int64_t kMostTrainTokens = std::int64_t{1} << 50;
-
-// Reads the list into record.mixture and the files' places into record.origin; no effect without
-// one. Throws InputError naming path and member.
-void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord& record);
-
-// Difference between the mixtures of two run.json, in a sentence; empty: none.
-std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now);
-
-// The object "validation" of run.json: the set whose loss decides on the best checkpoint.
-
-// Reads the object into record.decider; no effect without one. Throws InputError naming path and
-// member.
-void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord& record);
-
 namespace {
 
+// Tokens of a training split that a run.json may tell of: sums of windows stay within 63 bits.
+constexpr std::int64_t kMostTrainTokens = std::int64_t{1} << 50;
 constexpr std::int64_t kMostRecordedDeckBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMostProductsBytes = std::int64_t{16} << 20;
 constexpr std::size_t kMostScales = 1'000'000;
@@ -135,6 +119,130 @@ void CheckFormat(const deck::JsonObject& run, const std::string& path) {
                      : fmt::format("Use Trireme {} or a later version.", deck::Shown(writer)));
 }
 
+// The object "validation": the set whose loss decides on the best checkpoint.
+
+std::string Describe(const Decider& decider) {
+  return fmt::format(
+      "{}{} ({} tokens, sha256 {:.12})",
+      decider.windows > 0
+          ? fmt::format("{} window{} of ", decider.windows, decider.windows == 1 ? "" : "s")
+          : "",
+      decider.set.empty() ? "the valid split" : "the set " + deck::Shown(decider.set),
+      decider.tokens, deck::Shown(decider.sha256));
+}
+
+void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord& record) {
+  if (!run.contains("validation")) return;
+  const deck::JsonObject decider = deck::JsonObject(run, path).Object("validation");
+  record.decider = {.set = decider.Text("set"),
+                    .sha256 = decider.Text("source_sha256"),
+                    .tokens = decider.Integer("tokens", 0, kMostTrainTokens),
+                    .windows = decider.Has("windows") ? decider.Integer("windows") : 0,
+                    .since = decider.Integer("since")};
+}
+
+// The list "mixture": the files of a run's training and how far each was used.
+
+constexpr double kLargestShare = 1e9;  // weight or epochs, as data.mixture allows
+
+const char* ShareName(const data::Proportion& proportion) {
+  return proportion.epochs > 0 ? "epochs" : "weight";
+}
+
+// A list of anything in a run.json that may not be one.
+const nlohmann::json* MixtureOf(const nlohmann::json& run) {
+  const auto found = run.find("mixture");
+  return found != run.end() && found->is_array() ? &*found : nullptr;
+}
+
+double ShareOf(const nlohmann::json& file) {
+  for (const char* name : {"epochs", "weight"}) {
+    const auto found = file.find(name);
+    if (found != file.end() && found->is_number()) return found->get<double>();
+  }
+  return 0;
+}
+
+// The list as in a deck.
+std::string TextOf(const nlohmann::json& run) {
+  const nlohmann::json* files = MixtureOf(run);
+  if (files == nullptr) return "not set";
+  std::string text;
+  for (const nlohmann::json& file : *files) {
+    text += text.empty() ? "" : ", ";
+    text += fmt::format("{}{}{:.6g}", file.value("file", ""), file.contains("epochs") ? '*' : ':',
+                        ShareOf(file));
+  }
+  return text;
+}
+
+// Contents and shares of the files, whatever their names: lists with the same text have the same
+// order of windows.
+std::vector<std::string> IdentityOf(const nlohmann::json& run) {
+  const nlohmann::json* files = MixtureOf(run);
+  if (files == nullptr) return {run.value("source_sha256", "")};
+  double sum = 0;
+  for (const nlohmann::json& file : *files) sum += ShareOf(file);
+  std::vector<std::string> identity;
+  for (const nlohmann::json& file : *files) {
+    const bool epochs = file.contains("epochs");
+    const std::string share =
+        files->size() == 1 && !epochs
+            ? std::string()
+            : fmt::format(" {}{:.9g}", epochs ? '*' : ':', ShareOf(file) / (epochs ? 1 : sum));
+    identity.push_back(file.value("source_sha256", "") + share);
+  }
+  return identity;
+}
+
+// Reads the list into record.mixture and the files' places into record.origin; no effect without
+// one. Throws InputError naming path and member.
+void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord& record) {
+  if (!run.contains("mixture")) return;
+  const nlohmann::json& list = deck::JsonObject(run, path).List("mixture");
+  if (list.empty() || list.size() > data::kMostMixtureFiles) {
+    throw InputError(fmt::format("{}: mixture: 1 to {} files expected, {} found", path,
+                                 data::kMostMixtureFiles, list.size()));
+  }
+  for (const nlohmann::json& each : list) {
+    const deck::JsonObject file(each, path + ": mixture");
+    data::Proportion proportion;
+    if (file.Has("epochs")) {
+      proportion.epochs = file.Real("epochs", 1 / kLargestShare, kLargestShare);
+    } else {
+      proportion.weight = file.Real("weight", 1 / kLargestShare, kLargestShare);
+    }
+    record.mixture.push_back(
+        {.file = file.Text("file"),
+         .sha256 = file.Text("source_sha256"),
+         .source = {file.Integer("train_tokens", 2, kMostTrainTokens), proportion}});
+    const data::SourcePlace place{file.Integer("windows_used"), file.Integer("tokens")};
+    if (record.origin) record.origin->sources.push_back(place);
+  }
+  const bool by_epochs = record.mixture.front().source.proportion.epochs > 0;
+  for (const RunRecord::Source& file : record.mixture) {
+    if ((file.source.proportion.epochs > 0) == by_epochs) continue;
+    throw InputError(fmt::format("{}: mixture: weights and epochs in one list", path));
+  }
+}
+
+// Difference between the mixtures of two run.json, in a sentence; empty: none.
+std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now) {
+  if (MixtureOf(was) == nullptr && MixtureOf(now) == nullptr) return {};
+  if (IdentityOf(was) == IdentityOf(now)) return {};
+  const std::string then = TextOf(was), text = TextOf(now);
+  if (then == text) {
+    return fmt::format(
+        "data.mixture = {}: a file has other contents than when the checkpoint was "
+        "written, and starts at its beginning",
+        deck::Shown(text));
+  }
+  return fmt::format(
+      "data.mixture is {} now and was {} when the checkpoint was written: each file "
+      "goes on at its own place",
+      deck::Shown(text), deck::Shown(then));
+}
+
 }  // namespace
 
 nlohmann::json ProgramJson(const std::string& host) {
@@ -169,6 +277,45 @@ nlohmann::json VocabularyJson(const data::TokenFile& tokens) {
     json["tokenizer_sha256"] = std::move(sha256);
   }
   return json;
+}
+
+nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const data::Corpus& corpus,
+                           const data::Sampler& sampler, std::int64_t step) {
+  const std::vector<data::SourcePlace> places = sampler.Places(step);
+  nlohmann::json list = nlohmann::json::array();
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const data::TokenFile& file = corpus.Of(static_cast<int>(i));
+    const data::Proportion& proportion = files[i].proportion;
+    list.push_back(
+        {{"file", files[i].path},
+         {ShareName(proportion), proportion.epochs > 0 ? proportion.epochs : proportion.weight},
+         {"source_sha256", file.SourceSha256()},
+         {"train_tokens", file.Size(data::Split::kTrain)},
+         {"windows", sampler.WindowsOf(static_cast<std::int64_t>(i))},
+         {"windows_used", places[i].windows},
+         {"tokens", places[i].targets}});
+  }
+  return list;
+}
+
+nlohmann::json DeciderJson(const Decider& decider) {
+  return {{"set", decider.set},
+          {"source_sha256", decider.sha256},
+          {"tokens", decider.tokens},
+          {"windows", decider.windows},
+          {"since", decider.since}};
+}
+
+bool SameSet(const Decider& a, const Decider& b) {
+  return a.set == b.set && a.sha256 == b.sha256 && a.tokens == b.tokens && a.windows == b.windows;
+}
+
+std::string DeciderChange(const RunRecord& record, const Decider& now) {
+  if (!record.decider || SameSet(*record.decider, now)) return {};
+  return fmt::format(
+      "the best checkpoint is chosen by {} now and was by {}: its loss begins anew, and the next "
+      "validation takes checkpoints/best over",
+      Describe(now), Describe(*record.decider));
 }
 
 RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
@@ -225,11 +372,16 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
 
 namespace {
 
-// Values for what the deck leaves out, and a line for each key of the function that it states
-// otherwise. any_rotation: keys of rotary positions may differ.
-std::vector<std::string> TakeKeys(const deck::Schema& schema, const nlohmann::json& model,
-                                  const std::string& origin, const char* has, bool any_rotation,
-                                  deck::Deck& deck) {
+// Where another model comes from, and what is said of a deck that contradicts it.
+struct Other {
+  std::string path, origin;
+  const char *has, *hint;
+};
+
+// Values for what the deck leaves out. Throws with a line for each key of the function that the
+// deck states otherwise. any_rotation: keys of rotary positions may differ.
+void TakeKeys(const deck::Schema& schema, const nlohmann::json& model, const Other& other,
+              bool any_rotation, deck::Deck& deck) {
   // Keys that the deck does not state, by themselves or by its preset.
   std::vector<std::pair<std::string, std::string>> values;
   for (const auto& [name, value] : model.items()) {
@@ -237,7 +389,7 @@ std::vector<std::string> TakeKeys(const deck::Schema& schema, const nlohmann::js
     if (schema.Find(key) == nullptr || deck.Where(key).starts_with("preset ")) continue;
     values.emplace_back(name, DeckText(value));
   }
-  model::Supply(deck, values, origin);
+  model::Supply(deck, values, other.origin);
   std::vector<std::string> problems;
   model::Options every;
   every.kind = model::Kind::kEncoderDecoder;  // has all settings
@@ -249,33 +401,52 @@ std::vector<std::string> TakeKeys(const deck::Schema& schema, const nlohmann::js
     const std::string now = Stated(deck, model, setting.name);
     if (SameValue(now, was)) continue;
     problems.push_back(fmt::format("{}: {} = {}, but {} {} = {}", deck.Where(key), key,
-                                   deck::Shown(now), has, key, deck::Shown(was)));
+                                   deck::Shown(now), other.has, key, deck::Shown(was)));
   }
-  return problems;
+  if (problems.empty()) return;
+  throw InputError(fmt::format("{}: another model than the deck's\n  {}", other.path,
+                               fmt::join(problems, "\n  ")),
+                   other.hint);
 }
 
 }  // namespace
 
 void TakeModel(const deck::Schema& schema, const RunRecord& record, bool weights_alone,
                deck::Deck& deck) {
-  const std::vector<std::string> problems =
-      TakeKeys(schema, ModelOf(schema, record), "the checkpoint's " + record.path,
-               "the checkpoint was trained with", weights_alone, deck);
-  if (problems.empty()) return;
-  throw InputError(fmt::format("{}: another model than the deck's\n  {}", record.path,
-                               fmt::join(problems, "\n  ")),
-                   "Leave these keys out: the model comes from the checkpoint.");
+  TakeKeys(schema, ModelOf(schema, record),
+           {record.path, "the checkpoint's " + record.path, "the checkpoint was trained with",
+            "Leave these keys out: the model comes from the checkpoint."},
+           weights_alone, deck);
 }
 
 void TakeModel(const deck::Schema& schema, const nlohmann::json& model, const std::string& path,
                deck::Deck& deck) {
-  const std::vector<std::string> problems =
-      TakeKeys(schema, model, path, "the folder's model has", false, deck);
-  if (problems.empty()) return;
-  throw InputError(
-      fmt::format("{}: another model than the deck's\n  {}", path, fmt::join(problems, "\n  ")),
-      "Leave these keys and model.preset out: the model comes from hf.path.");
+  TakeKeys(schema, model,
+           {path, path, "the folder's model has",
+            "Leave these keys and model.preset out: the model comes from hf.path."},
+           false, deck);
 }
+
+namespace {
+
+// Refuses tokens of another tokenizer than those of the imported model; passes any other run.json,
+// and a model without tokenizer files.
+void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens) {
+  if (!record.json.contains("imported")) return;
+  const deck::JsonObject run(record.json, record.path);
+  const nlohmann::json& hashes = run.Object("imported").List("tokenizers");
+  if (hashes.empty() ||
+      std::find(hashes.begin(), hashes.end(), tokens.TokenizerSha256()) != hashes.end()) {
+    return;
+  }
+  throw InputError(
+      fmt::format("{}: made by the tokenizer {}, not by the imported model's own, whose files lie "
+                  "in the run's hf folder",
+                  tokens.Path(), tokens.Tokenizer()),
+      "Make the tokens anew with job.task = tokenize and tokenize.tokenizer = RUN/hf.");
+}
+
+}  // namespace
 
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
   CheckImportedTokenizer(record, tokens);
@@ -380,172 +551,27 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
   return changes;
 }
 
-// The object "validation" of run.json: writing, reading, comparing.
-
-namespace {
-
-std::string Describe(const Decider& decider) {
-  return fmt::format(
-      "{}{} ({} tokens, sha256 {:.12})",
-      decider.windows > 0
-          ? fmt::format("{} window{} of ", decider.windows, decider.windows == 1 ? "" : "s")
-          : "",
-      decider.set.empty() ? "the valid split" : "the set " + deck::Shown(decider.set),
-      decider.tokens, deck::Shown(decider.sha256));
-}
-
-}  // namespace
-
-nlohmann::json DeciderJson(const Decider& decider) {
-  return {{"set", decider.set},
-          {"source_sha256", decider.sha256},
-          {"tokens", decider.tokens},
-          {"windows", decider.windows},
-          {"since", decider.since}};
-}
-
-void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord& record) {
-  if (!run.contains("validation")) return;
-  const deck::JsonObject decider = deck::JsonObject(run, path).Object("validation");
-  record.decider = {.set = decider.Text("set"),
-                    .sha256 = decider.Text("source_sha256"),
-                    .tokens = decider.Integer("tokens", 0, kMostTrainTokens),
-                    .windows = decider.Has("windows") ? decider.Integer("windows") : 0,
-                    .since = decider.Integer("since")};
-}
-
-bool SameSet(const Decider& a, const Decider& b) {
-  return a.set == b.set && a.sha256 == b.sha256 && a.tokens == b.tokens && a.windows == b.windows;
-}
-
-std::string DeciderChange(const RunRecord& record, const Decider& now) {
-  if (!record.decider || SameSet(*record.decider, now)) return {};
-  return fmt::format(
-      "the best checkpoint is chosen by {} now and was by {}: its loss begins anew, and the next "
-      "validation takes checkpoints/best over",
-      Describe(now), Describe(*record.decider));
-}
-
-// The list "mixture" of run.json: writing, reading, comparing.
-
-namespace {
-
-constexpr double kLargestShare = 1e9;  // weight or epochs, as data.mixture allows
-
-const char* ShareName(const data::Proportion& proportion) {
-  return proportion.epochs > 0 ? "epochs" : "weight";
-}
-
-// A list of anything in a run.json that may not be one.
-const nlohmann::json* MixtureOf(const nlohmann::json& run) {
-  const auto found = run.find("mixture");
-  return found != run.end() && found->is_array() ? &*found : nullptr;
-}
-
-double ShareOf(const nlohmann::json& file) {
-  for (const char* name : {"epochs", "weight"}) {
-    const auto found = file.find(name);
-    if (found != file.end() && found->is_number()) return found->get<double>();
+void RequireSameModel(const RunRecord& was, const RunRecord& now) {
+  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json())) {
+    return;
   }
-  return 0;
+  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
+                   "Name one checkpoint with -r.");
 }
 
-// The list as in a deck.
-std::string TextOf(const nlohmann::json& run) {
-  const nlohmann::json* files = MixtureOf(run);
-  if (files == nullptr) return "not set";
-  std::string text;
-  for (const nlohmann::json& file : *files) {
-    text += text.empty() ? "" : ", ";
-    text += fmt::format("{}{}{:.6g}", file.value("file", ""), file.contains("epochs") ? '*' : ':',
-                        ShareOf(file));
+std::string LayoutChange(const RunRecord& record, const nlohmann::json& now) {
+  std::string changes;
+  for (const char* name : {"ranks", "grid", "sharding"}) {
+    if (!record.json.contains(name) || !now.contains(name)) continue;
+    const nlohmann::json &was = record.json.at(name), &is = now.at(name);
+    if (was == is) continue;
+    const auto text = [](const nlohmann::json& value) {
+      return value.is_string() ? value.get<std::string>() : value.dump();
+    };
+    changes +=
+        fmt::format("{}{} {} after {}", changes.empty() ? "" : "; ", name, text(is), text(was));
   }
-  return text;
-}
-
-// Contents and shares of the files, whatever their names: lists with the same text have the same
-// order of windows.
-std::vector<std::string> IdentityOf(const nlohmann::json& run) {
-  const nlohmann::json* files = MixtureOf(run);
-  if (files == nullptr) return {run.value("source_sha256", "")};
-  double sum = 0;
-  for (const nlohmann::json& file : *files) sum += ShareOf(file);
-  std::vector<std::string> identity;
-  for (const nlohmann::json& file : *files) {
-    const bool epochs = file.contains("epochs");
-    const std::string share =
-        files->size() == 1 && !epochs
-            ? std::string()
-            : fmt::format(" {}{:.9g}", epochs ? '*' : ':', ShareOf(file) / (epochs ? 1 : sum));
-    identity.push_back(file.value("source_sha256", "") + share);
-  }
-  return identity;
-}
-
-}  // namespace
-
-nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const data::Corpus& corpus,
-                           const data::Sampler& sampler, std::int64_t step) {
-  const std::vector<data::SourcePlace> places = sampler.Places(step);
-  nlohmann::json list = nlohmann::json::array();
-  for (std::size_t i = 0; i < files.size(); ++i) {
-    const data::TokenFile& file = corpus.Of(static_cast<int>(i));
-    const data::Proportion& proportion = files[i].proportion;
-    list.push_back(
-        {{"file", files[i].path},
-         {ShareName(proportion), proportion.epochs > 0 ? proportion.epochs : proportion.weight},
-         {"source_sha256", file.SourceSha256()},
-         {"train_tokens", file.Size(data::Split::kTrain)},
-         {"windows", sampler.WindowsOf(static_cast<std::int64_t>(i))},
-         {"windows_used", places[i].windows},
-         {"tokens", places[i].targets}});
-  }
-  return list;
-}
-
-void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord& record) {
-  if (!run.contains("mixture")) return;
-  const nlohmann::json& list = deck::JsonObject(run, path).List("mixture");
-  if (list.empty() || list.size() > data::kMostMixtureFiles) {
-    throw InputError(fmt::format("{}: mixture: 1 to {} files expected, {} found", path,
-                                 data::kMostMixtureFiles, list.size()));
-  }
-  for (const nlohmann::json& each : list) {
-    const deck::JsonObject file(each, path + ": mixture");
-    data::Proportion proportion;
-    if (file.Has("epochs")) {
-      proportion.epochs = file.Real("epochs", 1 / kLargestShare, kLargestShare);
-    } else {
-      proportion.weight = file.Real("weight", 1 / kLargestShare, kLargestShare);
-    }
-    record.mixture.push_back(
-        {.file = file.Text("file"),
-         .sha256 = file.Text("source_sha256"),
-         .source = {file.Integer("train_tokens", 2, kMostTrainTokens), proportion}});
-    const data::SourcePlace place{file.Integer("windows_used"), file.Integer("tokens")};
-    if (record.origin) record.origin->sources.push_back(place);
-  }
-  const bool by_epochs = record.mixture.front().source.proportion.epochs > 0;
-  for (const RunRecord::Source& file : record.mixture) {
-    if ((file.source.proportion.epochs > 0) == by_epochs) continue;
-    throw InputError(fmt::format("{}: mixture: weights and epochs in one list", path));
-  }
-}
-
-std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now) {
-  if (MixtureOf(was) == nullptr && MixtureOf(now) == nullptr) return {};
-  if (IdentityOf(was) == IdentityOf(now)) return {};
-  const std::string then = TextOf(was), text = TextOf(now);
-  if (then == text) {
-    return fmt::format(
-        "data.mixture = {}: a file has other contents than when the checkpoint was "
-        "written, and starts at its beginning",
-        deck::Shown(text));
-  }
-  return fmt::format(
-      "data.mixture is {} now and was {} when the checkpoint was written: each file "
-      "goes on at its own place",
-      deck::Shown(text), deck::Shown(then));
+  return changes;
 }
 
 }  // namespace trireme::app

@@ -277,6 +277,11 @@ std::string ReadDeckFile(const std::string& path, const std::function<std::strin
   return text;
 }
 
+template <class Names>
+bool Holds(const Names& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 bool Exists(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
@@ -312,9 +317,7 @@ Located LocateWhole(const std::string& path, const std::vector<std::string>& dam
   for (int look = 1;; ++look) {
     Located found{checkpoint::Locate(path), {}};
     std::vector<std::string>& candidates = found.choice.candidates;
-    std::erase_if(candidates, [&](const std::string& each) {
-      return std::find(damaged.begin(), damaged.end(), each) != damaged.end();
-    });
+    std::erase_if(candidates, [&](const std::string& each) { return Holds(damaged, each); });
     if (candidates.empty()) {
       if (look == kMostLooks || (look > 1 && found.choice.others == before)) return found;
       before = found.choice.others;
@@ -452,13 +455,9 @@ Start ReadStart(const CommandLine& line, const deck::Deck& deck,
 
 // Collective. Gives every rank world rank 0's.
 void Share(const comm::Communicator& world, Start& start) {
-  const auto share_list = [&](std::vector<std::string>& list) {
-    const std::string count = world.Broadcast(std::to_string(list.size()));
-    list.resize(std::stoul(count));
-    for (std::string& each : list) each = world.Broadcast(each);
-  };
   for (auto* list : {&start.candidates, &start.passed_over, &start.damaged, &start.warnings}) {
-    share_list(*list);
+    list->resize(std::stoul(world.Broadcast(std::to_string(list->size()))));
+    for (std::string& each : *list) each = world.Broadcast(each);
   }
   start.weights_alone = world.Broadcast(start.weights_alone ? "yes" : "no") == "yes";
   std::string run;
@@ -504,12 +503,10 @@ Sources ShareSources(const comm::Communicator& world, const deck::Schema& schema
   world.Together([&] {
     if (world.IsRoot()) sources = ReadSources(schema, line);
   });
-  sources.deck_path = world.Broadcast(sources.deck_path);
-  sources.deck_text = world.Broadcast(sources.deck_text);
-  sources.site_path = world.Broadcast(sources.site_path);
-  sources.site_text = world.Broadcast(sources.site_text);
-  sources.config_path = world.Broadcast(sources.config_path);
-  sources.config_text = world.Broadcast(sources.config_text);
+  for (std::string* text : {&sources.deck_path, &sources.deck_text, &sources.site_path,
+                            &sources.site_text, &sources.config_path, &sources.config_text}) {
+    *text = world.Broadcast(*text);
+  }
   Share(world, sources.start);
   return sources;
 }
@@ -559,73 +556,33 @@ deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const 
 
 namespace {
 
-constexpr auto kSiteKeys = std::to_array<std::string_view>({"run.pin",
-                                                            "run.hang_timeout",
-                                                            "run.check_replicas_every",
-                                                            "run.mtbf_hours",
-                                                            "data.staging",
-                                                            "data.staging_path",
-                                                            "data.read_ahead",
-                                                            "checkpoint.every_steps",
-                                                            "checkpoint.every_minutes",
-                                                            "checkpoint.auto",
-                                                            "checkpoint.max_failures",
-                                                            "checkpoint.max_restarts",
-                                                            "checkpoint.keep",
-                                                            "checkpoint.local",
-                                                            "checkpoint.drain_every",
-                                                            "checkpoint.local_survival",
-                                                            "checkpoint.keep_every_steps",
-                                                            "checkpoint.async",
-                                                            "checkpoint.writers",
-                                                            "checkpoint.io_hints",
-                                                            "monitor.tensorboard",
-                                                            "monitor.report"});
+constexpr std::array<std::string_view, 22> kSiteKeys = {"run.pin",
+                                                        "run.hang_timeout",
+                                                        "run.check_replicas_every",
+                                                        "run.mtbf_hours",
+                                                        "data.staging",
+                                                        "data.staging_path",
+                                                        "data.read_ahead",
+                                                        "checkpoint.every_steps",
+                                                        "checkpoint.every_minutes",
+                                                        "checkpoint.auto",
+                                                        "checkpoint.max_failures",
+                                                        "checkpoint.max_restarts",
+                                                        "checkpoint.keep",
+                                                        "checkpoint.local",
+                                                        "checkpoint.drain_every",
+                                                        "checkpoint.local_survival",
+                                                        "checkpoint.keep_every_steps",
+                                                        "checkpoint.async",
+                                                        "checkpoint.writers",
+                                                        "checkpoint.io_hints",
+                                                        "monitor.tensorboard",
+                                                        "monitor.report"};
 
 // Keys that together decide when checkpoints are written: a site's count if the user gives none.
-constexpr auto kWhenToWrite =
-    std::to_array<std::string_view>({"checkpoint.every_steps", "checkpoint.every_minutes",
-                                     "checkpoint.auto", "checkpoint.drain_every"});
-
-template <class Names>
-bool Holds(const Names& names, std::string_view name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-struct Given {
-  std::string name, value, where;
-};
-
-// Values of the site's deck, in the order of declaration.
-std::vector<Given> ReadSite(const deck::Schema& schema, const std::string& text,
-                            const std::string& path) {
-  const deck::Deck site = deck::Deck::Parse(schema, text, path, {});
-  std::vector<Given> given;
-  for (const auto& [section, help] : schema.Sections()) {
-    for (const auto& [key, value] : site.Section(section)) {
-      const std::string name = section + "." + key;
-      if (site.Given(name)) given.push_back({name, value, site.Where(name)});
-    }
-  }
-  return given;
-}
-
-void RequireSiteKeys(const std::vector<Given>& given) {
-  std::vector<std::string> refused;
-  for (const auto& [name, value, where] : given) {
-    if (Holds(kSiteKeys, name)) continue;
-    refused.push_back(
-        fmt::format("{}: {} = {}: not for a site's deck: it says what is computed, "
-                    "which stands in a user's own deck",
-                    where, name, value));
-  }
-  if (refused.empty()) return;
-  throw InputError(
-      fmt::format("{}", fmt::join(refused, "\n")),
-      fmt::format("A site may give {}. Tell those who keep the file that {} names; without the "
-                  "variable the site has no say.",
-                  fmt::join(kSiteKeys, ", "), kSiteDeckVariable));
-}
+constexpr std::array<std::string_view, 4> kWhenToWrite = {
+    "checkpoint.every_steps", "checkpoint.every_minutes", "checkpoint.auto",
+    "checkpoint.drain_every"};
 
 }  // namespace
 
@@ -633,15 +590,31 @@ std::span<const std::string_view> SiteKeys() { return kSiteKeys; }
 
 void SupplySite(const deck::Schema& schema, const std::string& text, const std::string& path,
                 deck::Deck& user) {
-  const std::vector<Given> given = ReadSite(schema, text, path);
-  RequireSiteKeys(given);
+  const deck::Deck site = deck::Deck::Parse(schema, text, path, {});
   const bool user_decides_when =
       std::any_of(kWhenToWrite.begin(), kWhenToWrite.end(),
                   [&](std::string_view name) { return user.Given(std::string(name)); });
-  for (const auto& [name, value, where] : given) {
-    if (user_decides_when && Holds(kWhenToWrite, name)) continue;
-    user.Supply(name, value, where);
+  std::vector<std::string> refused;
+  for (const auto& [section, help] : schema.Sections()) {
+    for (const auto& [key, value] : site.Section(section)) {
+      const std::string name = section + "." + key;
+      if (!site.Given(name)) continue;
+      if (!Holds(kSiteKeys, name)) {
+        refused.push_back(fmt::format(
+            "{}: {} = {}: not for a site's deck: it says what is computed, which stands "
+            "in a user's own deck",
+            site.Where(name), name, value));
+      } else if (!user_decides_when || !Holds(kWhenToWrite, name)) {
+        user.Supply(name, value, site.Where(name));
+      }
+    }
   }
+  if (refused.empty()) return;
+  throw InputError(
+      fmt::format("{}", fmt::join(refused, "\n")),
+      fmt::format("A site may give {}. Tell those who keep the file that {} names; without the "
+                  "variable the site has no say.",
+                  fmt::join(kSiteKeys, ", "), kSiteDeckVariable));
 }
 
 // Small files shared between jobs.

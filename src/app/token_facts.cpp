@@ -17,12 +17,6 @@
 
 namespace trireme::app {
 
-// Facts of a job's file of pairs.
-
-// Serial; needs no MPI. Reads the lengths of the training split's pairs if the task's plan depends
-// on its batches. shared_by: ranks of a node.
-train::TokenFacts FactsOfPairs(const DeckOptions& options, const deck::Deck& deck, int shared_by);
-
 namespace {
 
 // Whether the job computes losses of splits other than the training's.
@@ -46,9 +40,17 @@ data::Keeping KeepingOfSet(const DeckOptions& options, bool reads = true) {
   return {data.staging, {false, Evaluates(options), false}, data.read_ahead, reads};
 }
 
-// Notes the first split that is read without documents.
-void LookForDocuments(const std::string& path, const data::TokenCounts& counts,
-                      const data::Keeping& keeping, train::TokenFacts& facts) {
+// A rank's share of the bytes that are kept.
+std::int64_t ShareOf(std::int64_t bytes, data::Staging staging, int shared_by) {
+  if (staging != data::Staging::kSharedMemory) return bytes;
+  return shared_by == 0 ? 0 : bytes / shared_by;
+}
+
+// Adds what is kept of a file, and notes the first split that is read without documents.
+void AddFile(const std::string& path, const data::TokenCounts& counts, const data::Keeping& keeping,
+             int shared_by, train::TokenFacts& facts) {
+  facts.bytes += ShareOf(data::BytesOf(counts, keeping), keeping.staging, shared_by);
+  facts.staged += data::StagedBytesOf(counts, keeping);
   for (const data::Split split : data::kSplits) {
     const auto i = static_cast<std::size_t>(split);
     if (!keeping.splits[i] || counts.documents[i] || !facts.undocumented.empty()) continue;
@@ -56,17 +58,6 @@ void LookForDocuments(const std::string& path, const data::TokenCounts& counts,
         fmt::format("{} has no /{}/documents", std::filesystem::path(path).filename().string(),
                     data::NameOf(split));
   }
-}
-
-// Bytes of a rank's share of what is kept.
-std::int64_t ShareOf(const data::TokenCounts& counts, const data::Keeping& keeping, int shared_by) {
-  const std::int64_t bytes = data::BytesOf(counts, keeping);
-  if (keeping.staging != data::Staging::kSharedMemory) return bytes;
-  return shared_by == 0 ? 0 : bytes / shared_by;
-}
-
-std::int64_t AheadOf(const data::Options& options) {
-  return data::IsStream(options.staging) ? options.read_ahead : 0;
 }
 
 std::string DescribeVocabulary(const data::TokenCounts& counts) {
@@ -92,14 +83,11 @@ void RequireOneVocabulary(const char* key, const std::string& path, const data::
                       "Tokenise all texts with one tokenizer and one vocabulary.");
 }
 
-// Whether a task validates on the deck's sets.
-bool Validates(Task task) { return task == Task::kTrain || task == Task::kEvaluate; }
-
 // Adds the sets of data.validation; first: of the deck's token file.
 void AddValidation(const DeckOptions& options, const deck::Deck& deck, int shared_by,
                    data::KnownFiles* known, const data::TokenCounts& first,
                    train::TokenFacts& facts) {
-  if (!Validates(options.job.task)) return;
+  if (options.job.task != Task::kTrain && options.job.task != Task::kEvaluate) return;
   for (const data::ValidationFile& set : options.data.validation) {
     std::error_code ignored;
     if (std::filesystem::status(set.path, ignored).type() ==
@@ -109,36 +97,73 @@ void AddValidation(const DeckOptions& options, const deck::Deck& deck, int share
     }
     const data::TokenCounts counts = data::CountTokens(set.path, known);
     RequireOneVocabulary("data.validation", set.path, counts, options.data.file, first, deck);
-    const data::Keeping keeping = KeepingOfSet(options);
-    LookForDocuments(set.path, counts, keeping, facts);
-    facts.bytes += ShareOf(counts, keeping, shared_by);
-    facts.staged += data::StagedBytesOf(counts, keeping);
+    AddFile(set.path, counts, KeepingOfSet(options), shared_by, facts);
   }
 }
 
-train::TokenFacts FactsOfMixture(const DeckOptions& options, const deck::Deck& deck, int shared_by,
-                                 data::KnownFiles* known) {
-  data::CheckMixtureFiles(options.data.mixture, deck);
-  train::TokenFacts facts;
-  data::TokenCounts first;
-  for (const data::MixtureFile& file : options.data.mixture) {
-    const data::TokenCounts counts = data::CountTokens(file.path, known);
-    if (facts.sources.empty()) first = counts;
-    RequireOneVocabulary("data.mixture", file.path, counts, options.data.file, first, deck);
-    const data::Keeping keeping = KeepingOf(options, facts.sources.empty());
-    LookForDocuments(file.path, counts, keeping, facts);
-    facts.train += counts.tokens.front();
-    facts.bytes += ShareOf(counts, keeping, shared_by);
-    facts.staged += data::StagedBytesOf(counts, keeping);
-    facts.source += facts.source.empty() ? "" : " + ";
-    facts.source += std::filesystem::path(file.path).filename().string();
-    facts.sources.push_back({counts.tokens.front(), file.proportion});
-    facts.contents.push_back(counts.source_sha256);
-    facts.loss_mask = facts.loss_mask || counts.masks.front();
+// Facts of a job's file of pairs.
+
+// Tasks and keys that pairs have no part in yet.
+void Check(const DeckOptions& options, const deck::Deck& deck) {
+  const auto refuse = [&](bool wrong, const char* key, const char* what, const char* hint) {
+    if (wrong) throw deck.Complain(key, what, hint);
+  };
+  const Task task = options.job.task;
+  refuse(task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
+             task != Task::kVerify && task != Task::kPlan && task != Task::kScaling,
+         "job.task", "models that translate have no such task",
+         "Use job.task = train, evaluate, generate, verify, plan or scaling, or model.kind = "
+         "decoder.");
+  refuse(!options.data.mixture.empty(), "data.mixture", "files of pairs are not mixed",
+         "Name one file of pairs with data.file.");
+  refuse(!options.data.validation.empty(), "data.validation",
+         "pairs are validated on their own valid split", "Leave this key out.");
+  refuse(data::IsStream(options.data.staging), "data.staging", "pairs are not read ahead",
+         "Use data.staging = shared_memory.");
+  refuse(options.training.on_spike == train::OnSpike::kRollback, "run.on_spike",
+         "batches of pairs have one order, and none is skipped", "Use run.on_spike = report.");
+  refuse(options.data.stride != options.data.sequence_length, "data.stride", "pairs are no windows",
+         "Leave this key out.");
+}
+
+// Tasks whose plan depends on the batches of the training split.
+bool NeedsBatches(Task task) {
+  return ReadsTraining(task) || task == Task::kVerify || task == Task::kPlan;
+}
+
+// Reads the lengths of the training split's pairs.
+void CountBatches(const DeckOptions& options, train::PairFacts& facts) {
+  const data::PairBatches batches(facts.pairs,
+                                  data::LengthsOf(options.data.file, data::Split::kTrain),
+                                  data::BatchesOf(options.data, options.machine.seed));
+  facts.typical = batches.Typical();
+  facts.steps = batches.StepsPerEpoch();
+  facts.batch = 0;
+  for (std::int64_t step = 0; step < facts.steps; ++step) {
+    facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
   }
-  AddValidation(options, deck, shared_by, known, first, facts);
-  facts.vocabulary = first.vocabulary;
-  facts.read_ahead = AheadOf(options.data);
+}
+
+// Reads the lengths of the training split's pairs if the task's plan depends on its batches.
+train::TokenFacts FactsOfPairs(const DeckOptions& options, const deck::Deck& deck, int shared_by) {
+  Check(options, deck);
+  const data::PairCounts counts = data::CountPairs(options.data.file);
+  train::TokenFacts facts;
+  facts.vocabulary = counts.target_vocabulary;
+  facts.train = counts.target_tokens.front();
+  std::int64_t tokens = 0;
+  for (const std::int64_t count : counts.source_tokens) tokens += count;
+  for (const std::int64_t count : counts.target_tokens) tokens += count;
+  facts.bytes = ShareOf(tokens * static_cast<std::int64_t>(sizeof(std::int32_t)),
+                        options.data.staging, shared_by);
+  facts.source = std::filesystem::path(options.data.file).filename().string();
+  facts.contents.resize(1);
+  train::PairFacts pairs;
+  pairs.source_vocabulary = counts.source_vocabulary;
+  pairs.shared_vocabulary = counts.shared_vocabulary;
+  pairs.pairs = counts.pairs.front();
+  if (NeedsBatches(options.job.task)) CountBatches(options, pairs);
+  facts.pairs = pairs;
   return facts;
 }
 
@@ -147,21 +172,31 @@ train::TokenFacts FactsOfMixture(const DeckOptions& options, const deck::Deck& d
 train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, int shared_by,
                           data::KnownFiles* known) {
   if (options.model.Translates()) return FactsOfPairs(options, deck, shared_by);
-  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by, known);
-  const std::string& path = options.data.file;
-  const data::TokenCounts counts = data::CountTokens(path, known);
-  const data::Keeping keeping = KeepingOf(options, true);
-  train::TokenFacts facts{.vocabulary = counts.vocabulary,
-                          .train = counts.tokens.front(),
-                          .bytes = ShareOf(counts, keeping, shared_by),
-                          .source = std::filesystem::path(path).filename().string(),
-                          .sources = {},
-                          .contents = {counts.source_sha256},
-                          .loss_mask = counts.masks.front(),
-                          .read_ahead = AheadOf(options.data),
-                          .staged = data::StagedBytesOf(counts, keeping)};
-  LookForDocuments(path, counts, keeping, facts);
-  AddValidation(options, deck, shared_by, known, counts, facts);
+  std::vector<data::MixtureFile> files = options.data.mixture;
+  const bool mixed = !files.empty();
+  if (mixed) {
+    data::CheckMixtureFiles(files, deck);
+  } else {
+    files.push_back({options.data.file, {}});
+  }
+  train::TokenFacts facts;
+  data::TokenCounts first;
+  for (const data::MixtureFile& file : files) {
+    const data::TokenCounts counts = data::CountTokens(file.path, known);
+    const bool is_first = facts.contents.empty();
+    if (is_first) first = counts;
+    RequireOneVocabulary("data.mixture", file.path, counts, options.data.file, first, deck);
+    AddFile(file.path, counts, KeepingOf(options, is_first), shared_by, facts);
+    facts.train += counts.tokens.front();
+    facts.source += is_first ? "" : " + ";
+    facts.source += std::filesystem::path(file.path).filename().string();
+    if (mixed) facts.sources.push_back({counts.tokens.front(), file.proportion});
+    facts.contents.push_back(counts.source_sha256);
+    facts.loss_mask = facts.loss_mask || counts.masks.front();
+  }
+  AddValidation(options, deck, shared_by, known, first, facts);
+  facts.vocabulary = first.vocabulary;
+  if (data::IsStream(options.data.staging)) facts.read_ahead = options.data.read_ahead;
   return facts;
 }
 
@@ -176,6 +211,18 @@ void PlaceCopies(const Request& request, const Ranks& ranks, const Files& files,
                         facts.staged);
   if (!files.staging->InMemory()) return;
   facts.bytes += world.Sum(world.IsRoot() ? facts.staged / node.Size() : 0);
+}
+
+// Collective. Gives all ranks the facts of rank 0: sums of its numbers and of the others' zeros.
+void ShareFacts(const comm::Communicator& world, train::TokenFacts& facts) {
+  for (std::int64_t* number :
+       {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead, &facts.staged}) {
+    *number = world.Sum(*number);
+  }
+  facts.loss_mask = world.Sum(std::int64_t{facts.loss_mask}) > 0;
+  facts.source = world.Broadcast(facts.source);
+  facts.undocumented = world.Broadcast(facts.undocumented);
+  for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
 }
 
 }  // namespace
@@ -198,19 +245,36 @@ train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, cons
   });
   facts.sources.resize(mixture.size());
   facts.contents.resize(std::max<std::size_t>(1, mixture.size()));
-  // Sums of one rank's numbers and of zeros.
-  for (std::int64_t* number :
-       {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead, &facts.staged}) {
-    *number = world.Sum(*number);
-  }
+  ShareFacts(world, facts);
   for (std::size_t i = 0; i < facts.sources.size(); ++i) {
     facts.sources[i] = {world.Sum(facts.sources[i].tokens), mixture[i].proportion};
   }
-  facts.loss_mask = world.Sum(std::int64_t{facts.loss_mask}) > 0;
-  facts.source = world.Broadcast(facts.source);
-  facts.undocumented = world.Broadcast(facts.undocumented);
-  for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
   PlaceCopies(request, ranks, files, facts);
+  return facts;
+}
+
+train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
+                               const data::Options& data) {
+  const comm::Communicator& world = ranks.World();
+  train::TokenFacts facts;
+  world.Together([&] {
+    DeckOptions options = request;
+    options.data = data;
+    // A scaling study has other numbers of ranks.
+    if (options.job.task != Task::kScaling) train::PlanGrid(options, request.deck, world.Size());
+    if (world.IsRoot()) facts = FactsOfPairs(options, request.deck, ranks.Node().Size());
+  });
+  train::PairFacts pairs = facts.pairs.value_or(train::PairFacts{.shared_vocabulary = false});
+  data::PairBatchShape& typical = pairs.typical;
+  for (std::int64_t* number : {&pairs.source_vocabulary, &pairs.pairs, &pairs.steps, &pairs.batch,
+                               &typical.pairs, &typical.source_length, &typical.target_length,
+                               &typical.source_tokens, &typical.target_tokens}) {
+    *number = world.Sum(*number);
+  }
+  pairs.shared_vocabulary = world.Sum(std::int64_t{pairs.shared_vocabulary}) > 0;
+  facts.contents.resize(1);
+  ShareFacts(world, facts);
+  facts.pairs = pairs;
   return facts;
 }
 
@@ -362,131 +426,12 @@ void RequireTargets(const Request& request, const comm::Communicator& world,
   });
 }
 
-// Job: what it knows of its file of pairs, and the opened file.
-
-namespace {
-
-// Tasks and keys that pairs have no part in yet.
-void Check(const DeckOptions& options, const deck::Deck& deck) {
-  const Task task = options.job.task;
-  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
-      task != Task::kVerify && task != Task::kPlan && task != Task::kScaling) {
-    throw deck.Complain("job.task", "models that translate have no such task",
-                        "Use job.task = train, evaluate, generate, verify, plan or scaling, or "
-                        "model.kind = decoder.");
-  }
-  if (!options.data.mixture.empty()) {
-    throw deck.Complain("data.mixture", "files of pairs are not mixed",
-                        "Name one file of pairs with data.file.");
-  }
-  if (!options.data.validation.empty()) {
-    throw deck.Complain("data.validation", "pairs are validated on their own valid split",
-                        "Leave this key out.");
-  }
-  if (data::IsStream(options.data.staging)) {
-    throw deck.Complain("data.staging", "pairs are not read ahead",
-                        "Use data.staging = shared_memory.");
-  }
-  if (options.training.on_spike == train::OnSpike::kRollback) {
-    throw deck.Complain("run.on_spike", "batches of pairs have one order, and none is skipped",
-                        "Use run.on_spike = report.");
-  }
-  if (options.data.stride != options.data.sequence_length) {
-    throw deck.Complain("data.stride", "pairs are no windows", "Leave this key out.");
-  }
-}
-
-// Tasks whose plan depends on the batches of the training split.
-bool NeedsBatches(Task task) {
-  return ReadsTraining(task) || task == Task::kVerify || task == Task::kPlan;
-}
-
-// Reads the lengths of the training split's pairs.
-void CountBatches(const DeckOptions& options, train::PairFacts& facts) {
-  const data::PairBatches batches(facts.pairs,
-                                  data::LengthsOf(options.data.file, data::Split::kTrain),
-                                  data::BatchesOf(options.data, options.machine.seed));
-  facts.typical = batches.Typical();
-  facts.steps = batches.StepsPerEpoch();
-  facts.batch = 0;
-  for (std::int64_t step = 0; step < facts.steps; ++step) {
-    facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
-  }
-}
-
-// Bytes of a rank's share of the texts.
-std::int64_t BytesOf(const data::Options& options, const data::PairCounts& counts, int shared_by) {
-  std::int64_t tokens = 0;
-  for (const std::int64_t count : counts.source_tokens) tokens += count;
-  for (const std::int64_t count : counts.target_tokens) tokens += count;
-  const std::int64_t bytes = tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
-  if (options.staging != data::Staging::kSharedMemory) return bytes;
-  return shared_by == 0 ? 0 : bytes / shared_by;
-}
-
-}  // namespace
-
-train::TokenFacts FactsOfPairs(const DeckOptions& options, const deck::Deck& deck, int shared_by) {
-  Check(options, deck);
-  const data::PairCounts counts = data::CountPairs(options.data.file);
-  train::TokenFacts facts;
-  facts.vocabulary = counts.target_vocabulary;
-  facts.train = counts.target_tokens.front();
-  facts.bytes = BytesOf(options.data, counts, shared_by);
-  facts.source = std::filesystem::path(options.data.file).filename().string();
-  facts.contents.resize(1);
-  train::PairFacts pairs;
-  pairs.source_vocabulary = counts.source_vocabulary;
-  pairs.shared_vocabulary = counts.shared_vocabulary;
-  pairs.pairs = counts.pairs.front();
-  if (NeedsBatches(options.job.task)) CountBatches(options, pairs);
-  facts.pairs = pairs;
-  return facts;
-}
-
-train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
-                               const data::Options& data) {
-  const comm::Communicator& world = ranks.World();
-  train::TokenFacts facts;
-  world.Together([&] {
-    DeckOptions options = request;
-    options.data = data;
-    // A scaling study has other numbers of ranks.
-    if (options.job.task != Task::kScaling) train::PlanGrid(options, request.deck, world.Size());
-    if (world.IsRoot()) facts = FactsOfPairs(options, request.deck, ranks.Node().Size());
-  });
-  train::PairFacts pairs = facts.pairs.value_or(train::PairFacts{.shared_vocabulary = false});
-  data::PairBatchShape& typical = pairs.typical;
-  // Sums of one rank's numbers and of zeros.
-  for (std::int64_t* number :
-       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs,
-        &pairs.steps, &pairs.batch, &typical.pairs, &typical.source_length, &typical.target_length,
-        &typical.source_tokens, &typical.target_tokens}) {
-    *number = world.Sum(*number);
-  }
-  pairs.shared_vocabulary = world.Sum(std::int64_t{pairs.shared_vocabulary}) > 0;
-  facts.source = world.Broadcast(facts.source);
-  facts.contents.resize(1);
-  facts.pairs = pairs;
-  return facts;
-}
-
 data::PairFile OpenPairs(const Request& request, const Ranks& ranks) {
-  const Task task = request.job.task;
-  const bool trains = ReadsTraining(task);
-  const bool evaluates =
-      task == Task::kTrain ? request.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
-  const data::Keeping keeping(request.data.staging, {trains, evaluates, evaluates}, 1);
+  const bool evaluates = Evaluates(request);
+  const data::Keeping keeping(request.data.staging,
+                              {ReadsTraining(request.job.task), evaluates, evaluates}, 1);
   return {ranks.World(), ranks.Node(), request.data.file, keeping, [&] { StopIfAsked(ranks); }};
 }
-
-// The object "imported" of run.json: tokenizers that belong to an imported model.
-
-namespace {
-constexpr const char* kImported = "imported";
-constexpr const char* kTokenizers = "tokenizers";
-constexpr std::int64_t kMostTokenizerBytes = std::int64_t{256} << 20;
-}  // namespace
 
 nlohmann::json ImportedJson(const std::string& folder) {
   // Files of one tokenizer, as tokenize takes them.
@@ -501,26 +446,11 @@ nlohmann::json ImportedJson(const std::string& folder) {
     if (!std::all_of(names.begin(), names.end(), there)) continue;
     std::map<std::string, std::string> files;
     for (const char* name : names) {
-      files[name] = ReadText(folder + "/" + name, kMostTokenizerBytes);
+      files[name] = ReadText(folder + "/" + name, std::int64_t{256} << 20);
     }
     hashes.push_back(data::TokenizerSha256Of(files));
   }
-  return {{kTokenizers, std::move(hashes)}};
-}
-
-void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens) {
-  if (!record.json.contains(kImported)) return;
-  const deck::JsonObject run(record.json, record.path);
-  const nlohmann::json& hashes = run.Object(kImported).List(kTokenizers);
-  if (hashes.empty() ||
-      std::find(hashes.begin(), hashes.end(), tokens.TokenizerSha256()) != hashes.end()) {
-    return;
-  }
-  throw InputError(
-      fmt::format("{}: made by the tokenizer {}, not by the imported model's own, whose files lie "
-                  "in the run's hf folder",
-                  tokens.Path(), tokens.Tokenizer()),
-      "Make the tokens anew with job.task = tokenize and tokenize.tokenizer = RUN/hf.");
+  return {{"tokenizers", std::move(hashes)}};
 }
 
 }  // namespace trireme::app

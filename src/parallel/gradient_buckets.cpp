@@ -19,21 +19,25 @@ namespace {
 // starts when must not depend on what has arrived.)
 constexpr std::size_t kAcrossLag = 2;
 
-// Elements of the largest operands of canonical sums over the data and the shard group: of an
-// all-reduce a bucket at a time is enough.
-struct Largest {
-  Largest(const kernels::Registry& registry, const ShardSetup& setup) {
-    for (const kernels::Piece& piece : registry.Owns().pieces) {
-      reduced = std::max(reduced, piece.own.Size());
-      const std::int64_t part = OwnCounts(piece).Largest(setup.ranks);
-      scattered = std::max({scattered, piece.range.Size(), part * setup.ranks});
-    }
-    const auto size = static_cast<std::int64_t>(SizeOf(registry.SumType()));
-    reduced = std::min(reduced, CeilDivide(setup.bucket_bytes, size));
-    if (setup.sharding == comm::Sharding::kNone) scattered = 0;
-  }
-  std::int64_t reduced = 0, scattered = 0;
-};
+// Bytes of first sums under way at once on CPUs: as many of the oldest as exceed it are awaited
+// before the next one starts. Enough to keep a network busy.
+constexpr std::int64_t kUnderWayBytes = std::int64_t{16} << 20;
+
+// As ScatterCopies, for Open MPI 4's non-blocking all-reduce: the same tree and back with fewer
+// than four ranks, else a ring.
+int ReduceCopies(int ranks) {
+  constexpr int kRing = 4;
+  return ranks < kRing ? ScatterCopies(ranks) : 1;
+}
+
+using kernels::GradientSum;
+
+// Terms of a sum for which every order gives the same bits.
+constexpr int kCommute = 2;
+
+// The order in which all ranks enter the groups of SharedGradients: one order for all, or two could
+// wait for each other.
+constexpr std::array kOrder = {GradientSum::kTensor, GradientSum::kKeyValue, GradientSum::kTied};
 
 // Sums of sharded gradients are ShardedUnits' business.
 bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOptimizer; }
@@ -56,9 +60,19 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
     buckets_.push_back({static_cast<int>(i), pieces[i], {}, {}, 0});
   }
   if (!canonical_) return;
-  const Largest largest(registry, setup);
-  data_tree_ = TreeCollectives(data_, stream, registry.SumType(), largest.reduced);
-  shard_tree_ = TreeCollectives(shard_, stream, registry.SumType(), largest.scattered);
+  // Elements of the largest operands: a bucket at a time is enough for an all-reduce.
+  std::int64_t reduced = 0, scattered = 0;
+  for (const kernels::Piece& piece : pieces) {
+    reduced = std::max(reduced, piece.own.Size());
+    const std::int64_t part = OwnCounts(piece).Largest(setup.ranks);
+    scattered = std::max({scattered, piece.range.Size(), part * setup.ranks});
+  }
+  const Dtype type = registry.SumType();
+  reduced =
+      std::min(reduced, CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(type))));
+  if (sharding_ == comm::Sharding::kNone) scattered = 0;
+  data_tree_ = TreeCollectives(data_, stream, type, reduced);
+  shard_tree_ = TreeCollectives(shard_, stream, type, scattered);
 }
 
 void GradientBuckets::Begin() {
@@ -196,15 +210,6 @@ std::int64_t GradientBuckets::StartedBeforeEnd() const {
 
 // CopiedGradients: parameters that share a message, packing, and one rank's bits for all.
 
-namespace {
-
-using kernels::GradientSum;
-
-// Terms of a sum for which every order gives the same bits.
-constexpr int kCommute = 2;
-
-}  // namespace
-
 CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& groups,
                                  bool sharded, bool canonical, const device::Stream& stream)
     : registry_(&registry),
@@ -215,14 +220,10 @@ CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& 
   for (const bool heads : {false, true}) {
     const comm::Collectives& copies = heads ? groups.key_value : groups.tensor;
     if (copies.Size() == 1) continue;
-    if (sharded) {
-      if (!last_over_data) continue;
-      AddMessage({copies, true, {}, 0}, heads, false);
-      AddMessage({copies, true, {}, 0}, heads, true);
-      continue;
-    }
-    if (last_over_data) AddMessage({copies, false, {}, 0}, heads, false);
-    if (copies.Size() > kCommute && data > 1) AddMessage({groups.data, false, {}, 0}, heads, true);
+    if (last_over_data) AddMessage({copies, sharded, {}, 0}, heads, false);
+    if (sharded && last_over_data) AddMessage({copies, true, {}, 0}, heads, true);
+    if (sharded || copies.Size() <= kCommute || data == 1) continue;
+    AddMessage({groups.data, false, {}, 0}, heads, true);
   }
   std::int64_t most = 0;
   for (const Message& message : messages_) most = std::max(most, message.elements);
@@ -281,16 +282,6 @@ void CopiedGradients::Copy(const Message& message, bool pack) {
 
 // SharedGradients: parameters that share a message, packing, one all-reduce per group, unpacking.
 
-namespace {
-
-using kernels::GradientSum;
-
-// The order in which all ranks enter their groups: one order for all, or two could wait for each
-// other.
-constexpr std::array kOrder = {GradientSum::kTensor, GradientSum::kKeyValue, GradientSum::kTied};
-
-}  // namespace
-
 SharedGradients::SharedGradients(kernels::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,
                                  bool sharded, const device::Stream& stream)
@@ -301,19 +292,21 @@ SharedGradients::SharedGradients(kernels::Registry& registry,
     if (group == groups.end() || group->second.Size() == 1) continue;
     const bool owned = sharded && sum == GradientSum::kTied;
     const bool by_piece = sharded && !owned;
-    Message message{group->second.Carrying(comm::Payload::kGradients), kAll, {}, owned, 0};
+    const comm::Collectives carrying = group->second.Carrying(comm::Payload::kGradients);
+    const std::size_t first = messages_.size();  // of this group
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].sum != sum || !parameters[i].Held()) continue;
+      const auto id = static_cast<kernels::ParameterId>(i);
+      const std::int64_t elements =
+          owned ? registry.OwnedOf(id).flat.Size() : parameters[i].LocalSize();
+      if (elements == 0) continue;  // all of it is another rank's, in each rank of the group
       const int piece = by_piece ? PieceOf(parameters[i]) : kAll;
-      if (piece != message.piece && !message.parameters.empty()) {
-        messages_.push_back(message);
-        message.parameters.clear();
-        message.elements = 0;
+      if (messages_.size() == first || messages_.back().piece != piece) {
+        messages_.push_back({carrying, piece, {}, owned, 0});
       }
-      message.piece = piece;
-      Add(message, static_cast<kernels::ParameterId>(i));
+      messages_.back().parameters.push_back(id);
+      messages_.back().elements += elements;
     }
-    if (!message.parameters.empty()) messages_.push_back(std::move(message));
   }
   std::int64_t most = 0;
   for (const Message& message : messages_) {
@@ -323,27 +316,12 @@ SharedGradients::SharedGradients(kernels::Registry& registry,
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-void SharedGradients::Add(Message& message, kernels::ParameterId id) {
-  const std::int64_t elements =
-      message.owned ? registry_->OwnedOf(id).flat.Size()
-                    : registry_->Parameters()[static_cast<std::size_t>(id)].LocalSize();
-  if (elements == 0) return;  // all of it is another rank's, in each rank of the group
-  message.parameters.push_back(id);
-  message.elements += elements;
-}
-
 int SharedGradients::PieceOf(const kernels::Parameter& parameter) const {
   const auto& pieces = registry_->Owns().pieces;
   const auto at = std::find_if(pieces.begin(), pieces.end(), [&](const kernels::Piece& piece) {
     return parameter.offset < piece.range.end;
   });
   return static_cast<int>(at - pieces.begin());
-}
-
-void SharedGradients::Sum() {
-  for (const Message& message : messages_) {
-    if (message.piece == kAll) Sum(message);
-  }
 }
 
 void SharedGradients::SumPiece(int piece) {

@@ -57,14 +57,12 @@ void Bind(deck::Keys keys, Asked& o) {
   keys.Real("grid.bucket_mib", o.bucket_mib, {1.0 / 1024, 1024}, "MiB",
             "Gradients are summed over the data group in pieces of this size, each as soon as the "
             "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
-            "grid.sharding = gradients or parameters the pieces are "
-            "layers instead.")
+            "grid.sharding = gradients or parameters the pieces are layers instead.")
       .Integer(
           "grid.prefetch", o.prefetch, deck::Between(0, kMostPrefetch), "layers",
           "With grid.sharding = parameters: how many layers ahead of the one that computes are "
           "gathered. More hide a slower network and take the memory of a whole layer each; 0 "
-          "gathers "
-          "each layer when it is needed and hides nothing.")
+          "gathers each layer when it is needed and hides nothing.")
       .Switch("grid.overlap", o.overlap,
               "Transfers of gradients and gathered parameters run while the model computes. no: "
               "each is awaited where it starts, to see what overlap gains; the results are the "

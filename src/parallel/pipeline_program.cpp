@@ -195,7 +195,7 @@ Program MakeProgram(const PipelineShape& shape, int stage) {
 }
 
 Program MakeEvaluationProgram(const PipelineShape& shape, int stage) {
-  return Builder(shape, stage, MakeEvaluation(shape, stage)).Build();
+  return Builder(shape, stage, MakeEvaluation(shape)).Build();
 }
 
 }  // namespace trireme::parallel

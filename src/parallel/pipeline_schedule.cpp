@@ -1,6 +1,7 @@
 // The four schedules: the order of one stage's tasks, and how many micro-batches it holds at most.
 #include <fmt/format.h>
 #include <algorithm>
+#include <ranges>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -12,43 +13,26 @@ namespace {
 
 using enum TaskKind;
 
-std::vector<Task> Gpipe(int micro_batches) {
-  std::vector<Task> tasks;
-  for (int m = 0; m < micro_batches; ++m) tasks.push_back({kForward, m, 0});
-  for (int m = 0; m < micro_batches; ++m) tasks.push_back({kBackward, m, 0});
-  return tasks;
-}
-
-std::vector<Task> OneForwardOneBackward(const PipelineShape& shape, int stage) {
-  std::vector<Task> tasks;
-  int forward = 0;
-  while (forward < std::min(shape.stages - stage, shape.micro_batches)) {
-    tasks.push_back({kForward, forward++, 0});
-  }
-  for (int m = 0; m < shape.micro_batches; ++m) {
-    tasks.push_back({kBackward, m, 0});
-    if (forward < shape.micro_batches) tasks.push_back({kForward, forward++, 0});
-  }
-  return tasks;
-}
-
-// 1F1B on forward passes and input gradients; weight gradients follow `stage` micro-batches later.
-// Memory that 1F1B's later stages save is thus spent on waiting weight gradients, and every stage
-// holds as much as 1F1B's first.
-std::vector<Task> ZeroBubble(const PipelineShape& shape, int stage) {
-  std::vector<Task> tasks;
+// gpipe, 1f1b and zero_bubble: some forward passes, then backward and forward passes in turn.
+// zero_bubble is 1f1b on forward passes and input gradients; weight gradients follow `stage`
+// micro-batches later. Memory that 1F1B's later stages save is thus spent on waiting weight
+// gradients, and every stage holds as much as 1F1B's first.
+std::vector<Task> OneChunk(const PipelineShape& shape, int stage) {
   const int count = shape.micro_batches;
+  const bool split = shape.kind == ScheduleKind::kZeroBubble && stage > 0;
+  const bool all_ahead = shape.kind == ScheduleKind::kGpipe && shape.stages > 1;
+  const int ahead = all_ahead ? count : std::min(shape.stages - stage, count);
+  std::vector<Task> tasks;
   int forward = 0;
-  while (forward < std::min(shape.stages - stage, count)) {
-    tasks.push_back({kForward, forward++, 0});
-  }
+  while (forward < ahead) tasks.push_back({kForward, forward++, 0});
   for (int m = 0; m < count; ++m) {
-    tasks.push_back({stage == 0 ? kBackward : kBackwardInput, m, 0});
-    if (stage > 0 && m >= stage) tasks.push_back({kBackwardWeight, m - stage, 0});
+    tasks.push_back({split ? kBackwardInput : kBackward, m, 0});
+    if (split && m >= stage) tasks.push_back({kBackwardWeight, m - stage, 0});
     if (forward < count) tasks.push_back({kForward, forward++, 0});
   }
-  if (stage == 0) return tasks;
-  for (int m = std::max(count - stage, 0); m < count; ++m) tasks.push_back({kBackwardWeight, m, 0});
+  for (int m = std::max(count - stage, 0); split && m < count; ++m) {
+    tasks.push_back({kBackwardWeight, m, 0});
+  }
   return tasks;
 }
 
@@ -113,13 +97,10 @@ std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage) {
     throw RunError(
         fmt::format("schedule {} has one chunk a stage, not {}", NameOf(shape.kind), shape.chunks));
   }
-  if (shape.stages > 1 && shape.kind == ScheduleKind::kGpipe) return Gpipe(shape.micro_batches);
-  if (shape.kind == ScheduleKind::kZeroBubble) return ZeroBubble(shape, stage);
-  return OneForwardOneBackward(shape, stage);
+  return OneChunk(shape, stage);
 }
 
-std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage) {
-  (void)stage;  // every stage takes the same order
+std::vector<Task> MakeEvaluation(const PipelineShape& shape) {
   std::vector<Task> tasks;
   for (int begin = 0; begin < shape.micro_batches; begin += shape.stages) {
     const int end = std::min(begin + shape.stages, shape.micro_batches);
@@ -203,16 +184,9 @@ class Balance {
   std::int64_t Fewest(std::size_t stage) const { return stage + 1 < extra_.size() ? 1 : 0; }
 
   std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: not even none
-    std::int64_t low = -1, high = layers_;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low + 1) / 2;
-      if (Cost(stage, middle) <= limit) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    const auto counts = std::views::iota(0, static_cast<int>(layers_) + 1);
+    const auto fits = [&](int blocks) { return Cost(stage, blocks) <= limit; };
+    return std::ranges::partition_point(counts, fits) - counts.begin() - 1;
   }
 
   bool Fits(double limit) const {

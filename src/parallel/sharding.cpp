@@ -1,4 +1,4 @@
-// ShardedUnits: the choice of transfers by what is sharded, and the gather of updated values.
+// Sharding: who owns which elements, and the transfers of units whose state is sharded.
 #include "trireme/parallel/sharding.hpp"
 
 #include <fmt/format.h>
@@ -15,20 +15,66 @@
 
 namespace trireme::parallel {
 
+namespace {
+
+constexpr int kNone = -1;  // no buffer, no piece
+
+// Throws for a call that breaks the rules of ShardedUnits.
+[[noreturn]] void ThrowBug(const std::string& what) {
+  throw RunError("sharding: " + what, "This is a bug in Trireme.");
+}
+
+void Wait(comm::Request& request, double& seconds_waited) {
+  const double start = Seconds();
+  request.Wait();
+  seconds_waited += Seconds() - start;
+}
+
+}  // namespace
+
 // Memory for whole units of a sharded model: blocks share some buffers of the largest one's size,
 // every other unit has one of its own.
-
 class UnitBuffers {
  public:
-  static constexpr int kNone = -1;
   // Allocates `block_buffers` for the blocks, at most one more than there are blocks.
   UnitBuffers(const kernels::Registry& registry, Dtype dtype, device::Kind where,
-              int block_buffers);
-  std::int64_t Bytes() const;
+              std::int64_t block_buffers) {
+    std::int64_t largest = 0, blocks = 0;
+    for (const kernels::Unit& unit : registry.Units()) {
+      if (!unit.block || unit.range.Size() == 0) continue;
+      largest = std::max(largest, unit.range.Size());
+      ++blocks;
+    }
+    const auto add = [&](std::int64_t elements) {
+      const std::int64_t bytes = elements * static_cast<std::int64_t>(SizeOf(dtype));
+      places_.push_back({0, device::AllocateZeroed(bytes, where)});
+    };
+    for (int i = 0; blocks > 0 && i < std::min(block_buffers, blocks + 1); ++i) add(largest);
+    const Part shared{0, std::ssize(places_)};
+    for (const kernels::Unit& unit : registry.Units()) {
+      const std::int64_t own = std::ssize(places_);
+      if (!unit.block && unit.range.Size() > 0) add(unit.range.Size());
+      choices_.push_back(unit.block ? shared : Part{own, std::ssize(places_)});
+    }
+  }
 
-  int Take(int unit);      // a free buffer for the unit, kNone: all are taken
-  void Share(int buffer);  // one more user of a taken buffer
-  void Give(int buffer);   // one user less
+  std::int64_t Bytes() const {
+    return std::accumulate(
+        places_.begin(), places_.end(), std::int64_t{0},
+        [](std::int64_t sum, const Place& place) { return sum + device::BytesOf(place.memory); });
+  }
+  // A free buffer for the unit; kNone: all are taken.
+  int Take(int unit) {
+    const Part& choice = choices_[static_cast<std::size_t>(unit)];
+    for (auto i = static_cast<int>(choice.begin); i < choice.end; ++i) {
+      if (places_[static_cast<std::size_t>(i)].users > 0) continue;
+      Share(i);
+      return i;
+    }
+    return kNone;
+  }
+  void Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)].users; }  // one user more
+  void Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }   // one user less
   void* At(int buffer) const { return places_[static_cast<std::size_t>(buffer)].memory.get(); }
 
  private:
@@ -37,15 +83,25 @@ class UnitBuffers {
     device::Buffer memory;
   };
   std::vector<Place> places_;  // the blocks' first
-  int block_places_ = 0;
-  std::vector<int> own_;  // [units]: its place; kNone: a block
+  std::vector<Part> choices_;  // [units]: places that the unit may take
 };
 
 // Pieces of a registry in which every unit is one piece.
 class UnitPieces {
  public:
-  explicit UnitPieces(const kernels::Registry& registry);  // `registry` must outlive this
-  bool Held(int unit) const { return Number(unit) >= 0; }
+  // `registry` must outlive this.
+  explicit UnitPieces(const kernels::Registry& registry) : registry_(&registry) {
+    const auto& pieces = registry.Owns().pieces;
+    std::size_t next = 0;
+    for (const kernels::Unit& unit : registry.Units()) {
+      const bool held = unit.range.Size() > 0;
+      if (held && (next == pieces.size() || pieces[next].range.begin != unit.range.begin)) {
+        ThrowBug(unit.name + " is no piece of its own");
+      }
+      numbers_.push_back(held ? static_cast<int>(next++) : kNone);
+    }
+  }
+  bool Held(int unit) const { return Number(unit) != kNone; }
   int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // of the piece
   const kernels::Piece& PieceOf(int unit) const {  // of one that is held
     return registry_->Owns().pieces[static_cast<std::size_t>(Number(unit))];
@@ -56,23 +112,81 @@ class UnitPieces {
 
  private:
   const kernels::Registry* registry_;
-  std::vector<int> numbers_;  // [units]; -1: other ranks hold it
+  std::vector<int> numbers_;  // [units]; kNone: other ranks hold it
 };
 
-// Values of sharded units: gathered ahead of their use, in the order that was announced.
-
-// Every announced use is one gather. Gathers start in the announced order, only in Announce, Use
-// and Done, and never depend on what has arrived: so all ranks start them in the same order.
+// Values of sharded units, gathered ahead of their use. Every announced use is one gather. Gathers
+// start in the announced order, only in Announce, Use and Done, and never depend on what has
+// arrived: so all ranks start them in the same order.
 class UnitGathers {
  public:
   UnitGathers(const comm::Collectives& shard, kernels::Registry& registry,
-              const device::Stream& stream, const ShardSetup& setup);
+              const device::Stream& stream, const ShardSetup& setup)
+      : shard_(shard.Carrying(comm::Payload::kParameters)),
+        registry_(&registry),
+        prefetch_(setup.overlap ? setup.prefetch : 0),
+        buffers_(registry, registry.Type(), stream.Where(), setup.prefetch + 1),
+        units_(registry) {}
   std::int64_t Bytes() const { return buffers_.Bytes(); }
 
-  void Announce(const std::vector<int>& uses);
-  void Use(int unit);
-  void Done(int unit);
-  void Progress();
+  void Announce(const std::vector<int>& uses) {
+    const bool used = next_ == announced_.size();
+    if (!used || !in_use_.empty()) {
+      const Gather& left = used ? in_use_.back() : announced_[next_];
+      ThrowBug(fmt::format("new tasks begin, and {} {}", units_.NameOf(left.unit),
+                           used ? "is still in use" : "was announced and never used"));
+    }
+    announced_.clear();
+    next_ = 0;
+    for (const int unit : uses) {
+      if (units_.Held(unit)) announced_.push_back({unit, kNone, {}});
+    }
+    StartAhead();
+  }
+
+  void Use(int unit) {
+    if (!units_.Held(unit)) return;
+    const bool used = next_ == announced_.size();
+    if (used || announced_[next_].unit != unit) {
+      ThrowBug(fmt::format("{} is used where {} was announced", units_.NameOf(unit),
+                           used ? "nothing" : units_.NameOf(announced_[next_].unit)));
+    }
+    const bool ahead = started_ > 0;
+    if (!ahead) announced_[next_].buffer = BufferNow(unit);
+    Gather gather = std::move(announced_[next_++]);
+    ++count_;
+    if (ahead) {
+      --started_;
+      if (gather.request.Test()) ++ready_;
+    } else {
+      Start(gather);
+    }
+    Wait(gather.request, seconds_waited_);
+    registry_->BindValues(unit, buffers_.At(gather.buffer));
+    in_use_.push_back(std::move(gather));
+    StartAhead();
+  }
+
+  void Done(int unit) {
+    if (!units_.Held(unit)) return;
+    const auto innermost = [&] {
+      return std::find_if(in_use_.rbegin(), in_use_.rend(),
+                          [&](const Gather& gather) { return gather.unit == unit; });
+    };
+    auto last = innermost();
+    if (last == in_use_.rend()) {
+      ThrowBug(fmt::format("{} is done with and was not in use", units_.NameOf(unit)));
+    }
+    buffers_.Give(last->buffer);
+    in_use_.erase(std::next(last).base());
+    last = innermost();
+    registry_->BindValues(unit, last == in_use_.rend() ? nullptr : buffers_.At(last->buffer));
+    StartAhead();
+  }
+
+  void Progress() {
+    for (std::size_t i = 0; i < started_; ++i) announced_[next_ + i].request.Test();
+  }
 
   std::int64_t Count() const { return count_; }
   std::int64_t Ready() const { return ready_; }
@@ -81,19 +195,46 @@ class UnitGathers {
  private:
   struct Gather {
     int unit = 0;
-    int buffer = UnitBuffers::kNone;  // none: not started
+    int buffer = kNone;  // kNone: not started
     comm::Request request;
   };
-  void Start(Gather& gather);
-  void Wait(Gather& gather);
-  void StartAhead();
+
+  void Start(Gather& gather) {
+    const kernels::Piece& piece = units_.PieceOf(gather.unit);
+    const Dtype dtype = registry_->Type();
+    gather.request =
+        shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
+                              buffers_.At(gather.buffer), OwnCounts(piece));
+  }
+
+  // Starts as many gathers as may be ahead, in order: if one finds no buffer, later ones wait too.
+  void StartAhead() {
+    const std::size_t most =
+        std::min(static_cast<std::size_t>(prefetch_), announced_.size() - next_);
+    for (; started_ < most; ++started_) {
+      Gather& gather = announced_[next_ + started_];
+      gather.buffer = buffers_.Take(gather.unit);
+      if (gather.buffer == kNone) return;
+      Start(gather);
+    }
+  }
+
   // A buffer for the next use, which nobody started ahead.
-  int BufferNow(int unit);
-  void CheckNext(int unit) const;
+  int BufferNow(int unit) {
+    const int buffer = buffers_.Take(unit);
+    if (buffer != kNone) return buffer;
+    // Used twice at once: nobody reads it before this call returns, with the same values again.
+    for (const Gather& other : in_use_) {
+      if (other.unit != unit) continue;
+      buffers_.Share(other.buffer);
+      return other.buffer;
+    }
+    ThrowBug(fmt::format("no memory for {} while {} is in use", units_.NameOf(unit),
+                         in_use_.empty() ? "nothing" : units_.NameOf(in_use_.back().unit)));
+  }
 
   comm::Collectives shard_;
   kernels::Registry* registry_;
-  device::Stream stream_;
   int prefetch_ = 0;
   UnitBuffers buffers_;
   UnitPieces units_;
@@ -105,33 +246,124 @@ class UnitGathers {
   double seconds_waited_ = 0;
 };
 
-// Gradients of sharded units: whole where they are added up, then scattered to their owners.
-
-// Every End is one reduce-scatter. Results are added to the owned gradients in the order of the
-// starts, so that sums do not depend on arrival.
+// Gradients of sharded units: whole where they are added up, then scattered to their owners. Every
+// End is one reduce-scatter. Results are added to the owned gradients in the order of the starts,
+// so that sums do not depend on arrival.
 class UnitScatters {
  public:
   UnitScatters(const comm::Collectives& shard, kernels::Registry& registry,
-               const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
+               const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared)
+      : shard_(shard.Carrying(comm::Payload::kGradients)),
+        registry_(&registry),
+        stream_(stream),
+        shared_(shared),
+        overlap_(setup.overlap),
+        buffers_(registry, registry.SumType(), stream.Where(), kBlockBuffers),
+        units_(registry),
+        open_(registry.Units().size(), kNone) {
+    // Room for all: the number in flight at once depends on the speed of other ranks.
+    running_.reserve(registry.Units().size());
+  }
   std::int64_t Bytes() const { return buffers_.Bytes(); }
 
-  std::int64_t LibraryBytes() const;
-  void BeginStep();
-  void Begin(int unit);
-  void End(int unit);
-  void Progress();
-  void Finish();
+  std::int64_t LibraryBytes() const {
+    if (stream_.OnGpu()) return 0;
+    std::int64_t most = 0;
+    for (int unit = 0; unit < static_cast<int>(open_.size()); ++unit) {
+      if (units_.Held(unit)) most = std::max(most, units_.PieceOf(unit).range.Size());
+    }
+    return most * ElementBytes() * ScatterCopies(shard_.Size());
+  }
+
+  void BeginStep() {
+    not_finite_.clear();
+    registry_->ZeroGradients();
+  }
+
+  void Begin(int unit) {
+    int& buffer = open_[static_cast<std::size_t>(unit)];
+    if (!units_.Held(unit) || buffer != kNone) return;
+    for (buffer = buffers_.Take(unit); buffer == kNone; buffer = buffers_.Take(unit)) {
+      if (running_.empty()) {
+        ThrowBug(
+            fmt::format("no memory for the gradients of {}: those of other blocks were begun and "
+                        "not ended",
+                        units_.NameOf(unit)));
+      }
+      AddFront();
+    }
+    device::SetZero(stream_, buffers_.At(buffer),
+                    units_.PieceOf(unit).range.Size() * ElementBytes());
+    registry_->BindGradients(unit, buffers_.At(buffer));
+  }
+
+  void End(int unit) {
+    if (!units_.Held(unit)) return;
+    Scatter scatter{unit, std::exchange(open_[static_cast<std::size_t>(unit)], kNone), {}};
+    if (scatter.buffer == kNone) {
+      ThrowBug(fmt::format("gradients of {} are ended and were not begun", units_.NameOf(unit)));
+    }
+    const kernels::Piece& piece = units_.PieceOf(unit);
+    void* gradients = buffers_.At(scatter.buffer);
+    registry_->TakeEarly(unit, [&](void* from, void* to, std::int64_t count) {
+      kernels::Accumulate(stream_, registry_->SumType(), count, from, to);
+      device::SetZero(stream_, from, count * ElementBytes());
+    });
+    if (not_finite_.empty()) {
+      not_finite_ = FirstNotFinite(stream_, *registry_, piece.range, gradients);
+    }
+    if (shared_ != nullptr) shared_->SumPiece(units_.Number(unit));
+    // MPI holds copies of its own: of one unit at a time.
+    while (!stream_.OnGpu() && !running_.empty()) AddFront();
+    scatter.request =
+        shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(piece));
+    registry_->BindGradients(unit, nullptr);
+    running_.push_back(std::move(scatter));
+    if (!overlap_) AddFront();
+  }
+
+  void Progress() {
+    while (!running_.empty() && running_.front().request.Test()) AddFront();
+    for (Scatter& scatter : running_) scatter.request.Test();
+  }
+
+  void Finish() {
+    const auto open = std::ranges::find_if(open_, [](int buffer) { return buffer != kNone; });
+    if (open != open_.end()) {
+      ThrowBug(fmt::format("gradients of {} were begun and not ended",
+                           units_.NameOf(static_cast<int>(open - open_.begin()))));
+    }
+    while (!running_.empty()) AddFront();
+  }
 
   const std::string& NotFinite() const { return not_finite_; }
   double SecondsWaited() const { return seconds_waited_; }  // since construction
 
  private:
+  // One is added up while the other one's scatter is on its way.
+  static constexpr int kBlockBuffers = 2;
+
   struct Scatter {
     int unit = 0;
-    int buffer = UnitBuffers::kNone;
+    int buffer = kNone;
     comm::Request request;
   };
-  void AddFront();  // the oldest one's part, when it has arrived
+
+  // Adds the oldest one's part, when it has arrived.
+  void AddFront() {
+    Scatter& scatter = running_.front();
+    Wait(scatter.request, seconds_waited_);
+    const kernels::Piece& piece = units_.PieceOf(scatter.unit);
+    const Dtype dtype = registry_->SumType();
+    kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
+                        ElementAt(registry_->Gradients(), dtype, piece.gradient));
+    buffers_.Give(scatter.buffer);
+    running_.erase(running_.begin());
+  }
+
+  std::int64_t ElementBytes() const {
+    return static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+  }
 
   comm::Collectives shard_;
   kernels::Registry* registry_;
@@ -185,7 +417,8 @@ void ShardedUnits::Use(int unit) {
   if (updates_.empty()) return;
   const Part used = registry_->Units()[static_cast<std::size_t>(unit)].range;
   for (UpdateGather& gather : updates_) {
-    if (gather.range.begin < used.end && used.begin < gather.range.end) Await(gather);
+    if (gather.range.begin < used.end && used.begin < gather.range.end)
+      Wait(gather.request, seconds_waited_);
   }
 }
 
@@ -240,18 +473,12 @@ void ShardedUnits::GatherUpdated() {
     void* const values = ElementAt(registry_->Values(), dtype, piece.range.begin);
     updates_.push_back(
         {piece.range, shard_.StartAllGatherInPlace(dtype, values, OwnCounts(piece))});
-    if (!overlap_) Await(updates_.back());
+    if (!overlap_) Wait(updates_.back().request, seconds_waited_);
   }
 }
 
-void ShardedUnits::Await(UpdateGather& gather) {
-  const double start = Seconds();
-  gather.request.Wait();
-  seconds_waited_ += Seconds() - start;
-}
-
 void ShardedUnits::FinishUpdated() {
-  for (UpdateGather& gather : updates_) Await(gather);
+  for (UpdateGather& gather : updates_) Wait(gather.request, seconds_waited_);
   updates_.clear();
 }
 
@@ -290,7 +517,7 @@ namespace {
 using comm::Sharding;
 
 // An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
-constexpr std::int64_t kShardingOwnershipMostElements = std::int64_t{1} << 28;
+constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
 
 // From the end, as the backward pass finishes them.
 std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucket_elements) {
@@ -302,9 +529,9 @@ std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucke
     // the next one before it.
     if (i > 0 && !parameters[i].Held()) continue;
     const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
-    while (end - begin > kShardingOwnershipMostElements) {
-      buckets.push_back({end - kShardingOwnershipMostElements, end});
-      end -= kShardingOwnershipMostElements;
+    while (end - begin > kMostElements) {
+      buckets.push_back({end - kMostElements, end});
+      end -= kMostElements;
     }
     if (end - begin >= bucket_elements || i == 0) {
       if (end > begin) buckets.push_back({begin, end});
@@ -335,7 +562,7 @@ std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_
   return traits;
 }
 
-// Whole units, from the end, as many as make a bucket.
+// Groups of whole units, from the end, as many as make a bucket; with no bucket, each unit alone.
 std::vector<Part> UnitGroups(const kernels::ParameterList& list, std::int64_t bucket_elements,
                              int tensor_ranks) {
   const std::vector<UnitTraits> traits = TraitsOf(list, tensor_ranks);
@@ -359,15 +586,6 @@ std::vector<Part> UnitGroups(const kernels::ParameterList& list, std::int64_t bu
   return groups;
 }
 
-std::vector<Part> WholeUnits(const kernels::ParameterList& list) {
-  std::vector<Part> units;
-  for (const kernels::Unit& unit : list.Units()) {
-    if (unit.range.Size() > 0) units.push_back(unit.range);
-  }
-  std::reverse(units.begin(), units.end());
-  return units;
-}
-
 std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
                             const ShardSetup& setup) {
   const std::int64_t elements =
@@ -378,7 +596,7 @@ std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
     case Sharding::kOptimizer:
       return UnitGroups(list, elements, setup.tensor_ranks);
     default:
-      return WholeUnits(list);
+      return UnitGroups(list, 0, setup.tensor_ranks);
   }
 }
 
@@ -432,8 +650,7 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
   owns.gradients_sharded = setup.sharding >= Sharding::kGradients && !setup.canonical;
   owns.gradient_levels = setup.gradient_levels;
   if (owns.gradients_sharded && (second.Size() > 0 || setup.gradient_levels > 1)) {
-    throw RunError("sharding: a second gradient or copies of gradients, which are sharded",
-                   "This is a bug in Trireme.");
+    ThrowBug("a second gradient or copies of gradients, which are sharded");
   }
   std::vector<Part> cut = CutPieces(list, dtype, setup);
   std::reverse(cut.begin(), cut.end());
@@ -479,302 +696,6 @@ void CheckTransfers(const kernels::ParameterList& list, const kernels::Ownership
           "What helps: more ranks along grid.tensor, or grid.sharding = none.");
     }
   }
-}
-
-// UnitBuffers: sizes and users of the buffers; UnitPieces: the pieces of units.
-
-UnitBuffers::UnitBuffers(const kernels::Registry& registry, Dtype dtype, device::Kind where,
-                         int block_buffers) {
-  const auto size = static_cast<std::int64_t>(SizeOf(dtype));
-  const auto& units = registry.Units();
-  std::int64_t largest = 0;
-  int blocks = 0;
-  for (const kernels::Unit& unit : units) {
-    if (!unit.block || unit.range.Size() == 0) continue;
-    largest = std::max(largest, unit.range.Size() * size);
-    ++blocks;
-  }
-  block_places_ = blocks > 0 ? std::min(block_buffers, blocks + 1) : 0;
-  for (int i = 0; i < block_places_; ++i)
-    places_.push_back({0, device::AllocateZeroed(largest, where)});
-  own_.assign(units.size(), kNone);
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    if (units[i].block || units[i].range.Size() == 0) continue;
-    own_[i] = static_cast<int>(places_.size());
-    places_.push_back({0, device::AllocateZeroed(units[i].range.Size() * size, where)});
-  }
-}
-
-std::int64_t UnitBuffers::Bytes() const {
-  std::int64_t bytes = 0;
-  for (const Place& place : places_) bytes += device::BytesOf(place.memory);
-  return bytes;
-}
-
-int UnitBuffers::Take(int unit) {
-  const int own = own_[static_cast<std::size_t>(unit)];
-  const int begin = own == kNone ? 0 : own;
-  const int end = own == kNone ? block_places_ : own + 1;
-  for (int i = begin; i < end; ++i) {
-    if (places_[static_cast<std::size_t>(i)].users > 0) continue;
-    Share(i);
-    return i;
-  }
-  return kNone;
-}
-
-void UnitBuffers::Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)].users; }
-
-void UnitBuffers::Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }
-
-UnitPieces::UnitPieces(const kernels::Registry& registry) : registry_(&registry) {
-  const auto& pieces = registry.Owns().pieces;
-  std::size_t next = 0;
-  for (const kernels::Unit& unit : registry.Units()) {
-    const bool held = unit.range.Size() > 0;
-    if (held && (next == pieces.size() || pieces[next].range.begin != unit.range.begin)) {
-      throw RunError("sharding: " + unit.name + " is no piece of its own",
-                     "This is a bug in Trireme.");
-    }
-    numbers_.push_back(held ? static_cast<int>(next++) : -1);
-  }
-}
-
-// UnitGathers: the queue of announced uses, and their gathers under way.
-
-namespace {
-constexpr const char* kBug = "This is a bug in Trireme.";
-}
-
-UnitGathers::UnitGathers(const comm::Collectives& shard, kernels::Registry& registry,
-                         const device::Stream& stream, const ShardSetup& setup)
-    : shard_(shard.Carrying(comm::Payload::kParameters)),
-      registry_(&registry),
-      stream_(stream),
-      prefetch_(setup.overlap ? setup.prefetch : 0),
-      buffers_(registry, registry.Type(), stream.Where(), setup.prefetch + 1),
-      units_(registry) {}
-
-void UnitGathers::Announce(const std::vector<int>& uses) {
-  const bool used = next_ == announced_.size();
-  if (!used || !in_use_.empty()) {
-    const Gather& left = used ? in_use_.back() : announced_[next_];
-    throw RunError(fmt::format("sharding: new tasks begin, and {} {}", units_.NameOf(left.unit),
-                               used ? "is still in use" : "was announced and never used"),
-                   kBug);
-  }
-  announced_.clear();
-  next_ = 0;
-  for (const int unit : uses) {
-    if (units_.Held(unit)) announced_.push_back({unit, UnitBuffers::kNone, {}});
-  }
-  StartAhead();
-}
-
-void UnitGathers::Start(Gather& gather) {
-  const kernels::Piece& piece = units_.PieceOf(gather.unit);
-  const Dtype dtype = registry_->Type();
-  gather.request = shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
-                                         buffers_.At(gather.buffer), OwnCounts(piece));
-}
-
-void UnitGathers::Wait(Gather& gather) {
-  const double start = Seconds();
-  gather.request.Wait();
-  seconds_waited_ += Seconds() - start;
-}
-
-// Starts as many gathers as may be ahead, in order: if one finds no buffer, later ones wait too.
-void UnitGathers::StartAhead() {
-  const std::size_t most = std::min(static_cast<std::size_t>(prefetch_), announced_.size() - next_);
-  while (started_ < most) {
-    Gather& gather = announced_[next_ + started_];
-    gather.buffer = buffers_.Take(gather.unit);
-    if (gather.buffer == UnitBuffers::kNone) return;
-    Start(gather);
-    ++started_;
-  }
-}
-
-void UnitGathers::CheckNext(int unit) const {
-  const bool used = next_ == announced_.size();
-  if (!used && announced_[next_].unit == unit) return;
-  throw RunError(fmt::format("sharding: {} is used where {} was announced", units_.NameOf(unit),
-                             used ? "nothing" : units_.NameOf(announced_[next_].unit)),
-                 kBug);
-}
-
-int UnitGathers::BufferNow(int unit) {
-  const int buffer = buffers_.Take(unit);
-  if (buffer != UnitBuffers::kNone) return buffer;
-  // Used twice at once: nobody reads it before this call returns, with the same values again.
-  for (const Gather& other : in_use_) {
-    if (other.unit != unit) continue;
-    buffers_.Share(other.buffer);
-    return other.buffer;
-  }
-  throw RunError(fmt::format("sharding: no memory for {} while {} is in use", units_.NameOf(unit),
-                             in_use_.empty() ? "nothing" : units_.NameOf(in_use_.back().unit)),
-                 kBug);
-}
-
-void UnitGathers::Use(int unit) {
-  if (!units_.Held(unit)) return;
-  CheckNext(unit);
-  const bool ahead = started_ > 0;
-  if (!ahead) announced_[next_].buffer = BufferNow(unit);
-  Gather gather = std::move(announced_[next_++]);
-  ++count_;
-  if (ahead) {
-    --started_;
-    if (gather.request.Test()) ++ready_;
-  } else {
-    Start(gather);
-  }
-  Wait(gather);
-  registry_->BindValues(unit, buffers_.At(gather.buffer));
-  in_use_.push_back(std::move(gather));
-  StartAhead();
-}
-
-void UnitGathers::Done(int unit) {
-  if (!units_.Held(unit)) return;
-  const auto innermost = [&] {
-    return std::find_if(in_use_.rbegin(), in_use_.rend(),
-                        [&](const Gather& gather) { return gather.unit == unit; });
-  };
-  auto last = innermost();
-  if (last == in_use_.rend()) {
-    throw RunError(fmt::format("sharding: {} is done with and was not in use", units_.NameOf(unit)),
-                   kBug);
-  }
-  buffers_.Give(last->buffer);
-  in_use_.erase(std::next(last).base());
-  last = innermost();
-  registry_->BindValues(unit, last == in_use_.rend() ? nullptr : buffers_.At(last->buffer));
-  StartAhead();
-}
-
-void UnitGathers::Progress() {
-  for (std::size_t i = 0; i < started_; ++i) announced_[next_ + i].request.Test();
-}
-
-// UnitScatters: buffers that units use in turn, and sums in the order of the starts.
-
-namespace {
-constexpr const char* kShardingScattersBug = "This is a bug in Trireme.";
-// One is added up while the other one's scatter is on its way.
-constexpr int kBlockBuffers = 2;
-}  // namespace
-
-UnitScatters::UnitScatters(const comm::Collectives& shard, kernels::Registry& registry,
-                           const device::Stream& stream, const ShardSetup& setup,
-                           SharedGradients* shared)
-    : shard_(shard.Carrying(comm::Payload::kGradients)),
-      registry_(&registry),
-      stream_(stream),
-      shared_(shared),
-      overlap_(setup.overlap),
-      buffers_(registry, registry.SumType(), stream.Where(), kBlockBuffers),
-      units_(registry),
-      open_(registry.Units().size(), UnitBuffers::kNone) {
-  // Room for all: the number in flight at once depends on the speed of other ranks.
-  running_.reserve(registry.Units().size());
-}
-
-void UnitScatters::BeginStep() {
-  not_finite_.clear();
-  registry_->ZeroGradients();
-}
-
-void UnitScatters::Begin(int unit) {
-  int& buffer = open_[static_cast<std::size_t>(unit)];
-  if (!units_.Held(unit) || buffer != UnitBuffers::kNone) return;
-  buffer = buffers_.Take(unit);
-  while (buffer == UnitBuffers::kNone) {
-    if (running_.empty()) {
-      throw RunError(fmt::format("sharding: no memory for the gradients of {}: those of other "
-                                 "blocks were begun and not ended",
-                                 units_.NameOf(unit)),
-                     kShardingScattersBug);
-    }
-    AddFront();
-    buffer = buffers_.Take(unit);
-  }
-  const std::int64_t elements = units_.PieceOf(unit).range.Size();
-  device::SetZero(stream_, buffers_.At(buffer),
-                  elements * static_cast<std::int64_t>(SizeOf(registry_->SumType())));
-  registry_->BindGradients(unit, buffers_.At(buffer));
-}
-
-void UnitScatters::End(int unit) {
-  if (!units_.Held(unit)) return;
-  Scatter scatter{
-      unit, std::exchange(open_[static_cast<std::size_t>(unit)], UnitBuffers::kNone), {}};
-  if (scatter.buffer == UnitBuffers::kNone) {
-    throw RunError(
-        fmt::format("sharding: gradients of {} are ended and were not begun", units_.NameOf(unit)),
-        kShardingScattersBug);
-  }
-  const kernels::Piece& piece = units_.PieceOf(unit);
-  void* gradients = buffers_.At(scatter.buffer);
-  registry_->TakeEarly(unit, [&](void* from, void* to, std::int64_t count) {
-    const Dtype dtype = registry_->SumType();
-    kernels::Accumulate(stream_, dtype, count, from, to);
-    device::SetZero(stream_, from, count * static_cast<std::int64_t>(SizeOf(dtype)));
-  });
-  if (not_finite_.empty()) {
-    not_finite_ = FirstNotFinite(stream_, *registry_, piece.range, gradients);
-  }
-  if (shared_ != nullptr) {
-    shared_->SumPiece(units_.Number(unit));
-  }
-  // MPI holds copies of its own: of one unit at a time.
-  while (!stream_.OnGpu() && !running_.empty()) AddFront();
-  scatter.request =
-      shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(piece));
-  registry_->BindGradients(unit, nullptr);
-  running_.push_back(std::move(scatter));
-  if (!overlap_) AddFront();
-}
-
-std::int64_t UnitScatters::LibraryBytes() const {
-  if (stream_.OnGpu()) return 0;
-  std::int64_t most = 0;
-  for (int unit = 0; unit < static_cast<int>(open_.size()); ++unit) {
-    if (units_.Held(unit)) most = std::max(most, units_.PieceOf(unit).range.Size());
-  }
-  return most * static_cast<std::int64_t>(SizeOf(registry_->SumType())) *
-         ScatterCopies(shard_.Size());
-}
-
-void UnitScatters::AddFront() {
-  Scatter& scatter = running_.front();
-  const double start = Seconds();
-  scatter.request.Wait();
-  seconds_waited_ += Seconds() - start;
-  const kernels::Piece& piece = units_.PieceOf(scatter.unit);
-  const Dtype dtype = registry_->SumType();
-  kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
-                      ElementAt(registry_->Gradients(), dtype, piece.gradient));
-  buffers_.Give(scatter.buffer);
-  running_.erase(running_.begin());
-}
-
-void UnitScatters::Progress() {
-  while (!running_.empty() && running_.front().request.Test()) AddFront();
-  for (Scatter& scatter : running_) scatter.request.Test();
-}
-
-void UnitScatters::Finish() {
-  const auto open = std::find_if(open_.begin(), open_.end(),
-                                 [](int buffer) { return buffer != UnitBuffers::kNone; });
-  if (open != open_.end()) {
-    throw RunError(fmt::format("sharding: gradients of {} were begun and not ended",
-                               units_.NameOf(static_cast<int>(open - open_.begin()))),
-                   kShardingScattersBug);
-  }
-  while (!running_.empty()) AddFront();
 }
 
 }  // namespace trireme::parallel

@@ -76,6 +76,17 @@ data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length, std::int64_t s
   return data::Sampler(options);
 }
 
+// Windows or pairs of a split that are evaluated, ascending: all, or a sample by the seed.
+std::vector<std::int64_t> Choose(std::int64_t all, const EvaluationOptions& options) {
+  std::vector<std::int64_t> chosen;
+  const bool sample = options.windows > 0 && options.windows < all;
+  for (std::int64_t i = 0; i < (sample ? options.windows : all); ++i) {
+    chosen.push_back(sample ? data::Permute(options.seed, 0, i, all) : i);
+  }
+  std::sort(chosen.begin(), chosen.end());
+  return chosen;
+}
+
 // Windows of an evaluation: of this data rank, and their number.
 struct Selection {
   std::vector<data::Sample> share;
@@ -104,11 +115,7 @@ Selection Select(const model::ParallelModel& model, std::int64_t tokens,
     return selection;
   }
   selection.count = options.windows;
-  std::vector<std::int64_t> chosen;
-  for (std::int64_t i = 0; i < selection.count; ++i) {
-    chosen.push_back(data::Permute(options.seed, 0, i, selection.all));
-  }
-  std::sort(chosen.begin(), chosen.end());
+  const std::vector<std::int64_t> chosen = Choose(selection.all, options);
   const Part mine = PartOf(selection.count, rank, ranks);
   for (std::int64_t i = mine.begin; i < mine.end; ++i) {
     selection.share.push_back(sampler.At(0, chosen[static_cast<std::size_t>(i)]));
@@ -365,17 +372,6 @@ Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& t
 // Evaluations of models that translate: pairs by length, spread over the data ranks.
 
 namespace {
-
-// Places in the split of the pairs that are evaluated: all, or a sample by the seed.
-std::vector<std::int64_t> Choose(std::int64_t all, const EvaluationOptions& options) {
-  std::vector<std::int64_t> chosen;
-  const bool sample = options.windows > 0 && options.windows < all;
-  for (std::int64_t i = 0; i < (sample ? options.windows : all); ++i) {
-    chosen.push_back(sample ? data::Permute(options.seed, 0, i, all) : i);
-  }
-  std::sort(chosen.begin(), chosen.end());
-  return chosen;
-}
 
 // The chosen pairs in batches of what the model takes at once: an entry each, the same whatever the
 // layout.

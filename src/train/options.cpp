@@ -75,20 +75,17 @@ constexpr double kMostWindow = 10'000;  // losses, all of which a checkpoint kee
 void BindSafeguards(deck::Keys keys, SafeguardOptions& o) {
   keys.Integer("run.max_bad_steps", o.max_bad_steps, deck::AtLeast(0), "steps",
                "A step whose loss or gradient is not finite, or none of whose targets count, "
-               "leaves weights "
-               "and moments as they are and counts as done, so many times in a row; the next one "
-               "ends the "
-               "run with code 1. 0: the first one does.")
+               "leaves weights and moments as they are and counts as done, so many times in a row; "
+               "the next one ends the run with code 1. 0: the first one does.")
       .Integer("run.spike_window", o.spike_window, deck::Between(0, kMostWindow), "steps",
                "A loss is a spike if it lies more than run.spike_threshold standard deviations "
-               "above the "
-               "mean of so many losses before it. 0: spikes are not sought.")
+               "above the mean of so many losses before it. 0: spikes are not sought.")
       .Real("run.spike_threshold", o.spike_threshold, deck::Above(0), "standard deviations",
             "Of the losses in run.spike_window, and at least 0.1% of their mean each.")
       .Choice("run.on_spike", o.on_spike, kAnswers,
               "report: a warning and an event. rollback: also go back to the last checkpoint, and "
-              "on from "
-              "there with the samples that follow the spike (Chowdhery et al. 2022, section 5.1).")
+              "on from there with the samples that follow the spike (Chowdhery et al. 2022, "
+              "section 5.1).")
       .Integer("run.max_rollbacks", o.max_rollbacks, deck::AtLeast(0), "times",
                "With run.on_spike = rollback: goes back to one checkpoint so often at most; "
                "later spikes are only reported, until the next checkpoint.");

@@ -6,7 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
-#include <tuple>
+#include <utility>
 
 #include "canonical.hpp"
 #include "trireme/base/partition.hpp"
@@ -121,6 +121,8 @@ void CheckLeaves(const Request& request, const parallel::Canonical& canonical) {
 
 namespace {
 
+using Sizes = std::pair<std::int64_t, std::int64_t>;
+
 // Coordinates along one axis that cut all sizes alike.
 struct AxisClass {
   int first = 0;
@@ -129,9 +131,9 @@ struct AxisClass {
 
 // Slices of hidden features and vocabulary; heads are cut evenly, and rows of the residual stream
 // are planned for the largest part.
-std::vector<AxisClass> TensorClasses(const Plan& plan) {
+std::map<Sizes, AxisClass> TensorClasses(const Plan& plan) {
   const model::Options& model = plan.training.model.options;
-  std::map<std::tuple<std::int64_t, std::int64_t>, AxisClass> classes;
+  std::map<Sizes, AxisClass> classes;
   for (int rank = 0; rank < plan.grid.tensor; ++rank) {
     const auto slice = [&](std::int64_t total) {
       return PartOf(total, rank, plan.grid.tensor).Size();
@@ -140,9 +142,7 @@ std::vector<AxisClass> TensorClasses(const Plan& plan) {
     if (added) at->second.first = rank;
     ++at->second.ranks;
   }
-  std::vector<AxisClass> list;
-  for (const auto& [sizes, of_sizes] : classes) list.push_back(of_sizes);
-  return list;
+  return classes;
 }
 
 // Elements that each place of a shard group owns, [ranks]. Pieces of one length are cut alike.
@@ -159,61 +159,39 @@ std::vector<std::int64_t> OwnedElements(const kernels::Ownership& owns, int rank
   return owned;
 }
 
-// Kinds of the ranks of one stage and one class of slices.
-class StageKinds {
- public:
-  StageKinds(const Plan& plan, int stage, const AxisClass& tensor)
-      : plan_(plan),
-        stage_(stage),
-        tensor_(tensor),
-        shard_ranks_(comm::ShardRanks(plan.grid, plan.sharing)) {
-    if (shard_ranks_ > 1) FindOwned();
-  }
-
-  void Append(std::vector<RankKind>& kinds) const {
-    std::map<std::tuple<std::int64_t, std::int64_t>, RankKind> found;
-    for (int data = 0; data < plan_.grid.data; ++data) {
-      for (int context = 0; context < plan_.grid.context; ++context) {
-        const auto [at, added] = found.try_emplace(
-            {PositionsOf(plan_.training.model.length, context, plan_.grid.context).Count(),
-             Owned(data, context)});
-        if (added) at->second.first = RankOf(data, context);
-        at->second.ranks += tensor_.ranks;
-      }
-    }
-    for (auto& [sizes, kind] : found) {
-      kind.memory = PlanMemory(plan_, kind.first);
-      kinds.push_back(kind);
-    }
-  }
-
- private:
-  int RankOf(int data, int context) const {
+// Adds the kinds of the ranks of one stage and one class of slices.
+void AppendKinds(const Plan& plan, int stage, const AxisClass& tensor,
+                 std::vector<RankKind>& kinds) {
+  const int contexts = plan.grid.context, shard_ranks = comm::ShardRanks(plan.grid, plan.sharing);
+  const auto rank_of = [&](int data, int context) {
     return comm::RankAt(
-        {.pipeline = stage_, .data = data, .context = context, .tensor = tensor_.first},
-        plan_.grid);
+        {.pipeline = stage, .data = data, .context = context, .tensor = tensor.first}, plan.grid);
+  };
+  std::vector<std::int64_t> owned(1, 0);  // [places of a shard group]
+  if (shard_ranks > 1) owned = OwnedElements(PlanPieces(plan, rank_of(0, 0)), shard_ranks);
+  std::map<Sizes, RankKind> found;
+  for (int data = 0; data < plan.grid.data; ++data) {
+    for (int context = 0; context < contexts; ++context) {
+      const auto place = static_cast<std::size_t>((data * contexts + context) % shard_ranks);
+      const auto [at, added] = found.try_emplace(
+          {PositionsOf(plan.training.model.length, context, contexts).Count(), owned[place]});
+      if (added) at->second.first = rank_of(data, context);
+      at->second.ranks += tensor.ranks;
+    }
   }
-  void FindOwned() { owned_ = OwnedElements(PlanPieces(plan_, RankOf(0, 0)), shard_ranks_); }
-  std::int64_t Owned(int data, int context) const {
-    if (owned_.empty()) return 0;
-    const int place = (data * plan_.grid.context + context) % shard_ranks_;
-    return owned_[static_cast<std::size_t>(place)];
+  for (auto& [sizes, kind] : found) {
+    kind.memory = PlanMemory(plan, kind.first);
+    kinds.push_back(kind);
   }
-
-  const Plan& plan_;
-  int stage_;
-  AxisClass tensor_;
-  int shard_ranks_;
-  std::vector<std::int64_t> owned_;  // [places of a shard group]; empty: nothing is sharded
-};
+}
 
 }  // namespace
 
 std::vector<RankKind> PlanKinds(const Plan& plan) {
   std::vector<RankKind> kinds;
-  for (const AxisClass& tensor : TensorClasses(plan)) {
+  for (const auto& [sizes, tensor] : TensorClasses(plan)) {
     for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
-      StageKinds(plan, stage, tensor).Append(kinds);
+      AppendKinds(plan, stage, tensor, kinds);
     }
   }
   std::ranges::sort(kinds, [](const RankKind& a, const RankKind& b) {
@@ -328,22 +306,63 @@ Layout MakeLayout(const Request& request, bool training) {
 
 // A rule that reads whole matrices cannot have slices of them.
 void CheckWholeParameters(const Request& request, const comm::GridShape& grid) {
-  if (grid.tensor == 1) return;
-  if (!NeedsWholeParameters(request.options.optimizer.kind)) return;
+  if (grid.tensor == 1 || !NeedsWholeParameters(request.options.optimizer.kind)) return;
   throw request.deck.Complain(
       "optimizer.kind",
       fmt::format("updates whole matrices, of which {} tensor ranks hold slices", grid.tensor),
       "Use grid.tensor = 1, with grid.sharding or grid.pipeline to share out the memory.");
 }
 
-// Also decides the grid.
-TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& grid,
-                                    comm::GridOptions& sharing) {
+// The micro-batch where the deck leaves it to the program.
+
+// Rows enough for the products to run at full speed, few enough for a layer's activations to stay
+// small.
+constexpr std::int64_t kTokens = 2048, kGpuTokens = 16384;
+
+// Micro-batches that keep a pipeline's bubble, (P - 1) / (M + P - 1), under a fifth.
+constexpr std::int64_t kPerStage = 4;
+
+// Sequences that suit the device.
+std::int64_t SuitableMicroBatch(std::int64_t length, bool on_gpu) {
+  return std::max<std::int64_t>(1, (on_gpu ? kGpuTokens : kTokens) / length);
+}
+
+// Sequences of a micro-batch for a data rank's share of the batch. given: data.micro_batch, no more
+// than the share; 0: about `suitable`, in whole grains, few enough that a pipeline has kPerStage
+// micro-batches per stage, and such that an interleaved schedule can take them if any size does.
+struct MicroBatchChoice {
+  std::int64_t given = 0;
+  std::int64_t suitable = 1;
+  std::int64_t share = 1;  // windows of the data rank with most
+  std::int64_t grain = 1;  // windows that stay together: a canonical leaf
+  parallel::PipelineShape pipeline;
+
+  std::int64_t Choose() const {
+    if (given != 0) return std::min(given, share);
+    const std::int64_t all = CeilDivide(share, grain);  // in grains from here on
+    const auto sequences = [&](std::int64_t grains) { return std::min(grains * grain, share); };
+    std::int64_t wanted = std::clamp<std::int64_t>(suitable / grain, 1, all);
+    if (pipeline.stages == 1) return sequences(wanted);
+    wanted = std::clamp<std::int64_t>(all / (kPerStage * pipeline.stages), 1, wanted);
+    if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences(wanted);
+    const auto fits = [&](std::int64_t grains) {
+      return CeilDivide(all, grains) % pipeline.stages == 0;
+    };
+    for (std::int64_t fewer = wanted; fewer >= 1; --fewer) {
+      if (fits(fewer)) return sequences(fewer);
+    }
+    for (std::int64_t more = wanted + 1; more <= all; ++more) {
+      if (fits(more)) return sequences(more);
+    }
+    return sequences(wanted);  // none fits: model::CheckMicroBatches says so
+  }
+};
+
+// Completes the layout's model.
+TrainingOptions MakeTrainingOptions(const Request& request, Layout& layout) {
   const DeckOptions& asked = request.options;
   const bool on_gpu = request.machine.stream.OnGpu();
-  Layout layout = MakeLayout(request, true);
-  grid = layout.grid;
-  sharing = layout.sharing;
+  const comm::GridShape& grid = layout.grid;
   CheckWholeParameters(request, grid);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
@@ -406,16 +425,15 @@ comm::GridShape PlanGrid(const DeckOptions& options, const deck::Deck& deck, int
 }
 
 Plan MakePlan(const Request& request) {
-  comm::GridShape grid;
-  comm::GridOptions sharing;
-  const TrainingOptions options = MakeTrainingOptions(request, grid, sharing);
-  return {
-      .grid = grid,
-      .sharing = sharing,
-      .training = PlanTraining(
-          options, request.tokens.pairs ? request.tokens.pairs->pairs : request.tokens.train, grid),
-      .machine = request.machine,
-      .tokens = request.tokens};
+  Layout layout = MakeLayout(request, true);
+  const TrainingOptions options = MakeTrainingOptions(request, layout);
+  const TokenFacts& tokens = request.tokens;
+  return {.grid = layout.grid,
+          .sharing = layout.sharing,
+          .training =
+              PlanTraining(options, tokens.pairs ? tokens.pairs->pairs : tokens.train, layout.grid),
+          .machine = request.machine,
+          .tokens = request.tokens};
 }
 
 StepShape Plan::TypicalStep() const {
@@ -451,43 +469,6 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
           .model = layout.model,
           .machine = request.machine,
           .tokens = request.tokens};
-}
-
-// Choice of the micro-batch where the deck leaves it to the program.
-
-namespace {
-
-// Rows enough for the products to run at full speed, few enough for a layer's activations to stay
-// small.
-constexpr std::int64_t kTokens = 2048, kGpuTokens = 16384;
-
-// Micro-batches that keep a pipeline's bubble, (P - 1) / (M + P - 1), under a fifth.
-constexpr std::int64_t kPerStage = 4;
-
-}  // namespace
-
-std::int64_t SuitableMicroBatch(std::int64_t length, bool on_gpu) {
-  return std::max<std::int64_t>(1, (on_gpu ? kGpuTokens : kTokens) / length);
-}
-
-std::int64_t MicroBatchChoice::Choose() const {
-  if (given != 0) return std::min(given, share);
-  const std::int64_t all = CeilDivide(share, grain);  // in grains from here on
-  const auto sequences = [&](std::int64_t grains) { return std::min(grains * grain, share); };
-  std::int64_t wanted = std::clamp<std::int64_t>(suitable / grain, 1, all);
-  if (pipeline.stages == 1) return sequences(wanted);
-  wanted = std::clamp<std::int64_t>(all / (kPerStage * pipeline.stages), 1, wanted);
-  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences(wanted);
-  const auto fits = [&](std::int64_t grains) {
-    return CeilDivide(all, grains) % pipeline.stages == 0;
-  };
-  for (std::int64_t fewer = wanted; fewer >= 1; --fewer) {
-    if (fits(fewer)) return sequences(fewer);
-  }
-  for (std::int64_t more = wanted + 1; more <= all; ++more) {
-    if (fits(more)) return sequences(more);
-  }
-  return sequences(wanted);  // none fits: model::CheckMicroBatches says so
 }
 
 // Oddities: parts of a plan that are allowed and hardly anybody wants.

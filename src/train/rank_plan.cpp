@@ -177,17 +177,9 @@ using report::AsBytes, report::Counted, report::WithThousands;
 
 constexpr std::size_t kIndent = 8;  // of the text after the first word of a line
 
-// "moments and gradients": state stored once per shard group.
-const char* ShardedState(comm::Sharding sharding) {
-  switch (sharding) {
-    case comm::Sharding::kOptimizer:
-      return "moments";
-    case comm::Sharding::kGradients:
-      return "moments and gradients";
-    default:
-      return "moments, gradients and parameters";
-  }
-}
+// By Sharding: state that is stored once per shard group.
+constexpr const char* kShardedState[] = {"nothing", "moments", "moments and gradients",
+                                         "moments, gradients and parameters"};
 
 std::string Line(const char* word, const std::string& text) {
   return fmt::format("{:<{}}{}\n", word, kIndent, text);
@@ -368,7 +360,8 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
   if (sharing.sequence_parallel) text += ", sequence parallel";
   if (sharing.sharding != comm::Sharding::kNone) {
     const int all = grid.data * grid.context, ranks = comm::ShardRanks(grid, sharing);
-    text += fmt::format("; {} sharded over {} rank{}", ShardedState(sharing.sharding), ranks,
+    text += fmt::format("; {} sharded over {} rank{}",
+                        kShardedState[static_cast<int>(sharing.sharding)], ranks,
                         ranks == 1 ? "" : "s");
     if (all > ranks) text += fmt::format(", {} copies", all / ranks);
   }

@@ -21,6 +21,8 @@ namespace trireme::train {
 
 // Votes of ranks on the elements that they hold alike, and who is outvoted.
 
+namespace {
+
 // One rank's hash of elements of a block. Copied as bytes between ranks.
 struct Vote {
   std::int64_t block = 0;
@@ -29,14 +31,56 @@ struct Vote {
   std::uint64_t hash = 0;
 };
 
+using Camps = std::map<std::uint64_t, std::vector<int>>;  // ranks by their hash
+
+Corruption Judge(const Camps& camps) {
+  Corruption found;
+  std::size_t most = 0, with_most = 0;
+  for (const auto& [hash, ranks] : camps) {
+    found.holders.insert(found.holders.end(), ranks.begin(), ranks.end());
+    if (ranks.size() > most) with_most = 0;
+    most = std::max(most, ranks.size());
+    if (ranks.size() == most) ++with_most;
+  }
+  found.certain = with_most == 1;
+  for (const auto& [hash, ranks] : camps) {
+    if (found.certain && ranks.size() == most) continue;
+    found.wrong.insert(found.wrong.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(found.holders);
+  std::ranges::sort(found.wrong);
+  return found;
+}
+
 // Elements on which the votes differ, those with a majority first, then in the order of the
 // blocks. A tie that involves a rank outvoted elsewhere is explained by that and left out.
 std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
-                                   const std::vector<kernels::StateBlock>& blocks);
+                                   const std::vector<kernels::StateBlock>& blocks) {
+  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
+  for (const Vote& vote : votes) {
+    ballots[{vote.block, vote.elements.begin, vote.elements.end}][vote.hash].push_back(
+        static_cast<int>(vote.rank));
+  }
+  std::vector<Corruption> found;
+  std::set<int> outvoted;
+  for (const auto& [what, camps] : ballots) {
+    if (camps.size() < 2) continue;
+    Corruption corruption = Judge(camps);
+    corruption.tensor = blocks.at(static_cast<std::size_t>(std::get<0>(what))).name;
+    corruption.elements = {std::get<1>(what), std::get<2>(what)};
+    if (corruption.certain) outvoted.insert(corruption.wrong.begin(), corruption.wrong.end());
+    found.push_back(std::move(corruption));
+  }
+  std::erase_if(found, [&](const Corruption& corruption) {
+    return !corruption.certain &&
+           std::ranges::any_of(corruption.wrong, [&](int rank) { return outvoted.contains(rank); });
+  });
+  std::stable_partition(found.begin(), found.end(),
+                        [](const Corruption& corruption) { return corruption.certain; });
+  return found;
+}
 
 // CheckProcessors: kinds of processors within the groups whose ranks hold the same elements.
-
-namespace {
 
 // Two ranks of one group that differ.
 struct Pair {
@@ -236,7 +280,7 @@ void ReplicaCheck::HashPieces(std::int64_t part, std::int64_t parts) {
   }
 }
 
-// Of this rank's groups.
+// Whether the copies of this rank differ from those of its data ranks.
 bool ReplicaCheck::DataRanksDiffer() const {
   std::vector<std::uint64_t> whole, owned;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -274,8 +318,8 @@ std::vector<double> ReplicaCheck::SlotExtremes(bool& differs) const {
   return numbers;
 }
 
-// Of this rank's pieces: the first whole and the first owned one that differ over its data ranks,
-// and that of the first slot that differs.
+// The first whole and the first owned piece of this rank that differ over its data ranks, and its
+// piece of the first slot that differs.
 std::vector<std::size_t> ReplicaCheck::SuspectPieces(const std::vector<double>& slots) const {
   std::vector<double> numbers(pieces_.size() * kNumbers);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -318,59 +362,6 @@ std::vector<Corruption> ReplicaCheck::Look(std::int64_t part, std::int64_t parts
   std::vector<Corruption> found = CountVotes(comm::GatherAll(grid_.World(), mine), blocks_);
   if (!found.empty()) return found;
   throw RunError("replicas: hashes differ, but no piece does", "This is a bug in Trireme.");
-}
-
-// CountVotes and Describe: who holds other bits than most.
-
-namespace {
-
-using Camps = std::map<std::uint64_t, std::vector<int>>;  // ranks by their hash
-
-Corruption Judge(const Camps& camps) {
-  Corruption found;
-  std::size_t most = 0, with_most = 0;
-  for (const auto& [hash, ranks] : camps) {
-    found.holders.insert(found.holders.end(), ranks.begin(), ranks.end());
-    if (ranks.size() > most) with_most = 0;
-    most = std::max(most, ranks.size());
-    if (ranks.size() == most) ++with_most;
-  }
-  found.certain = with_most == 1;
-  for (const auto& [hash, ranks] : camps) {
-    if (found.certain && ranks.size() == most) continue;
-    found.wrong.insert(found.wrong.end(), ranks.begin(), ranks.end());
-  }
-  std::ranges::sort(found.holders);
-  std::ranges::sort(found.wrong);
-  return found;
-}
-
-}  // namespace
-
-std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
-                                   const std::vector<kernels::StateBlock>& blocks) {
-  std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
-  for (const Vote& vote : votes) {
-    ballots[{vote.block, vote.elements.begin, vote.elements.end}][vote.hash].push_back(
-        static_cast<int>(vote.rank));
-  }
-  std::vector<Corruption> found;
-  std::set<int> outvoted;
-  for (const auto& [what, camps] : ballots) {
-    if (camps.size() < 2) continue;
-    Corruption corruption = Judge(camps);
-    corruption.tensor = blocks.at(static_cast<std::size_t>(std::get<0>(what))).name;
-    corruption.elements = {std::get<1>(what), std::get<2>(what)};
-    if (corruption.certain) outvoted.insert(corruption.wrong.begin(), corruption.wrong.end());
-    found.push_back(std::move(corruption));
-  }
-  std::erase_if(found, [&](const Corruption& corruption) {
-    return !corruption.certain &&
-           std::ranges::any_of(corruption.wrong, [&](int rank) { return outvoted.contains(rank); });
-  });
-  std::stable_partition(found.begin(), found.end(),
-                        [](const Corruption& corruption) { return corruption.certain; });
-  return found;
 }
 
 std::string Describe(const Corruption& corruption, const comm::Hosts& hosts) {

@@ -17,56 +17,6 @@
 
 namespace trireme::train {
 
-// Completion of a training run's plan: the micro-batches that fit the largest share of a batch.
-
-namespace {
-
-model::ModelPlan Complete(const TrainingOptions& options, const comm::GridShape& grid) {
-  model::ModelPlan model = options.model;
-  const std::int64_t batch = options.samples.batch;
-  const parallel::Canonical& canonical = model.canonical;
-  model.whole_parameters = NeedsWholeParameters(options.optimizer.kind);
-  model.micro_batch = std::min(model.micro_batch, LargestShare(batch, grid.data, canonical));
-  model.pipeline.stages = grid.pipeline;
-  model.pipeline.micro_batches =
-      static_cast<int>(MicroBatches(batch, grid.data, model.micro_batch, canonical));
-  // Of pairs a step's tokens may be limited, and so those of an entry.
-  if (options.pairs && options.pairs->target_tokens > 0) {
-    model.tokens = std::max(options.pairs->source_tokens, options.pairs->target_tokens);
-  }
-  if (!canonical.On()) return model;
-  model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
-  model.micro_batch = std::min(model.micro_batch, canonical.leaf);
-  return model;
-}
-
-}  // namespace
-
-BatchShare TrainingPlan::ShareOf(int data_rank, int data_ranks, bool alike) const {
-  return {.rank = data_rank,
-          .ranks = data_ranks,
-          .batch = Batch(),
-          .micro_batch = model.micro_batch,
-          .leaves = model.leaves,
-          .alike = alike,
-          .canonical = model.canonical,
-          .pipeline = model.pipeline};
-}
-
-TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
-                          const comm::GridShape& grid) {
-  TrainingPlan plan{.options = options, .model = {}};
-  data::Sampler::Options& samples = plan.options.samples;
-  samples.tokens = tokens;
-  samples.length = options.model.length;
-  if (samples.stride == 0) samples.stride = samples.length;
-  samples.seed = options.model.seed;
-  samples.batch =
-      options.pairs ? std::min(samples.batch, tokens) : data::Sampler(samples).MostWindows();
-  plan.model = Complete(plan.options, grid);
-  return plan;
-}
-
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
                              const device::Stream& stream, const std::function<void()>& between)
     : grid_(grid),
@@ -200,10 +150,6 @@ void TrainingState::UpdateScales() {
   libraries->UpdateScales(Stream());
 }
 
-StateOnHost TrainingState::Unfetched(std::vector<kernels::StateBlock> blocks) const {
-  return {Stream(), std::move(blocks)};
-}
-
 std::vector<kernels::StateBlock> TrainingState::MomentBlocks() const {
   return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size(), grid_.Shard().Size());
 }
@@ -225,26 +171,26 @@ checkpoint::State TrainingState::ReplicatedState() {
                      std::move(owned));
 }
 
-checkpoint::State TrainingState::GradientState() const {
-  return StateToRead(Stream(),
-                     model_.Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                                        grid_.Shard().Size()),
-                     {});
+std::vector<kernels::StateBlock> TrainingState::SumBlocks() const {
+  return model_.Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                            grid_.Shard().Size());
 }
 
-StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_.Blocks()).Fetch(); }
+checkpoint::State TrainingState::GradientState() const {
+  return StateToRead(Stream(), SumBlocks(), {});
+}
 
-StateOnHost TrainingState::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }
-
+StateOnHost TrainingState::ModelBlocks() { return StateOnHost(Stream(), model_.Blocks()).Fetch(); }
+StateOnHost TrainingState::OptimizerBlocks() const {
+  return StateOnHost(Stream(), MomentBlocks()).Fetch();
+}
 StateOnHost TrainingState::GradientBlocks() const {
-  return Unfetched(model_.Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                                      grid_.Shard().Size()))
-      .Fetch();
+  return StateOnHost(Stream(), SumBlocks()).Fetch();
 }
 
 void TrainingState::LoadWeights(const std::string& checkpoint,
                                 const std::function<void()>& between) {
-  const StateOnHost weights = Unfetched(model_.Blocks());
+  const StateOnHost weights(Stream(), model_.Blocks());
   checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights, between);
   StoreWeights(weights);
 }
@@ -269,17 +215,16 @@ bool LacksMoments(const comm::Communicator& world, const std::string& checkpoint
     try {
       none = checkpoint::TensorReader(checkpoint, "optimizer").Tensors().empty();
     } catch (const Error&) {
-      none = false;
     }
   });
-  return world.Max(none ? std::int64_t{1} : 0) == 1;
+  return world.Max(std::int64_t{none}) == 1;
 }
 
 }  // namespace
 
 void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
   LoadWeights(checkpoint, between);
-  const StateOnHost moments = Unfetched(MomentBlocks());
+  const StateOnHost moments(Stream(), MomentBlocks());
   if (LacksMoments(grid_.World(), checkpoint)) {
     for (const kernels::StateBlock& block : moments.Blocks()) {
       if (block.begin == block.end) continue;
@@ -293,10 +238,10 @@ void TrainingState::Load(const std::string& checkpoint, const std::function<void
 }
 
 void TrainingState::Load(const Fill& fill) {
-  const StateOnHost weights = Unfetched(model_.Blocks());
+  const StateOnHost weights(Stream(), model_.Blocks());
   fill("model", weights);
   StoreWeights(weights);
-  const StateOnHost moments = Unfetched(MomentBlocks());
+  const StateOnHost moments(Stream(), MomentBlocks());
   fill("optimizer", moments);
   moments.Store();
 }

@@ -119,15 +119,18 @@ void TrainingStep::ComputeGradients() {
   const device::Scope scope(Trace(), {.name = device::SliceName::kGradients});
   const double start = Seconds(), waited = Waited();
   state_.QueueGradients(TakeBatch());
-  const double exposed = Waited() - waited;
-  double bubble = 0, output = 0;
+  double exposed = Waited() - waited, bubble = 0;
   if (now_.count > 0) {
     bubble = Net().Tasks().Stages().SecondsWaitedForInput();
-    output = Net().Tasks().Stages().SecondsWaitedForOutput();
+    exposed += Net().Tasks().Stages().SecondsWaitedForOutput();
   }
+  AddTimes(start, exposed, bubble);
+}
+
+void TrainingStep::AddTimes(double start, double exposed, double bubble) {
   mine_.bubble += bubble;
-  mine_.exposed_communication += exposed + output;
-  mine_.compute += Seconds() - start - exposed - output - bubble;
+  mine_.exposed_communication += exposed;
+  mine_.compute += Seconds() - start - exposed - bubble;
 }
 
 void TrainingStep::SumGradients() {
@@ -153,9 +156,7 @@ void TrainingStep::CountTargets() {
   state_.SumOfBatch(counts);
   result_.targets = counts[0];
   result_.visible_keys = counts[1];
-  const double exposed = Waited() - waited;
-  mine_.exposed_communication += exposed;
-  mine_.compute += Seconds() - start - exposed;
+  AddTimes(start, Waited() - waited);
 }
 
 // Before the agreement: a sum that arrived on one rank as a value that is not finite is a fault for
@@ -165,9 +166,7 @@ void TrainingStep::MeasureGradient() {
   const double start = Seconds(), waited = Waited();
   // No target: the gradient of no loss is zero.
   result_.gradient_norm = state_.GradientNorm(std::max<std::int64_t>(result_.targets, 1));
-  const double exposed = Waited() - waited;
-  mine_.exposed_communication += exposed;
-  mine_.compute += Seconds() - start - exposed;
+  AddTimes(start, Waited() - waited);
 }
 
 // One small all-reduce carries everything on which the ranks must agree before the weights change,
@@ -232,9 +231,7 @@ void TrainingStep::UpdateWeights() {
   const double start = Seconds(), waited = Waited();
   result_.learning_rate = state_.Plan().options.schedule.Rate(step_ + 1);
   state_.Update(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);
-  const double exposed = Waited() - waited;
-  mine_.exposed_communication += exposed;
-  mine_.compute += Seconds() - start - exposed;
+  AddTimes(start, Waited() - waited);
 }
 
 // TrainingStep: values that are not finite, batches without targets, and what becomes of their
@@ -290,7 +287,7 @@ TrainingStep::Finding TrainingStep::LookForFault(bool finite_loss) {
   return mine;
 }
 
-// Of equal findings that of the lowest rank.
+// Among equal findings, that of the lowest rank is told.
 Fault TrainingStep::FindFault(bool finite_loss) {
   const Finding mine = LookForFault(finite_loss);
   const comm::Communicator& world = Grid().World();
@@ -444,11 +441,8 @@ void TrainingStep::AwaitGradients() {
   Grid().Await(done_);
   Grid().TakeExposed();
   if (Trace() != nullptr) Trace()->Settle();
-  const double bubble = Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_;
-  const double exposed = Waited() - waited_before_;
-  mine_.bubble += bubble;
-  mine_.exposed_communication += exposed;
-  mine_.compute += Seconds() - gradients_start_ - exposed - bubble;
+  AddTimes(gradients_start_, Waited() - waited_before_,
+           Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_);
 }
 
 // Files of chosen matrix-product algorithms: reading, agreeing among ranks, keeping.

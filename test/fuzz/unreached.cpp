@@ -1,7 +1,6 @@
 // Functions that the parsers' files mention and no fuzz target reaches (broadcasts, an opened token
 // file): the fuzz programs need no MPI and only a few files of Trireme.
 #include "fuzz.hpp"
-#include "trireme/app/run_record.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
@@ -36,12 +35,6 @@ std::vector<SourcePlace> Sampler::Places(std::int64_t) const { Unreached(); }
 std::int64_t Sampler::WindowsOf(std::int64_t) const { Unreached(); }
 
 }  // namespace trireme::data
-
-namespace trireme::app {
-
-void CheckImportedTokenizer(const RunRecord&, const data::TokenFile&) { Unreached(); }
-
-}  // namespace trireme::app
 
 namespace trireme::hf {
 

@@ -97,15 +97,13 @@ void TakeModel(const deck::Schema& schema, const RunRecord& record, bool weights
 void TakeModel(const deck::Schema& schema, const nlohmann::json& model, const std::string& path,
                deck::Deck& deck);
 
-// Throws InputError if the tokens' vocabulary is not the one that the model was trained with.
+// Throws InputError if the tokens' vocabulary is not the one that the model was trained with, or
+// their tokenizer not that of an imported model with tokenizer files.
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
+
 // The object "imported" of an imported model's run.json: hashes of the tokenizers whose files lie
 // in its folder, as TokenFile::TokenizerSha256 makes them.
 nlohmann::json ImportedJson(const std::string& folder);
-
-// Throws InputError if the tokens come from another tokenizer than those of the imported model;
-// passes for any other run.json, and for a model without tokenizer files.
-void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens);
 
 // Difference of the deciding validation set, in a sentence; empty: none, or it was not recorded.
 std::string DeciderChange(const RunRecord& record, const Decider& now);

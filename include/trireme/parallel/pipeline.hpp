@@ -49,8 +49,9 @@ int PaddedMicroBatches(const PipelineShape& shape, int count);
 // The tasks of one stage, in order: each micro-batch's forward and backward pass once per chunk;
 // of any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...
 std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
-// Forward passes alone; any number of micro-batches, also with several chunks.
-std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage);
+// Forward passes alone, in one order for all stages; any number of micro-batches, also with several
+// chunks.
+std::vector<Task> MakeEvaluation(const PipelineShape& shape);
 
 // The data flow between virtual stages, which every schedule must obey: the task that each waits
 // for.
@@ -75,7 +76,7 @@ int SourceOf(const PipelineShape& shape, int stage, const Task& task);
 // The virtual stage that takes in the result of `task`.
 int DestinationOf(const PipelineShape& shape, int stage, const Task& task);
 
-std::string Describe(const Task& task);  // "F3 of chunk 1"
+std::string Describe(const Task& task);  // "forward pass of micro-batch 3, chunk 1"
 
 // Most micro-batches (times chunks) whose forward pass has begun on `stage` and whose last backward
 // task has not ended, as published: gpipe M v; 1f1b min(P - stage, M); interleaved min((P - stage -

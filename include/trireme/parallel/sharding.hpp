@@ -17,8 +17,6 @@
 
 namespace trireme::parallel {
 
-// The cut of a piece among the ranks of a shard group.
-
 // Elements. Parts of a length that is cut evenly begin on a cache line, as parameters do.
 inline constexpr std::int64_t kCut = 32;
 
@@ -139,7 +137,6 @@ class ShardedUnits {
     comm::Request request;
   };
   void OrderUpdated(bool first_stage);
-  void Await(UpdateGather& gather);
   bool gathers_updated_ = false;
   std::vector<std::size_t> updated_;   // pieces, in the order in which a forward pass uses them
   std::vector<UpdateGather> updates_;  // in this order, until all are complete

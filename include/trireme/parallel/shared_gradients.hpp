@@ -68,7 +68,7 @@ class SharedGradients {
                   const std::map<kernels::GradientSum, comm::Collectives>& groups,
                   bool sharded = false, const device::Stream& stream = {});
   // Sums all gradients; if sharded, tied ones only. Collective over the replica.
-  void Sum();
+  void Sum() { SumPiece(kAll); }
   // If sharded: sums the gradients of this piece (a number in the registry's ownership) before it
   // is scattered. They are whole and, if sharded, bound. Collective over the tensor group, in the
   // same order on all its ranks.
@@ -88,7 +88,6 @@ class SharedGradients {
     void* data = nullptr;
     std::int64_t elements = 0;
   };
-  void Add(Message& message, kernels::ParameterId id);
   int PieceOf(const kernels::Parameter& parameter) const;
   Span SpanOf(const Message& message, kernels::ParameterId id) const;
   void Sum(const Message& message);

@@ -16,14 +16,9 @@
 
 namespace trireme::train {
 
-// A batch without tokens: the entries that a rank would load, for plans and measurements.
-
-// Entries of this rank's share of a batch: sizes, positions and groups; inputs, targets and
-// ordinals are empty.
+// Entries of this rank's share of a batch, for plans and measurements: sizes, positions and groups;
+// inputs, targets and ordinals are empty.
 std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShape& step);
-
-// Batches of steps, and the place of each step in the data: of windows (BatchLoader) or of pairs of
-// texts (PairLoader).
 
 // A step's entries on this rank. Its memory is reused from step to step.
 struct LoadedBatch {
@@ -35,7 +30,8 @@ struct LoadedBatch {
   std::span<const data::Entry> Entries() const { return {entries.data(), count}; }
 };
 
-// Functions of a step are the same on all ranks.
+// Batches of steps, and the place of each step in the data: of windows (BatchLoader) or of pairs of
+// texts (PairLoader). Functions of a step are the same on all ranks.
 class StepLoader {
  public:
   virtual ~StepLoader() = default;
@@ -48,7 +44,7 @@ class StepLoader {
 
   virtual std::int64_t StepsPerEpoch() const = 0;
   virtual std::int64_t Targets(std::int64_t step) const = 0;  // that count, without masks
-  // Of all steps before this one: targets, samples, and epochs completed.
+  // Sums over all steps before this one: targets, samples, and epochs completed.
   virtual std::int64_t TargetsBefore(std::int64_t step) const = 0;
   virtual std::int64_t NextSample(std::int64_t step) const = 0;
   virtual double Epochs(std::int64_t step) const = 0;
@@ -84,8 +80,6 @@ class BatchLoader : public StepLoader {
   bool document_mask_ = false;
   std::int64_t length_ = 0;  // T of a window
 };
-
-// Batches of pairs of texts of a data rank: its share of a step's pairs, cut into entries.
 
 // All entries of a step are padded to its longest texts, whatever the layout.
 class PairLoader : public StepLoader {

@@ -10,10 +10,9 @@
 namespace trireme::train {
 
 // Sizes of a step's batch, for plans and measurements.
-
 struct StepShape {
   std::int64_t sequences = 0;  // windows, or pairs, over all ranks
-  // Of pairs: padded lengths. 0: texts as long as the limit on a step's tokens allows.
+  // Padded lengths of pairs; 0: texts as long as the limit on a step's tokens allows.
   std::int64_t source_length = 0, target_length = 0;
 };
 
@@ -25,9 +24,6 @@ std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro
 
 // run.canonical: leaves of one group in a batch of `batch` windows.
 std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical);
-// run.canonical: places in the batch of a data rank; some may lie after its end.
-Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
-                    const parallel::Canonical& canonical);
 
 // How one data rank takes its part of every batch.
 struct BatchShare {

@@ -16,8 +16,6 @@
 
 namespace trireme::train {
 
-// Search for spikes of the loss: how far a loss lies above those of the steps before it. Pure.
-
 // A loss far above those before it.
 struct Spike {
   double loss = 0;
@@ -25,6 +23,7 @@ struct Spike {
   double score = 0;                // (loss - mean) / deviation
 };
 
+// Looks for spikes of the loss: how far a loss lies above those of the steps before it. Pure.
 class LossWindow {
  public:
   // Least deviation that a score is counted in, as a part of the mean: losses that are all the same
@@ -86,15 +85,15 @@ struct Evaluation {
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
                     const EvaluationOptions& options = {});
 
-// Likewise for given windows, the same ones on all ranks, each at most as long as the model's; of
-// the options stop and visit are used.
+// The same for given windows, equal on all ranks, each at most as long as the model's. Uses the
+// options stop and visit alone.
 Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
                            data::Split split, std::span<const data::Sample> windows,
                            const EvaluationOptions& options = {});
 
-// Of a model that translates, with teacher forcing: each target token after those before it. Pairs
-// that are longer than the model takes are left out. Of the options windows (pairs), seed and stop
-// are used. The result counts pairs as windows.
+// The same for a model that translates, with teacher forcing: each target token after those before
+// it. Leaves out pairs that are longer than the model takes. Uses the options windows (pairs), seed
+// and stop. The result counts pairs as windows.
 Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pairs,
                          data::Split split, const EvaluationOptions& options = {});
 

@@ -20,8 +20,6 @@
 #include "trireme/train/options.hpp"
 #include "trireme/train/training_plan.hpp"
 
-// Needs and work of one rank of a plan in a training step: memory, transfers, operations.
-
 namespace trireme::device {
 class WorkLog;
 }
@@ -31,6 +29,7 @@ namespace trireme::train {
 struct Plan;
 struct EvaluationPlan;
 
+// Needs and work of one rank of a plan in a training step.
 struct RankPlan {
   comm::GridShape at;          // coordinates
   device::MemoryTerms memory;  // bytes
@@ -68,7 +67,7 @@ RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::Wor
 // All kinds of ranks, the one that needs most memory first.
 std::vector<RankKind> PlanKinds(const Plan& plan);
 
-// Of a file of pairs.
+// Facts about a file of pairs.
 struct PairFacts {
   std::int64_t source_vocabulary = 0;  // types of the source texts
   bool shared_vocabulary = true;       // source and target texts have one

@@ -14,8 +14,6 @@
 
 namespace trireme::train {
 
-// Whether ranks whose copies must stay equal compute with the same arithmetic.
-
 // Hash of what this rank's processor makes of a few steps of the optimizer on fixed numbers, drawn
 // as initial weights are: equal hashes mean that copies of weights stay equal where their gradients
 // are. Serial; takes milliseconds.

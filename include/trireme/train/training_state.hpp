@@ -24,7 +24,6 @@ namespace trireme::train {
 
 // Blocks of training state on the host, for checkpoints and verification: the blocks themselves on
 // a CPU, copies of them on a GPU.
-
 class StateOnHost {
  public:
   // blocks: in the stream's memory, which must outlive this. Host copies have the type of sums
@@ -144,8 +143,9 @@ class TrainingState {
   void StoreWeights(const StateOnHost& weights);
 
  private:
-  StateOnHost Unfetched(std::vector<kernels::StateBlock> blocks) const;
-  std::vector<kernels::StateBlock> MomentBlocks() const;  // in the stream's memory
+  // In the stream's memory: moments, and sums of gradients.
+  std::vector<kernels::StateBlock> MomentBlocks() const;
+  std::vector<kernels::StateBlock> SumBlocks() const;
 
   const comm::ProcessGrid& grid_;
   const TrainingPlan plan_;

@@ -36,12 +36,10 @@ struct StepTimes {
   double bubble = 0;                 // waiting for another pipeline stage's result
 };
 
-// Advice about a fault that ends a run.
+// Advice about a value that is not finite, and about a batch without a target.
 inline constexpr const char* kFaultAdvice =
     "The weights were not changed. Lower optimizer.learning_rate or lengthen "
     "schedule.warmup_steps, and continue from the last checkpoint with -r.";
-
-// Advice about a batch without a target.
 inline constexpr const char* kNoTargetAdvice =
     "The weights were not changed. The token file's /train/mask or, with data.document_mask, its "
     "documents leave no target in these windows: take a larger data.batch, or let such steps pass "
@@ -82,12 +80,12 @@ class TrainingStep {
  public:
   // The state and the files of `tokens` must outlive the step.
   TrainingStep(TrainingState& state, const data::Corpus& tokens);
-  // Of a model that translates. Collective over the state's grid: AgreedError if data::PairBatches
+  // For a model that translates. Collective over the state's grid: AgreedError if data::PairBatches
   // refuses the pairs.
   TrainingStep(TrainingState& state, const data::PairFile& pairs);
 
   const StepLoader& Data() const { return *loader_; }
-  // Of windows; of pairs.
+  // The order of windows, or that of pairs: only the one that this step was made for.
   const data::Sampler& Samples() const { return windows_->Samples(); }
   const data::PairBatches& Pairs() const { return pairs_->Order(); }
   const data::PairFile* FileOfPairs() const {  // null: windows
@@ -135,6 +133,8 @@ class TrainingStep {
 
   device::Recorder* Trace() const { return Grid().Traffic().Trace(); }  // null: no timeline
   double Waited() const;  // seconds, for all transfers so far but those of the pipeline
+  // Counts the time since `start`: these waits, and computation for the rest.
+  void AddTimes(double start, double exposed, double bubble = 0);
   // A fault as one rank sees it. `order`: the lowest one is told.
   struct Finding {
     std::int64_t order = 0;

@@ -126,7 +126,7 @@ class PipelineTest : public testing::Test {
       shape.micro_batches = count;
       TellTale evaluate(shape, group.Rank(), columns, pipeline);
       pipeline.Run(pipeline.EvaluationProgram(count), evaluate);
-      EXPECT_EQ(evaluate.tasks_, MakeEvaluation(shape, group.Rank()));
+      EXPECT_EQ(evaluate.tasks_, MakeEvaluation(shape));
     }
   }
 
