@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "root.hpp"
 #include "step_prediction.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
@@ -15,9 +16,7 @@
 #include "trireme/base/program.hpp"
 #include "trireme/report/append_file.hpp"
 #include "trireme/report/monitor.hpp"
-#include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/tasks.hpp"
-#include "trireme/tasks/trained_model.hpp"
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tasks {
@@ -51,15 +50,12 @@ ExitCode RunCalibration(const app::Job& job) {
   const std::string& path = request.line.calibrate;
   job.ranks.signals->Release();
   app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
-  world.Together([&] {
-    if (world.IsRoot()) CheckTarget(path);
-  });
+  AtRoot(world, [&] { CheckTarget(path); });
   const double start = Seconds();
   const predict::Calibration calibration = predict::Calibrate(
       CalibrationSubject(request, job.ranks, job.device), predict::Effort::kWhole);
   job.ranks.Watch().Disarm();
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     PrintSteps(calibration);
     const std::string heading =
         fmt::format("Written by Trireme {} ({}): trireme --calibrate", Version(), Commit());
@@ -101,8 +97,7 @@ ExitCode RunPreflight(app::Job& job) {
     report.measured = tools::Measure(world, job.ranks.Node(), job.device.stream, job.device.dtype);
   }
   job.ranks.Watch().Disarm();
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     for (const std::string& line : tools::LinesOf(report)) fmt::print("{}\n", line);
     if (request.line.validate_only) {
       fmt::print("valid: nothing was measured or written\n");
@@ -111,71 +106,6 @@ ExitCode RunPreflight(app::Job& job) {
     }
     std::fflush(stdout);
   });
-  return ExitCode::kDone;
-}
-
-// job.task = evaluate: the losses of a trained model.
-
-namespace {
-
-void SayModel(const comm::Communicator& world, const app::Start& start, TrainedModel& trained) {
-  if (!world.IsRoot()) return;
-  for (const std::string& passed_over : start.passed_over) {
-    fmt::print("passed over {}\n", passed_over);
-  }
-  fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
-             train::DescribeModel(trained.Net().Plan().options));
-  std::fflush(stdout);
-}
-
-// Of a model that translates: as many texts at once as generate.batch says.
-ExitCode EvaluatePairs(app::Job& job) {
-  const app::Request& request = job.request;
-  const comm::Communicator& world = job.ranks.World();
-  EvaluateOptions options;
-  GenerateOptions search;
-  world.Together([&] {
-    options = ReadEvaluate(request.deck);
-    search = ReadGenerate(request.deck);
-    if (world.IsRoot()) CheckPairs(options, request.deck);
-  });
-  TrainedModel trained(job, 0, search.texts * search.beams, PackWeights::kAuto);
-  SayModel(world, job.start, trained);
-  if (request.line.validate_only) return app::SayValid(world);
-  EvaluateTranslations(trained.Net(), *trained.Pairs(), options,
-                       {search.beams, search.length_penalty, search.tokens,
-                        [&job] { return job.ranks.signals->Received(); }},
-                       trained.Checkpoint());
-  return ExitCode::kDone;
-}
-
-}  // namespace
-
-ExitCode RunEvaluate(app::Job& job) {
-  const app::Request& request = job.request;
-  const comm::Communicator& world = job.ranks.World();
-  if (request.model.Translates()) return EvaluatePairs(job);
-  EvaluateOptions options;
-  world.Together([&] {
-    options = ReadEvaluate(request.deck);
-    if (!world.IsRoot()) return;
-    CheckEvaluate(options, request.deck, request.data.sequence_length);
-  });
-  TrainedModel trained(job);
-  SayModel(world, job.start, trained);
-  const std::vector<app::ValidationSet> validation =
-      app::OpenValidation(request, job.ranks, job.files, trained.Net().Grid());
-  if (const std::string line = app::StagingLine(job.files); world.IsRoot() && !line.empty()) {
-    fmt::print("{}\n", line);
-  }
-  std::vector<Set> sets;
-  for (const app::ValidSplit& valid : app::ValidSplits(trained.Tokens(), validation)) {
-    sets.push_back({valid.tokens, data::Split::kValid, valid.name});
-  }
-  sets.push_back({&trained.Tokens(), data::Split::kTest, ""});
-  Evaluator evaluator(trained.Net(), trained.Tokens(), options, sets);
-  if (request.line.validate_only) return app::SayValid(world);
-  evaluator.Run(trained.Checkpoint());
   return ExitCode::kDone;
 }
 

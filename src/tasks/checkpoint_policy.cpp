@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <cmath>
 
+#include "root.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -75,7 +76,8 @@ CheckpointPolicy::CheckpointPolicy(const Setup& setup, const BestLoss& best)
                          .cores = setup_.cores,
                          .traffic = setup_.state.Grid().Traffic(),
                          .may_publish = [session] { session->HoldLock(true); },
-                         .may_go_on = [session] { session->HoldLock(false); }},
+                         .may_go_on = [session] { session->HoldLock(false); },
+                         .waited = waited_},
       std::move(whole));
   MakeLocal();
 }
@@ -105,8 +107,7 @@ void CheckpointPolicy::MakeLocal() {
     run.id = deck::TextOf(session.Record().json, app::kRunName);
   }
   run_folder_has_one_ = !run.id.empty();
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     if (run.id.empty()) run.id = checkpoint::NewLocalName();
     run.session = checkpoint::NewLocalName();
   });
@@ -119,6 +120,7 @@ void CheckpointPolicy::MakeLocal() {
                               .options = setup_.options,
                               .monitor = setup_.monitor,
                               .traffic = setup_.state.Grid().Traffic(),
+                              .waited = waited_,
                               .run = run,
                               .from = from},
       setup_.state.CheckpointState());
@@ -173,7 +175,6 @@ CheckpointPolicy::Drain CheckpointPolicy::WriteLocal(const Reason& reason) {
     if (reason.best && std::isfinite(best_.Kept())) due[kKept] = best_.Kept();
   }
   const bool whole = local_->Write(progress.step, checkpoints_->Sequence(), run);
-  seconds_ += local_->TakeSeconds();
   if (regular) return Drain::kRegular;
   return whole && !progress.Ends() ? Drain::kNone : Drain::kIrregular;
 }
@@ -189,7 +190,7 @@ void CheckpointPolicy::WriteRunFolder(const Reason& reason) {
   } else {
     checkpoints_->Write(setup_.progress.step, run, reason);
   }
-  Account();
+  NoteBest();
 }
 
 bool CheckpointPolicy::CompleteRunFolder() {
@@ -204,27 +205,17 @@ bool CheckpointPolicy::CompleteRunFolder() {
   return true;
 }
 
-void CheckpointPolicy::Advance(bool any_busy) {
-  checkpoints_->Advance(any_busy);
-  Account();
-}
-
 // A checkpoint's time for this and for what follows, which writes or reads one.
 void CheckpointPolicy::Settle() {
   setup_.progress.watch(comm::Phase::kCheckpoint);
   checkpoints_->Settle();
-  Account();
+  NoteBest();
 }
 
 // The last checkpoint is known for certain only once it is written.
 void CheckpointPolicy::Note() {
   Settle();
   if (checkpoints_->LastRegular()) setup_.written(*checkpoints_->LastRegular());
-}
-
-void CheckpointPolicy::Account() {
-  seconds_ += checkpoints_->TakeSeconds();
-  if (const std::optional<bool> written = checkpoints_->TakeBest()) best_.Written(*written);
 }
 
 void CheckpointPolicy::ReturnTo(const app::RunRecord& record) {
@@ -241,14 +232,8 @@ void CheckpointPolicy::AddTo(nlohmann::json& run) const {
   best_.AddTo(run);
 }
 
-double CheckpointPolicy::TakeSeconds() { return std::exchange(seconds_, 0); }
-
 std::vector<std::string> CheckpointPolicy::Summary() const {
   return {checkpoints_->Summary(), local_ != nullptr ? local_->Summary() : ""};
-}
-
-void CheckpointPolicy::RemoveLocal() {
-  if (local_ != nullptr) local_->RemoveAll();
 }
 
 }  // namespace trireme::tasks

@@ -84,32 +84,41 @@ class CheckpointPolicy {
   bool CompleteRunFolder();
 
   bool Busy() const { return checkpoints_->Busy(); }  // a write goes on beside the steps
-  void Advance(bool any_busy);  // collective, after each step; any_busy: agreed
-  void Settle();                // collective: waits for the one under way
-  void Note();                  // collective: settles, and tells of the last regular checkpoint
+  // Collective, after each step. any_busy: agreed.
+  void Advance(bool any_busy) {
+    checkpoints_->Advance(any_busy);
+    NoteBest();
+  }
+  void Settle();  // collective: waits for the one under way
+  void Note();    // collective: settles, and tells of the last regular checkpoint
   void ReturnTo(const app::RunRecord& record);  // collective: the run is back at this checkpoint
 
   void AddTo(nlohmann::json& run) const;  // names of the local run, and the best loss
-  double TakeSeconds();                   // seconds that training waited since this was asked
+  // Seconds that training waited since this was asked.
+  double TakeSeconds() { return std::exchange(waited_, 0); }
   std::int64_t OwnBytes() const { return checkpoints_->OwnBytes(); }  // as checkpoint::Writer's
   std::vector<std::string> Summary() const;                           // lines, which may be empty
-  void RemoveLocal();  // collective: the run has ended
+  void RemoveLocal() {  // collective: the run has ended
+    if (local_ != nullptr) local_->RemoveAll();
+  }
 
  private:
+  // Whether the best one was written, once that is known.
+  void NoteBest() {
+    if (const std::optional<bool> written = checkpoints_->TakeBest()) best_.Written(*written);
+  }
   enum class Drain { kNone, kRegular, kIrregular };
 
   void CheckCopyMemory(const checkpoint::State& state) const;
   void MakeLocal();
   Drain WriteLocal(const Reason& reason);
   void WriteRunFolder(const Reason& reason);
-  void Account();
-
   const Setup setup_;
   BestLoss best_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<LocalCheckpoints> local_;  // null: none
   bool run_folder_has_one_ = false;          // that knows of the local ones
-  double seconds_ = 0;                       // since TakeSeconds
+  double waited_ = 0;                        // seconds, since TakeSeconds
 };
 
 }  // namespace trireme::tasks

@@ -15,37 +15,34 @@ namespace {
 
 // Speed of a first checkpoint for checkpoint.auto, before one is measured: of one disk.
 constexpr double kGuessedBytesPerSecond = 5e8;
+// The same for a local one: the speed of a node's disk.
+constexpr double kGuessedNodeBytesPerSecond = 1e9;
 // For the end of the job's time, before one is measured: the speed of a busy shared disk, and the
 // time of its metadata calls.
 constexpr double kSlowBytesPerSecond = 1e8;
 constexpr double kSlowSeconds = 1;
 constexpr double kGiga = 1e9;
 
-checkpoint::WriterOptions WriterOptionsOf(const Checkpoints::Setup& setup) {
-  return {.async = setup.options.async,
-          .writers = static_cast<int>(setup.options.writers),
-          .io_hints = setup.options.io_hints,
-          .cores = setup.cores};
+// A slice of the timeline that spans the wait of training.
+device::Scope Traced(const comm::Ledger& traffic) {
+  return {traffic.Trace(),
+          {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint}};
 }
 
-// Adds the time until it goes out of scope.
-class Stopwatch {
- public:
-  explicit Stopwatch(double& sum) : sum_(sum), start_(Seconds()) {}
-  ~Stopwatch() { sum_ += Seconds() - start_; }
-  Stopwatch(const Stopwatch&) = delete;
-  Stopwatch& operator=(const Stopwatch&) = delete;
-
- private:
-  double& sum_;
-  double start_;
-};
+// Whether so many minutes have passed since a checkpoint at `last`; 0: never.
+bool Passed(double last, double minutes) {
+  return minutes > 0 && (Seconds() - last) / 60 >= minutes;
+}
 
 }  // namespace
 
 Checkpoints::Checkpoints(const Setup& setup, checkpoint::State state)
     : setup_(setup),
-      writer_(setup.runtime.World(), std::move(state), WriterOptionsOf(setup)),
+      writer_(setup.runtime.World(), std::move(state),
+              {.async = setup.options.async,
+               .writers = static_cast<int>(setup.options.writers),
+               .io_hints = setup.options.io_hints,
+               .cores = setup.cores}),
       sequence_(setup.sequence),
       last_time_(Seconds()) {
   const auto bytes = static_cast<double>(writer_.Bytes());
@@ -62,15 +59,9 @@ double Checkpoints::Interval() const {
 }
 
 bool Checkpoints::TimeHasCome() const {
-  const double passed = Seconds() - last_time_;
-  const double every = setup_.options.every_minutes * static_cast<double>(setup_.options.Drains());
-  if (setup_.options.automatic) return !writer_.UnderWay() && passed >= Interval();
-  return every > 0 && passed / 60 >= every;
-}
-
-bool Checkpoints::DueAfter(std::int64_t step) const {
-  const std::int64_t every = setup_.options.every_steps * setup_.options.Drains();
-  return every > 0 && step % every == 0;
+  const checkpoint::Options& options = setup_.options;
+  if (options.automatic) return !writer_.UnderWay() && Seconds() - last_time_ >= Interval();
+  return Passed(last_time_, options.every_minutes * static_cast<double>(options.Drains()));
 }
 
 void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
@@ -90,42 +81,29 @@ void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reas
 
 void Checkpoints::Settle() {
   if (!writer_.UnderWay()) return;
-  const device::Scope scope = Trace();
-  const Stopwatch untold(untold_stall_);
+  const device::Scope scope = Traced(setup_.traffic);
+  const Stopwatch waited(setup_.waited);
   Finish();
 }
 
 void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
-  const device::Scope scope = Trace();
-  const Stopwatch untold(untold_stall_);
+  const device::Scope scope = Traced(setup_.traffic);
+  const Stopwatch waited(setup_.waited);
   Begin(step, run, reason);
   if (!setup_.options.async) Finish();
 }
 
-void Checkpoints::Finish() {
-  checkpoint::Outcome outcome;
-  {
-    const Stopwatch stall(stall_);
-    outcome = writer_.Finish();
-  }
-  Account(outcome);
-}
-
 void Checkpoints::Advance(bool any_busy) {
   if (!writer_.UnderWay() || any_busy) return;
-  const device::Scope scope = Trace();
-  const Stopwatch untold(untold_stall_);
-  std::optional<checkpoint::Outcome> outcome;
-  {
-    const Stopwatch stall(stall_);
-    outcome = writer_.Advance();
-  }
+  const device::Scope scope = Traced(setup_.traffic);
+  const Stopwatch waited(setup_.waited);
+  const std::optional<checkpoint::Outcome> outcome = Stalled([&] { return writer_.Advance(); });
   if (outcome) Account(*outcome);
 }
 
 void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
-  const device::Scope scope = Trace();
-  const Stopwatch untold(untold_stall_);
+  const device::Scope scope = Traced(setup_.traffic);
+  const Stopwatch waited(setup_.waited);
   failures_ = 0;  // of this one: there is no later one to make up for it
   do {
     Begin(step, run, reason);
@@ -146,7 +124,7 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   bytes_ += static_cast<double>(outcome.bytes);
   write_seconds_ += outcome.write_seconds;
   verify_seconds_ += outcome.verify_seconds;
-  // Of a last one, which nothing else goes on beside.
+  // The time that a last one takes, beside which nothing else goes on.
   setup_.deadline.Checkpoint(setup_.options.async
                                  ? stall_ + outcome.write_seconds + outcome.verify_seconds
                                  : outcome.seconds);
@@ -157,13 +135,11 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
 void Checkpoints::TraceFiles() const {
   device::Recorder* const recorder = setup_.traffic.Trace();
   if (recorder == nullptr || !setup_.options.async) return;
-  device::Slice slice;
-  slice.begin = last_time_;
-  slice.end = Seconds();
-  slice.name = device::SliceName::kCheckpoint;
-  slice.category = device::SliceCategory::kCheckpoint;
-  slice.queue = device::SliceQueue::kCheckpointFiles;
-  recorder->Add(slice);
+  recorder->Add({.begin = last_time_,
+                 .end = Seconds(),
+                 .name = device::SliceName::kCheckpoint,
+                 .category = device::SliceCategory::kCheckpoint,
+                 .queue = device::SliceQueue::kCheckpointFiles});
 }
 
 void Checkpoints::Report(const checkpoint::Outcome& outcome) {
@@ -209,10 +185,6 @@ void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
       fmt::format("the checkpoint of step {} was not written: {}", outcome.step, outcome.failure));
 }
 
-std::optional<bool> Checkpoints::TakeBest() { return std::exchange(best_written_, std::nullopt); }
-
-double Checkpoints::TakeSeconds() { return std::exchange(untold_stall_, 0); }
-
 std::string Checkpoints::Summary() const {
   if (written_ == 0) return {};
   const double count = static_cast<double>(written_);
@@ -226,15 +198,6 @@ std::string Checkpoints::Summary() const {
 }
 
 // Local checkpoints of a run: policy around one LocalWriter.
-
-namespace {
-
-constexpr double kHour = 3600;
-// Speed of a first one for checkpoint.auto, before one is measured: of a node's disk.
-constexpr double kGuessedNodeBytesPerSecond = 1e9;
-constexpr double kGigabyte = 1e9;
-
-}  // namespace
 
 LocalCheckpoints::LocalCheckpoints(const Setup& setup, checkpoint::State state)
     : setup_(setup),
@@ -259,31 +222,24 @@ LocalCheckpoints::LocalCheckpoints(const Setup& setup, checkpoint::State state)
 }
 
 bool LocalCheckpoints::TimeHasCome() const {
-  const double passed = Seconds() - last_time_;
   const checkpoint::Options& options = setup_.options;
-  if (!options.automatic) return options.every_minutes > 0 && passed / 60 >= options.every_minutes;
+  if (!options.automatic) return Passed(last_time_, options.every_minutes);
   const double guess =
       static_cast<double>(writer_.Bytes()) / writer_.Hosts() / kGuessedNodeBytesPerSecond;
   const double cost = std::max(checkpoint::kLeastCost, written_ > 0 ? longest_ : guess);
-  return passed >= checkpoint::YoungDaly(cost, options.mtbf_hours * kHour);
-}
-
-bool LocalCheckpoints::DueAfter(std::int64_t step) const {
-  const std::int64_t every = setup_.options.every_steps;
-  return every > 0 && step % every == 0;
+  return Seconds() - last_time_ >=
+         checkpoint::YoungDaly(cost, options.mtbf_hours * kSecondsPerHour);
 }
 
 bool LocalCheckpoints::Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run) {
-  const device::Scope scope(
-      setup_.traffic.Trace(),
-      {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint});
+  const device::Scope scope = Traced(setup_.traffic);
   last_time_ = Seconds();
   // The records of its steps first: a node that is lost may be the one that writes them.
   setup_.monitor.SyncRecords();
   setup_.runtime.World().Broadcast(&sequence, sizeof sequence);
   const checkpoint::LocalOutcome outcome = writer_.Write(step, sequence, run);
   const double seconds = Seconds() - last_time_;
-  untold_seconds_ += seconds;
+  setup_.waited += seconds;
   if (outcome.failure.empty()) {
     ++written_;
     seconds_ += seconds;
@@ -318,15 +274,13 @@ void LocalCheckpoints::Report(std::int64_t step, const checkpoint::LocalOutcome&
   failing_ = failed;
 }
 
-double LocalCheckpoints::TakeSeconds() { return std::exchange(untold_seconds_, 0); }
-
 std::string LocalCheckpoints::Summary() const {
   if (written_ == 0) return {};
   const double mean = seconds_ / static_cast<double>(written_);
   return fmt::format("{} of {}: {:.3f} s each, {:.2f} GB/s",
                      report::Counted(written_, "local checkpoint"),
                      report::AsBytes(writer_.Bytes()), mean,
-                     mean > 0 ? static_cast<double>(writer_.Bytes()) / kGigabyte / mean : 0);
+                     mean > 0 ? static_cast<double>(writer_.Bytes()) / kGiga / mean : 0);
 }
 
 }  // namespace trireme::tasks

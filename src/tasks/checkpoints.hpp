@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "training.hpp"
 #include "trireme/app/batch_job.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/local.hpp"
 #include "trireme/checkpoint/options.hpp"
 #include "trireme/checkpoint/writer.hpp"
@@ -19,6 +21,19 @@
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
+
+// Adds the time until it goes out of scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum), start_(Seconds()) {}
+  ~Stopwatch() { sum_ += Seconds() - start_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  double start_;
+};
 
 class Checkpoints {
  public:
@@ -34,6 +49,7 @@ class Checkpoints {
     std::vector<int> cores;       // for the writing thread
     const comm::Ledger& traffic;  // of the timeline that shows them
     std::function<void()> may_publish, may_go_on;
+    double& waited;  // seconds that training has waited, added to
   };
   // Collective. Takes the memory of the writer.
   Checkpoints(const Setup& setup, checkpoint::State state);
@@ -42,7 +58,9 @@ class Checkpoints {
   // checkpoint.auto. With checkpoint.local, one that goes to the run folder as well.
   bool TimeHasCome() const;
   // Whether a checkpoint is due after this step.
-  bool DueAfter(std::int64_t step) const;
+  bool DueAfter(std::int64_t step) const {
+    return Comes(step, setup_.options.every_steps * setup_.options.Drains());
+  }
 
   // Collective. Waits for the one under way, if any.
   void Settle();
@@ -64,30 +82,28 @@ class Checkpoints {
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
   void Advance(bool any_busy);
 
-  // As checkpoint::Writer's.
-  std::int64_t OwnBytes() const { return writer_.OwnBytes(); }
-
+  std::int64_t OwnBytes() const { return writer_.OwnBytes(); }  // as checkpoint::Writer's
   bool UnderWay() const { return writer_.UnderWay(); }
   bool BestUnderWay() const { return UnderWay() && under_way_.best; }
   bool Written() const { return written_ > 0; }        // one, in this session
   std::int64_t Sequence() const { return sequence_; }  // of the last one; on rank 0
 
   // Whether the last one marked best was written, if that is known since the last call.
-  std::optional<bool> TakeBest();
-  // Seconds that training waited since this was asked.
-  double TakeSeconds();
+  std::optional<bool> TakeBest() { return std::exchange(best_written_, std::nullopt); }
   // "3 checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
   std::string Summary() const;
 
  private:
-  // Spans the wait of training.
-  device::Scope Trace() const {
-    return {
-        setup_.traffic.Trace(),
-        {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint}};
-  }
   void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
-  void Finish();
+  // Calls the writer, which training waits for.
+  template <typename Call>
+  auto Stalled(Call call) {
+    const Stopwatch stall(stall_);
+    return call();
+  }
+  void Finish() {
+    Account(Stalled([this] { return writer_.Finish(); }));
+  }
   void Account(const checkpoint::Outcome& outcome);
   void TraceFiles() const;
   void Report(const checkpoint::Outcome& outcome);
@@ -104,7 +120,6 @@ class Checkpoints {
   std::int64_t failures_ = 0;   // in a row
   double last_time_ = 0;        // Seconds() of the last Begin
   double stall_ = 0;            // of the one under way
-  double untold_stall_ = 0;     // since TakeSeconds
   double longest_stall_ = 0;    // of those written
   std::int64_t written_ = 0;    // in this session
   double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums of those
@@ -120,6 +135,7 @@ class LocalCheckpoints {
     const checkpoint::Options& options;
     report::Monitor& monitor;
     const comm::Ledger& traffic;  // of the timeline that shows them
+    double& waited;               // seconds that training has waited, added to
     checkpoint::LocalRun run;
     // Step of the local checkpoint that the session goes on from.
     std::optional<std::int64_t> from = {};
@@ -131,7 +147,7 @@ class LocalCheckpoints {
   // Whether one is due by time, on rank 0's clock.
   bool TimeHasCome() const;
   // Whether one is due after this step.
-  bool DueAfter(std::int64_t step) const;
+  bool DueAfter(std::int64_t step) const { return Comes(step, setup_.options.every_steps); }
   // Collective. Writes one; false if it is not whole on all nodes, which is said once. sequence: of
   // the run folder's last checkpoint, on rank 0.
   bool Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run);
@@ -140,8 +156,6 @@ class LocalCheckpoints {
   // Collective. The run has ended: nothing of it stays on the nodes.
   void RemoveAll() { writer_.RemoveAll(); }
 
-  // Seconds that training waited since this was asked.
-  double TakeSeconds();
   // "12 local checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
   std::string Summary() const;
 
@@ -150,12 +164,11 @@ class LocalCheckpoints {
 
   const Setup setup_;
   checkpoint::LocalWriter writer_;
-  double last_time_ = 0;       // Seconds() of the last one
-  bool failing_ = false;       // the last one was not written
-  std::int64_t written_ = 0;   // in this session
-  double seconds_ = 0;         // sum of those
-  double longest_ = 0;         // of those
-  double untold_seconds_ = 0;  // since TakeSeconds
+  double last_time_ = 0;      // Seconds() of the last one
+  bool failing_ = false;      // the last one was not written
+  std::int64_t written_ = 0;  // in this session
+  double seconds_ = 0;        // sum of those
+  double longest_ = 0;        // of those
 };
 
 }  // namespace trireme::tasks

@@ -15,7 +15,7 @@ namespace trireme::tasks {
 
 bool Evaluations::IsNear() const {
   const std::int64_t every = setup_.options.validate_every_steps, step = setup_.progress.step;
-  return every > 0 && ((step + 1) % every == 0 || (step + 2) % every == 0);
+  return Comes(step + 1, every) || Comes(step + 2, every);
 }
 
 bool Evaluations::Due() const {

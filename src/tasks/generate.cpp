@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "generator.hpp"
+#include "root.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
@@ -19,19 +20,51 @@
 
 namespace trireme::tasks {
 
-// Translations of prompts.
+namespace {
 
-// A translation is shown when it is complete: until then another beam may win.
+// Translations of prompts. A translation is shown when it is complete: until then another beam may
+// win.
 class TranslationWriter : public Writer {
  public:
   // All arguments outlive this.
   TranslationWriter(model::ParallelModel& model, const data::PairFile& pairs,
-                    const TranslationOptions& options);
+                    const GenerateOptions& options, const std::function<bool()>& stopped)
+      : model_(model), pairs_(pairs), translator_(SetupOf(model, pairs, options, stopped)) {}
 
   // InputError also for a text without tokens, and for one that is longer than the model takes.
-  void Encode(Prompt& prompt) const override;
+  void Encode(Prompt& prompt) const override {
+    try {
+      prompt.ids = pairs_.Encode(data::Side::kSource, prompt.text);
+    } catch (const Error& error) {
+      throw Error(error.Code(), fmt::format("{}: {}", prompt.where, error.what()));
+    }
+    const std::int64_t tokens = std::ssize(prompt.ids), most = model_.Plan().length;
+    if (tokens == 1) {
+      throw InputError(fmt::format("{}: nothing to translate", prompt.where), "Give it text.");
+    }
+    if (tokens <= most) return;
+    throw InputError(fmt::format("{}: {} tokens, the model takes {}", prompt.where, tokens, most),
+                     "Cut it into sentences.");
+  }
+
   std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
-                                               const OnText& on_text = {}) override;
+                                               const OnText& on_text) override {
+    std::vector<Translator::Ids> sources;
+    for (const Prompt& prompt : prompts) sources.push_back(prompt.ids);
+    std::vector<std::optional<Continuation>> texts;
+    for (const auto& found : translator_.Run(sources)) {
+      std::optional<Continuation>& text = texts.emplace_back();
+      if (!found) continue;
+      text = Continuation{.tokens = found->tokens,
+                          .text = pairs_.Decode(data::Side::kTarget, found->tokens),
+                          .log_probability = found->log_probability,
+                          .end = found->ended ? End::kEos : End::kLength};
+    }
+    if (on_text && model_.Grid().World().IsRoot() && !texts.empty() && texts.front()) {
+      on_text(texts.front()->text);
+    }
+    return texts;
+  }
   bool Stopped() const override { return translator_.Stopped(); }
 
  private:
@@ -39,8 +72,6 @@ class TranslationWriter : public Writer {
   const data::PairFile& pairs_;
   Translator translator_;
 };
-
-namespace {
 
 void Show(const std::string& text) {
   fmt::print("{}", text);
@@ -59,6 +90,12 @@ void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel
   throw AgreedError(ExitCode::kStopped, "stopped by a signal: " + done);
 }
 
+// Collective. Answers a prompt, and shows the text as it grows.
+void ShowAnswer(const comm::Communicator& world, Writer& writer, std::span<const Prompt> prompt) {
+  writer.Run(prompt, [](const std::string& piece) { Show(Printable(piece)); });
+  if (world.IsRoot()) Show("\n");
+}
+
 // One prompt, shown as its text grows.
 void ContinuePrompt(const comm::Communicator& world, Writer& writer, const TrainedModel& trained,
                     const GenerateOptions& options) {
@@ -68,8 +105,7 @@ void ContinuePrompt(const comm::Communicator& world, Writer& writer, const Train
   if (world.IsRoot() && !options.translates) {
     Show(Printable(trained.Tokens().Decode(prompts.front().ids)));
   }
-  writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
-  if (world.IsRoot()) Show("\n");
+  ShowAnswer(world, writer, prompts);
   if (writer.Stopped()) ThrowStopped("the text is not complete");
 }
 
@@ -138,8 +174,7 @@ void Converse(const app::Ranks& ranks, Writer& writer, const GenerateOptions& op
       if (ranks.World().IsRoot()) fmt::print(stderr, "trireme: {}\n", error.what());
       continue;
     }
-    writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
-    if (ranks.World().IsRoot()) Show("\n");
+    ShowAnswer(ranks.World(), writer, prompts);
     if (writer.Stopped()) break;
   }
   if (ranks.World().Max(std::int64_t{ranks.signals->Received()}) == 0) return;
@@ -186,10 +221,8 @@ std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& gr
                     std::span<const Prompt> prompts,
                     const std::vector<std::optional<Continuation>>& results,
                     std::array<std::int64_t, 2>& counts) {
-  const comm::GridShape& at = grid.Coordinates();
-  const bool first = at.pipeline == 0 && at.context == 0 && at.tensor == 0;  // of its replica
   nlohmann::json mine = nlohmann::json::array();
-  for (std::size_t i = 0; first && i < prompts.size(); ++i) {
+  for (std::size_t i = 0; LeadsReplica(grid) && i < prompts.size(); ++i) {
     if (!results[i]) continue;
     mine.push_back({i, LineOf(prompts[i], *results[i]), results[i]->tokens.size()});
   }
@@ -216,9 +249,7 @@ void ContinueFile(const deck::Deck& deck, const comm::Communicator& world, Write
     for (Prompt& prompt : prompts) writer.Encode(prompt);
   });
   std::optional<OutputFile> output;
-  world.Together([&] {
-    if (world.IsRoot()) output.emplace(deck, options.output);
-  });
+  AtRoot(world, [&] { output.emplace(deck, options.output); });
   const auto round = static_cast<std::size_t>(kBatches * options.batch * grid.Shape().data);
   std::array<std::int64_t, 2> counts{};  // texts, tokens
   const double start = Seconds();
@@ -238,19 +269,16 @@ void ContinueFile(const deck::Deck& deck, const comm::Communicator& world, Write
   }
   if (!world.IsRoot() || options.output.empty()) return;
   const double seconds = Seconds() - start;
-  fmt::print("{}: {}, {} tokens in {:.1f} s, {:.1f} tokens/s\n", options.output,
-             report::Counted(counts[0], "text"), report::WithThousands(counts[1]), seconds,
-             static_cast<double>(counts[1]) / seconds);
-  std::fflush(stdout);
+  Say("{}: {}, {} tokens in {:.1f} s, {:.1f} tokens/s", options.output,
+      report::Counted(counts[0], "text"), report::WithThousands(counts[1]), seconds,
+      static_cast<double>(counts[1]) / seconds);
 }
 
 std::unique_ptr<Writer> MakeWriter(const app::Ranks& ranks, TrainedModel& trained,
                                    const GenerateOptions& options) {
   const std::function<bool()> stopped = [&] { return ranks.signals->Received(); };
   if (trained.Pairs() != nullptr) {
-    return std::make_unique<TranslationWriter>(
-        trained.Net(), *trained.Pairs(),
-        TranslationOptions{options.beams, options.length_penalty, options.tokens, stopped});
+    return std::make_unique<TranslationWriter>(trained.Net(), *trained.Pairs(), options, stopped);
   }
   return std::make_unique<Generator>(Generator::Setup{.model = trained.Net(),
                                                       .tokens = trained.Tokens(),
@@ -265,9 +293,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
   const std::int64_t longest = model.Plan().length;
   std::vector<std::int32_t> added;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    // The model sees the last `longest` tokens.
-    const std::int64_t size = static_cast<std::int64_t>(prompt.size());
-    const std::int64_t seen = std::min(size, longest);
+    const std::int64_t seen = std::min(std::ssize(prompt), longest);  // by the model, the last ones
     data::Entry batch;
     batch.sequences = 1;
     batch.length = seen;
@@ -323,46 +349,6 @@ ExitCode RunGenerate(app::Job& job) {
     ContinuePrompt(world, *writer, trained, options);
   }
   return ExitCode::kDone;
-}
-
-// TranslationWriter: source texts in, target texts out.
-
-TranslationWriter::TranslationWriter(model::ParallelModel& model, const data::PairFile& pairs,
-                                     const TranslationOptions& options)
-    : model_(model), pairs_(pairs), translator_(SetupOf(model, pairs, options)) {}
-
-void TranslationWriter::Encode(Prompt& prompt) const {
-  try {
-    prompt.ids = pairs_.Encode(data::Side::kSource, prompt.text);
-  } catch (const Error& error) {
-    throw Error(error.Code(), fmt::format("{}: {}", prompt.where, error.what()));
-  }
-  const std::int64_t tokens = std::ssize(prompt.ids), most = model_.Plan().length;
-  if (tokens == 1) {
-    throw InputError(fmt::format("{}: nothing to translate", prompt.where), "Give it text.");
-  }
-  if (tokens <= most) return;
-  throw InputError(fmt::format("{}: {} tokens, the model takes {}", prompt.where, tokens, most),
-                   "Cut it into sentences.");
-}
-
-std::vector<std::optional<Continuation>> TranslationWriter::Run(std::span<const Prompt> prompts,
-                                                                const OnText& on_text) {
-  std::vector<Translator::Ids> sources;
-  for (const Prompt& prompt : prompts) sources.push_back(prompt.ids);
-  std::vector<std::optional<Continuation>> texts;
-  for (const auto& found : translator_.Run(sources)) {
-    std::optional<Continuation>& text = texts.emplace_back();
-    if (!found) continue;
-    text = Continuation{.tokens = found->tokens,
-                        .text = pairs_.Decode(data::Side::kTarget, found->tokens),
-                        .log_probability = found->log_probability,
-                        .end = found->ended ? End::kEos : End::kLength};
-  }
-  if (on_text && model_.Grid().World().IsRoot() && !texts.empty() && texts.front()) {
-    on_text(texts.front()->text);
-  }
-  return texts;
 }
 
 }  // namespace trireme::tasks

@@ -10,6 +10,7 @@
 #include <limits>
 #include <sstream>
 
+#include "root.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/deck/deck.hpp"
@@ -17,35 +18,18 @@
 
 namespace trireme::tasks {
 
-// A prompt that is being continued.
-struct Generator::Sequence {
-  const Prompt* prompt = nullptr;
-  std::size_t place = 0;  // among the results
-  std::int32_t slot = 0;
-  std::vector<std::int32_t> ids;  // all that the model has to see, the newest last
-  std::int64_t kept = 0;          // positions in the cache
-  std::vector<std::int32_t> added;
-  double log_probability = 0;
-  std::optional<GrowingText> text;  // if it has stop strings or is shown
-  bool shown = false;
-};
-
 Generator::Generator(Setup setup)
     : setup_(std::move(setup)), active_(static_cast<std::size_t>(setup_.slots)) {}
 
-Generator::~Generator() = default;
-
 // Free slots take the replica's next prompts.
 void Generator::Fill() {
-  const comm::ProcessGrid& grid = setup_.model.Grid();
-  const auto step = static_cast<std::size_t>(grid.Shape().data);
+  const auto step = static_cast<std::size_t>(setup_.model.Grid().Shape().data);
   for (std::size_t slot = 0; slot < active_.size() && next_ < prompts_.size(); ++slot) {
     if (active_[slot] != nullptr) continue;
-    auto sequence = std::make_unique<Sequence>();
     const Prompt& prompt = prompts_[next_];
-    sequence->prompt = &prompt;
-    sequence->place = next_;
-    sequence->slot = static_cast<std::int32_t>(slot);
+    active_[slot] = std::make_unique<Sequence>(
+        Sequence{.prompt = &prompt, .place = next_, .slot = static_cast<std::int32_t>(slot)});
+    Sequence* const sequence = active_[slot].get();
     if (prompt.options.start_with_eos) {
       sequence->ids.push_back(static_cast<std::int32_t>(setup_.tokens.Words().eos));
     }
@@ -55,7 +39,6 @@ void Generator::Fill() {
       sequence->text.emplace(setup_.tokens, prompt.ids, prompt.options.stop);
     }
     next_ += step;
-    active_[slot] = std::move(sequence);
   }
 }
 
@@ -108,20 +91,14 @@ Generator::Turn Generator::MakeTurn() {
     const auto some = std::span(whole).subspan(begin, std::min(most, whole.size() - begin));
     AddEntry(turn, WholeEntry(some), some);
   }
-  // One entry for each stage of a pipeline, so that all of them work.
-  const int stages = setup_.model.Grid().Shape().pipeline;
-  for (int stage = 0; stage < stages; ++stage) {
-    const Part part = PartOf(std::ssize(one), stage, stages);
-    if (part.Size() == 0) continue;
-    const auto some = std::span(one).subspan(static_cast<std::size_t>(part.begin),
-                                             static_cast<std::size_t>(part.Size()));
+  EachStagesPart(setup_.model.Grid(), one, [&](std::span<Sequence* const> some) {
     std::vector<std::int32_t> tokens, positions;
     for (const Sequence* sequence : some) {
       tokens.push_back(sequence->ids.back());
       positions.push_back(static_cast<std::int32_t>(std::ssize(sequence->ids) - 1));
     }
     AddEntry(turn, setup_.model.Inference().ContinuedEntry(tokens, positions), some);
-  }
+  });
   return turn;
 }
 
@@ -141,8 +118,7 @@ Generator::Chosen Generator::ChosenFor(const Sequence& sequence,
   return {static_cast<double>(token), on_text_ ? 0 : LogProbability(logits, token), 1};
 }
 
-void Generator::RunTurn(const Turn& made, std::int64_t entries) {
-  Turn turn = made;
+void Generator::RunTurn(Turn& turn, std::int64_t entries) {
   model::ParallelModel& model = setup_.model;
   const auto vocabulary = static_cast<std::size_t>(model.Plan().options.vocabulary);
   // Rows of the head without a token are no choice.
@@ -205,21 +181,15 @@ void Generator::Append(Sequence& sequence, const Chosen& chosen) {
 }
 
 void Generator::Finish(Sequence& sequence, End end) {
-  Continuation result;
-  if (sequence.text) {
-    if (sequence.shown) on_text_(sequence.text->Take(true));
-    result.text = sequence.text->Text();
-  } else {
-    GrowingText text(setup_.tokens, sequence.prompt->ids, sequence.prompt->options.stop);
-    std::vector<std::int32_t> ids = sequence.added;
-    if (end == End::kEos) ids.pop_back();
-    text.Add(ids);
-    result.text = text.Text();
+  if (sequence.shown) on_text_(sequence.text->Take(true));
+  if (!sequence.text) {
+    sequence.text.emplace(setup_.tokens, sequence.prompt->ids, sequence.prompt->options.stop);
+    sequence.text->Add(std::span(sequence.added).first(sequence.added.size() - (end == End::kEos)));
   }
-  result.tokens = std::move(sequence.added);
-  result.log_probability = sequence.log_probability;
-  result.end = end;
-  results_[sequence.place] = std::move(result);
+  results_[sequence.place] = Continuation{.tokens = std::move(sequence.added),
+                                          .text = sequence.text->Text(),
+                                          .log_probability = sequence.log_probability,
+                                          .end = end};
   active_[static_cast<std::size_t>(sequence.slot)].reset();
 }
 
@@ -230,27 +200,23 @@ std::vector<std::optional<Continuation>> Generator::Run(std::span<const Prompt> 
   on_text_ = grid.World().IsRoot() ? on_text : OnText();
   results_.assign(prompts.size(), std::nullopt);
   next_ = static_cast<std::size_t>(grid.Coordinates().data);
-  stopped_ = false;
   for (auto& sequence : active_) sequence.reset();
-  while (true) {
+  Turn turn;
+  const auto make = [&] {
     Fill();
-    const Turn turn = Caches() ? MakeTurn() : Turn();
-    std::int64_t passes = std::ssize(turn.entries);
-    if (!Caches()) {
-      passes = std::ranges::count_if(active_, [](const auto& each) { return each != nullptr; });
-    }
-    const std::int64_t own = passes;
-    const Verdict verdict =
-        AgreeOnTurn(grid.World(), setup_.stopped && setup_.stopped(), finite_, passes);
-    stopped_ = verdict == Verdict::kStopped;
-    if (verdict != Verdict::kGoOn) break;
-    if (own == 0 && !setup_.model.Units().ValuesSharded()) continue;
+    if (!Caches())
+      return std::ranges::count_if(active_, [](const auto& each) { return each != nullptr; });
+    turn = MakeTurn();
+    return std::ssize(turn.entries);
+  };
+  const auto run = [&](std::int64_t passes) {
     if (Caches()) {
       RunTurn(turn, passes);
     } else {
       RunAlone(passes);
     }
-  }
+  };
+  stopped_ = RunTurns(setup_.model, setup_.stopped, finite_, make, run);
   return std::move(results_);
 }
 
@@ -396,8 +362,7 @@ std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
 std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communicator& world,
                                 const GenerateOptions& options) {
   std::string text;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     std::ifstream file(options.file, std::ios::binary);
     std::ostringstream whole;
     if (file) whole << file.rdbuf();
@@ -418,9 +383,9 @@ std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communi
   return prompts;
 }
 
-void EncodePrompt(const data::TokenFile& tokens, Prompt& prompt) {
+void Generator::Encode(Prompt& prompt) const {
   try {
-    prompt.ids = tokens.Encode(prompt.text);
+    prompt.ids = setup_.tokens.Encode(prompt.text);
   } catch (const Error& error) {
     throw Error(error.Code(), fmt::format("{}: {}", prompt.where, error.what()));
   }

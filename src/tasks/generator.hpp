@@ -81,10 +81,6 @@ std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
 std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communicator& world,
                                 const GenerateOptions& options);
 
-// Fills in the prompt's ids. Throws InputError naming the prompt's place for text that the
-// tokenizer refuses, and for nothing to begin with.
-void EncodePrompt(const data::TokenFile& tokens, Prompt& prompt);
-
 // One line of generate.output, with its newline.
 std::string LineOf(const Prompt& prompt, const Continuation& continuation);
 
@@ -147,20 +143,26 @@ class Generator : public Writer {
     std::function<bool()> stopped;  // whether this rank was asked to stop
   };
   explicit Generator(Setup setup);
-  ~Generator() override;
-  Generator(const Generator&) = delete;
-  Generator& operator=(const Generator&) = delete;
 
-  void Encode(Prompt& prompt) const override { EncodePrompt(setup_.tokens, prompt); }
-  // Collective over the grid, whose ranks pass the same prompts, with ids. Prompt i is continued by
-  // data rank i % D: on its ranks result i is there, unless Stopped(). AgreedError if a prediction
-  // is not finite.
+  // InputError also for nothing to begin with.
+  void Encode(Prompt& prompt) const override;
   std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
                                                const OnText& on_text = {}) override;
   bool Stopped() const override { return stopped_; }
 
  private:
-  struct Sequence;
+  // A prompt that is being continued.
+  struct Sequence {
+    const Prompt* prompt = nullptr;
+    std::size_t place = 0;  // among the results
+    std::int32_t slot = 0;
+    std::vector<std::int32_t> ids = {};  // all that the model has to see, the newest last
+    std::int64_t kept = 0;               // positions in the cache
+    std::vector<std::int32_t> added = {};
+    double log_probability = 0;
+    std::optional<GrowingText> text = {};  // if it has stop strings or is shown
+    bool shown = false;
+  };
   // The passes of a turn: entries for the model, and the sequences whose next tokens they give.
   struct Turn : TurnPasses {
     std::vector<Sequence*> order;
@@ -175,7 +177,7 @@ class Generator : public Writer {
   data::Entry WholeEntry(std::span<Sequence* const> sequences) const;
   void AddEntry(Turn& turn, data::Entry entry, std::span<Sequence* const> sequences) const;
   Turn MakeTurn();
-  void RunTurn(const Turn& turn, std::int64_t entries);
+  void RunTurn(Turn& turn, std::int64_t entries);
   void RunAlone(std::int64_t turns);  // without a cache
   Chosen ChosenFor(const Sequence& sequence, std::span<const double> logits) const;
   void Append(Sequence& sequence, const Chosen& chosen);

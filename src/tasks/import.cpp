@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "root.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/checkpoint/writer.hpp"
@@ -20,9 +21,11 @@
 
 namespace trireme::tasks {
 
-// Memory of a rank at its peak in the tasks that only convert weights: said before any are read.
+namespace {
 
-// Bytes.
+namespace fs = std::filesystem;
+
+// Memory of a rank at its peak, in bytes: said before any weights are read.
 struct PeakMemory {
   std::int64_t program = 0;  // taken by the rank so far: code, libraries, lists of tensors
   std::int64_t buffers = 0;  // pieces of weights on their way
@@ -32,26 +35,26 @@ struct PeakMemory {
 };
 
 // Collective. The largest of each term on any rank.
-inline PeakMemory LargestOf(const comm::Communicator& world, const PeakMemory& mine) {
+PeakMemory LargestOf(const comm::Communicator& world, const PeakMemory& mine) {
   return {.program = world.Max(mine.program),
           .buffers = world.Max(mine.buffers),
           .tensor = world.Max(mine.tensor),
           .texts = world.Max(mine.texts)};
 }
 
-// "memory  a rank: program 41 MiB + buffers 76 MiB + one tensor 9.0 MiB = 126 MiB (132120576
-// bytes)".
-inline std::string Describe(const PeakMemory& memory) {
+// Says what is converted, and the memory: "memory  a rank: program 41 MiB + buffers 76 MiB + one
+// tensor 9.0 MiB = 126 MiB (132120576 bytes)".
+void SayModel(const std::string& path, hf::Family family, const model::Options& model,
+              std::int64_t bytes, const hf::Listing& listing, const PeakMemory& memory) {
   using report::AsBytes;
-  std::string text = fmt::format("memory  a rank: program {} + buffers {}", AsBytes(memory.program),
-                                 AsBytes(memory.buffers));
-  if (memory.tensor > 0) text += fmt::format(" + one tensor {}", AsBytes(memory.tensor));
-  if (memory.texts > 0) text += fmt::format(" + other files {}", AsBytes(memory.texts));
-  return text + fmt::format(" = {} ({} bytes)", AsBytes(memory.Total()),
-                            report::WithThousands(memory.Total()));
+  Say("model   {}: {}, {}\nweights {} in {}", path, hf::NameOf(family), train::DescribeModel(model),
+      AsBytes(bytes), report::Counted(std::ssize(listing.files), "file"));
+  Say("memory  a rank: program {} + buffers {}{}{} = {} ({} bytes)", AsBytes(memory.program),
+      AsBytes(memory.buffers),
+      memory.tensor > 0 ? fmt::format(" + one tensor {}", AsBytes(memory.tensor)) : "",
+      memory.texts > 0 ? fmt::format(" + other files {}", AsBytes(memory.texts)) : "",
+      AsBytes(memory.Total()), report::WithThousands(memory.Total()));
 }
-
-namespace {
 
 // The model to import, as every rank knows it.
 struct Source {
@@ -101,8 +104,7 @@ void Open(const app::Request& request, const comm::Communicator& world, Source& 
   source.model = request.model;
   source.model.vocabulary = source.model.asked_vocabulary;
   std::string listing;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     CheckRequest(request);
     listing = hf::ToText(hf::Inspect(source.folder));
   });
@@ -139,18 +141,7 @@ nlohmann::json RunJson(const app::Ranks& ranks, const Source& source, const std:
   return run;
 }
 
-// Collective. The checkpoint of step 0, without moments. Weights are read while it is written.
-void WriteCheckpoint(const comm::Communicator& world, checkpoint::Writer& writer,
-                     checkpoint::Order order, const Fault& fault) {
-  writer.Begin(std::move(order));
-  const checkpoint::Outcome outcome = writer.Finish();
-  world.Together([&] {
-    fault.Check();  // of the weights, not of the disk
-  });
-  if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
-}
-
-// Of the tokenizer in the folder; 0: there is none, or none that we read.
+// Tokens of the tokenizer in the folder; 0: there is none, or none that we read.
 std::int64_t TokensOf(const std::string& folder) {
   for (const data::TokenizerKind kind :
        {data::TokenizerKind::kBpe, data::TokenizerKind::kSentencePiece}) {
@@ -163,14 +154,9 @@ std::int64_t TokensOf(const std::string& folder) {
   return 0;
 }
 
-void Say(const Source& source, const PeakMemory& memory) {
-  const hf::WeightSource& weights = *source.weights;
-  fmt::print("model   {}: {}, {}\n", source.folder, hf::NameOf(source.config.family),
-             train::DescribeModel(source.model));
-  fmt::print("weights {} in {}\n", report::AsBytes(weights.Bytes()),
-             report::Counted(std::ssize(weights.Files().files), "file"));
-  fmt::print("{}\n", Describe(memory));
-  std::fflush(stdout);
+void SayImport(const Source& source, const PeakMemory& memory) {
+  SayModel(source.folder, source.config.family, source.model, source.weights->Bytes(),
+           source.weights->Files(), memory);
   if (const std::int64_t tokens = TokensOf(source.folder); tokens > source.model.vocabulary) {
     fmt::print(stderr,
                "trireme: warning: {}: its tokenizer has {} tokens, the model {}: a text that holds "
@@ -219,7 +205,7 @@ ExitCode RunImport(app::Job& job) {
                              .io_hints = request.checkpoint.io_hints,
                              .threads = job.device.stream.threads});
   const PeakMemory memory = MemoryOf(world, job.device, source, writer, program);
-  if (world.IsRoot()) Say(source, memory);
+  if (world.IsRoot()) SayImport(source, memory);
   if (request.line.validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be imported; nothing was written\n");
     return ExitCode::kDone;
@@ -227,8 +213,7 @@ ExitCode RunImport(app::Job& job) {
 
   // 3. The run folder.
   std::string deck, imported;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     deck = RunDeck(request);
     imported = app::ImportedJson(source.folder).dump();
   });
@@ -236,11 +221,13 @@ ExitCode RunImport(app::Job& job) {
   imported = world.Broadcast(imported);
   const std::string& output = request.job.output;
   hf::MakeFolderWhole(world, output, [&](const std::string& temporary) {
-    checkpoint::Order order{.folder = temporary + "/checkpoints",
-                            .run = RunJson(job.ranks, source, deck, imported)};
-    WriteCheckpoint(world, writer, std::move(order), fault);
-    world.Together([&] {
-      if (!world.IsRoot()) return;
+    // The checkpoint of step 0, without moments. Weights are read while it is written.
+    writer.Begin(
+        {.folder = temporary + "/checkpoints", .run = RunJson(job.ranks, source, deck, imported)});
+    const checkpoint::Outcome outcome = writer.Finish();
+    world.Together([&] { fault.Check(); });  // of the weights, not of the disk
+    if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
+    AtRoot(world, [&] {
       const std::string part = temporary + "/" + hf::kRunPart;
       hf::MakeFolder(part);
       hf::CopyCompanions(source.folder, part);
@@ -249,8 +236,7 @@ ExitCode RunImport(app::Job& job) {
     });
   });
   if (world.IsRoot()) {
-    fmt::print("imported as {}: train it further with -r {} data.file=TOKENS\n", output, output);
-    std::fflush(stdout);
+    Say("imported as {}: train it further with -r {} data.file=TOKENS", output, output);
   }
   return ExitCode::kDone;
 }
@@ -258,8 +244,6 @@ ExitCode RunImport(app::Job& job) {
 // job.task = export: the model of a checkpoint becomes a model folder of Hugging Face.
 
 namespace {
-
-namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostListingBytes = std::int64_t{256} << 20;
 constexpr int kIndent = 2;  // of JSON, as transformers writes it
@@ -402,9 +386,7 @@ Words ReadWords(const app::Request& request, const app::Ranks& ranks, const app:
   data::Keeping keeping(data::Staging::kNone, {false, false, false}, 0);
   if (request.model.Translates()) keeping.side = data::Side::kTarget;
   const data::TokenFile tokens(ranks.World(), ranks.Node(), path, keeping);
-  ranks.World().Together([&] {
-    if (ranks.World().IsRoot()) app::CheckVocabulary(*start.record, tokens);
-  });
+  AtRoot(ranks.World(), [&] { app::CheckVocabulary(*start.record, tokens); });
   const data::Vocabulary& words = tokens.Words();
   return {tokens.TokenizerFiles(), words.eos, words.words[static_cast<std::size_t>(words.eos)]};
 }
@@ -444,18 +426,13 @@ void WriteCompanions(const Task& task, const Words& words, const std::string& fo
   hf::WriteText(folder + "/" + hf::kIndexFile, hf::IndexText(task.plan.listing));
 }
 
-void Say(const Task& task, const Words& words, const PeakMemory& memory) {
+void SayExport(const Task& task, const Words& words, const PeakMemory& memory) {
   std::int64_t bytes = 0;
   for (const hf::ListedFile& file : task.plan.listing.files) bytes += file.contents.bytes;
-  fmt::print("model   {}: {}, {}\n", task.checkpoint, hf::NameOf(task.family),
-             train::DescribeModel(task.model));
-  fmt::print("weights {} in {}\n", report::AsBytes(bytes),
-             report::Counted(std::ssize(task.plan.listing.files), "file"));
-  fmt::print("{}\n", Describe(memory));
+  SayModel(task.checkpoint, task.family, task.model, bytes, task.plan.listing, memory);
   if (task.origin.empty() && words.files.empty()) {
-    fmt::print("no tokenizer: the token file is not there, or has none that others can read\n");
+    Say("no tokenizer: the token file is not there, or has none that others can read");
   }
-  std::fflush(stdout);
 }
 
 // Collective. Of the largest rank.
@@ -488,15 +465,13 @@ ExitCode RunExport(app::Job& job) {
                                 "Name the file of pairs that the model was trained on.");
   });
   const PeakMemory memory = MemoryOf(world, job.device, task);
-  if (world.IsRoot()) Say(task, words, memory);
+  if (world.IsRoot()) SayExport(task, words, memory);
   if (request.line.validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be exported; nothing was written\n");
     return ExitCode::kDone;
   }
   hf::MakeFolderWhole(world, task.options.path, [&](const std::string& temporary) {
-    world.Together([&] {
-      if (world.IsRoot()) MakeFiles(task.plan, temporary);
-    });
+    AtRoot(world, [&] { MakeFiles(task.plan, temporary); });
     world.Together([&] {
       hf::WriteShare(task.plan, task.family, task.model, *task.reader, temporary,
                      {world.Rank(), world.Size(), job.device.stream.threads});

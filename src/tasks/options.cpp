@@ -1,4 +1,4 @@
-// The keys of [scaling].
+// The keys of [generate], [evaluate] and [scaling].
 #include "trireme/comm/options.hpp"
 
 #include <fcntl.h>
@@ -20,8 +20,6 @@
 #include "trireme/tasks/tasks.hpp"
 
 namespace trireme::tasks {
-
-// The keys of [generate].
 
 namespace {
 
@@ -88,6 +86,14 @@ void BindGenerate(deck::Keys keys, AskedTexts& o) {
       .Exclusive({"generate.prompt", "generate.file"});
 }
 
+// Throws InputError for the first of these keys that is asked for.
+void RefuseAny(std::initializer_list<std::pair<const char*, bool>> keys, const char* why,
+               const char* hint, const deck::Deck& deck) {
+  for (const auto& [key, asked] : keys) {
+    if (asked) throw deck.Complain(key, why, hint);
+  }
+}
+
 }  // namespace
 
 void DeclareGenerate(deck::Schema& schema) { deck::Declare(schema, BindGenerate); }
@@ -99,18 +105,14 @@ void CheckGenerate(const GenerateOptions& o, const deck::Deck& deck) {
     throw deck.Complain("generate.beams", "this model continues texts, it does not translate",
                         "Leave this key out.");
   }
-  const std::array<std::pair<const char*, bool>, 5> of_decoders = {
-      {{"generate.top_k", o.top_k != 0},
-       {"generate.top_p", o.top_p != 1},
-       {"generate.repetition_penalty", o.repetition_penalty != 1},
-       {"generate.stop", !o.stop.empty()},
-       {"generate.start_with_eos", !o.start_with_eos}}};
-  for (const auto& [key, asked] : of_decoders) {
-    if (!asked) continue;
-    throw deck.Complain(key, "translations are searched for, not drawn",
-                        "Leave this key out; generate.beams and generate.length_penalty are what a "
-                        "search has.");
-  }
+  RefuseAny({{"generate.top_k", o.top_k != 0},
+             {"generate.top_p", o.top_p != 1},
+             {"generate.repetition_penalty", o.repetition_penalty != 1},
+             {"generate.stop", !o.stop.empty()},
+             {"generate.start_with_eos", !o.start_with_eos}},
+            "translations are searched for, not drawn",
+            "Leave this key out; generate.beams and generate.length_penalty are what a search has.",
+            deck);
 }
 
 std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
@@ -239,17 +241,12 @@ void CheckTargets(const EvaluateOptions& options, const deck::Deck& deck) {
 }  // namespace
 
 void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck) {
-  const std::array<std::pair<const char*, bool>, 5> none = {
-      {{"evaluate.stride", options.stride != 0},
-       {"evaluate.text", !options.text.empty()},
-       {"evaluate.baselines", options.baselines},
-       {"evaluate.documents", !options.documents.empty()},
-       {"evaluate.choices", !options.choices.empty()}}};
-  for (const auto& [key, asked] : none) {
-    if (!asked) continue;
-    throw deck.Complain(key, "a model that translates is evaluated on pairs alone",
-                        "Leave this key out.");
-  }
+  RefuseAny({{"evaluate.stride", options.stride != 0},
+             {"evaluate.text", !options.text.empty()},
+             {"evaluate.baselines", options.baselines},
+             {"evaluate.documents", !options.documents.empty()},
+             {"evaluate.choices", !options.choices.empty()}},
+            "a model that translates is evaluated on pairs alone", "Leave this key out.", deck);
   CheckTargets(options, deck);
 }
 
@@ -274,7 +271,7 @@ void CheckEvaluate(const EvaluateOptions& options, const deck::Deck& deck, std::
 
 namespace {
 
-// None of an empty text.
+// The parts of a list; an empty text has none.
 std::vector<std::string_view> PartsOf(std::string_view text) {
   if (deck::Trimmed(text).empty()) return {};
   return deck::SplitList(text);

@@ -1,10 +1,11 @@
 // The task plan: a search over layouts, its table, and what it means for an allocation.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
 
+#include "root.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/app/sources.hpp"
 #include "trireme/base/clock.hpp"
@@ -20,18 +21,47 @@
 
 namespace trireme::tasks {
 
-// The task plan: layouts of a deck on a machine that need not be there.
-
-// Facts of the deck's token file, or what [plan] assumes where it is not there.
-train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck);
-
-// Prints the layouts, and writes plan.jsonl into job.output if the deck names one. dry: writes
-// nothing and searches nothing. InputError for a machine that cannot run the deck.
-void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry);
-
 namespace {
 
 using predict::Candidate, predict::Prediction;
+
+// Pairs of a file that is not there: texts as long as the longest, in full batches.
+train::PairFacts AssumedPairs(const app::DeckOptions& options) {
+  const data::Options& data = options.data;
+  const std::int64_t limit = data.batch_tokens, length = data.sequence_length;
+  const std::int64_t pairs =
+      limit == 0 ? data.batch : std::clamp<std::int64_t>(limit / length, 1, data.batch);
+  const std::int64_t tokens = pairs * length;
+  return {.source_vocabulary = options.plan.vocabulary,
+          .shared_vocabulary = options.model.shared_vocabulary,
+          .pairs = std::max(data.batch, options.plan.tokens / length),
+          .steps = std::max<std::int64_t>(1, options.plan.tokens / tokens),
+          .batch = data.batch,
+          .typical = {.pairs = pairs,
+                      .source_length = length,
+                      .target_length = length,
+                      .source_tokens = tokens,
+                      .target_tokens = tokens}};
+}
+
+// Facts of the deck's token file, or what [plan] assumes where it is not there.
+train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck) {
+  const std::string& path = options.data.file;
+  std::error_code ignored;
+  // A file that exists but cannot be reached is for CountTokens to complain of.
+  const bool mixture = !options.data.mixture.empty();
+  if (mixture ||
+      std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
+    return app::FactsOf(options, deck, 0);
+  }
+  train::TokenFacts facts{
+      .vocabulary = options.plan.vocabulary,
+      .train = options.plan.tokens,
+      .bytes = 0,
+      .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
+  if (options.model.Translates()) facts.pairs = AssumedPairs(options);
+  return facts;
+}
 
 predict::Machine MachineOf(const app::DeckOptions& options) {
   const std::string& name = options.plan.machine;
@@ -115,11 +145,9 @@ void PrintTable(const std::vector<Candidate>& rows) {
 }
 
 std::string KeysText(const predict::Layout& layout) {
-  std::string text;
-  for (const auto& [key, value] : predict::KeysOf(layout)) {
-    text += fmt::format("{}{}={}", text.empty() ? "" : " ", key, value);
-  }
-  return text;
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : predict::KeysOf(layout)) keys.push_back(key + "=" + value);
+  return fmt::format("{}", fmt::join(keys, " "));
 }
 
 // Waits for transfers, the longest first: "shard 4%, tensor 2%".
@@ -130,12 +158,12 @@ std::string ExposedText(const Prediction& p) {
     if (seconds > 0.005 * p.step) groups.emplace_back(seconds, i);
   }
   std::ranges::sort(groups, std::greater<>());
-  std::string text;
+  std::vector<std::string> texts;
   for (const auto& [seconds, group] : groups) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
-                        comm::NameOf(static_cast<comm::Group>(group)), Percent(seconds, p.step));
+    const char* const name = comm::NameOf(static_cast<comm::Group>(group));
+    texts.push_back(fmt::format("{} {}", name, Percent(seconds, p.step)));
   }
-  return text.empty() ? "under 1%" : text;
+  return texts.empty() ? "under 1%" : fmt::format("{}", fmt::join(texts, ", "));
 }
 
 void PrintLine(const char* word, const std::string& text) { fmt::print("{:<8}{}\n", word, text); }
@@ -143,42 +171,33 @@ void PrintLine(const char* word, const std::string& text) { fmt::print("{:<8}{}\
 // Changes that would make the layout faster, the largest loss first.
 void PrintAdvice(const Candidate& row, const train::Request& request) {
   const Prediction& p = row.prediction;
-  const predict::Layout& at = row.layout;
-  std::vector<std::pair<double, std::string>> advice;
-  if (p.bubble > 0.03 * p.step) {
-    advice.emplace_back(
-        p.bubble, fmt::format("the pipeline's bubble: more micro-batches (data.batch above {}), "
-                              "fewer stages, or pipeline.schedule = interleaved or zero_bubble",
-                              request.options.data.batch));
-  }
   const auto group = [&p](comm::Group name) { return p.exposed[static_cast<std::size_t>(name)]; };
   const double sharded = group(comm::Group::kShard), summed = group(comm::Group::kData);
-  if (sharded > 0.03 * p.step) {
-    advice.emplace_back(sharded,
-                        "transfers of sharded state: a larger data.micro_batch, grid.prefetch = 2, "
-                        "grid.shard_group of a node, or fewer replicas beside more tensor ranks");
-  }
-  if (summed > 0.03 * p.step) {
-    advice.emplace_back(summed, fmt::format("sums of gradients: a larger data.batch than {} takes "
-                                            "as many bytes",
-                                            request.options.data.batch));
-  }
-  if (const double tensor = group(comm::Group::kTensor); tensor > 0.03 * p.step) {
-    advice.emplace_back(tensor,
-                        "sums of the tensor ranks: fewer of them, beside more stages or "
-                        "sharded parameters");
-  }
-  if (at.recompute == model::Recompute::kFull) {
-    advice.emplace_back(p.compute / 4,
-                        "full recomputation, a quarter of the computation: more "
-                        "memory a rank (more tensor ranks, stages or shards) "
-                        "allows model.recompute = selective");
-  }
-  if (p.passes > 0.2 * p.compute) {
-    advice.emplace_back(p.passes, fmt::format("passes over memory, {} of the computation: norms, "
-                                              "activations and the optimizer",
-                                              Percent(p.passes, p.compute)));
-  }
+  const double tensor = group(comm::Group::kTensor);
+  const std::int64_t batch = request.options.data.batch;
+  std::vector<std::pair<double, std::string>> advice;
+  const auto add = [&](bool holds, double seconds, const std::string& text) {
+    if (holds) advice.emplace_back(seconds, text);
+  };
+  add(p.bubble > 0.03 * p.step, p.bubble,
+      fmt::format(
+          "the pipeline's bubble: more micro-batches (data.batch above {}), fewer stages, or "
+          "pipeline.schedule = interleaved or zero_bubble",
+          batch));
+  add(sharded > 0.03 * p.step, sharded,
+      "transfers of sharded state: a larger data.micro_batch, grid.prefetch = 2, grid.shard_group "
+      "of "
+      "a node, or fewer replicas beside more tensor ranks");
+  add(summed > 0.03 * p.step, summed,
+      fmt::format("sums of gradients: a larger data.batch than {} takes as many bytes", batch));
+  add(tensor > 0.03 * p.step, tensor,
+      "sums of the tensor ranks: fewer of them, beside more stages or sharded parameters");
+  add(row.layout.recompute == model::Recompute::kFull, p.compute / 4,
+      "full recomputation, a quarter of the computation: more memory a rank (more tensor ranks, "
+      "stages or shards) allows model.recompute = selective");
+  add(p.passes > 0.2 * p.compute, p.passes,
+      fmt::format("passes over memory, {} of the computation: norms, activations and the optimizer",
+                  Percent(p.passes, p.compute)));
   if (advice.empty()) return;
   std::ranges::sort(advice, std::greater<>());
   fmt::print("What holds it back, and what to change:\n");
@@ -268,8 +287,9 @@ void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
   PrintLine("rows", folder + "/plan.jsonl");
 }
 
-}  // namespace
-
+// Prints the layouts of a deck on a machine that need not be there, and writes plan.jsonl into
+// job.output if the deck names one. dry: writes nothing and searches nothing. InputError for a
+// machine that cannot run the deck.
 void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry) {
   const predict::Machine machine = MachineOf(options);
   std::unique_ptr<device::Gpu> gpu;
@@ -288,10 +308,7 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
   PrintLine("model", train::DescribeModel(model));
   if (!machine.source.empty()) PrintLine("machine", machine.source);
   for (const std::string& assumption : machine.assumptions) PrintLine("assumed", assumption);
-  if (dry) {
-    fmt::print("valid: nothing was searched or written\n");
-    return;
-  }
+  if (dry) return Say("valid: nothing was searched or written");
   std::fflush(stdout);
   predict::SearchResult found = predict::Search(
       request, machine, options.comm.layout_given || options.parallel.schedule_given,
@@ -331,60 +348,6 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
   std::fflush(stdout);
 }
 
-ExitCode RunPlan(const app::Job& job) {
-  const app::Request& request = job.request;
-  const comm::Communicator& world = job.ranks.World();
-  world.Together([&] {
-    if (world.IsRoot()) PlanMachine(request, request.deck, request.line.validate_only);
-  });
-  return ExitCode::kDone;
-}
-
-// Answers about ranks that do not run, without MPI: -v with grid.ranks, and the task plan.
-
-namespace {
-
-// Pairs of a file that is not there: texts as long as the longest, in full batches.
-train::PairFacts AssumedPairs(const app::DeckOptions& options) {
-  const data::Options& data = options.data;
-  const std::int64_t limit = data.batch_tokens, length = data.sequence_length;
-  const std::int64_t pairs =
-      limit == 0 ? data.batch : std::clamp<std::int64_t>(limit / length, 1, data.batch);
-  const std::int64_t tokens = pairs * length;
-  return {.source_vocabulary = options.plan.vocabulary,
-          .shared_vocabulary = options.model.shared_vocabulary,
-          .pairs = std::max(data.batch, options.plan.tokens / length),
-          .steps = std::max<std::int64_t>(1, options.plan.tokens / tokens),
-          .batch = data.batch,
-          .typical = {.pairs = pairs,
-                      .source_length = length,
-                      .target_length = length,
-                      .source_tokens = tokens,
-                      .target_tokens = tokens}};
-}
-
-}  // namespace
-
-train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck) {
-  const std::string& path = options.data.file;
-  std::error_code ignored;
-  // A file that exists but cannot be reached is for CountTokens to complain of.
-  const bool mixture = !options.data.mixture.empty();
-  if (mixture ||
-      std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
-    return app::FactsOf(options, deck, 0);
-  }
-  train::TokenFacts facts{
-      .vocabulary = options.plan.vocabulary,
-      .train = options.plan.tokens,
-      .bytes = 0,
-      .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
-  if (options.model.Translates()) facts.pairs = AssumedPairs(options);
-  return facts;
-}
-
-namespace {
-
 // The device that the plan is for: this machine's GPU if there is one, or the CPU.
 std::unique_ptr<device::Gpu> OpenGpu(const app::DeckOptions& options, const deck::Deck& deck) {
   const std::string why = device::WhyNoGpu();
@@ -415,12 +378,18 @@ void PrintPlan(const app::DeckOptions& options, const deck::Deck& deck) {
              report::Counted(machine.stream.threads, "thread"),
              gpu ? gpu->Context().name : device::NameOf(machine.stream.Where()),
              device::NameOf(options.machine.precision));
-  fmt::print("{}valid: planned for ranks that need not be there; nothing was written\n",
-             train::Describe(plan));
-  std::fflush(stdout);
+  Say("{}valid: planned for ranks that need not be there; nothing was written",
+      train::Describe(plan));
 }
 
 }  // namespace
+
+ExitCode RunPlan(const app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  AtRoot(world, [&] { PlanMachine(request, request.deck, request.line.validate_only); });
+  return ExitCode::kDone;
+}
 
 std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema) {
   // The files of a job that runs are read by one rank alone (RunTask plans for a deck that says

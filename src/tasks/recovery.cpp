@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <sstream>
 
+#include "root.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
@@ -87,8 +88,7 @@ void Recovery::AnswerFault(const train::Fault& fault) {
 
 bool Recovery::GoesBack(const train::StepResult& result) {
   if (!result.fault && AnswerSpike(result.loss)) return true;
-  const std::int64_t every = setup_.checkpoint.check_replicas_every;
-  return every > 0 && setup_.progress.step % every == 0 && Compare(false);
+  return Comes(setup_.progress.step, setup_.checkpoint.check_replicas_every) && Compare(false);
 }
 
 bool Recovery::AnswerSpike(double loss) {
@@ -255,9 +255,7 @@ std::string Recovery::FindCheckpoint(std::int64_t step) const {
 std::string Recovery::CheckpointToGoBackTo() const {
   const comm::Communicator& world = setup_.runtime.World();
   std::string found;
-  world.Together([&] {
-    if (world.IsRoot()) found = FindCheckpoint(*safeguards_.GoesBackTo());
-  });
+  AtRoot(world, [&] { found = FindCheckpoint(*safeguards_.GoesBackTo()); });
   return world.Broadcast(found);
 }
 

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "root.hpp"
 #include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
@@ -34,9 +35,9 @@ void EachTransfer(Visit visit) {
 
 // Whether a key has its default, however that is written.
 bool IsDefault(const deck::Key& key, const std::string& value) {
-  if (value == key.fallback) return true;
-  if (key.kind != deck::KeyKind::kReal) return false;
-  return std::strtod(value.c_str(), nullptr) == std::strtod(key.fallback.c_str(), nullptr);
+  const auto number = [](const std::string& text) { return std::strtod(text.c_str(), nullptr); };
+  return value == key.fallback ||
+         (key.kind == deck::KeyKind::kReal && number(value) == number(key.fallback));
 }
 
 void AddDeck(const app::Request& request, report::RunFacts& facts) {
@@ -73,14 +74,6 @@ Reporter::Reporter(const app::Job& job, const train::Plan& plan, const TrainingD
       grid_(state.Grid()),
       prediction_(job.request, job.ranks, job.device, plan),
       started_(report::UtcNow()) {}
-
-Reporter::~Reporter() = default;
-
-void Reporter::Open(const report::Session& session) {
-  monitor_ = std::make_unique<report::Monitor>(session);
-}
-
-void Reporter::MeterEnergy() { energy_ = std::make_unique<EnergyUse>(job_.ranks, job_.device); }
 
 void Reporter::Begin(const RunSession& session, double roof_flops) {
   roof_flops_ = roof_flops;
@@ -147,27 +140,22 @@ void Reporter::SayChanges(const app::RunRecord& record, const nlohmann::json& ru
 
 // A batch of pairs follows from a few settings and its step; other windows go on at their place.
 void Reporter::SayOtherData(const app::RunRecord& record, const nlohmann::json& run) {
-  const std::int64_t epoch = static_cast<std::int64_t>(data_.Epoch(progress_.step)) + 1;
-  if (data_.Pairs() != nullptr) {
-    const std::array names = {"seed", "batch", "batch_tokens", "sequence_length"};
-    const bool others = std::ranges::any_of(names, [&](const char* name) {
+  const bool pairs = data_.Pairs() != nullptr;
+  const data::Sampler::Options& now = plan_.training.options.samples;
+  bool others = record.length.value_or(now.length) != now.length ||
+                record.stride.value_or(now.stride) != now.stride;
+  if (pairs) {
+    constexpr std::array kNames = {"seed", "batch", "batch_tokens", "sequence_length"};
+    others = std::ranges::any_of(kNames, [&](const char* name) {
       return record.json.contains(name) && record.json.at(name) != run.at(name);
     });
-    if (!others) return;
-    monitor_->Warn(
-        fmt::format("the batches are others: epoch {} goes on at the same step, and repeats or "
-                    "leaves out some of its pairs; later epochs are whole",
-                    epoch));
-    return;
   }
-  const data::Sampler::Options& now = plan_.training.options.samples;
-  const bool windows = record.length.value_or(now.length) != now.length ||
-                       record.stride.value_or(now.stride) != now.stride;
-  if (!windows) return;
-  monitor_->Warn(
-      fmt::format("the windows are others: epoch {} goes on at the same fraction of them, and "
-                  "repeats or leaves out some of its targets; later epochs are whole",
-                  epoch));
+  if (!others) return;
+  monitor_->Warn(fmt::format(
+      "the {} are others: epoch {} goes on at the same {}, and repeats or leaves out some of its "
+      "{}; later epochs are whole",
+      pairs ? "batches" : "windows", static_cast<std::int64_t>(data_.Epoch(progress_.step)) + 1,
+      pairs ? "step" : "fraction of them", pairs ? "pairs" : "targets"));
 }
 
 void Reporter::SayMixed(const std::string& mixed) {
@@ -254,7 +242,7 @@ void Reporter::MakeTimeline(const std::string& folder) {
         "slices of the thread GPU are times between events in its queue; the steps of a recorded "
         "graph (run.graphs) are one slice each";
   }
-  timeline_ = std::make_unique<Timeline>(
+  timeline_.emplace(
       Timeline::Setup{.runtime = *job_.ranks.runtime,
                       .grid = grid_,
                       .monitor = *monitor_,
@@ -380,8 +368,7 @@ std::vector<report::NamedHistogram> Reporter::HistogramsOf(const checkpoint::Sta
 
 // Gradients of the step that begins: they are gone once the weights have moved.
 void Reporter::AskForHistograms() {
-  const std::int64_t every = job_.request.monitor.histogram_every_steps;
-  if (every == 0 || (progress_.step + 1) % every != 0) return;
+  if (!Comes(progress_.step + 1, job_.request.monitor.histogram_every_steps)) return;
   step_.BeforeNextUpdate([this](std::int64_t targets) {
     gradient_histograms_ =
         HistogramsOf(state_.GradientState(), "gradients/", static_cast<double>(targets));
@@ -389,8 +376,7 @@ void Reporter::AskForHistograms() {
 }
 
 void Reporter::AddHistograms() {
-  const std::int64_t every = job_.request.monitor.histogram_every_steps;
-  if (every == 0 || progress_.step % every != 0) return;
+  if (!Comes(progress_.step, job_.request.monitor.histogram_every_steps)) return;
   step_.BeforeNextUpdate({});  // of a bad step, whose gradients nobody has seen
   const auto weights = HistogramsOf(state_.CheckpointState(), "weights/", 1);
   const auto gradients = std::exchange(gradient_histograms_, {});
@@ -416,8 +402,7 @@ std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
       .AllReduce(Dtype::kFloat64, longest.data(), std::ssize(longest), comm::Reduction::kMax);
 
   std::vector<report::TrafficRow> rows;
-  const double* sum = sums.data();
-  const double* most = longest.data();
+  const double *sum = sums.data(), *most = longest.data();
   EachTransfer([&](comm::Group group, comm::Transfer transfer) {
     if (sum[0] > 0) {
       rows.push_back({.group = NameOf(group),
@@ -543,8 +528,7 @@ void Reporter::ComparePrediction(bool ended, report::Summary& summary) {
   comm::GroupSeconds waited{};
   for (std::size_t i = 0; i < sums.size(); ++i) waited[i] = sums[i] / world.Size();
   prediction_.Calibrate(ended, progress_.deadline.Left(Seconds()));
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     const auto [means, steps] = monitor_->Means();
     summary.comparison = prediction_.Compare(means, steps, waited);
     const auto largest = std::ranges::max_element(summary.ranks, {}, &report::RankUse::Foreseen);

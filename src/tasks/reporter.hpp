@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,15 +24,13 @@ class Reporter {
   // Collective. All must outlive it.
   Reporter(const app::Job& job, const train::Plan& plan, const TrainingData& data,
            train::TrainingState& state, train::TrainingStep& step, const Progress& progress);
-  ~Reporter();
-  Reporter(const Reporter&) = delete;
-  Reporter& operator=(const Reporter&) = delete;
 
   // The start, in this order.
 
-  void Open(const report::Session& session);  // throws RunError if files cannot be written
+  // Throws RunError if files cannot be written.
+  void Open(const report::Session& session) { monitor_.emplace(session); }
   report::Monitor& Monitor() { return *monitor_; }
-  void MeterEnergy();  // collective
+  void MeterEnergy() { energy_.emplace(job_.ranks, job_.device); }  // collective
   // Collective. The banner, and the files of TensorBoard and of the timeline. roof_flops: the speed
   // of products on a rank, FLOP/s.
   void Begin(const RunSession& session, double roof_flops);
@@ -102,12 +101,12 @@ class Reporter {
   const Progress& progress_;
   const comm::ProcessGrid& grid_;
   StepPrediction prediction_;
-  std::unique_ptr<report::Monitor> monitor_;
-  std::unique_ptr<EnergyUse> energy_;
+  std::optional<report::Monitor> monitor_;
+  std::optional<EnergyUse> energy_;
   std::shared_ptr<report::EventLog> events_;  // on rank 0; null without TensorBoard
   // Gradients of the step under way, on rank 0; empty on others, and if the step was not asked.
   std::vector<report::NamedHistogram> gradient_histograms_;
-  std::unique_ptr<Timeline> timeline_;
+  std::optional<Timeline> timeline_;
   std::string started_;    // this session, ISO 8601
   double roof_flops_ = 0;  // per rank, measured at start
   double last_loss_ = 0;   // of the last step, nats per token

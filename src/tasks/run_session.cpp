@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <filesystem>
 
+#include "root.hpp"
 #include "trireme/app/batch_job.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -83,15 +84,11 @@ bool RunSession::HasEnded(const Progress& progress) const {
 }
 
 void RunSession::CheckFolder() const {
-  world_.Together([&] {
-    if (world_.IsRoot()) report::CheckRunFolder(folder_, continues_);
-  });
+  AtRoot(world_, [&] { report::CheckRunFolder(folder_, continues_); });
 }
 
 void RunSession::Lock() {
-  world_.Together([&] {
-    if (world_.IsRoot()) TakeLock();
-  });
+  AtRoot(world_, [&] { TakeLock(); });
 }
 
 void RunSession::TakeLock() {
@@ -146,9 +143,7 @@ void RunSession::Load(const app::Device& device, const data::TokenFile& tokens,
                       const std::string& canonical, train::TrainingState& state) {
   const auto stop_if_asked = [&] { app::StopIfAsked(ranks_); };
   if (start_.record) {
-    world_.Together([&] {
-      if (world_.IsRoot()) app::CheckVocabulary(Record(), tokens);
-    });
+    AtRoot(world_, [&] { app::CheckVocabulary(Record(), tokens); });
     if (StartsFromLocal()) {
       CheckCanonical(canonical);
       ResumeProducts(device, Record());
@@ -177,8 +172,7 @@ void RunSession::RecordHangs(comm::Watchdog& watch) const {
 }
 
 void RunSession::Begin(std::int64_t step) {
-  world_.Together([&] {
-    if (!world_.IsRoot()) return;
+  AtRoot(world_, [&] {
     SetDamagedAside();
     CountStart(step);
     report::PrepareRunFolder(folder_, continues_, request_.deck.Resolved());

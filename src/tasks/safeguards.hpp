@@ -57,7 +57,7 @@ class Safeguards {
   const train::SafeguardOptions options_;
   train::LossWindow losses_;
   std::int64_t bad_in_a_row_ = 0;
-  // Of the run so far, steps that were gone back over included.
+  // Counts of the run so far, with the steps that were gone back over.
   std::int64_t bad_steps_ = 0, spikes_ = 0, rollbacks_ = 0;
   std::optional<std::int64_t> goes_back_to_;
   std::int64_t rollbacks_to_it_ = 0;

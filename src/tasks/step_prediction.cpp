@@ -6,6 +6,7 @@
 #include <cmath>
 #include <string_view>
 
+#include "root.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/program.hpp"
 #include "trireme/device/gpu.hpp"
@@ -98,18 +99,14 @@ report::Energy EnergyUse::EndSession() {
 
 std::string EnergyLine(const report::Energy& energy) {
   if (!energy.not_available.empty()) return "energy  not available: " + energy.not_available;
-  const auto number = [&energy](std::string_view name) {
-    for (const auto& [key, value] : energy.numbers) {
-      if (key == name) return value;
-    }
-    return std::nan("");
+  const auto find = [](const auto& list, std::string_view name, auto none) {
+    const auto found = std::ranges::find(list, name, [](const auto& each) { return each.first; });
+    return found == list.end() ? none : found->second;
   };
-  const auto text = [&energy](std::string_view name) {
-    for (const auto& [key, value] : energy.texts) {
-      if (key == name) return value;
-    }
-    return std::string();
+  const auto number = [&](std::string_view name) {
+    return find(energy.numbers, name, std::nan(""));
   };
+  const auto text = [&](std::string_view name) { return find(energy.texts, name, std::string()); };
   std::string line =
       fmt::format("energy  {} of {}, {} a node", report::WithUnit(number("joules"), "J"),
                   text("covers"), report::WithUnit(number("watts_per_node"), "W"));
@@ -145,8 +142,7 @@ predict::Subject CalibrationSubject(const app::Request& request, const app::Rank
 StepPrediction::StepPrediction(const app::Request& request, const app::Ranks& ranks,
                                const app::Device& device, const train::Plan& plan)
     : request_(request), ranks_(ranks), device_(device), plan_(plan) {
-  ranks.World().Together([&] {
-    if (!ranks.World().IsRoot()) return;
+  AtRoot(ranks.World(), [&] {
     predict::Described described =
         predict::DescribeRun(request.plan.machine, plan.machine, SharedFolder(ProgramFile()));
     machine_ = std::move(described.machine);

@@ -1,4 +1,4 @@
-// The choice of the task that the deck asks for; tokenize and train.
+// The choice of the task that the deck asks for; tokenize.
 #include "trireme/tasks/tasks.hpp"
 
 #include <fmt/format.h>
@@ -14,18 +14,16 @@
 #include <string_view>
 #include <system_error>
 
+#include "root.hpp"
 #include "trireme/app/batch_job.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/hf/config.hpp"
-#include "trireme/kernels/linear.hpp"
 #include "trireme/tasks/evaluate.hpp"
 #include "trireme/tasks/scaling.hpp"
-#include "trireme/tasks/training_loop.hpp"
 #include "trireme/tasks/verify.hpp"
-#include "trireme/train/training_step.hpp"
 
 namespace trireme::tasks {
 
@@ -51,9 +49,9 @@ deck::Schema DeclareAll() {
   return schema;
 }
 
-// What a task writes is nothing that the job reads.
-
 namespace {
+
+// What a task writes is nothing that the job reads.
 
 namespace fs = std::filesystem;
 
@@ -103,7 +101,7 @@ bool IsOneOf(const std::string& output, const Input& input) {
   std::error_code none;
   if (input.path.empty() || !fs::exists(input.path, none)) return false;
   if (!fs::is_directory(input.path, none)) return fs::equivalent(output, input.path, none);
-  // Of a folder that holds a tokenizer any file may be read.
+  // The job may read any file of a folder that holds a tokenizer.
   return (input.key.starts_with("tokenize.") || input.key.starts_with("hf.")) &&
          fs::equivalent(fs::absolute(output, none).parent_path(), input.path, none);
 }
@@ -169,17 +167,21 @@ bool OnAllRanks(const data::TokenizeOptions& options) {
 }
 
 void SayWritable(const std::string& path) {
-  fmt::print("valid: {} could be written; nothing was written\n", path);
-  std::fflush(stdout);
+  Say("valid: {} could be written; nothing was written", path);
+}
+
+// "1,000 / 100 / 100": counts by split.
+std::string BySplit(const std::array<std::int64_t, 3>& counts) {
+  using report::WithThousands;
+  return fmt::format("{} / {} / {}", WithThousands(counts[0]), WithThousands(counts[1]),
+                     WithThousands(counts[2]));
 }
 
 // tokens: by split.
 void SayTokens(const std::string& path, const std::string& tokenizer, std::int64_t types,
                const std::array<std::int64_t, 3>& tokens) {
-  fmt::print("{}: {}, {} types; {} / {} / {} tokens (train / valid / test)\n", path, tokenizer,
-             report::WithThousands(types), report::WithThousands(tokens[0]),
-             report::WithThousands(tokens[1]), report::WithThousands(tokens[2]));
-  std::fflush(stdout);
+  Say("{}: {}, {} types; {} tokens (train / valid / test)", path, tokenizer,
+      report::WithThousands(types), BySplit(tokens));
 }
 
 // Rank 0's line on the progress of tokenisation, every few seconds.
@@ -193,29 +195,14 @@ class TextProgress {
     said_ = now;
     const std::string left = report::AsClock((now - start_) * (1 - share) / share);
     const double done = share * static_cast<double>(bytes);
-    if (bytes == 0) {
-      fmt::print("{:.1f}%, {} left\n", 100 * share, left);
-    } else {
-      fmt::print("{:.1f}% of {}, {}/s, {} left\n", 100 * share, report::AsBytes(bytes),
-                 report::AsBytes(static_cast<std::int64_t>(done / (now - start_))), left);
-    }
-    std::fflush(stdout);
+    if (bytes == 0) return tasks::Say("{:.1f}%, {} left", 100 * share, left);
+    tasks::Say("{:.1f}% of {}, {}/s, {} left", 100 * share, report::AsBytes(bytes),
+               report::AsBytes(static_cast<std::int64_t>(done / (now - start_))), left);
   }
 
  private:
   double start_ = Seconds(), said_ = start_;
 };
-
-void SayReplaced(std::int64_t sequences) {
-  if (sequences == 0) return;
-  fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n", report::Counted(sequences, "sequence"));
-}
-
-// counts: by split.
-void SayCounts(const std::array<std::int64_t, 3>& counts, const char* noun) {
-  fmt::print("{} / {} / {} {} (train / valid / test)\n", report::WithThousands(counts[0]),
-             report::WithThousands(counts[1]), report::WithThousands(counts[2]), noun);
-}
 
 // Single texts and pairs, on all ranks.
 void TokenizeOnAllRanks(const app::Request& request, const comm::Communicator& world,
@@ -225,20 +212,19 @@ void TokenizeOnAllRanks(const app::Request& request, const comm::Communicator& w
   const data::TextTokens done =
       data::TokenizeInParallel(world, options, request.deck, path, watch, dry);
   if (!world.IsRoot()) return;
-  if (dry) {
-    SayWritable(path);
-    return;
+  if (dry) return SayWritable(path);
+  if (done.replaced > 0) {
+    Say("invalid UTF-8: {} of bytes became U+FFFD", report::Counted(done.replaced, "sequence"));
   }
-  SayReplaced(done.replaced);
   if (done.missing > 0) {
-    fmt::print("{} without \"{}\" left out\n", report::Counted(done.missing, "JSON record"),
-               options.text_key);
+    Say("{} without \"{}\" left out", report::Counted(done.missing, "JSON record"),
+        options.text_key);
   }
   if (done.empty > 0) {
-    fmt::print("{} left out\n", pairs ? report::Counted(done.empty, "pair") + " with an empty text"
-                                      : report::Counted(done.empty, "record") + " without text");
+    Say("{} left out", pairs ? report::Counted(done.empty, "pair") + " with an empty text"
+                             : report::Counted(done.empty, "record") + " without text");
   }
-  SayCounts(done.documents, pairs ? "pairs" : "documents");
+  Say("{} {} (train / valid / test)", BySplit(done.documents), pairs ? "pairs" : "documents");
   for (const data::TextTokens::Text& text : done.texts) {
     const char* const side = &text == &done.texts.front() ? ": source" : ": target";
     SayTokens(pairs ? path + side : path, text.tokenizer, text.vocabulary, text.tokens);
@@ -366,8 +352,7 @@ ExitCode RunTokenize(const app::Job& job) {
   const std::string& path = request.data.file;
   data::TokenizeOptions options = request.tokenize;
   std::optional<TextFromInput> from_input;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     if (!request.line.resume.empty()) {
       throw InputError("command line: -r has no meaning for job.task = tokenize",
                        "Leave it out, or choose another task.");
@@ -380,18 +365,13 @@ ExitCode RunTokenize(const app::Job& job) {
     from_input.emplace(request, options.texts);
     if (OnAllRanks(options)) return;
     const data::TokenData data = data::Tokenize(options, request.deck, path);
-    if (request.line.validate_only) {
-      SayWritable(path);
-      return;
-    }
+    if (request.line.validate_only) return SayWritable(path);
     data::WriteTokenFile(path, data, options.overwrite);
     SayTokens(path, data.tokenizer, std::ssize(data.vocabulary.words),
               {std::ssize(data.tokens[0]), std::ssize(data.tokens[1]), std::ssize(data.tokens[2])});
     if (data.entropy_rate) {
-      fmt::print("entropy rate {:.6f} nats/token: no honest model does better\n",
-                 *data.entropy_rate);
+      Say("entropy rate {:.6f} nats/token: no honest model does better", *data.entropy_rate);
     }
-    std::fflush(stdout);
   });
   if (!OnAllRanks(options)) return ExitCode::kDone;
   TextProgress progress;
@@ -402,36 +382,6 @@ ExitCode RunTokenize(const app::Job& job) {
   TokenizeOnAllRanks(request, world, options, watch);
   return ExitCode::kDone;
 }
-
-namespace {
-
-ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
-  if (job.request.line.validate_only) {
-    loop.Validate();
-    return ExitCode::kDone;
-  }
-  app::StopIfAsked(job.ranks);
-  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
-  loop.Execute();
-  const ExitCode code = loop.Finalize();
-  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
-  return code;
-}
-
-// Steps 4 to 6 of RunTraining for a model that translates.
-ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::ProcessGrid& grid,
-                      double roof_flops) {
-  const data::PairFile pairs = app::OpenPairs(job.request, job.ranks);
-  train::TrainingState state(grid, plan.training, job.device.stream,
-                             [&job] { app::StopIfAsked(job.ranks); });
-  train::TrainingStep step(state, pairs);
-  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
-  const app::ValidSplit validation{"", &targets};
-  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step);
-  return RunLoop(job, loop, roof_flops);
-}
-
-}  // namespace
 
 // The order of a run's page: which runs get one, and how long that may take.
 
@@ -446,53 +396,6 @@ std::optional<report::PageOrder> OrderPage(const app::Job& job) {
     seconds = std::min(seconds, *end - UnixSeconds() - kMargin);
   }
   return report::PageOrder{.folder = job.ended_run, .seconds = seconds < kLeast ? 0 : seconds};
-}
-
-ExitCode RunTraining(app::Job& job) {
-  const app::Request& request = job.request;
-  const app::Device& device = job.device;
-  const comm::Communicator& world = job.ranks.World();
-  app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
-
-  // 1. The plan: who computes what, and what that takes.
-  const train::TokenFacts facts = app::InspectTokens(request, job.ranks, job.files);
-  train::Plan plan;
-  world.Together(
-      [&] { plan = train::MakePlan(app::RequestOf(request, world, device, job.start, facts)); });
-
-  // 2. The ranks' groups, and the memory that they need.
-  comm::ProcessGrid grid(world, plan.grid, plan.sharing);
-  device::MemoryTerms memory;
-  world.Together([&] { memory = train::PlanMemory(plan, world.Rank()); });
-  app::CheckMemory(request, job.ranks, device, memory, grid);
-  world.Together([&] { train::CheckTransfers(plan, world.Rank()); });
-  if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
-  app::UseGpu(request, device, memory, grid);
-  const std::function<void()> stop_if_asked = [&job] { app::StopIfAsked(job.ranks); };
-  stop_if_asked();
-
-  // 3. The speed that products can have, measured while nothing else takes memory.
-  double roof_flops = 0;
-  if (!request.line.validate_only) {
-    world.Together([&] { roof_flops = kernels::MeasureRoof(device.stream, device.dtype); });
-  }
-
-  // 4. The data.
-  if (facts.pairs) return TrainOnPairs(job, plan, grid, roof_flops);
-  const std::vector<data::TokenFile> files = app::OpenCorpus(request, job.ranks, job.files, grid);
-  const data::Corpus corpus{std::span(files)};
-  const std::vector<app::ValidationSet> sets =
-      app::OpenValidation(request, job.ranks, job.files, grid);
-  const std::vector<app::ValidSplit> validation = app::ValidSplits(corpus.First(), sets);
-  app::RequireTargets(request, world, corpus.First(), validation);
-
-  // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
-  train::TrainingState state(grid, plan.training, device.stream, stop_if_asked);
-  train::TrainingStep step(state, corpus);
-
-  // 6. The loop.
-  TrainingLoop loop(job, plan, corpus, validation, state, step);
-  return RunLoop(job, loop, roof_flops);
 }
 
 }  // namespace trireme::tasks

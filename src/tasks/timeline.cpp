@@ -8,6 +8,7 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/device/activities.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/device/trace_file.hpp"
 
 namespace trireme::tasks {
 
@@ -22,23 +23,155 @@ std::string Steps(std::int64_t first, std::int64_t last) {
                                      report::WithThousands(last));
 }
 
+constexpr std::size_t kWhy = 0, kLibrary = 1, kFirstName = 2;  // of RankTexts
+
+// What a rank tells ahead of its slices; travels as it is.
+struct RankSummary {
+  comm::ClockComparison first, last;
+  double gpu_clock_error = 0;
+  std::int64_t slices = 0, left_out = 0, first_step_left_out = 0;
+  double kernel_clock_error = 0;
+  std::int64_t kernels = 0, kernels_left_out = 0, kernels_first_step_left_out = 0;
+  std::int64_t text_bytes = 0;
+};
+
+RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockComparison& first,
+                      const comm::ClockComparison& last) {
+  const device::Recorder::Kernels& kernels = recorder.AllKernels();
+  return {first,
+          last,
+          recorder.GpuClockError(),
+          std::ssize(recorder.Slices()),
+          recorder.LeftOut(),
+          recorder.FirstStepLeftOut(),
+          kernels.clock_error,
+          std::ssize(kernels.all),
+          kernels.left_out,
+          kernels.first_step_left_out};
+}
+
+// A rank's texts: why its kernels are not told apart (else empty), the library, names of kernels.
+using RankTexts = std::vector<std::string>;
+
+RankTexts TextsOf(const device::Recorder& recorder, const std::string& why) {
+  const device::Recorder::Kernels& kernels = recorder.AllKernels();
+  RankTexts texts = {why, kernels.library};
+  texts.insert(texts.end(), kernels.names.begin(), kernels.names.end());
+  return texts;
+}
+
+// RankTexts that end with a zero byte each.
+std::string JoinedTexts(const RankTexts& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += text + '\0';
+  return all;
+}
+
+RankTexts SplitTexts(const std::string& joined) {
+  RankTexts texts;
+  for (std::size_t begin = 0; begin < joined.size(); begin += texts.back().size() + 1) {
+    texts.push_back(joined.substr(begin, joined.find('\0', begin) - begin));
+  }
+  return texts;
+}
+
 }  // namespace
+
+// Rank 0's side of a timeline: the file, and what is told of each rank beside its slices.
+class TimelineFile {
+ public:
+  // origin: of rank 0's clock, the file's time zero.
+  TimelineFile(const Timeline::Setup& setup, double origin)
+      : setup_(setup), origin_(origin), file_(setup.path) {}
+
+  // One rank, with all that it has recorded.
+  void Add(int rank, const RankSummary& summary, std::vector<device::Slice> slices,
+           std::vector<device::Kernel> kernels, const RankTexts& texts) {
+    const double error_here = std::max(summary.first.error, summary.last.error);
+    count += summary.slices;
+    kernel_count += summary.kernels;
+    clock_error = std::max(clock_error, error_here);
+    gpu_clock_error_ = std::max(gpu_clock_error_, summary.gpu_clock_error);
+    kernel_clock_error_ = std::max(kernel_clock_error_, summary.kernel_clock_error);
+    if (why_no_kernels.empty() && !texts[kWhy].empty()) {
+      why_no_kernels = fmt::format("rank {}: {}", rank, texts[kWhy]);
+    }
+    if (library_.empty()) library_ = texts[kLibrary];
+    clocks_.push_back({{"rank", rank},
+                       {"offset_us", kMicro * summary.first.offset},
+                       {"drift_us_per_second", kMicro * comm::Drift(summary.first, summary.last)},
+                       {"error_us", kMicro * error_here}});
+    if (summary.left_out > 0) {
+      left_out.push_back({{"rank", rank},
+                          {"slices", summary.left_out},
+                          {"from_step", summary.first_step_left_out}});
+    }
+    if (summary.kernels_left_out > 0) {
+      kernels_left_out.push_back({{"rank", rank},
+                                  {"kernels", summary.kernels_left_out},
+                                  {"from_step", summary.kernels_first_step_left_out}});
+    }
+    const comm::GridShape& shape = setup_.grid.Shape();
+    const device::RankFacts facts = {
+        .rank = rank,
+        .host = setup_.runtime.Hosts().Of(rank),
+        .group = [](int group) { return NameOf(static_cast<comm::Group>(group)); },
+        .transfer = [](int each) { return NameOf(static_cast<comm::Transfer>(each)); },
+        .peer = [&](const device::Slice& slice) { return PeerOf(slice, rank, shape); },
+        .aligned =
+            [&](double seconds) {
+              return comm::Aligned(seconds, summary.first, summary.last) - origin_;
+            }};
+    file_.Add(facts, std::move(slices));
+    file_.Add(facts, std::move(kernels), {texts.begin() + kFirstName, texts.end()});
+  }
+
+  // Ends the file with these members of otherData, and its own; `error` tells the first failure.
+  void Place(nlohmann::json other) {
+    other["clock_error_us"] = kMicro * clock_error;
+    if (setup_.stream.OnGpu()) {
+      other["gpu_clock_error_us"] = kMicro * gpu_clock_error_;
+      nlohmann::json& kernels = other["kernels"];
+      kernels = {{"count", kernel_count}, {"left_out", kernels_left_out}};
+      if (!why_no_kernels.empty()) kernels["why_not"] = why_no_kernels;
+      if (!library_.empty()) {
+        kernels["library"] = library_;
+        kernels["clock_error_us"] = kMicro * kernel_clock_error_;
+      }
+    }
+    other["clocks"] = clocks_;
+    other["slices"] = count;
+    other["slices_left_out"] = left_out;
+    error = file_.Place(other);
+  }
+
+  std::error_code error;
+  std::int64_t count = 0, kernel_count = 0;
+  double clock_error = 0;
+  std::string why_no_kernels;  // with the first such rank; empty: they are told apart
+  // Ranks whose slices or kernels had no room.
+  nlohmann::json left_out = nlohmann::json::array(), kernels_left_out = nlohmann::json::array();
+
+ private:
+  const Timeline::Setup& setup_;
+  double origin_;
+  device::TraceFile file_;
+  double gpu_clock_error_ = 0, kernel_clock_error_ = 0;
+  nlohmann::json clocks_ = nlohmann::json::array();
+  std::string library_;
+};
 
 Timeline::Timeline(const Setup& setup) : setup_(setup) {
   const report::StepWindow& window = setup_.window;
-  if (window.None()) {
-    done_ = true;
-    return;
-  }
+  const bool beyond = window.first > setup_.total, before = window.last <= setup_.step;
+  done_ = window.None() || beyond || before;
   const std::string key = fmt::format("monitor.trace_steps = {}-{}", window.first, window.last);
-  if (window.first > setup_.total) {
+  if (!window.None() && beyond) {
     setup_.monitor.Warn(fmt::format("{} lies beyond the last step, {}: there will be no timeline",
                                     key, report::WithThousands(setup_.total)));
-    done_ = true;
-  } else if (window.last <= setup_.step) {
+  } else if (!window.None() && before) {
     setup_.monitor.Line(fmt::format("{} lies before step {}: no new timeline", key,
                                     report::WithThousands(setup_.step + 1)));
-    done_ = true;
   }
   if (done_) return;
   group_ = setup_.runtime.World().Duplicate();
@@ -144,11 +277,7 @@ void Timeline::Receive(int rank, TimelineFile& file) const {
 // Rank 0. A failure to write is told, and training goes on.
 void Timeline::Collect(const comm::ClockComparison& last, const std::string& why) {
   const double start = Seconds();
-  TimelineFile file({.path = setup_.path,
-                     .runtime = setup_.runtime,
-                     .shape = setup_.grid.Shape(),
-                     .origin = origin_,
-                     .on_gpu = setup_.stream.OnGpu()});
+  TimelineFile file(setup_, origin_);
   for (const int rank : ranks_) {
     if (rank == 0) {
       const auto slices = recorder_->Slices();
@@ -164,16 +293,16 @@ void Timeline::Collect(const comm::ClockComparison& last, const std::string& why
   other["ranks"] = group_.Size();
   other["ranks_recorded"] = ranks_;
   if (!why.empty()) other["ended_early"] = why;
-  Say(file, file.Place(other), why, Seconds() - start);
+  file.Place(std::move(other));
+  Say(file, why, Seconds() - start);
 }
 
-void Timeline::Say(const TimelineFile& file, const std::error_code& error, const std::string& why,
-                   double seconds) {
+void Timeline::Say(const TimelineFile& file, const std::string& why, double seconds) {
   report::Monitor& monitor = setup_.monitor;
   const std::string steps = Steps(begun_at_, seen_);
-  if (error) {
+  if (file.error) {
     monitor.Warn(fmt::format("the timeline of {} was not written: {}: {}; training goes on", steps,
-                             setup_.path, error.message()));
+                             setup_.path, file.error.message()));
     return;
   }
   written_ = true;
@@ -181,9 +310,9 @@ void Timeline::Say(const TimelineFile& file, const std::error_code& error, const
       "timeline {} of {}{}: {}, {} slices in {:.1f} s; clocks within {:.1f} us", steps,
       report::Counted(std::ssize(ranks_), "rank"),
       std::ssize(ranks_) < group_.Size() ? fmt::format(" out of {}", group_.Size()) : "",
-      setup_.path, report::WithThousands(file.Count()), seconds, kMicro * file.ClockError());
-  if (file.KernelCount() > 0) {
-    text += fmt::format("; {} kernels and copies", report::WithThousands(file.KernelCount()));
+      setup_.path, report::WithThousands(file.count), seconds, kMicro * file.clock_error);
+  if (file.kernel_count > 0) {
+    text += fmt::format("; {} kernels and copies", report::WithThousands(file.kernel_count));
   }
   if (!why.empty()) {
     text += fmt::format("; {} before step {}, the last of monitor.trace_steps", why,
@@ -193,130 +322,21 @@ void Timeline::Say(const TimelineFile& file, const std::error_code& error, const
   monitor.Happened({.name = "timeline",
                     .step = seen_,
                     .text = text,
-                    .numbers = {{"clock_error_us", kMicro * file.ClockError()}}});
-  SayOfKernels(file);
-  if (file.LeftOut().empty()) return;
-  const auto& first = file.LeftOut().front();
-  monitor.Warn(fmt::format(
-      "the timeline is not whole: {} had more slices than the {} that there is room for, rank {} "
-      "from step {} on. Record fewer steps.",
-      report::Counted(std::ssize(file.LeftOut()), "rank"), report::WithThousands(MostSlices()),
-      first.at("rank").get<int>(), first.at("from_step").get<std::int64_t>()));
-}
-
-void Timeline::SayOfKernels(const TimelineFile& file) {
-  report::Monitor& monitor = setup_.monitor;
-  if (setup_.kernels && !file.WhyNoKernels().empty()) {
-    monitor.Line("the timeline does not tell kernels apart: " + file.WhyNoKernels());
+                    .numbers = {{"clock_error_us", kMicro * file.clock_error}}});
+  if (setup_.kernels && !file.why_no_kernels.empty()) {
+    monitor.Line("the timeline does not tell kernels apart: " + file.why_no_kernels);
   }
-  if (file.KernelsLeftOut().empty()) return;
-  const auto& first = file.KernelsLeftOut().front();
-  monitor.Warn(fmt::format(
-      "the timeline lacks kernels: {} had more than the {} that there is room for, rank {} from "
-      "step {} on. Record fewer steps.",
-      report::Counted(std::ssize(file.KernelsLeftOut()), "rank"),
-      report::WithThousands(MostSlices()), first.at("rank").get<int>(),
-      first.at("from_step").get<std::int64_t>()));
+  WarnOfLeftOut(file.kernels_left_out, "lacks kernels: {} had more than");
+  WarnOfLeftOut(file.left_out, "is not whole: {} had more slices than");
 }
 
-// TimelineFile: slices and kernels of one rank after another, and the members of otherData.
-
-namespace {
-constexpr std::size_t kWhy = 0, kLibrary = 1, kFirstName = 2;  // of RankTexts
-}  // namespace
-
-RankTexts TextsOf(const device::Recorder& recorder, const std::string& why) {
-  const device::Recorder::Kernels& kernels = recorder.AllKernels();
-  RankTexts texts = {why, kernels.library};
-  texts.insert(texts.end(), kernels.names.begin(), kernels.names.end());
-  return texts;
-}
-
-// RankTexts that end with a zero byte each.
-std::string JoinedTexts(const RankTexts& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += text + '\0';
-  return all;
-}
-
-RankTexts SplitTexts(const std::string& joined) {
-  RankTexts texts;
-  for (std::size_t begin = 0; begin < joined.size(); begin += texts.back().size() + 1) {
-    texts.push_back(joined.substr(begin, joined.find('\0', begin) - begin));
-  }
-  return texts;
-}
-
-RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockComparison& first,
-                      const comm::ClockComparison& last) {
-  return {first,
-          last,
-          recorder.GpuClockError(),
-          std::ssize(recorder.Slices()),
-          recorder.LeftOut(),
-          recorder.FirstStepLeftOut(),
-          recorder.AllKernels().clock_error,
-          std::ssize(recorder.AllKernels().all),
-          recorder.AllKernels().left_out,
-          recorder.AllKernels().first_step_left_out};
-}
-
-void TimelineFile::Add(int rank, const RankSummary& summary, std::vector<device::Slice> slices,
-                       std::vector<device::Kernel> kernels, const RankTexts& texts) {
-  count_ += summary.slices;
-  AddKernels(rank, summary, texts);
-  const double error = std::max(summary.first.error, summary.last.error);
-  clock_error_ = std::max(clock_error_, error);
-  gpu_clock_error_ = std::max(gpu_clock_error_, summary.gpu_clock_error);
-  clocks_.push_back({{"rank", rank},
-                     {"offset_us", kMicro * summary.first.offset},
-                     {"drift_us_per_second", kMicro * comm::Drift(summary.first, summary.last)},
-                     {"error_us", kMicro * error}});
-  if (summary.left_out > 0) {
-    left_out_.push_back(
-        {{"rank", rank}, {"slices", summary.left_out}, {"from_step", summary.first_step_left_out}});
-  }
-  const device::RankFacts facts = {
-      .rank = rank,
-      .host = setup_.runtime.Hosts().Of(rank),
-      .group = [](int group) { return NameOf(static_cast<comm::Group>(group)); },
-      .transfer = [](int each) { return NameOf(static_cast<comm::Transfer>(each)); },
-      .peer = [&](const device::Slice& slice) { return PeerOf(slice, rank, setup_.shape); },
-      .aligned =
-          [&](double seconds) {
-            return comm::Aligned(seconds, summary.first, summary.last) - setup_.origin;
-          }};
-  file_.Add(facts, std::move(slices));
-  file_.Add(facts, std::move(kernels), {texts.begin() + kFirstName, texts.end()});
-}
-
-std::error_code TimelineFile::Place(nlohmann::json other) {
-  other["clock_error_us"] = kMicro * clock_error_;
-  if (setup_.on_gpu) other["gpu_clock_error_us"] = kMicro * gpu_clock_error_;
-  if (setup_.on_gpu) other["kernels"] = Kernels();
-  other["clocks"] = clocks_;
-  other["slices"] = count_;
-  other["slices_left_out"] = left_out_;
-  return file_.Place(other);
-}
-
-void TimelineFile::AddKernels(int rank, const RankSummary& summary, const RankTexts& texts) {
-  kernel_count_ += summary.kernels;
-  kernel_clock_error_ = std::max(kernel_clock_error_, summary.kernel_clock_error);
-  if (why_.empty() && !texts[kWhy].empty()) why_ = fmt::format("rank {}: {}", rank, texts[kWhy]);
-  if (library_.empty()) library_ = texts[kLibrary];
-  if (summary.kernels_left_out == 0) return;
-  kernels_left_out_.push_back({{"rank", rank},
-                               {"kernels", summary.kernels_left_out},
-                               {"from_step", summary.kernels_first_step_left_out}});
-}
-nlohmann::json TimelineFile::Kernels() const {
-  nlohmann::json kernels = {{"count", kernel_count_}, {"left_out", kernels_left_out_}};
-  if (!why_.empty()) kernels["why_not"] = why_;
-  if (library_.empty()) return kernels;
-  kernels["library"] = library_;
-  kernels["clock_error_us"] = kMicro * kernel_clock_error_;
-  return kernels;
+void Timeline::WarnOfLeftOut(const nlohmann::json& ranks, const char* what) const {
+  if (ranks.empty()) return;
+  setup_.monitor.Warn(fmt::format(
+      "the timeline {} the {} that there is room for, rank {} from step {} on. Record fewer steps.",
+      fmt::format(fmt::runtime(what), report::Counted(std::ssize(ranks), "rank")),
+      report::WithThousands(MostSlices()), ranks.front().at("rank").get<int>(),
+      ranks.front().at("from_step").get<std::int64_t>()));
 }
 
 // Timeline: which ranks are recorded, and which rank a message came from.
@@ -339,17 +359,10 @@ std::vector<int> TracedRanks(const comm::GridShape& shape, int most) {
 }
 
 int PeerOf(const device::Slice& message, int rank, const comm::GridShape& shape) {
+  const auto group = static_cast<comm::Group>(message.group);
+  if (group != comm::Group::kPipeline && group != comm::Group::kContext) return -1;
   comm::GridShape at = comm::Locate(rank, shape);
-  switch (static_cast<comm::Group>(message.group)) {
-    case comm::Group::kPipeline:
-      at.pipeline = message.peer;
-      break;
-    case comm::Group::kContext:
-      at.context = message.peer;
-      break;
-    default:
-      return -1;
-  }
+  (group == comm::Group::kPipeline ? at.pipeline : at.context) = message.peer;
   return comm::RankAt(at, shape);
 }
 

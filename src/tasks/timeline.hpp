@@ -6,21 +6,16 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "trireme/base/json.hpp"
-#include "trireme/comm/hosts.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/device/recorder.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/device/trace_file.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
-
-class TimelineFile;
 
 // Bounds of one file, so that tools still open it: ranks, slices of all of them, slices of a rank;
 // as many kernels again.
@@ -34,6 +29,8 @@ std::vector<int> TracedRanks(const comm::GridShape& shape, int most = kMostTrace
 
 // World rank of the other end of a message in a group of the grid; -1: not known. rank: one end.
 int PeerOf(const device::Slice& message, int rank, const comm::GridShape& shape);
+
+class TimelineFile;
 
 class Timeline {
  public:
@@ -77,9 +74,9 @@ class Timeline {
   void Receive(int rank, TimelineFile& file) const;
   void Write(const std::string& why);
   void Collect(const comm::ClockComparison& last, const std::string& why);
-  void Say(const TimelineFile& file, const std::error_code& error, const std::string& why,
-           double seconds);
-  void SayOfKernels(const TimelineFile& file);
+  void Say(const TimelineFile& file, const std::string& why, double seconds);
+  // Warns of ranks whose slices or kernels had no room: of the members rank and from_step.
+  void WarnOfLeftOut(const nlohmann::json& ranks, const char* what) const;
   bool Mine() const;
   std::int64_t MostSlices() const;  // of a rank
 
@@ -92,66 +89,6 @@ class Timeline {
   double origin_ = 0;                     // of rank 0's clock: the file's time zero
   std::int64_t begun_at_ = 0, seen_ = 0;  // first and last step recorded; 0: none
   bool done_ = false, written_ = false;
-};
-
-// TimelineFile: rank 0's side of a timeline, the file and what is told of each rank beside its
-// slices; and what the other ranks send for it.
-
-// Of one rank, ahead of its slices; travels as it is.
-struct RankSummary {
-  comm::ClockComparison first, last;
-  double gpu_clock_error = 0;
-  std::int64_t slices = 0, left_out = 0, first_step_left_out = 0;
-  double kernel_clock_error = 0;
-  std::int64_t kernels = 0, kernels_left_out = 0, kernels_first_step_left_out = 0;
-  std::int64_t text_bytes = 0;
-};
-RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockComparison& first,
-                      const comm::ClockComparison& last);
-
-// Of one rank: why its kernels are not told apart (else empty), the library, names of kernels.
-using RankTexts = std::vector<std::string>;
-RankTexts TextsOf(const device::Recorder& recorder, const std::string& why);
-std::string JoinedTexts(const RankTexts& texts);
-RankTexts SplitTexts(const std::string& joined);
-
-class TimelineFile {
- public:
-  struct Setup {
-    std::string path;
-    const comm::Runtime& runtime;  // outlives the file
-    comm::GridShape shape;
-    double origin = 0;  // of rank 0's clock: the file's time zero
-    bool on_gpu = false;
-  };
-  explicit TimelineFile(const Setup& setup) : setup_(setup), file_(setup.path) {}
-
-  // One rank, with all that it has recorded.
-  void Add(int rank, const RankSummary& summary, std::vector<device::Slice> slices,
-           std::vector<device::Kernel> kernels, const RankTexts& texts);
-  // Ends the file with these members of otherData, and its own. The first failure of all.
-  std::error_code Place(nlohmann::json other);
-
-  std::int64_t Count() const { return count_; }
-  double ClockError() const { return clock_error_; }
-  const nlohmann::json& LeftOut() const { return left_out_; }  // ranks with slices left out
-  std::int64_t KernelCount() const { return kernel_count_; }
-  const std::string& WhyNoKernels() const { return why_; }
-  const nlohmann::json& KernelsLeftOut() const { return kernels_left_out_; }
-
- private:
-  void AddKernels(int rank, const RankSummary& summary, const RankTexts& texts);
-  nlohmann::json Kernels() const;
-
-  Setup setup_;
-  device::TraceFile file_;
-  std::int64_t count_ = 0;
-  double clock_error_ = 0, gpu_clock_error_ = 0;
-  nlohmann::json clocks_ = nlohmann::json::array(), left_out_ = nlohmann::json::array();
-  std::int64_t kernel_count_ = 0;
-  double kernel_clock_error_ = 0;
-  std::string why_, library_;
-  nlohmann::json kernels_left_out_ = nlohmann::json::array();
 };
 
 }  // namespace trireme::tasks

@@ -1,6 +1,7 @@
 // TrainedModel: plan, tokens, and the weights of a checkpoint.
 #include "trireme/tasks/trained_model.hpp"
 
+#include "root.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/train/training_state.hpp"
 
@@ -8,13 +9,8 @@ namespace trireme::tasks {
 
 namespace {
 
-// Whether every node has the memory that its ranks plan.
-bool Fits(const app::Ranks& ranks, const app::Device& device, const train::EvaluationPlan& plan) {
-  device::MemoryTerms memory;
-  ranks.World().Together([&] { memory = train::PlanMemory(plan, ranks.World().Rank()); });
-  return app::HasMemory(ranks, device, memory);
-}
-
+// Packs the weights as asked; kAuto: where that is possible and every node has the memory that its
+// ranks plan then.
 void Pack(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
           PackWeights packing, train::EvaluationPlan& plan) {
   if (packing == PackWeights::kNo) return;
@@ -29,7 +25,10 @@ void Pack(const app::Request& request, const app::Ranks& ranks, const app::Devic
     });
   }
   plan.model.pack_weights = true;
-  if (packing == PackWeights::kAuto) plan.model.pack_weights = Fits(ranks, device, plan);
+  if (packing == PackWeights::kYes) return;
+  device::MemoryTerms memory;
+  ranks.World().Together([&] { memory = train::PlanMemory(plan, ranks.World().Rank()); });
+  plan.model.pack_weights = app::HasMemory(ranks, device, memory);
 }
 
 train::EvaluationPlan MakePlan(const app::Job& job, std::int64_t micro_batch,
@@ -69,9 +68,7 @@ TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::i
   } else {
     tokens_.emplace(app::OpenTokens(request, job.ranks, job.files, grid_));
   }
-  world.Together([&] {
-    if (world.IsRoot()) app::CheckVocabulary(*job.start.record, Tokens());
-  });
+  AtRoot(world, [&] { app::CheckVocabulary(*job.start.record, Tokens()); });
   // Without a rehearsal: the library's proposals, the same in every run.
   if (job.device.libraries != nullptr) job.device.libraries->Seal();
   model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.device.stream);

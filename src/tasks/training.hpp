@@ -16,6 +16,11 @@
 
 namespace trireme::tasks {
 
+// Whether something that happens every so many steps comes after this one; 0: it never does.
+constexpr bool Comes(std::int64_t step, std::int64_t every) {
+  return every > 0 && step % every == 0;
+}
+
 // Where a run stands: the same on all ranks, unless a comment says otherwise.
 struct Progress {
   std::int64_t last = 0;                   // step at which the schedule ends

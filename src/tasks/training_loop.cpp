@@ -1,6 +1,5 @@
-// The training loop: its start, a step with all that follows it, its end.
-#include "trireme/tasks/training_loop.hpp"
-
+// job.task = train: the set-up, and the training loop: its start, a step with all that follows it,
+// its end.
 #include <fmt/format.h>
 
 #include "checkpoint_policy.hpp"
@@ -13,286 +12,393 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/device/cores.hpp"
+#include "trireme/kernels/linear.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/train/replica_check.hpp"
+#include "trireme/train/training_step.hpp"
 
 namespace trireme::tasks {
 
-TrainingLoop::TrainingLoop(app::Job& job, const train::Plan& plan, const data::Corpus& corpus,
-                           std::span<const app::ValidSplit> validation, train::TrainingState& state,
-                           train::TrainingStep& training_step)
-    : job_(job),
-      plan_(plan),
-      validation_(validation),
-      state_(state),
-      training_step_(training_step),
-      data_(std::make_unique<TrainingData>(job.request.data, plan.training, corpus, training_step)),
-      progress_(std::make_unique<Progress>(Progress{
-          .last = plan.training.options.schedule.Last(),
-          .deadline = app::Deadline(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
-          .watch = {}})),
-      reporter_(std::make_unique<Reporter>(job, plan, *data_, state, training_step, *progress_)) {
-  progress_->watch = [this](comm::Phase phase) {
-    const std::int64_t step = progress_->step + (phase == comm::Phase::kStep ? 1 : 0);
-    const double stated = job_.request.machine.hang_timeout;
-    job_.ranks.Watch().Arm(phase, step, app::HangBound(phase, stated, progress_->deadline));
-  };
-}
+namespace {
 
-TrainingLoop::~TrainingLoop() = default;
-
-const std::string& TrainingLoop::Folder() const { return session_->Folder(); }
-
-bool TrainingLoop::Initialize(double roof_flops) {
-  const std::string mixed = train::CheckProcessors(
-      state_.Grid(),
-      job_.device.stream.OnGpu() ? job_.device.gpu->Context().name : device::InstructionSet(),
-      [this] { return train::UpdateBits(state_); }, job_.ranks.Hosts());
-  const Safeguards safeguards = FindStart();
-  if (session_->HasEnded(*progress_)) return false;
-  // A new folder is made once nothing more can be refused.
-  if (session_->Continues()) session_->Lock();
-  LoadState();
-  if (!session_->Continues()) session_->Lock();
-  session_->RecordHangs(job_.ranks.Watch());
-  session_->Begin(progress_->step);
-  OpenMonitor();
-  MakeCheckpoints();
-  reporter_->MeterEnergy();
-  MakeRecovery(safeguards);
-  MakeEvaluations();
-  reporter_->Begin(*session_, roof_flops);
-  reporter_->SayStart(*session_);
-  if (session_->Resumes()) {
-    reporter_->SayChanges(session_->Record(), RunJson(), checkpoints_->Best().Decider());
+// Five objects hold what the loop needs between steps; the loop calls them in order.
+class TrainingLoop {
+ public:
+  // Collective. All arguments must outlive the loop, and the files of `corpus`. validation: of
+  // app::ValidSplits. For encoder-decoders, `corpus` is the target texts.
+  TrainingLoop(app::Job& job, const train::Plan& plan, const data::Corpus& corpus,
+               std::span<const app::ValidSplit> validation, train::TrainingState& state,
+               train::TrainingStep& training_step)
+      : job_(job),
+        plan_(plan),
+        validation_(validation),
+        state_(state),
+        training_step_(training_step),
+        data_(job.request.data, plan.training, corpus, training_step),
+        progress_{.last = plan.training.options.schedule.Last(),
+                  .deadline =
+                      app::Deadline(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
+                  .watch = {}},
+        reporter_(job, plan, data_, state, training_step, progress_) {
+    progress_.watch = [this](comm::Phase phase) {
+      const std::int64_t step = progress_.step + (phase == comm::Phase::kStep ? 1 : 0);
+      const double stated = job_.request.machine.hang_timeout;
+      job_.ranks.Watch().Arm(phase, step, app::HangBound(phase, stated, progress_.deadline));
+    };
   }
-  reporter_->SayMixed(mixed);
-  return true;
-}
 
-// Finds the run folder and, before anything else of the checkpoint is read, its step and what it
-// says of steps that went wrong.
-Safeguards TrainingLoop::FindStart() {
-  session_ = std::make_unique<RunSession>(job_.request, job_.ranks, job_.start);
-  Safeguards safeguards(job_.request.training);
-  if (!session_->Resumes()) return safeguards;
-  const app::RunRecord& record = session_->Record();
-  progress_->step = progress_->first = record.step;
-  progress_->validation_due = record.validation_due;
-  job_.ranks.World().Together([&] { safeguards.Restore(record); });
-  return safeguards;
-}
-
-void TrainingLoop::LoadState() {
-  const std::string canonical =
-      DescribeCanonical(plan_.training.model.canonical, job_.device.Precision());
-  session_->Load(job_.device, data_->Tokens(), canonical, state_);
-}
-
-void TrainingLoop::OpenMonitor() {
-  job_.ranks.World().Together([&] {
-    reporter_->Open({.root = job_.ranks.World().IsRoot(),
-                     .host = job_.ranks.Hosts().First(),
-                     .folder = session_->Folder(),
-                     .every_steps = job_.request.monitor.every_steps,
-                     .total_steps = progress_->last,
-                     .has_stages = plan_.grid.pipeline > 1,
-                     .resumed = session_->Continues(),
-                     .resume_step = progress_->step,
-                     .best_after = BestSoFar().Decider().since});
-  });
-}
-
-BestLoss TrainingLoop::BestSoFar() const {
-  const app::ValidSplit& deciding = validation_.front();
-  BestLoss best({.set = deciding.name,
-                 .sha256 = deciding.tokens->SourceSha256(),
-                 .tokens = deciding.tokens->Size(data::Split::kValid),
-                 .windows = job_.request.monitor.validate_windows});
-  if (session_->Resumes()) best.Take(session_->Record());
-  return best;
-}
-
-void TrainingLoop::MakeCheckpoints() {
-  const auto run = [this](bool stop_only) {
-    nlohmann::json json = RunJson();
-    json["safeguards"] = recovery_->Json(stop_only);
-    json["date"] = app::DateNow(job_.ranks.World());
-    return json;
-  };
-  const auto written = [this](std::int64_t step) { recovery_->HaveWritten(step); };
-  const bool goes_back = job_.request.training.on_spike == train::OnSpike::kRollback;
-  checkpoints_ = std::make_unique<CheckpointPolicy>(
-      CheckpointPolicy::Setup{.runtime = *job_.ranks.runtime,
-                              .options = job_.request.checkpoint,
-                              .goes_back = goes_back,
-                              .cores = job_.ranks.signals->UsableCores(),
-                              .session = *session_,
-                              .monitor = reporter_->Monitor(),
-                              .progress = *progress_,
-                              .state = state_,
-                              .run = run,
-                              .written = written},
-      BestSoFar());
-}
-
-void TrainingLoop::MakeRecovery(const Safeguards& safeguards) {
-  const auto returning = [this](const app::RunRecord& record) {
-    reporter_->Interrupt();
-    if (job_.device.libraries != nullptr)
-      job_.device.libraries->SetScales(job_.device.stream, record.fp8_scales);
-  };
-  recovery_ = std::make_unique<Recovery>(Recovery::Setup{.runtime = *job_.ranks.runtime,
-                                                         .options = job_.request.training,
-                                                         .checkpoint = job_.request.checkpoint,
-                                                         .session = *session_,
-                                                         .data = *data_,
-                                                         .checkpoints = *checkpoints_,
-                                                         .monitor = reporter_->Monitor(),
-                                                         .progress = *progress_,
-                                                         .state = state_,
-                                                         .step = training_step_,
-                                                         .returning = returning},
-                                         safeguards);
-}
-
-void TrainingLoop::MakeEvaluations() {
-  const auto place = [this](report::Record& record) {
-    reporter_->Place(record);
-    record.bad_steps = recovery_->BadSteps();
-  };
-  evaluations_ = std::make_unique<Evaluations>(Evaluations::Setup{.options = job_.request.monitor,
-                                                                  .validation = validation_,
-                                                                  .data = *data_,
-                                                                  .signals = *job_.ranks.signals,
-                                                                  .monitor = reporter_->Monitor(),
-                                                                  .progress = *progress_,
-                                                                  .best = checkpoints_->Best(),
-                                                                  .state = state_,
-                                                                  .place = place});
-}
-
-void TrainingLoop::Execute() {
-  reporter_->BeginSteps();
-  FinishEarlierSession();
-  while (!progress_->Ends()) {
-    const train::StepResult result = RunStep();
-    if (result.fault) recovery_->AnswerFault(*result.fault);
-    evaluations_->Expect(result);
-    reporter_->Step(result, recovery_->BadSteps(), checkpoints_->TakeSeconds());
-    reporter_->AddHistograms();
-    checkpoints_->Advance(result.requests.busy);
-    if (recovery_->GoesBack(result)) {
-      if (progress_->stop) checkpoints_->Write({.stop_only = true});
-      continue;
+  // Collective: run folder and its lock, state of the checkpoint to start from, monitor, banner.
+  // roof_flops: the speed of products on a rank, FLOP/s. False when nothing is left to do.
+  bool Initialize(double roof_flops) {
+    const std::string mixed = train::CheckProcessors(
+        state_.Grid(),
+        job_.device.stream.OnGpu() ? job_.device.gpu->Context().name : device::InstructionSet(),
+        [this] { return train::UpdateBits(state_); }, job_.ranks.Hosts());
+    const Safeguards safeguards = FindStart();
+    if (session_->HasEnded(progress_)) return false;
+    // A new folder is made once nothing more can be refused.
+    if (session_->Continues()) session_->Lock();
+    LoadState();
+    if (!session_->Continues()) session_->Lock();
+    session_->RecordHangs(job_.ranks.Watch());
+    session_->Begin(progress_.step);
+    OpenMonitor();
+    MakeCheckpoints();
+    reporter_.MeterEnergy();
+    MakeRecovery(safeguards);
+    MakeEvaluations();
+    reporter_.Begin(*session_, roof_flops);
+    reporter_.SayStart(*session_);
+    if (session_->Resumes()) {
+      reporter_.SayChanges(session_->Record(), RunJson(), checkpoints_->Best().Decider());
     }
-    evaluations_->ValidateIfDue();
-    CheckpointIfDue();
-    reporter_->EndStep();
+    reporter_.SayMixed(mixed);
+    return true;
   }
-}
 
-// What the session before was to do at its last step, and did not.
-void TrainingLoop::FinishEarlierSession() {
-  const bool completed = checkpoints_->CompleteRunFolder();
-  if (progress_->validation_due) {
-    evaluations_->ValidateIfDue();
-    CheckpointIfDue();
-  } else if (!completed && session_->StartsFromLocal() && progress_->Finished()) {
-    CheckpointIfDue();  // the run folder has none of the last step
+  // Collective. Steps, validations and checkpoints up to the end or a stop.
+  void Execute() {
+    reporter_.BeginSteps();
+    FinishEarlierSession();
+    while (!progress_.Ends()) {
+      const train::StepResult result = RunStep();
+      if (result.fault) recovery_->AnswerFault(*result.fault);
+      evaluations_->Expect(result);
+      reporter_.Step(result, recovery_->BadSteps(), checkpoints_->TakeSeconds());
+      reporter_.AddHistograms();
+      checkpoints_->Advance(result.requests.busy);
+      if (recovery_->GoesBack(result)) {
+        if (progress_.stop) checkpoints_->Write({.stop_only = true});
+        continue;
+      }
+      evaluations_->ValidateIfDue();
+      CheckpointIfDue();
+      reporter_.EndStep();
+    }
   }
-}
 
-train::StepResult TrainingLoop::RunStep() {
-  if (!job_.device.placement.numbers.empty()) device::PinThreads(job_.device.placement.numbers);
-  Progress& progress = *progress_;
-  progress.watch(comm::Phase::kStep);
-  reporter_->BeginStep();
-  const train::StepResult result = training_step_.Run(progress.step, Ask(), train::OnFault::kSkip);
-  ++progress.step;
-  progress.stop = result.requests.signal || result.requests.walltime;
-  if (result.requests.signal) progress.stop_reason = "a signal";
-  progress.checkpoint_now = result.requests.checkpoint;
-  progress.step_seconds = result.times.total;
-  progress.deadline.Step(result.times.total);
-  return result;
-}
+  const std::string& Folder() const { return session_->Folder(); }  // of the run
 
-// Signals and clocks of this rank; where they differ, rank 0's clock decides.
-train::Requests TrainingLoop::Ask() {
-  train::Requests mine;
-  mine.signal = job_.ranks.signals->Received();
-  mine.busy = checkpoints_->Busy();
-  if (!job_.ranks.World().IsRoot()) return mine;
-  const double now = Seconds();
-  const double minutes = plan_.training.options.schedule.walltime_minutes;
-  const app::Deadline& deadline = progress_->deadline;
-  if (minutes > 0 && (now - job_.request.begun) / 60 >= minutes) {
-    mine.walltime = true;
-    progress_->stop_reason = "schedule.walltime_minutes";
-  } else if (deadline.MustStop(now + progress_->step_seconds, evaluations_->IsNear())) {
-    // A stop comes at this step's end; without one, a validation and another step follow.
-    mine.walltime = true;
-    progress_->stop_reason =
-        fmt::format("the end of the job's time, {:.0f} s away", deadline.Left(now));
+  // Collective. Test perplexity and sample text of a whole run; the summary.
+  ExitCode Finalize() {
+    report::Summary summary = reporter_.SummarySoFar(*session_);
+    const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();
+    progress_.watch(comm::Phase::kEnd);
+    if (ended) evaluations_->PrintSample();
+    Reporter::Ending ending{.ended = ended,
+                            .bad_steps = recovery_->BadSteps(),
+                            .checkpoint_seconds = checkpoints_->TakeSeconds(),
+                            .writer_bytes = checkpoints_->OwnBytes(),
+                            .lines = checkpoints_->Summary()};
+    for (const std::string& line : recovery_->Summary()) ending.lines.push_back(line);
+    reporter_.Done(ending, std::move(summary));
+    if (!ended) {
+      reporter_.SayStopped(session_->Folder());
+      return ExitCode::kStopped;
+    }
+    checkpoints_->RemoveLocal();
+    return ExitCode::kDone;
   }
-  mine.checkpoint = checkpoints_->TimeHasCome();
-  return mine;
-}
 
-void TrainingLoop::CheckpointIfDue() {
-  const auto reason = checkpoints_->Due();
-  if (!reason) return;
-  progress_->watch(comm::Phase::kCheckpoint);  // all of the state is compared
-  if (!recovery_->ReplicasDiffer()) {
-    checkpoints_->Write(*reason);
-  } else if (progress_->stop) {  // of what was restored
-    checkpoints_->Write({.stop_only = true});
+  // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
+  void Validate() {
+    FindStart();
+    session_->CheckFolder();
+    LoadState();
+    report::Session session;  // no folder: the screen only
+    session.root = job_.ranks.World().IsRoot();
+    reporter_.Open(session);
+    reporter_.ShowPlan(*session_);
   }
-}
 
-// run.json, but for the date, the order of writing and what is said of steps that went wrong.
-nlohmann::json TrainingLoop::RunJson() const {
-  nlohmann::json run =
-      DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());
-  run["step"] = progress_->step;
-  run.update(data_->Json(progress_->step));
-  checkpoints_->AddTo(run);
-  if (progress_->validation_due) run["validation_due"] = true;
-  if (recovery_->HasGoneBack()) {
-    run["planned"] = {{"epochs", job_.request.schedule.epochs},
-                      {"steps", plan_.training.options.schedule.steps}};
+ private:
+  // The start. All are collective.
+
+  // Finds the run folder and, before anything else of the checkpoint is read, its step and what it
+  // says of steps that went wrong.
+  Safeguards FindStart() {
+    session_ = std::make_unique<RunSession>(job_.request, job_.ranks, job_.start);
+    Safeguards safeguards(job_.request.training);
+    if (!session_->Resumes()) return safeguards;
+    const app::RunRecord& record = session_->Record();
+    progress_.step = progress_.first = record.step;
+    progress_.validation_due = record.validation_due;
+    job_.ranks.World().Together([&] { safeguards.Restore(record); });
+    return safeguards;
   }
-  return run;
-}
 
-ExitCode TrainingLoop::Finalize() {
-  report::Summary summary = reporter_->SummarySoFar(*session_);
-  const bool ended = progress_->Finished() && !progress_->validation_due && evaluations_->Test();
-  progress_->watch(comm::Phase::kEnd);
-  if (ended) evaluations_->PrintSample();
-  Reporter::Ending ending{.ended = ended,
-                          .bad_steps = recovery_->BadSteps(),
-                          .checkpoint_seconds = checkpoints_->TakeSeconds(),
-                          .writer_bytes = checkpoints_->OwnBytes(),
-                          .lines = checkpoints_->Summary()};
-  for (const std::string& line : recovery_->Summary()) ending.lines.push_back(line);
-  reporter_->Done(ending, std::move(summary));
-  if (!ended) {
-    reporter_->SayStopped(session_->Folder());
-    return ExitCode::kStopped;
+  BestLoss BestSoFar() const {
+    const app::ValidSplit& deciding = validation_.front();
+    BestLoss best({.set = deciding.name,
+                   .sha256 = deciding.tokens->SourceSha256(),
+                   .tokens = deciding.tokens->Size(data::Split::kValid),
+                   .windows = job_.request.monitor.validate_windows});
+    if (session_->Resumes()) best.Take(session_->Record());
+    return best;
   }
-  checkpoints_->RemoveLocal();
-  return ExitCode::kDone;
+
+  void LoadState() {
+    const std::string canonical =
+        DescribeCanonical(plan_.training.model.canonical, job_.device.Precision());
+    session_->Load(job_.device, data_.Tokens(), canonical, state_);
+  }
+
+  void OpenMonitor() {
+    job_.ranks.World().Together([&] {
+      reporter_.Open({.root = job_.ranks.World().IsRoot(),
+                      .host = job_.ranks.Hosts().First(),
+                      .folder = session_->Folder(),
+                      .every_steps = job_.request.monitor.every_steps,
+                      .total_steps = progress_.last,
+                      .has_stages = plan_.grid.pipeline > 1,
+                      .resumed = session_->Continues(),
+                      .resume_step = progress_.step,
+                      .best_after = BestSoFar().Decider().since});
+    });
+  }
+
+  void MakeCheckpoints() {
+    const auto run = [this](bool stop_only) {
+      nlohmann::json json = RunJson();
+      json["safeguards"] = recovery_->Json(stop_only);
+      json["date"] = app::DateNow(job_.ranks.World());
+      return json;
+    };
+    const auto written = [this](std::int64_t step) { recovery_->HaveWritten(step); };
+    const bool goes_back = job_.request.training.on_spike == train::OnSpike::kRollback;
+    checkpoints_ = std::make_unique<CheckpointPolicy>(
+        CheckpointPolicy::Setup{.runtime = *job_.ranks.runtime,
+                                .options = job_.request.checkpoint,
+                                .goes_back = goes_back,
+                                .cores = job_.ranks.signals->UsableCores(),
+                                .session = *session_,
+                                .monitor = reporter_.Monitor(),
+                                .progress = progress_,
+                                .state = state_,
+                                .run = run,
+                                .written = written},
+        BestSoFar());
+  }
+
+  void MakeRecovery(const Safeguards& safeguards) {
+    const auto returning = [this](const app::RunRecord& record) {
+      reporter_.Interrupt();
+      if (job_.device.libraries != nullptr)
+        job_.device.libraries->SetScales(job_.device.stream, record.fp8_scales);
+    };
+    recovery_ = std::make_unique<Recovery>(Recovery::Setup{.runtime = *job_.ranks.runtime,
+                                                           .options = job_.request.training,
+                                                           .checkpoint = job_.request.checkpoint,
+                                                           .session = *session_,
+                                                           .data = data_,
+                                                           .checkpoints = *checkpoints_,
+                                                           .monitor = reporter_.Monitor(),
+                                                           .progress = progress_,
+                                                           .state = state_,
+                                                           .step = training_step_,
+                                                           .returning = returning},
+                                           safeguards);
+  }
+
+  void MakeEvaluations() {
+    const auto place = [this](report::Record& record) {
+      reporter_.Place(record);
+      record.bad_steps = recovery_->BadSteps();
+    };
+    evaluations_ = std::make_unique<Evaluations>(Evaluations::Setup{.options = job_.request.monitor,
+                                                                    .validation = validation_,
+                                                                    .data = data_,
+                                                                    .signals = *job_.ranks.signals,
+                                                                    .monitor = reporter_.Monitor(),
+                                                                    .progress = progress_,
+                                                                    .best = checkpoints_->Best(),
+                                                                    .state = state_,
+                                                                    .place = place});
+  }
+
+  // A step and what follows it. All are collective, but Ask.
+
+  // What the session before was to do at its last step, and did not.
+  void FinishEarlierSession() {
+    const bool completed = checkpoints_->CompleteRunFolder();
+    if (progress_.validation_due) {
+      evaluations_->ValidateIfDue();
+      CheckpointIfDue();
+    } else if (!completed && session_->StartsFromLocal() && progress_.Finished()) {
+      CheckpointIfDue();  // the run folder has none of the last step
+    }
+  }
+
+  train::StepResult RunStep() {
+    if (!job_.device.placement.numbers.empty()) device::PinThreads(job_.device.placement.numbers);
+    progress_.watch(comm::Phase::kStep);
+    reporter_.BeginStep();
+    const train::StepResult result =
+        training_step_.Run(progress_.step, Ask(), train::OnFault::kSkip);
+    ++progress_.step;
+    progress_.stop = result.requests.signal || result.requests.walltime;
+    if (result.requests.signal) progress_.stop_reason = "a signal";
+    progress_.checkpoint_now = result.requests.checkpoint;
+    progress_.step_seconds = result.times.total;
+    progress_.deadline.Step(result.times.total);
+    return result;
+  }
+
+  // Signals and clocks of this rank; where they differ, rank 0's clock decides.
+  train::Requests Ask() {
+    train::Requests mine;
+    mine.signal = job_.ranks.signals->Received();
+    mine.busy = checkpoints_->Busy();
+    if (!job_.ranks.World().IsRoot()) return mine;
+    const double now = Seconds();
+    const double minutes = plan_.training.options.schedule.walltime_minutes;
+    const app::Deadline& deadline = progress_.deadline;
+    if (minutes > 0 && (now - job_.request.begun) / 60 >= minutes) {
+      mine.walltime = true;
+      progress_.stop_reason = "schedule.walltime_minutes";
+    } else if (deadline.MustStop(now + progress_.step_seconds, evaluations_->IsNear())) {
+      // A stop comes at this step's end; without one, a validation and another step follow.
+      mine.walltime = true;
+      progress_.stop_reason =
+          fmt::format("the end of the job's time, {:.0f} s away", deadline.Left(now));
+    }
+    mine.checkpoint = checkpoints_->TimeHasCome();
+    return mine;
+  }
+
+  void CheckpointIfDue() {
+    const auto reason = checkpoints_->Due();
+    if (!reason) return;
+    progress_.watch(comm::Phase::kCheckpoint);  // all of the state is compared
+    if (!recovery_->ReplicasDiffer()) {
+      checkpoints_->Write(*reason);
+    } else if (progress_.stop) {  // of what was restored
+      checkpoints_->Write({.stop_only = true});
+    }
+  }
+
+  // run.json, but for the date, the order of writing and what is said of steps that went wrong.
+  nlohmann::json RunJson() const {
+    nlohmann::json run =
+        DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());
+    run["step"] = progress_.step;
+    run.update(data_.Json(progress_.step));
+    checkpoints_->AddTo(run);
+    if (progress_.validation_due) run["validation_due"] = true;
+    if (recovery_->HasGoneBack()) {
+      run["planned"] = {{"epochs", job_.request.schedule.epochs},
+                        {"steps", plan_.training.options.schedule.steps}};
+    }
+    return run;
+  }
+
+  app::Job& job_;
+  const train::Plan& plan_;
+  const std::span<const app::ValidSplit> validation_;
+  train::TrainingState& state_;
+  train::TrainingStep& training_step_;
+  const TrainingData data_;
+  Progress progress_;  // the objects below share it
+  std::unique_ptr<RunSession> session_;
+  Reporter reporter_;
+  std::unique_ptr<CheckpointPolicy> checkpoints_;
+  std::unique_ptr<Recovery> recovery_;
+  std::unique_ptr<Evaluations> evaluations_;
+};
+
+ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
+  if (job.request.line.validate_only) {
+    loop.Validate();
+    return ExitCode::kDone;
+  }
+  app::StopIfAsked(job.ranks);
+  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
+  loop.Execute();
+  const ExitCode code = loop.Finalize();
+  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
+  return code;
 }
 
-void TrainingLoop::Validate() {
-  FindStart();
-  session_->CheckFolder();
-  LoadState();
-  report::Session session;  // no folder: the screen only
-  session.root = job_.ranks.World().IsRoot();
-  reporter_->Open(session);
-  reporter_->ShowPlan(*session_);
+// Steps 4 to 6 of RunTraining for a model that translates.
+ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::ProcessGrid& grid,
+                      double roof_flops) {
+  const data::PairFile pairs = app::OpenPairs(job.request, job.ranks);
+  train::TrainingState state(grid, plan.training, job.device.stream,
+                             [&job] { app::StopIfAsked(job.ranks); });
+  train::TrainingStep step(state, pairs);
+  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
+  const app::ValidSplit validation{"", &targets};
+  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step);
+  return RunLoop(job, loop, roof_flops);
+}
+
+}  // namespace
+
+ExitCode RunTraining(app::Job& job) {
+  const app::Request& request = job.request;
+  const app::Device& device = job.device;
+  const comm::Communicator& world = job.ranks.World();
+  app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
+
+  // 1. The plan: who computes what, and what that takes.
+  const train::TokenFacts facts = app::InspectTokens(request, job.ranks, job.files);
+  train::Plan plan;
+  world.Together(
+      [&] { plan = train::MakePlan(app::RequestOf(request, world, device, job.start, facts)); });
+
+  // 2. The ranks' groups, and the memory that they need.
+  comm::ProcessGrid grid(world, plan.grid, plan.sharing);
+  device::MemoryTerms memory;
+  world.Together([&] { memory = train::PlanMemory(plan, world.Rank()); });
+  app::CheckMemory(request, job.ranks, device, memory, grid);
+  world.Together([&] { train::CheckTransfers(plan, world.Rank()); });
+  if (plan.training.model.canonical.On()) train::CheckInstructionSets(world);
+  app::UseGpu(request, device, memory, grid);
+  const std::function<void()> stop_if_asked = [&job] { app::StopIfAsked(job.ranks); };
+  stop_if_asked();
+
+  // 3. The speed that products can have, measured while nothing else takes memory.
+  double roof_flops = 0;
+  if (!request.line.validate_only) {
+    world.Together([&] { roof_flops = kernels::MeasureRoof(device.stream, device.dtype); });
+  }
+
+  // 4. The data.
+  if (facts.pairs) return TrainOnPairs(job, plan, grid, roof_flops);
+  const std::vector<data::TokenFile> files = app::OpenCorpus(request, job.ranks, job.files, grid);
+  const data::Corpus corpus{std::span(files)};
+  const std::vector<app::ValidationSet> sets =
+      app::OpenValidation(request, job.ranks, job.files, grid);
+  const std::vector<app::ValidSplit> validation = app::ValidSplits(corpus.First(), sets);
+  app::RequireTargets(request, world, corpus.First(), validation);
+
+  // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
+  train::TrainingState state(grid, plan.training, device.stream, stop_if_asked);
+  train::TrainingStep step(state, corpus);
+
+  // 6. The loop.
+  TrainingLoop loop(job, plan, corpus, validation, state, step);
+  return RunLoop(job, loop, roof_flops);
 }
 
 }  // namespace trireme::tasks

@@ -57,8 +57,7 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
   }
   if (!ReadPart(file.Get(), 0, bounds.head, result.text)) return give_up(ErrorText(errno));
   // Whole lines on both sides of the gap.
-  result.text.resize(result.text.rfind('\n') == std::string::npos ? 0
-                                                                  : result.text.rfind('\n') + 1);
+  result.text.resize(result.text.rfind('\n') + 1);  // npos + 1 is 0
   std::string end;
   if (!ReadPart(file.Get(), size - bounds.tail, bounds.tail, end)) return give_up(ErrorText(errno));
   end.erase(0, std::min(end.find('\n'), end.size() - 1) + 1);
@@ -105,6 +104,7 @@ bool LooksRandom(std::string_view value) {
   return false;
 }
 
+// Whether a variable's value may let somebody in, by its name: a word such as TOKEN, KEY, PASSWORD.
 bool IsSecretName(std::string_view name) {
   std::string upper(name);
   std::transform(upper.begin(), upper.end(), upper.begin(),
@@ -142,10 +142,6 @@ void Clean(Json& json) {
 }
 
 }  // namespace
-
-bool LooksSecret(std::string_view name, std::string_view value) {
-  return IsSecretName(name) || LooksRandom(value) || WithoutPasswords(std::string(value)) != value;
-}
 
 std::string WithoutPasswords(std::string text) {
   static const std::regex address(R"(([A-Za-z][A-Za-z0-9+.-]*://)[^/\s@"']+@)");
@@ -234,7 +230,9 @@ std::string RelevantEnvironment(const std::vector<std::string>& environment) {
     if (equals == std::string::npos || !Concerns(name)) continue;
     const std::string value = each.substr(equals + 1);
     // Further lines could be mistaken for other variables.
-    std::string shown = LooksSecret(name, value) ? "(left out: it may be a secret)" : value;
+    const bool secret =
+        IsSecretName(name) || LooksRandom(value) || WithoutPasswords(value) != value;
+    std::string shown = secret ? "(left out: it may be a secret)" : value;
     std::replace(shown.begin(), shown.end(), '\n', ' ');
     lines.push_back(fmt::format("{}={}\n", name, shown));
   }

@@ -41,10 +41,6 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
 // Texts without what nobody may see in a ticket: what a model or a user wrote, and what lets
 // somebody in.
 
-// Whether a variable's value may let somebody in: by its name (a word such as TOKEN, KEY,
-// PASSWORD), or by the look of the value (a long random word, a name and password in an address).
-bool LooksSecret(std::string_view name, std::string_view value);
-
 // Passwords in addresses (https://name:password@host), and words after "Bearer" or such, replaced.
 std::string WithoutPasswords(std::string text);
 

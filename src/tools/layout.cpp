@@ -1,7 +1,7 @@
 // LayOut: a heading for each run and as many lines of facts as its rows allow, in the order of
 // their weight.
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cmath>
@@ -69,16 +69,11 @@ std::string FolderOf(const std::string& path) {
   return fs::is_directory(path, ignored) ? path : fs::path(path).parent_path().string();
 }
 
-std::string Name(const std::string& path) {
-  std::string name = OneLine(path, 200);
-  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
-  return name;
-}
-
 }  // namespace
 
 FollowedRun::FollowedRun(const std::string& path)
-    : name(Name(path)), folder(FolderOf(path)), file(RecordsOf(path)) {
+    : name(OneLine(path, 200)), folder(FolderOf(path)), file(RecordsOf(path)) {
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
   // A file that can never be read is told at once.
   const Descriptor found(file.Path(), O_RDONLY | O_NONBLOCK);
   if (found.Valid() || errno == ENOENT) return;
@@ -131,14 +126,9 @@ std::string Loss(double loss) {
 }
 
 // Parts joined by ", ", those that are empty left out.
-std::string Joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (part.empty()) continue;
-    if (!text.empty()) text += ", ";
-    text += part;
-  }
-  return text;
+std::string Joined(std::vector<std::string> parts) {
+  std::erase_if(parts, [](const std::string& part) { return part.empty(); });
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string Progress(const Glance& glance) {
@@ -150,16 +140,12 @@ std::string Progress(const Glance& glance) {
 }
 
 std::string Condition(const FollowedRun& run, std::int64_t now) {
-  switch (run.condition) {
-    case FollowedFile::State::kMissing:
-      return run.state.Records() > 0 ? "metrics.jsonl is gone" : "no records yet";
-    case FollowedFile::State::kUnreadable:
-      return "metrics.jsonl: " + run.file.Reason();
-    case FollowedFile::State::kBehind:
-      return fmt::format("reading, {}", Percent(run.file.Fraction()));
-    case FollowedFile::State::kCaughtUp:
-      break;
+  using State = FollowedFile::State;
+  if (run.condition == State::kMissing) {
+    return run.state.Records() > 0 ? "metrics.jsonl is gone" : "no records yet";
   }
+  if (run.condition == State::kUnreadable) return "metrics.jsonl: " + run.file.Reason();
+  if (run.condition == State::kBehind) return "reading, " + Percent(run.file.Fraction());
   if (run.state.Done()) return "done";
   if (run.state.Stopped()) return "stopped";
   if (run.state.Records() == 0) return "no records yet";

@@ -7,12 +7,12 @@
 #include <sys/utsname.h>
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <map>
+#include <iterator>
 #include <set>
+#include <sstream>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/json.hpp"
@@ -33,8 +33,6 @@ std::string Topic(const char* kind) { return std::string(1, kComplaint) + kind; 
 double WallClock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
-
-const char* Environment(const char* name) { return std::getenv(name); }
 
 // A rank's look at itself and, on the first rank of a node, at the node.
 class Looker {
@@ -70,7 +68,8 @@ class Looker {
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
     int length = 0;
     MPI_Get_library_version(text.data(), &length);
-    fabric_ = FabricOf(text.data(), LoadedObjects(), Environment);
+    fabric_ = FabricOf(text.data(), LoadedObjects(),
+                       [](const char* name) -> const char* { return std::getenv(name); });
     Say("MPI",
         fabric_.transports.empty() ? fabric_.library : fabric_.library + ", " + fabric_.transports);
   }
@@ -171,21 +170,16 @@ class Looker {
 
 // Hosts that differ in what should be alike.
 void AddMixtures(const Tally& tally, const Ranks& ranks, std::vector<Warning>& warnings) {
-  struct Alike {
-    const char* topic;
-    const char* sentence;
-  };
-  constexpr std::array<Alike, 3> kAlike = {
+  constexpr std::array<std::pair<const char*, const char*>, 3> kAlike = {
       {{"MPI", "MPI differs between ranks"},
        {"processor", "processors differ: the slowest sets the pace"},
        {"data", "the data look different from different hosts"}}};
-  for (const Alike& alike : kAlike) {
-    const std::vector<Tally::Said>& texts = tally.Of(alike.topic);
+  for (const auto& [topic, sentence] : kAlike) {
+    const std::vector<Tally::Said>& texts = tally.Of(topic);
     if (texts.size() < 2 || ranks.hosts.Names().size() < 2) continue;
-    warnings.push_back(
-        {alike.topic, fmt::format("{}: {} on {}, but {} on {}", alike.sentence, texts[0].text,
-                                  NameHosts(texts[0].ranks, ranks.hosts), texts[1].text,
-                                  NameHosts(texts[1].ranks, ranks.hosts))});
+    warnings.push_back({topic, fmt::format("{}: {} on {}, but {} on {}", sentence, texts[0].text,
+                                           NameHosts(texts[0].ranks, ranks.hosts), texts[1].text,
+                                           NameHosts(texts[1].ranks, ranks.hosts))});
   }
   if (tally.Of("place").size() > 1) {
     warnings.push_back({"files",
@@ -235,10 +229,8 @@ std::string NameHosts(std::span<const int> ranks, const comm::Hosts& hosts) {
   for (const int rank : ranks) {
     if (std::ranges::find(names, hosts.Of(rank)) == names.end()) names.push_back(hosts.Of(rank));
   }
-  std::string text;
-  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
+  std::string text =
+      fmt::format("{}", fmt::join(std::span(names).first(std::min(kShown, names.size())), ", "));
   if (names.size() > kShown || ranks.size() >= Tally::kMostRanks) text += " and others";
   return text;
 }
@@ -255,18 +247,10 @@ Findings LookAround(const Ranks& ranks, const Subject& subject, bool whole) {
 
 // FindSlow: nodes against the median of all.
 
-namespace {
-
-double ValueOf(const Unit& unit, Quantity quantity) {
-  return unit.values[static_cast<std::size_t>(quantity)];
-}
-
-}  // namespace
-
 double Median(const std::vector<Unit>& units, Quantity quantity) {
   std::vector<double> values;
   for (const Unit& unit : units) {
-    if (ValueOf(unit, quantity) > 0) values.push_back(ValueOf(unit, quantity));
+    if (unit.values[quantity] > 0) values.push_back(unit.values[quantity]);
   }
   if (values.empty()) return 0;
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -276,12 +260,12 @@ double Median(const std::vector<Unit>& units, Quantity quantity) {
 
 std::vector<Slow> FindSlow(const std::vector<Unit>& units) {
   std::vector<Slow> slow;
-  for (int i = 0; i < kQuantities; ++i) {
+  for (std::size_t i = 0; i < kQuantities; ++i) {
     const auto quantity = static_cast<Quantity>(i);
     const double median = Median(units, quantity);
     const std::size_t before = slow.size();
     for (std::size_t unit = 0; unit < units.size(); ++unit) {
-      const double value = ValueOf(units[unit], quantity);
+      const double value = units[unit].values[quantity];
       if (value > 0 && value < (1 - kSlow) * median)
         slow.push_back({unit, quantity, value, median});
     }
@@ -340,14 +324,9 @@ std::string ShortName(const std::string& library) {
     if (at == std::string::npos) continue;
     line = fmt::format("{} {}", line.substr(0, at), line.substr(at + std::strlen(noise)));
   }
-  std::string text;
-  for (const char c : line) {
-    const bool space = std::isspace(static_cast<unsigned char>(c)) != 0;
-    if (space && (text.empty() || text.back() == ' ')) continue;
-    text += space ? ' ' : c;
-  }
-  while (!text.empty() && text.back() == ' ') text.pop_back();
-  return text;
+  std::istringstream words(line);
+  const std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
+  return fmt::format("{}", fmt::join(all, " "));
 }
 
 std::string LineAfter(const std::string& text, const std::string& name) {
@@ -384,37 +363,27 @@ bool NamesOnlyTcp(const std::string& transports) {
   return tcp;
 }
 
-// Components by framework, from file names "mca_<framework>_<component>.so".
-std::map<std::string, std::vector<std::string>> Components(std::span<const std::string> objects) {
-  std::map<std::string, std::vector<std::string>> components;
+// Components of a framework, from file names "mca_<framework>_<component>.so", with blanks between.
+std::string Components(std::span<const std::string> objects, const std::string& framework) {
+  const std::string head = "mca_" + framework + "_";
+  std::vector<std::string> names;
   for (const std::string& object : objects) {
-    for (const char* framework : {"pml", "btl", "mtl"}) {
-      const std::string head = fmt::format("mca_{}_", framework);
-      const std::size_t end = object.find(".so");
-      if (!object.starts_with(head) || end == std::string::npos) continue;
-      components[framework].push_back(object.substr(head.size(), end - head.size()));
-    }
+    const std::size_t end = object.find(".so");
+    if (!object.starts_with(head) || end == std::string::npos) continue;
+    names.push_back(object.substr(head.size(), end - head.size()));
   }
-  for (auto& [framework, names] : components) std::ranges::sort(names);
-  return components;
+  std::ranges::sort(names);
+  return fmt::format("{}", fmt::join(names, " "));
 }
 
 void AddOpenMpi(std::span<const std::string> objects, Lookup environment, Fabric& fabric) {
-  const auto components = Components(objects);
-  const auto at = components.find("pml");
+  std::string pml = Components(objects, "pml");
   // Some builds have all components inside one library: what the user asked for is all that is
   // known then.
-  std::string pml = at == components.end() ? Value(environment, "OMPI_MCA_pml")
-                                           : fmt::format("{}", fmt::join(at->second, " "));
+  if (pml.empty()) pml = Value(environment, "OMPI_MCA_pml");
   if (pml.empty()) return;
   fabric.transports = "pml " + pml;
-  std::string btl, mtl;
-  if (const auto found = components.find("btl"); found != components.end()) {
-    btl = fmt::format("{}", fmt::join(found->second, " "));
-  }
-  if (const auto found = components.find("mtl"); found != components.end()) {
-    mtl = fmt::format("{}", fmt::join(found->second, " "));
-  }
+  const std::string btl = Components(objects, "btl"), mtl = Components(objects, "mtl");
   if (pml == "ob1" && !btl.empty()) {
     fabric.transports += ", btl " + btl;
     fabric.tcp = HasAny(btl, {"tcp"}) && !HasAny(btl, {"openib", "uct", "ofi", "ugni", "usnic"});
@@ -439,13 +408,6 @@ void AddMpich(const std::string& library, Lookup environment, Fabric& fabric) {
                (HasAny(fabric.transports, {"ucx"}) && NamesOnlyTcp(transports));
 }
 
-int Visit(dl_phdr_info* info, std::size_t /*size*/, void* names) {
-  const char* const slash = std::strrchr(info->dlpi_name, '/');
-  static_cast<std::vector<std::string>*>(names)->emplace_back(slash == nullptr ? info->dlpi_name
-                                                                               : slash + 1);
-  return 0;
-}
-
 }  // namespace
 
 Fabric FabricOf(const std::string& library, std::span<const std::string> objects,
@@ -462,7 +424,12 @@ Fabric FabricOf(const std::string& library, std::span<const std::string> objects
 
 std::vector<std::string> LoadedObjects() {
   std::vector<std::string> names;
-  dl_iterate_phdr(Visit, &names);
+  const auto visit = [](dl_phdr_info* info, std::size_t, void* to) {
+    const std::string name = info->dlpi_name;
+    static_cast<std::vector<std::string>*>(to)->push_back(name.substr(name.rfind('/') + 1));
+    return 0;
+  };
+  dl_iterate_phdr(visit, &names);
   return names;
 }
 
@@ -478,10 +445,6 @@ constexpr std::size_t kMostSlow = 8;      // on the screen
 constexpr std::size_t kMostWarnings = 20;
 constexpr std::size_t kColumn = 14;
 
-double ValueOf(const Unit& unit, int quantity) {
-  return unit.values[static_cast<std::size_t>(quantity)];
-}
-
 std::string NameOf(const Report& report, const Unit& unit) {
   const auto rank = static_cast<int>(unit.rank);
   const std::string& host = report.hosts.Of(rank);
@@ -489,17 +452,13 @@ std::string NameOf(const Report& report, const Unit& unit) {
 }
 
 // On one host messages go through its memory.
-const char* TitleOf(const Report& report, int quantity) {
-  if (report.measured.of_ranks && quantity == static_cast<int>(Quantity::kPairs)) {
-    return "messages in pairs";
-  }
-  if (report.measured.of_ranks && quantity == static_cast<int>(Quantity::kTogether)) {
-    return "messages, all together";
-  }
-  return kQuantityNames[static_cast<std::size_t>(quantity)].title;
+const char* TitleOf(const Report& report, Quantity quantity) {
+  if (report.measured.of_ranks && quantity == kPairs) return "messages in pairs";
+  if (report.measured.of_ranks && quantity == kTogether) return "messages, all together";
+  return kQuantityNames[quantity].title;
 }
 
-// Of two ranks of a host nobody knows which one is as it should be.
+// With two ranks of a host nobody knows which one is as it should be: none counts as slow.
 std::vector<Slow> SlowIn(const Report& report) {
   if (report.measured.of_ranks && report.measured.units.size() < 3) return {};
   return FindSlow(report.measured.units);
@@ -516,23 +475,23 @@ std::string Fact(const std::string& name, const std::string& text) {
 }
 
 // Least, median and greatest of a quantity with the units that have the extremes.
-std::string Extremes(const Report& report, int quantity) {
-  const QuantityName& name = kQuantityNames[static_cast<std::size_t>(quantity)];
+std::string Extremes(const Report& report, Quantity quantity) {
+  const QuantityName& name = kQuantityNames[quantity];
   std::vector<const Unit*> units;
   for (const Unit& unit : report.measured.units) {
-    if (ValueOf(unit, quantity) > 0) units.push_back(&unit);
+    if (unit.values[quantity] > 0) units.push_back(&unit);
   }
   if (units.empty()) return {};
   const auto [least, most] = std::ranges::minmax_element(
-      units, {}, [&](const Unit* unit) { return ValueOf(*unit, quantity); });
-  const double median = Median(report.measured.units, static_cast<Quantity>(quantity));
+      units, {}, [&](const Unit* unit) { return unit->values[quantity]; });
+  const double median = Median(report.measured.units, quantity);
   if (units.size() == 1) {
     return fmt::format("{:<26}{:>10} {}", TitleOf(report, quantity), Shown(median, name),
                        name.unit);
   }
   return fmt::format("{:<26}{:>10} {:>10} {:>10} {}   slowest {}, fastest {}",
-                     TitleOf(report, quantity), Shown(ValueOf(**least, quantity), name),
-                     Shown(median, name), Shown(ValueOf(**most, quantity), name), name.unit,
+                     TitleOf(report, quantity), Shown((*least)->values[quantity], name),
+                     Shown(median, name), Shown((*most)->values[quantity], name), name.unit,
                      NameOf(report, **least), NameOf(report, **most));
 }
 
@@ -544,8 +503,8 @@ void AddMeasured(const Report& report, std::vector<std::string>& lines) {
                                 measured.of_ranks ? "of each rank" : "of each node", "least",
                                 "median", "most"));
   }
-  for (int quantity = 0; quantity < kQuantities; ++quantity) {
-    const std::string line = Extremes(report, quantity);
+  for (std::size_t quantity = 0; quantity < kQuantities; ++quantity) {
+    const std::string line = Extremes(report, static_cast<Quantity>(quantity));
     if (!line.empty()) lines.push_back(line);
   }
   if (measured.all_reduce > 0) {
@@ -560,8 +519,8 @@ Json UnitsOf(const Report& report) {
   for (const Unit& unit : report.measured.units) {
     if (units.size() >= kMostUnits) break;
     Json json = {{"host", report.hosts.Of(static_cast<int>(unit.rank))}, {"rank", unit.rank}};
-    for (int quantity = 0; quantity < kQuantities; ++quantity) {
-      json[kQuantityNames[static_cast<std::size_t>(quantity)].name] = ValueOf(unit, quantity);
+    for (std::size_t quantity = 0; quantity < kQuantities; ++quantity) {
+      json[kQuantityNames[quantity].name] = unit.values[quantity];
     }
     json["slowest_rank"] = unit.slowest;
     json["worst_pair"] = unit.worst_pair;
@@ -581,7 +540,7 @@ Json SlowOf(const Report& report) {
     const Unit& unit = report.measured.units[one.unit];
     slow.push_back({{"host", report.hosts.Of(static_cast<int>(unit.rank))},
                     {"rank", unit.rank},
-                    {"quantity", kQuantityNames[static_cast<std::size_t>(one.quantity)].name},
+                    {"quantity", kQuantityNames[one.quantity].name},
                     {"value", one.value},
                     {"median", one.median}});
   }
@@ -599,17 +558,17 @@ std::vector<std::string> SlowSentences(const Report& report, std::size_t most) {
         NameOf(report, unit)));
   }
   for (const Slow& one : SlowIn(report)) {
-    const QuantityName& name = kQuantityNames[static_cast<std::size_t>(one.quantity)];
+    const QuantityName& name = kQuantityNames[one.quantity];
     const Unit& unit = report.measured.units[one.unit];
     std::string who = NameOf(report, unit);
-    if (one.quantity == Quantity::kProduct && !report.measured.of_ranks) {
+    if (one.quantity == kProduct && !report.measured.of_ranks) {
       who += fmt::format(" (rank {})", unit.slowest);
     }
     constexpr double kPercent = 100;
-    sentences.push_back(
-        fmt::format("{}: {} {} {}, {:.0f}% below the median of {}", who,
-                    TitleOf(report, static_cast<int>(one.quantity)), Shown(one.value, name),
-                    name.unit, kPercent * (1 - one.value / one.median), Shown(one.median, name)));
+    sentences.push_back(fmt::format("{}: {} {} {}, {:.0f}% below the median of {}", who,
+                                    TitleOf(report, one.quantity), Shown(one.value, name),
+                                    name.unit, kPercent * (1 - one.value / one.median),
+                                    Shown(one.median, name)));
   }
   if (sentences.size() > most) {
     const std::size_t left = sentences.size() - most;
@@ -630,8 +589,9 @@ std::vector<std::string> LinesOf(const Report& report) {
     lines.push_back(Fact("slow", sentence));
   }
   const std::vector<Warning>& warnings = report.findings.warnings;
-  for (std::size_t i = 0; i < std::min(kMostWarnings, warnings.size()); ++i) {
-    lines.push_back(Fact("warning", warnings[i].text));
+  for (const Warning& warning :
+       std::span(warnings).first(std::min(kMostWarnings, warnings.size()))) {
+    lines.push_back(Fact("warning", warning.text));
   }
   if (warnings.size() > kMostWarnings) {
     lines.push_back(Fact("warning", fmt::format("and {} more: see preflight.json",
@@ -648,8 +608,8 @@ std::string JsonOf(const Report& report) {
   Json facts = Json::object();
   for (const auto& [name, text] : report.findings.facts) facts[name] = text;
   Json medians = Json::object();
-  for (int quantity = 0; quantity < kQuantities; ++quantity) {
-    medians[kQuantityNames[static_cast<std::size_t>(quantity)].name] =
+  for (std::size_t quantity = 0; quantity < kQuantities; ++quantity) {
+    medians[kQuantityNames[quantity].name] =
         Median(report.measured.units, static_cast<Quantity>(quantity));
   }
   medians["all_reduce"] = report.measured.all_reduce;

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -12,6 +11,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/dtype.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/device/stream.hpp"
@@ -19,124 +19,6 @@
 #include "trireme/tools/preflight.hpp"
 
 namespace trireme::tools {
-
-// Single measurements of a rank, each a fraction of a second.
-
-struct Product {
-  double flops = 0;   // FLOP/s, as kernels::MeasureRoof takes it
-  bool right = true;  // a product was finite, and the same when it was computed again
-};
-Product MeasureProduct(const device::Stream& stream, Dtype dtype);
-
-// Bytes per second that a copy reads and writes: of the stream's memory, with the rank's threads.
-double MeasureMemory(const device::Stream& stream);
-
-// Bytes per second both ways, with one partner at a time. Collective over `units`.
-struct Pairs {
-  double median = 0, worst = 0;  // 0: there is no other
-  int worst_partner = -1;
-};
-Pairs MeasurePairs(const comm::Communicator& units);
-
-// The same with the rank half the world away, all ranks at once. Collective.
-double MeasureTogether(const comm::Communicator& world);
-
-// Bytes per second of a sum over all ranks: bytes of the operand by the seconds. Collective; the
-// same on all ranks.
-double MeasureAllReduce(const comm::Communicator& world);
-
-namespace {
-
-constexpr int kPasses = 2;
-
-// Ranks of a unit, and the units' first ranks.
-struct Parts {
-  const comm::Communicator& world;
-  comm::Communicator unit, firsts;  // firsts: null elsewhere
-};
-
-// Values of this rank's unit, complete on its first rank.
-Unit MeasureUnit(const Parts& parts, const device::Stream& stream, Dtype dtype,
-                 double& all_reduce) {
-  const comm::Communicator& unit = parts.unit;
-  Unit mine;
-  mine.rank = parts.world.Rank();
-  parts.world.Barrier();
-  const Product product = MeasureProduct(stream, dtype);
-  const double slowest = -unit.Max(-product.flops);
-  mine.values[static_cast<std::size_t>(Quantity::kProduct)] = slowest;
-  mine.slowest = unit.Min(product.flops == slowest ? std::int64_t{parts.world.Rank()}
-                                                   : std::numeric_limits<std::int64_t>::max());
-  mine.wrong = unit.Sum(std::int64_t{product.right ? 0 : 1});
-  parts.world.Barrier();
-  mine.values[static_cast<std::size_t>(Quantity::kMemory)] = unit.Sum(MeasureMemory(stream));
-  parts.world.Barrier();
-  if (unit.IsRoot()) {
-    const Pairs pairs = MeasurePairs(parts.firsts);
-    mine.values[static_cast<std::size_t>(Quantity::kPairs)] = pairs.median;
-    mine.worst_pair = pairs.worst;
-    mine.worst_partner = pairs.worst_partner;
-  }
-  parts.world.Barrier();
-  mine.values[static_cast<std::size_t>(Quantity::kTogether)] =
-      unit.Sum(MeasureTogether(parts.world));
-  all_reduce = std::max(all_reduce, MeasureAllReduce(parts.world));
-  return mine;
-}
-
-// The units of all, on world rank 0; receives one Unit from each.
-std::vector<Unit> Gather(const Parts& parts, const Unit& mine) {
-  std::vector<Unit> units;
-  if (!parts.unit.IsRoot()) return units;
-  const comm::Communicator& firsts = parts.firsts;
-  if (firsts.IsRoot()) units.resize(static_cast<std::size_t>(firsts.Size()));
-  MPI_Gather(&mine, sizeof mine, MPI_BYTE, units.data(), sizeof mine, MPI_BYTE, 0, firsts.Handle());
-  return units;
-}
-
-void TakeBest(const std::vector<Unit>& more, std::vector<Unit>& units) {
-  if (units.empty()) {
-    units = more;
-    return;
-  }
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    Unit& unit = units[i];
-    for (int q = 0; q < kQuantities; ++q) {
-      const auto at = static_cast<std::size_t>(q);
-      if (static_cast<Quantity>(q) == Quantity::kProduct && more[i].values[at] > unit.values[at]) {
-        unit.slowest = more[i].slowest;
-      }
-      unit.values[at] = std::max(unit.values[at], more[i].values[at]);
-    }
-    if (more[i].worst_pair > unit.worst_pair) {
-      unit.worst_pair = more[i].worst_pair;
-      unit.worst_partner = more[i].worst_partner;
-    }
-    unit.wrong = std::max(unit.wrong, more[i].wrong);
-  }
-}
-
-}  // namespace
-
-Measured Measure(const comm::Communicator& world, const comm::Communicator& node,
-                 const device::Stream& stream, Dtype dtype) {
-  const double start = Seconds();
-  Measured measured;
-  measured.of_ranks = world.Max(std::int64_t{node.Size()}) == world.Size();
-  const std::int64_t first =
-      measured.of_ranks ? world.Rank() : node.Min(std::int64_t{world.Rank()});
-  Parts parts{.world = world,
-              .unit = world.Split(static_cast<int>(first), world.Rank(), "unit"),
-              .firsts = world.Split(first == world.Rank() ? 0 : 1, world.Rank(), "units")};
-  for (int pass = 0; pass < kPasses; ++pass) {
-    const Unit mine = MeasureUnit(parts, stream, dtype, measured.all_reduce);
-    TakeBest(Gather(parts, mine), measured.units);
-    const std::int64_t slow = std::ssize(FindSlow(measured.units));  // none but on rank 0
-    if (world.Max(slow) == 0) break;
-  }
-  measured.seconds = Seconds() - start;
-  return measured;
-}
 
 // Single measurements: products and memory on a rank's own device, messages between ranks.
 
@@ -204,46 +86,39 @@ double Fastest(double seconds, int least, const std::function<void()>& once) {
   return best;
 }
 
-void Exchange(const comm::Communicator& group, int partner, std::vector<char>& sent,
-              std::vector<char>& taken, std::int64_t bytes) {
-  MPI_Sendrecv(sent.data(), static_cast<int>(bytes), MPI_CHAR, partner, kSpeedTag, taken.data(),
-               static_cast<int>(bytes), MPI_CHAR, partner, kSpeedTag, group.Handle(),
-               MPI_STATUS_IGNORE);
-}
-
 // Messages whose exchange takes about kWanted seconds with the slowest partner, so that all agree
 // on their size. partner: -1: none.
 constexpr std::int64_t kLeastBytes = std::int64_t{1} << 18, kMostBytes = std::int64_t{1} << 25;
 struct Messages {
-  explicit Messages(std::int64_t size)
-      : bytes(size), sent(static_cast<std::size_t>(size), 1), taken(sent) {}
-  std::int64_t bytes;
+  explicit Messages(std::int64_t bytes) : sent(static_cast<std::size_t>(bytes), 1), taken(sent) {}
+  // Seconds of the fastest of so many exchanges.
+  double Exchange(const comm::Communicator& group, int partner, int times) {
+    const int bytes = static_cast<int>(sent.size());
+    return Fastest(0, times, [&] {
+      MPI_Sendrecv(sent.data(), bytes, MPI_CHAR, partner, kSpeedTag, taken.data(), bytes, MPI_CHAR,
+                   partner, kSpeedTag, group.Handle(), MPI_STATUS_IGNORE);
+    });
+  }
   std::vector<char> sent, taken;
 };
-std::int64_t ChooseBytes(const comm::Communicator& group, int partner) {
+Messages ChooseMessages(const comm::Communicator& group, int partner) {
   constexpr double kWanted = 0.02;
-  Messages probe(kLeastBytes);
-  double seconds = 0;
-  if (partner >= 0) {
-    seconds =
-        Fastest(0, 2, [&] { Exchange(group, partner, probe.sent, probe.taken, probe.bytes); });
-  }
+  double seconds = partner >= 0 ? Messages(kLeastBytes).Exchange(group, partner, 2) : 0;
   seconds = group.Max(seconds);
   std::int64_t bytes = kLeastBytes;
-  while (seconds < kWanted / 2 && bytes < kMostBytes) {
-    bytes *= 2;
-    seconds *= 2;
-  }
-  return bytes;
+  for (; seconds < kWanted / 2 && bytes < kMostBytes; seconds *= 2) bytes *= 2;
+  return Messages(bytes);
 }
 
 constexpr int kExchanges = 3;  // the fastest counts
-double BothWays(std::int64_t bytes, double seconds) {
-  return seconds > 0 ? 2 * static_cast<double>(bytes) / seconds : 0;
+double BothWays(const Messages& messages, double seconds) {
+  return seconds > 0 ? 2 * static_cast<double>(messages.sent.size()) / seconds : 0;
 }
 
-}  // namespace
-
+struct Product {
+  double flops = 0;   // FLOP/s, as kernels::MeasureRoof takes it
+  bool right = true;  // a product was finite, and the same when it was computed again
+};
 Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
   Product product;
   bool finite = true;
@@ -254,6 +129,7 @@ Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
   return product;
 }
 
+// Bytes per second that a copy reads and writes: of the stream's memory, with the rank's threads.
 double MeasureMemory(const device::Stream& stream) {
   constexpr std::int64_t kHostBytes = std::int64_t{32} << 20, kCardBytes = std::int64_t{512} << 20;
   constexpr std::int64_t kPiece = 4096;
@@ -277,21 +153,23 @@ double MeasureMemory(const device::Stream& stream) {
   return 2 * static_cast<double>(bytes) / seconds;
 }
 
+// Bytes per second both ways, with one partner at a time. Collective over `units`.
+struct Pairs {
+  double median = 0, worst = 0;  // 0: there is no other
+  int worst_partner = -1;
+};
 Pairs MeasurePairs(const comm::Communicator& units) {
   Pairs pairs;
   if (units.Size() < 2) return pairs;
   const std::vector<int> rounds = ChosenRounds(units.Size());
   const auto partner_in = [&](int round) { return Partner(units.Rank(), round, units.Size()); };
-  Messages messages(ChooseBytes(units, partner_in(rounds.front())));
+  Messages messages = ChooseMessages(units, partner_in(rounds.front()));
   std::vector<double> speeds;
   for (const int round : rounds) {
     const int partner = partner_in(round);
     units.Barrier();
     if (partner < 0) continue;
-    const double seconds = Fastest(0, kExchanges, [&] {
-      Exchange(units, partner, messages.sent, messages.taken, messages.bytes);
-    });
-    speeds.push_back(BothWays(messages.bytes, seconds));
+    speeds.push_back(BothWays(messages, messages.Exchange(units, partner, kExchanges)));
     if (pairs.worst > 0 && speeds.back() >= pairs.worst) continue;
     pairs.worst = speeds.back();
     pairs.worst_partner = partner;
@@ -303,22 +181,19 @@ Pairs MeasurePairs(const comm::Communicator& units) {
   return pairs;
 }
 
+// The same with the rank half the world away, all ranks at once. Collective.
 double MeasureTogether(const comm::Communicator& world) {
   const int half = world.Size() / 2;
   if (half == 0) return 0;
   const int rank = world.Rank();
   const int partner = rank < half ? rank + half : rank < 2 * half ? rank - half : -1;
-  Messages messages(ChooseBytes(world, partner));
-  double seconds = 0;
+  Messages messages = ChooseMessages(world, partner);
   world.Barrier();
-  if (partner >= 0) {
-    seconds = Fastest(0, kExchanges, [&] {
-      Exchange(world, partner, messages.sent, messages.taken, messages.bytes);
-    });
-  }
-  return BothWays(messages.bytes, seconds);
+  return BothWays(messages, partner >= 0 ? messages.Exchange(world, partner, kExchanges) : 0);
 }
 
+// Bytes per second of a sum over all ranks: bytes of the operand by the seconds. Collective; the
+// same on all ranks.
 double MeasureAllReduce(const comm::Communicator& world) {
   if (world.Size() == 1) return 0;
   constexpr int kElements = 1 << 20;  // 4 MiB
@@ -328,6 +203,95 @@ double MeasureAllReduce(const comm::Communicator& world) {
     MPI_Allreduce(values.data(), sums.data(), kElements, MPI_FLOAT, MPI_SUM, world.Handle());
   });
   return static_cast<double>(kElements) * sizeof(float) / world.Max(seconds);
+}
+
+// Passes over all nodes at once, and their results on rank 0.
+
+constexpr int kPasses = 2;
+
+// Ranks of a unit, and the units' first ranks.
+struct Parts {
+  const comm::Communicator& world;
+  comm::Communicator unit, firsts;  // firsts: null elsewhere
+};
+
+// Values of this rank's unit, complete on its first rank.
+Unit MeasureUnit(const Parts& parts, const device::Stream& stream, Dtype dtype,
+                 double& all_reduce) {
+  const comm::Communicator& unit = parts.unit;
+  Unit mine;
+  mine.rank = parts.world.Rank();
+  parts.world.Barrier();
+  const Product product = MeasureProduct(stream, dtype);
+  const double slowest = -unit.Max(-product.flops);
+  mine.values[kProduct] = slowest;
+  mine.slowest = unit.Min(product.flops == slowest ? std::int64_t{parts.world.Rank()}
+                                                   : std::numeric_limits<std::int64_t>::max());
+  mine.wrong = unit.Sum(std::int64_t{product.right ? 0 : 1});
+  parts.world.Barrier();
+  mine.values[kMemory] = unit.Sum(MeasureMemory(stream));
+  parts.world.Barrier();
+  if (unit.IsRoot()) {
+    const Pairs pairs = MeasurePairs(parts.firsts);
+    mine.values[kPairs] = pairs.median;
+    mine.worst_pair = pairs.worst;
+    mine.worst_partner = pairs.worst_partner;
+  }
+  parts.world.Barrier();
+  mine.values[kTogether] = unit.Sum(MeasureTogether(parts.world));
+  all_reduce = std::max(all_reduce, MeasureAllReduce(parts.world));
+  return mine;
+}
+
+// The units of all, on world rank 0; receives one Unit from each.
+std::vector<Unit> Gather(const Parts& parts, const Unit& mine) {
+  std::vector<Unit> units;
+  if (!parts.unit.IsRoot()) return units;
+  const comm::Communicator& firsts = parts.firsts;
+  if (firsts.IsRoot()) units.resize(static_cast<std::size_t>(firsts.Size()));
+  MPI_Gather(&mine, sizeof mine, MPI_BYTE, units.data(), sizeof mine, MPI_BYTE, 0, firsts.Handle());
+  return units;
+}
+
+void TakeBest(const std::vector<Unit>& more, std::vector<Unit>& units) {
+  if (units.empty()) {
+    units = more;
+    return;
+  }
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    Unit& unit = units[i];
+    if (more[i].values[kProduct] > unit.values[kProduct]) unit.slowest = more[i].slowest;
+    for (std::size_t q = 0; q < kQuantities; ++q) {
+      unit.values[q] = std::max(unit.values[q], more[i].values[q]);
+    }
+    if (more[i].worst_pair > unit.worst_pair) {
+      unit.worst_pair = more[i].worst_pair;
+      unit.worst_partner = more[i].worst_partner;
+    }
+    unit.wrong = std::max(unit.wrong, more[i].wrong);
+  }
+}
+
+}  // namespace
+
+Measured Measure(const comm::Communicator& world, const comm::Communicator& node,
+                 const device::Stream& stream, Dtype dtype) {
+  const double start = Seconds();
+  Measured measured;
+  measured.of_ranks = world.Max(std::int64_t{node.Size()}) == world.Size();
+  const std::int64_t first =
+      measured.of_ranks ? world.Rank() : node.Min(std::int64_t{world.Rank()});
+  Parts parts{.world = world,
+              .unit = world.Split(static_cast<int>(first), world.Rank(), "unit"),
+              .firsts = world.Split(first == world.Rank() ? 0 : 1, world.Rank(), "units")};
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const Unit mine = MeasureUnit(parts, stream, dtype, measured.all_reduce);
+    TakeBest(Gather(parts, mine), measured.units);
+    const std::int64_t slow = std::ssize(FindSlow(measured.units));  // none but on rank 0
+    if (world.Max(slow) == 0) break;
+  }
+  measured.seconds = Seconds() - start;
+  return measured;
 }
 
 // Tally: merging, and its way up a tree of ranks.
@@ -341,20 +305,6 @@ void MergeRanks(const std::vector<int>& more, std::vector<int>& ranks) {
   std::ranges::set_union(ranks, more, std::back_inserter(merged));
   if (merged.size() > Tally::kMostRanks) merged.resize(Tally::kMostRanks);
   ranks = std::move(merged);
-}
-
-// The part before the separator, which leaves the text with it.
-std::string_view Take(std::string_view& text, char separator) {
-  const std::size_t end = std::min(text.find(separator), text.size());
-  const std::string_view part = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return part;
-}
-
-std::int64_t Number(std::string_view text) {
-  std::int64_t number = 0;
-  std::from_chars(text.data(), text.data() + text.size(), number);
-  return number;
 }
 
 bool MoreFrequent(const Tally::Said& a, const Tally::Said& b) {
@@ -409,30 +359,20 @@ std::string Tally::Text(std::string_view topic) const {
                      texts.size() == 2 ? "" : "s");
 }
 
-// A line for each text: topic, count, ranks, text, with tabs between.
 std::string Tally::Pack() const {
-  std::string packed;
+  nlohmann::json packed = nlohmann::json::array();
   for (const auto& [topic, texts] : topics_) {
-    for (const Said& said : texts) {
-      packed += fmt::format("{}\t{}\t", topic, said.count);
-      for (const int rank : said.ranks) packed += fmt::format("{} ", rank);
-      packed += fmt::format("\t{}\n", said.text);
-    }
+    for (const Said& said : texts) packed.push_back({topic, said.text, said.count, said.ranks});
   }
-  return packed;
+  std::string bytes;
+  nlohmann::json::to_msgpack(packed, bytes);
+  return bytes;
 }
 
-Tally Tally::Unpack(std::string_view text) {
+Tally Tally::Unpack(const std::string& packed) {
   Tally tally;
-  while (!text.empty()) {
-    std::string_view line = Take(text, '\n');
-    const std::string topic(Take(line, '\t'));
-    Said said{.text = {}, .count = Number(Take(line, '\t')), .ranks = {}};
-    for (std::string_view ranks = Take(line, '\t'); !ranks.empty();) {
-      said.ranks.push_back(static_cast<int>(Number(Take(ranks, ' '))));
-    }
-    said.text = line;
-    tally.Put(topic, std::move(said));
+  for (const nlohmann::json& said : nlohmann::json::from_msgpack(packed)) {
+    tally.Put(said[0], {.text = said[1], .count = said[2], .ranks = said[3]});
   }
   return tally;
 }

@@ -231,9 +231,9 @@ void Curve::Halve() {
     bucket.number /= 2;
     if (half.empty() || half.back().number != bucket.number) {
       half.push_back(bucket);
-      continue;
+    } else {
+      half.back() += bucket;
     }
-    half.back() += bucket;
   }
   buckets_ = std::move(half);
 }

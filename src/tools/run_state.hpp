@@ -139,7 +139,7 @@ struct Schedule {
   double epochs = 0;
   std::int64_t stop_at = 0;
 };
-// Of the text of a deck.in.
+// Reads the text of a deck.in.
 Schedule ReadSchedule(const std::string& deck);
 
 // Losses of a validation set, nats per token.

@@ -30,38 +30,15 @@
 
 namespace trireme::tools {
 
-// Writing a compressed tar archive.
-
-// Writes `path`, a new file, with the entries below the folder `top`, all dated now. Appears under
-// its name once it is complete. Throws InputError if it cannot be written; then nothing is left.
-void WriteArchive(const std::string& path, const std::string& top,
-                  const std::vector<Entry>& entries);
-
-// Facts of this host and this process, for a ticket.
-
-// Host, kernel, distribution, processors, memory, time; unknown ones are left out.
-std::string HostFacts();
-
-// Shared libraries of this process with their files and sizes, as its loader found them.
-std::string LoadedLibraries();
-
-// Type, size and free space of the file systems of `run`, the current directory, $TMPDIR and
-// /dev/shm.
-std::string FileSystems(const std::string& run);
-
-// Files of a run folder that go into a support archive: by name, so that no data, weights or texts
-// do.
-
-// The path without dots within it and without a slash at its end.
-std::filesystem::path PlainPath(const std::filesystem::path& path);
-
-// Adds deck, log, records, the run.json of checkpoints, what nodes wrote about a rank that hung,
-// logs of batch jobs beside the run, and a list of all files with their sizes.
-void AddRun(const std::string& run, Contents& contents);
-
 namespace {
 
 namespace fs = std::filesystem;
+
+// The path without dots within it and without a slash at its end.
+fs::path PlainPath(const fs::path& path) {
+  const fs::path plain = path.lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
 
 // Last part of the run's path, of characters that suit every file system.
 std::string NameOf(const std::string& run) {
@@ -113,62 +90,28 @@ std::string Index(const Contents& contents, const std::string& run) {
   return text;
 }
 
-}  // namespace
-
-void MakeArchive(const std::string& given, const std::string& version) {
-  RequireWritable();
-  const std::string run = PlainPath(given).string();
-  CheckRun(run);
-  Contents contents;
-  contents.entries = {{"version.txt", version, ""},
-                      {"libraries.txt", LoadedLibraries(), ""},
-                      {"host.txt", HostFacts(), ""},
-                      {"limits.txt", LimitsText(), ""},
-                      {"file_systems.txt", FileSystems(run), ""},
-                      {"environment.txt", RelevantEnvironment(OwnEnvironment()), ""}};
-  AddRun(run, contents);
-
-  const std::string index = Index(contents, run);
-  std::size_t bytes = index.size();
-  for (const Entry& entry : contents.entries) bytes += entry.text.size();
-  fmt::print("{}\n{} bytes in {} files, before compression\n", index, bytes,
-             contents.entries.size() + 1);
-  std::fflush(stdout);
-  contents.entries.insert(contents.entries.begin(), {"contents.txt", index, ""});
-
-  const std::string top =
-      fmt::format("{}_{:%Y%m%d_%H%M%S}", NameOf(run), fmt::gmtime(std::time(nullptr)));
-  const std::string path = top + ".tar.gz";
-  WriteArchive(path, top, contents.entries);
-  std::error_code error;
-  fmt::print("{}: {} bytes; look into it before you send it: tar -tzf {}\n", path,
-             fs::file_size(path, error), path);
-  std::fflush(stdout);
-}
-
-// Archives by libarchive: tar (pax where ustar's fields are too short), gzip.
-
-namespace {
-
 using Writer = std::unique_ptr<archive, decltype(&archive_write_free)>;
 using Header = std::unique_ptr<archive_entry, decltype(&archive_entry_free)>;
 
 constexpr int kFileMode = 0644;
 
-[[noreturn]] void Fail(const std::string& path, archive* writer) {
-  const char* const why = archive_error_string(writer);
+[[noreturn]] void Fail(const std::string& path, const char* why) {
   throw InputError(
       fmt::format("{}: the archive cannot be written: {}", path, why == nullptr ? "failed" : why),
       "Call trireme --support in a folder where you may write.");
 }
 
-void Write(const std::string& path, const std::string& top, const std::vector<Entry>& entries) {
+// Writes a compressed tar archive with the entries below the folder `top`, all dated now. Throws
+// InputError if that fails.
+void WriteArchive(const std::string& path, const std::string& top,
+                  const std::vector<Entry>& entries) {
   const Writer writer(archive_write_new(), archive_write_free);
   archive_write_add_filter_gzip(writer.get());
   archive_write_set_format_pax_restricted(writer.get());
-  if (archive_write_open_filename(writer.get(), path.c_str()) != ARCHIVE_OK) {
-    Fail(path, writer.get());
-  }
+  const auto require = [&](bool done) {
+    if (!done) Fail(path, archive_error_string(writer.get()));
+  };
+  require(archive_write_open_filename(writer.get(), path.c_str()) == ARCHIVE_OK);
   const std::time_t now = std::time(nullptr);
   for (const Entry& entry : entries) {
     const Header header(archive_entry_new(), archive_entry_free);
@@ -177,39 +120,12 @@ void Write(const std::string& path, const std::string& top, const std::vector<En
     archive_entry_set_filetype(header.get(), AE_IFREG);
     archive_entry_set_perm(header.get(), kFileMode);
     archive_entry_set_mtime(header.get(), now, 0);
-    if (archive_write_header(writer.get(), header.get()) != ARCHIVE_OK) Fail(path, writer.get());
-    if (archive_write_data(writer.get(), entry.text.data(), entry.text.size()) !=
-        std::ssize(entry.text)) {
-      Fail(path, writer.get());
-    }
+    require(archive_write_header(writer.get(), header.get()) == ARCHIVE_OK);
+    require(archive_write_data(writer.get(), entry.text.data(), entry.text.size()) ==
+            std::ssize(entry.text));
   }
-  if (archive_write_close(writer.get()) != ARCHIVE_OK) Fail(path, writer.get());
+  require(archive_write_close(writer.get()) == ARCHIVE_OK);
 }
-
-}  // namespace
-
-void WriteArchive(const std::string& path, const std::string& top,
-                  const std::vector<Entry>& entries) {
-  const std::string partial = NewNameBeside(path);
-  std::error_code error;
-  try {
-    Write(partial, top, entries);
-    std::filesystem::rename(partial, path, error);
-    if (error) {
-      throw InputError(fmt::format("{}: the archive cannot be written: {}", path, error.message()),
-                       "Call trireme --support in a folder where you may write.");
-    }
-  } catch (const Error&) {
-    std::filesystem::remove(partial, error);
-    throw;
-  }
-}
-
-// Reading the facts of a host from the kernel's files.
-
-namespace {
-
-namespace fs = std::filesystem;
 
 // First line of `path` that begins with `key`, without the key, blanks and ':' or '='; or nothing.
 std::string ValueOf(const char* path, const std::string& key) {
@@ -234,13 +150,6 @@ std::string UsableCores() {
   return std::to_string(CPU_COUNT(&set));
 }
 
-std::string CoresOnline() {
-  std::ifstream file("/sys/devices/system/cpu/online");
-  std::string range;
-  std::getline(file, range);
-  return range;
-}
-
 int AddLibrary(dl_phdr_info* info, std::size_t, void* text) {
   if (info->dlpi_name == nullptr || *info->dlpi_name == '\0') return 0;
   std::error_code error;
@@ -252,8 +161,7 @@ int AddLibrary(dl_phdr_info* info, std::size_t, void* text) {
   return 0;
 }
 
-}  // namespace
-
+// Host, kernel, distribution, processors, memory, time; unknown ones are left out.
 std::string HostFacts() {
   std::string text;
   utsname system{};
@@ -263,7 +171,7 @@ std::string HostFacts() {
   }
   Add(text, "distribution", ValueOf("/etc/os-release", "PRETTY_NAME"));
   Add(text, "processor", ValueOf("/proc/cpuinfo", "model name"));
-  Add(text, "cores online", CoresOnline());
+  Add(text, "cores online", ValueOf("/sys/devices/system/cpu/online", ""));
   Add(text, "cores usable", UsableCores());
   Add(text, "instructions", ValueOf("/proc/cpuinfo", "flags"));
   Add(text, "memory", ValueOf("/proc/meminfo", "MemTotal"));
@@ -275,12 +183,15 @@ std::string HostFacts() {
   return text;
 }
 
+// Shared libraries of this process with their files and sizes, as its loader found them.
 std::string LoadedLibraries() {
   std::string text;
   dl_iterate_phdr(AddLibrary, &text);
   return text;
 }
 
+// Type, size and free space of the file systems of `run`, the current directory, $TMPDIR and
+// /dev/shm.
 std::string FileSystems(const std::string& run) {
   const char* const temporary = std::getenv("TMPDIR");
   const std::vector<std::pair<std::string, std::string>> places = {
@@ -303,11 +214,7 @@ std::string FileSystems(const std::string& run) {
   return text;
 }
 
-// Files of a run folder: which are taken, and how much of each.
-
-namespace {
-
-namespace fs = std::filesystem;
+// Files of a run folder, by name, so that no data, weights or texts go into the archive.
 
 constexpr std::size_t kKib = std::size_t{1} << 10, kMib = std::size_t{1} << 20;
 constexpr Bounds kDeck = {.head = kMib}, kLog = {.head = 64 * kKib, .tail = kMib};
@@ -367,39 +274,28 @@ std::vector<Found> Below(const std::string& folder, bool deep,
   return found;
 }
 
-void AddCheckpoints(const std::string& run, Contents& contents) {
-  static const std::regex run_json(R"(step_[0-9]+/run\.json)");
+// Adds the newest JSON files of a folder of the run that have such names; says how many more there
+// are of `what`, if that is given.
+void AddNewest(const std::string& run, const std::string& folder, const std::regex& names,
+               std::size_t most, const char* what, Contents& contents) {
   const auto found = Below(
-      run + "/checkpoints", true,
-      [](const std::string& name) { return std::regex_match(name, run_json); }, contents);
-  for (std::size_t i = 0; i < std::min(found.size(), kMostCheckpoints); ++i) {
-    AddJson(found[i].path, "checkpoints/" + found[i].name, contents);
+      run + "/" + folder, true,
+      [&](const std::string& name) { return std::regex_match(name, names); }, contents);
+  for (std::size_t i = 0; i < std::min(found.size(), most); ++i) {
+    AddJson(found[i].path, folder + "/" + found[i].name, contents);
   }
-  if (found.size() > kMostCheckpoints) {
-    contents.notes.push_back(
-        fmt::format("{} older checkpoints were left out", found.size() - kMostCheckpoints));
-  }
-}
-
-void AddHangs(const std::string& run, Contents& contents) {
-  static const std::regex node(R"([0-9_]+/[A-Za-z_]+[0-9]*\.json)");
-  const auto found = Below(
-      run + "/hang", true, [](const std::string& name) { return std::regex_match(name, node); },
-      contents);
-  for (std::size_t i = 0; i < std::min(found.size(), kMostHangFiles); ++i) {
-    AddJson(found[i].path, "hang/" + found[i].name, contents);
-  }
+  if (found.size() <= most || what == nullptr) return;
+  contents.notes.push_back(fmt::format("{} older {} were left out", found.size() - most, what));
 }
 
 // Logs of batch jobs lie where they were submitted: in the run folder, above it, or here.
 void AddJobLogs(const std::string& run, Contents& contents) {
   static const std::regex log(
       R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");
-  std::vector<std::string> folders = {run};
   std::error_code ignored;
   const fs::path absolute = PlainPath(fs::absolute(run, ignored));
   const fs::path above = absolute.parent_path(), here = fs::current_path(ignored);
-  folders.push_back(above.string());
+  std::vector<std::string> folders = {run, above.string()};
   if (!fs::equivalent(above, here, ignored) && !fs::equivalent(absolute, here, ignored)) {
     folders.emplace_back(".");
   }
@@ -437,13 +333,8 @@ void AddListing(const std::string& run, Contents& contents) {
   if (!text.empty()) contents.entries.push_back({"files.txt", text, ""});
 }
 
-}  // namespace
-
-fs::path PlainPath(const fs::path& path) {
-  const fs::path plain = path.lexically_normal();
-  return plain.has_filename() ? plain : plain.parent_path();
-}
-
+// Adds deck, log, records, the run.json of checkpoints, what nodes wrote about a rank that hung,
+// logs of batch jobs beside the run, and a list of all files with their sizes.
 void AddRun(const std::string& run, Contents& contents) {
   const Filter as_it_is = [](const std::string& text) { return text; };
   AddFile(run + "/deck.in", "deck.in", kDeck, DeckWithoutTexts, contents);
@@ -452,10 +343,52 @@ void AddRun(const std::string& run, Contents& contents) {
   for (const char* const name : {"summary.json", "preflight.json", "restarts.json", "run.lock"}) {
     AddJson(run + "/" + name, name, contents);
   }
-  AddCheckpoints(run, contents);
-  AddHangs(run, contents);
+  AddNewest(run, "checkpoints", std::regex(R"(step_[0-9]+/run\.json)"), kMostCheckpoints,
+            "checkpoints", contents);
+  AddNewest(run, "hang", std::regex(R"([0-9_]+/[A-Za-z_]+[0-9]*\.json)"), kMostHangFiles, nullptr,
+            contents);
   AddJobLogs(run, contents);
   AddListing(run, contents);
+}
+
+}  // namespace
+
+void MakeArchive(const std::string& given, const std::string& version) {
+  RequireWritable();
+  const std::string run = PlainPath(given).string();
+  CheckRun(run);
+  Contents contents;
+  contents.entries = {{"version.txt", version, ""},
+                      {"libraries.txt", LoadedLibraries(), ""},
+                      {"host.txt", HostFacts(), ""},
+                      {"limits.txt", LimitsText(), ""},
+                      {"file_systems.txt", FileSystems(run), ""},
+                      {"environment.txt", RelevantEnvironment(OwnEnvironment()), ""}};
+  AddRun(run, contents);
+
+  const std::string index = Index(contents, run);
+  std::size_t bytes = index.size();
+  for (const Entry& entry : contents.entries) bytes += entry.text.size();
+  fmt::print("{}\n{} bytes in {} files, before compression\n", index, bytes,
+             contents.entries.size() + 1);
+  std::fflush(stdout);
+  contents.entries.insert(contents.entries.begin(), {"contents.txt", index, ""});
+
+  const std::string top =
+      fmt::format("{}_{:%Y%m%d_%H%M%S}", NameOf(run), fmt::gmtime(std::time(nullptr)));
+  const std::string path = top + ".tar.gz", partial = NewNameBeside(path);
+  std::error_code error;
+  try {
+    WriteArchive(partial, top, contents.entries);
+    fs::rename(partial, path, error);
+    if (error) Fail(path, error.message().c_str());
+  } catch (const Error&) {
+    fs::remove(partial, error);
+    throw;
+  }
+  fmt::print("{}: {} bytes; look into it before you send it: tar -tzf {}\n", path,
+             fs::file_size(path, error), path);
+  std::fflush(stdout);
 }
 
 }  // namespace trireme::tools

@@ -8,6 +8,7 @@
 #include <sys/xattr.h>
 #include <xxhash.h>
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -147,6 +148,13 @@ std::vector<int> Numbers(const std::string& list) {
   return numbers;
 }
 
+// NUMA node of a device's folder; -1: not known.
+int NumaNodeOf(const std::string& folder) {
+  std::ifstream file(folder + "/numa_node");
+  int node = -1;
+  return file >> node ? node : -1;
+}
+
 // NUMA nodes of the network cards, by name.
 std::vector<std::pair<std::string, int>> NetworkCards(const Roots& roots) {
   std::vector<std::pair<std::string, int>> cards;
@@ -185,12 +193,6 @@ std::string Devices::Text() const {
     if (!kind->empty()) parts.push_back(Some(*kind));
   }
   return fmt::format("{}", fmt::join(parts, ", "));
-}
-
-int NumaNodeOf(const std::string& folder) {
-  std::ifstream file(folder + "/numa_node");
-  int node = -1;
-  return file >> node ? node : -1;
 }
 
 std::string FarCard(const std::string& address, std::span<const int> cores, std::string_view chosen,
@@ -293,28 +295,23 @@ namespace {
 constexpr const char* kProgram = "/proc/self/exe";
 
 struct Hashed {
-  std::int64_t device = 0, inode = 0, bytes = 0, changed = 0;
+  std::array<std::int64_t, 4> file{};  // device, inode, bytes, time of the last change
   std::uint64_t hash = 0;
-  bool SameFile(const Hashed& other) const {
-    return device == other.device && inode == other.inode && bytes == other.bytes &&
-           changed == other.changed;
-  }
+  std::int64_t Bytes() const { return file[2]; }
 };
 
 Hashed LookAtProgram() {
   struct stat facts {};
   if (::stat(kProgram, &facts) != 0) return {};
-  return {.device = static_cast<std::int64_t>(facts.st_dev),
-          .inode = static_cast<std::int64_t>(facts.st_ino),
-          .bytes = facts.st_size,
-          .changed = facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec};
+  return {.file = {static_cast<std::int64_t>(facts.st_dev), static_cast<std::int64_t>(facts.st_ino),
+                   facts.st_size, facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec}};
 }
 
 // Most pages are in memory already: the program runs.
 void HashProgram(Hashed& program) {
   const Descriptor file(kProgram, O_RDONLY | O_CLOEXEC);
-  if (!file.Valid() || program.bytes == 0) return;
-  const auto size = static_cast<std::size_t>(program.bytes);
+  if (!file.Valid() || program.Bytes() == 0) return;
+  const auto size = static_cast<std::size_t>(program.Bytes());
   void* const bytes = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.Get(), 0);
   if (bytes == MAP_FAILED) return;
   program.hash = XXH3_64bits(bytes, size);
@@ -328,13 +325,13 @@ std::string ProgramFile(const comm::Communicator& node) {
   if (node.IsRoot()) HashProgram(mine);
   Hashed first = mine;
   node.Broadcast(&first, static_cast<std::int64_t>(sizeof first));
-  if (mine.SameFile(first)) {
+  if (mine.file == first.file) {
     mine = first;
   } else if (!node.IsRoot()) {
     HashProgram(mine);
   }
-  if (mine.bytes == 0) return {};
-  return fmt::format("{:016x} ({} bytes)", mine.hash, mine.bytes);
+  if (mine.Bytes() == 0) return {};
+  return fmt::format("{:016x} ({} bytes)", mine.hash, mine.Bytes());
 }
 
 // Type of a file system, and how Lustre spreads a file over its servers. No file is opened.

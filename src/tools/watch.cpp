@@ -41,18 +41,11 @@ void OnTerminal(Terminal& terminal, std::deque<FollowedRun>& runs) {
     frame.now = std::time(nullptr);
     terminal.Show(LayOut(shown, frame));
     const std::int64_t last = std::ssize(runs) - RunsThatFit(std::ssize(runs), frame.rows);
-    switch (terminal.Wait(behind ? 0 : kPause)) {
-      case Terminal::Key::kQuit:
-        return;
-      case Terminal::Key::kUp:
-        frame.first = std::max<std::int64_t>(frame.first - 1, 0);
-        break;
-      case Terminal::Key::kDown:
-        frame.first = std::min(frame.first + 1, std::max<std::int64_t>(last, 0));
-        break;
-      case Terminal::Key::kNone:
-      case Terminal::Key::kOther:
-        break;
+    const Terminal::Key key = terminal.Wait(behind ? 0 : kPause);
+    if (key == Terminal::Key::kQuit) return;
+    if (key == Terminal::Key::kUp) frame.first = std::max<std::int64_t>(frame.first - 1, 0);
+    if (key == Terminal::Key::kDown) {
+      frame.first = std::min(frame.first + 1, std::max<std::int64_t>(last, 0));
     }
   }
 }
@@ -66,14 +59,8 @@ class Teller {
 
   // Reads on and prints. True if more is there to be read.
   bool Tell() {
-    const FollowedFile::Visit visit{
-        .line = [this](std::string_view line) { Tell(line); },
-        .restart =
-            [this] {
-              known_.BeginAnew();
-              done_ = false;
-            },
-    };
+    const FollowedFile::Visit visit{.line = [this](std::string_view line) { Tell(line); },
+                                    .restart = [this] { known_.BeginAnew(), done_ = false; }};
     const FollowedFile::State now = run_.file.Read(visit);
     if (now == FollowedFile::State::kUnreadable && now != run_.condition) {
       fmt::print(stderr, "trireme: warning: {}: {}\n", run_.name, run_.file.Reason());

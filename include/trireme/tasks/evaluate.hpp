@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "trireme/base/function_ref.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/pairs.hpp"
@@ -21,6 +22,7 @@
 #include "trireme/deck/deck.hpp"
 #include "trireme/model/inference.hpp"
 #include "trireme/model/parallel_model.hpp"
+#include "trireme/tasks/tasks.hpp"
 #include "trireme/train/evaluation.hpp"
 
 namespace trireme::tasks {
@@ -48,16 +50,12 @@ EvaluateOptions ReadEvaluate(const deck::Deck& deck);
 // Throws InputError with the deck's line for keys that do not fit together, files that are not
 // there and files that cannot be written. Serial. length: data.sequence_length.
 void CheckEvaluate(const EvaluateOptions& options, const deck::Deck& deck, std::int64_t length);
-// The same of a model that translates, and for keys that it has no part in.
+// The same for a model that translates; it also refuses keys that such a model has no use for.
 void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck);
 
 // Scores of translations against one reference each: corpus BLEU (Papineni et al. 2002,
 // doi:10.3115/1073083.1073135) and chrF (Popović 2015, doi:10.18653/v1/W15-3049) with the
 // definitions of sacrebleu (Post 2018, arXiv:1804.08771), and exact match.
-
-// Names of the definitions in sacrebleu, without its version.
-inline constexpr const char* kBleuSignature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp";
-inline constexpr const char* kChrFSignature = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no";
 
 // Counts of texts, from which all scores follow. Whole numbers: sums over texts, and over ranks,
 // are the same in any order.
@@ -80,40 +78,12 @@ struct ScoreCounts {
 // Counts of one text. UTF-8; a byte that is none counts as a character.
 ScoreCounts CountMatches(std::string_view hypothesis, std::string_view reference);
 
-// Of all texts; 0 to 100. 0 without texts.
+// Scores of all texts, 0 to 100; 0 without texts.
 double Bleu(const ScoreCounts& counts);
 double ChrF(const ScoreCounts& counts);  // chrF2
 double ExactMatch(const ScoreCounts& counts);
 // "99.9": rounded down, so that 100.0 is all of them.
 std::string ExactMatchText(const ScoreCounts& counts);
-
-// job.task = evaluate after the model is there: splits, a text, multiple-choice questions, and the
-// files of their results.
-
-// A split to evaluate; name: of data.validation, or empty.
-struct Set {
-  const data::TokenFile* tokens = nullptr;
-  data::Split split = data::Split::kValid;
-  std::string name;
-};
-
-class Evaluator {
- public:
-  // Collective over the model's grid. tokens: the token file of the model, whose train split the
-  // baselines learn from. Reads and tokenises the text and the questions. All must outlive it.
-  // AgreedError (exit code 2) for what is wrong with them, and for splits without the documents
-  // that evaluate.documents needs.
-  Evaluator(model::ParallelModel& model, const data::TokenFile& tokens,
-            const EvaluateOptions& options, std::vector<Set> sets);
-  ~Evaluator();
-
-  // Collective. Evaluates, prints and writes everything. checkpoint: its path, for the results.
-  void Run(const std::string& checkpoint);
-
- private:
-  class State;
-  std::unique_ptr<State> state_;
-};
 
 // Beam search for the best continuation of a text, without the model: it is told the likeliest next
 // tokens of each beam, and tells which beams go on from which.
@@ -177,16 +147,12 @@ class BeamSearch {
 void LikeliestTokens(std::span<const double> logits, std::int64_t count,
                      std::span<BeamSearch::Candidate> candidates);
 
-// Agreements of ranks while texts are written token by token.
+// Texts that are written token by token, on all ranks of a grid.
 
-enum class Verdict { kGoOn, kDone, kStopped };
+// Whether this rank is the first one of its replica.
+bool LeadsReplica(const comm::ProcessGrid& grid);
 
-// Collective over the world: whether there is another turn. passes: of this rank in it, afterwards
-// the most of any rank. kStopped: a rank wishes to stop. AgreedError (exit code 1) if predictions
-// of a rank were not finite.
-Verdict AgreeOnTurn(const comm::Communicator& world, bool stop, bool finite, std::int64_t& passes);
-
-// Passes of a turn.
+// Passes of a turn: one more token of each text.
 struct TurnPasses {
   std::vector<data::Entry> entries;
   std::vector<model::CachedPlaces> places;  // [entries]
@@ -205,6 +171,28 @@ void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& tur
 // the first tensor rank of the last stage. choices: fp64 numbers.
 void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t numbers);
 
+// Collective over the grid. Runs turns until no rank has passes left. make: makes this rank's turn
+// and returns its passes; run: runs it, with the most passes of any rank, where there are some or
+// others wait for them. stopped: whether this rank wishes to stop; may be empty. finite: whether
+// its predictions were. Returns true if a rank wished to stop; AgreedError (exit code 1) if
+// predictions of a rank were not finite.
+bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
+              const bool& finite, FunctionRef<std::int64_t()> make,
+              FunctionRef<void(std::int64_t passes)> run);
+
+// Calls `add` with the parts of `list` that the stages of a pipeline take, so that all of them
+// work.
+template <typename T, typename Add>
+void EachStagesPart(const comm::ProcessGrid& grid, const std::vector<T>& list, Add add) {
+  const int stages = grid.Shape().pipeline;
+  for (int stage = 0; stage < stages; ++stage) {
+    const Part part = PartOf(std::ssize(list), stage, stages);
+    if (part.Size() == 0) continue;
+    add(std::span(list).subspan(static_cast<std::size_t>(part.begin),
+                                static_cast<std::size_t>(part.Size())));
+  }
+}
+
 // Translations of many texts at once by beam search, on all ranks of a grid.
 
 // Each data replica has places for texts, each of as many slots of the model's cache as a search
@@ -221,21 +209,29 @@ class Translator {
   };
   // Texts get no longer than the model's sequences. RunError for a model that cannot translate so.
   explicit Translator(Setup setup);
-  ~Translator();
-  Translator(const Translator&) = delete;
-  Translator& operator=(const Translator&) = delete;
 
   using Ids = std::vector<std::int32_t>;
   // Collective over the grid, whose ranks pass the same source texts, none empty or longer than the
   // model's sequences. Text i is translated by data rank i % D: on its ranks result i is there,
   // unless Stopped(). AgreedError (exit code 1) if a prediction is not finite.
   std::vector<std::optional<BeamSearch::Result>> Run(std::span<const Ids> sources);
-  bool Stopped() const {
-    return stopped_;
-  }  // the last Run ended early, because a rank was asked to
+  // Whether the last Run ended early, because a rank was asked to.
+  bool Stopped() const { return stopped_; }
 
  private:
-  struct Text;
+  // A text that is being translated.
+  struct Text {
+    std::size_t place = 0;  // among the results
+    const Ids* source = nullptr;
+    BeamSearch search;
+    std::vector<std::int32_t> slots;             // [beams]: all that are the text's
+    std::vector<bool> has_source;                // [beams]: whether that slot has the source's keys
+    std::vector<std::size_t> held;               // [search.Beams()]: number of its slot
+    std::vector<model::CachedCopy> copies = {};  // before the next pass
+    bool begun = false;
+
+    std::int32_t LastSource() const { return static_cast<std::int32_t>(source->size()) - 1; }
+  };
   // A beam of a text, whose next tokens a row of logits has.
   struct Row {
     Text* text = nullptr;
@@ -265,46 +261,9 @@ class Translator {
   bool finite_ = true, stopped_ = false;
 };
 
-// job.task = evaluate of a model that translates: losses, translations and their scores.
-
-// A pair of a split and its translation.
-struct TranslatedPair {
-  std::int64_t number = 0;  // in the split
-  std::string source, reference, translation;
-  double log_probability = 0;  // nats
-  bool ended = false;          // false: cut off
-};
-
-// Translations of a split.
-struct SplitTranslations {
-  ScoreCounts counts;         // of all ranks
-  std::int64_t left_out = 0;  // pairs that are longer than the model takes
-  double seconds = 0;
-  // Of this rank, in the order of the split: pairs that it translated as the first one of its
-  // replica. `keep`: all, else the first few that are right and the first few that are wrong.
-  std::vector<TranslatedPair> pairs;
-};
-// Collective over the model's grid. Pairs of which a text is longer than the model's sequences are
-// left out. AgreedError (exit code 3) if a rank was asked to stop.
-SplitTranslations TranslateSplit(Translator& translator, const model::ParallelModel& model,
-                                 const data::PairFile& pairs, data::Split split, bool keep);
-
-// Limits of what a search writes, and when to stop.
-struct TranslationOptions {
-  std::int64_t beams = 1;
-  double length_penalty = 0.6;
-  std::int64_t longest = 100;          // tokens of a translation
-  std::function<bool()> stopped = {};  // whether this rank was asked to stop
-};
-// The set-up of a search for a file's target texts.
+// The set-up of a search for a file's target texts. stopped: whether this rank was asked to stop.
 Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
-                          const TranslationOptions& options);
-
-// Collective. Evaluates the valid and the test split, prints and writes everything. checkpoint: its
-// path, for the results.
-void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pairs,
-                          const EvaluateOptions& options, const TranslationOptions& search,
-                          const std::string& checkpoint);
+                          const GenerateOptions& options, std::function<bool()> stopped);
 
 // Interpolated Kneser-Ney 5-gram model with three discounts per order (Kneser and Ney 1995; Chen
 // and Goodman 1999, "An empirical study of smoothing techniques for language modeling"), for
@@ -339,8 +298,8 @@ class KneserNey {
     return discounts_[static_cast<std::size_t>(order - 1)];
   }
 
-  // Of numbers of n-grams counted 1, 2, 3 and 4 times: equation 26 of Chen and Goodman; 1/2, 1 and
-  // 3/2 where it does not give 0 < D_i <= i.
+  // Discounts from the numbers of n-grams counted 1, 2, 3 and 4 times: equation 26 of Chen and
+  // Goodman; 1/2, 1 and 3/2 where it does not give 0 < D_i <= i.
   static std::array<double, 3> DiscountsOf(const std::array<std::int64_t, 4>& counted);
 
  private:

@@ -35,7 +35,7 @@ struct GenerateOptions {
   std::int64_t texts = 8;              // that it translates at once in an evaluation
   PackWeights pack_weights = PackWeights::kAuto;
   bool translates = false;  // prompts are source texts
-  // Of a model that translates.
+  // For models that translate.
   std::int64_t beams = 1;
   double length_penalty = 0.6;
 };

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
@@ -35,9 +36,6 @@ struct Devices {
 };
 Devices FindDevices(const Roots& roots);
 
-// NUMA node of a PCI device of the system ("0000:41:00.0") or of another path that has one; -1: not
-// known.
-int NumaNodeOf(const std::string& folder);
 // A sentence if the card on PCI address `address` hangs on another NUMA node than all of `cores`,
 // or if the network cards that `chosen` names (UCX_NET_DEVICES: "mlx5_0:1,mlx5_1:1") hang on others
 // while one of the card's own is there; empty: all well, or not known.
@@ -107,8 +105,8 @@ class Tally {
   std::string Text(std::string_view topic) const;
   const std::map<std::string, std::vector<Said>, std::less<>>& Topics() const { return topics_; }
 
-  std::string Pack() const;
-  static Tally Unpack(std::string_view text);
+  std::string Pack() const;  // for Unpack
+  static Tally Unpack(const std::string& packed);
 
  private:
   void Put(const std::string& topic, Said said);
@@ -182,13 +180,13 @@ std::string ProgramFile(const comm::Communicator& node);
 
 // Speeds of nodes, measured as training will use them: matrix products, memory, network.
 
-enum class Quantity {
+enum Quantity : std::size_t {
   kProduct,   // of the node's slowest rank, all ranks at work, FLOP/s
   kMemory,    // of all ranks of the node at once, bytes/s
   kPairs,     // both ways with one other node at a time, the median over partners, bytes/s
   kTogether,  // both ways, all ranks of all nodes at once across the middle of the job, bytes/s
+  kQuantities
 };
-inline constexpr int kQuantities = 4;
 struct QuantityName {
   const char* name;   // in records: "product"
   const char* title;  // on the screen
@@ -227,10 +225,10 @@ Measured Measure(const comm::Communicator& world, const comm::Communicator& node
 inline constexpr double kSlow = 0.05;
 struct Slow {
   std::size_t unit = 0;
-  Quantity quantity = Quantity::kProduct;
+  Quantity quantity = kProduct;
   double value = 0, median = 0;
 };
-// Of two, the median is the faster. The slowest first, for each quantity in turn.
+// Slow units, the slowest first, for each quantity in turn. The median of two is the faster.
 std::vector<Slow> FindSlow(const std::vector<Unit>& units);
 double Median(const std::vector<Unit>& units, Quantity quantity);
 

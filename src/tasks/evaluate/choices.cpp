@@ -51,20 +51,6 @@ data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& l
 
 // Reading and tokenising of evaluate.text.
 
-std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text,
-                            std::vector<std::int32_t>& ids) {
-  ids = tokens.Encode("");
-  if (ids.empty()) {
-    const std::vector<std::int32_t> encoded = tokens.Encode(text);
-    ids.push_back(static_cast<std::int32_t>(tokens.Words().eos));
-    ids.insert(ids.end(), encoded.begin(), encoded.end());
-    return 1;
-  }
-  const std::int64_t before = std::ssize(ids);
-  ids = tokens.Encode(text);
-  return before;
-}
-
 Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens) {
   constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
   std::string text = trireme::ReadText(options.text, kMostBytes);
@@ -72,10 +58,13 @@ Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& to
   result.original = data::UnitsOf(text);
   if (options.detokenise == Detokenise::kWikitext) text = DetokeniseWikitext(std::move(text));
   result.bytes = std::ssize(text);
-  std::int64_t before = 0;
+  std::int64_t before = 0;  // tokens of the template, or an <eos> if there is none
   std::vector<std::int32_t>& ids = result.tokens.ids;
   try {
-    before = EncodeDocument(tokens, text, ids);
+    before = std::ssize(tokens.Encode(""));
+    ids = tokens.Encode(text);
+    if (before == 0) ids.insert(ids.begin(), static_cast<std::int32_t>(tokens.Words().eos));
+    before = std::max<std::int64_t>(before, 1);
   } catch (const Error& error) {
     throw Error(error.Code(), fmt::format("{}: {}", options.text, error.what()));
   }

@@ -1,6 +1,7 @@
 // evaluate.choices: multiple-choice questions, their tokens, and their scores.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -38,11 +39,6 @@ struct Text {
   std::int64_t bytes = 0;    // tokenised
 };
 
-// Ids of a text after what begins a document: the tokenizer's template, or an <eos> if it has none.
-// Returns how many begin it.
-std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text,
-                            std::vector<std::int32_t>& ids);
-
 // Serial. Throws InputError with the path for a file that cannot be read, is empty, or is not
 // UTF-8.
 Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens);
@@ -76,8 +72,8 @@ struct Accuracy {
 };
 Accuracy AccuracyOf(std::int64_t right, std::int64_t questions);
 
-// Of a question: the choice of highest log-likelihood, and of highest log-likelihood per byte; the
-// first of equal ones. nats: by choice, the negative log-likelihoods.
+// A question's choices of highest log-likelihood and of highest log-likelihood per byte; the first
+// of equal ones. nats: by choice, the negative log-likelihoods.
 struct Chosen {
   std::int64_t by_sum = 0, by_bytes = 0;
 };
@@ -94,29 +90,27 @@ class LossTable {
 
   // Adds a target's loss in nats, rounded to a multiple of 2^-56.
   void Add(std::int64_t row, double loss);
-  void AddBytes(std::int64_t row, std::int64_t bytes) { At(row, kBytes) += Double(bytes); }
+  void AddBytes(std::int64_t row, std::int64_t bytes) {
+    At(row, kBytes) += static_cast<double>(bytes);
+  }
 
   // Collective. Adds up the ranks' tables; afterwards all hold the whole.
   void Sum(const comm::Communicator& world);
 
   double Nats(std::int64_t row) const;
-  std::int64_t Targets(std::int64_t row) const { return Whole(row, kTargets); }
-  std::int64_t Bytes(std::int64_t row) const { return Whole(row, kBytes); }
+  std::int64_t Targets(std::int64_t row) const { return std::llround(Of(row, kTargets)); }
+  std::int64_t Bytes(std::int64_t row) const { return std::llround(Of(row, kBytes)); }
 
  private:
   // A row: its losses in three integers, of units of 2^-10, 2^-33 and 2^-56, which add up in
   // doubles without rounding for up to 2^30 targets of losses below 2^13.
   enum Word : std::size_t { kHigh, kMiddle, kLow, kTargets, kBytes, kWords };
 
-  static double Double(std::int64_t value) { return static_cast<double>(value); }
   double& At(std::int64_t row, Word word) {
     return sums_[static_cast<std::size_t>(row) * kWords + word];
   }
   double Of(std::int64_t row, Word word) const {
     return sums_[static_cast<std::size_t>(row) * kWords + word];
-  }
-  std::int64_t Whole(std::int64_t row, Word word) const {
-    return static_cast<std::int64_t>(Of(row, word));
   }
 
   std::vector<double> sums_;  // [rows, kWords]

@@ -1,120 +1,329 @@
-// Evaluator: the order of evaluations, what the screen says of them, and their files.
-#include <fmt/format.h>
+// job.task = evaluate: the losses of a trained model on splits, a text and multiple-choice
+// questions, or its translations; what the screen says of them, and their files.
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdint>
-#include <cstdio>
 #include <numbers>
-#include <optional>
-#include <span>
-#include <string>
-#include <string_view>
 
 #include "choices.hpp"
+#include "root.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/error.hpp"
 #include "trireme/base/files.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/data/text_units.hpp"
 #include "trireme/data/windows.hpp"
 #include "trireme/report/monitor.hpp"
-#include "trireme/tasks/evaluate.hpp"
+#include "trireme/tasks/trained_model.hpp"
 #include "trireme/train/evaluation.hpp"
 
 namespace trireme::tasks {
 
-// Results of evaluations as lines of the screen and as JSON.
+namespace {
 
 using Json = nlohmann::ordered_json;
 
-inline constexpr const char* kIndent = "            ";  // of lines below the first
+constexpr const char* kBelow = "            ";  // of lines below the first
 
-// A line, at once.
-void Say(const std::string& line);
+// Null for a number that is not finite.
+Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+// Not a number for no units.
+double PerUnit(double nats, std::int64_t units) {
+  return units > 0 ? nats / static_cast<double>(units) : std::nan("");
+}
+
+double BitsPerByte(double nats, const data::TextUnits& units) {
+  return PerUnit(nats, units.bytes) / std::numbers::ln2;
+}
+
+// By words and line ends.
+double WordPerplexity(double nats, const data::TextUnits& units) {
+  return std::exp(PerUnit(nats, units.words + units.lines));
+}
 
 // The line of an evaluation; of: what was evaluated, behind it.
-void SayLoss(const std::string& what, const train::Evaluation& result, const std::string& of);
+void SayLoss(const std::string& what, const train::Evaluation& result, const std::string& of) {
+  Say("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s{}{}", what,
+      result.loss, std::exp(result.loss), report::WithThousands(result.targets), result.seconds,
+      of.empty() ? "" : "   ", of);
+}
+
 // The line below it: by word and byte.
-void SayUnits(double nats, const data::TextUnits& units);
+void SayUnits(double nats, const data::TextUnits& units) {
+  constexpr double kLong = 1e6;
+  const double perplexity = WordPerplexity(nats, units);
+  Say("{}per word {} ({} words, {} line ends)   bits per byte {:.5f} ({} bytes)", kBelow,
+      perplexity < kLong ? fmt::format("{:.3f}", perplexity) : fmt::format("{:.3e}", perplexity),
+      report::WithThousands(units.words), report::WithThousands(units.lines),
+      BitsPerByte(nats, units), report::WithThousands(units.bytes));
+  if (units.unknown == 0) return;
+  Say("{}{} <unk>: bytes and words are those of the tokens, not of an original text", kBelow,
+      report::WithThousands(units.unknown));
+}
 
-Json AsJson(const train::Evaluation& result, const data::TextUnits& units);
-Json Number(double value);  // null for one that is not finite
+Json AsJson(const train::Evaluation& result, const data::TextUnits& units) {
+  return {{"targets", result.targets},
+          {"nats", Number(result.nats)},
+          {"loss", Number(result.loss)},
+          {"perplexity", Number(std::exp(result.loss))},
+          {"words", units.words},
+          {"line_ends", units.lines},
+          {"bytes", units.bytes},
+          {"unknown", units.unknown},
+          {"perplexity_per_word", Number(WordPerplexity(result.nats, units))},
+          {"bits_per_byte", Number(BitsPerByte(result.nats, units))},
+          {"windows", result.windows},
+          {"seconds", result.seconds}};
+}
 
-double PerUnit(double nats, std::int64_t units);  // not a number for no units
-double BitsPerByte(double nats, const data::TextUnits& units);
-// By words and line ends.
-double WordPerplexity(double nats, const data::TextUnits& units);
+// Writes a file of results whole, by way of a temporary name beside it. Serial. Throws RunError
+// with path and reason.
+void WriteResult(const std::string& path, std::string_view text) {
+  Replacement file(path);
+  file.Write(text);
+  if (const std::error_code error = file.Place()) {
+    throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()),
+                   "The results are on the screen.");
+  }
+}
 
-// A text file of results, complete or not there.
+// A split to evaluate; name: of data.validation, or empty.
+struct Set {
+  const data::TokenFile* tokens = nullptr;
+  data::Split split = data::Split::kValid;
+  std::string name;
+};
 
-// Writes `text` by way of a temporary name beside `path`, synced. Serial. Throws RunError with path
-// and reason.
-void WriteResult(const std::string& path, std::string_view text);
+std::string NameOf(const Set& set) { return set.tokens->Path() + ": /" + data::NameOf(set.split); }
 
-namespace {
-
-// Documents of a split, by the offsets of their beginnings.
+// The row of a token's document. documents: offsets of their beginnings.
 std::int64_t RowOf(const std::vector<std::int64_t>& documents, std::int64_t token) {
   return std::upper_bound(documents.begin(), documents.end(), token) - documents.begin() - 1;
 }
 
-std::string NameOf(const Set& set) { return set.tokens->Path() + ": /" + data::NameOf(set.split); }
-
-}  // namespace
-
-class Evaluator::State {
+class Evaluator {
  public:
-  State(model::ParallelModel& model, const data::TokenFile& tokens, const EvaluateOptions& options,
-        std::vector<Set> sets)
+  // Collective over the model's grid. tokens: the token file of the model, whose train split the
+  // baselines learn from. Reads and tokenises the text and the questions. All must outlive it.
+  // AgreedError (exit code 2) for what is wrong with them, and for splits without the documents
+  // that evaluate.documents needs.
+  Evaluator(model::ParallelModel& model, const data::TokenFile& tokens,
+            const EvaluateOptions& options, std::vector<Set> sets)
       : model_(model),
         world_(model.Grid().World()),
         tokens_(tokens),
         options_(options),
         sets_(std::move(sets)) {
-    world_.Together([&] {
-      if (world_.IsRoot()) Prepare();
-    });
+    AtRoot(world_, [&] { Prepare(); });
     if (!options_.text.empty()) Share(world_, text_.tokens);
     if (!options_.choices.empty()) Share(world_, questions_.tokens);
   }
 
+  // Collective. Evaluates, prints and writes everything. checkpoint: its path, for the results.
   void Run(const std::string& checkpoint) {
-    results_["checkpoint"] = checkpoint;
-    results_["tokenizer"] = tokens_.Tokenizer();
-    results_["sequence_length"] = model_.Plan().length;
-    results_["stride"] = options_.stride == 0 ? model_.Plan().length : options_.stride;
+    results_ = {{"checkpoint", checkpoint},
+                {"tokenizer", tokens_.Tokenizer()},
+                {"sequence_length", model_.Plan().length},
+                {"stride", options_.stride == 0 ? model_.Plan().length : options_.stride}};
     MakeBaselines();
     for (const Set& set : sets_) EvaluateSet(set);
     if (!options_.text.empty()) EvaluateText();
     if (!options_.choices.empty()) EvaluateChoices();
-    AtRoot([&] { WriteFiles(checkpoint); });
+    AtRoot(world_, [&] { WriteFiles(checkpoint); });
   }
 
  private:
   bool CountsDocuments() const { return !options_.documents.empty(); }
-  void Prepare();
-  void MakeBaselines();
-  void EvaluateSet(const Set& set);
-  void EvaluateText();
-  void EvaluateChoices();
-  void WriteFiles(const std::string& checkpoint) const;
-
-  // Collective: on the root, with its errors on all ranks.
-  void AtRoot(const std::function<void()>& body) const {
-    world_.Together([&] {
-      if (world_.IsRoot()) body();
+  void MakeBaselines() {
+    if (!options_.baselines) return;
+    AtRoot(world_, [&] {
+      const std::int64_t tokens = tokens_.Size(data::Split::kTrain);
+      if (tokens <= kMostBaselineTokens) {
+        Say("baselines   from {} training tokens, {} on rank 0", report::WithThousands(tokens),
+            report::AsBytes(tokens * kBaselineTokenBytes));
+      }
+      baselines_.emplace(tokens_, model_.Plan().document_mask);
+      if (!baselines_->LeftOut().empty()) Say("baselines   {}", baselines_->LeftOut());
     });
   }
 
+  void EvaluateSet(const Set& set) {
+    train::EvaluationOptions settings{.stride = options_.stride};
+    Tokens starts;  // of documents
+    std::optional<LossTable> table;
+    if (CountsDocuments()) {
+      AtRoot(world_,
+             [&] { starts.documents = data::TokenReader(*set.tokens, set.split).Documents(); });
+      Share(world_, starts);
+      table.emplace(std::ssize(starts.documents));
+      settings.visit = [&](std::int64_t token, double loss) {
+        table->Add(RowOf(starts.documents, token), loss);
+      };
+    }
+    const train::Evaluation result = train::Evaluate(model_, *set.tokens, set.split, settings);
+    AtRoot(world_, [&] {
+      const data::TextUnits units = CountUnits(set, table ? &*table : nullptr, starts.documents);
+      Json json = {{"split", data::NameOf(set.split)}};
+      if (!set.name.empty()) json["set"] = set.name;
+      AddResult(data::NameOf(set.split), set, result, units, json);
+      results_["sets"].push_back(std::move(json));
+    });
+    if (!table) return;
+    table->Sum(world_);
+    AtRoot(world_, [&] { DocumentsResult(set, *table, std::move(starts.documents)); });
+  }
+
+  void EvaluateText() {
+    const data::TokenFile file = AsFile(world_, tokens_, text_.tokens);
+    const train::Evaluation result =
+        train::Evaluate(model_, file, data::Split::kValid, {.stride = options_.stride});
+    AtRoot(world_, [&] {
+      Json& json = results_["text"];
+      json = {{"file", options_.text},
+              {"detokenised", options_.detokenise != Detokenise::kNone},
+              {"bytes_tokenised", text_.bytes}};
+      AddResult("text", {&file, data::Split::kValid, options_.text}, result, text_.original, json);
+    });
+  }
+
+  void EvaluateChoices() {
+    const data::TokenFile file = AsFile(world_, tokens_, questions_.tokens);
+    const std::vector<data::Sample> windows = WindowsOf(questions_.tokens);
+    LossTable table(std::ssize(windows));
+    const auto visit = [&](std::int64_t token, double loss) {
+      table.Add(RowOf(questions_.tokens.documents, token), loss);
+    };
+    const train::Evaluation result =
+        train::EvaluateWindows(model_, file, data::Split::kValid, windows, {.visit = visit});
+    table.Sum(world_);
+    AtRoot(world_, [&] { ChoicesResult(table, result.seconds); });
+  }
+
   // At the root.
+  void Prepare() {
+    for (const Set& set : sets_) {
+      if (!CountsDocuments() || set.tokens->HasDocuments(set.split)) continue;
+      throw InputError(
+          fmt::format("{0}/documents is not there: evaluate.documents needs it", NameOf(set)),
+          "Make the file anew with job.task = tokenize, or leave evaluate.documents out.");
+    }
+    meter_.emplace(tokens_);
+    if (!options_.text.empty()) text_ = ReadEvaluatedText(options_, tokens_);
+    if (options_.choices.empty()) return;
+    questions_ = ReadQuestions(options_.choices, tokens_, model_.Plan().length);
+  }
+
   data::TextUnits CountUnits(const Set& set, LossTable* table,
-                             const std::vector<std::int64_t>& documents) const;
-  void SetResult(const Set& set, const train::Evaluation& result, const data::TextUnits& units);
-  void DocumentsResult(const Set& set, const LossTable& table, std::vector<std::int64_t> documents);
-  Json BaselineResult(const data::TokenFile& tokens, data::Split split, std::int64_t targets,
-                      const data::TextUnits& units) const;
-  void ChoicesResult(const LossTable& table, double seconds);
+                             const std::vector<std::int64_t>& documents) const {
+    data::TextUnits units;
+    data::VisitTargets(*set.tokens, set.split, model_.Plan().document_mask,
+                       [&](std::int64_t token, std::int32_t previous, std::int32_t id) {
+                         const std::int64_t before = units.bytes;
+                         meter_->Add(previous, id, units);
+                         if (table == nullptr) return;
+                         table->AddBytes(RowOf(documents, token), units.bytes - before);
+                       });
+    return units;
+  }
+
+  // Says the result of a split, whose line begins with `what`, and adds it to `json`.
+  void AddResult(const std::string& what, const Set& set, const train::Evaluation& result,
+                 const data::TextUnits& units, Json& json) const {
+    SayLoss(what, result, set.name);
+    SayUnits(result.nats, units);
+    json.update(AsJson(result, units));
+    if (baselines_) json["baselines"] = BaselineResult(set, result.targets, units);
+  }
+
+  void DocumentsResult(const Set& set, const LossTable& table,
+                       std::vector<std::int64_t> documents) {
+    data::DocumentLosses& losses = documents_.emplace_back();
+    losses.group =
+        fmt::format("/{}{}{}", data::NameOf(set.split), set.name.empty() ? "" : "/", set.name);
+    losses.first_token = std::move(documents);
+    for (std::int64_t row = 0; row < table.Rows(); ++row) {
+      losses.targets.push_back(table.Targets(row));
+      losses.bytes.push_back(table.Bytes(row));
+      losses.nats.push_back(table.Nats(row));
+    }
+  }
+
+  Json BaselineResult(const Set& set, std::int64_t targets, const data::TextUnits& units) const {
+    const Baselines::Result result = baselines_->Evaluate(*set.tokens, set.split);
+    if (result.targets != targets) {
+      throw RunError(fmt::format("baselines saw {} targets, the model {}", result.targets, targets),
+                     "This is a bug in Trireme.");
+    }
+    Json json;
+    for (const auto& [name, nats] : result.nats) {
+      const double loss = PerUnit(nats, result.targets);
+      Say("{}{:<8} loss {:.6f} nats/token   perplexity {:.3f}   bits per byte {:.5f}", kBelow, name,
+          loss, std::exp(loss), BitsPerByte(nats, units));
+      json[name] = {{"nats", Number(nats)},
+                    {"loss", Number(loss)},
+                    {"perplexity", Number(std::exp(loss))},
+                    {"perplexity_per_word", Number(WordPerplexity(nats, units))},
+                    {"bits_per_byte", Number(BitsPerByte(nats, units))}};
+    }
+    if (!baselines_->LeftOut().empty()) json["left_out"] = baselines_->LeftOut();
+    return json;
+  }
+
+  void ChoicesResult(const LossTable& table, double seconds) {
+    std::int64_t row = 0, right = 0, right_by_bytes = 0, truncated = 0;
+    for (const Question& question : questions_.all) {
+      std::vector<double> nats, likelihoods;
+      for (std::size_t i = 0; i < question.bytes.size(); ++i) {
+        nats.push_back(table.Nats(row++));
+        likelihoods.push_back(-nats.back());
+      }
+      const Chosen chosen = Choose(question, nats);
+      right += chosen.by_sum == question.answer ? 1 : 0;
+      right_by_bytes += chosen.by_bytes == question.answer ? 1 : 0;
+      truncated += question.truncated;
+      if (options_.output.empty()) continue;
+      const Json json = {{"line", question.line},          {"answer", question.answer},
+                         {"chosen", chosen.by_sum},        {"chosen_by_bytes", chosen.by_bytes},
+                         {"log_likelihoods", likelihoods}, {"bytes", question.bytes},
+                         {"tokens", question.tokens},      {"truncated", question.truncated}};
+      output_ += json.dump() + "\n";
+    }
+    const std::int64_t questions = std::ssize(questions_.all);
+    const Accuracy sum = AccuracyOf(right, questions),
+                   bytes = AccuracyOf(right_by_bytes, questions);
+    Say("{:<10}  accuracy {:.4f} +- {:.4f}   by bytes {:.4f} +- {:.4f}   {}   {:.1f} s   {}",
+        "choices", sum.mean, sum.standard_error, bytes.mean, bytes.standard_error,
+        report::Counted(questions, "question"), seconds, options_.choices);
+    if (truncated > 0) {
+      Say("{}{} of {} were cut off at the left: a window has {} tokens", kBelow,
+          report::WithThousands(truncated), report::Counted(table.Rows(), "context"),
+          model_.Plan().length);
+    }
+    results_["choices"] = {{"file", options_.choices},
+                           {"questions", questions},
+                           {"accuracy", Number(sum.mean)},
+                           {"accuracy_standard_error", Number(sum.standard_error)},
+                           {"accuracy_by_bytes", Number(bytes.mean)},
+                           {"accuracy_by_bytes_standard_error", Number(bytes.standard_error)},
+                           {"truncated", truncated},
+                           {"seconds", seconds}};
+  }
+
+  void WriteFiles(const std::string& checkpoint) const {
+    if (CountsDocuments()) {
+      data::WriteDocumentLosses(options_.documents, documents_,
+                                {{"checkpoint", checkpoint}, {"tokenizer", tokens_.Tokenizer()}});
+      Say("documents   {}", options_.documents);
+    }
+    if (!options_.output.empty()) {
+      WriteResult(options_.output, output_);
+      Say("output      {}", options_.output);
+    }
+    if (!options_.results.empty()) {
+      WriteResult(options_.results, results_.dump(1) + "\n");
+      Say("results     {}", options_.results);
+    }
+  }
 
   model::ParallelModel& model_;
   const comm::Communicator& world_;
@@ -132,220 +341,12 @@ class Evaluator::State {
   std::vector<data::DocumentLosses> documents_;
 };
 
-void Evaluator::State::Prepare() {
-  for (const Set& set : sets_) {
-    if (!CountsDocuments() || set.tokens->HasDocuments(set.split)) continue;
-    throw InputError(
-        fmt::format("{0}/documents is not there: evaluate.documents needs it", NameOf(set)),
-        "Make the file anew with job.task = tokenize, or leave evaluate.documents out.");
-  }
-  meter_.emplace(tokens_);
-  if (!options_.text.empty()) text_ = ReadEvaluatedText(options_, tokens_);
-  if (options_.choices.empty()) return;
-  questions_ = ReadQuestions(options_.choices, tokens_, model_.Plan().length);
-}
-
-void Evaluator::State::MakeBaselines() {
-  if (!options_.baselines) return;
-  AtRoot([&] {
-    const std::int64_t tokens = tokens_.Size(data::Split::kTrain);
-    if (tokens <= kMostBaselineTokens) {
-      Say(fmt::format("baselines   from {} training tokens, {} on rank 0",
-                      report::WithThousands(tokens),
-                      report::AsBytes(tokens * kBaselineTokenBytes)));
-    }
-    baselines_.emplace(tokens_, model_.Plan().document_mask);
-    if (!baselines_->LeftOut().empty()) Say("baselines   " + baselines_->LeftOut());
-  });
-}
-
-data::TextUnits Evaluator::State::CountUnits(const Set& set, LossTable* table,
-                                             const std::vector<std::int64_t>& documents) const {
-  data::TextUnits units;
-  data::VisitTargets(*set.tokens, set.split, model_.Plan().document_mask,
-                     [&](std::int64_t token, std::int32_t previous, std::int32_t id) {
-                       const std::int64_t before = units.bytes;
-                       meter_->Add(previous, id, units);
-                       if (table == nullptr) return;
-                       table->AddBytes(RowOf(documents, token), units.bytes - before);
-                     });
-  return units;
-}
-
-void Evaluator::State::EvaluateSet(const Set& set) {
-  train::EvaluationOptions settings;
-  settings.stride = options_.stride;
-  Tokens starts;  // of documents
-  std::optional<LossTable> table;
-  if (CountsDocuments()) {
-    AtRoot([&] { starts.documents = data::TokenReader(*set.tokens, set.split).Documents(); });
-    Share(world_, starts);
-    table.emplace(std::ssize(starts.documents));
-    settings.visit = [&](std::int64_t token, double loss) {
-      table->Add(RowOf(starts.documents, token), loss);
-    };
-  }
-  const train::Evaluation result = train::Evaluate(model_, *set.tokens, set.split, settings);
-  data::TextUnits units;
-  AtRoot([&] {
-    units = CountUnits(set, table ? &*table : nullptr, starts.documents);
-    SetResult(set, result, units);
-  });
-  if (!table) return;
-  table->Sum(world_);
-  AtRoot([&] { DocumentsResult(set, *table, std::move(starts.documents)); });
-}
-
-void Evaluator::State::SetResult(const Set& set, const train::Evaluation& result,
-                                 const data::TextUnits& units) {
-  SayLoss(data::NameOf(set.split), result, set.name);
-  SayUnits(result.nats, units);
-  Json json;
-  json["split"] = data::NameOf(set.split);
-  if (!set.name.empty()) json["set"] = set.name;
-  json.update(AsJson(result, units));
-  if (baselines_) json["baselines"] = BaselineResult(*set.tokens, set.split, result.targets, units);
-  results_["sets"].push_back(std::move(json));
-}
-
-Json Evaluator::State::BaselineResult(const data::TokenFile& tokens, data::Split split,
-                                      std::int64_t targets, const data::TextUnits& units) const {
-  const Baselines::Result result = baselines_->Evaluate(tokens, split);
-  if (result.targets != targets) {
-    throw RunError(fmt::format("baselines saw {} targets, the model {}", result.targets, targets),
-                   "This is a bug in Trireme.");
-  }
-  Json json;
-  for (const auto& [name, nats] : result.nats) {
-    const double loss = PerUnit(nats, result.targets);
-    Say(fmt::format("{}{:<8} loss {:.6f} nats/token   perplexity {:.3f}   bits per byte {:.5f}",
-                    kIndent, name, loss, std::exp(loss), BitsPerByte(nats, units)));
-    json[name] = {{"nats", Number(nats)},
-                  {"loss", Number(loss)},
-                  {"perplexity", Number(std::exp(loss))},
-                  {"perplexity_per_word", Number(WordPerplexity(nats, units))},
-                  {"bits_per_byte", Number(BitsPerByte(nats, units))}};
-  }
-  if (!baselines_->LeftOut().empty()) json["left_out"] = baselines_->LeftOut();
-  return json;
-}
-
-void Evaluator::State::DocumentsResult(const Set& set, const LossTable& table,
-                                       std::vector<std::int64_t> documents) {
-  data::DocumentLosses losses;
-  losses.group =
-      fmt::format("/{}{}{}", data::NameOf(set.split), set.name.empty() ? "" : "/", set.name);
-  losses.first_token = std::move(documents);
-  for (std::int64_t row = 0; row < table.Rows(); ++row) {
-    losses.targets.push_back(table.Targets(row));
-    losses.bytes.push_back(table.Bytes(row));
-    losses.nats.push_back(table.Nats(row));
-  }
-  documents_.push_back(std::move(losses));
-}
-
-void Evaluator::State::EvaluateText() {
-  const data::TokenFile file = AsFile(world_, tokens_, text_.tokens);
-  train::EvaluationOptions settings;
-  settings.stride = options_.stride;
-  const train::Evaluation result = train::Evaluate(model_, file, data::Split::kValid, settings);
-  AtRoot([&] {
-    SayLoss("text", result, options_.text);
-    SayUnits(result.nats, text_.original);
-    Json json;
-    json["file"] = options_.text;
-    json["detokenised"] = options_.detokenise != Detokenise::kNone;
-    json["bytes_tokenised"] = text_.bytes;
-    json.update(AsJson(result, text_.original));
-    if (baselines_) {
-      json["baselines"] = BaselineResult(file, data::Split::kValid, result.targets, text_.original);
-    }
-    results_["text"] = std::move(json);
-  });
-}
-
-void Evaluator::State::EvaluateChoices() {
-  const data::TokenFile file = AsFile(world_, tokens_, questions_.tokens);
-  const std::vector<data::Sample> windows = WindowsOf(questions_.tokens);
-  LossTable table(std::ssize(windows));
-  train::EvaluationOptions settings;
-  settings.visit = [&](std::int64_t token, double loss) {
-    table.Add(RowOf(questions_.tokens.documents, token), loss);
-  };
-  const train::Evaluation result =
-      train::EvaluateWindows(model_, file, data::Split::kValid, windows, settings);
-  table.Sum(world_);
-  AtRoot([&] { ChoicesResult(table, result.seconds); });
-}
-
-void Evaluator::State::ChoicesResult(const LossTable& table, double seconds) {
-  std::int64_t row = 0, right = 0, right_by_bytes = 0, truncated = 0;
-  for (const Question& question : questions_.all) {
-    std::vector<double> nats, likelihoods;
-    for (std::size_t i = 0; i < question.bytes.size(); ++i) {
-      nats.push_back(table.Nats(row++));
-      likelihoods.push_back(-nats.back());
-    }
-    const Chosen chosen = Choose(question, nats);
-    right += chosen.by_sum == question.answer ? 1 : 0;
-    right_by_bytes += chosen.by_bytes == question.answer ? 1 : 0;
-    truncated += question.truncated;
-    if (options_.output.empty()) continue;
-    const Json json = {{"line", question.line},          {"answer", question.answer},
-                       {"chosen", chosen.by_sum},        {"chosen_by_bytes", chosen.by_bytes},
-                       {"log_likelihoods", likelihoods}, {"bytes", question.bytes},
-                       {"tokens", question.tokens},      {"truncated", question.truncated}};
-    output_ += json.dump() + "\n";
-  }
-  const std::int64_t questions = std::ssize(questions_.all);
-  const Accuracy sum = AccuracyOf(right, questions), bytes = AccuracyOf(right_by_bytes, questions);
-  Say(fmt::format(
-      "{:<10}  accuracy {:.4f} +- {:.4f}   by bytes {:.4f} +- {:.4f}   {}   {:.1f} s   {}",
-      "choices", sum.mean, sum.standard_error, bytes.mean, bytes.standard_error,
-      report::Counted(questions, "question"), seconds, options_.choices));
-  if (truncated > 0) {
-    Say(fmt::format("{}{} of {} were cut off at the left: a window has {} tokens", kIndent,
-                    report::WithThousands(truncated), report::Counted(table.Rows(), "context"),
-                    model_.Plan().length));
-  }
-  results_["choices"] = {{"file", options_.choices},
-                         {"questions", questions},
-                         {"accuracy", Number(sum.mean)},
-                         {"accuracy_standard_error", Number(sum.standard_error)},
-                         {"accuracy_by_bytes", Number(bytes.mean)},
-                         {"accuracy_by_bytes_standard_error", Number(bytes.standard_error)},
-                         {"truncated", truncated},
-                         {"seconds", seconds}};
-}
-
-void Evaluator::State::WriteFiles(const std::string& checkpoint) const {
-  if (CountsDocuments()) {
-    data::WriteDocumentLosses(options_.documents, documents_,
-                              {{"checkpoint", checkpoint}, {"tokenizer", tokens_.Tokenizer()}});
-    Say("documents   " + options_.documents);
-  }
-  if (!options_.output.empty()) {
-    WriteResult(options_.output, output_);
-    Say("output      " + options_.output);
-  }
-  if (!options_.results.empty()) {
-    WriteResult(options_.results, results_.dump(1) + "\n");
-    Say("results     " + options_.results);
-  }
-}
-
-Evaluator::Evaluator(model::ParallelModel& model, const data::TokenFile& tokens,
-                     const EvaluateOptions& options, std::vector<Set> sets)
-    : state_(std::make_unique<State>(model, tokens, options, std::move(sets))) {}
-
-Evaluator::~Evaluator() = default;
-
-void Evaluator::Run(const std::string& checkpoint) { state_->Run(checkpoint); }
-
 // Evaluation of a model that translates: each split's loss, then its translations, whose scores are
 // sums of whole numbers over the ranks.
 
-namespace {
+// Names of the scores' definitions in sacrebleu, without its version.
+constexpr const char* kBleuSignature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp";
+constexpr const char* kChrFSignature = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no";
 
 constexpr std::size_t kShown = 3;  // translations of each kind on the screen
 
@@ -364,13 +365,13 @@ std::vector<std::int64_t> Suitable(const data::PairFile& pairs, data::Split spli
   return suitable;
 }
 
-bool IsRight(const TranslatedPair& pair) { return pair.translation == pair.reference; }
+bool IsRight(const Json& pair) { return pair["text"] == pair["reference"]; }
 
-// Of pairs in the split's order the first few that are right and the first few that are wrong.
-std::vector<TranslatedPair> FirstOfEach(const std::vector<TranslatedPair>& pairs) {
+// The first few pairs that are right and the first few that are wrong, in the split's order.
+std::vector<Json> FirstOfEach(const std::vector<Json>& pairs) {
   std::array<std::size_t, 2> count{};
-  std::vector<TranslatedPair> few;
-  for (const TranslatedPair& pair : pairs) {
+  std::vector<Json> few;
+  for (const Json& pair : pairs) {
     if (count.at(IsRight(pair) ? 1 : 0)++ < kShown) few.push_back(pair);
   }
   return few;
@@ -389,60 +390,46 @@ void SumOver(const comm::Communicator& world, ScoreCounts& counts) {
   for (std::int64_t* const number : numbers) *number = world.Sum(*number);
 }
 
-Json AsJson(const TranslatedPair& pair) {
-  constexpr double kDigits = 1e6;  // layouts differ by rounding
-  return {{"pair", pair.number},
-          {"source", pair.source},
-          {"reference", pair.reference},
-          {"text", pair.translation},
-          {"log_probability", Number(std::round(pair.log_probability * kDigits) / kDigits)},
-          {"reason", pair.ended ? "eos" : "length"}};
-}
-
 std::string Dump(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 // Pairs of all ranks, on every rank, in the split's order.
-std::vector<Json> Gather(const comm::Communicator& world,
-                         const std::vector<TranslatedPair>& pairs) {
-  Json mine = Json::array();
-  for (const TranslatedPair& pair : pairs) mine.push_back(AsJson(pair));
+std::vector<Json> Gather(const comm::Communicator& world, const std::vector<Json>& pairs) {
   std::vector<Json> all;
-  for (const std::string& text : world.Gather(Dump(mine))) {
+  for (const std::string& text : world.Gather(Dump(pairs))) {
     for (Json& pair : Json::parse(text)) all.push_back(std::move(pair));
   }
   std::ranges::sort(all, {}, [](const Json& pair) { return pair["pair"].get<std::int64_t>(); });
   return all;
 }
 
+// Says the first few pairs that are right, or that are wrong.
 void Show(const std::vector<Json>& pairs, bool right) {
   std::size_t shown = 0;
   for (const Json& pair : pairs) {
     const std::string text = pair["text"], reference = pair["reference"];
     if ((text == reference) != right || shown++ >= kShown) continue;
-    Say(fmt::format("{}{}   {} -> {}{}", kIndent, right ? "right" : "wrong",
-                    pair["source"].get<std::string>(), text,
-                    right ? "" : fmt::format("   (right: {})", reference)));
+    Say("{}{}   {} -> {}{}", kBelow, right ? "right" : "wrong", pair["source"].get<std::string>(),
+        text, right ? "" : fmt::format("   (right: {})", reference));
   }
 }
 
-}  // namespace
+// Translations of a split.
+struct SplitTranslations {
+  ScoreCounts counts;         // of all ranks
+  std::int64_t left_out = 0;  // pairs that are longer than the model takes
+  double seconds = 0;
+  // All ranks' pairs with their translations, in the order of the split; only the first few that
+  // are right and the first few that are wrong unless they are to be kept.
+  std::vector<Json> pairs;
+};
 
-Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
-                          const TranslationOptions& options) {
-  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
-  return {.model = model,
-          .search = {.beams = options.beams,
-                     .length_penalty = options.length_penalty,
-                     .longest = options.longest,
-                     .eos = static_cast<std::int32_t>(targets.Words().eos)},
-          .types = targets.VocabularySize(),
-          .stopped = options.stopped};
-}
-
+// Collective over the model's grid. Pairs of which a text is longer than the model's sequences are
+// left out. AgreedError (exit code 3) if a rank was asked to stop.
 SplitTranslations TranslateSplit(Translator& translator, const model::ParallelModel& model,
                                  const data::PairFile& pairs, data::Split split, bool keep) {
+  constexpr double kDigits = 1e6;  // of probabilities: layouts differ by rounding
   const comm::ProcessGrid& grid = model.Grid();
   const double start = Seconds();
   std::vector<std::int64_t> numbers;
@@ -460,31 +447,35 @@ SplitTranslations TranslateSplit(Translator& translator, const model::ParallelMo
   }
   SplitTranslations done;
   done.left_out = pairs.Pairs(split) - std::ssize(numbers);
-  const comm::GridShape& at = grid.Coordinates();
-  const bool first = at.pipeline == 0 && at.context == 0 && at.tensor == 0;  // of its replica
-  Translator::Ids reference;
-  for (std::size_t i = 0; first && i < results.size(); ++i) {
+  std::vector<Json> mine;  // of the first rank of a replica
+  Translator::Ids ids;
+  for (std::size_t i = 0; LeadsReplica(grid) && i < results.size(); ++i) {
     if (!results[i]) continue;
-    pairs.ReadText(data::Side::kTarget, split, numbers[i], reference);
-    done.pairs.push_back({.number = numbers[i],
-                          .source = pairs.Decode(data::Side::kSource, sources[i]),
-                          .reference = pairs.Decode(data::Side::kTarget, reference),
-                          .translation = pairs.Decode(data::Side::kTarget, results[i]->tokens),
-                          .log_probability = results[i]->log_probability,
-                          .ended = results[i]->ended});
-    done.counts += CountMatches(done.pairs.back().translation, done.pairs.back().reference);
+    pairs.ReadText(data::Side::kTarget, split, numbers[i], ids);
+    const std::string reference = pairs.Decode(data::Side::kTarget, ids);
+    const std::string text = pairs.Decode(data::Side::kTarget, results[i]->tokens);
+    done.counts += CountMatches(text, reference);
+    mine.push_back(
+        {{"pair", numbers[i]},
+         {"source", pairs.Decode(data::Side::kSource, sources[i])},
+         {"reference", reference},
+         {"text", text},
+         {"log_probability", Number(std::round(results[i]->log_probability * kDigits) / kDigits)},
+         {"reason", results[i]->ended ? "eos" : "length"}});
   }
   SumOver(grid.World(), done.counts);
-  if (!keep) done.pairs = FirstOfEach(done.pairs);
   done.seconds = Seconds() - start;
+  done.pairs = Gather(grid.World(), keep ? mine : FirstOfEach(mine));
   return done;
 }
 
+// Collective. Evaluates the valid and the test split, prints and writes everything. checkpoint: its
+// path, for the results.
 void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pairs,
-                          const EvaluateOptions& options, const TranslationOptions& search,
-                          const std::string& checkpoint) {
+                          const EvaluateOptions& options, const GenerateOptions& search,
+                          const std::function<bool()>& stopped, const std::string& checkpoint) {
   const comm::Communicator& world = model.Grid().World();
-  Translator translator(SetupOf(model, pairs, search));
+  Translator translator(SetupOf(model, pairs, search, stopped));
   const bool keeps = !options.output.empty();
   Json results = {{"checkpoint", checkpoint},
                   {"beams", search.beams},
@@ -493,21 +484,19 @@ void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pai
                   {"chrf_signature", kChrFSignature}};
   std::string output;
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
-    const train::Evaluation loss =
-        train::EvaluatePairs(model, pairs, split, {.stop = search.stopped});
+    const train::Evaluation loss = train::EvaluatePairs(model, pairs, split, {.stop = stopped});
     if (world.IsRoot() && !loss.stopped) SayLoss(data::NameOf(split), loss, "");
     const SplitTranslations done = TranslateSplit(translator, model, pairs, split, keeps);
-    const std::vector<Json> shown = Gather(world, done.pairs);
     if (!world.IsRoot()) continue;
-    Say(fmt::format("{}exact match {} %   BLEU {:.2f}   chrF {:.2f}   {}   {:.1f} s", kIndent,
-                    ExactMatchText(done.counts), Bleu(done.counts), ChrF(done.counts),
-                    report::Counted(done.counts.texts, "text"), done.seconds));
+    Say("{}exact match {} %   BLEU {:.2f}   chrF {:.2f}   {}   {:.1f} s", kBelow,
+        ExactMatchText(done.counts), Bleu(done.counts), ChrF(done.counts),
+        report::Counted(done.counts.texts, "text"), done.seconds);
     if (done.left_out > 0) {
-      Say(fmt::format("{}{} left out: a text has at most {} tokens", kIndent,
-                      report::Counted(done.left_out, "pair"), model.Plan().length));
+      Say("{}{} left out: a text has at most {} tokens", kBelow,
+          report::Counted(done.left_out, "pair"), model.Plan().length);
     }
-    Show(shown, true);
-    Show(shown, false);
+    Show(done.pairs, true);
+    Show(done.pairs, false);
     results["sets"].push_back({{"split", data::NameOf(split)},
                                {"targets", loss.targets},
                                {"loss", Number(loss.loss)},
@@ -518,139 +507,72 @@ void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pai
                                {"bleu", Bleu(done.counts)},
                                {"chrf", ChrF(done.counts)},
                                {"seconds", done.seconds}});
-    for (const Json& pair : keeps ? shown : std::vector<Json>()) {
+    for (std::size_t i = 0; keeps && i < done.pairs.size(); ++i) {
       Json line = {{"split", data::NameOf(split)}};
-      line.update(pair);
+      line.update(done.pairs[i]);
       output += Dump(line) + "\n";
     }
   }
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     if (keeps) WriteResult(options.output, output);
     if (!options.results.empty()) WriteResult(options.results, Dump(results, 1) + "\n");
   });
 }
 
-// Lines and JSON of results.
-
-Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
-
-double PerUnit(double nats, std::int64_t units) {
-  return units > 0 ? nats / static_cast<double>(units) : std::nan("");
+void SayModel(const comm::Communicator& world, const app::Start& start, TrainedModel& trained) {
+  if (!world.IsRoot()) return;
+  for (const std::string& passed_over : start.passed_over) Say("passed over {}", passed_over);
+  Say("checkpoint  {}\nmodel       {}", trained.Checkpoint(),
+      train::DescribeModel(trained.Net().Plan().options));
 }
 
-double BitsPerByte(double nats, const data::TextUnits& units) {
-  return PerUnit(nats, units.bytes) / std::numbers::ln2;
-}
-
-double WordPerplexity(double nats, const data::TextUnits& units) {
-  return std::exp(PerUnit(nats, units.words + units.lines));
-}
-
-void Say(const std::string& line) {
-  fmt::print("{}\n", line);
-  std::fflush(stdout);
-}
-
-void SayLoss(const std::string& what, const train::Evaluation& result, const std::string& of) {
-  Say(fmt::format("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s{}{}",
-                  what, result.loss, std::exp(result.loss), report::WithThousands(result.targets),
-                  result.seconds, of.empty() ? "" : "   ", of));
-}
-
-namespace {
-
-std::string Perplexity(double value) {
-  constexpr double kLong = 1e6;
-  return value < kLong ? fmt::format("{:.3f}", value) : fmt::format("{:.3e}", value);
+// Evaluates a model that translates, as many texts at once as generate.batch says.
+ExitCode EvaluatePairs(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  EvaluateOptions options;
+  GenerateOptions search;
+  world.Together([&] {
+    options = ReadEvaluate(request.deck);
+    search = ReadGenerate(request.deck);
+    if (world.IsRoot()) CheckPairs(options, request.deck);
+  });
+  TrainedModel trained(job, 0, search.texts * search.beams, PackWeights::kAuto);
+  SayModel(world, job.start, trained);
+  if (request.line.validate_only) return app::SayValid(world);
+  const auto stopped = [&job] { return job.ranks.signals->Received(); };
+  EvaluateTranslations(trained.Net(), *trained.Pairs(), options, search, stopped,
+                       trained.Checkpoint());
+  return ExitCode::kDone;
 }
 
 }  // namespace
 
-void SayUnits(double nats, const data::TextUnits& units) {
-  Say(fmt::format("{}per word {} ({} words, {} line ends)   bits per byte {:.5f} ({} bytes)",
-                  kIndent, Perplexity(WordPerplexity(nats, units)),
-                  report::WithThousands(units.words), report::WithThousands(units.lines),
-                  BitsPerByte(nats, units), report::WithThousands(units.bytes)));
-  if (units.unknown == 0) return;
-  Say(fmt::format("{}{} <unk>: bytes and words are those of the tokens, not of an original text",
-                  kIndent, report::WithThousands(units.unknown)));
-}
-
-Json AsJson(const train::Evaluation& result, const data::TextUnits& units) {
-  Json json;
-  json["targets"] = result.targets;
-  json["nats"] = Number(result.nats);
-  json["loss"] = Number(result.loss);
-  json["perplexity"] = Number(std::exp(result.loss));
-  json["words"] = units.words;
-  json["line_ends"] = units.lines;
-  json["bytes"] = units.bytes;
-  json["unknown"] = units.unknown;
-  json["perplexity_per_word"] = Number(WordPerplexity(result.nats, units));
-  json["bits_per_byte"] = Number(BitsPerByte(result.nats, units));
-  json["windows"] = result.windows;
-  json["seconds"] = result.seconds;
-  return json;
-}
-
-// Files of results.
-
-void WriteResult(const std::string& path, std::string_view text) {
-  Replacement file(path);
-  file.Write(text);
-  if (const std::error_code error = file.Place()) {
-    throw RunError(fmt::format("{}: cannot be written: {}", path, error.message()),
-                   "The results are on the screen.");
+ExitCode RunEvaluate(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  if (request.model.Translates()) return EvaluatePairs(job);
+  EvaluateOptions options;
+  world.Together([&] {
+    options = ReadEvaluate(request.deck);
+    if (world.IsRoot()) CheckEvaluate(options, request.deck, request.data.sequence_length);
+  });
+  TrainedModel trained(job);
+  SayModel(world, job.start, trained);
+  const std::vector<app::ValidationSet> validation =
+      app::OpenValidation(request, job.ranks, job.files, trained.Net().Grid());
+  if (const std::string line = app::StagingLine(job.files); world.IsRoot() && !line.empty()) {
+    Say("{}", line);
   }
-}
-
-// Agreement on turns, their passes, and one rank's choices for all of a replica.
-
-Verdict AgreeOnTurn(const comm::Communicator& world, bool stop, bool finite, std::int64_t& passes) {
-  // Ascending: the largest of all ranks counts.
-  enum Wish : std::int64_t { kNone = 0, kStop = 1, kNotFinite = 2 };
-  constexpr std::int64_t kUnit = std::int64_t{1} << 40;
-  const std::int64_t wish = !finite ? kNotFinite : stop ? kStop : kNone;
-  const std::int64_t all = world.Max(wish * kUnit + passes);
-  passes = all % kUnit;
-  if (all / kUnit == kNotFinite) {
-    throw AgreedError(ExitCode::kFailed, "the model's prediction is not finite",
-                      "Its weights are damaged.");
+  std::vector<Set> sets;
+  for (const app::ValidSplit& valid : app::ValidSplits(trained.Tokens(), validation)) {
+    sets.push_back({valid.tokens, data::Split::kValid, valid.name});
   }
-  if (all / kUnit == kStop) return Verdict::kStopped;
-  return passes > 0 ? Verdict::kGoOn : Verdict::kDone;
-}
-
-void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
-               ChooseRows choose) {
-  const comm::ProcessGrid& grid = model.Grid();
-  if (model.Units().ValuesSharded()) {
-    turn.entries.resize(static_cast<std::size_t>(passes));
-    turn.places.resize(static_cast<std::size_t>(passes));
-  }
-  const bool chooses = grid.LastStage() && grid.Coordinates().tensor == 0;
-  const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
-  std::size_t first = 0;
-  for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
-    const std::size_t count = std::min(most, turn.entries.size() - begin);
-    const auto places = std::span(turn.places).subspan(begin, count);
-    std::size_t rows = 0;
-    for (const model::CachedPlaces& place : places) rows += place.asked.size();
-    const std::vector<double>& logits =
-        model.Inference().CachedLogits(std::span(turn.entries).subspan(begin, count), places);
-    if (chooses) choose(logits, first, rows);
-    first += rows;
-  }
-}
-
-void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t numbers) {
-  if (grid.LastStage()) {
-    grid.Over(comm::Group::kTensor).OnHost().Broadcast(Dtype::kFloat64, choices, numbers, 0);
-  }
-  grid.Over(comm::Group::kPipeline)
-      .OnHost()
-      .Broadcast(Dtype::kFloat64, choices, numbers, grid.Shape().pipeline - 1);
+  sets.push_back({&trained.Tokens(), data::Split::kTest, ""});
+  Evaluator evaluator(trained.Net(), trained.Tokens(), options, sets);
+  if (request.line.validate_only) return app::SayValid(world);
+  evaluator.Run(trained.Checkpoint());
+  return ExitCode::kDone;
 }
 
 }  // namespace trireme::tasks

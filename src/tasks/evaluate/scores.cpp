@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -44,11 +45,19 @@ bool IsBlank(char32_t c) {
 bool IsDigit(char32_t c) { return c >= U'0' && c <= U'9'; }
 bool IsStop(char32_t c) { return c == U'.' || c == U','; }
 
-void ReplaceAll(Characters& text, const Characters& what, const Characters& by) {
-  for (std::size_t at = text.find(what); at != Characters::npos; at = text.find(what, at)) {
-    text.replace(at, what.size(), by);
-    at += by.size();
+// From left to right, each match after the end of the one before.
+template <typename Char>
+void ReplaceAll(std::basic_string<Char>& text,
+                std::type_identity_t<std::basic_string_view<Char>> what,
+                std::type_identity_t<std::basic_string_view<Char>> by) {
+  std::basic_string<Char> result;
+  result.reserve(text.size());
+  std::size_t begin = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, begin)) {
+    result.append(text, begin, at - begin).append(by);
+    begin = at + what.size();
   }
+  text = std::move(result.append(text, begin));
 }
 
 // Punctuation and signs of ASCII but ' , - and .
@@ -235,36 +244,10 @@ namespace {
 
 using Rule = std::pair<std::string_view, std::string_view>;
 
-// From left to right, each match after the end of the one before.
-std::string Replace(const std::string& text, const Rule& rule) {
-  std::string result;
-  result.reserve(text.size());
-  std::size_t begin = 0;
-  for (std::size_t at = text.find(rule.first); at != std::string::npos;
-       at = text.find(rule.first, begin)) {
-    result.append(text, begin, at - begin).append(rule.second);
-    begin = at + rule.first.size();
-  }
-  return result.append(text, begin);
-}
-
-// Bytes of the white space that begins at `at`, 0 for other text: that of Unicode, as Python's
-// regular expressions know it.
+// Bytes of the white space that begins at `at`, 0 for other text.
 std::size_t WhiteAt(std::string_view text, std::size_t at) {
-  const std::string_view rest = text.substr(at);
-  if (rest.empty()) return 0;
-  const auto byte = static_cast<unsigned char>(rest.front());
-  if (byte == ' ' || (byte >= 0x09 && byte <= 0x0D) || (byte >= 0x1C && byte <= 0x1F)) return 1;
-  if (rest.starts_with("\xC2\x85") || rest.starts_with("\xC2\xA0")) return 2;
-  if (rest.size() < 3) return 0;
-  if (rest.starts_with("\xE2\x80")) {  // U+2000 to U+200A, U+2028, U+2029, U+202F
-    const auto last = static_cast<unsigned char>(rest[2]);
-    return (last >= 0x80 && last <= 0x8A) || last == 0xA8 || last == 0xA9 || last == 0xAF ? 3 : 0;
-  }
-  for (const std::string_view other : {"\xE1\x9A\x80", "\xE2\x81\x9F", "\xE3\x80\x80"}) {
-    if (rest.starts_with(other)) return 3;
-  }
-  return 0;
+  const auto character = FirstCharacter(text.substr(at));
+  return character && IsBlank(character->code) ? character->bytes : 0;
 }
 
 std::string_view Trimmed(std::string_view text) {
@@ -318,13 +301,11 @@ constexpr std::array<Rule, 8> kAfter = {{{"= = = =", "===="},
 }  // namespace
 
 std::string DetokeniseWikitext(std::string text) {
-  for (const Rule& rule : kBefore) text = Replace(text, rule);
-  text = TrimBetween(text, '(', ')');
-  text = TrimBetween(text, '[', ']');
-  text = TrimBetween(text, '{', '}');
-  text = TrimBetween(text, '"', '"');
-  text = TrimBetween(text, '\'', '\'');
-  for (const Rule& rule : kAfter) text = Replace(text, rule);
+  for (const auto& [what, by] : kBefore) ReplaceAll(text, what, by);
+  for (const char* marks : {"()", "[]", "{}", "\"\"", "''"}) {
+    text = TrimBetween(text, marks[0], marks[1]);
+  }
+  for (const auto& [what, by] : kAfter) ReplaceAll(text, what, by);
   return text;
 }
 

@@ -96,20 +96,6 @@ constexpr double kNotFinite = -2;  // in place of a row's first token
 
 }  // namespace
 
-// A text that is being translated.
-struct Translator::Text {
-  std::size_t place = 0;  // among the results
-  const Ids* source = nullptr;
-  BeamSearch search;
-  std::vector<std::int32_t> slots;             // [beams]: all that are the text's
-  std::vector<bool> has_source;                // [beams]: whether that slot has the source's keys
-  std::vector<std::size_t> held;               // [search.Beams()]: number of its slot
-  std::vector<model::CachedCopy> copies = {};  // before the next pass
-  bool begun = false;
-
-  std::int32_t LastSource() const { return static_cast<std::int32_t>(source->size()) - 1; }
-};
-
 Translator::Translator(Setup setup) : setup_(std::move(setup)) {
   const model::ModelPlan& plan = setup_.model.Plan();
   const std::int64_t places = plan.cache_slots / setup_.search.beams;
@@ -119,8 +105,6 @@ Translator::Translator(Setup setup) : setup_(std::move(setup)) {
   setup_.search.longest = std::min(setup_.search.longest, plan.length);
   active_.resize(static_cast<std::size_t>(places));
 }
-
-Translator::~Translator() = default;
 
 void Translator::Fill() {
   for (std::size_t place = 0; place < active_.size() && next_ < order_.size(); ++place) {
@@ -211,14 +195,8 @@ Translator::Turn Translator::MakeTurn() {
     AddFresh(turn, rest.first(count));
     begin += count;
   }
-  // One entry for each stage of a pipeline, so that all of them work.
-  const int stages = setup_.model.Grid().Shape().pipeline;
-  for (int stage = 0; stage < stages; ++stage) {
-    const Part part = PartOf(std::ssize(rows), stage, stages);
-    if (part.Size() == 0) continue;
-    AddContinued(turn, std::span(rows).subspan(static_cast<std::size_t>(part.begin),
-                                               static_cast<std::size_t>(part.Size())));
-  }
+  EachStagesPart(setup_.model.Grid(), rows,
+                 [&](std::span<const Row> some) { AddContinued(turn, some); });
   return turn;
 }
 
@@ -318,20 +296,87 @@ std::vector<std::optional<BeamSearch::Result>> Translator::Run(std::span<const I
   std::ranges::stable_sort(order_, std::greater(),
                            [&](std::size_t i) { return sources[i].size(); });
   next_ = 0;
-  stopped_ = false;
   for (auto& text : active_) text.reset();
-  while (true) {
+  Turn turn;
+  const auto make = [&] {
     Fill();
-    Turn turn = MakeTurn();
-    const std::int64_t own = std::ssize(turn.entries);
-    std::int64_t passes = own;
-    const Verdict verdict =
-        AgreeOnTurn(grid.World(), setup_.stopped && setup_.stopped(), finite_, passes);
-    stopped_ = verdict == Verdict::kStopped;
-    if (verdict != Verdict::kGoOn) break;
-    if (own > 0 || setup_.model.Units().ValuesSharded()) RunTurn(turn, passes);
-  }
+    turn = MakeTurn();
+    return std::ssize(turn.entries);
+  };
+  stopped_ = RunTurns(setup_.model, setup_.stopped, finite_, make,
+                      [&](std::int64_t passes) { RunTurn(turn, passes); });
   return std::move(results_);
+}
+
+Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
+                          const GenerateOptions& options, std::function<bool()> stopped) {
+  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
+  return {.model = model,
+          .search = {.beams = options.beams,
+                     .length_penalty = options.length_penalty,
+                     .longest = options.tokens,
+                     .eos = static_cast<std::int32_t>(targets.Words().eos)},
+          .types = targets.VocabularySize(),
+          .stopped = std::move(stopped)};
+}
+
+// Turns, their passes, and one rank's choices for all of a replica.
+
+bool LeadsReplica(const comm::ProcessGrid& grid) {
+  const comm::GridShape& at = grid.Coordinates();
+  return at.pipeline == 0 && at.context == 0 && at.tensor == 0;
+}
+
+void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
+               ChooseRows choose) {
+  const comm::ProcessGrid& grid = model.Grid();
+  if (model.Units().ValuesSharded()) {
+    turn.entries.resize(static_cast<std::size_t>(passes));
+    turn.places.resize(static_cast<std::size_t>(passes));
+  }
+  const bool chooses = grid.LastStage() && grid.Coordinates().tensor == 0;
+  const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
+  std::size_t first = 0;
+  for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
+    const std::size_t count = std::min(most, turn.entries.size() - begin);
+    const auto places = std::span(turn.places).subspan(begin, count);
+    std::size_t rows = 0;
+    for (const model::CachedPlaces& place : places) rows += place.asked.size();
+    const std::vector<double>& logits =
+        model.Inference().CachedLogits(std::span(turn.entries).subspan(begin, count), places);
+    if (chooses) choose(logits, first, rows);
+    first += rows;
+  }
+}
+
+void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t numbers) {
+  if (grid.LastStage()) {
+    grid.Over(comm::Group::kTensor).OnHost().Broadcast(Dtype::kFloat64, choices, numbers, 0);
+  }
+  grid.Over(comm::Group::kPipeline)
+      .OnHost()
+      .Broadcast(Dtype::kFloat64, choices, numbers, grid.Shape().pipeline - 1);
+}
+
+bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
+              const bool& finite, FunctionRef<std::int64_t()> make,
+              FunctionRef<void(std::int64_t passes)> run) {
+  // Ascending: the largest of all ranks counts. Passes are added below.
+  enum Wish : std::int64_t { kNone = 0, kStop = 1, kNotFinite = 2 };
+  constexpr std::int64_t kUnit = std::int64_t{1} << 40;
+  while (true) {
+    const std::int64_t own = make();
+    const std::int64_t wish = !finite ? kNotFinite : stopped && stopped() ? kStop : kNone;
+    const std::int64_t all = model.Grid().World().Max(wish * kUnit + own);
+    const std::int64_t passes = all % kUnit;
+    if (all / kUnit == kNotFinite) {
+      throw AgreedError(ExitCode::kFailed, "the model's prediction is not finite",
+                        "Its weights are damaged.");
+    }
+    if (all / kUnit == kStop) return true;
+    if (passes == 0) return false;
+    if (own > 0 || model.Units().ValuesSharded()) run(passes);
+  }
 }
 
 }  // namespace trireme::tasks

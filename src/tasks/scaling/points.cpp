@@ -89,7 +89,7 @@ void CheckSteps(const app::Request& request, const ScalingOptions& options, cons
       "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
 }
 
-// Of pairs the limit on a step's tokens grows as the one on its pairs.
+// The data options of a point. The limit on a step's tokens grows as the one on its pairs.
 data::Options DataOf(const app::Request& request, const Size& size) {
   data::Options data = request.data;
   data.batch_tokens = data.batch_tokens * size.batch / data.batch;

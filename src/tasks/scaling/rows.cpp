@@ -6,6 +6,7 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
+#include <ranges>
 
 #include "trireme/predict/search.hpp"
 #include "trireme/report/monitor.hpp"
@@ -14,17 +15,11 @@ namespace trireme::tasks {
 
 namespace {
 
-std::vector<double> MeansOf(const std::vector<Round>& rounds) {
+// Each round's mean step in seconds, divided by its tokens if `a_token`.
+std::vector<double> MeansOf(const std::vector<Round>& rounds, bool a_token = false) {
   std::vector<double> means;
-  for (const Round& round : rounds) means.push_back(round.Mean());
+  for (const Round& round : rounds) means.push_back(round.Mean() / (a_token ? round.tokens : 1));
   return means;
-}
-
-// Seconds a token, which a baseline has in pairs with others.
-std::vector<double> CostsOf(const std::vector<Round>& rounds) {
-  std::vector<double> costs;
-  for (const Round& round : rounds) costs.push_back(round.Mean() / round.tokens);
-  return costs;
 }
 
 Row RowOf(const Line& line, const Study& study) {
@@ -72,8 +67,9 @@ Gain GainOf(const Row& row, const Row& base) {
   if (row.point == base.point) {
     speedup.interval = Interval{1, 1};
   } else {
-    speedup.interval =
-        IntervalOfRatio(speedup.value, CostsOf(base.point->rounds), CostsOf(row.point->rounds));
+    // A baseline's costs are measured in pairs with others.
+    speedup.interval = IntervalOfRatio(speedup.value, MeansOf(base.point->rounds, true),
+                                       MeansOf(row.point->rounds, true));
   }
   gain.efficiency.value = speedup.value / ratio;
   if (speedup.interval) {
@@ -128,8 +124,6 @@ double Angles(double degrees, double end) {
   return sum * step / 3;
 }
 
-double LogRatio(double numerator, double denominator) { return std::log(numerator / denominator); }
-
 }  // namespace
 
 double MeanOf(std::span<const double> values) {
@@ -173,7 +167,7 @@ std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> nu
                                         std::span<const double> denominators) {
   std::vector<double> logarithms(std::min(numerators.size(), denominators.size()));
   for (std::size_t i = 0; i < logarithms.size(); ++i) {
-    logarithms[i] = LogRatio(numerators[i], denominators[i]);
+    logarithms[i] = std::log(numerators[i] / denominators[i]);
   }
   const std::optional<Interval> spread = IntervalOfMean(logarithms);
   if (!spread) return std::nullopt;
@@ -226,97 +220,70 @@ std::optional<double> PredictedStepSeconds(const Point& point,
 
 namespace {
 
-// Cells of one row with the names of their columns.
-class Cells {
- public:
-  void Add(const std::string& name, std::string text) {
-    names_.push_back(name);
-    texts_.push_back(std::move(text));
-  }
-  void Add(const std::string& name, double value) { Add(name, fmt::format("{:.9g}", value)); }
-  void Add(const std::string& name, std::int64_t value) { Add(name, fmt::format("{}", value)); }
-  void Add(const std::string& name, int value) { Add(name, std::int64_t{value}); }
-  void Add(const std::string& name, const std::optional<double>& value) {
-    Add(name, value ? fmt::format("{:.9g}", *value) : std::string());
-  }
-  // Three columns.
-  void Add(const std::string& name, const std::optional<Estimate>& estimate) {
-    std::optional<double> value, low, high;
-    if (estimate) value = estimate->value;
-    if (estimate && estimate->interval) {
-      low = estimate->interval->low;
-      high = estimate->interval->high;
-    }
-    Add(name, value);
-    Add(name + "_low", low);
-    Add(name + "_high", high);
-  }
-  std::string Names() const { return fmt::format("{}\n", fmt::join(names_, ",")); }
-  std::string Line() const { return fmt::format("{}\n", fmt::join(texts_, ",")); }
+// Names and texts of the cells of a row.
+using Cells = std::vector<std::pair<std::string, std::string>>;
 
- private:
-  std::vector<std::string> names_, texts_;
-};
+std::string Real(double value) { return fmt::format("{:.9g}", value); }
+std::string Real(const std::optional<double>& value) { return value ? Real(*value) : ""; }
 
-void AddSetUp(const Row& row, const Study& study, Cells& cells) {
+// Three columns.
+void Add(const std::string& name, const std::optional<Estimate>& estimate, Cells& cells) {
+  const Interval* const interval = estimate && estimate->interval ? &*estimate->interval : nullptr;
+  cells.emplace_back(name, estimate ? Real(estimate->value) : "");
+  cells.emplace_back(name + "_low", interval ? Real(interval->low) : "");
+  cells.emplace_back(name + "_high", interval ? Real(interval->high) : "");
+}
+
+Cells SetUpOf(const Row& row, const Study& study) {
   const Point& point = *row.point;
-  cells.Add("kind", std::string(NameOf(row.kind)));
-  cells.Add("ranks", point.size.ranks);
-  cells.Add("nodes", point.room.nodes);
-  cells.Add("threads", point.room.threads);
-  cells.Add("cores", point.room.cores);
-  cells.Add("oversubscribed", std::string(point.room.oversubscribed ? "yes" : "no"));
-  cells.Add("pipeline", point.plan.grid.pipeline);
-  cells.Add("data", point.plan.grid.data);
-  cells.Add("context", point.plan.grid.context);
-  cells.Add("tensor", point.plan.grid.tensor);
-  cells.Add("batch", point.size.batch);
-  cells.Add("micro_batch", point.plan.training.model.micro_batch);
-  cells.Add("tokens", row.tokens);
-  cells.Add("rounds", std::ssize(point.rounds));
-  cells.Add("steps", study.options.steps);
+  return {{"kind", NameOf(row.kind)},
+          {"ranks", std::to_string(point.size.ranks)},
+          {"nodes", std::to_string(point.room.nodes)},
+          {"threads", std::to_string(point.room.threads)},
+          {"cores", std::to_string(point.room.cores)},
+          {"oversubscribed", point.room.oversubscribed ? "yes" : "no"},
+          {"pipeline", std::to_string(point.plan.grid.pipeline)},
+          {"data", std::to_string(point.plan.grid.data)},
+          {"context", std::to_string(point.plan.grid.context)},
+          {"tensor", std::to_string(point.plan.grid.tensor)},
+          {"batch", std::to_string(point.size.batch)},
+          {"micro_batch", std::to_string(point.plan.training.model.micro_batch)},
+          {"tokens", Real(row.tokens)},
+          {"rounds", std::to_string(point.rounds.size())},
+          {"steps", std::to_string(study.options.steps)}};
 }
 
 void AddTimes(const Row& row, Cells& cells) {
-  cells.Add("step_seconds", std::optional(row.step));
-  cells.Add("step_seconds_median", row.median);
-  cells.Add("tokens_per_second", row.tokens / row.step.value);
+  Add("step_seconds", row.step, cells);
+  cells.emplace_back("step_seconds_median", Real(row.median));
+  cells.emplace_back("tokens_per_second", Real(row.tokens / row.step.value));
   std::optional<Estimate> speedup, efficiency, serial;
   if (row.gain) {
     speedup = row.gain->speedup;
     efficiency = row.gain->efficiency;
     serial = row.gain->serial;
   }
-  cells.Add("speedup", speedup);
-  cells.Add("efficiency", efficiency);
-  cells.Add("karp_flatt", serial);
-  cells.Add("predicted_step_seconds", row.predicted);
-  cells.Add("loss", fmt::format("{:.12g}", row.loss));
+  Add("speedup", speedup, cells);
+  Add("efficiency", efficiency, cells);
+  Add("karp_flatt", serial, cells);
+  cells.emplace_back("predicted_step_seconds", Real(row.predicted));
+  cells.emplace_back("loss", fmt::format("{:.12g}", row.loss));
 }
 
 void AddSplit(const Row& row, Cells& cells) {
-  cells.Add("seconds_compute", row.split.compute);
-  cells.Add("seconds_data", row.split.data);
-  cells.Add("seconds_bubble", row.split.bubble);
+  cells.emplace_back("seconds_compute", Real(row.split.compute));
+  cells.emplace_back("seconds_data", Real(row.split.data));
+  cells.emplace_back("seconds_bubble", Real(row.split.bubble));
   for (std::size_t group = 0; group < row.split.waited.size(); ++group) {
     std::string name = comm::NameOf(static_cast<comm::Group>(group));
-    for (char& letter : name) letter = letter == '/' ? '_' : letter;
-    cells.Add("seconds_exposed_" + name, row.split.waited[group]);
+    std::ranges::replace(name, '/', '_');
+    cells.emplace_back("seconds_exposed_" + name, Real(row.split.waited[group]));
   }
-  cells.Add("seconds_other", row.split.other);
-  cells.Add("seconds_imbalance", row.split.imbalance);
-}
-
-void AddLosses(const Row& row, Cells& cells) {
-  const auto of = [&](double Losses::*cause) {
-    return row.gain ? std::optional(row.gain->lost.*cause) : std::nullopt;
-  };
-  cells.Add("lost_compute", of(&Losses::compute));
-  cells.Add("lost_imbalance", of(&Losses::imbalance));
-  cells.Add("lost_communication", of(&Losses::communication));
-  cells.Add("lost_bubble", of(&Losses::bubble));
-  cells.Add("lost_data", of(&Losses::data));
-  cells.Add("lost_other", of(&Losses::other));
+  cells.emplace_back("seconds_other", Real(row.split.other));
+  cells.emplace_back("seconds_imbalance", Real(row.split.imbalance));
+  for (const auto& [name, cause] : kCauses) {
+    cells.emplace_back(std::string("lost_") + name, row.gain ? Real(row.gain->lost.*cause) : "");
+  }
 }
 
 }  // namespace
@@ -324,17 +291,16 @@ void AddLosses(const Row& row, Cells& cells) {
 std::string Csv(const std::vector<Row>& rows, const Study& study) {
   std::string text;
   for (const Row& row : rows) {
-    Cells cells;
-    AddSetUp(row, study, cells);
+    Cells cells = SetUpOf(row, study);
     AddTimes(row, cells);
     AddSplit(row, cells);
-    AddLosses(row, cells);
     std::vector<std::string> rounds;
-    for (const Round& round : row.point->rounds)
-      rounds.push_back(fmt::format("{:.9g}", round.Mean()));
-    cells.Add("round_seconds", fmt::format("{}", fmt::join(rounds, ";")));
-    if (text.empty()) text = cells.Names();
-    text += cells.Line();
+    for (const double mean : MeansOf(row.point->rounds)) rounds.push_back(Real(mean));
+    cells.emplace_back("round_seconds", fmt::format("{}", fmt::join(rounds, ";")));
+    if (text.empty()) {
+      text = fmt::format("{}\n", fmt::join(cells | std::views::keys, ","));
+    }
+    text += fmt::format("{}\n", fmt::join(cells | std::views::values, ","));
   }
   return text;
 }

@@ -4,9 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/app/batch_job.hpp"
@@ -34,12 +36,12 @@ double DeviationOf(std::span<const double> values);  // of a sample, over n - 1;
 // Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908); degrees >= 1.
 double StudentQuantile(double degrees);
 
-// Of the mean of independent values: mean -+ t s / sqrt(n). None for fewer than two.
+// The interval of the mean of independent values: mean -+ t s / sqrt(n). None for fewer than two.
 std::optional<Interval> IntervalOfMean(std::span<const double> values);
 
-// Of a ratio whose numerator and denominator were measured in pairs, one after the other, so that
-// what slows a whole pair cancels: `ratio` times exp(-+ t s / sqrt(n)), s the deviation of the
-// pairs' logarithmic ratios. Values are positive. None for fewer than two pairs.
+// The interval of a ratio whose numerator and denominator were measured in pairs, one after the
+// other, so that what slows a whole pair cancels: `ratio` times exp(-+ t s / sqrt(n)), s the
+// deviation of the pairs' logarithmic ratios. Values are positive. None for fewer than two pairs.
 std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> numerators,
                                         std::span<const double> denominators);
 
@@ -60,11 +62,7 @@ struct Split {
   // Part of the waiting: for the slowest rank of the own stage to finish computing.
   double imbalance = 0;
 
-  double Waited() const {
-    double sum = 0;
-    for (const double seconds : waited) sum += seconds;
-    return sum;
-  }
+  double Waited() const { return std::accumulate(waited.begin(), waited.end(), 0.0); }
   double Total() const { return compute + data + bubble + Waited() + other; }
   // Adds `weight` times another.
   void Add(const Split& more, double weight) {
@@ -190,6 +188,13 @@ struct Losses {
   double imbalance = 0, communication = 0, bubble = 0, data = 0, other = 0;
   double Total() const { return compute + imbalance + communication + bubble + data + other; }
 };
+inline constexpr std::array<std::pair<const char*, double Losses::*>, 6> kCauses = {
+    {{"compute", &Losses::compute},
+     {"imbalance", &Losses::imbalance},
+     {"communication", &Losses::communication},
+     {"bubble", &Losses::bubble},
+     {"data", &Losses::data},
+     {"other", &Losses::other}}};
 
 // Gain of several ranks over the baseline, the fewest ranks measured.
 struct Gain {

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 
+#include "root.hpp"
 #include "rows.hpp"
 #include "trireme/app/batch_job.hpp"
 #include "trireme/base/clock.hpp"
@@ -239,11 +240,13 @@ class Runner {
       for (const std::size_t point : order) {
         if (!Measure(study_.points[point])) return Stop();
       }
-      Say(fmt::format("round   {} of {}: {:.1f} s", round + 1, study_.options.repeats,
-                      Seconds() - start));
+      if (ranks_.World().IsRoot()) {
+        Say("round   {} of {}: {:.1f} s", round + 1, study_.options.repeats, Seconds() - start);
+      }
       Write();
     }
-    return Finish();
+    Report();
+    return ExitCode::kDone;
   }
 
  private:
@@ -258,7 +261,7 @@ class Runner {
         round = Measurement(request_, ranks_, device_, group, point.plan, deadline_)
                     .Run(point.plan, texts_, study_.options);
       } catch (const PartError& error) {
-        // Of fewer ranks than take part, others would wait for them for ever.
+        // If only some of the ranks threw, the others would wait for them for ever.
         if (error.Ranks() != group.Size()) throw;
         failure = error;
       }
@@ -275,16 +278,9 @@ class Runner {
     return world.Max(std::int64_t{stopped}) == 0;
   }
 
-  void Say(const std::string& text) const {
-    if (!ranks_.World().IsRoot()) return;
-    fmt::print("{}\n", text);
-    std::fflush(stdout);
-  }
-
   // Collective. The table of what there is.
   void Write() const {
-    ranks_.World().Together([&] {
-      if (!ranks_.World().IsRoot()) return;
+    AtRoot(ranks_.World(), [&] {
       const std::string text = Csv(RowsOf(study_), study_);
       if (!text.empty()) report::WriteWhole(Path(), text);
     });
@@ -299,18 +295,15 @@ class Runner {
     for (const std::string& fault : CompareLosses(rows, half ? kSameLossHalf : kSameLoss)) {
       fmt::print("warning: {}\n", fault);
     }
-    Say(fmt::format("table   {}\nfigure  python3 vis/scaling.py {}", Path(), request_.job.output));
-  }
-
-  ExitCode Finish() {
-    Report();
-    return ExitCode::kDone;
+    Say("table   {}\nfigure  python3 vis/scaling.py {}", Path(), request_.job.output);
   }
 
   ExitCode Stop() {
     Write();
     Report();
-    Say("stopped: what was measured so far is written; a new study begins from its start");
+    if (ranks_.World().IsRoot()) {
+      Say("stopped: what was measured so far is written; a new study begins from its start");
+    }
     return ExitCode::kStopped;
   }
 
@@ -361,17 +354,12 @@ ExitCode RunScaling(app::Job& job) {
     files = app::OpenCorpus(request, job.ranks, job.files, alone);
     texts.corpus = &corpus.emplace(std::span<const data::TokenFile>(files));
   }
-  if (world.IsRoot()) {
-    fmt::print("{}\n", Head(request, job.device, study));
-    std::fflush(stdout);
-  }
+  if (world.IsRoot()) Say("{}", Head(request, job.device, study));
   if (request.line.validate_only) return app::SayValid(world);
   app::StopIfAsked(job.ranks);
 
   // 3. The rounds.
-  world.Together([&] {
-    if (world.IsRoot()) MakeFolder(request);
-  });
+  AtRoot(world, [&] { MakeFolder(request); });
   return Runner(request, job.ranks, job.device, study, texts).Run();
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "trireme/base/partition.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/tasks/verify.hpp"
@@ -14,6 +15,18 @@
 namespace trireme::tasks {
 
 namespace {
+
+// Rule 4's tolerances (doc/reference/numerics.md).
+constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
+// Sums in another order differ in the last bits of fp32; where such a number is then rounded to
+// bf16, now and then a whole unit of 2^-8 is the difference.
+constexpr double kBf16 = 1e-3;
+// Likewise with fp8, whose units are 2^-3 and 2^-2 of a number, and whose scales follow the largest
+// value that a rank's slice has.
+constexpr double kFp8 = 1e-2;
+
+constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
+constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch
 
 constexpr std::int64_t kWindowsAlone = 16;  // taken at once by one rank
 
@@ -97,252 +110,370 @@ bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differe
   return grid.World().Max(widest) > kFp64;
 }
 
-}  // namespace
-
-Verifier::Verifier(const comm::ProcessGrid& grid, const train::TrainingOptions& small,
-                   const device::Stream& stream, const std::string& folder)
-    : grid_(grid),
-      world_(grid.World()),
-      self_(world_.Split(world_.Rank(), 0)),
-      alone_(self_, comm::GridShape{}),
-      data_(world_, small),
-      options_(small),
-      stream_(stream),
-      folder_(folder) {
-  report_.tolerance = kFp64;
-  options_.keep_gradients = true;
-}
-
-Verification Verifier::CompareAll(Dtype precision) {
-  options_.model.dtype = Dtype::kFloat64;
-  CompareSteps();
-  CompareResume();
-  options_.model.dtype = precision;
-  if (precision != Dtype::kFloat64) CompareLosses();
-  if (options_.model.canonical.On()) CompareCanonical();
-  return std::move(report_);
-}
-
-void Verifier::ByItself(const std::function<void()>& task) const {
-  Guarded("the run on one rank", [&] { world_.Together(task); });
-}
-
-train::StepResult Verifier::StepOnGrid(Run& run, std::int64_t step) const {
-  train::StepResult result;
-  Guarded("the run in the deck's layout", [&] { result = run.step.Run(step); });
-  return result;
-}
-
-train::StepResult Verifier::StepAlone(Run& run, std::int64_t step) const {
-  train::StepResult result;
-  ByItself([&] { result = run.step.Run(step); });
-  return result;
-}
-
-std::unique_ptr<Run> Verifier::MakeAlone(Arithmetic arithmetic) const {
-  device::Stream serial = stream_;
-  serial.threads = 1;
-  std::unique_ptr<Run> run;
-  ByItself(
-      [&] { run = std::make_unique<Run>(alone_, data_, Alone(options_, arithmetic), serial); });
-  return run;
-}
-
-void Verifier::Fail(const std::string& failure, const std::string& hint) {
-  if (!report_.failure.empty()) return;
-  report_.failure = failure;
-  report_.hint = hint;
-}
-
-void Verifier::Quantity(const std::string& name, double difference, double tolerance,
-                        const std::string& what, const std::string& hint) {
-  const auto found = std::find_if(report_.quantities.begin(), report_.quantities.end(),
-                                  [&](const VerifiedQuantity& q) { return q.name == name; });
-  if (found == report_.quantities.end()) {
-    report_.quantities.push_back({name, difference, tolerance});
-  } else {
-    found->difference = std::max(found->difference, difference);
-  }
-  if (difference <= tolerance) return;
-  const std::string wanted = tolerance == kSameBits ? "the same bits are wanted"
-                                                    : fmt::format("tolerance {:.0e}", tolerance);
-  Fail(fmt::format("{} differs by {:.1e} ({})", what, difference, wanted), hint);
-}
-
-std::string Verifier::HintForLoss(std::int64_t step) const {
+std::string HintForLoss(const comm::ProcessGrid& grid, std::int64_t step) {
   if (step > 0) return "Step 1 agreed: suspect how this step's windows are shared out.";
   return "The weights are the initial ones: suspect the forward pass" +
-         DoesItPass(WithoutForward(grid_));
+         DoesItPass(WithoutForward(grid));
 }
 
-std::string Verifier::HintForGradients(const Differences& differences) const {
-  std::vector<std::size_t> wrong;
-  std::size_t right = 0;
-  for (std::size_t i = 0; i < differences.all.size(); ++i) {
-    if (!(differences.all[i] <= kFp64)) {
-      wrong.push_back(i);
-    } else if (!differences.silent[i]) {
-      ++right;
-    }
-  }
-  const auto all_are = [&](kernels::GradientSum sum) {
-    return std::all_of(wrong.begin(), wrong.end(), [&](std::size_t i) { return sums_[i] == sum; });
-  };
-  if (DataRanksDisagree(grid_, differences, wrong)) {
-    return "Data ranks hold different sums of one gradient, where an all-reduce gives all the "
-           "same: suspect the transfers of the data group (MPI, network, memory) more than the "
-           "layout" +
-           DoesItPass(WithoutDataSum(grid_));
-  }
-  if (all_are(kernels::GradientSum::kTensor) && !grid_.SequenceParallel()) {
-    return "Wrong are only norms of heads, whose gradients the tensor ranks sum, each over heads "
-           "of "
-           "its own: does it pass with model.qk_norm = no?";
-  }
-  if (all_are(kernels::GradientSum::kTensor)) {
-    return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each of "
-           "which sees other tokens: does it pass with grid.sequence_parallel = no?";
-  }
-  if (all_are(kernels::GradientSum::kTied)) {
-    return "Wrong is only the tied embedding, whose gradient the first and the last stage sum: "
-           "does it pass with model.tie_embeddings = no?";
-  }
-  if (all_are(kernels::GradientSum::kKeyValue)) {
-    return "Wrong are only keys and values of heads that several tensor ranks share: does it pass "
-           "with grid.tensor no larger than model.kv_heads?";
-  }
-  if (right == 0) {
-    return "Every gradient is wrong: suspect what all share, the sum over the data ranks" +
-           DoesItPass(WithoutDataSum(grid_));
-  }
-  return fmt::format(
-      "{} of {} gradients are wrong, the last in the order of the forward pass is {}'s: backward, "
-      "the mistake starts near it{}",
-      wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name,
-      DoesItPass(WithoutAny(grid_)));
-}
-
-std::string Verifier::HintForNorm() const {
-  const bool sharded = grid_.Shards() != comm::Sharding::kNone;
+std::string HintForNorm(const comm::ProcessGrid& grid) {
+  const bool sharded = grid.Shards() != comm::Sharding::kNone;
   return "Each gradient agreed: suspect elements that are counted twice or never in the norm" +
          DoesItPass(sharded ? Keys{"grid.sharding = none"} : Keys{});
 }
 
-std::string Verifier::HintForUpdate() const {
-  if (grid_.Shards() == comm::Sharding::kNone) {
+std::string HintForUpdate(const comm::ProcessGrid& grid) {
+  if (grid.Shards() == comm::Sharding::kNone) {
     return "The gradients agreed: suspect clipping or the optimizer.";
   }
   return "The gradients agreed: suspect what each owner updates, or how others get it: does it "
-         "pass "
-         "with grid.sharding = none?";
+         "pass with grid.sharding = none?";
 }
 
-std::string Verifier::HintForEvaluation() const {
-  return "Training agreed: suspect how evaluation shares out its windows" +
-         DoesItPass(WithoutForward(grid_));
-}
-
-std::string Verifier::HintForBits(bool forward) const {
-  Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
-  if (stream_.threads > 1) keys.push_back("run.threads = 1");
-  return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
-         "computed together" +
-         DoesItPass(keys);
-}
-
-void Verifier::CompareTensors(const std::string& when, const char* what,
-                              const Differences& differences, double VerifiedTensor::*column,
-                              const std::string& hint) {
-  std::size_t count = 0, first = 0;
-  for (std::size_t i = differences.all.size(); i-- > 0;) {
-    double& worst = report_.tensors[i].*column;
-    worst = std::max(worst, differences.all[i]);
-    if (differences.all[i] <= kFp64) continue;
-    first = i;
-    ++count;
+// Runs in lockstep: each step on the grid and, on every rank, alone.
+class Verifier {
+ public:
+  // `grid` must outlive it. `folder`: for a checkpoint.
+  Verifier(const comm::ProcessGrid& grid, const train::TrainingOptions& small,
+           const device::Stream& stream, const std::string& folder)
+      : grid_(grid),
+        world_(grid.World()),
+        self_(world_.Split(world_.Rank(), 0)),
+        alone_(self_, comm::GridShape{}),
+        data_(world_, small),
+        options_(small),
+        stream_(stream),
+        folder_(folder) {
+    report_.tolerance = kFp64;
+    options_.keep_gradients = true;
   }
-  if (count == 0 || !report_.Passed()) return;  // the same on all ranks
-  const std::string where = WhereLargest(grid_, differences.mine[first]);
-  const std::string others =
-      count > 1 ? fmt::format(", and {} of the other {} too", count - 1, differences.all.size() - 1)
-                : "";
-  Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,
-                   report_.tensors[first].name, differences.all[first], kFp64, where, others),
-       column == &VerifiedTensor::gradient ? HintForGradients(differences) : hint);
-}
 
-void Verifier::CompareStep(std::int64_t step, Run& alone) {
-  const std::string when = fmt::format("in step {}", step + 1);
-  const train::StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*on_grid_, step);
-  losses_.push_back(got.loss);
-  Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
-           HintForLoss(step));
-  CompareTensors(when, "gradient",
-                 Compare(grid_, on_grid_->state.GradientBlocks(), alone.state.GradientBlocks()),
-                 &VerifiedTensor::gradient, "");
-  Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),
-           kFp64, when + " the gradient norm", HintForNorm());
-  CompareTensors(when, "update",
-                 Compare(grid_, on_grid_->state.ModelBlocks(), alone.state.ModelBlocks()),
-                 &VerifiedTensor::weights, HintForUpdate());
-}
-
-void Verifier::CompareSteps() {
-  const std::unique_ptr<Run> alone = MakeAlone();
-  on_grid_ = std::make_unique<Run>(grid_, data_, options_, stream_);
-  const kernels::Registry& registry = on_grid_->state.Net().Parameters();
-  for (const kernels::Parameter& parameter : registry.Parameters()) {
-    report_.tensors.push_back({parameter.name});
+  // Collective over the grid's world.
+  Verification CompareAll(Dtype precision) {
+    options_.model.dtype = Dtype::kFloat64;
+    CompareSteps();
+    CompareResume();
+    options_.model.dtype = precision;
+    if (precision != Dtype::kFloat64) CompareLosses();
+    if (options_.model.canonical.On()) CompareCanonical();
+    return std::move(report_);
   }
-  sums_ = GatherSums(grid_, registry);
-  CompareTensors("before step 1", "initial weight",
-                 Compare(grid_, on_grid_->state.ModelBlocks(), alone->state.ModelBlocks()),
-                 &VerifiedTensor::weights, "Suspect how weights are drawn from coordinates.");
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    if (step == kStop) WriteCheckpoint();
-    CompareStep(step, *alone);
+
+ private:
+  // In fp64; writes a checkpoint after step kStop.
+  void CompareSteps() {
+    const std::unique_ptr<Run> alone = MakeAlone();
+    on_grid_ = std::make_unique<Run>(grid_, data_, options_, stream_);
+    const kernels::Registry& registry = on_grid_->state.Net().Parameters();
+    for (const kernels::Parameter& parameter : registry.Parameters()) {
+      report_.tensors.push_back({parameter.name});
+    }
+    sums_ = GatherSums(grid_, registry);
+    CompareTensors("before step 1", "initial weight",
+                   Compare(grid_, on_grid_->state.ModelBlocks(), alone->state.ModelBlocks()),
+                   &VerifiedTensor::weights, "Suspect how weights are drawn from coordinates.");
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      if (step == kStop) WriteCheckpoint();
+      CompareStep(step, *alone);
+    }
+    Quantity("evaluation loss, fp64", EvaluationDifference(*on_grid_, *alone), kFp64,
+             "the evaluation loss",
+             "Training agreed: suspect how evaluation shares out its windows" +
+                 DoesItPass(WithoutForward(grid_)));
   }
-  CompareEvaluation(*alone);
-}
 
-void Verifier::CompareEvaluation(Run& alone) {
-  double wanted = 0;
-  ByItself([&] { wanted = data_.ValidationLoss(alone.state.Net()); });
-  const double got = data_.ValidationLoss(on_grid_->state.Net());
-  Quantity("evaluation loss, fp64", RelativeDifference(got, wanted), kFp64, "the evaluation loss",
-           HintForEvaluation());
-}
-
-// fp8: those of a rank by itself and of the grid take turns in the products that both use.
-void Verifier::SwapScales() {
-  const device::Stream& stream = stream_;
-  kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
-  if (libraries == nullptr) return;
-  std::vector<float> others = libraries->Scales();
-  libraries->SetScales(stream, scales_);
-  scales_ = std::move(others);
-}
-
-void Verifier::CompareLosses() {
-  const bool bf16 = stream_.bf16 || options_.model.dtype == Dtype::kBfloat16;
-  const bool fp8 = stream_.fp8;
-  const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(options_.model.dtype);
-  const std::string hint =
-      "In fp64 all agreed: suspect something that happens in this precision only.";
-  const std::unique_ptr<Run> alone = MakeAlone();
-  Run run(grid_, data_, options_, stream_);
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    SwapScales();
-    const double wanted = StepAlone(*alone, step).loss;
-    SwapScales();
-    const double got = StepOnGrid(run, step).loss;
-    Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
-             fp8    ? kFp8
-             : bf16 ? kBf16
-                    : kFp32,
-             fmt::format("in {} the loss of step {}", precision, step + 1), hint);
+  // Goes on from the checkpoint on the grid, and on one rank.
+  void CompareResume() {
+    const std::string checkpoint = checkpoint::Find(world_, folder_);
+    ResumeOnGrid(checkpoint);
+    ResumeAlone(checkpoint);
   }
-}
+
+  // In the deck's precision.
+  void CompareLosses() {
+    const bool bf16 = stream_.bf16 || options_.model.dtype == Dtype::kBfloat16;
+    const bool fp8 = stream_.fp8;
+    const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(options_.model.dtype);
+    const std::string hint =
+        "In fp64 all agreed: suspect something that happens in this precision only.";
+    const std::unique_ptr<Run> alone = MakeAlone();
+    Run run(grid_, data_, options_, stream_);
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      SwapScales();
+      const double wanted = StepAlone(*alone, step).loss;
+      SwapScales();
+      const double got = StepOnGrid(run, step).loss;
+      Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
+               fp8    ? kFp8
+               : bf16 ? kBf16
+                      : kFp32,
+               fmt::format("in {} the loss of step {}", precision, step + 1), hint);
+    }
+  }
+
+  // In fp8 the scales of a rank by itself and of the grid take turns in the products that both use.
+  void SwapScales() {
+    const device::Stream& stream = stream_;
+    kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
+    if (libraries == nullptr) return;
+    std::vector<float> others = libraries->Scales();
+    libraries->SetScales(stream, scales_);
+    scales_ = std::move(others);
+  }
+
+  // In the deck's precision, bit by bit.
+  void CompareCanonical() {
+    const std::string dtype = NameOf(options_.model.dtype);
+    const auto blocks = [&](const char* what, const std::string& when, const auto& got,
+                            const auto& wanted) {
+      CompareBlocks(fmt::format("canonical {}, {}", what, dtype),
+                    fmt::format("{} canonical {}: {{}}", when, what), HintForBits(false), got,
+                    wanted);
+    };
+    const std::unique_ptr<Run> alone = MakeAlone(Arithmetic::kCanonical);
+    Run run(grid_, data_, options_, stream_);
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      const std::string when = fmt::format("in step {}", step + 1);
+      const train::StepResult wanted = StepAlone(*alone, step), got = StepOnGrid(run, step);
+      Quantity("canonical loss, " + dtype, RelativeDifference(got.loss, wanted.loss), kSameBits,
+               when + " the canonical loss", HintForBits(true));
+      blocks("gradients", when, run.state.GradientBlocks(), alone->state.GradientBlocks());
+      Quantity("canonical gradient norm, " + dtype,
+               RelativeDifference(got.gradient_norm, wanted.gradient_norm), kSameBits,
+               when + " the canonical gradient norm", HintForBits(false));
+      blocks("weights", when, run.state.ModelBlocks(), alone->state.ModelBlocks());
+      blocks("moments", when, run.state.OptimizerBlocks(), alone->state.OptimizerBlocks());
+    }
+    Quantity("canonical evaluation loss, " + dtype, EvaluationDifference(run, *alone), kSameBits,
+             "the canonical evaluation loss", HintForBits(true));
+  }
+
+  void CompareStep(std::int64_t step, Run& alone) {
+    const std::string when = fmt::format("in step {}", step + 1);
+    const train::StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*on_grid_, step);
+    losses_.push_back(got.loss);
+    Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
+             HintForLoss(grid_, step));
+    CompareTensors(when, "gradient",
+                   Compare(grid_, on_grid_->state.GradientBlocks(), alone.state.GradientBlocks()),
+                   &VerifiedTensor::gradient, "");
+    Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),
+             kFp64, when + " the gradient norm", HintForNorm(grid_));
+    CompareTensors(when, "update",
+                   Compare(grid_, on_grid_->state.ModelBlocks(), alone.state.ModelBlocks()),
+                   &VerifiedTensor::weights, HintForUpdate(grid_));
+  }
+
+  double EvaluationDifference(Run& on_grid, Run& alone) const {
+    double wanted = 0;
+    ByItself([&] { wanted = data_.ValidationLoss(alone.state.Net()); });
+    return RelativeDifference(data_.ValidationLoss(on_grid.state.Net()), wanted);
+  }
+
+  void WriteCheckpoint() {
+    checkpoint::Contents contents;
+    const train::StateOnHost model = on_grid_->state.ModelBlocks(),
+                             moments = on_grid_->state.OptimizerBlocks();
+    contents.model = model.Blocks();
+    contents.optimizer = moments.Blocks();
+    contents.run = {{"step", kStop}};
+    checkpoint::Write(world_, folder_, kStop, contents, false, 0);
+  }
+
+  void ResumeOnGrid(const std::string& checkpoint) {
+    const std::string name = fmt::format("stop after step {}, resume", kStop);
+    const std::string hint = "What a checkpoint holds, or how it is read, is not all of the state.";
+    Run resumed(grid_, data_, options_, stream_);
+    resumed.state.Load(checkpoint);
+    for (std::int64_t step = kStop; step < kSteps; ++step) {
+      const double loss = StepOnGrid(resumed, step).loss;
+      Quantity(name, RelativeDifference(loss, losses_[static_cast<std::size_t>(step)]), kSameBits,
+               fmt::format("after a stop and a resume the loss of step {}", step + 1), hint);
+    }
+    const std::string what = fmt::format("after a stop and a resume {{}} of step {}", kSteps);
+    CompareBlocks(name, what, hint, resumed.state.ModelBlocks(), on_grid_->state.ModelBlocks());
+    CompareBlocks(name, what, hint, resumed.state.OptimizerBlocks(),
+                  on_grid_->state.OptimizerBlocks());
+  }
+
+  // The layout's checkpoint, continued on one rank, against the layout that went on.
+  void ResumeAlone(const std::string& checkpoint) {
+    const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
+    const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
+    const std::unique_ptr<Run> resumed = MakeAlone();
+    ByItself([&] { resumed->state.Load(checkpoint); });
+    for (std::int64_t step = kStop; step < kSteps; ++step) {
+      const double loss = StepAlone(*resumed, step).loss;
+      Quantity(name, RelativeDifference(losses_[static_cast<std::size_t>(step)], loss), kFp64,
+               fmt::format("resumed on one rank, the loss of step {}", step + 1), hint);
+    }
+    const Differences differences =
+        Compare(grid_, on_grid_->state.ModelBlocks(), resumed->state.ModelBlocks());
+    for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+      const std::string failure =
+          fmt::format("resumed on one rank, {} of step {}", report_.tensors[i].name, kSteps);
+      Quantity(name, differences.all[i], kFp64, failure, hint);
+    }
+  }
+
+  // Runs `task` on every rank alone; throws on all if it throws on one.
+  void ByItself(const std::function<void()>& task) const {
+    Guarded("the run on one rank", [&] { world_.Together(task); });
+  }
+
+  train::StepResult StepOnGrid(Run& run, std::int64_t step) const {
+    train::StepResult result;
+    Guarded("the run in the deck's layout", [&] { result = run.step.Run(step); });
+    return result;
+  }
+
+  train::StepResult StepAlone(Run& run, std::int64_t step) const {
+    train::StepResult result;
+    ByItself([&] { result = run.step.Run(step); });
+    return result;
+  }
+
+  std::unique_ptr<Run> MakeAlone(Arithmetic arithmetic = Arithmetic::kFast) const {
+    device::Stream serial = stream_;
+    serial.threads = 1;
+    std::unique_ptr<Run> run;
+    ByItself(
+        [&] { run = std::make_unique<Run>(alone_, data_, Alone(options_, arithmetic), serial); });
+    return run;
+  }
+
+  // Into the report; the first difference over its tolerance becomes the failure.
+  void Quantity(const std::string& name, double difference, double tolerance,
+                const std::string& what, const std::string& hint) {
+    const auto found = std::find_if(report_.quantities.begin(), report_.quantities.end(),
+                                    [&](const VerifiedQuantity& q) { return q.name == name; });
+    if (found == report_.quantities.end()) {
+      report_.quantities.push_back({name, difference, tolerance});
+    } else {
+      found->difference = std::max(found->difference, difference);
+    }
+    if (difference <= tolerance) return;
+    const std::string wanted = tolerance == kSameBits ? "the same bits are wanted"
+                                                      : fmt::format("tolerance {:.0e}", tolerance);
+    Fail(fmt::format("{} differs by {:.1e} ({})", what, difference, wanted), hint);
+  }
+
+  // `hint`: of weights; gradients have one of their own.
+  void CompareTensors(const std::string& when, const char* what, const Differences& differences,
+                      double VerifiedTensor::*column, const std::string& hint) {
+    std::size_t count = 0, first = 0;
+    for (std::size_t i = differences.all.size(); i-- > 0;) {
+      double& worst = report_.tensors[i].*column;
+      worst = std::max(worst, differences.all[i]);
+      if (differences.all[i] <= kFp64) continue;
+      first = i;
+      ++count;
+    }
+    if (count == 0 || !report_.Passed()) return;  // the same on all ranks
+    const std::string where = WhereLargest(grid_, differences.mine[first]);
+    const std::string others = count > 1 ? fmt::format(", and {} of the other {} too", count - 1,
+                                                       differences.all.size() - 1)
+                                         : "";
+    Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when,
+                     what, report_.tensors[first].name, differences.all[first], kFp64, where,
+                     others),
+         column == &VerifiedTensor::gradient ? HintForGradients(differences) : hint);
+  }
+
+  // All bits of some tensors. what: of a failure, with {} for the tensor's name.
+  void CompareBlocks(const std::string& name, const std::string& what, const std::string& hint,
+                     const std::vector<kernels::StateBlock>& got,
+                     const std::vector<kernels::StateBlock>& wanted) {
+    const Differences differences = CompareBits(grid_, got, wanted);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      Quantity(name, differences.all[i], kSameBits, fmt::format(fmt::runtime(what), got[i].name),
+               hint);
+    }
+  }
+
+  void Fail(const std::string& failure, const std::string& hint) {
+    if (!report_.failure.empty()) return;
+    report_.failure = failure;
+    report_.hint = hint;
+  }
+
+  // Collective. Which sum over ranks would explain this set of wrong gradients.
+  std::string HintForGradients(const Differences& differences) const {
+    std::vector<std::size_t> wrong;
+    std::size_t right = 0;
+    for (std::size_t i = 0; i < differences.all.size(); ++i) {
+      if (!(differences.all[i] <= kFp64)) {
+        wrong.push_back(i);
+      } else if (!differences.silent[i]) {
+        ++right;
+      }
+    }
+    const auto all_are = [&](kernels::GradientSum sum) {
+      return std::all_of(wrong.begin(), wrong.end(),
+                         [&](std::size_t i) { return sums_[i] == sum; });
+    };
+    if (DataRanksDisagree(grid_, differences, wrong)) {
+      return "Data ranks hold different sums of one gradient, where an all-reduce gives all the "
+             "same: suspect the transfers of the data group (MPI, network, memory) more than the "
+             "layout" +
+             DoesItPass(WithoutDataSum(grid_));
+    }
+    if (all_are(kernels::GradientSum::kTensor) && !grid_.SequenceParallel()) {
+      return "Wrong are only norms of heads, whose gradients the tensor ranks sum, each over heads "
+             "of "
+             "its own: does it pass with model.qk_norm = no?";
+    }
+    if (all_are(kernels::GradientSum::kTensor)) {
+      return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each "
+             "of "
+             "which sees other tokens: does it pass with grid.sequence_parallel = no?";
+    }
+    if (all_are(kernels::GradientSum::kTied)) {
+      return "Wrong is only the tied embedding, whose gradient the first and the last stage sum: "
+             "does it pass with model.tie_embeddings = no?";
+    }
+    if (all_are(kernels::GradientSum::kKeyValue)) {
+      return "Wrong are only keys and values of heads that several tensor ranks share: does it "
+             "pass "
+             "with grid.tensor no larger than model.kv_heads?";
+    }
+    if (right == 0) {
+      return "Every gradient is wrong: suspect what all share, the sum over the data ranks" +
+             DoesItPass(WithoutDataSum(grid_));
+    }
+    return fmt::format(
+        "{} of {} gradients are wrong, the last in the order of the forward pass is {}'s: "
+        "backward, "
+        "the mistake starts near it{}",
+        wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name,
+        DoesItPass(WithoutAny(grid_)));
+  }
+
+  std::string HintForBits(bool forward) const {
+    Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
+    if (stream_.threads > 1) keys.push_back("run.threads = 1");
+    return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
+           "computed together" +
+           DoesItPass(keys);
+  }
+
+  const comm::ProcessGrid& grid_;
+  const comm::Communicator& world_;
+  comm::Communicator self_;  // the rank alone
+  comm::ProcessGrid alone_;
+  MadeUpData data_;
+  train::TrainingOptions options_;
+  device::Stream stream_;
+  std::string folder_;
+  Verification report_;
+
+  std::unique_ptr<Run> on_grid_;            // fp64, on the grid, uninterrupted
+  std::vector<double> losses_;              // of on_grid_, [kSteps]
+  std::vector<float> scales_;               // fp8 scales not in use at the moment
+  std::vector<kernels::GradientSum> sums_;  // of each parameter's gradient
+};
+
+}  // namespace
 
 Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions& small,
                     const device::Stream& stream, Dtype precision, const std::string& folder) {

@@ -14,6 +14,7 @@
 #include <system_error>
 #include <tuple>
 
+#include "root.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/sampler.hpp"
@@ -33,12 +34,10 @@ constexpr std::size_t kIndent = 8;  // columns, of what the head says
 // and removes it on the way out, whatever happens.
 class VerifyFolder {
  public:
-  VerifyFolder(const comm::Communicator& world, const app::Request& request) {
-    world.Together([&] {
-      if (world.IsRoot()) Make(request.job.output, request.deck);
-    });
+  VerifyFolder(const comm::Communicator& world, const app::Request& request)
+      : own_(world.IsRoot()) {
+    AtRoot(world, [&] { Make(request.job.output, request.deck); });
     path_ = world.Broadcast(path_);
-    own_ = world.IsRoot();
   }
   ~VerifyFolder() {
     std::error_code ignored;
@@ -63,18 +62,8 @@ class VerifyFolder {
                         "Let job.output name a place where you may write, and all ranks read.");
   }
   std::string path_;
-  bool own_ = false;
+  const bool own_;  // this rank removes it
 };
-
-// One step of the deck's batch.
-train::PairFacts AssumedPairs(const app::Request& request) {
-  const std::int64_t batch = request.data.batch;
-  return {.source_vocabulary = request.plan.vocabulary,
-          .shared_vocabulary = request.model.shared_vocabulary,
-          .pairs = batch,
-          .steps = 1,
-          .batch = batch};
-}
 
 // Facts of the token file; if it is not there yet, of plan.vocabulary and of one batch of tokens,
 // so that the deck's batch is the largest step. data: what the head says of them.
@@ -96,7 +85,13 @@ train::TokenFacts FactsOf(const app::Request& request, const app::Ranks& ranks,
   train::TokenFacts facts{.vocabulary = vocabulary,
                           .train = options.batch * options.sequence_length + 1,
                           .source = options.file};
-  if (request.model.Translates()) facts.pairs = AssumedPairs(request);
+  if (request.model.Translates()) {
+    facts.pairs = {.source_vocabulary = vocabulary,
+                   .shared_vocabulary = request.model.shared_vocabulary,
+                   .pairs = options.batch,
+                   .steps = 1,
+                   .batch = options.batch};
+  }
   return facts;
 }
 
@@ -140,9 +135,8 @@ void PrintHead(const app::Request& request, const comm::Communicator& world,
     fmt::print("bits    canonical {}x{}: compared too\n", small.model.canonical.data_groups,
                small.model.canonical.slices);
   }
-  fmt::print("data    {}; compared on made-up {}\n", data, small.pairs ? "pairs" : "tokens");
-  fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
-  std::fflush(stdout);
+  Say("data    {}; compared on made-up {}\nshrunk  {}", data, small.pairs ? "pairs" : "tokens",
+      DescribeShrinking(deck, small, kIndent));
 }
 
 }  // namespace
@@ -283,8 +277,8 @@ double Squares(std::span<const double> values) {
   return sum;
 }
 
-// Of the elements of `held` from the same ones of `wanted`, which has these and perhaps others; 0
-// only where all bits are the same.
+// The largest relative difference of elements of `held` from the same ones of `wanted`, which has
+// these and perhaps others; 0 only where all bits are the same.
 template <typename T>
 double LargestDifference(const kernels::StateBlock& held, const kernels::StateBlock& wanted) {
   if (held.end == held.begin) return 0;
@@ -513,102 +507,6 @@ double MadeUpData::ValidationLoss(model::ParallelModel& model) const {
   constexpr data::Split kValid = data::Split::kValid;
   return pairs_ ? train::EvaluatePairs(model, *pairs_, kValid, {}).loss
                 : train::Evaluate(model, *tokens_, kValid).loss;
-}
-
-// Bitwise verification: a stop and resume in the same layout (on one rank up to rounding), and
-// run.canonical on the grid and on one rank.
-
-void Verifier::WriteCheckpoint() {
-  checkpoint::Contents contents;
-  const train::StateOnHost model = on_grid_->state.ModelBlocks(),
-                           moments = on_grid_->state.OptimizerBlocks();
-  contents.model = model.Blocks();
-  contents.optimizer = moments.Blocks();
-  contents.run = {{"step", kStop}};
-  checkpoint::Write(world_, folder_, kStop, contents, false, 0);
-}
-
-void Verifier::CompareResume() {
-  const std::string checkpoint = checkpoint::Find(world_, folder_);
-  ResumeOnGrid(checkpoint);
-  ResumeAlone(checkpoint);
-}
-
-void Verifier::ResumeOnGrid(const std::string& checkpoint) {
-  const std::string name = fmt::format("stop after step {}, resume", kStop);
-  const std::string hint = "What a checkpoint holds, or how it is read, is not all of the state.";
-  Run resumed(grid_, data_, options_, stream_);
-  resumed.state.Load(checkpoint);
-  for (std::int64_t step = kStop; step < kSteps; ++step) {
-    const double loss = StepOnGrid(resumed, step).loss;
-    Quantity(name, RelativeDifference(loss, losses_[static_cast<std::size_t>(step)]), kSameBits,
-             fmt::format("after a stop and a resume the loss of step {}", step + 1), hint);
-  }
-  const auto compare = [&](const std::vector<kernels::StateBlock>& got,
-                           const std::vector<kernels::StateBlock>& wanted) {
-    const Differences differences = CompareBits(grid_, got, wanted);
-    for (std::size_t i = 0; i < got.size(); ++i) {
-      const std::string failure =
-          fmt::format("after a stop and a resume {} of step {}", got[i].name, kSteps);
-      Quantity(name, differences.all[i], kSameBits, failure, hint);
-    }
-  };
-  compare(resumed.state.ModelBlocks(), on_grid_->state.ModelBlocks());
-  compare(resumed.state.OptimizerBlocks(), on_grid_->state.OptimizerBlocks());
-}
-
-// The layout's checkpoint, continued on one rank, against the layout that went on.
-void Verifier::ResumeAlone(const std::string& checkpoint) {
-  const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
-  const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
-  const std::unique_ptr<Run> resumed = MakeAlone();
-  ByItself([&] { resumed->state.Load(checkpoint); });
-  for (std::int64_t step = kStop; step < kSteps; ++step) {
-    const double loss = StepAlone(*resumed, step).loss;
-    Quantity(name, RelativeDifference(losses_[static_cast<std::size_t>(step)], loss), kFp64,
-             fmt::format("resumed on one rank, the loss of step {}", step + 1), hint);
-  }
-  const Differences differences =
-      Compare(grid_, on_grid_->state.ModelBlocks(), resumed->state.ModelBlocks());
-  for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
-    const std::string failure =
-        fmt::format("resumed on one rank, {} of step {}", report_.tensors[i].name, kSteps);
-    Quantity(name, differences.all[i], kFp64, failure, hint);
-  }
-}
-
-void Verifier::CompareBitsOf(const char* what, const std::string& when,
-                             const std::vector<kernels::StateBlock>& got,
-                             const std::vector<kernels::StateBlock>& wanted) {
-  const Differences differences = CompareBits(grid_, got, wanted);
-  for (std::size_t i = 0; i < got.size(); ++i) {
-    Quantity(fmt::format("canonical {}, {}", what, NameOf(options_.model.dtype)),
-             differences.all[i], kSameBits,
-             fmt::format("{} canonical {}: {}", when, what, got[i].name), HintForBits(false));
-  }
-}
-
-void Verifier::CompareCanonical() {
-  const std::string dtype = NameOf(options_.model.dtype);
-  const std::unique_ptr<Run> alone = MakeAlone(Arithmetic::kCanonical);
-  Run run(grid_, data_, options_, stream_);
-  for (std::int64_t step = 0; step < kSteps; ++step) {
-    const std::string when = fmt::format("in step {}", step + 1);
-    const train::StepResult wanted = StepAlone(*alone, step), got = StepOnGrid(run, step);
-    Quantity("canonical loss, " + dtype, RelativeDifference(got.loss, wanted.loss), kSameBits,
-             when + " the canonical loss", HintForBits(true));
-    CompareBitsOf("gradients", when, run.state.GradientBlocks(), alone->state.GradientBlocks());
-    Quantity("canonical gradient norm, " + dtype,
-             RelativeDifference(got.gradient_norm, wanted.gradient_norm), kSameBits,
-             when + " the canonical gradient norm", HintForBits(false));
-    CompareBitsOf("weights", when, run.state.ModelBlocks(), alone->state.ModelBlocks());
-    CompareBitsOf("moments", when, run.state.OptimizerBlocks(), alone->state.OptimizerBlocks());
-  }
-  double wanted = 0;
-  ByItself([&] { wanted = data_.ValidationLoss(alone->state.Net()); });
-  const double got = data_.ValidationLoss(run.state.Net());
-  Quantity("canonical evaluation loss, " + dtype, RelativeDifference(got, wanted), kSameBits,
-           "the canonical evaluation loss", HintForBits(true));
 }
 
 }  // namespace trireme::tasks

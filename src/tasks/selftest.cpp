@@ -1,8 +1,9 @@
-// The order of the checks, a line for each, the verdict, and the folder for their files.
+// trireme --self-test: the checks in their order, a line for each, the verdict, and the folder for
+// their files.
 #include "trireme/tasks/selftest.hpp"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <hdf5.h>
 #include <mpi.h>
 #include <stdlib.h>
@@ -18,26 +19,32 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numeric>
 #include <optional>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <vector>
 
-#include "checks.hpp"
+#include "root.hpp"
+#include "trireme/app/job.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/files.hpp"
+#include "trireme/base/json.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/linear.hpp"
+#include "trireme/tasks/tasks.hpp"
+#include "trireme/tasks/verify.hpp"
 
 namespace trireme::tasks {
 
-// The waiting process: reads the folder's path, then the end of the pipe, which comes with the end
-// of the other process.
-
 namespace {
 
+// The waiting process: reads the folder's path, then the end of the pipe, which comes with the end
+// of the other process.
 [[noreturn]] void WaitAndClean(int pipe_end) {
   setsid();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) {
@@ -98,9 +105,14 @@ void Cleaner::Folder(const std::string& path) {
   if (Retry([&] { return write(to_child_, path.data(), path.size()); }) < 0) return;
 }
 
-// Files: one folder for all ranks, and HDF5 through MPI-IO.
-
 namespace {
+
+// Throws an Error with `what` unless `condition`; within Together, so that all ranks learn of it.
+void Expect(bool condition, const std::string& what, const std::string& hint = {}) {
+  if (!condition) throw RunError(what, hint);
+}
+
+// Files: one folder for all ranks, and HDF5 through MPI-IO.
 
 constexpr hsize_t kEach = 50'000;  // elements of a rank
 
@@ -140,38 +152,30 @@ class ParallelFile {
   ParallelFile& operator=(const ParallelFile&) = delete;
 
   bool Open() const { return file_ >= 0 && set_ >= 0; }
-  herr_t Write(hsize_t begin, const std::vector<std::int64_t>& values) {
-    const hid_t memory = Choose(begin);
-    const herr_t status =
-        H5Dwrite(set_, H5T_NATIVE_INT64, memory, space_, transfer_, values.data());
-    H5Sclose(memory);
-    return status;
-  }
-  herr_t Read(hsize_t begin, std::vector<std::int64_t>& values) {
-    const hid_t memory = Choose(begin);
-    const herr_t status = H5Dread(set_, H5T_NATIVE_INT64, memory, space_, transfer_, values.data());
+  // Collective. Calls H5Dwrite or H5Dread for elements [begin, begin + kEach).
+  template <typename Call, typename T>
+  herr_t Transfer(Call call, hsize_t begin, T* values) {
+    const hsize_t count = kEach;
+    H5Sselect_hyperslab(space_, H5S_SELECT_SET, &begin, nullptr, &count, nullptr);
+    const hid_t memory = H5Screate_simple(1, &count, nullptr);
+    const herr_t status = call(set_, H5T_NATIVE_INT64, memory, space_, transfer_, values);
     H5Sclose(memory);
     return status;
   }
 
  private:
-  // Elements [begin, begin + kEach) of the file; returns their place in memory.
-  hid_t Choose(hsize_t begin) const {
-    const hsize_t count = kEach;
-    H5Sselect_hyperslab(space_, H5S_SELECT_SET, &begin, nullptr, &count, nullptr);
-    return H5Screate_simple(1, &count, nullptr);
-  }
   hid_t access_, transfer_;
   hid_t space_ = -1, file_ = -1, set_ = -1;
 };
 
-}  // namespace
+// The checks. All are collective; each returns a detail for its line, and throws an AgreedError for
+// what does not work.
 
+// All ranks see `folder`; what is free in it.
 std::string CheckFolder(const comm::Communicator& world, const std::string& folder) {
   constexpr double kLeastFree = 64.0 * (1 << 20), kMib = 1 << 20;
   const std::string path = folder + "/seen";
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     std::ofstream file(path);
     file << "here\n";
     file.close();
@@ -190,6 +194,7 @@ std::string CheckFolder(const comm::Communicator& world, const std::string& fold
   return free < 0 ? folder : fmt::format("{}, {:.0f} MiB free", folder, free / kMib);
 }
 
+// A dataset is written by all ranks through HDF5 and MPI-IO, and read back by others.
 std::string CheckHdf5(const comm::Communicator& world, const std::string& folder) {
   const std::string path = folder + "/parallel.h5";
   const auto rank = static_cast<hsize_t>(world.Rank()), size = static_cast<hsize_t>(world.Size());
@@ -199,7 +204,7 @@ std::string CheckHdf5(const comm::Communicator& world, const std::string& folder
     ParallelFile file(world, path, true);
     world.Together([&] { Good(file.Open() ? 0 : -1, "making a parallel file"); });
     for (hsize_t i = 0; i < kEach; ++i) values[i] = ValueAt(rank * kEach + i);
-    const herr_t status = file.Write(rank * kEach, values);
+    const herr_t status = file.Transfer(H5Dwrite, rank * kEach, values.data());
     world.Together([&] { Good(status, "a collective write"); });
   }
   world.Barrier();
@@ -207,13 +212,12 @@ std::string CheckHdf5(const comm::Communicator& world, const std::string& folder
   world.Together([&] { Good(file.Open() ? 0 : -1, "opening a parallel file"); });
   const hsize_t begin = (rank + 1) % size * kEach;
   std::fill(values.begin(), values.end(), 0);
-  const herr_t status = file.Read(begin, values);
+  const herr_t status = file.Transfer(H5Dread, begin, values.data());
   world.Together([&] {
     Good(status, "a collective read");
     for (hsize_t i = 0; i < kEach; ++i) {
       Expect(values[i] == ValueAt(begin + i),
-             "HDF5: what another rank wrote is read as something "
-             "else");
+             "HDF5: what another rank wrote is read as something else");
     }
   });
   unsigned major = 0, minor = 0, release = 0;
@@ -223,8 +227,6 @@ std::string CheckHdf5(const comm::Communicator& world, const std::string& folder
 }
 
 // Kernels of this CPU, each against its definition computed in fp64.
-
-namespace {
 
 using kernels::Form;
 using kernels::Matrix;
@@ -275,21 +277,18 @@ void CheckProduct(const device::Stream& stream, const Shape& shape, double toler
                   const char* name) {
   const auto [m, n, k] = shape;
   std::vector<T> a = Numbers<T>(1, m * k), b = Numbers<T>(2, k * n);
-  std::vector<double> wanted(static_cast<std::size_t>(m * n));
+  std::vector<double> wanted;  // [m, n]
+  std::vector<T> turned;       // b transposed: [n, k]
   for (std::int64_t i = 0; i < m; ++i) {
     for (std::int64_t j = 0; j < n; ++j) {
       double sum = 0;
       for (std::int64_t l = 0; l < k; ++l) {
+        const T factor = b[static_cast<std::size_t>(l * n + j)];
         sum += static_cast<double>(a[static_cast<std::size_t>(i * k + l)]) *
-               static_cast<double>(b[static_cast<std::size_t>(l * n + j)]);
+               static_cast<double>(factor);
+        if (i == 0) turned.push_back(factor);
       }
-      wanted[static_cast<std::size_t>(i * n + j)] = sum;
-    }
-  }
-  std::vector<T> turned(b.size());  // b transposed: [n, k]
-  for (std::int64_t l = 0; l < k; ++l) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      turned[static_cast<std::size_t>(j * k + l)] = b[static_cast<std::size_t>(l * n + j)];
+      wanted.push_back(sum);
     }
   }
   for (const bool transposed : {false, true}) {
@@ -308,11 +307,11 @@ void CheckProduct(const device::Stream& stream, const Shape& shape, double toler
 
 // Published vectors of the generator (Salmon et al. 2011), without which no run is reproducible.
 void CheckRandomNumbers() {
-  Expect(
-      Philox({0, 0, 0, 0}, {0, 0}) == PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
-      "random numbers are not those of Philox4x32-10");
-  Expect(Philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}) ==
-             PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+  constexpr std::uint32_t kAll = 0xffffffff;
+  Expect(Philox({0, 0, 0, 0}, {0, 0}) ==
+                 PhiloxCounter{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8} &&
+             Philox({kAll, kAll, kAll, kAll}, {kAll, kAll}) ==
+                 PhiloxCounter{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
          "random numbers are not those of Philox4x32-10");
 }
 
@@ -331,31 +330,23 @@ std::vector<double> PlainAttention(const kernels::AttentionShape& shape,
       const std::int64_t keys = heads * d + head / (heads / shape.kv_heads) * d;
       const std::int64_t values = keys + shape.kv_heads * d;
       double sum = 0;
+      double* const to = out.data() + (row * heads + head) * d;
       for (std::int64_t key = first; key <= row; ++key) {
         double score = 0;
         for (std::int64_t i = 0; i < d; ++i) score += at(row, head * d + i) * at(key, keys + i);
         const double weight = std::exp(score / std::sqrt(static_cast<double>(d)));
         sum += weight;
-        for (std::int64_t i = 0; i < d; ++i) {
-          out[static_cast<std::size_t>(row * heads * d + head * d + i)] +=
-              weight * at(key, values + i);
-        }
+        for (std::int64_t i = 0; i < d; ++i) to[i] += weight * at(key, values + i);
       }
-      for (std::int64_t i = 0; i < d; ++i) {
-        out[static_cast<std::size_t>(row * heads * d + head * d + i)] /= sum;
-      }
+      for (std::int64_t i = 0; i < d; ++i) to[i] /= sum;
     }
   }
   return out;
 }
 
 void CheckAttention(const device::Stream& stream) {
-  kernels::AttentionShape shape;
-  shape.sequences = 2;
-  shape.length = 70;
-  shape.heads = 4;
-  shape.kv_heads = 2;
-  shape.head_dim = 24;
+  const kernels::AttentionShape shape{
+      .sequences = 2, .length = 70, .heads = 4, .kv_heads = 2, .head_dim = 24};
   const std::int64_t rows = shape.sequences * shape.length;
   std::vector<float> qkv = Numbers<float>(3, rows * shape.Width());
   std::vector<float> out(static_cast<std::size_t>(rows * shape.heads * shape.head_dim), NAN);
@@ -371,8 +362,7 @@ void CheckAttention(const device::Stream& stream) {
                                           difference, kFp32));
 }
 
-}  // namespace
-
+// Random numbers, products of matrices and attention of this CPU against reference values.
 std::string CheckKernels(const comm::Runtime& runtime) {
   // Multiples of no tile, and one row, as generation has it.
   const std::vector<Shape> shapes = {{97, 131, 259}, {1, 200, 120}, {64, 64, 64}};
@@ -396,16 +386,8 @@ std::string CheckKernels(const comm::Runtime& runtime) {
 
 // MPI: does each transfer that the program stands on bring what was sent?
 
-namespace {
-
-constexpr int kShort = 10,
-              kLong = 200'000;  // elements: eager messages and those that are announced
-
-const char* NameOfLevel(int level) {
-  if (level == MPI_THREAD_MULTIPLE) return "multiple";
-  if (level == MPI_THREAD_SERIALIZED) return "serialized";
-  return level == MPI_THREAD_FUNNELED ? "funneled" : "single";
-}
+// Elements of eager messages, and of those that are announced.
+constexpr int kShort = 10, kLong = 200'000;
 
 std::int64_t Value(int rank, int i) { return std::int64_t{rank} * 1'000'003 + i; }
 
@@ -413,15 +395,15 @@ std::int64_t Value(int rank, int i) { return std::int64_t{rank} * 1'000'003 + i;
 void SendAround(const comm::Communicator& world, int count) {
   const int size = world.Size(), rank = world.Rank();
   std::vector<std::int64_t> mine(static_cast<std::size_t>(count)), theirs(mine.size());
-  for (int i = 0; i < count; ++i) mine[static_cast<std::size_t>(i)] = Value(rank, i);
+  std::iota(mine.begin(), mine.end(), Value(rank, 0));
   for (int distance = 1; distance < size || distance == 1; distance *= 2) {
     const int to = (rank + distance) % size, from = (rank - distance % size + size) % size;
     std::fill(theirs.begin(), theirs.end(), -1);
     MPI_Sendrecv(mine.data(), count, MPI_INT64_T, to, distance, theirs.data(), count, MPI_INT64_T,
                  from, distance, world.Handle(), MPI_STATUS_IGNORE);
     world.Together([&] {
-      for (int i = 0; i < count; ++i) {
-        Expect(theirs[static_cast<std::size_t>(i)] == Value(from, i),
+      for (std::int64_t expected = Value(from, 0); const std::int64_t value : theirs) {
+        Expect(value == expected++,
                fmt::format("a message of {} bytes from rank {} to rank {} arrived changed",
                            count * sizeof(std::int64_t), from, rank));
       }
@@ -441,12 +423,10 @@ void Reduce(const comm::Communicator& world) {
   MPI_Allreduce(MPI_IN_PLACE, floats.data(), kLong, MPI_FLOAT, MPI_SUM, world.Handle());
   world.Together([&] {
     Expect(sum == all && most == size - 1, "a reduction of one number gave another result");
-    for (int i = 0; i < kLong; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      Expect(values[at] == static_cast<double>(all) + static_cast<double>(i) * size,
+    for (std::size_t i = 0; i < kLong; ++i) {
+      Expect(values[i] == static_cast<double>(all) + static_cast<double>(i) * size,
              "an all-reduce in fp64 gave a wrong sum");
-      Expect(floats[at] == static_cast<float>(all + size),
-             "an all-reduce in fp32 gave a wrong sum");
+      Expect(floats[i] == static_cast<float>(all + size), "an all-reduce in fp32 gave a wrong sum");
     }
   });
 }
@@ -458,7 +438,7 @@ void Share(const comm::Communicator& world) {
   world.Broadcast(data.data(), kLong * std::int64_t{sizeof(std::int64_t)}, root);
   const std::vector<std::string> ranks = world.Gather(std::to_string(world.Rank()));
   std::vector<std::int64_t> to_all(static_cast<std::size_t>(size)), from_all(to_all.size());
-  for (int i = 0; i < size; ++i) to_all[static_cast<std::size_t>(i)] = Value(world.Rank(), i);
+  std::iota(to_all.begin(), to_all.end(), Value(world.Rank(), 0));
   MPI_Alltoall(to_all.data(), 1, MPI_INT64_T, from_all.data(), 1, MPI_INT64_T, world.Handle());
   world.Together([&] {
     for (const std::int64_t value : data) Expect(value == root, "a broadcast arrived changed");
@@ -470,8 +450,7 @@ void Share(const comm::Communicator& world) {
   });
 }
 
-}  // namespace
-
+// Messages between all ranks, sums, broadcasts, and the thread level.
 std::string CheckMessages(const comm::Runtime& runtime) {
   const comm::Communicator& world = runtime.World();
   int level = MPI_THREAD_SINGLE;
@@ -487,14 +466,217 @@ std::string CheckMessages(const comm::Runtime& runtime) {
   const std::vector<std::string>& hosts = runtime.Hosts().Names();
   return fmt::format("{} rank{} on {} host{}, threads {}", world.Size(),
                      world.Size() == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s",
-                     NameOfLevel(level));
+                     level == MPI_THREAD_MULTIPLE     ? "multiple"
+                     : level == MPI_THREAD_SERIALIZED ? "serialized"
+                                                      : "funneled");
 }
 
-void Expect(bool condition, const std::string& what, const std::string& hint) {
-  if (!condition) throw RunError(what, hint);
+// The program's own tasks on a deck of seconds, on the ranks at hand.
+
+using Keys = std::vector<std::string>;  // of the deck
+
+// A batch that 64 data ranks can share; all that layouts cut is a multiple of 4.
+constexpr const char* kDeck = R"(# The self-test's run: seconds on one rank.
+[data]
+sequence_length = 16
+stride = 16
+batch = 64
+[tokenize]
+kind = harbour
+harbour_tokens = 20000
+[model]
+dim = 32
+heads = 4
+layers = 4
+ffn = 64
+max_positions = 16
+dropout = 0.1
+[optimizer]
+learning_rate = 5e-3
+[schedule]
+steps = 12
+warmup_steps = 3
+[checkpoint]
+every_steps = 0
+[monitor]
+every_steps = 1
+validate_every_steps = 0
+sample_tokens = 0
+tensorboard = no
+report = no
+[generate]
+prompt = the
+tokens = 8
+top_k = 1
+)";
+constexpr int kMiddle = 6;  // steps before the stop
+
+// Losses of its steps on one rank in fp64. fp32 is within 1e-6 of them; other processors and
+// libraries round otherwise.
+constexpr std::array<double, 12> kLosses = {7.122058668, 7.078612910, 6.982400354, 6.859474039,
+                                            6.733997869, 6.636097112, 6.532077255, 6.460273464,
+                                            6.407843222, 6.329597659, 6.303047729, 6.296034353};
+constexpr double kTolerance = 1e-4;
+
+// World rank 0's standard output goes into a file meanwhile.
+class Screen {
+ public:
+  Screen(const comm::Communicator& world, const std::string& path) {
+    if (!world.IsRoot()) return;
+    std::fflush(stdout);
+    const Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC);
+    if (!file.Valid()) return;
+    kept_ = dup(STDOUT_FILENO);
+    dup2(file.Get(), STDOUT_FILENO);
+  }
+  ~Screen() {
+    if (kept_ < 0) return;
+    std::fflush(stdout);
+    dup2(kept_, STDOUT_FILENO);
+    close(kept_);
+  }
+  Screen(const Screen&) = delete;
+  Screen& operator=(const Screen&) = delete;
+
+ private:
+  int kept_ = -1;
+};
+
+std::string Joined(const Keys& keys) {
+  return keys.empty() ? "one rank" : fmt::format("{}", fmt::join(keys, " "));
 }
 
-namespace {
+Keys operator+(Keys left, const Keys& right) {
+  left.insert(left.end(), right.begin(), right.end());
+  return left;
+}
+
+// Layouts that the ranks permit.
+std::vector<Keys> Layouts(int ranks) {
+  constexpr int kMostData = 64, kMost = 4;
+  std::vector<Keys> layouts;
+  const auto add = [&](const Keys& keys, int others) {
+    if (ranks % others == 0 && ranks / others <= kMostData) layouts.push_back(keys);
+  };
+  int most = 1;  // ranks of an axis
+  while (2 * most <= kMost && ranks % (2 * most) == 0) most *= 2;
+  if (ranks == 1) return {{}};
+  add({fmt::format("grid.data={}", ranks)}, 1);
+  add({"grid.sharding=parameters"}, 1);
+  if (most == 1) return layouts;
+  add({fmt::format("grid.tensor={}", most)}, most);
+  add({fmt::format("grid.pipeline={}", most)}, most);
+  add({"grid.context=2"}, 2);
+  add({"grid.tensor=2", "grid.pipeline=2"}, 4);
+  add({"grid.tensor=2", "grid.pipeline=2", "grid.sharding=optimizer"}, 4);
+  return layouts;
+}
+
+// Tasks of the program on a small deck in `folder`.
+class SmallRuns {
+ public:
+  SmallRuns(const Setting& setting, std::string folder)
+      : setting_(setting), world_(setting.runtime->World()), folder_(std::move(folder)) {
+    AtRoot(world_, [&] {
+      std::ofstream deck(folder_ + "/deck.in");
+      deck << kDeck;
+      deck.close();
+      Expect(!deck.fail(), folder_ + "/deck.in: cannot be written");
+    });
+  }
+
+  // The built-in corpus into a token file.
+  std::string Tokenize() const {
+    Run({"job.task=tokenize", "run.device=cpu"}, "", RunTokenize);
+    return "the built-in corpus, 20,000 tokens";
+  }
+
+  // Gradients, updates, losses and a resumed run in fp64: on the grid and on one rank.
+  std::string Verify(const Keys& layout) const {
+    Run(layout + Keys{"job.task=verify", "run.device=cpu", "job.output=" + folder_ + "/verify"}, "",
+        RunVerify);
+    return Joined(layout);
+  }
+
+  // A run of the whole small deck; its losses against recorded ones. `device`: as run.device.
+  std::string Train(const Keys& layout, const std::string& name, const std::string& device) const {
+    const std::string run = folder_ + "/" + name;
+    Run(layout + Keys{"job.output=" + run, "run.device=" + device}, "", RunTraining);
+    return fmt::format("{}: {} losses within {:.0e} of the recorded ones", Joined(layout),
+                       kLosses.size(), std::max(CompareLosses(run), 1e-8));
+  }
+
+  // A run to the middle, then on from its checkpoint in another layout; losses as recorded.
+  std::string Resume(const Keys& first, const Keys& second) const {
+    const std::string run = folder_ + "/resumed";
+    const Keys keys = {"job.output=" + run, "run.device=cpu"};
+    Run(first + keys + Keys{fmt::format("schedule.stop_at={}", kMiddle)}, "", RunTraining);
+    Run(second + keys, run, RunTraining);
+    CompareLosses(run);
+    return fmt::format("written by {}, read by {}", Joined(first), Joined(second));
+  }
+
+  // The same text from two layouts, without a random choice.
+  std::string Generate(const Keys& first, const Keys& second) const {
+    std::string text;
+    for (const Keys& layout : {first, second}) {
+      Run(layout + Keys{"job.task=generate", "run.device=cpu"}, folder_ + "/resumed", RunGenerate);
+      AtRoot(world_, [&] {
+        std::ostringstream shown;
+        shown << std::ifstream(folder_ + "/screen").rdbuf();
+        Expect(shown.str().starts_with("the "), "generation answered: " + shown.str());
+        Expect(
+            text.empty() || text == shown.str(),
+            fmt::format("another text from {}: '{}', not '{}'", Joined(layout), shown.str(), text));
+        text = shown.str();
+      });
+    }
+    return fmt::format("8 tokens, the same by {} and {}", Joined(first), Joined(second));
+  }
+
+ private:
+  void Run(const Keys& keys, const std::string& resume,
+           const std::function<ExitCode(app::Job&)>& task) const {
+    app::CommandLine line;
+    line.deck = folder_ + "/deck.in";
+    line.resume = resume;
+    line.overrides = Keys{"data.file=" + folder_ + "/harbour.h5"} + keys;
+    const Screen screen(world_, folder_ + "/screen");
+    app::Job job = app::MakeJob(*setting_.runtime, line, *setting_.schema, *setting_.signals);
+    const ExitCode code = task(job);
+    if (code == ExitCode::kStopped) throw AgreedError(code, "stopped by a signal");
+  }
+
+  // Largest relative difference to the recorded losses, of all steps.
+  double CompareLosses(const std::string& run) const {
+    double most = 0;
+    AtRoot(world_, [&] {
+      std::ifstream records(run + "/metrics.jsonl");
+      std::size_t steps = 0;
+      for (std::string line; std::getline(records, line);) {
+        const nlohmann::json record = nlohmann::json::parse(line, nullptr, false);
+        if (record.is_discarded() || record.value("kind", "") != "step") continue;
+        const auto step = record.at("step").get<std::size_t>();
+        Expect(step == ++steps && step <= kLosses.size(),
+               fmt::format("the records of steps are not in order: step {}", step));
+        const double loss = record.at("loss").is_number() ? record.at("loss").get<double>() : NAN;
+        const double difference = std::abs(loss - kLosses.at(step - 1)) / kLosses.at(step - 1);
+        Expect(difference <= kTolerance,
+               fmt::format("the loss of step {} is {:.7f}, recorded is {:.7f} (tolerance {:.0e})",
+                           step, loss, kLosses.at(step - 1), kTolerance),
+               "job.task = verify with a deck of yours tells more.");
+        most = std::max(most, difference);
+      }
+      Expect(steps == kLosses.size(),
+             fmt::format("{} steps have a record, not {}", steps, kLosses.size()));
+    });
+    return world_.Max(most);
+  }
+
+  const Setting& setting_;
+  const comm::Communicator& world_;
+  std::string folder_;
+};
 
 class Report {
  public:
@@ -527,34 +709,26 @@ class Report {
   }
 
   ExitCode Verdict(double seconds) const {
-    if (world_.IsRoot()) {
-      if (failed_ == 0) {
-        fmt::print("\nall {} checks passed on {} rank{}, {:.1f} s\n", passed_, world_.Size(),
-                   world_.Size() == 1 ? "" : "s", seconds);
-      } else {
-        fmt::print("\n{} of {} checks FAILED\n", failed_, failed_ + passed_);
-      }
-      std::fflush(stdout);
+    if (world_.IsRoot() && failed_ == 0) {
+      tasks::Say("\nall {} checks passed on {} rank{}, {:.1f} s", passed_, world_.Size(),
+                 world_.Size() == 1 ? "" : "s", seconds);
+    } else if (world_.IsRoot()) {
+      tasks::Say("\n{} of {} checks FAILED", failed_, failed_ + passed_);
     }
     return failed_ == 0 ? ExitCode::kDone : ExitCode::kFailed;
   }
 
  private:
-  // An error of one rank among several meets no handler here: the others wait for it.
   std::optional<Error> Failure(const std::function<std::string()>& check,
                                std::string& detail) const {
-    if (world_.Size() > 1) {
-      try {
-        detail = check();
-        return std::nullopt;
-      } catch (const AgreedError& error) {
-        return error;
-      }
-    }
     try {
       detail = check();
       return std::nullopt;
+    } catch (const AgreedError& error) {
+      return error;
     } catch (const Error& error) {
+      if (world_.Size() > 1)
+        throw;  // no handler for one rank among several: the others wait for it
       return error;
     }
   }
@@ -566,9 +740,7 @@ class Report {
     std::fflush(stdout);
   }
   void End(const char* result, const std::string& detail) const {
-    if (!world_.IsRoot()) return;
-    fmt::print("{:<10}{}\n", result, detail);
-    std::fflush(stdout);
+    if (world_.IsRoot()) tasks::Say("{:<10}{}", result, detail);
   }
 
   const comm::Communicator& world_;
@@ -580,8 +752,7 @@ class Report {
 std::string MakeFolder(const Setting& setting) {
   const comm::Communicator& world = setting.runtime->World();
   std::string path;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
+  AtRoot(world, [&] {
     const char* const temporary = std::getenv("TMPDIR");
     std::string place = setting.folder;
     if (place.empty()) place = temporary == nullptr || *temporary == '\0' ? "/tmp" : temporary;
@@ -626,13 +797,13 @@ void CheckAll(const Setting& setting, Report& report) {
     folder = MakeFolder(setting);
     return CheckFolder(world, folder);
   });
-  if (ready) report.Check("hdf5", true, [&] { return CheckHdf5(world, folder); });
   if (!ready) {
     for (const char* name : {"hdf5", "tokens", "layout", "training", "checkpoint", "generation"}) {
       report.Check(name, false, {});
     }
     return;
   }
+  report.Check("hdf5", true, [&] { return CheckHdf5(world, folder); });
   const std::vector<Keys> layouts = Layouts(world.Size());
   const SmallRuns runs(setting, folder);
   ready = report.Check("tokens", true, [&] { return runs.Tokenize(); });

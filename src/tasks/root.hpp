@@ -1,0 +1,29 @@
+// Rank 0's part of a task: work whose errors all ranks throw, and lines on the screen.
+#pragma once
+
+#include <fmt/format.h>
+#include <cstdio>
+#include <utility>
+
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::tasks {
+
+// Collective. Runs `body` on the group's root; all ranks throw what it throws, as
+// Communicator::Together does.
+template <typename Body>
+void AtRoot(const comm::Communicator& group, Body body) {
+  group.Together([&] {
+    if (group.IsRoot()) body();
+  });
+}
+
+// Prints a line to standard output at once.
+template <typename... Args>
+void Say(fmt::format_string<Args...> format, Args&&... args) {
+  fmt::print(format, std::forward<Args>(args)...);
+  fmt::print("\n");
+  std::fflush(stdout);
+}
+
+}  // namespace trireme::tasks
