@@ -194,7 +194,7 @@ void TraceFile::Write(const nlohmann::json& event) {
 }
 
 void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
-  // Of two that begin together the longer one is around the other.
+  // If two begin together, the longer one is around the other.
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
     return a.begin < b.begin || (a.begin == b.begin && a.end > b.end);
   });
