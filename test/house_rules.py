@@ -29,7 +29,7 @@ ALLOWED = {
 def blank_literals(text):
     """Comments and literals become blanks, so that braces and commas count only in code."""
     pattern = re.compile(
-        r'^[ \t]*#[^\n]*(?:\\\n[^\n]*)*|//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])\'',
+        r'^[ \t]*#(?:[^\n\\]|\\.)*|//[^\n]*|/\*.*?\*/|R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])\'',
         re.S | re.M)
     return pattern.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 

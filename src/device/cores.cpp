@@ -15,6 +15,30 @@
 
 namespace trireme::device {
 
+namespace fs = std::filesystem;
+
+namespace {
+
+// The first number in a file of the system; `otherwise` if there is none.
+int FirstNumber(const std::string& path, int otherwise) {
+  std::ifstream file(path);
+  int number = 0;
+  return file >> number ? number : otherwise;
+}
+
+bool Bind(const cpu_set_t& set) { return sched_setaffinity(0, sizeof set, &set) == 0; }
+
+// Whether a list such as "cpu,cpuacct" names the controller.
+bool Lists(const std::string& controllers, const std::string& controller) {
+  std::istringstream list(controllers);
+  for (std::string name; std::getline(list, name, ',');) {
+    if (name == controller) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::vector<int> UsableNumbers() {
   // OpenMP confines this thread to its own place if it was told to place threads.
   std::set<int> numbers;
@@ -33,19 +57,6 @@ std::vector<int> UsableNumbers() {
   if (numbers.empty()) numbers.insert(0);
   return {numbers.begin(), numbers.end()};
 }
-
-namespace {
-
-// The first number in a file of the system; `otherwise` if there is none.
-int FirstNumber(const std::string& path, int otherwise) {
-  std::ifstream file(path);
-  int number = 0;
-  return file >> number ? number : otherwise;
-}
-
-bool Bind(const cpu_set_t& set) { return sched_setaffinity(0, sizeof set, &set) == 0; }
-
-}  // namespace
 
 std::vector<HardwareThread> DescribeThreads(std::span<const int> numbers,
                                             const std::string& system) {
@@ -98,21 +109,6 @@ void BindThisThread(std::span<const int> numbers) {
 }
 
 // Control groups of both versions, as files below /sys/fs/cgroup.
-
-namespace fs = std::filesystem;
-
-namespace {
-
-// Whether a list such as "cpu,cpuacct" names the controller.
-bool Lists(const std::string& controllers, const std::string& controller) {
-  std::istringstream list(controllers);
-  for (std::string name; std::getline(list, name, ',');) {
-    if (name == controller) return true;
-  }
-  return false;
-}
-
-}  // namespace
 
 void ForEachGroup(const std::string& controller, const std::string& proc,
                   const std::string& cgroups,

@@ -52,11 +52,15 @@ Recorder::Recorder(std::int64_t most, const device::Stream& stream,
 }
 
 void Recorder::Put(const Slice& slice) {
-  if (slices_.size() < most_) {
-    slices_.push_back(slice);
-    return;
-  }
-  LeaveOut(slice.step);
+  if (slices_.size() == most_) return LeaveOut(slice.step);
+  slices_.push_back(slice);
+}
+
+Slice Recorder::Stamped(Slice slice) const {
+  slice.step = step_;
+  slice.micro_batch = micro_batch_;
+  slice.chunk = chunk_;
+  return slice;
 }
 
 void Recorder::LeaveOut(std::int64_t step) {
@@ -73,10 +77,7 @@ void Recorder::Enter(const Slice& slice) {
   if (!TellsKernels()) return;
   std::uint64_t tag = open_.empty() ? 0 : open_.back();
   if (tagged_.size() < most_) {
-    tagged_.push_back(slice);
-    tagged_.back().step = step_;
-    tagged_.back().micro_batch = micro_batch_;
-    tagged_.back().chunk = chunk_;
+    tagged_.push_back(Stamped(slice));
     tag = tagged_.size();
   }
   open_.push_back(tag);
@@ -99,11 +100,7 @@ bool Recorder::TakesQueued() {
 void Recorder::Add(Slice slice) {
   slice.begin = std::max(slice.begin, since_);
   slice.step = step_;
-  if (slice.queue == SliceQueue::kHost) {
-    slice.micro_batch = micro_batch_;
-    slice.chunk = chunk_;
-  }
-  Put(slice);
+  Put(slice.queue == SliceQueue::kHost ? Stamped(slice) : slice);
 }
 
 std::size_t Recorder::Mark() {
@@ -113,12 +110,8 @@ std::size_t Recorder::Mark() {
 }
 
 void Recorder::AddQueued(const Slice& slice, std::size_t begin, std::size_t end) {
-  queued_.push_back({slice, begin, end});
-  Slice& queued = queued_.back().slice;
-  queued.queue = SliceQueue::kGpu;
-  queued.step = step_;
-  queued.micro_batch = micro_batch_;
-  queued.chunk = chunk_;
+  queued_.push_back({Stamped(slice), begin, end});
+  queued_.back().slice.queue = SliceQueue::kGpu;
 }
 
 // A moment that lies between two readings of the host's clock.
@@ -157,26 +150,21 @@ std::int32_t Recorder::StepAt(double time) const {
 }
 
 Kernel Recorder::KernelOf(const device::Activity& activity) const {
-  Kernel kernel;
-  kernel.begin = activity.begin;
-  kernel.end = activity.end;
-  kernel.bytes = activity.bytes;
-  kernel.name = activity.name;
-  kernel.graph = activity.graph;
-  kernel.kind = activity.kind;
-  kernel.tagged = activity.tag >= 1 && activity.tag <= tagged_.size();
-  if (!kernel.tagged) {
-    kernel.step = StepAt(activity.begin);
-    return kernel;
-  }
-  const Slice& slice = tagged_[activity.tag - 1];
-  kernel.step = slice.step;
-  kernel.layer = slice.layer;
-  kernel.micro_batch = slice.micro_batch;
-  kernel.chunk = slice.chunk;
-  kernel.task = slice.name;
-  kernel.phase = slice.phase;
-  return kernel;
+  const bool tagged = activity.tag >= 1 && activity.tag <= tagged_.size();
+  const Slice slice = tagged ? tagged_[activity.tag - 1] : Slice{.step = StepAt(activity.begin)};
+  return {.begin = activity.begin,
+          .end = activity.end,
+          .bytes = activity.bytes,
+          .step = slice.step,
+          .layer = slice.layer,
+          .micro_batch = slice.micro_batch,
+          .chunk = slice.chunk,
+          .name = activity.name,
+          .graph = activity.graph,
+          .kind = activity.kind,
+          .task = slice.name,
+          .phase = slice.phase,
+          .tagged = tagged};
 }
 
 void Recorder::Finish() {
@@ -207,12 +195,8 @@ void Scope::Begin(const What& what) {
 }
 
 Slice Scope::SliceOf() const {
-  Slice slice;
-  slice.name = what_.name;
-  slice.category = what_.category;
-  slice.phase = what_.phase;
-  slice.layer = what_.layer;
-  return slice;
+  return {
+      .layer = what_.layer, .name = what_.name, .category = what_.category, .phase = what_.phase};
 }
 
 void Scope::End() {

@@ -36,34 +36,22 @@ std::int64_t Nanoseconds(double seconds) { return std::llround(1e9 * seconds); }
 
 double Microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
-// Threads in the order of the picture: the host, the GPU, transfers by group, checkpoint files.
+// Threads in the order of the picture: the host, the GPU, checkpoint files, transfers by group.
 int NumberOf(const Thread& thread, int lane) {
-  switch (thread.queue) {
-    case SliceQueue::kHost:
-      return 1;
-    case SliceQueue::kGpu:
-      return kGpuThread;
-    case SliceQueue::kCheckpointFiles:
-      return kFirstThread;
-    case SliceQueue::kTransfers:
-      break;
-  }
+  if (thread.queue == SliceQueue::kHost) return 1;
+  if (thread.queue == SliceQueue::kGpu) return kGpuThread;
   return kFirstThread + (thread.group + 1) * kLanes + std::min(lane, kLanes - 1);
 }
 
-std::string NameOf(const Thread& thread, int lane, const RankFacts& facts) {
-  switch (thread.queue) {
-    case SliceQueue::kHost:
-      return "host";
-    case SliceQueue::kGpu:
-      return "GPU";
-    case SliceQueue::kCheckpointFiles:
-      return "checkpoint files";
-    case SliceQueue::kTransfers:
-      break;
-  }
-  const std::string name = "transfers: " + facts.group(thread.group);
+std::string InLane(const std::string& name, int lane) {
   return lane == 0 ? name : fmt::format("{} ({})", name, lane + 1);
+}
+
+std::string NameOf(const Thread& thread, int lane, const RankFacts& facts) {
+  if (thread.queue == SliceQueue::kHost) return "host";
+  if (thread.queue == SliceQueue::kGpu) return "GPU";
+  if (thread.queue == SliceQueue::kCheckpointFiles) return "checkpoint files";
+  return InLane("transfers: " + facts.group(thread.group), lane);
 }
 
 std::string Title(const Slice& slice, const RankFacts& facts) {
@@ -83,12 +71,19 @@ std::string Title(const Slice& slice, const RankFacts& facts) {
   }
 }
 
+// Arguments that slices and kernels share.
+template <typename Item>
+nlohmann::json PlaceOf(const Item& item) {
+  nlohmann::json args = {{"step", item.step}};
+  if (item.layer >= 0) args["layer"] = item.layer;
+  if (item.micro_batch >= 0) args["micro_batch"] = item.micro_batch;
+  if (item.chunk >= 0) args["chunk"] = item.chunk;
+  if (item.phase != Phase::kNone) args["phase"] = NameOf(item.phase);
+  return args;
+}
+
 nlohmann::json Arguments(const Slice& slice, const RankFacts& facts) {
-  nlohmann::json args = {{"step", slice.step}};
-  if (slice.layer >= 0) args["layer"] = slice.layer;
-  if (slice.micro_batch >= 0) args["micro_batch"] = slice.micro_batch;
-  if (slice.chunk >= 0) args["chunk"] = slice.chunk;
-  if (slice.phase != Phase::kNone) args["phase"] = NameOf(slice.phase);
+  nlohmann::json args = PlaceOf(slice);
   if (slice.group != kNoGroup) args["group"] = facts.group(slice.group);
   if (slice.transfer >= 0) args["transfer"] = facts.transfer(slice.transfer);
   if (slice.category == SliceCategory::kTransfer) args["bytes"] = slice.bytes;
@@ -104,7 +99,7 @@ std::string QueueName(int queue, int lane) {
   std::string name = "kernels";
   if (queue == 1) name += ": input";
   if (queue > 1) name += fmt::format(": queue {}", queue);
-  return lane == 0 ? name : fmt::format("{} ({})", name, lane + 1);
+  return InLane(name, lane);
 }
 
 std::string Title(const Kernel& kernel, const std::vector<std::string>& names) {
@@ -115,15 +110,27 @@ std::string Title(const Kernel& kernel, const std::vector<std::string>& names) {
 }
 
 nlohmann::json Arguments(const Kernel& kernel) {
-  nlohmann::json args = {{"step", kernel.step}};
+  nlohmann::json args = PlaceOf(kernel);
   if (kernel.tagged) args["task"] = NameOf(kernel.task);
-  if (kernel.layer >= 0) args["layer"] = kernel.layer;
-  if (kernel.micro_batch >= 0) args["micro_batch"] = kernel.micro_batch;
-  if (kernel.chunk >= 0) args["chunk"] = kernel.chunk;
-  if (kernel.phase != Phase::kNone) args["phase"] = NameOf(kernel.phase);
   if (kernel.graph != 0) args["graph"] = kernel.graph;
   if (kernel.kind != device::Activity::Kind::kKernel) args["bytes"] = kernel.bytes;
   return args;
+}
+
+template <typename Item>
+nlohmann::json Complete(const RankFacts& facts, int thread, const Item& item,
+                        SliceCategory category, const std::string& title,
+                        const nlohmann::json& arguments) {
+  const std::int64_t begin = Nanoseconds(facts.aligned(item.begin));
+  const std::int64_t end = Nanoseconds(facts.aligned(item.end));
+  return {{"ph", "X"},
+          {"name", title},
+          {"cat", NameOf(category)},
+          {"pid", facts.rank},
+          {"tid", thread},
+          {"ts", Microseconds(begin)},
+          {"dur", Microseconds(end - begin)},
+          {"args", arguments}};
 }
 
 nlohmann::json Meta(const char* what, int rank, int thread, const char* key,
@@ -187,7 +194,7 @@ void TraceFile::Write(const nlohmann::json& event) {
 }
 
 void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
-  // Of two that begin together the longer one is around the other.
+  // If two begin together, the longer one is around the other.
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
     return a.begin < b.begin || (a.begin == b.begin && a.end > b.end);
   });
@@ -208,16 +215,8 @@ void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
       WriteThread(facts.rank, number, NameOf(thread, lane, facts), number);
     }
     for (std::size_t i = 0; i < mine.size(); ++i) {
-      const std::int64_t begin = Nanoseconds(facts.aligned(mine[i].begin));
-      const std::int64_t end = Nanoseconds(facts.aligned(mine[i].end));
-      Write({{"ph", "X"},
-             {"name", Title(mine[i], facts)},
-             {"cat", NameOf(mine[i].category)},
-             {"pid", facts.rank},
-             {"tid", NumberOf(thread, lanes[i])},
-             {"ts", Microseconds(begin)},
-             {"dur", Microseconds(end - begin)},
-             {"args", Arguments(mine[i], facts)}});
+      Write(Complete(facts, NumberOf(thread, lanes[i]), mine[i], mine[i].category,
+                     Title(mine[i], facts), Arguments(mine[i], facts)));
     }
   }
 }
@@ -249,16 +248,8 @@ void TraceFile::Add(const RankFacts& facts, std::vector<Kernel> kernels,
       WriteThread(facts.rank, number(lane), QueueName(first->queue, lane), kKernelPlace);
     }
     for (auto kernel = first; kernel != last; ++kernel) {
-      const std::int64_t begin = Nanoseconds(facts.aligned(kernel->begin));
-      const std::int64_t end = Nanoseconds(facts.aligned(kernel->end));
-      Write({{"ph", "X"},
-             {"name", Title(*kernel, names)},
-             {"cat", NameOf(SliceCategory::kKernel)},
-             {"pid", facts.rank},
-             {"tid", number(lanes[static_cast<std::size_t>(kernel - first)])},
-             {"ts", Microseconds(begin)},
-             {"dur", Microseconds(end - begin)},
-             {"args", Arguments(*kernel)}});
+      Write(Complete(facts, number(lanes[static_cast<std::size_t>(kernel - first)]), *kernel,
+                     SliceCategory::kKernel, Title(*kernel, names), Arguments(*kernel)));
     }
     first = last;
   }

@@ -1,5 +1,5 @@
-// The functions of the back ends: those of namespace cpu and cuda implement the public kernel of
-// the same name, which table.cpp connects with them.
+// The functions of the back ends, which table.cpp connects with the public kernels, and the list of
+// those that the back ends have in common.
 #pragma once
 
 #include "trireme/kernels/attention.hpp"
@@ -22,113 +22,96 @@ inline void AddBiasGradients(const device::Stream& stream, const Linear& linear,
   }
 }
 
+// Keys and values of whole sequences are columns of their qkv.
+inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
+  const std::int64_t queries = shape.heads * shape.head_dim;
+  return {{{0, shape.length}, {shape.length, shape.length}},
+          qkv.Columns(queries, qkv.columns - queries)};
+}
+
+// The kernels of the CPU and of CUDA (products, then others), which implement the public one of the
+// same name, and those of the CPU alone; each with what stands for it on a planned device.
+#define TRIREME_PRODUCTS(KERNEL)                                  \
+  KERNEL(MatrixMultiply, CountMultiply)                           \
+  KERNEL(LinearForward, CountLinearForward)                       \
+  KERNEL(LinearActivation, CountLinearActivation)                 \
+  KERNEL(LinearInputGradient, CountLinearInputGradient)           \
+  KERNEL(LinearActivationGradient, CountLinearActivationGradient) \
+  KERNEL(LinearWeightGradient, CountLinearWeightGradient)
+#define TRIREME_KERNELS(KERNEL)                                                              \
+  KERNEL(AddBias, kPass)                                                                     \
+  KERNEL(ResidualForward, kPass)                                                             \
+  KERNEL(Clear, kPass)                                                                       \
+  KERNEL(Copy, kPass)                                                                        \
+  KERNEL(Add, kPass)                                                                         \
+  KERNEL(ActivationForward, kPass)                                                           \
+  KERNEL(ActivationBackward, kPass)                                                          \
+  KERNEL(DropoutForward, kPass)                                                              \
+  KERNEL(EmbeddingForward, PassEmbedding)                                                    \
+  KERNEL(EmbeddingBackward, PassEmbeddingGradient)                                           \
+  KERNEL(PositionForward, PassPositions)                                                     \
+  KERNEL(PositionBackward, PassPositionGradient)                                             \
+  KERNEL(NormForward, kPass)                                                                 \
+  KERNEL(ResidualNormForward, kPass)                                                         \
+  KERNEL(NormBackward, PassNormGradient)                                                     \
+  KERNEL(ColumnSum, kPass)                                                                   \
+  KERNEL(AttentionScratch, SizeOn<cpu::AttentionScratch, gpu::AttentionScratch>)             \
+  KERNEL(AttentionForward, CountAttentionForward)                                            \
+  KERNEL(AttentionBackward, CountAttentionBackward)                                          \
+  KERNEL(Rope, kPass)                                                                        \
+  KERNEL(KeepKeyValues, kNothing)                                                            \
+  KERNEL(CopyKeyValues, kNothing)                                                            \
+  KERNEL(CachedAttention, kNothing)                                                          \
+  KERNEL(AttentionPartScratch, SizeOn<cpu::AttentionPartScratch, gpu::AttentionPartScratch>) \
+  KERNEL(AttentionPartStart, kPass)                                                          \
+  KERNEL(AttentionPartForward, CountAttentionPartForward)                                    \
+  KERNEL(AttentionPartStartBackward, PassStartBackward)                                      \
+  KERNEL(AttentionPartBackward, CountAttentionPartBackward)                                  \
+  KERNEL(VocabularyStatistics, CountVocabularyStatistics)                                    \
+  KERNEL(VocabularyLosses, kNothing)                                                         \
+  KERNEL(VocabularyGradient, CountVocabularyGradient)                                        \
+  KERNEL(AdamW, PassUpdate<2>)                                                               \
+  KERNEL(GradientDescent, PassUpdate<0>)                                                     \
+  KERNEL(SquareSum, PassRanges)                                                              \
+  KERNEL(SquareSums, PassRanges)                                                             \
+  KERNEL(Accumulate, PassAccumulate)
+#define TRIREME_CPU_KERNELS(KERNEL)   \
+  KERNEL(NormBackwardWeight, kPass)   \
+  KERNEL(CrossEntropy, kNothing)      \
+  KERNEL(SoftmaxStatistics, kNothing) \
+  KERNEL(CrossEntropySlice, kNothing) \
+  KERNEL(ExactSquareSum, PassRanges)
+
+#define DECLARE(name, ...) decltype(kernels::name)::Function name;
+
 namespace cpu {
-decltype(kernels::MatrixMultiply)::Function MatrixMultiply;
-decltype(kernels::MatrixMultiplyThen)::Function MatrixMultiplyThen;
-decltype(kernels::LinearForward)::Function LinearForward;
-decltype(kernels::LinearActivation)::Function LinearActivation;
-decltype(kernels::LinearInputGradient)::Function LinearInputGradient;
-decltype(kernels::LinearActivationGradient)::Function LinearActivationGradient;
-decltype(kernels::LinearWeightGradient)::Function LinearWeightGradient;
-decltype(kernels::AddBias)::Function AddBias;
-decltype(kernels::ResidualForward)::Function ResidualForward;
-decltype(kernels::Clear)::Function Clear;
-decltype(kernels::Copy)::Function Copy;
-decltype(kernels::Add)::Function Add;
-decltype(kernels::ActivationForward)::Function ActivationForward;
-decltype(kernels::ActivationBackward)::Function ActivationBackward;
-decltype(kernels::DropoutForward)::Function DropoutForward;
-decltype(kernels::EmbeddingForward)::Function EmbeddingForward;
-decltype(kernels::EmbeddingBackward)::Function EmbeddingBackward;
-decltype(kernels::PositionForward)::Function PositionForward;
-decltype(kernels::PositionBackward)::Function PositionBackward;
-decltype(kernels::NormForward)::Function NormForward;
-decltype(kernels::ResidualNormForward)::Function ResidualNormForward;
-decltype(kernels::NormBackward)::Function NormBackward;
-decltype(kernels::NormBackwardInput)::Function NormBackwardInput;
-decltype(kernels::NormBackwardWeight)::Function NormBackwardWeight;
-decltype(kernels::ColumnSum)::Function ColumnSum;
-decltype(kernels::AttentionScratch)::Function AttentionScratch;
-decltype(kernels::AttentionForward)::Function AttentionForward;
-decltype(kernels::AttentionBackward)::Function AttentionBackward;
-decltype(kernels::Rope)::Function Rope;
+TRIREME_PRODUCTS(DECLARE)
+TRIREME_KERNELS(DECLARE)
+TRIREME_CPU_KERNELS(DECLARE)
 decltype(kernels::KeyValueElements)::Function KeyValueElements;
-decltype(kernels::KeepKeyValues)::Function KeepKeyValues;
-decltype(kernels::CopyKeyValues)::Function CopyKeyValues;
-decltype(kernels::CachedAttention)::Function CachedAttention;
-decltype(kernels::AttentionPartScratch)::Function AttentionPartScratch;
-decltype(kernels::AttentionPartStart)::Function AttentionPartStart;
-decltype(kernels::AttentionPartForward)::Function AttentionPartForward;
-decltype(kernels::AttentionPartStartBackward)::Function AttentionPartStartBackward;
-decltype(kernels::AttentionPartBackward)::Function AttentionPartBackward;
-decltype(kernels::CrossEntropy)::Function CrossEntropy;
-decltype(kernels::SoftmaxStatistics)::Function SoftmaxStatistics;
-decltype(kernels::CrossEntropySlice)::Function CrossEntropySlice;
 decltype(kernels::VocabularyScratch)::Function VocabularyScratch;
 decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
-decltype(kernels::VocabularyStatistics)::Function VocabularyStatistics;
-decltype(kernels::VocabularyLosses)::Function VocabularyLosses;
-decltype(kernels::VocabularyGradient)::Function VocabularyGradient;
-decltype(kernels::AdamW)::Function AdamW;
-decltype(kernels::GradientDescent)::Function GradientDescent;
-decltype(kernels::SquareSum)::Function SquareSum;
-decltype(kernels::SquareSums)::Function SquareSums;
-decltype(kernels::ExactSquareSum)::Function ExactSquareSum;
-decltype(kernels::Accumulate)::Function Accumulate;
+// MatrixMultiply with `then` as in LinearForward. On canonical streams the bits are the same as
+// without; on others a different algorithm may compute the product.
+void MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                        const Matrix& b, const Matrix& c, bool accumulate,
+                        FunctionRef<void(const Part& rows)> then);
 }  // namespace cpu
 
 // Operands lie in the GPU's memory, and calls return when their work is queued, unless stated
-// otherwise. Built with CUDA only.
+// otherwise: SquareSum waits for its result. Built with CUDA only.
 namespace cuda {
-decltype(kernels::MatrixMultiply)::Function MatrixMultiply;
-decltype(kernels::MatrixMultiplyThen)::Function MatrixMultiplyThen;
-decltype(kernels::LinearForward)::Function LinearForward;
-decltype(kernels::LinearActivation)::Function LinearActivation;
-decltype(kernels::LinearInputGradient)::Function LinearInputGradient;
-decltype(kernels::LinearActivationGradient)::Function LinearActivationGradient;
-decltype(kernels::LinearWeightGradient)::Function LinearWeightGradient;
-decltype(kernels::AddBias)::Function AddBias;
-decltype(kernels::ResidualForward)::Function ResidualForward;
-decltype(kernels::Clear)::Function Clear;
-decltype(kernels::Copy)::Function Copy;
-decltype(kernels::Add)::Function Add;
-decltype(kernels::ActivationForward)::Function ActivationForward;
-decltype(kernels::ActivationBackward)::Function ActivationBackward;
-decltype(kernels::DropoutForward)::Function DropoutForward;
-decltype(kernels::EmbeddingForward)::Function EmbeddingForward;
-decltype(kernels::EmbeddingBackward)::Function EmbeddingBackward;
-decltype(kernels::PositionForward)::Function PositionForward;
-decltype(kernels::PositionBackward)::Function PositionBackward;
-decltype(kernels::NormForward)::Function NormForward;
-decltype(kernels::ResidualNormForward)::Function ResidualNormForward;
-decltype(kernels::NormBackward)::Function NormBackward;
-decltype(kernels::ColumnSum)::Function ColumnSum;
-decltype(kernels::AttentionScratch)::Function AttentionScratch;
-decltype(kernels::AttentionPartScratch)::Function AttentionPartScratch;
-decltype(kernels::AttentionForward)::Function AttentionForward;
-decltype(kernels::AttentionBackward)::Function AttentionBackward;
-decltype(kernels::Rope)::Function Rope;
-decltype(kernels::KeepKeyValues)::Function KeepKeyValues;
-decltype(kernels::CopyKeyValues)::Function CopyKeyValues;
-decltype(kernels::CachedAttention)::Function CachedAttention;
-decltype(kernels::AttentionPartStart)::Function AttentionPartStart;
-decltype(kernels::AttentionPartForward)::Function AttentionPartForward;
-decltype(kernels::AttentionPartStartBackward)::Function AttentionPartStartBackward;
-decltype(kernels::AttentionPartBackward)::Function AttentionPartBackward;
-decltype(kernels::VocabularyStatistics)::Function VocabularyStatistics;
-decltype(kernels::VocabularyLosses)::Function VocabularyLosses;
-decltype(kernels::VocabularyGradient)::Function VocabularyGradient;
-decltype(kernels::AdamW)::Function AdamW;
-decltype(kernels::GradientDescent)::Function GradientDescent;
-decltype(kernels::SquareSum)::Function SquareSum;  // waits for the result
-decltype(kernels::SquareSums)::Function SquareSums;
-decltype(kernels::Accumulate)::Function Accumulate;
+TRIREME_PRODUCTS(DECLARE)
+TRIREME_KERNELS(DECLARE)
+void Fill(const device::Stream& stream, const Matrix& x, double value);  // x = value
 decltype(kernels::Convert)::Function Convert;
 decltype(kernels::MakeLibraries)::Function MakeLibraries;
 decltype(kernels::WhyNoCudnn) WhyNoCudnn;
 decltype(kernels::WhyNoFixedOrder) WhyNoFixedOrder;
 decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 }  // namespace cuda
+
+#undef DECLARE
 
 }  // namespace trireme::kernels
 

@@ -22,6 +22,44 @@ constexpr std::int64_t kAlignment = 32;
 
 std::int64_t Aligned(std::int64_t size) { return CeilDivide(size, kAlignment) * kAlignment; }
 
+std::int64_t Bytes(Dtype dtype, std::int64_t elements) {
+  return elements * static_cast<std::int64_t>(SizeOf(dtype));
+}
+
+void RequireMemory(const void* base, const std::string& what, const std::string& name) {
+  if (base != nullptr) return;
+  throw RunError("registry: the " + what + " of " + name + " are not there",
+                 "This is a bug in Trireme.");
+}
+
+// Values of the global elements 4 block to 4 block + 3 of the tensor whose name hashes to `hash`
+// (doc/reference/numerics.md).
+std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_t seed,
+                                    std::uint64_t hash, std::int64_t block) {
+  const double scale = initialiser.scale;
+  if (initialiser.kind == InitialiserKind::kConstant) return {scale, scale, scale, scale};
+  const auto number = static_cast<std::uint64_t>(block);
+  const PhiloxCounter words =
+      Philox({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
+              static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
+             MakeKey(seed, Purpose::kInitialise));
+  std::array<double, 4> values;
+  if (initialiser.kind == InitialiserKind::kUniform) {
+    for (std::size_t lane = 0; lane < 4; ++lane) {
+      values[lane] = scale * (2 * UniformFrom(words[lane]) - 1);
+    }
+    return values;
+  }
+  // Box-Muller: lanes (0, 1) and (2, 3) are two pairs, cosine first.
+  for (std::size_t lane = 0; lane < 4; lane += 2) {
+    const double radius = std::sqrt(-2 * std::log(UniformFrom(words[lane])));
+    const double angle = 2 * std::numbers::pi * UniformFrom(words[lane + 1]);
+    values[lane] = scale * radius * std::cos(angle);
+    values[lane + 1] = scale * radius * std::sin(angle);
+  }
+  return values;
+}
+
 }  // namespace
 
 // Whether this rank holds an earlier one of the adjacent parameters that this one belongs to.
@@ -75,14 +113,6 @@ Ownership OwnAll(std::int64_t size) {
   all.values = all.gradients = all.moments = size;
   return all;
 }
-
-namespace {
-
-std::int64_t Bytes(Dtype dtype, std::int64_t elements) {
-  return elements * static_cast<std::int64_t>(SizeOf(dtype));
-}
-
-}  // namespace
 
 Registry::Registry(ParameterList list, Dtype dtype, Ownership ownership, bool gradients,
                    const device::Stream& stream)
@@ -162,14 +192,6 @@ std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count, Dtyp
   if (vector) view = {nullptr, dtype, elements > 0 ? 1 : 0, elements, elements};
   return {view, offset};
 }
-
-namespace {
-void RequireMemory(const void* base, const std::string& what, const std::string& name) {
-  if (base != nullptr) return;
-  throw RunError("registry: the " + what + " of " + name + " are not there",
-                 "This is a bug in Trireme.");
-}
-}  // namespace
 
 Matrix Registry::Value(ParameterId id, int count) const {
   auto [view, offset] = ViewOf(id, count, dtype_);
@@ -308,38 +330,6 @@ std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
 }
 
 // Registry: initial weights, each element from its global coordinates (doc/reference/numerics.md).
-
-namespace {
-
-// Values of the global elements 4 block to 4 block + 3 of the tensor whose name hashes to `hash`
-// (doc/reference/numerics.md).
-std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_t seed,
-                                    std::uint64_t hash, std::int64_t block) {
-  const double scale = initialiser.scale;
-  if (initialiser.kind == InitialiserKind::kConstant) return {scale, scale, scale, scale};
-  const auto number = static_cast<std::uint64_t>(block);
-  const PhiloxCounter words =
-      Philox({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
-              static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
-             MakeKey(seed, Purpose::kInitialise));
-  std::array<double, 4> values;
-  if (initialiser.kind == InitialiserKind::kUniform) {
-    for (std::size_t lane = 0; lane < 4; ++lane) {
-      values[lane] = scale * (2 * UniformFrom(words[lane]) - 1);
-    }
-    return values;
-  }
-  // Box-Muller: lanes (0, 1) and (2, 3) are two pairs, cosine first.
-  for (std::size_t lane = 0; lane < 4; lane += 2) {
-    const double radius = std::sqrt(-2 * std::log(UniformFrom(words[lane])));
-    const double angle = 2 * std::numbers::pi * UniformFrom(words[lane + 1]);
-    values[lane] = scale * radius * std::cos(angle);
-    values[lane + 1] = scale * radius * std::sin(angle);
-  }
-  return values;
-}
-
-}  // namespace
 
 // Global elements of a parameter to `values`, where the first of them lies.
 void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part elements,

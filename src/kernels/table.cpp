@@ -1,8 +1,7 @@
-// The table of kernels: for each, the function of the CPU, of CUDA and of a planned device. It is
-// the only place in this folder that knows whether CUDA was built. A planned device's kernels stand
-// here too: they touch no memory and count the floating-point operations of products, 2 m n k each,
-// and of attention. Recomputation inside a kernel is not counted, but a log is told of it, and of
-// the bytes of all other kernels.
+// The table of kernels, and the only place in this folder that knows whether CUDA was built. A
+// planned device's kernels stand here too: they touch no memory and count the floating-point
+// operations of products, 2 m n k each, and of attention. Recomputation inside a kernel is not
+// counted, but a log is told of it, and of the bytes of all other kernels.
 #include <fmt/format.h>
 #include <algorithm>
 #include <atomic>
@@ -81,46 +80,26 @@ double BytesOf(std::int64_t count, Dtype dtype) {
   return static_cast<double>(count) * static_cast<double>(SizeOf(dtype));
 }
 
-// moments: of the optimizer. Gradients, values and moments are read and written.
+// Gradients, values and the optimizer's moments are read and written.
+template <int kMoments>
 void PassUpdate(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-                int moments) {
+                const UpdateScalars*, bool) {
   double bytes = 0;
   for (const UpdateRange& range : ranges) {
-    bytes += 2 * (2 + moments) * BytesOf(range.count, dtype);
+    bytes += 2 * (2 + kMoments) * BytesOf(range.count, dtype);
     if (range.copies != nullptr) bytes += BytesOf(range.count, Dtype::kBfloat16);
   }
   LogPass(stream, bytes);
 }
 
-void PassAdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-               const UpdateScalars*, bool) {
-  PassUpdate(stream, dtype, ranges, 2);
-}
-
-void PassDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-                 const UpdateScalars*, bool) {
-  PassUpdate(stream, dtype, ranges, 0);
-}
-
-void PassRanges(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
+// Sums over ranges; returns 0 or nothing.
+template <typename Result, typename... Sums>
+Result PassRanges(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                  Sums...) {
   double bytes = 0;
   for (const FlatRange& range : ranges) bytes += BytesOf(range.count, dtype);
   LogPass(stream, bytes);
-}
-
-double PassSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
-  PassRanges(stream, dtype, ranges);
-  return 0;
-}
-
-void PassSquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
-                    double*) {
-  PassRanges(stream, dtype, ranges);
-}
-
-void PassExactSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
-                  ExactSum&) {
-  PassRanges(stream, dtype, ranges);
+  return Result();
 }
 
 void PassAccumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void*,
@@ -164,13 +143,6 @@ bool TakesFp8(const device::Stream& stream, const Linear& linear) {
 void CountMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form, const Matrix&,
                    const Matrix& c, bool) {
   CountProduct(stream, c.rows, c.columns, form_a == Form::kPlain ? a.columns : a.rows, a.dtype);
-}
-
-void CountMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                       const Matrix& b, const Matrix& c, bool accumulate,
-                       FunctionRef<void(const Part&)> then) {
-  CountMultiply(stream, form_a, a, form_b, b, c, accumulate);
-  then({0, c.rows});
 }
 
 void CountLinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
@@ -327,34 +299,10 @@ void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile&
   CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows, tile.x.dtype);
 }
 
-std::int64_t CacheElements(const device::Stream& stream, const AttentionShape& shape,
-                           std::int64_t positions) {
-  if (stream.OnGpu()) return gpu::KeyValueElements(stream, shape, positions);
-  return cpu::KeyValueElements(stream, shape, positions);
-}
-
-std::int64_t WholeAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
-                                   Dtype dtype, bool dropout) {
-  if (stream.OnGpu()) return gpu::AttentionScratch(stream, shape, dtype, dropout);
-  return cpu::AttentionScratch(stream, shape, dtype, dropout);
-}
-
-std::int64_t PartScratch(const device::Stream& stream, const AttentionShape& shape,
-                         std::int64_t most_keys, Dtype dtype, bool dropout) {
-  if (stream.OnGpu()) return gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
-  return cpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
-}
-
-std::int64_t TileScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
-                         std::int64_t dim, bool gradient) {
-  if (stream.OnGpu()) return gpu::VocabularyScratch(stream, rows, slice, dim, gradient);
-  return cpu::VocabularyScratch(stream, rows, slice, dim, gradient);
-}
-
-std::int64_t TileTokens(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
-                        Dtype dtype) {
-  if (stream.OnGpu()) return gpu::VocabularyTileTokens(stream, rows, slice, dtype);
-  return cpu::VocabularyTileTokens(stream, rows, slice, dtype);
+// Elements or tokens by the back end whose place the planned device takes.
+template <auto* kCpu, auto* kGpu, typename... Arguments>
+std::int64_t SizeOn(const device::Stream& stream, Arguments... arguments) {
+  return (stream.OnGpu() ? kGpu : kCpu)(stream, arguments...);
 }
 
 // Libraries of a planned GPU: no algorithms to choose, and the memory of fp8 operands.
@@ -363,10 +311,6 @@ class PlannedLibraries final : public Libraries {
   PlannedLibraries(const device::Stream& stream, int sites)
       : scales_(stream.fp8 ? Planned(gpu::Fp8ScaleBytes(sites)) : device::Buffer()) {}
 
-  std::string Chosen() const override { return ""; }
-  bool Adopt(const std::vector<std::string>&) override { return true; }
-  void Seal() override {}
-  bool Sealed() const override { return true; }
   void Reserve(std::int64_t fp8_elements) override {
     if (scales_ == nullptr || fp8_elements <= reserved_) return;
     for (device::Buffer& room : rooms_) room = Planned(fp8_elements);
@@ -375,13 +319,6 @@ class PlannedLibraries final : public Libraries {
   void KeepWeights(std::span<const Linear> layers) override {
     if (scales_ != nullptr) weights_ = Planned(KeptWeightBytes(layers));
   }
-  void SetTraining(bool) override {}
-  void QueueLargest(const device::Stream&) override {}
-  std::span<float> Largest() override { return {}; }
-  void UpdateScales(const device::Stream&) override {}
-  bool Scaled() const override { return true; }
-  std::vector<float> Scales() const override { return {}; }
-  bool SetScales(const device::Stream&, std::span<const float>) override { return true; }
 
  private:
   static device::Buffer Planned(std::int64_t bytes) {
@@ -409,104 +346,27 @@ std::unique_ptr<Libraries> MakePlannedLibraries(const device::Stream& stream, in
 #define GPU(function) nullptr
 #endif
 
-constinit const decltype(MatrixMultiply) MatrixMultiply{cpu::MatrixMultiply,
-                                                        GPU(cuda::MatrixMultiply), CountMultiply};
-constinit const decltype(MatrixMultiplyThen) MatrixMultiplyThen{
-    cpu::MatrixMultiplyThen, GPU(cuda::MatrixMultiplyThen), CountMultiplyThen};
-constinit const decltype(LinearForward) LinearForward{cpu::LinearForward, GPU(cuda::LinearForward),
-                                                      CountLinearForward};
-constinit const decltype(LinearActivation) LinearActivation{
-    cpu::LinearActivation, GPU(cuda::LinearActivation), CountLinearActivation};
-constinit const decltype(LinearInputGradient) LinearInputGradient{
-    cpu::LinearInputGradient, GPU(cuda::LinearInputGradient), CountLinearInputGradient};
-constinit const decltype(LinearActivationGradient) LinearActivationGradient{
-    cpu::LinearActivationGradient, GPU(cuda::LinearActivationGradient),
-    CountLinearActivationGradient};
-constinit const decltype(LinearWeightGradient) LinearWeightGradient{
-    cpu::LinearWeightGradient, GPU(cuda::LinearWeightGradient), CountLinearWeightGradient};
-constinit const decltype(AddBias) AddBias{cpu::AddBias, GPU(cuda::AddBias), kPass};
-constinit const decltype(ResidualForward) ResidualForward{cpu::ResidualForward,
-                                                          GPU(cuda::ResidualForward), kPass};
-constinit const decltype(Clear) Clear{cpu::Clear, GPU(cuda::Clear), kPass};
-constinit const decltype(Copy) Copy{cpu::Copy, GPU(cuda::Copy), kPass};
-constinit const decltype(Add) Add{cpu::Add, GPU(cuda::Add), kPass};
-constinit const decltype(ActivationForward) ActivationForward{cpu::ActivationForward,
-                                                              GPU(cuda::ActivationForward), kPass};
-constinit const decltype(ActivationBackward) ActivationBackward{
-    cpu::ActivationBackward, GPU(cuda::ActivationBackward), kPass};
-constinit const decltype(DropoutForward) DropoutForward{cpu::DropoutForward,
-                                                        GPU(cuda::DropoutForward), kPass};
-constinit const decltype(EmbeddingForward) EmbeddingForward{
-    cpu::EmbeddingForward, GPU(cuda::EmbeddingForward), PassEmbedding};
-constinit const decltype(EmbeddingBackward) EmbeddingBackward{
-    cpu::EmbeddingBackward, GPU(cuda::EmbeddingBackward), PassEmbeddingGradient};
-constinit const decltype(PositionForward) PositionForward{
-    cpu::PositionForward, GPU(cuda::PositionForward), PassPositions};
-constinit const decltype(PositionBackward) PositionBackward{
-    cpu::PositionBackward, GPU(cuda::PositionBackward), PassPositionGradient};
-constinit const decltype(NormForward) NormForward{cpu::NormForward, GPU(cuda::NormForward), kPass};
-constinit const decltype(ResidualNormForward) ResidualNormForward{
-    cpu::ResidualNormForward, GPU(cuda::ResidualNormForward), kPass};
-constinit const decltype(NormBackward) NormBackward{cpu::NormBackward, GPU(cuda::NormBackward),
-                                                    PassNormGradient};
-constinit const decltype(NormBackwardInput) NormBackwardInput{cpu::NormBackwardInput, nullptr,
-                                                              kPass};
-constinit const decltype(NormBackwardWeight) NormBackwardWeight{cpu::NormBackwardWeight, nullptr,
-                                                                kPass};
-constinit const decltype(ColumnSum) ColumnSum{cpu::ColumnSum, GPU(cuda::ColumnSum), kPass};
-constinit const decltype(AttentionScratch) AttentionScratch{
-    cpu::AttentionScratch, GPU(cuda::AttentionScratch), WholeAttentionScratch};
-constinit const decltype(AttentionForward) AttentionForward{
-    cpu::AttentionForward, GPU(cuda::AttentionForward), CountAttentionForward};
-constinit const decltype(AttentionBackward) AttentionBackward{
-    cpu::AttentionBackward, GPU(cuda::AttentionBackward), CountAttentionBackward};
-constinit const decltype(Rope) Rope{cpu::Rope, GPU(cuda::Rope), kPass};
+#define DEFINE(name, ...) \
+  constinit const decltype(name) name{cpu::name, GPU(cuda::name), __VA_ARGS__};
+#define DEFINE_CPU(name, ...) constinit const decltype(name) name{cpu::name, nullptr, __VA_ARGS__};
+TRIREME_PRODUCTS(DEFINE)
+TRIREME_KERNELS(DEFINE)
+TRIREME_CPU_KERNELS(DEFINE_CPU)
 constinit const decltype(KeyValueElements) KeyValueElements{
-    cpu::KeyValueElements, GPU(gpu::KeyValueElements), CacheElements};
-constinit const decltype(KeepKeyValues) KeepKeyValues{cpu::KeepKeyValues, GPU(cuda::KeepKeyValues),
-                                                      kNothing};
-constinit const decltype(CopyKeyValues) CopyKeyValues{cpu::CopyKeyValues, GPU(cuda::CopyKeyValues),
-                                                      kNothing};
-constinit const decltype(CachedAttention) CachedAttention{cpu::CachedAttention,
-                                                          GPU(cuda::CachedAttention), kNothing};
-constinit const decltype(AttentionPartScratch) AttentionPartScratch{
-    cpu::AttentionPartScratch, GPU(cuda::AttentionPartScratch), PartScratch};
-constinit const decltype(AttentionPartStart) AttentionPartStart{
-    cpu::AttentionPartStart, GPU(cuda::AttentionPartStart), kPass};
-constinit const decltype(AttentionPartForward) AttentionPartForward{
-    cpu::AttentionPartForward, GPU(cuda::AttentionPartForward), CountAttentionPartForward};
-constinit const decltype(AttentionPartStartBackward) AttentionPartStartBackward{
-    cpu::AttentionPartStartBackward, GPU(cuda::AttentionPartStartBackward), PassStartBackward};
-constinit const decltype(AttentionPartBackward) AttentionPartBackward{
-    cpu::AttentionPartBackward, GPU(cuda::AttentionPartBackward), CountAttentionPartBackward};
-constinit const decltype(CrossEntropy) CrossEntropy{cpu::CrossEntropy, nullptr, kNothing};
-constinit const decltype(SoftmaxStatistics) SoftmaxStatistics{cpu::SoftmaxStatistics, nullptr,
-                                                              kNothing};
-constinit const decltype(CrossEntropySlice) CrossEntropySlice{cpu::CrossEntropySlice, nullptr,
-                                                              kNothing};
+    cpu::KeyValueElements, GPU(gpu::KeyValueElements),
+    SizeOn<cpu::KeyValueElements, gpu::KeyValueElements>};
 constinit const decltype(VocabularyScratch) VocabularyScratch{
-    cpu::VocabularyScratch, GPU(gpu::VocabularyScratch), TileScratch};
+    cpu::VocabularyScratch, GPU(gpu::VocabularyScratch),
+    SizeOn<cpu::VocabularyScratch, gpu::VocabularyScratch>};
 constinit const decltype(VocabularyTileTokens) VocabularyTileTokens{
-    cpu::VocabularyTileTokens, GPU(gpu::VocabularyTileTokens), TileTokens};
-constinit const decltype(VocabularyStatistics) VocabularyStatistics{
-    cpu::VocabularyStatistics, GPU(cuda::VocabularyStatistics), CountVocabularyStatistics};
-constinit const decltype(VocabularyLosses) VocabularyLosses{cpu::VocabularyLosses,
-                                                            GPU(cuda::VocabularyLosses), kNothing};
-constinit const decltype(VocabularyGradient) VocabularyGradient{
-    cpu::VocabularyGradient, GPU(cuda::VocabularyGradient), CountVocabularyGradient};
-constinit const decltype(AdamW) AdamW{cpu::AdamW, GPU(cuda::AdamW), PassAdamW};
-constinit const decltype(GradientDescent) GradientDescent{cpu::GradientDescent,
-                                                          GPU(cuda::GradientDescent), PassDescent};
-constinit const decltype(SquareSum) SquareSum{cpu::SquareSum, GPU(cuda::SquareSum), PassSquareSum};
-constinit const decltype(SquareSums) SquareSums{cpu::SquareSums, GPU(cuda::SquareSums),
-                                                PassSquareSums};
-constinit const decltype(ExactSquareSum) ExactSquareSum{cpu::ExactSquareSum, nullptr, PassExactSum};
-constinit const decltype(Accumulate) Accumulate{cpu::Accumulate, GPU(cuda::Accumulate),
-                                                PassAccumulate};
+    cpu::VocabularyTileTokens, GPU(gpu::VocabularyTileTokens),
+    SizeOn<cpu::VocabularyTileTokens, gpu::VocabularyTileTokens>};
 constinit const decltype(Convert) Convert{nullptr, GPU(cuda::Convert), PassConvert};
 constinit const decltype(MakeLibraries) MakeLibraries{kNothing, GPU(cuda::MakeLibraries),
                                                       MakePlannedLibraries};
 
+#undef DEFINE
+#undef DEFINE_CPU
 #undef GPU
 
 void ThrowNoKernel(const device::Stream& stream) {

@@ -172,6 +172,7 @@ class Recorder {
     std::size_t begin, end;
   };
   void Put(const Slice& slice);
+  Slice Stamped(Slice slice) const;  // with the step and the task that are set
   void LeaveOut(std::int64_t step);
   void CompareClocks();
   std::int32_t StepAt(double time) const;

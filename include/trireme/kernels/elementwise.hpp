@@ -139,14 +139,6 @@ extern const Kernel<void(NormKind kind, const Matrix& x, const Matrix& weight, c
                          double epsilon, const Matrix& y, const Matrix& statistics)>
     NormForward;
 
-// dx = gradient through the norm, or dx += with `accumulate` (without it dx may be dy). CPU only.
-//   dy, x, dx   [rows, dim]
-//   weight      [1, dim]
-//   statistics  [rows, 2], of NormForward
-extern const Kernel<void(NormKind kind, const Matrix& dy, const Matrix& x, const Matrix& weight,
-                         const Matrix& statistics, const Matrix& dx, bool accumulate)>
-    NormBackwardInput;
-
 // dweight += , dbias += (unless Empty()); the same bits for any number of threads. CPU only.
 //   dy, x           [rows, dim]
 //   dweight, dbias  [1, dim]

@@ -1,5 +1,5 @@
 // Kernel: an operation that has one implementation per back end. A call runs the implementation of
-// the stream's back end; src/kernels/table.cpp names them all.
+// the stream's back end; src/kernels/backends.hpp lists them.
 #pragma once
 
 #include <utility>

@@ -17,6 +17,7 @@
 
 namespace trireme::kernels {
 
+// Unless they are overridden, functions are those of a GPU without algorithms to choose and fp8.
 class Libraries : public device::LibraryState {
  public:
   // How the host waits for an event while products are timed; unless it is set, Event::Await. The
@@ -27,16 +28,16 @@ class Libraries : public device::LibraryState {
   void Await(const device::Event& event) const { wait_ ? wait_(event) : event.Await(); }
 
   // Chosen algorithms as JSON text: card, library version, and a list of (product, algorithm).
-  virtual std::string Chosen() const = 0;
+  virtual std::string Chosen() const { return ""; }
   // Takes over the algorithms of `texts` (of several ranks: for each product the first text that
   // has it). False, with nothing taken over, if a text is of another card or library version, or
   // was chosen with another workspace. An algorithm that the library does not admit for its product
   // is passed over with a warning on stderr, and the product is treated as unknown.
-  virtual bool Adopt(const std::vector<std::string>& texts) = 0;
+  virtual bool Adopt(const std::vector<std::string>& /*texts*/) { return true; }
   // Ends timing: an unknown product takes the library's first proposal from now on, so that no two
   // runs choose differently.
-  virtual void Seal() = 0;
-  virtual bool Sealed() const = 0;
+  virtual void Seal() {}
+  virtual bool Sealed() const { return true; }
   // fp8: reserves memory for two operands of `fp8_elements` each, the largest to be multiplied; a
   // larger operand is a RunError. Call it before any step: an allocation waits for the GPU, and the
   // GPU may wait for a receive from another rank. A later call may ask for more.
@@ -49,25 +50,27 @@ class Libraries : public device::LibraryState {
   // fp8: with `training` (the default) scales follow from earlier steps; without it, from each
   // operand's current maximum, and the scales of training are kept. Called before the products of
   // each step and of each evaluation: kept weights are rounded anew after it.
-  virtual void SetTraining(bool training) = 0;
+  virtual void SetTraining(bool /*training*/) {}
   // fp8, delayed scaling (Micikevicius et al. 2022): a tensor's scale follows from its largest
   // magnitudes in the last steps. Called after the products of a step: copies the maxima of the
   // step to the host and clears them on the GPU. Queued.
-  virtual void QueueLargest(const device::Stream& stream) = 0;
+  virtual void QueueLargest(const device::Stream& /*stream*/) {}
   // Maxima copied by QueueLargest, [tensors], valid once the stream has passed it; 0 if unseen.
   // Ranks reduce them in place to the maximum of all, so that no layout changes a scale. Empty
   // without fp8.
-  virtual std::span<float> Largest() = 0;
+  virtual std::span<float> Largest() { return {}; }
   // Sets the scales of the next step from Largest() and the steps before. Queued; the work queued
   // by earlier calls must have been awaited.
-  virtual void UpdateScales(const device::Stream& stream) = 0;
+  virtual void UpdateScales(const device::Stream& /*stream*/) {}
   // Whether a step has scales to begin with; always true without fp8.
-  virtual bool Scaled() const = 0;
+  virtual bool Scaled() const { return true; }
   // History of the scales, on the host, for checkpoints; empty without fp8.
-  virtual std::vector<float> Scales() const = 0;
+  virtual std::vector<float> Scales() const { return {}; }
   // Restores a history. False, with scales begun anew, if it is empty or of another number of
   // tensors.
-  virtual bool SetScales(const device::Stream& stream, std::span<const float> scales) = 0;
+  virtual bool SetScales(const device::Stream& /*stream*/, std::span<const float> /*scales*/) {
+    return true;
+  }
 
  private:
   Wait wait_;

@@ -45,15 +45,6 @@ extern const Kernel<void(Form form_a, const Matrix& a, Form form_b, const Matrix
                          const Matrix& c, bool accumulate)>
     MatrixMultiply;
 
-// The same with an epilogue (a bias, an activation): calls then(rows) for ranges of rows of c, each
-// row once, as soon as a range is complete, by the thread that has it in its cache. Several threads
-// may call it at once; it must neither throw nor multiply with another `then`. On canonical streams
-// the bits are the same as without; on others a different algorithm may compute the product.
-extern const Kernel<void(Form form_a, const Matrix& a, Form form_b, const Matrix& b,
-                         const Matrix& c, bool accumulate,
-                         FunctionRef<void(const Part& rows)> then)>
-    MatrixMultiplyThen;
-
 // Name and version of the CPU's matrix library, for --version: "oneDNN 2.6.3".
 const char* MatrixLibrary();
 
@@ -123,8 +114,10 @@ class PackedWeights {
   bool packed_ = false;
 };
 
-// y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
-// Empty(); y: [rows, out], overwritten.
+// y = x form(weight) + bias. x: [rows, in]; bias: [1, out] or Empty(); y: [rows, out], overwritten.
+// Calls then(rows) for ranges of rows of y, each row once, as soon as a range is complete, on the
+// CPU by the thread that has it in its cache. Several threads may call it at once; it must neither
+// throw nor multiply with another `then`.
 extern const Kernel<void(const Linear& linear, const Matrix& x, const Matrix& bias, const Matrix& y,
                          FunctionRef<void(const Part& rows)> then)>
     LinearForward;

@@ -71,11 +71,6 @@ extern const Kernel<void(Dtype dtype, std::span<const FlatRange> ranges, double*
 // rounds: the sum depends on neither order, threads nor the cut of the storage. CPU only.
 extern const Kernel<void(Dtype dtype, std::span<const FlatRange> ranges, ExactSum& sum)>
     ExactSquareSum;
-inline void ExactSquareSumOf(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                             const void* values, ExactSum& sum) {
-  const FlatRange range{count, values};
-  ExactSquareSum(stream, dtype, {&range, 1}, sum);
-}
 
 // to += from, element by element. from, to: [count], in the stream's memory.
 extern const Kernel<void(Dtype dtype, std::int64_t count, const void* from, void* to)> Accumulate;

@@ -11,7 +11,6 @@
 
 namespace trireme::device::cuda {
 
-// gpu.cpp
 void PrepareEnvironment();
 std::string WhyNoGpu();
 std::vector<std::string> GpuIds();
@@ -20,7 +19,7 @@ void Open(int device, GpuContext& context);
 void Close(GpuContext& context);
 std::int64_t FreeBytes();
 
-// memory.cpp
+// Memory and copies.
 void* AllocateZeroed(std::int64_t bytes);
 void Free(void* data);
 void* AllocatePinned(std::int64_t bytes);

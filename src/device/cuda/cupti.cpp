@@ -24,50 +24,114 @@
 
 namespace trireme::device::cuda {
 
-// CUPTI's functions, from a library that is loaded when they are first wanted and never unloaded: a
-// thread of its own may still be running.
+namespace {
 
-class CuptiLibrary {
- public:
-  // The library of TRIREME_CUPTI; else one beside the CUDA runtime, else one on the library path.
-  // Why() says what failed; empty: nothing.
-  CuptiLibrary();
+constexpr std::uint32_t kNewNumbers = 10000;  // from CUDA 13.0 on: major * 10000 + minor * 100
+constexpr int kOldMajor = 12;
 
-  const std::string& Why() const { return why_; }
-  std::string Name() const;  // "CUPTI 13.0 (/usr/lib/libcupti.so.13)"
-  std::string ErrorText(CUptiResult result) const;
+// The folder of the CUDA runtime in use; of the program, if that is linked into it.
+std::filesystem::path RuntimeFolder() {
+  Dl_info place{};
+  if (dladdr(reinterpret_cast<const void*>(&cudaRuntimeGetVersion), &place) == 0) return {};
+  std::error_code error;
+  return std::filesystem::canonical(place.dli_fname, error).parent_path();
+}
 
-  decltype(&cuptiSubscribe) subscribe = nullptr;
-  decltype(&cuptiUnsubscribe) unsubscribe = nullptr;
-  decltype(&cuptiActivityRegisterCallbacks) register_callbacks = nullptr;
-  decltype(&cuptiActivityEnable) enable = nullptr;
-  decltype(&cuptiActivityDisable) disable = nullptr;
-  decltype(&cuptiActivityFlushAll) flush = nullptr;
-  decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
-  decltype(&cuptiActivityGetNumDroppedRecords) dropped_records = nullptr;
-  decltype(&cuptiActivityPushExternalCorrelationId) push = nullptr;
-  decltype(&cuptiActivityPopExternalCorrelationId) pop = nullptr;
-  decltype(&cuptiGetTimestamp) timestamp = nullptr;
-  decltype(&cuptiGetStreamIdEx) stream_id = nullptr;
-  // Null in older libraries.
-  using EnableCall = CUptiResult (*)(CUpti_CallbackId, std::uint8_t);
-  EnableCall enable_runtime_call = nullptr, enable_driver_call = nullptr;
-
- private:
-  template <typename Function>
-  void Find(const char* name, Function& function, bool needed = true);
-  void Open();
-
-  void* library_ = nullptr;
-  std::string path_, why_;
-  decltype(&cuptiGetVersion) version_ = nullptr;
-  decltype(&cuptiGetResultString) result_string_ = nullptr;
-};
+// In the order in which they are tried: of the toolkit, of NVIDIA's packages of PyPI (a folder for
+// all libraries, or one for each), of the system.
+std::vector<std::string> Candidates() {
+  if (const char* const given = std::getenv("TRIREME_CUPTI")) return {given};
+  const std::uint32_t api = CUPTI_API_VERSION;
+  const std::uint32_t major = api < kNewNumbers ? kOldMajor : api / kNewNumbers;
+  const std::string name = fmt::format("libcupti.so.{}", major);
+  std::vector<std::string> paths;
+  const std::filesystem::path folder = RuntimeFolder();
+  for (const char* const way :
+       {".", "../extras/CUPTI/lib64", "../../../extras/CUPTI/lib64", "../../cuda_cupti/lib"}) {
+    std::error_code error;
+    const std::filesystem::path path = folder / way / name;
+    if (!folder.empty() && std::filesystem::exists(path, error)) paths.push_back(path.string());
+  }
+  paths.push_back(name);
+  return paths;
+}
 
 // "13.0" of 130001; "12" of the numbers of before.
-std::string CuptiVersion(std::uint32_t number);
+std::string CuptiVersion(std::uint32_t number) {
+  if (number < kNewNumbers) return fmt::format("{}", kOldMajor);
+  return fmt::format("{}.{}", number / kNewNumbers, number % kNewNumbers / 100);
+}
 
-namespace {
+// CUPTI's functions, from a library that is loaded when they are first wanted and never unloaded: a
+// thread of its own may still be running. It is the library of TRIREME_CUPTI; else one beside the
+// CUDA runtime, else one on the library path. Members are found in the order in which they stand.
+class CuptiLibrary {
+  struct Symbol {
+    void* address;
+    template <typename Function>
+    operator Function*() const {
+      return reinterpret_cast<Function*>(address);
+    }
+  };
+  Symbol Find(const char* name, bool needed = true) {
+    void* const found = library_ == nullptr ? nullptr : dlsym(library_, name);
+    if (found == nullptr && needed && why_.empty()) why_ = fmt::format("{} lacks {}", path_, name);
+    return {found};
+  }
+  void* Open() {
+    for (const std::string& path : Candidates()) {
+      if (void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+        path_ = path;
+        why_.clear();
+        return library;
+      }
+      const char* const reason = dlerror();
+      if (why_.empty()) why_ = reason == nullptr ? path : reason;
+    }
+    return nullptr;
+  }
+
+  std::string path_, why_;
+  void* library_ = Open();
+  decltype(&cuptiGetVersion) version_ = Find("cuptiGetVersion");
+  decltype(&cuptiGetResultString) result_string_ = Find("cuptiGetResultString");
+
+ public:
+  decltype(&cuptiSubscribe) subscribe = Find("cuptiSubscribe");
+  decltype(&cuptiUnsubscribe) unsubscribe = Find("cuptiUnsubscribe");
+  decltype(&cuptiActivityRegisterCallbacks) register_callbacks =
+      Find("cuptiActivityRegisterCallbacks");
+  decltype(&cuptiActivityEnable) enable = Find("cuptiActivityEnable");
+  decltype(&cuptiActivityDisable) disable = Find("cuptiActivityDisable");
+  decltype(&cuptiActivityFlushAll) flush = Find("cuptiActivityFlushAll");
+  decltype(&cuptiActivityGetNextRecord) next_record = Find("cuptiActivityGetNextRecord");
+  decltype(&cuptiActivityGetNumDroppedRecords) dropped_records =
+      Find("cuptiActivityGetNumDroppedRecords");
+  decltype(&cuptiActivityPushExternalCorrelationId) push =
+      Find("cuptiActivityPushExternalCorrelationId");
+  decltype(&cuptiActivityPopExternalCorrelationId) pop =
+      Find("cuptiActivityPopExternalCorrelationId");
+  decltype(&cuptiGetTimestamp) timestamp = Find("cuptiGetTimestamp");
+  decltype(&cuptiGetStreamIdEx) stream_id = Find("cuptiGetStreamIdEx");
+  // Null in older libraries.
+  using EnableCall = CUptiResult (*)(CUpti_CallbackId, std::uint8_t);
+  EnableCall enable_runtime_call = Find("cuptiActivityEnableRuntimeApi", false);
+  EnableCall enable_driver_call = Find("cuptiActivityEnableDriverApi", false);
+
+  const std::string& Why() const { return why_; }  // what failed; empty: nothing
+  std::string Name() const {                       // "CUPTI 13.0 (/usr/lib/libcupti.so.13)"
+    std::uint32_t version = 0;
+    version_(&version);
+    return fmt::format("CUPTI {} ({})", CuptiVersion(version), path_);
+  }
+  std::string ErrorText(CUptiResult result) const {
+    const char* text = nullptr;
+    if (result_string_(result, &text) != CUPTI_SUCCESS || text == nullptr) {
+      return fmt::format("error {}", static_cast<int>(result));
+    }
+    return text;
+  }
+};
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // some five thousand records
 constexpr int kMostBuffers = 64;                            // in the library's hands at a time
@@ -378,102 +442,5 @@ MaybeActivities RecordActivities(const GpuContext& gpu, std::int64_t most) {
 }
 
 std::string ActivityLibrary() { return "CUPTI " + CuptiVersion(CUPTI_API_VERSION); }
-
-// CuptiLibrary: where the library may lie, and its functions.
-
-namespace {
-
-constexpr std::uint32_t kNewNumbers = 10000;  // from CUDA 13.0 on: major * 10000 + minor * 100
-constexpr int kOldMajor = 12;
-
-// The folder of the CUDA runtime in use; of the program, if that is linked into it.
-std::filesystem::path RuntimeFolder() {
-  Dl_info place{};
-  if (dladdr(reinterpret_cast<const void*>(&cudaRuntimeGetVersion), &place) == 0) return {};
-  std::error_code error;
-  return std::filesystem::canonical(place.dli_fname, error).parent_path();
-}
-
-// In the order in which they are tried: of the toolkit, of NVIDIA's packages of PyPI (a folder for
-// all libraries, or one for each), of the system.
-std::vector<std::string> Candidates() {
-  if (const char* const given = std::getenv("TRIREME_CUPTI")) return {given};
-  const std::uint32_t api = CUPTI_API_VERSION;
-  const std::uint32_t major = api < kNewNumbers ? kOldMajor : api / kNewNumbers;
-  const std::string name = fmt::format("libcupti.so.{}", major);
-  std::vector<std::string> paths;
-  const std::filesystem::path folder = RuntimeFolder();
-  for (const char* const way :
-       {".", "../extras/CUPTI/lib64", "../../../extras/CUPTI/lib64", "../../cuda_cupti/lib"}) {
-    std::error_code error;
-    const std::filesystem::path path = folder / way / name;
-    if (!folder.empty() && std::filesystem::exists(path, error)) paths.push_back(path.string());
-  }
-  paths.push_back(name);
-  return paths;
-}
-
-}  // namespace
-
-std::string CuptiVersion(std::uint32_t number) {
-  if (number < kNewNumbers) return fmt::format("{}", kOldMajor);
-  return fmt::format("{}.{}", number / kNewNumbers, number % kNewNumbers / 100);
-}
-
-template <typename Function>
-void CuptiLibrary::Find(const char* name, Function& function, bool needed) {
-  function = reinterpret_cast<Function>(dlsym(library_, name));
-  if (function == nullptr && needed && why_.empty()) {
-    why_ = fmt::format("{} lacks {}", path_, name);
-  }
-}
-
-void CuptiLibrary::Open() {
-  for (const std::string& path : Candidates()) {
-    library_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (library_ != nullptr) {
-      path_ = path;
-      why_.clear();
-      return;
-    }
-    const char* const reason = dlerror();
-    if (why_.empty()) why_ = reason == nullptr ? path : reason;
-  }
-}
-
-CuptiLibrary::CuptiLibrary() {
-  Open();
-  if (library_ == nullptr) return;
-  Find("cuptiGetVersion", version_);
-  Find("cuptiGetResultString", result_string_);
-  Find("cuptiSubscribe", subscribe);
-  Find("cuptiUnsubscribe", unsubscribe);
-  Find("cuptiActivityRegisterCallbacks", register_callbacks);
-  Find("cuptiActivityEnable", enable);
-  Find("cuptiActivityDisable", disable);
-  Find("cuptiActivityFlushAll", flush);
-  Find("cuptiActivityGetNextRecord", next_record);
-  Find("cuptiActivityGetNumDroppedRecords", dropped_records);
-  Find("cuptiActivityPushExternalCorrelationId", push);
-  Find("cuptiActivityPopExternalCorrelationId", pop);
-  Find("cuptiGetTimestamp", timestamp);
-  Find("cuptiGetStreamIdEx", stream_id);
-  Find("cuptiActivityEnableRuntimeApi", enable_runtime_call, false);
-  Find("cuptiActivityEnableDriverApi", enable_driver_call, false);
-}
-
-std::string CuptiLibrary::Name() const {
-  std::uint32_t version = 0;
-  version_(&version);
-  return fmt::format("CUPTI {} ({})", CuptiVersion(version), path_);
-}
-
-std::string CuptiLibrary::ErrorText(CUptiResult result) const {
-  const char* text = nullptr;
-  if (result_string_(result, &text) != CUPTI_SUCCESS || text == nullptr) {
-    return fmt::format("error {}", static_cast<int>(result));
-  }
-  return text;
-}
 
 }  // namespace trireme::device::cuda

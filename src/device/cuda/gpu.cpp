@@ -1,4 +1,5 @@
-// Cards: the list of them, opening one, and CUDA's environment.
+// CUDA's part of the device layer: cards and their environment, memory and copies, queues, events,
+// recorded graphs and ranges for profilers.
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
@@ -19,6 +20,10 @@ namespace trireme::device::cuda {
 namespace {
 
 constexpr std::size_t kBounceBytes = std::size_t{16} << 20;  // of copies of ordinary host memory
+
+std::size_t Size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
+cudaStream_t Stream(void* queue) { return static_cast<cudaStream_t>(queue); }
+cudaEvent_t EventOf(void* event) { return static_cast<cudaEvent_t>(event); }
 
 std::string AdviceFor(cudaError_t code) {
   switch (code) {
@@ -162,8 +167,8 @@ void Close(GpuContext& context) {
   for (void* queue : {context.queue, context.input_queue}) {
     if (queue == nullptr) continue;
     // Errors of earlier work have been reported by the calls that waited for it.
-    cudaStreamSynchronize(static_cast<cudaStream_t>(queue));
-    cudaStreamDestroy(static_cast<cudaStream_t>(queue));
+    cudaStreamSynchronize(Stream(queue));
+    cudaStreamDestroy(Stream(queue));
   }
   if (context.bounce != nullptr) cudaFreeHost(context.bounce);
 }
@@ -173,12 +178,6 @@ std::int64_t FreeBytes() {
   Check(cudaMemGetInfo(&free, &total), "free memory of the GPU");
   return static_cast<std::int64_t>(free) + FilePages();
 }
-
-// Memory of the GPU and page-locked memory of the host, and copies.
-
-namespace {
-std::size_t Size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
-}  // namespace
 
 void* AllocateZeroed(std::int64_t bytes) {
   void* data = nullptr;
@@ -203,8 +202,7 @@ void FreePinned(void* data) { cudaFreeHost(data); }
 
 void StartCopy(void* queue, const void* from, void* to, std::int64_t bytes) {
   if (bytes == 0) return;
-  Check(cudaMemcpyAsync(to, from, Size(bytes), cudaMemcpyDefault, static_cast<cudaStream_t>(queue)),
-        "a copy");
+  Check(cudaMemcpyAsync(to, from, Size(bytes), cudaMemcpyDefault, Stream(queue)), "a copy");
 }
 
 void CopyIn(const GpuContext& gpu, const void* host, void* device, std::int64_t bytes) {
@@ -227,16 +225,8 @@ void CopyOut(const GpuContext& gpu, const void* device, void* host, std::int64_t
 
 void SetZero(void* queue, void* data, std::int64_t bytes) {
   if (bytes == 0) return;
-  Check(cudaMemsetAsync(data, 0, Size(bytes), static_cast<cudaStream_t>(queue)),
-        "clearing memory of the GPU");
+  Check(cudaMemsetAsync(data, 0, Size(bytes), Stream(queue)), "clearing memory of the GPU");
 }
-
-// Queues of a card: waiting, events, recorded graphs, ranges for profilers.
-
-namespace {
-cudaStream_t Stream(void* queue) { return static_cast<cudaStream_t>(queue); }
-cudaEvent_t EventOf(void* event) { return static_cast<cudaEvent_t>(event); }
-}  // namespace
 
 void Synchronise(void* queue) { Check(cudaStreamSynchronize(Stream(queue)), "work of the GPU"); }
 

@@ -110,7 +110,7 @@ class ForwardHead {
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
                   const std::int64_t seen = call_.Visible(at_.sequence, span.Last(), keys);
-                  if (seen == 0 || Unseen(span, keys)) return;
+                  if (seen == 0 || call_.Unseen(at_.sequence, span, keys)) return;
                   PackTile(keys, seen);
                   ahead_.Aim(span, keys);
                   InPieces(span.count, kernels_.rows, [&](std::int64_t begin, std::int64_t count) {
@@ -135,11 +135,6 @@ class ForwardHead {
     }
   }
 
-  // Whether all of the keys lie before the documents of these queries.
-  bool Unseen(const AttentionTile& queries, const AttentionTile& keys) const {
-    return call_.Hidden(at_.sequence, queries.row, keys) == keys.count;
-  }
-
   void PackTile(const AttentionTile& keys, std::int64_t seen) {
     const Matrix& data = call_.block.data;
     kernels_.pack_transposed(at_.KeysOrValues<T>(call_, data, 0, keys), data.stride, seen,
@@ -154,7 +149,8 @@ class ForwardHead {
     const std::int64_t skip = call_.Skipped(at_.sequence, queries.row, tile);
     const AttentionTile keys = tile.Piece(skip, tile.count);
     const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys);
-    if (seen == 0 || Unseen(queries, keys)) return first ? ZeroOut(queries) : void();
+    if (seen == 0 || call_.Unseen(at_.sequence, queries, keys))
+      return first ? ZeroOut(queries) : void();
     ahead_.Step();
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
                       at_.Queries<T>(call_, call_.qkv, queries), call_.qkv.stride, 1, keys_ + skip,
@@ -287,7 +283,7 @@ class BackwardHead {
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
                   const std::int64_t seen = call_.Visible(at_.sequence, span.Last(), keys);
-                  if (seen == 0 || Unseen(span, keys)) return;
+                  if (seen == 0 || call_.Unseen(at_.sequence, span, keys)) return;
                   PackTile(keys, seen);
                   ahead_.Aim(span, keys);
                   for (std::int64_t i = 0; i < span.count; i += kAttentionQueries) {
@@ -311,11 +307,6 @@ class BackwardHead {
                              span.count, queries_memory_);
   }
 
-  // Whether all of the keys lie before the documents of these queries.
-  bool Unseen(const AttentionTile& queries, const AttentionTile& keys) const {
-    return call_.Hidden(at_.sequence, queries.row, keys) == keys.count;
-  }
-
   void PackTile(const AttentionTile& keys, std::int64_t seen) {
     const Matrix& data = call_.block.data;
     const AttentionRows<T> key = {at_.KeysOrValues<T>(call_, data, 0, keys), data.stride};
@@ -331,7 +322,7 @@ class BackwardHead {
             bool first) {
     const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys);
     if (seen == 0) return;
-    if (Unseen(queries, keys)) return first ? ZeroQueries(queries) : void();
+    if (call_.Unseen(at_.sequence, queries, keys)) return first ? ZeroQueries(queries) : void();
     InPieces(queries.count, kernels_.rows, [&](std::int64_t row, std::int64_t count) {
       Rows(queries, begin, {row, row + count}, keys, seen, first);
     });
@@ -406,7 +397,7 @@ class BackwardHead {
   // the last of these keys.
   std::int64_t SeenUntil(const AttentionTile& queries, const AttentionTile& keys) const {
     std::int64_t end = queries.count;
-    while (end > 0 && Unseen(queries.Piece(end - 1, 1), keys)) --end;
+    while (end > 0 && call_.Unseen(at_.sequence, queries.Piece(end - 1, 1), keys)) --end;
     return end;
   }
   void ZeroQueries(const AttentionTile& queries) {

@@ -62,8 +62,7 @@ struct AttentionKernelsOf {
   void (*dot)(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t x_stride,
               const T* y, std::int64_t y_stride, T* dot);
   // Scores p become weights 2^(p - lse), and their gradient dP, in ds, becomes scale dS = scale p
-  // (dP
-  // - delta); both zero if not visible. Columns: visible.keys, padded; lse, delta: rows.
+  // (dP - delta); both zero if not visible. Columns: visible.keys, padded; lse, delta: rows.
   void (*gradient)(std::int64_t rows, const AttentionVisible& visible, T scale, const T* lse,
                    const T* delta, T* p, T* ds, std::int64_t stride);
 };
@@ -206,7 +205,13 @@ struct AttentionCall {
     const std::int64_t begin = shape.begins[sequence * shape.length + row];
     return std::clamp<std::int64_t>(begin - keys.position, 0, keys.count);
   }
-  // The same, in whole pads: keys that products with this query and later ones may leave out.
+  // Whether all of the keys lie before the documents of these queries.
+  bool Unseen(std::int64_t sequence, const AttentionTile& queries,
+              const AttentionTile& keys) const {
+    return Hidden(sequence, queries.row, keys) == keys.count;
+  }
+  // The same as Hidden, in whole pads: keys that products with this query and later ones may leave
+  // out.
   std::int64_t Skipped(std::int64_t sequence, std::int64_t row, const AttentionTile& keys) const {
     return Hidden(sequence, row, keys) / kAttentionPad * kAttentionPad;
   }
@@ -221,13 +226,6 @@ struct AttentionCall {
     }
   }
 };
-
-// Keys and values of whole sequences are columns of their qkv.
-inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
-  const std::int64_t queries = shape.heads * shape.head_dim;
-  return {{{0, shape.length}, {shape.length, shape.length}},
-          qkv.Columns(queries, qkv.columns - queries)};
-}
 
 // One query head of one sequence.
 struct AttentionHead {

@@ -175,29 +175,8 @@ template <typename V>
 void PackTransposed(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows,
                     std::int64_t columns, typename V::Scalar scale, typename V::Scalar* to,
                     std::int64_t to_stride) {
-  constexpr int kLanes = V::kLanes;
-  for (std::int64_t row = 0; row < Padded(rows); row += kLanes) {
-    for (std::int64_t k = 0; k < columns; k += kLanes) {
-      const typename V::Scalar* source = from + row * stride + k;
-      typename V::Scalar* target = to + k * to_stride + row;
-      if (row + kLanes <= rows && k + kLanes <= columns) {
-        typename V::Register block[kLanes];
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i, source += stride) block[i] = V::Load(source);
-        V::Transpose(block);
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i, target += to_stride) V::Store(target, block[i] * scale);
-        continue;
-      }
-      typename V::Register block[kLanes];
-      for (int i = 0; i < kLanes; ++i, source += stride) {
-        block[i] = row + i < rows ? V::LoadPart(source, columns - k) : typename V::Register{};
-      }
-      V::Transpose(block);
-      for (int i = 0; i < kLanes && k + i < columns; ++i, target += to_stride) {
-        V::Store(target, block[i] * scale);
-      }
-    }
+  for (std::int64_t row = 0; row < Padded(rows); row += V::kLanes) {
+    Transposed<V>(from + row * stride, stride, rows - row, columns, scale, to + row, to_stride);
   }
 }
 

@@ -95,6 +95,35 @@ struct Vector {
   }
 };
 
+// to[k * to_stride + i] = scale * from[i * stride + k] for one vector of rows i, of which `rows`
+// are there, and k < columns; zeros for the others.
+template <typename V>
+void Transposed(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows,
+                std::int64_t columns, typename V::Scalar scale, typename V::Scalar* to,
+                std::int64_t to_stride) {
+  constexpr int kLanes = V::kLanes;
+  for (std::int64_t k = 0; k < columns; k += kLanes) {
+    const typename V::Scalar* source = from + k;
+    typename V::Scalar* target = to + k * to_stride;
+    typename V::Register block[kLanes];
+    if (rows >= kLanes && k + kLanes <= columns) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i, source += stride) block[i] = V::Load(source);
+      V::Transpose(block);
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i, target += to_stride) V::Store(target, block[i] * scale);
+      continue;
+    }
+    for (int i = 0; i < kLanes; ++i, source += stride) {
+      block[i] = i < rows ? V::LoadPart(source, columns - k) : typename V::Register{};
+    }
+    V::Transpose(block);
+    for (int i = 0; i < kLanes && k + i < columns; ++i, target += to_stride) {
+      V::Store(target, block[i] * scale);
+    }
+  }
+}
+
 // Coefficients of 2^f, |f| <= 1/2, interpolated at Chebyshev's nodes (relative error 2.5e-9), from
 // f^6 on.
 inline constexpr float kExp2[] = {1.546144469646e-4f,

@@ -13,12 +13,9 @@
 namespace trireme::kernels {
 
 void cpu::AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias) {
-  DispatchDtype(x.dtype, [&](auto zero) {
+  EachRow(stream, x.dtype, x.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < x.rows; ++row) {
-      rows::Axpy(T(1), bias.As<T>(), x.As<T>() + row * x.stride, x.columns);
-    }
+    rows::Axpy(T(1), bias.As<T>(), RowOf<T>(x, row), x.columns);
   });
 }
 
@@ -36,95 +33,71 @@ void cpu::Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
 }
 
 void cpu::Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
-  DispatchDtype(x.dtype, [&](auto zero) {
+  EachRow(stream, x.dtype, x.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < x.rows; ++row) {
-      rows::Axpy(T(1), x.As<T>() + row * x.stride, y.As<T>() + row * y.stride, x.columns);
-    }
+    rows::Axpy(T(1), RowOf<T>(x, row), RowOf<T>(y, row), x.columns);
   });
 }
 
 void cpu::ResidualForward(const device::Stream& stream, const Matrix& residual,
                           const Matrix& branch, const Matrix& bias, const Dropout& dropout,
                           const Matrix& out) {
-  DispatchDtype(out.dtype, [&](auto zero) {
+  EachMaskedRow(stream, out, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, n);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < out.rows; ++row) {
-        T* b = branch.As<T>() + row * branch.stride;  // scratch of the caller: changed in place
-        if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), b, n);
-        if (mask.Active()) mask.Apply(row, b, b, n);
-        T* to = out.As<T>() + row * out.stride;
-        const T* from = residual.As<T>() + row * residual.stride;
+    T* b = RowOf<T>(branch, row);  // scratch of the caller: changed in place
+    if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), b, n);
+    if (mask.Active()) mask.Apply(row, b, b, n);
+    T* to = RowOf<T>(out, row);
+    const T* from = RowOf<T>(residual, row);
 #pragma omp simd
-        for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] + b[i];
-      }
-    }
+    for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] + b[i];
   });
 }
 
 void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
                             const Matrix& bias, const Dropout& dropout, const Matrix& out) {
-  DispatchDtype(out.dtype, [&](auto zero) {
+  EachMaskedRow(stream, out, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, n);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < out.rows; ++row) {
-        T* from = pre.As<T>() + row * pre.stride;
-        T* to = out.As<T>() + row * out.stride;
-        if (kind == ActivationKind::kRelu) {
-          rows::BiasRelu(from, bias.As<T>(), to, n);
-        } else if (kind == ActivationKind::kGelu) {
-          rows::BiasGelu(from, bias.As<T>(), to, n);
-        } else {
-          if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), from, 2 * n);
-          rows::Swiglu(from, from + n, to, n);
-        }
-        if (mask.Active()) mask.Apply(row, to, to, n);
-      }
+    T* from = RowOf<T>(pre, row);
+    T* to = RowOf<T>(out, row);
+    if (kind == ActivationKind::kRelu) {
+      rows::BiasRelu(from, bias.As<T>(), to, n);
+    } else if (kind == ActivationKind::kGelu) {
+      rows::BiasGelu(from, bias.As<T>(), to, n);
+    } else {
+      if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), from, 2 * n);
+      rows::Swiglu(from, from + n, to, n);
     }
+    if (mask.Active()) mask.Apply(row, to, to, n);
   });
 }
 
 void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
                              const Dropout& dropout, const Matrix& dout, const Matrix& dpre) {
-  DispatchDtype(dout.dtype, [&](auto zero) {
+  EachMaskedRow(stream, dout, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
     const std::int64_t n = dout.columns;
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, n);
-      T* masked = ThreadScratch<ActivationKind, T>(n);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < dout.rows; ++row) {
-        const T* p = pre.As<T>() + row * pre.stride;
-        const T* d = dout.As<T>() + row * dout.stride;
-        T* to = dpre.As<T>() + row * dpre.stride;
-        if (kind == ActivationKind::kRelu) {
-          // A value that is positive after dropout was kept and positive before: no mask is needed.
-          const T scale = static_cast<T>(dropout.Scale());
+    const T* p = RowOf<T>(pre, row);
+    const T* d = RowOf<T>(dout, row);
+    T* to = RowOf<T>(dpre, row);
+    if (kind == ActivationKind::kRelu) {
+      // A value that is positive after dropout was kept and positive before: no mask is needed.
+      const T scale = static_cast<T>(dropout.Scale());
 #pragma omp simd
-          for (std::int64_t i = 0; i < n; ++i) to[i] = p[i] > T(0) ? scale * d[i] : T(0);
-          continue;
-        }
-        if (mask.Active()) {
-          mask.Apply(row, d, masked, n);
-          d = masked;
-        }
-        if (kind == ActivationKind::kGelu) {
-          rows::GeluGradient(p, d, to, n);
-        } else {
-          rows::SwigluGradient(p, p + n, d, to, to + n, n);
-        }
-      }
+      for (std::int64_t i = 0; i < n; ++i) to[i] = p[i] > T(0) ? scale * d[i] : T(0);
+      return;
+    }
+    if (mask.Active()) {
+      T* masked = ThreadScratch<ActivationKind, T>(n);
+      mask.Apply(row, d, masked, n);
+      d = masked;
+    }
+    if (kind == ActivationKind::kGelu) {
+      rows::GeluGradient(p, d, to, n);
+    } else {
+      rows::SwigluGradient(p, p + n, d, to, to + n, n);
     }
   });
 }
@@ -133,21 +106,14 @@ void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind, 
 
 void cpu::DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
                          const Matrix& out) {
-  DispatchDtype(x.dtype, [&](auto zero) {
+  EachMaskedRow(stream, x, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, x.columns);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < x.rows; ++row) {
-        const T* from = x.As<T>() + row * x.stride;
-        T* to = out.As<T>() + row * out.stride;
-        if (mask.Active()) {
-          mask.Apply(row, from, to, x.columns);
-        } else if (from != to) {
-          std::memcpy(to, from, static_cast<std::size_t>(x.columns) * sizeof(T));
-        }
-      }
+    const T* from = RowOf<T>(x, row);
+    T* to = RowOf<T>(out, row);
+    if (mask.Active()) {
+      mask.Apply(row, from, to, x.columns);
+    } else if (from != to) {
+      std::memcpy(to, from, static_cast<std::size_t>(x.columns) * sizeof(T));
     }
   });
 }
@@ -180,25 +146,21 @@ void RopeTable(double theta, const Matrix& table) {
 
 void cpu::Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
                bool inverse, const Matrix& qkv) {
-  DispatchDtype(qkv.dtype, [&](auto zero) {
+  EachRow(stream, qkv.dtype, qkv.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
     const std::int64_t half = shape.head_dim / 2;
     const T direction = inverse ? T(-1) : T(1);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < qkv.rows; ++row) {
-      const std::int64_t begin = shape.begins == nullptr ? 0 : shape.begins[row];
-      const T* cosine =
-          table.As<T>() + (shape.positions.At(row % shape.length) - begin) * table.stride;
-      const T* sine = cosine + half;
-      for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
-        T* low = qkv.As<T>() + row * qkv.stride + head * shape.head_dim;
-        T* high = low + half;
+    const std::int64_t begin = shape.begins == nullptr ? 0 : shape.begins[row];
+    const T* cosine = RowOf<T>(table, shape.positions.At(row % shape.length) - begin);
+    const T* sine = cosine + half;
+    for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
+      T* low = RowOf<T>(qkv, row) + head * shape.head_dim;
+      T* high = low + half;
 #pragma omp simd
-        for (std::int64_t i = 0; i < half; ++i) {
-          const T a = low[i], b = high[i], s = direction * sine[i];
-          low[i] = a * cosine[i] - b * s;
-          high[i] = a * s + b * cosine[i];
-        }
+      for (std::int64_t i = 0; i < half; ++i) {
+        const T a = low[i], b = high[i], s = direction * sine[i];
+        low[i] = a * cosine[i] - b * s;
+        high[i] = a * s + b * cosine[i];
       }
     }
   });

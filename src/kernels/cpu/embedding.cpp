@@ -15,37 +15,13 @@ namespace trireme::kernels {
 void cpu::EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens,
                            std::int32_t first, const Matrix& weight, double scale,
                            const Matrix& out) {
-  DispatchDtype(out.dtype, [&](auto zero) {
+  EachRow(stream, out.dtype, out.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < out.rows; ++row) {
-      T* to = out.As<T>() + row * out.stride;
-      const std::int64_t at = std::int64_t{tokens[row]} - first;
-      if (at >= 0 && at < weight.rows) {
-        rows::Affine(weight.As<T>() + at * weight.stride, T(scale), T(0), to, out.columns);
-      } else {
-        std::fill_n(to, out.columns, T(0));
-      }
-    }
-  });
-}
-
-void cpu::EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
-                            std::int32_t first, double scale, const Matrix& dout,
-                            const Matrix& dweight) {
-  DispatchDtype(dout.dtype, [&](auto zero) {
-    using T = decltype(zero);
-#pragma omp parallel num_threads(stream.threads)
-    {
-      // Table row t belongs to thread t % threads: each thread walks all rows and adds its own.
-      const int thread = omp_get_thread_num();
-      const int threads = omp_get_num_threads();
-      for (std::int64_t row = 0; row < dout.rows; ++row) {
-        const std::int64_t at = std::int64_t{tokens[row]} - first;
-        if (at < 0 || at >= dweight.rows || at % threads != thread) continue;
-        rows::Axpy(T(scale), dout.As<T>() + row * dout.stride,
-                   dweight.As<T>() + at * dweight.stride, dout.columns);
-      }
+    const std::int64_t at = std::int64_t{tokens[row]} - first;
+    if (at >= 0 && at < weight.rows) {
+      rows::Affine(RowOf<T>(weight, at), T(scale), T(0), RowOf<T>(out, row), out.columns);
+    } else {
+      std::fill_n(RowOf<T>(out, row), out.columns, T(0));
     }
   });
 }
@@ -58,42 +34,45 @@ std::int64_t PositionIn(const std::int32_t* begins, const Dropout& dropout, std:
   return dropout.PositionOf(row) - begin;
 }
 
-// Positions restart in documents: position t belongs to thread t % threads, as a token does above.
-template <typename T>
-void AddByPosition(const device::Stream& stream, const std::int32_t* begins, const Dropout& dropout,
-                   const Matrix& dout, const Matrix& dpositions) {
+// table[place(row)] += scale * dout[row]; places outside of the table are left out. Table row t
+// belongs to thread t % threads: each thread walks all rows and adds its own.
+template <typename T, typename Place>
+void AddByPlace(const device::Stream& stream, T scale, const Matrix& dout, const Matrix& table,
+                const Place& place) {
 #pragma omp parallel num_threads(stream.threads)
   {
     const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
     for (std::int64_t row = 0; row < dout.rows; ++row) {
-      const std::int64_t at = PositionIn(begins, dropout, row);
-      if (at % threads != thread) continue;
-      rows::Axpy(T(1), dout.As<T>() + row * dout.stride,
-                 dpositions.As<T>() + at * dpositions.stride, dout.columns);
+      const std::int64_t at = place(row);
+      if (at < 0 || at >= table.rows || at % threads != thread) continue;
+      rows::Axpy(scale, RowOf<T>(dout, row), RowOf<T>(table, at), dout.columns);
     }
   }
 }
 
 }  // namespace
 
+void cpu::EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
+                            std::int32_t first, double scale, const Matrix& dout,
+                            const Matrix& dweight) {
+  DispatchDtype(dout.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    AddByPlace(stream, T(scale), dout, dweight,
+               [&](std::int64_t row) { return std::int64_t{tokens[row]} - first; });
+  });
+}
+
 void cpu::PositionForward(const device::Stream& stream, const Matrix& positions,
                           const std::int32_t* begins, const Dropout& dropout, const Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
-  DispatchDtype(x.dtype, [&](auto zero) {
+  EachMaskedRow(stream, x, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, x.columns);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < x.rows; ++row) {
-        T* to = x.As<T>() + row * x.stride;
-        if (!positions.Empty()) {
-          const std::int64_t position = PositionIn(begins, dropout, row);
-          rows::Axpy(T(1), positions.As<T>() + position * positions.stride, to, x.columns);
-        }
-        if (mask.Active()) mask.Apply(row, to, to, x.columns);
-      }
+    T* to = RowOf<T>(x, row);
+    if (!positions.Empty()) {
+      const std::int64_t position = PositionIn(begins, dropout, row);
+      rows::Axpy(T(1), RowOf<T>(positions, position), to, x.columns);
     }
+    if (mask.Active()) mask.Apply(row, to, to, x.columns);
   });
 }
 
@@ -102,7 +81,10 @@ void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* beg
   if (dpositions.Empty()) return;
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (begins != nullptr) return AddByPosition<T>(stream, begins, dropout, dout, dpositions);
+    if (begins != nullptr) {  // positions restart in documents
+      return AddByPlace(stream, T(1), dout, dpositions,
+                        [&](std::int64_t row) { return PositionIn(begins, dropout, row); });
+    }
     // The first rows of the shard have all its positions; one thread adds up all rows of a
     // position.
     const std::int64_t distinct = std::min(dropout.length, dout.rows);

@@ -189,8 +189,8 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix
 void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a,
                              Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
                              FunctionRef<void(const Part& rows)> then) {
-  // Of c, in a slice that is gone through again while a third-level cache holds it; the rows that
-  // make up for packing the right operand for each.
+  // Bytes of c in a slice, which is gone through again while a third-level cache holds it; rows
+  // that make up for packing the right operand for each slice.
   constexpr std::int64_t kSliceBytes = 16 << 20, kLeastRows = 1024;
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (c.rows == 0) return;

@@ -1,6 +1,5 @@
-// norm: NormForward overwrites y and statistics; NormBackwardInput overwrites dx or accumulates
-// into it; NormBackwardWeight accumulates, in kReductionBlocks blocks of rows whatever the number
-// of threads.
+// norm: NormForward overwrites y and statistics; NormBackwardWeight accumulates, in
+// kReductionBlocks blocks of rows whatever the number of threads.
 #include <algorithm>
 #include <cstdint>
 
@@ -28,39 +27,30 @@ int ReduceRows(const device::Stream& stream, std::int64_t row_count, std::int64_
   return blocks;
 }
 
+namespace {
+
+// The norm of one row, with its mean and rstd.
+template <typename T>
+void NormRow(NormKind kind, const T* x, std::int64_t n, const Matrix& weight, const Matrix& bias,
+             double epsilon, T* y, T* statistics) {
+  const T mean = kind == NormKind::kLayerNorm
+                     ? static_cast<T>(rows::Sum(x, n) / static_cast<double>(n))
+                     : T(0);
+  const T rstd = rows::ReciprocalDeviation(x, n, mean, epsilon);
+  statistics[0] = mean;
+  statistics[1] = rstd;
+  rows::Normalize(x, mean, rstd, weight.As<T>(), bias.As<T>(), y, n);
+}
+
+}  // namespace
+
 void cpu::NormForward(const device::Stream& stream, NormKind kind, const Matrix& x,
                       const Matrix& weight, const Matrix& bias, double epsilon, const Matrix& y,
                       const Matrix& statistics) {
-  DispatchDtype(x.dtype, [&](auto zero) {
+  EachRow(stream, x.dtype, x.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
-    const std::int64_t n = x.columns;
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < x.rows; ++row) {
-      const T* from = x.As<T>() + row * x.stride;
-      const T mean = kind == NormKind::kLayerNorm
-                         ? static_cast<T>(rows::Sum(from, n) / static_cast<double>(n))
-                         : T(0);
-      const T rstd = rows::ReciprocalDeviation(from, n, mean, epsilon);
-      statistics.As<T>()[2 * row] = mean;
-      statistics.As<T>()[2 * row + 1] = rstd;
-      rows::Normalize(from, mean, rstd, weight.As<T>(), bias.As<T>(), y.As<T>() + row * y.stride,
-                      n);
-    }
-  });
-}
-
-void cpu::NormBackwardInput(const device::Stream& stream, NormKind kind, const Matrix& dy,
-                            const Matrix& x, const Matrix& weight, const Matrix& statistics,
-                            const Matrix& dx, bool accumulate) {
-  DispatchDtype(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < x.rows; ++row) {
-      rows::NormGradient(dy.As<T>() + row * dy.stride, x.As<T>() + row * x.stride, weight.As<T>(),
-                         statistics.As<T>()[2 * row], statistics.As<T>()[2 * row + 1],
-                         kind == NormKind::kLayerNorm, accumulate, dx.As<T>() + row * dx.stride,
-                         x.columns);
-    }
+    NormRow<T>(kind, RowOf<T>(x, row), x.columns, weight, bias, epsilon, RowOf<T>(y, row),
+               statistics.As<T>() + 2 * row);
   });
 }
 
@@ -74,8 +64,8 @@ void cpu::NormBackwardWeight(const device::Stream& stream, const Matrix& dy, con
         stream, x.rows, 2 * n, scratch, [&](std::int64_t begin, std::int64_t end, T* partial) {
           for (std::int64_t row = begin; row < end; ++row) {
             const T* of_row = statistics.As<T>() + 2 * row;
-            rows::NormWeightTerm(dy.As<T>() + row * dy.stride, x.As<T>() + row * x.stride,
-                                 of_row[0], of_row[1], partial, partial + n, n);
+            rows::NormWeightTerm(RowOf<T>(dy, row), RowOf<T>(x, row), of_row[0], of_row[1], partial,
+                                 partial + n, n);
           }
         });
     for (int block = 0; block < blocks; ++block) {
@@ -104,40 +94,19 @@ void cpu::ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix&
 // Norms in one pass with the operations around them: ResidualNormForward overwrites sum, y and
 // statistics; NormBackward overwrites dx and dbranch and accumulates into dweight and dbias.
 
-namespace {
-
-template <typename T>
-T* RowOf(const Matrix& x, std::int64_t row) {
-  return x.Empty() ? nullptr : x.As<T>() + row * x.stride;
-}
-
-}  // namespace
-
 void cpu::ResidualNormForward(const device::Stream& stream, NormKind kind, const Matrix& residual,
                               const Matrix& branch, const Matrix& bias, const Dropout& dropout,
                               const Matrix& sum, const Matrix& weight, const Matrix& norm_bias,
                               double epsilon, const Matrix& y, const Matrix& statistics) {
-  DispatchDtype(sum.dtype, [&](auto zero) {
+  EachMaskedRow(stream, sum, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
     const std::int64_t n = sum.columns;
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, n);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < sum.rows; ++row) {
-        T* s = RowOf<T>(sum, row);
-        rows::ResidualSum(RowOf<T>(residual, row), RowOf<T>(branch, row), bias.As<T>(),
-                          mask.Lanes(row, n), s, n);
-        // From here on as NormForward, to the bit: recomputation may do that part alone.
-        const T mean = kind == NormKind::kLayerNorm
-                           ? static_cast<T>(rows::Sum(s, n) / static_cast<double>(n))
-                           : T(0);
-        const T rstd = rows::ReciprocalDeviation(s, n, mean, epsilon);
-        statistics.As<T>()[2 * row] = mean;
-        statistics.As<T>()[2 * row + 1] = rstd;
-        rows::Normalize(s, mean, rstd, weight.As<T>(), norm_bias.As<T>(), RowOf<T>(y, row), n);
-      }
-    }
+    T* s = RowOf<T>(sum, row);
+    rows::ResidualSum(RowOf<T>(residual, row), RowOf<T>(branch, row), bias.As<T>(),
+                      mask.Lanes(row, n), s, n);
+    // As NormForward, to the bit: recomputation may do this part alone.
+    NormRow<T>(kind, s, n, weight, norm_bias, epsilon, RowOf<T>(y, row),
+               statistics.As<T>() + 2 * row);
   });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace trireme::kernels {
 
@@ -25,10 +26,6 @@ extern const PhiloxLanesKernel kPhiloxAvx2;    // x86-64 with AVX2 only
 extern const PhiloxLanesKernel kPhiloxAvx512;  // x86-64-v4 only
 
 // Kernels that this CPU can run, the fastest first.
-struct PhiloxLanesKernels {
-  const PhiloxLanesKernel* all[3];
-  int count;
-};
-PhiloxLanesKernels UsablePhiloxLanes();
+std::span<const PhiloxLanesKernel> UsablePhiloxLanes();
 
 }  // namespace trireme::kernels

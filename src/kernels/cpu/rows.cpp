@@ -290,7 +290,7 @@ template <typename T>
 
 void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                  std::uint32_t c3, std::int64_t n, std::uint16_t* lanes) {
-  static const PhiloxLanesFunction fill = UsablePhiloxLanes().all[0]->fill;
+  static const PhiloxLanesFunction fill = UsablePhiloxLanes()[0].fill;
   fill({key[0], key[1], c0, c1, c2, c3}, n, lanes);
 }
 
@@ -316,36 +316,6 @@ template <typename T>
   } else {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) y[i] = (x[i] - mean) * rstd * weight[i];
-  }
-}
-
-// With g = dy * weight and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm
-// has no mean(g).
-template <typename T>
-[[gnu::always_inline]] inline void NormGradientOf(const T* dy, const T* x, const T* weight, T mean,
-                                                  T rstd, bool centred, bool accumulate, T* dx,
-                                                  std::int64_t n) {
-  T sum = 0, dot = 0;
-#pragma omp simd reduction(+ : sum, dot)
-  for (std::int64_t i = 0; i < n; ++i) {
-    const T g = dy[i] * weight[i];
-    sum += g;
-    dot += g * (x[i] - mean) * rstd;
-  }
-  const T mean_g = centred ? sum / static_cast<T>(n) : T(0);
-  const T mean_gh = dot / static_cast<T>(n);
-  if (accumulate) {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      const T h = (x[i] - mean) * rstd;
-      dx[i] += rstd * (dy[i] * weight[i] - mean_g - h * mean_gh);
-    }
-  } else {
-#pragma omp simd
-    for (std::int64_t i = 0; i < n; ++i) {
-      const T h = (x[i] - mean) * rstd;
-      dx[i] = rstd * (dy[i] * weight[i] - mean_g - h * mean_gh);
-    }
   }
 }
 
@@ -389,7 +359,9 @@ template <typename T>
   return ResidualSumLoop<false, false>(residual, branch, bias, lanes, sum, n);
 }
 
-// mean(g weight) and mean(g weight h); adds to the weights' gradients if wanted.
+// With g = dy + more and h = (x - mean) * rstd: dx = rstd (g weight - mean(g weight) - h mean(g
+// weight h)) + residual; RMSNorm has no mean(g weight). Here are the means; what they sum is added
+// to the weights' gradients, if wanted.
 template <typename T>
 struct GradientMeans {
   T g, gh;
@@ -469,16 +441,6 @@ TRIREME_CLONES void Normalize(const float* x, float mean, float rstd, const floa
 void Normalize(const double* x, double mean, double rstd, const double* weight, const double* bias,
                double* y, std::int64_t n) {
   NormalizeOf(x, mean, rstd, weight, bias, y, n);
-}
-
-TRIREME_CLONES void NormGradient(const float* dy, const float* x, const float* weight, float mean,
-                                 float rstd, bool centred, bool accumulate, float* dx,
-                                 std::int64_t n) {
-  NormGradientOf(dy, x, weight, mean, rstd, centred, accumulate, dx, n);
-}
-void NormGradient(const double* dy, const double* x, const double* weight, double mean, double rstd,
-                  bool centred, bool accumulate, double* dx, std::int64_t n) {
-  NormGradientOf(dy, x, weight, mean, rstd, centred, accumulate, dx, n);
 }
 
 TRIREME_CLONES void NormWeightTerm(const float* dy, const float* x, float mean, float rstd,

@@ -99,12 +99,6 @@ T ReciprocalDeviation(const T* x, std::int64_t n, T mean, double epsilon) {
                         std::sqrt(SquaredDeviation(x, n, mean) / static_cast<double>(n) + epsilon));
 }
 
-// dx = gradient of the input, or dx += it.
-void NormGradient(const float* dy, const float* x, const float* weight, float mean, float rstd,
-                  bool centred, bool accumulate, float* dx, std::int64_t n);
-void NormGradient(const double* dy, const double* x, const double* weight, double mean, double rstd,
-                  bool centred, bool accumulate, double* dx, std::int64_t n);
-
 // dweight += dy * (x - mean) * rstd, dbias += dy.
 void NormWeightTerm(const float* dy, const float* x, float mean, float rstd, float* dweight,
                     float* dbias, std::int64_t n);
@@ -208,5 +202,33 @@ class RowMask {
   double scale_;
   std::int64_t room_;  // elements that the lanes of a row may take
 };
+
+// Row `row` of a matrix; null if it is Empty().
+template <typename T>
+T* RowOf(const Matrix& x, std::int64_t row) {
+  return x.Empty() ? nullptr : x.As<T>() + row * x.stride;
+}
+
+// Calls body(T{}, row), with T the C++ type of `dtype`, for all rows by the stream's threads.
+template <typename Body>
+void EachRow(const device::Stream& stream, Dtype dtype, std::int64_t rows, const Body& body) {
+  DispatchDtype(dtype, [&](auto zero) {
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < rows; ++row) body(zero, row);
+  });
+}
+// The same for the rows of x: body(T{}, row, mask), with a mask of this thread's.
+template <typename Body>
+void EachMaskedRow(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
+                   const Body& body) {
+  DispatchDtype(x.dtype, [&](auto zero) {
+#pragma omp parallel num_threads(stream.threads)
+    {
+      const RowMask mask(dropout, x.columns);
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < x.rows; ++row) body(zero, row, mask);
+    }
+  });
+}
 
 }  // namespace trireme::kernels

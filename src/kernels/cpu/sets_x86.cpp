@@ -18,8 +18,6 @@ std::span<const Kernels> UsableOf(const std::array<Kernels, 3>& all) {
   return std::span(all).subspan(set == "AVX-512" ? 0 : set == "AVX2" ? 1 : 2);
 }
 
-// Kernels of attention's tiles that an x86-64 CPU can run.
-
 std::span<const AttentionKernels> UsableAttentionKernels() {
   static const std::array<AttentionKernels, 3> all = {kAttentionAvx512, kAttentionAvx2,
                                                       kAttentionPortable};
@@ -27,24 +25,17 @@ std::span<const AttentionKernels> UsableAttentionKernels() {
   return usable;
 }
 
-// Kernels of products with few rows that an x86-64 CPU can run.
-
 std::span<const ThinKernels> UsableThinKernels() {
   static const std::array<ThinKernels, 3> all = {kThinAvx512, kThinAvx2, kThinPortable};
   static const std::span<const ThinKernels> usable = UsableOf(all);
   return usable;
 }
 
-// Philox kernels that an x86-64 CPU can run.
-
-PhiloxLanesKernels UsablePhiloxLanes() {
-  const std::string set = device::InstructionSet();
-  if (set == "AVX-512") return {{&kPhiloxAvx512, &kPhiloxAvx2, &kPhiloxPortable}, 3};
-  if (set == "AVX2") return {{&kPhiloxAvx2, &kPhiloxPortable}, 2};
-  return {{&kPhiloxPortable}, 1};
+std::span<const PhiloxLanesKernel> UsablePhiloxLanes() {
+  static const std::array<PhiloxLanesKernel, 3> all = {kPhiloxAvx512, kPhiloxAvx2, kPhiloxPortable};
+  static const std::span<const PhiloxLanesKernel> usable = UsableOf(all);
+  return usable;
 }
-
-// Kernels of our own matrix product that an x86-64 CPU can run.
 
 std::span<const ProductSet> UsableProductSets() {
   static const std::array<ProductSet, 3> all = {kProductAvx512, kProductAvx2, kProductPortable};

@@ -142,28 +142,6 @@ void Dots(const ThinProduct<typename V::Scalar>& p) {
   for (; column < p.columns; ++column) DotBlock<V, 1>(p, column);
 }
 
-// to[k * to_stride + i] = from[i * stride + k] for one vector of rows i and k < columns.
-template <typename V>
-void Transposed(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows,
-                std::int64_t columns, typename V::Scalar* to, std::int64_t to_stride) {
-  constexpr int kLanes = V::kLanes;
-  for (std::int64_t k = 0; k < columns; k += kLanes) {
-    typename V::Register block[kLanes];
-    if (rows >= kLanes && k + kLanes <= columns) {
-#pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i) block[i] = V::Load(from + i * stride + k);
-    } else {
-      for (int i = 0; i < kLanes; ++i) {
-        block[i] =
-            i < rows ? V::LoadPart(from + i * stride + k, columns - k) : typename V::Register{};
-      }
-    }
-    V::Transpose(block);
-    for (int i = 0; i < kLanes && k + i < columns; ++i)
-      V::Store(to + (k + i) * to_stride, block[i]);
-  }
-}
-
 // Calls of AddBlock for all rows: their inner indices are the steps in which memory is fetched.
 template <int kMany>
 std::int64_t BlocksOf(std::int64_t rows) {
@@ -200,7 +178,7 @@ void ThinTransposed(const ThinProduct<typename V::Scalar>& p) {
       piece.inner = p.inner - k < kThinBlock ? p.inner - k : kThinBlock;
       for (int j = 0; j < kVectors; ++j) {
         Transposed<V>(p.w + (column + j * V::kLanes) * p.w_stride + k, p.w_stride,
-                      width - j * V::kLanes, piece.inner, packed + j * V::kLanes, kWide);
+                      width - j * V::kLanes, piece.inner, T(1), packed + j * V::kLanes, kWide);
       }
       AddRows<V, kMany, kVectors>(piece, k > 0, ahead);
     }

@@ -61,8 +61,6 @@ inline Statistics Combine(const double* statistics, std::int64_t rows, std::int6
   return whole;
 }
 
-// Cut of a slice of the vocabulary into parts and blocks, and the layout of a tile's scratch.
-
 // Cut of a slice into parts, one per thread, and of parts into blocks.
 class VocabularyCut {
  public:
@@ -213,29 +211,20 @@ Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
 void cpu::CrossEntropy(const device::Stream& stream, const Matrix& logits,
                        const std::int32_t* targets, double smoothing, bool gradient,
                        double* losses) {
-  DispatchDtype(logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < logits.rows; ++row) {
-      losses[row] = RowLoss(logits.As<T>() + row * logits.stride, logits.columns, targets[row],
-                            smoothing, gradient);
-    }
+  EachRow(stream, logits.dtype, logits.rows, [&](auto zero, std::int64_t row) {
+    losses[row] = RowLoss(RowOf<decltype(zero)>(logits, row), logits.columns, targets[row],
+                          smoothing, gradient);
   });
 }
 
 void cpu::SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
                             const std::int32_t* targets, std::int32_t first, double* statistics) {
-  DispatchDtype(logits.dtype, [&](auto zero) {
-    using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < logits.rows; ++row) {
-      Statistics s;  // of a masked row: finite, not used
-      if (targets[row] >= 0) {
-        s = RowStatistics(logits.As<T>() + row * logits.stride, logits.columns,
-                          targets[row] - first);
-      }
-      Store(s, statistics + row * kSoftmaxStatistics);
+  EachRow(stream, logits.dtype, logits.rows, [&](auto zero, std::int64_t row) {
+    Statistics s;  // of a masked row: finite, not used
+    if (targets[row] >= 0) {
+      s = RowStatistics(RowOf<decltype(zero)>(logits, row), logits.columns, targets[row] - first);
     }
+    Store(s, statistics + row * kSoftmaxStatistics);
   });
 }
 
@@ -243,23 +232,20 @@ void cpu::CrossEntropySlice(const device::Stream& stream, const Matrix& logits,
                             const std::int32_t* targets, std::int32_t first,
                             std::int64_t vocabulary, double smoothing, bool gradient,
                             const double* statistics, int parts, int part, double* losses) {
-  DispatchDtype(logits.dtype, [&](auto zero) {
+  EachRow(stream, logits.dtype, logits.rows, [&](auto zero, std::int64_t row) {
     using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t row = 0; row < logits.rows; ++row) {
-      T* slice = logits.As<T>() + row * logits.stride;
-      if (targets[row] < 0) {
-        losses[row] = 0;
-        if (gradient) std::fill_n(slice, logits.columns, T(0));
-        continue;
-      }
-      const Statistics s = Combine(statistics, logits.rows, row, parts);
-      losses[row] = s.Loss(smoothing, vocabulary);
-      if (!gradient) continue;
-      const double top = statistics[(part * logits.rows + row) * kSoftmaxStatistics];
-      RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,
-                  smoothing, vocabulary);
+    T* slice = RowOf<T>(logits, row);
+    if (targets[row] < 0) {
+      losses[row] = 0;
+      if (gradient) std::fill_n(slice, logits.columns, T(0));
+      return;
     }
+    const Statistics s = Combine(statistics, logits.rows, row, parts);
+    losses[row] = s.Loss(smoothing, vocabulary);
+    if (!gradient) return;
+    const double top = statistics[(part * logits.rows + row) * kSoftmaxStatistics];
+    RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,
+                smoothing, vocabulary);
   });
 }
 
@@ -324,7 +310,6 @@ class Work {
     return {scratch_ + layout_.exps + tile_.x.rows * at, tile_.x.dtype, tile_.x.rows,
             columns.Size(), VocabularyCut::RoundUp(columns.Size())};
   }
-  T* Row(const Matrix& m, std::int64_t row) const { return m.template As<T>() + row * m.stride; }
   // The target's place among columns of the slice, or -1.
   std::int64_t TargetIn(const Part& columns, std::int64_t row) const {
     const std::int64_t at = tile_.targets[row] - tile_.first;
@@ -386,14 +371,15 @@ void Work<T>::Forward(int part) const {
     MatrixMultiply(stream_, Form::kPlain, tile_.x, Form::kTransposed, weight, exps, false);
     for (std::int64_t row = 0; row < count; ++row) {
       double* s = statistics + row * kSoftmaxStatistics;
-      ForwardRow(row, columns, first, Row(exps, row), s, tile_.gradient ? Row(sums, row) : nullptr);
+      ForwardRow(row, columns, first, RowOf<T>(exps, row), s,
+                 tile_.gradient ? RowOf<T>(sums, row) : nullptr);
       if (tile_.gradient) References(block)[row] = static_cast<T>(s[0]);
     }
     if (tile_.gradient) {
       MatrixMultiply(stream_, Form::kPlain, exps, Form::kPlain, weight, sums, !first);
       if (first) std::fill_n(Totals(part), weight.columns, T(0));
       for (std::int64_t v = 0; v < weight.rows && tile_.smoothing > 0; ++v) {
-        rows::Axpy(T(1), Row(weight, v), Totals(part), weight.columns);
+        rows::Axpy(T(1), RowOf<T>(weight, v), Totals(part), weight.columns);
       }
     }
     first = false;
@@ -411,7 +397,7 @@ void Work<T>::Weigh(const double* statistics, int parts) const {
     Doubles(layout_.log_sums)[row] = whole.LogSum();
     // expm1: if the target is nearly certain, the rest of 1 still counts.
     Doubles(layout_.pulls)[row] = std::expm1(whole.picked - whole.LogSum()) + tile_.smoothing;
-    if (tile_.smoothing > 0) rows::Axpy(T(1), Row(tile_.x, row), total, dim);
+    if (tile_.smoothing > 0) rows::Axpy(T(1), RowOf<T>(tile_.x, row), total, dim);
   }
 }
 
@@ -425,12 +411,13 @@ void Work<T>::WeightGradient(int part, const Matrix& dweight) const {
     for (std::int64_t row = 0; row < tile_.x.rows; ++row) {
       if (before != nullptr && before[row] == references[row]) continue;
       if (tile_.targets[row] < 0) {
-        std::fill_n(Row(scaled, row), dim, T(0));
+        std::fill_n(RowOf<T>(scaled, row), dim, T(0));
         continue;
       }
       const double log_sum = Doubles(layout_.log_sums)[row];
       const double factor = std::exp(static_cast<double>(references[row]) - log_sum);
-      rows::Affine(Row(tile_.x, row), static_cast<T>(factor), T(0), Row(scaled, row), dim);
+      rows::Affine(RowOf<T>(tile_.x, row), static_cast<T>(factor), T(0), RowOf<T>(scaled, row),
+                   dim);
     }
     before = references;
     MatrixMultiply(stream_, Form::kTransposed, Exps(part, columns), Form::kPlain, scaled,
@@ -441,12 +428,12 @@ void Work<T>::WeightGradient(int part, const Matrix& dweight) const {
     const std::int64_t at = TargetIn(columns, row);
     if (at < 0) continue;
     const double pull = Doubles(layout_.pulls)[row];
-    rows::Axpy(static_cast<T>(pull), Row(tile_.x, row), Row(dweight, at), dim);
+    rows::Axpy(static_cast<T>(pull), RowOf<T>(tile_.x, row), RowOf<T>(dweight, at), dim);
   }
   if (tile_.smoothing == 0) return;
   const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
   for (std::int64_t at = columns.begin; at < columns.end; ++at) {
-    rows::Axpy(static_cast<T>(-uniform), Totals(Parts()), Row(dweight, at), dim);
+    rows::Axpy(static_cast<T>(-uniform), Totals(Parts()), RowOf<T>(dweight, at), dim);
   }
 }
 
@@ -459,13 +446,13 @@ void Work<T>::InputGradient(std::int64_t row, T* dx) const {
   for (int part = 0; part < Parts(); ++part) {
     const double top = StatisticsOf(part)[row * kSoftmaxStatistics];
     const double factor = std::exp(top - Doubles(layout_.log_sums)[row]);
-    rows::Axpy(static_cast<T>(factor), Row(PartMatrix(layout_.sums, part), row), dx, dim);
+    rows::Axpy(static_cast<T>(factor), RowOf<T>(PartMatrix(layout_.sums, part), row), dx, dim);
     if (tile_.smoothing > 0) rows::Axpy(static_cast<T>(-uniform), Totals(part), dx, dim);
   }
   const std::int64_t at = TargetIn({0, cut_.Slice()}, row);
   if (at < 0) return;
   const double pull = Doubles(layout_.pulls)[row];
-  rows::Axpy(static_cast<T>(pull), Row(tile_.weight, at), dx, dim);
+  rows::Axpy(static_cast<T>(pull), RowOf<T>(tile_.weight, at), dx, dim);
 }
 
 }  // namespace
@@ -529,7 +516,7 @@ void cpu::VocabularyGradient(const device::Stream& stream, const VocabularyTile&
       }
 #pragma omp for schedule(static)
       for (std::int64_t row = 0; row < dx.rows; ++row) {
-        work.InputGradient(row, dx.As<T>() + row * dx.stride);
+        work.InputGradient(row, RowOf<T>(dx, row));
       }
     }
     rescue.Rethrow();

@@ -10,7 +10,6 @@
 
 #include "attention_kernels.cuh"
 #include "backends.hpp"
-#include "cuda/attention/matrix.cuh"
 #include "reduce.cuh"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
@@ -24,31 +23,7 @@ static_assert(kAttentionMostDims == gpu::kMostHeadDim);
 
 namespace {
 
-template <typename T, int kElements>
-struct FillOperation {
-  static constexpr int kWidth = kElements;
-  View<T> data;  // [rows, columns]
-  SumOf<T> value;
-
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
-    SumOf<T> values[kWidth];
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = value;
-    Store<kWidth>(values, data.At(row, column));
-  }
-};
-
-void Fill(const device::Stream& stream, const Matrix& m, double value) {
-  Dispatch(m.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(m.columns, m), [&](auto width) {
-      Pass(stream, m.rows, m.columns,
-           FillOperation<T, width()>{ViewOf<T>(m), static_cast<SumOf<T>>(value)});
-    });
-  });
-}
-
-// Operands of a call; in the forward pass the last three are Empty().
+// Operands of a call.
 struct Call {
   const device::Stream& stream;
   const AttentionShape& shape;
@@ -60,8 +35,8 @@ struct Call {
   const Matrix& lse;
   const Matrix& scratch;
   bool whole;
-  Matrix dout, dqkv, dblock;
-  const std::int32_t* served = nullptr;  // AttentionOperands::served
+  const std::int32_t* served = nullptr;      // AttentionOperands::served
+  Matrix dout = {}, dqkv = {}, dblock = {};  // backward only
 };
 
 AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
@@ -119,16 +94,6 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   return a;
 }
 
-// RunError if the card gives a block less than `bytes` of shared memory.
-void CheckRoom(const Call& call, int bytes) {
-  const device::GpuContext& gpu = *call.stream.gpu;
-  if (bytes <= gpu.shared_bytes) return;
-  throw RunError("attention on a GPU: heads of " + std::to_string(call.shape.head_dim) + " take " +
-                     std::to_string(bytes) + " bytes of shared memory, and " + gpu.name +
-                     " gives a block " + std::to_string(gpu.shared_bytes),
-                 "Choose more heads (model.heads) or a smaller model.head_dim, or another card.");
-}
-
 // Whether tensor cores serve the call. Short sequences stay with the kernels whose backward pass is
 // one launch.
 bool OnMatrices(const AttentionOperands<Bf16>& a) { return a.vector && !AttentionIsOneTile(a); }
@@ -139,15 +104,10 @@ void Forward(const Call& call) {
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const AttentionOperands<T> a = OperandsOf<T>(call);
-    const cudaStream_t queue = device::cuda::Queue(call.stream);
     if constexpr (std::is_same_v<T, Bf16>) {
-      if (OnMatrices(a)) {
-        CheckRoom(call, MatrixForwardBytes(a.head_dim));
-        return LaunchMatrixForward(queue, a);
-      }
+      if (OnMatrices(a)) return LaunchMatrixForward(call.stream, a);
     }
-    CheckRoom(call, AttentionForwardBytes<T>(a.head_dim));
-    LaunchAttentionForward(queue, a);
+    LaunchAttentionForward(call.stream, a);
   });
 }
 
@@ -157,84 +117,75 @@ void Backward(const Call& call) {
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const AttentionOperands<T> a = OperandsOf<T>(call);
-    const cudaStream_t queue = device::cuda::Queue(call.stream);
     if constexpr (std::is_same_v<T, Bf16>) {
       if (OnMatrices(a)) {
-        CheckRoom(call, std::max(MatrixQueryGradientBytes(a.head_dim),
-                                 MatrixKeyGradientBytes(a.head_dim)));
-        LaunchAttentionDelta(queue, a);
-        LaunchMatrixQueryGradient(queue, a);
-        return LaunchMatrixKeyGradient(queue, a);
+        LaunchAttentionDelta(call.stream, a);
+        LaunchMatrixQueryGradient(call.stream, a);
+        return LaunchMatrixKeyGradient(call.stream, a);
       }
     }
-    CheckRoom(call, AttentionBackwardBytes<T>(a.head_dim));
-    LaunchAttentionBackward(queue, a);
+    LaunchAttentionBackward(call.stream, a);
   });
 }
 
-// Keys and values of whole sequences are columns of their qkv.
-KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
-  const std::int64_t queries = shape.heads * shape.head_dim;
-  return {{{0, shape.length}, {shape.length, shape.length}},
-          qkv.Columns(queries, qkv.columns - queries)};
-}
+Part AllTasks(const AttentionShape& shape) { return {0, AttentionPartTasks(shape)}; }
 
 }  // namespace
+
+void CheckAttentionRoom(const device::GpuContext& gpu, int head_dim, int bytes) {
+  if (bytes <= gpu.shared_bytes) return;
+  throw RunError("attention on a GPU: heads of " + std::to_string(head_dim) + " take " +
+                     std::to_string(bytes) + " bytes of shared memory, and " + gpu.name +
+                     " gives a block " + std::to_string(gpu.shared_bytes),
+                 "Choose more heads (model.heads) or a smaller model.head_dim, or another card.");
+}
 
 void OwnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
                          const Matrix& qkv, const Dropout& dropout, const Matrix& out,
                          const Matrix& lse, const Matrix& scratch) {
-  const Part all = {0, AttentionPartTasks(shape)};
-  Forward({stream,
-           shape,
-           qkv,
-           WholeBlock(shape, qkv),
-           all,
-           dropout,
-           out,
-           lse,
-           scratch,
-           true,
-           {},
-           {},
-           {}});
+  Forward({stream, shape, qkv, WholeBlock(shape, qkv), AllTasks(shape), dropout, out, lse, scratch,
+           true});
 }
 
 void OwnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
                           const Matrix& qkv, const Dropout& dropout, const Matrix& out,
                           const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
                           const Matrix& scratch) {
-  const Part all = {0, AttentionPartTasks(shape)};
-  Backward({stream, shape, qkv, WholeBlock(shape, qkv), all, dropout, out, lse, scratch, true, dout,
-            dqkv, WholeBlock(shape, dqkv).data});
+  Backward({stream, shape, qkv, WholeBlock(shape, qkv), AllTasks(shape), dropout, out, lse, scratch,
+            true, nullptr, dout, dqkv, WholeBlock(shape, dqkv).data});
 }
 
 void OwnAttentionForwardOfRest(const device::Stream& stream, const AttentionShape& shape,
                                const DocumentOperands& o, const std::int32_t* served) {
-  const Part all = {0, AttentionPartTasks(shape)};
-  const Dropout none = {};
   Forward({stream,
            shape,
            o.qkv,
            WholeBlock(shape, o.qkv),
-           all,
-           none,
+           AllTasks(shape),
+           {},
            o.out,
            o.lse,
            o.scratch,
            true,
-           {},
-           {},
-           {},
            served});
 }
 
 void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionShape& shape,
                                 const DocumentOperands& o, const std::int32_t* served) {
-  const Part all = {0, AttentionPartTasks(shape)};
-  const Dropout none = {};
-  Backward({stream, shape, o.qkv, WholeBlock(shape, o.qkv), all, none, o.out, o.lse, o.scratch,
-            true, o.dout, o.dqkv, WholeBlock(shape, o.dqkv).data, served});
+  Backward({stream,
+            shape,
+            o.qkv,
+            WholeBlock(shape, o.qkv),
+            AllTasks(shape),
+            {},
+            o.out,
+            o.lse,
+            o.scratch,
+            true,
+            served,
+            o.dout,
+            o.dqkv,
+            WholeBlock(shape, o.dqkv).data});
 }
 
 void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse) {
@@ -246,7 +197,7 @@ void OwnAttentionPartForward(const device::Stream& stream, const AttentionShape&
                              const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
                              const Dropout& dropout, const Matrix& out, const Matrix& lse,
                              const Matrix& scratch) {
-  Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, {}, {}, {}});
+  Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false});
 }
 
 Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch) {
@@ -266,8 +217,8 @@ void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape
                               const Dropout& dropout, const Matrix& out, const Matrix& dout,
                               const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
                               const Matrix& scratch) {
-  Backward(
-      {stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, dout, dqkv, dblock});
+  Backward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, nullptr, dout,
+            dqkv, dblock});
 }
 
 // A warp merges one row of one head. A block's output o with log-sum-exp s joins those of the
@@ -331,8 +282,10 @@ __global__ void __launch_bounds__(kMergeThreads) MergeKernel(MergeOperands o) {
   StorePack(NarrowPack<Bf16, kWidth>(sum), stored);
 }
 
-void Merge(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
-           const float* part_lse, const RoundedSum& sum, const Matrix& lse) {
+}  // namespace
+
+void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
+                    const float* part_lse, const RoundedSum& sum, const Matrix& lse) {
   MergeOperands o = {};
   o.tasks = window.sequences * window.rows * window.heads;
   if (o.tasks == 0) return;
@@ -345,18 +298,6 @@ void Merge(const device::Stream& stream, const AttentionWindow& window, const Ma
   const std::int64_t blocks = CeilDivide(o.tasks * kWarp, std::int64_t{kMergeThreads});
   device::cuda::Launch(device::cuda::Queue(stream), &MergeKernel,
                        dim3(static_cast<unsigned>(blocks)), dim3(kMergeThreads), 0, o);
-}
-
-}  // namespace
-
-void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
-                    const float* part_lse, const RoundedSum& out, const Matrix& lse) {
-  Merge(stream, window, part, part_lse, out, lse);
-}
-
-void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,
-                      const Matrix& part, const RoundedSum& dquery) {
-  Merge(stream, window, part, nullptr, dquery, {});
 }
 
 // The documents of a batch as cuDNN reads them: how long each is, and where it begins in each

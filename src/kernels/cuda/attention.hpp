@@ -35,12 +35,6 @@ void OwnAttentionForwardOfRest(const device::Stream& stream, const AttentionShap
 void OwnAttentionBackwardOfRest(const device::Stream& stream, const AttentionShape& shape,
                                 const DocumentOperands& operands, const std::int32_t* served);
 
-// Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
-void PackLse(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
-             float* packed);
-void UnpackLse(const device::Stream& stream, const AttentionShape& shape, const float* packed,
-               const Matrix& lse);
-
 // Results of attention to one block of keys by a library, merged into those of the blocks before
 // (kernels/attention.hpp), in bf16.
 
@@ -51,14 +45,19 @@ struct AttentionWindow {
   std::int64_t rows = 0;           // of a sequence in the window
   std::int64_t heads = 0, head_dim = 0;
 };
+inline AttentionWindow WholeWindow(const AttentionShape& s) {
+  return {s.sequences, s.length, s.length, s.heads, s.head_dim};
+}
 
 // Matrices below begin at the window's first row and head. Dense operands: part_lse
 // [sequences, heads, rows], the log-sum-exp of the window's rows; part [sequences * rows,
 // heads * head_dim].
 
-// Copies the window of lse, [., heads] in fp32, to `packed`.
+// Copies the window of lse, [., heads] in fp32, to and from `packed`, [sequences, heads, rows].
 void PackLse(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
              float* packed);
+void UnpackLse(const device::Stream& stream, const AttentionWindow& window, const float* packed,
+               const Matrix& lse);
 
 // The queries' sum over blocks before it is rounded to bf16, in the scratch of parts: [rows, heads
 // * head_dim] in fp32, dense. Whoever adds to it or resumes it reads this and no bf16.
@@ -71,12 +70,10 @@ struct RoundedSum {
 };
 
 // Merges `part`, attention to some keys, and its log-sum-exp into `out` and `lse`: as
-// kernels::AttentionPartForward.
+// kernels::AttentionPartForward. With part_lse null it adds `part`, the queries' gradient by some
+// keys, to `out`, and lse is not read.
 void MergeAttention(const device::Stream& stream, const AttentionWindow& window, const Matrix& part,
                     const float* part_lse, const RoundedSum& out, const Matrix& lse);
-// Adds `part`, the queries' gradient by some keys, to `dquery`.
-void AddQueryGradient(const device::Stream& stream, const AttentionWindow& window,
-                      const Matrix& part, const RoundedSum& dquery);
 
 // The documents of a batch as cuDNN reads them, found on the GPU in each pass, so that a recorded
 // graph serves every batch.

@@ -7,6 +7,8 @@
 
 namespace trireme::kernels::cuda {
 
+namespace {
+
 // Shared memory of a block.
 template <typename Sizes, typename Sum>
 struct AttentionBackwardShared {
@@ -36,7 +38,7 @@ struct AttentionBackwardShared {
         kept(reinterpret_cast<unsigned char*>(ds + (with_weights ? 2 : 1) * kScores)) {}
 };
 
-// Of this thread's queries.
+// What a thread knows of its queries.
 template <typename Sizes, typename Sum>
 struct AttentionQueryRows {
   Sum lse[Sizes::kMyQueries];  // to base 2
@@ -95,9 +97,6 @@ __device__ __forceinline__ void AttentionScoreGradients(
   }
 }
 
-// dquery, after a.delta.
-template <typename T>
-void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a);
 // Tiles by head_dim, and by what shared memory holds.
 template <typename Sum, int kDims>
 struct AttentionBackwardSizes;
@@ -114,11 +113,117 @@ struct AttentionBackwardSizes<float, 256> : AttentionSizes<8, 16, 4, 2, 256> {};
 template <>
 struct AttentionBackwardSizes<double, 256> : AttentionSizes<8, 16, 2, 1, 256> {};
 
+// Attention's gradient of the queries, after delta = rowsum(dO * O): a block has a tile of queries
+// and goes through the keys tile by tile. For whole sequences dquery is overwritten, for parts it
+// is added to.
+
+constexpr int kDeltaThreads = 128, kDeltaLanes = 8;  // lanes that share a row of a head
+
+// a.delta of all query heads of the tasks.
+template <typename T>
+__global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionOperands<T> a) {
+  using Sum = SumOf<T>;
+  const int heads = a.tasks * a.Group(), lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
+  const std::int64_t i = std::int64_t{blockIdx.x} * (kDeltaThreads / kDeltaLanes) +
+                         static_cast<int>(threadIdx.x) / kDeltaLanes;
+  // Neighbouring heads of one row first: they lie side by side. Lanes beyond the end meet the
+  // others, and write nothing.
+  bool inside = i < std::int64_t{heads} * a.queries.Count();
+  const int group = a.Group() * a.kv_heads;
+  AttentionPlace<T> at{};
+  int row = 0;
+  if (inside) {
+    const std::int64_t head = a.first_task * std::int64_t{a.Group()} + i % heads;
+    at.sequence = static_cast<int>(head / group);
+    at.head = static_cast<int>(head % group);
+    row = static_cast<int>(i / heads);
+    inside = !IsServed(a, at.sequence);
+  }
+  Sum sum = Sum(0);
+  if (inside) {
+    const auto dout = at.Dout(a);
+    const auto out = at.Out(a);
+    for (int column = lane * kAttentionWidth; column < a.head_dim;
+         column += kDeltaLanes * kAttentionWidth) {
+      const auto x = dout.Load(row, column), y = out.Load(row, column);
+#pragma unroll
+      for (int k = 0; k < kAttentionWidth; ++k) sum += x.values[k] * y.values[k];
+    }
+  }
+  sum = LaneSum(sum, kDeltaLanes);
+  if (inside && lane == 0) *at.Delta(a, row) = sum;
+}
+
+template <typename Sizes, typename T>
+__global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
+    QueryGradientKernel(AttentionOperands<T> a) {
+  using Sum = SumOf<T>;
+  constexpr int kRows = Sizes::kMyQueries;
+  const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), false);
+  // The last queries first: they see the most keys.
+  const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
+  if (IsServed(a, at.sequence)) return;
+  const AttentionTile queries =
+      a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
+  const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+                                            shared.queries);
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
+  AttentionQueryRows<Sizes, Sum> rows;
+  rows.Load(a, at, queries, true);
+  AttentionSums<Sizes, kRows, Sum> sums;
+  ClearAttentionSums<Sizes, kRows>(sums);
+  const int key_tiles = a.keys.Tiles(Sizes::kKeys);
+  for (int i = 0; i < key_tiles; ++i) {
+    const AttentionTile keys = PresentKeys(a, at.sequence, a.keys.Tile(i, Sizes::kKeys));
+    if (keys.count == 0 || (a.causal && keys.position > queries.Last())) continue;
+    if (Sizes::kDocuments && keys.Last() < first_seen) continue;
+    __syncthreads();
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+    if (a.threshold > 0) {
+      AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
+    }
+    __syncthreads();
+    AttentionScoreGradients(a, queries, keys, rows, shared);
+    __syncwarp();  // the threads of a row are of one warp
+    AddAttentionProduct<Sizes, kRows>(shared.ds + Sizes::Row() * kRows * Sizes::kScoreRow,
+                                      shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
+                                      a.head_dim, sums);
+  }
+  const auto dquery = at.Dquery(a);
+  const auto exact = at.Exact(a);
+  ForEachAttentionSum<Sizes, kRows>(
+      sums, a.head_dim, [&](int i, int column, AttentionPack<Sum>& pack) {
+        const int row = Sizes::Row() * kRows + i;
+        if (row >= queries.count) return;
+        if (!a.whole) {
+          const auto before = LoadExact(dquery, exact, queries.row + row, column);
+#pragma unroll
+          for (int k = 0; k < kAttentionWidth; ++k) pack.values[k] += before.values[k];
+        }
+        dquery.Store(pack, queries.row + row, column);
+        if (exact.data != nullptr) exact.Store(pack, queries.row + row, column);
+      });
+}
+
+// a.delta has been computed.
+template <typename T>
+void LaunchAttentionQueryGradient(const device::Stream& stream, const AttentionOperands<T>& a) {
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
+    LaunchAttention(stream,
+                    a.begins != nullptr ? &QueryGradientKernel<AttentionDocuments<Sizes>, T>
+                                        : &QueryGradientKernel<Sizes, T>,
+                    std::int64_t{a.tasks} * a.Group() * a.queries.Tiles(Sizes::kQueries),
+                    Sizes::kThreads, AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(false), a);
+  });
+}
+
 // Attention's gradients of keys and values, overwritten: a block has a tile of keys of one
 // key/value head and goes through the query heads that read it, in order, and their queries tile by
 // tile. For short sequences, which are one tile, also the gradient of the queries.
-
-namespace {
 
 // rowsum(dO * O) of this thread's queries; dO lies in shared memory.
 template <typename Sizes, typename T>
@@ -222,31 +327,15 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
 }
 
 template <typename Sizes, typename T, bool kAll>
-void LaunchKeyGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
-  const std::int64_t blocks = std::int64_t{a.keys.Tiles(Sizes::kKeys)} * a.tasks;
-  if (blocks == 0) return;
-  device::cuda::Launch(queue,
-                       a.begins != nullptr ? &KeyGradientKernel<AttentionDocuments<Sizes>, T, kAll>
-                                           : &KeyGradientKernel<Sizes, T, kAll>,
-                       dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
-                       AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(true), a);
+void LaunchKeyGradient(const device::Stream& stream, const AttentionOperands<T>& a) {
+  LaunchAttention(stream,
+                  a.begins != nullptr ? &KeyGradientKernel<AttentionDocuments<Sizes>, T, kAll>
+                                      : &KeyGradientKernel<Sizes, T, kAll>,
+                  std::int64_t{a.keys.Tiles(Sizes::kKeys)} * a.tasks, Sizes::kThreads,
+                  AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(true), a);
 }
 
 }  // namespace
-
-template <typename T>
-int AttentionBackwardBytes(int head_dim) {
-  int bytes = 0;
-  WithAttentionDims(head_dim, [&](auto dims) {
-    using Sum = SumOf<T>;
-    using Sizes = AttentionBackwardSizes<Sum, decltype(dims)::value>;
-    bytes = AttentionBackwardShared<Sizes, Sum>::Bytes(true);
-  });
-  return bytes;
-}
-template int AttentionBackwardBytes<float>(int);
-template int AttentionBackwardBytes<double>(int);
-template int AttentionBackwardBytes<Bf16>(int);
 
 template <typename T>
 bool AttentionIsOneTile(const AttentionOperands<T>& a) {
@@ -257,159 +346,35 @@ bool AttentionIsOneTile(const AttentionOperands<T>& a) {
   });
   return one;
 }
-template bool AttentionIsOneTile(const AttentionOperands<float>&);
-template bool AttentionIsOneTile(const AttentionOperands<double>&);
 template bool AttentionIsOneTile(const AttentionOperands<Bf16>&);
 
 template <typename T>
-void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a) {
+void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a) {
+  constexpr std::int64_t kRows = kDeltaThreads / kDeltaLanes;  // of a block
+  const std::int64_t rows = std::int64_t{a.tasks} * a.Group() * a.queries.Count();
+  LaunchAttention(stream, &DeltaKernel<T>, CeilDivide(rows, kRows), kDeltaThreads, 0, a);
+}
+template void LaunchAttentionDelta(const device::Stream&, const AttentionOperands<Bf16>&);
+
+template <typename T>
+void LaunchAttentionBackward(const device::Stream& stream, const AttentionOperands<T>& a) {
   const bool one = AttentionIsOneTile(a);
   if (!one) {
-    LaunchAttentionDelta(queue, a);
-    LaunchAttentionQueryGradient(queue, a);
+    LaunchAttentionDelta(stream, a);
+    LaunchAttentionQueryGradient(stream, a);
   }
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
     if (one) {
-      LaunchKeyGradient<Sizes, T, true>(queue, a);
+      LaunchKeyGradient<Sizes, T, true>(stream, a);
     } else {
-      LaunchKeyGradient<Sizes, T, false>(queue, a);
+      LaunchKeyGradient<Sizes, T, false>(stream, a);
     }
   });
 }
-template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<float>&);
-template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<double>&);
-template void LaunchAttentionBackward(cudaStream_t, const AttentionOperands<Bf16>&);
-
-// Attention's gradient of the queries, after delta = rowsum(dO * O): a block has a tile of queries
-// and goes through the keys tile by tile. For whole sequences dquery is overwritten, for parts it
-// is added to.
-
-namespace {
-
-constexpr int kDeltaThreads = 128, kDeltaLanes = 8;  // lanes that share a row of a head
-
-// a.delta of all query heads of the tasks.
-template <typename T>
-__global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionOperands<T> a) {
-  using Sum = SumOf<T>;
-  const int heads = a.tasks * a.Group(), lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
-  const std::int64_t i = std::int64_t{blockIdx.x} * (kDeltaThreads / kDeltaLanes) +
-                         static_cast<int>(threadIdx.x) / kDeltaLanes;
-  // Neighbouring heads of one row first: they lie side by side. Lanes beyond the end meet the
-  // others, and write nothing.
-  bool inside = i < std::int64_t{heads} * a.queries.Count();
-  const int group = a.Group() * a.kv_heads;
-  AttentionPlace<T> at{};
-  int row = 0;
-  if (inside) {
-    const std::int64_t head = a.first_task * std::int64_t{a.Group()} + i % heads;
-    at.sequence = static_cast<int>(head / group);
-    at.head = static_cast<int>(head % group);
-    row = static_cast<int>(i / heads);
-    inside = !IsServed(a, at.sequence);
-  }
-  Sum sum = Sum(0);
-  if (inside) {
-    const auto dout = at.Dout(a);
-    const auto out = at.Out(a);
-    for (int column = lane * kAttentionWidth; column < a.head_dim;
-         column += kDeltaLanes * kAttentionWidth) {
-      const auto x = dout.Load(row, column), y = out.Load(row, column);
-#pragma unroll
-      for (int k = 0; k < kAttentionWidth; ++k) sum += x.values[k] * y.values[k];
-    }
-  }
-  sum = LaneSum(sum, kDeltaLanes);
-  if (inside && lane == 0) *at.Delta(a, row) = sum;
-}
-
-template <typename Sizes, typename T>
-__global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
-    QueryGradientKernel(AttentionOperands<T> a) {
-  using Sum = SumOf<T>;
-  constexpr int kRows = Sizes::kMyQueries;
-  const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), false);
-  // The last queries first: they see the most keys.
-  const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
-  if (IsServed(a, at.sequence)) return;
-  const AttentionTile queries =
-      a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
-  const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
-  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
-  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
-                                            shared.queries);
-  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
-  AttentionQueryRows<Sizes, Sum> rows;
-  rows.Load(a, at, queries, true);
-  AttentionSums<Sizes, kRows, Sum> sums;
-  ClearAttentionSums<Sizes, kRows>(sums);
-  const int key_tiles = a.keys.Tiles(Sizes::kKeys);
-  for (int i = 0; i < key_tiles; ++i) {
-    const AttentionTile keys = PresentKeys(a, at.sequence, a.keys.Tile(i, Sizes::kKeys));
-    if (keys.count == 0 || (a.causal && keys.position > queries.Last())) continue;
-    if (Sizes::kDocuments && keys.Last() < first_seen) continue;
-    __syncthreads();
-    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
-    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
-    if (a.threshold > 0) {
-      AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
-    }
-    __syncthreads();
-    AttentionScoreGradients(a, queries, keys, rows, shared);
-    __syncwarp();  // the threads of a row are of one warp
-    AddAttentionProduct<Sizes, kRows>(shared.ds + Sizes::Row() * kRows * Sizes::kScoreRow,
-                                      shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
-                                      a.head_dim, sums);
-  }
-  const auto dquery = at.Dquery(a);
-  const auto exact = at.Exact(a);
-  ForEachAttentionSum<Sizes, kRows>(
-      sums, a.head_dim, [&](int i, int column, AttentionPack<Sum>& pack) {
-        const int row = Sizes::Row() * kRows + i;
-        if (row >= queries.count) return;
-        if (!a.whole) {
-          const auto before = LoadExact(dquery, exact, queries.row + row, column);
-#pragma unroll
-          for (int k = 0; k < kAttentionWidth; ++k) pack.values[k] += before.values[k];
-        }
-        dquery.Store(pack, queries.row + row, column);
-        if (exact.data != nullptr) exact.Store(pack, queries.row + row, column);
-      });
-}
-
-}  // namespace
-
-template <typename T>
-void LaunchAttentionDelta(cudaStream_t queue, const AttentionOperands<T>& a) {
-  const std::int64_t rows = std::int64_t{a.tasks} * a.Group() * a.queries.Count();
-  if (rows == 0) return;
-  const std::int64_t blocks =
-      (rows + kDeltaThreads / kDeltaLanes - 1) / (kDeltaThreads / kDeltaLanes);
-  device::cuda::Launch(queue, &DeltaKernel<T>, dim3(static_cast<unsigned>(blocks)),
-                       dim3(kDeltaThreads), 0, a);
-}
-template void LaunchAttentionDelta(cudaStream_t, const AttentionOperands<float>&);
-template void LaunchAttentionDelta(cudaStream_t, const AttentionOperands<double>&);
-template void LaunchAttentionDelta(cudaStream_t, const AttentionOperands<Bf16>&);
-
-template <typename T>
-void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
-  const std::int64_t heads = std::int64_t{a.tasks} * a.Group();
-  if (heads * a.queries.Count() == 0) return;
-  WithAttentionDims(a.head_dim, [&](auto dims) {
-    using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
-    const std::int64_t blocks = heads * a.queries.Tiles(Sizes::kQueries);
-    device::cuda::Launch(queue,
-                         a.begins != nullptr ? &QueryGradientKernel<AttentionDocuments<Sizes>, T>
-                                             : &QueryGradientKernel<Sizes, T>,
-                         dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
-                         AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(false), a);
-  });
-}
-template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands<float>&);
-template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands<double>&);
-template void LaunchAttentionQueryGradient(cudaStream_t, const AttentionOperands<Bf16>&);
+template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<float>&);
+template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<double>&);
+template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<Bf16>&);
 
 // Copies of the log-sum-exp of attention's rows between our layout and that of libraries.
 // Overwrites its destination.
@@ -446,10 +411,6 @@ void Move(const device::Stream& stream, const AttentionWindow& window, const Mat
                        window.sequence_rows);
 }
 
-AttentionWindow Whole(const AttentionShape& s) {
-  return {s.sequences, s.length, s.length, s.heads, s.head_dim};
-}
-
 }  // namespace
 
 void PackLse(const device::Stream& stream, const AttentionWindow& window, const Matrix& lse,
@@ -457,14 +418,10 @@ void PackLse(const device::Stream& stream, const AttentionWindow& window, const 
   Move<true>(stream, window, lse, packed);
 }
 
-void PackLse(const device::Stream& stream, const AttentionShape& shape, const Matrix& lse,
-             float* packed) {
-  PackLse(stream, Whole(shape), lse, packed);
-}
-void UnpackLse(const device::Stream& stream, const AttentionShape& shape, const float* packed,
+void UnpackLse(const device::Stream& stream, const AttentionWindow& window, const float* packed,
                const Matrix& lse) {
   // The kernel writes to one of the two, by its direction.
-  Move<false>(stream, Whole(shape), lse, const_cast<float*>(packed));
+  Move<false>(stream, window, lse, const_cast<float*>(packed));
 }
 
 }  // namespace trireme::kernels::cuda

@@ -230,39 +230,21 @@ struct ForwardSizes<float, 256> : AttentionSizes<8, 16, 4, 2, 256> {};
 template <>
 struct ForwardSizes<double, 256> : AttentionSizes<8, 16, 4, 1, 256> {};
 
-template <typename Sizes, typename T>
-void Launch(cudaStream_t queue, const AttentionOperands<T>& a) {
-  const std::int64_t blocks = std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group();
-  if (blocks == 0) return;
-  device::cuda::Launch(queue, &ForwardKernel<Sizes, T>, dim3(static_cast<unsigned>(blocks)),
-                       dim3(Sizes::kThreads), ForwardShared<Sizes, SumOf<T>>::kBytes, a);
-}
-
 }  // namespace
 
 template <typename T>
-int AttentionForwardBytes(int head_dim) {
-  int bytes = 0;
-  WithAttentionDims(head_dim, [&](auto dims) {
-    using Sum = SumOf<T>;
-    bytes = ForwardShared<ForwardSizes<Sum, decltype(dims)::value>, Sum>::kBytes;
-  });
-  return bytes;
-}
-template int AttentionForwardBytes<float>(int);
-template int AttentionForwardBytes<double>(int);
-template int AttentionForwardBytes<Bf16>(int);
-
-template <typename T>
-void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a) {
+void LaunchAttentionForward(const device::Stream& stream, const AttentionOperands<T>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = ForwardSizes<SumOf<T>, decltype(dims)::value>;
-    if (a.begins != nullptr) return Launch<AttentionDocuments<Sizes>>(queue, a);
-    Launch<Sizes>(queue, a);
+    LaunchAttention(stream,
+                    a.begins != nullptr ? &ForwardKernel<AttentionDocuments<Sizes>, T>
+                                        : &ForwardKernel<Sizes, T>,
+                    std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group(),
+                    Sizes::kThreads, ForwardShared<Sizes, SumOf<T>>::kBytes, a);
   });
 }
-template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<float>&);
-template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<double>&);
-template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<Bf16>&);
+template void LaunchAttentionForward(const device::Stream&, const AttentionOperands<float>&);
+template void LaunchAttentionForward(const device::Stream&, const AttentionOperands<double>&);
+template void LaunchAttentionForward(const device::Stream&, const AttentionOperands<Bf16>&);
 
 }  // namespace trireme::kernels::cuda

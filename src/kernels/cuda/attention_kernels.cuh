@@ -494,11 +494,18 @@ void WithAttentionDims(int head_dim, const Body& body) {
   }
 }
 
-// Bytes of shared memory that a block of the pass takes, at most. For T float, double and Bf16.
+// RunError if the card gives a block less than `bytes` of shared memory.
+void CheckAttentionRoom(const device::GpuContext& gpu, int head_dim, int bytes);
+
+// Queues a kernel of attention, whose blocks take `bytes` of shared memory; nothing for no blocks.
 template <typename T>
-int AttentionForwardBytes(int head_dim);
-template <typename T>
-int AttentionBackwardBytes(int head_dim);
+void LaunchAttention(const device::Stream& stream, void (*kernel)(AttentionOperands<T>),
+                     std::int64_t blocks, int threads, int bytes, const AttentionOperands<T>& a) {
+  if (blocks == 0) return;
+  CheckAttentionRoom(*stream.gpu, a.head_dim, bytes);
+  device::cuda::Launch(device::cuda::Queue(stream), kernel, dim3(static_cast<unsigned>(blocks)),
+                       dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(bytes), a);
+}
 
 // Whether queries and keys are a tile each: the backward pass is one kernel then.
 template <typename T>
@@ -506,10 +513,18 @@ bool AttentionIsOneTile(const AttentionOperands<T>& a);
 
 // Launchers, for T float, double and Bf16. Queued; nothing if there is nothing to write.
 template <typename T>
-void LaunchAttentionDelta(cudaStream_t queue, const AttentionOperands<T>& a);  // a.delta
+void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a);  // a.delta
 template <typename T>
-void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a);
+void LaunchAttentionForward(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>
-void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a);
+void LaunchAttentionBackward(const device::Stream& stream, const AttentionOperands<T>& a);
+
+// The same on tensor cores: rows on boundaries of 16 bytes (AttentionOperands::vector). They
+// compute what the kernels above compute, with dropout, documents, padding and parts; weights and
+// their gradients are rounded to bf16 where they are operands of products.
+void LaunchMatrixForward(const device::Stream& stream, const AttentionOperands<Bf16>& a);
+// After LaunchAttentionDelta.
+void LaunchMatrixQueryGradient(const device::Stream& stream, const AttentionOperands<Bf16>& a);
+void LaunchMatrixKeyGradient(const device::Stream& stream, const AttentionOperands<Bf16>& a);
 
 }  // namespace trireme::kernels::cuda

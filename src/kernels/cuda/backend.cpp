@@ -166,8 +166,6 @@ void AttentionPartBackward(const device::Stream& stream, const AttentionShape& s
                            scratch);
 }
 
-// cuBLASLt's status codes as exceptions.
-
 void Check(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
   const bool memory = status == CUBLAS_STATUS_ALLOC_FAILED;
@@ -178,13 +176,7 @@ void Check(cublasStatus_t status, const char* what) {
                      : "Where the message does not help, report it with the line of `--version`.");
 }
 
-}  // namespace trireme::kernels::cuda
-
-namespace trireme::kernels {
-
 // State of a GPU's math libraries, and their names.
-
-namespace cuda {
 
 GpuLibraries::GpuLibraries(const device::Stream& stream, int sites)
     : algorithms_(*stream.gpu), fp8_(stream, stream.fp8 ? sites : 0) {}
@@ -204,13 +196,11 @@ void Multiply(const device::Stream& stream, const Product& product) {
                  "This is a bug in Trireme.");
 }
 
-}  // namespace cuda
-
-std::unique_ptr<Libraries> cuda::MakeLibraries(const device::Stream& stream, int sites) {
+std::unique_ptr<Libraries> MakeLibraries(const device::Stream& stream, int sites) {
   return std::make_unique<GpuLibraries>(stream, sites);
 }
 
-std::string cuda::GpuMathLibraries() {
+std::string GpuMathLibraries() {
   const std::size_t version = cublasLtGetVersion();  // 120403 is 12.4.3
   constexpr std::size_t kMajor = 10000, kMinor = 100;
   const std::string cudnn = CudnnName();
@@ -218,4 +208,4 @@ std::string cuda::GpuMathLibraries() {
                      version % kMinor, cudnn.empty() ? "without cuDNN" : "attention with " + cudnn);
 }
 
-}  // namespace trireme::kernels
+}  // namespace trireme::kernels::cuda

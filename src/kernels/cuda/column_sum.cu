@@ -1,11 +1,9 @@
-// column_sum: adds to sums and to dpositions. The shape and the number of multiprocessors decide
+// column_sum: adds to sums. The shape and the number of multiprocessors decide
 // how rows are cut into blocks; the sums of blocks are added up in order.
 #include <cstddef>
 
 #include "backends.hpp"
-#include "dropout.cuh"
 #include "reduce.cuh"
-#include "token_order.cuh"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 #include "vector.cuh"
@@ -46,34 +44,6 @@ struct RowBlocks {
   }
 };
 
-// Sums over the rows of one position, in all sequences.
-template <typename T, int kElements>
-struct PositionRows {
-  using Sum = SumOf<T>;
-  static constexpr int kWidth = kElements;
-  View<const T> dout;  // [rows, dim]
-  std::int64_t rows, length;
-  DropoutPlace place;    // for the positions of rows only
-  View<Sum> dpositions;  // [> last position, dim]
-
-  __device__ __forceinline__ RowSequence Rows(unsigned group) const {
-    return {group, length, (rows - group + length - 1) / length};
-  }
-  __device__ __forceinline__ void Term(std::int64_t row, std::int64_t column,
-                                       Sum (&values)[kWidth]) const {
-    Load<kWidth>(dout.At(row, column), values);
-  }
-  __device__ __forceinline__ void Finish(unsigned group, std::int64_t column,
-                                         Sum (&sums)[kWidth]) const {
-    Sum* const to = dpositions.At(place.PositionOf(group), column);
-    Sum old[kWidth];
-    Load<kWidth>(to, old);
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums[i] += old[i];
-    Store<kWidth>(sums, to);
-  }
-};
-
 // As many blocks of rows as keep the GPU busy, of at least kLeastRows rows.
 std::int64_t BlocksOfRows(const device::GpuContext& gpu, std::int64_t rows, std::int64_t chunks,
                           std::int64_t row_bytes) {
@@ -89,42 +59,20 @@ std::int64_t BlocksOfRows(const device::GpuContext& gpu, std::int64_t rows, std:
 
 void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums, const Matrix&) {
   if (x.rows == 0 || x.columns == 0) return;
-  Dispatch(x.dtype, [&](auto zero) {
+  WithVectors(x.dtype, x.columns, {x, sums}, [&](auto zero, auto width) {
     using T = decltype(zero);
     using S = SumOf<T>;
-    WithWidth<T>(AllowVectors<T>(x.columns, x, sums), [&](auto width) {
-      const std::int64_t n = x.columns;
-      const std::int64_t blocks =
-          BlocksOfRows(*stream.gpu, x.rows, n / width(), n * static_cast<std::int64_t>(sizeof(S)));
-      S* const partials = reinterpret_cast<S*>(stream.gpu->scratch);
-      const bool direct = blocks == 1;
-      const View<S> to{direct ? sums.As<S>() : partials, n};
-      ReduceRows(stream, blocks, (x.rows + blocks - 1) / blocks, n,
-                 RowBlocks<T, width()>{ViewOf<const T>(x), x.rows, static_cast<unsigned>(blocks),
-                                       to, direct});
-      if (direct) return;
-      ReduceRows(stream, 1, blocks, n,
-                 PartialSums<S>{partials, n, blocks, sums.As<S>(), nullptr, n});
-    });
-  });
-}
-
-void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
-                      const Dropout& dropout, const Matrix& dout, const Matrix& dpositions) {
-  if (dpositions.Empty() || dout.rows == 0) return;
-  if (begins != nullptr) {
-    return DocumentPositionBackward(stream, begins, dropout, dout, dpositions);
-  }
-  Dispatch(dout.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    // The first rows of the shard have all its positions, each once.
-    const std::int64_t positions = std::min(dropout.length, dout.rows);
-    const std::int64_t sequences = (dout.rows + dropout.length - 1) / dropout.length;
-    WithWidth<T>(AllowVectors<T>(dout.columns, dout, dpositions), [&](auto width) {
-      ReduceRows(stream, positions, sequences, dout.columns,
-                 PositionRows<T, width()>{ViewOf<const T>(dout), dout.rows, dropout.length,
-                                          DropoutPlace(dropout), ViewOf<SumOf<T>>(dpositions)});
-    });
+    const std::int64_t n = x.columns;
+    const std::int64_t blocks =
+        BlocksOfRows(*stream.gpu, x.rows, n / width(), n * static_cast<std::int64_t>(sizeof(S)));
+    S* const partials = reinterpret_cast<S*>(stream.gpu->scratch);
+    const bool direct = blocks == 1;
+    const View<S> to{direct ? sums.As<S>() : partials, n};
+    ReduceRows(stream, blocks, CeilDivide(x.rows, blocks), n,
+               RowBlocks<T, width()>{ViewOf<const T>(x), x.rows, static_cast<unsigned>(blocks), to,
+                                     direct});
+    if (direct) return;
+    ReduceRows(stream, 1, blocks, n, PartialSums<S>{partials, n, blocks, sums.As<S>(), nullptr, n});
   });
 }
 

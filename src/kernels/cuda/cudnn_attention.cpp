@@ -132,7 +132,7 @@ bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& s
             .out = out.data,
             .statistics = scratch.As<float>(),
             .workspace = scratch.Offset(StatisticsElements(shape))});
-  UnpackLse(stream, shape, scratch.As<float>(), lse);
+  UnpackLse(stream, WholeWindow(shape), scratch.As<float>(), lse);
   return true;
 }
 
@@ -144,7 +144,7 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
   const auto choice =
       ChooseCudnn(stream, problem, scratch, StatisticsElements(shape), {qkv, out, dout, dqkv});
   if (!choice) return false;
-  PackLse(stream, shape, lse, scratch.As<float>());
+  PackLse(stream, WholeWindow(shape), lse, scratch.As<float>());
   RunCudnn(stream, problem, *choice,
            {.query = qkv.data,
             .key = Keys(shape, qkv),

@@ -293,9 +293,9 @@ bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape
             .dvalue = window.OfKeys(o.dblock, rows, true).data,
             .statistics = statistics,
             .workspace = o.scratch.Offset(places.workspace)});
-  AddQueryGradient(
-      stream, window.Queries(), part,
-      {window.OfQueries(o.dqkv, dims), window.OfQueries(ExactSum(shape, o.scratch), dims)});
+  MergeAttention(
+      stream, window.Queries(), part, nullptr,
+      {window.OfQueries(o.dqkv, dims), window.OfQueries(ExactSum(shape, o.scratch), dims)}, {});
   window.ClearRest(stream, o.dblock, rows);
   return true;
 }

@@ -76,7 +76,7 @@ struct DropoutPlace {
   }
 
   __host__ __device__ bool Active() const { return threshold > 0; }
-  // Of local position `local` of a sequence.
+  // Position in the sequence of row `local` of those that are held.
   __device__ __forceinline__ std::uint32_t PositionAt(std::uint32_t local) const {
     return local < early_size ? early_begin + local : late_begin + (local - early_size);
   }
@@ -111,10 +111,16 @@ struct DropoutPlace {
   }
 };
 
-// Whether a counter's lanes do not begin within an access of kVectorWidth<T> features.
-template <typename T>
-bool AllowVectors(const Dropout& dropout) {
-  return !dropout.Active() || dropout.first_feature % kVectorWidth<T> == 0;
+// WithVectors for operands that dropout acts on: a counter's lanes must not begin within an access.
+template <typename Body>
+void WithVectors(const Dropout& dropout, Dtype type, std::int64_t columns,
+                 std::initializer_list<Matrix> operands, const Body& body) {
+  Dispatch(type, [&](auto zero) {
+    using T = decltype(zero);
+    const bool aligned = !dropout.Active() || dropout.first_feature % kVectorWidth<T> == 0;
+    WithWidth<T>(aligned && AllowVectors<T>(columns, operands),
+                 [&](auto width) { body(zero, width); });
+  });
 }
 
 // The mask of one row. Only of an active place: it reads the row's ordinal.

@@ -17,13 +17,17 @@ struct AddOperation {
   View<const T> x;  // [rows or 1, columns]
   View<T> y;        // [rows, columns]
 
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
-    SumOf<T> a[kWidth], b[kWidth];
-    Load<kWidth>(x.At(row, column), a);
-    Load<kWidth>(y.At(row, column), b);
+  template <int kCount>
+  __device__ __forceinline__ void Run(std::int64_t row, std::int64_t column) const {
+    SumOf<T> a[kCount], b[kCount];
+    Load<kCount>(x.At(row, column), a);
+    Load<kCount>(y.At(row, column), b);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) b[i] += a[i];
-    Store<kWidth>(b, y.At(row, column));
+    for (int i = 0; i < kCount; ++i) b[i] += a[i];
+    Store<kCount>(b, y.At(row, column));
+  }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    Run<kWidth>(row, column);
   }
 };
 
@@ -53,60 +57,57 @@ struct ResidualOperation {
 };
 
 template <typename T, int kElements>
-struct ClearOperation {
+struct FillOperation {
   static constexpr int kWidth = kElements;
   View<T> x;  // [rows, columns]
+  SumOf<T> value;
 
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
-    const SumOf<T> zeros[kWidth] = {};
-    Store<kWidth>(zeros, x.At(row, column));
+    SumOf<T> values[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] = value;
+    Store<kWidth>(values, x.At(row, column));
   }
 };
 
 }  // namespace
 
 void AddBias(const device::Stream& stream, const Matrix& x, const Matrix& bias) {
-  Dispatch(x.dtype, [&](auto zero) {
+  WithVectors(x.dtype, x.columns, {x, bias}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(x.columns, x, bias), [&](auto width) {
-      Pass(stream, x.rows, x.columns,
-           AddOperation<T, width()>{{bias.As<const T>(), 0}, ViewOf<T>(x)});
-    });
+    Pass(stream, x.rows, x.columns,
+         AddOperation<T, width()>{{bias.As<const T>(), 0}, ViewOf<T>(x)});
   });
 }
 
 void Add(const device::Stream& stream, const Matrix& x, const Matrix& y) {
-  Dispatch(x.dtype, [&](auto zero) {
+  WithVectors(x.dtype, x.columns, {x, y}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(x.columns, x, y), [&](auto width) {
-      Pass(stream, x.rows, x.columns, AddOperation<T, width()>{ViewOf<const T>(x), ViewOf<T>(y)});
-    });
+    Pass(stream, x.rows, x.columns, AddOperation<T, width()>{ViewOf<const T>(x), ViewOf<T>(y)});
   });
 }
 
 void ResidualForward(const device::Stream& stream, const Matrix& residual, const Matrix& branch,
                      const Matrix& bias, const Dropout& dropout, const Matrix& out) {
-  Dispatch(out.dtype, [&](auto zero) {
+  WithVectors(dropout, out.dtype, out.columns, {residual, branch, bias, out},
+              [&](auto zero, auto width) {
+                using T = decltype(zero);
+                Pass(stream, out.rows, out.columns,
+                     ResidualOperation<T, width()>{ViewOf<const T>(residual),
+                                                   ViewOf<const T>(branch), bias.As<const T>(),
+                                                   DropoutPlace(dropout), ViewOf<T>(out)});
+              });
+}
+
+void Fill(const device::Stream& stream, const Matrix& x, double value) {
+  WithVectors(x.dtype, x.columns, {x}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    const bool vectors =
-        AllowVectors<T>(out.columns, residual, branch, bias, out) && AllowVectors<T>(dropout);
-    WithWidth<T>(vectors, [&](auto width) {
-      Pass(
-          stream, out.rows, out.columns,
-          ResidualOperation<T, width()>{ViewOf<const T>(residual), ViewOf<const T>(branch),
-                                        bias.As<const T>(), DropoutPlace(dropout), ViewOf<T>(out)});
-    });
+    Pass(stream, x.rows, x.columns,
+         FillOperation<T, width()>{ViewOf<T>(x), static_cast<SumOf<T>>(value)});
   });
 }
 
-void Clear(const device::Stream& stream, const Matrix& x) {
-  Dispatch(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(x.columns, x), [&](auto width) {
-      Pass(stream, x.rows, x.columns, ClearOperation<T, width()>{ViewOf<T>(x)});
-    });
-  });
-}
+void Clear(const device::Stream& stream, const Matrix& x) { Fill(stream, x, 0); }
 
 // activation: the forward pass adds the bias to pre and overwrites out; the backward pass
 // overwrites dpre.
@@ -253,32 +254,25 @@ void DispatchKind(ActivationKind kind, Body body) {
 
 void ActivationForward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
                        const Matrix& bias, const Dropout& dropout, const Matrix& out) {
-  Dispatch(out.dtype, [&](auto zero) {
+  WithVectors(dropout, out.dtype, out.columns, {pre, bias, out}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    const bool vectors = AllowVectors<T>(out.columns, pre, bias, out) && AllowVectors<T>(dropout);
-    WithWidth<T>(vectors, [&](auto width) {
-      DispatchKind(kind, [&](auto which) {
-        Pass(stream, out.rows, out.columns,
-             ActivationOperation<which(), T, width()>{ViewOf<T>(pre), bias.As<const T>(),
-                                                      out.columns, DropoutPlace(dropout),
-                                                      ViewOf<T>(out)});
-      });
+    DispatchKind(kind, [&](auto which) {
+      Pass(stream, out.rows, out.columns,
+           ActivationOperation<which(), T, width()>{ViewOf<T>(pre), bias.As<const T>(), out.columns,
+                                                    DropoutPlace(dropout), ViewOf<T>(out)});
     });
   });
 }
 
 void ActivationBackward(const device::Stream& stream, ActivationKind kind, const Matrix& pre,
                         const Dropout& dropout, const Matrix& dout, const Matrix& dpre) {
-  Dispatch(dout.dtype, [&](auto zero) {
+  WithVectors(dropout, dout.dtype, dout.columns, {pre, dout, dpre}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    const bool vectors = AllowVectors<T>(dout.columns, pre, dout, dpre) && AllowVectors<T>(dropout);
-    WithWidth<T>(vectors, [&](auto width) {
-      DispatchKind(kind, [&](auto which) {
-        Pass(stream, dout.rows, dout.columns,
-             ActivationGradient<which(), T, width()>{ViewOf<const T>(pre), dout.columns,
-                                                     DropoutPlace(dropout), ViewOf<const T>(dout),
-                                                     ViewOf<T>(dpre)});
-      });
+    DispatchKind(kind, [&](auto which) {
+      Pass(stream, dout.rows, dout.columns,
+           ActivationGradient<which(), T, width()>{ViewOf<const T>(pre), dout.columns,
+                                                   DropoutPlace(dropout), ViewOf<const T>(dout),
+                                                   ViewOf<T>(dpre)});
     });
   });
 }
@@ -288,58 +282,28 @@ void ActivationBackward(const device::Stream& stream, ActivationKind kind, const
 
 namespace {
 
-// to[0, kWidth) = from[0, kWidth): the same bits if the types agree, NaNs too.
-template <int kWidth, typename X, typename Y>
-__device__ __forceinline__ void ConvertPack(const X* from, Y* to) {
-  if constexpr (std::is_same_v<X, Y>) {
-    StoreGlobal(LoadPack<kWidth>(from), to);
-  } else {
-    SumOf<X> values[kWidth];
-    Load<kWidth>(from, values);
-    SumOf<Y> rounded[kWidth];
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) rounded[i] = static_cast<SumOf<Y>>(values[i]);
-    Store<kWidth>(rounded, to);
-  }
-}
-
+// y = x: the same bits if the types agree, NaNs too.
 template <typename X, typename Y, int kElements>
 struct CopyOperation {
   static constexpr int kWidth = kElements;
   View<const X> x;  // [rows, columns]
   View<Y> y;        // [rows, columns]
 
-  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
-    ConvertPack<kWidth>(x.At(row, column), y.At(row, column));
-  }
-};
-
-template <typename X, typename Y, int kElements>
-struct ConvertOperation {
-  static constexpr int kWidth = kElements;
-  const X* from;  // [count]
-  Y* to;          // [count]
-
   template <int kCount>
-  __device__ __forceinline__ void Run(std::int64_t index) const {
-    ConvertPack<kCount>(from + index, to + index);
-  }
-};
-
-template <typename T, int kElements>
-struct AccumulateOperation {
-  static constexpr int kWidth = kElements;
-  const T* from;  // [count]
-  T* to;          // [count]
-
-  template <int kCount>
-  __device__ __forceinline__ void Run(std::int64_t index) const {
-    SumOf<T> a[kCount], b[kCount];
-    Load<kCount>(from + index, a);
-    Load<kCount>(to + index, b);
+  __device__ __forceinline__ void Run(std::int64_t row, std::int64_t column) const {
+    if constexpr (std::is_same_v<X, Y>) {
+      StoreGlobal(LoadPack<kCount>(x.At(row, column)), y.At(row, column));
+    } else {
+      SumOf<X> values[kCount];
+      Load<kCount>(x.At(row, column), values);
+      SumOf<Y> rounded[kCount];
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) b[i] += a[i];
-    Store<kCount>(b, to + index);
+      for (int i = 0; i < kCount; ++i) rounded[i] = static_cast<SumOf<Y>>(values[i]);
+      Store<kCount>(rounded, y.At(row, column));
+    }
+  }
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    Run<kWidth>(row, column);
   }
 };
 
@@ -356,7 +320,7 @@ void Copy(const device::Stream& stream, const Matrix& x, const Matrix& y) {
   DispatchTwo(x.dtype, y.dtype, [&](auto from, auto to) {
     using X = decltype(from);
     using Y = decltype(to);
-    WithWidth<Y>(AllowVectors<Y>(x.columns, x, y), [&](auto width) {
+    WithWidth<Y>(AllowVectors<Y>(x.columns, {x, y}), [&](auto width) {
       Pass(stream, x.rows, x.columns,
            CopyOperation<X, Y, width()>{ViewOf<const X>(x), ViewOf<Y>(y)});
     });
@@ -369,8 +333,9 @@ void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, 
     using X = decltype(source);
     using Y = decltype(target);
     WithWidth<Y>(OnVectorBoundary(from) && OnVectorBoundary(to), [&](auto width) {
-      FlatPass(stream, count,
-               ConvertOperation<X, Y, width()>{static_cast<const X*>(from), static_cast<Y*>(to)});
+      FlatPass(
+          stream, count,
+          CopyOperation<X, Y, width()>{{static_cast<const X*>(from), 0}, {static_cast<Y*>(to), 0}});
     });
   });
 }
@@ -380,8 +345,9 @@ void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, c
   Dispatch(dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(OnVectorBoundary(from) && OnVectorBoundary(to), [&](auto width) {
-      FlatPass(stream, count,
-               AccumulateOperation<T, width()>{static_cast<const T*>(from), static_cast<T*>(to)});
+      FlatPass(
+          stream, count,
+          AddOperation<T, width()>{{static_cast<const T*>(from), 0}, {static_cast<T*>(to), 0}});
     });
   });
 }
@@ -415,12 +381,10 @@ struct DropoutOperation {
 
 void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
                     const Matrix& out) {
-  Dispatch(x.dtype, [&](auto zero) {
+  WithVectors(dropout, x.dtype, x.columns, {x, out}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(x.columns, x, out) && AllowVectors<T>(dropout), [&](auto width) {
-      Pass(stream, x.rows, x.columns,
-           DropoutOperation<T, width()>{ViewOf<const T>(x), DropoutPlace(dropout), ViewOf<T>(out)});
-    });
+    Pass(stream, x.rows, x.columns,
+         DropoutOperation<T, width()>{ViewOf<const T>(x), DropoutPlace(dropout), ViewOf<T>(out)});
   });
 }
 
@@ -465,18 +429,16 @@ struct RopeOperation {
 
 void Rope(const device::Stream& stream, const AttentionShape& shape, const Matrix& table,
           bool inverse, const Matrix& qkv) {
-  Dispatch(qkv.dtype, [&](auto zero) {
+  const std::int64_t half = shape.head_dim / 2;
+  Dropout rows;
+  rows.length = shape.length;
+  rows.positions = shape.positions;
+  WithVectors(qkv.dtype, half, {table, qkv}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    const std::int64_t half = shape.head_dim / 2;
-    Dropout rows;
-    rows.length = shape.length;
-    rows.positions = shape.positions;
-    WithWidth<T>(AllowVectors<T>(half, table, qkv), [&](auto width) {
-      Pass(stream, qkv.rows, (shape.heads + shape.kv_heads) * half,
-           RopeOperation<T, width()>{ViewOf<const SumOf<T>>(table), DropoutPlace(rows),
-                                     shape.begins, static_cast<unsigned>(half),
-                                     inverse ? SumOf<T>(-1) : SumOf<T>(1), ViewOf<T>(qkv)});
-    });
+    Pass(stream, qkv.rows, (shape.heads + shape.kv_heads) * half,
+         RopeOperation<T, width()>{ViewOf<const SumOf<T>>(table), DropoutPlace(rows), shape.begins,
+                                   static_cast<unsigned>(half),
+                                   inverse ? SumOf<T>(-1) : SumOf<T>(1), ViewOf<T>(qkv)});
   });
 }
 

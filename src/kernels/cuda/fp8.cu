@@ -271,7 +271,7 @@ void RoundAs(const device::Stream& stream, const Matrix& x, const float* scale, 
 
 void Fp8Largest(const device::Stream& stream, const Matrix& x, unsigned* largest) {
   if (x.Size() == 0) return;
-  WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {
+  WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, {x}), [&](auto width) {
     device::cuda::Launch(device::cuda::Queue(stream), LargestKernel<width.value>,
                          Blocks(stream, x.Size() / width.value), dim3(kThreads), 0,
                          ViewOf<const Bf16>(x), x.rows, x.columns, largest);
@@ -286,7 +286,7 @@ void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int te
 void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales, int tensor,
               const Fp8Forms& out) {
   if (x.Size() == 0) return;
-  WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {
+  WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, {x}), [&](auto width) {
     const float* scale = scales.scale + tensor;
     unsigned* largest = scales.largest + tensor;
     if (RoleOf(tensor) == Fp8Role::kGradient) {

@@ -198,22 +198,6 @@ class Algorithms {
   bool warned_ = false;
 };
 
-// The fastest of the algorithms, on the real operands: product.c is overwritten if the product
-// overwrites it, unchanged if it accumulates (Plan::Run). Takes no memory. Waits for the work
-// queued before.
-const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
-                                    const Plan& plan, const Product& product,
-                                    std::span<const cublasLtMatmulHeuristicResult_t> proposals);
-// Whether `apart` queues clearly less work for the GPU than the product with this algorithm.
-bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
-                 const Product& product, const cublasLtMatmulAlgo_t& algorithm,
-                 FunctionRef<void()> apart);
-
-// Whether the epilogue's sums of an operand have the same bits in several runs on the real
-// operands.
-bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
-             const Product& product, const cublasLtMatmulAlgo_t& algorithm);
-
 // Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
 // gradients in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the
 // last steps (delayed scaling), so that one pass rounds and finds the next maximum.

@@ -14,192 +14,6 @@
 
 namespace trireme::kernels::cuda {
 
-// Products of a linear layer with fp8 operands. The library multiplies fp8 only if the inner index
-// is contiguous in both operands: operands are rounded and, if necessary, transposed in one pass.
-// All functions return false, with nothing done, if a product cannot take fp8.
-
-// Whether a product of x [rows, inner] into y [rows, columns] of this layer takes fp8 operands: the
-// stream says so, the layer has a site, types are bf16, every dimension is a multiple of 16, and
-// rows of y begin on 16 bytes.
-bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x, const Matrix& y);
-
-// y = x form(weight) + bias; bias may be Empty().
-bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                const Matrix& bias, const Matrix& y);
-// dx = dy form(weight)^T.
-bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
-                      const Matrix& dx);
-// dweight += x^T dy, or its transpose.
-bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                       const Matrix& dy, const Matrix& dweight);
-
-}  // namespace trireme::kernels::cuda
-
-namespace trireme::kernels {
-
-namespace cuda {
-
-namespace {
-
-Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : Form::kPlain; }
-
-// Whether the library may have an epilogue for the product: not in fp64, and not for an empty
-// product.
-bool HasEpilogues(const Matrix& x, const Matrix& out) {
-  return out.dtype == x.dtype && x.dtype != Dtype::kFloat64 && x.columns > 0 && out.columns > 0;
-}
-
-// Room for the values before an activation, as the library wants it beside c.
-bool IsAux(const Matrix& aux, const Matrix& out) {
-  constexpr std::int64_t kMultiple = 8;  // of the stride
-  constexpr std::uintptr_t kAligned = 16;
-  return aux.dtype == Dtype::kBfloat16 && aux.dtype == out.dtype && aux.data != out.data &&
-         aux.stride % kMultiple == 0 && reinterpret_cast<std::uintptr_t>(aux.data) % kAligned == 0;
-}
-
-// y = x form(weight) with an epilogue, in one kernel. False, with nothing done, if the library
-// has none, or if `apart` is faster (Algorithms::Run).
-bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matrix& weight,
-           const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux,
-           const FunctionRef<void()>* apart = nullptr) {
-  Product product = MakeProduct(Form::kPlain, x, form, weight, y, false);
-  product.epilogue = epilogue;
-  product.bias = bias.data;
-  product.aux = aux.data;
-  product.aux_stride = aux.Empty() ? 0 : aux.stride;
-  return GpuLibrariesOf(stream).Run(stream, product, apart);
-}
-
-// y = x form(weight) + bias. bias: Empty() or [1, out].
-void BiasedProduct(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                   const Matrix& bias, const Matrix& y) {
-  if (Fp8Forward(stream, linear, x, bias, y)) return;
-  if (!bias.Empty() && bias.dtype == y.dtype && HasEpilogues(x, y) &&
-      Fused(stream, x, linear.form, linear.weight, y, Epilogue::kBias, bias, {})) {
-    return;
-  }
-  cuda::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, y, false);
-  if (!bias.Empty()) cuda::AddBias(stream, y, bias);
-}
-
-// The activation in the product's epilogue. False, with nothing done, if that is not possible.
-bool FusedActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                     const Matrix& bias, ActivationKind kind, const Matrix& pre, const Matrix& out,
-                     FunctionRef<void()> apart) {
-  if (!HasEpilogues(x, out) || (!bias.Empty() && bias.dtype != out.dtype)) return false;
-  if (kind == ActivationKind::kRelu && pre.data == out.data) {
-    const Epilogue epilogue = bias.Empty() ? Epilogue::kRelu : Epilogue::kReluBias;
-    return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, {});
-  }
-  if (kind != ActivationKind::kGelu || !IsAux(pre, out)) return false;
-  const Epilogue epilogue = bias.Empty() ? Epilogue::kGelu : Epilogue::kGeluBias;
-  return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre, &apart);
-}
-
-// dweight += x^T dy, or its transpose, whose epilogue sums dy for the layer's biases. False, with
-// nothing done, if that is not possible, or slower than passes of their own.
-bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                        const Matrix& dy, const Matrix& dweight) {
-  const bool transposed = linear.form == Form::kTransposed;
-  const std::int64_t bytes = dy.columns * std::int64_t{sizeof(float)};
-  if (linear.biases == nullptr || linear.biases->alike || linear.biases->parts[0].sums.Empty() ||
-      x.Size() == 0 || dy.Size() == 0 || dweight.dtype != Dtype::kFloat32 ||
-      2 * bytes > stream.gpu->scratch_bytes) {
-    return false;
-  }
-  const Product plain = MakeProduct(Form::kTransposed, transposed ? dy : x, Form::kPlain,
-                                    transposed ? x : dy, dweight, true);
-  Product product = plain;
-  product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
-  product.bias = stream.gpu->scratch;
-  // As long as what it stands for; its sums are nobody's, at the end of the scratch.
-  std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
-  const auto apart = [&] {
-    GpuLibrariesOf(stream).Try(stream, plain);
-    cuda::ColumnSum(stream, dy, {end, Dtype::kFloat32, 1, dy.columns, dy.columns}, {});
-  };
-  const FunctionRef<void()> timed = apart;
-  if (!GpuLibrariesOf(stream).Run(stream, product, &timed)) return false;
-  for (const BiasGradients::Sum& part : linear.biases->parts) {
-    if (part.sums.Empty()) continue;
-    cuda::Accumulate(stream, Dtype::kFloat32, part.sums.columns,
-                     ElementAt(stream.gpu->scratch, Dtype::kFloat32, part.first), part.sums.data);
-  }
-  return true;
-}
-
-}  // namespace
-
-}  // namespace cuda
-
-void cuda::LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                         const Matrix& bias, const Matrix& y,
-                         FunctionRef<void(const Part& rows)> then) {
-  if (y.rows == 0) return;
-  BiasedProduct(stream, linear, x, bias, y);
-  then({0, y.rows});
-}
-
-void cuda::LinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                            const Matrix& bias, ActivationKind kind, const Dropout& dropout,
-                            const Matrix& pre, const Matrix& out) {
-  if (pre.rows == 0) return;
-  // The activation's pass adds the bias as well.
-  const auto apart = [&] {
-    cuda::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, pre, false);
-    cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
-  };
-  if (Fp8Forward(stream, linear, x, {}, pre)) {
-    return cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
-  }
-  if (!dropout.Active() && FusedActivation(stream, linear, x, bias, kind, pre, out, apart)) return;
-  apart();
-}
-
-void cuda::LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
-                               const Matrix& dx) {
-  if (dx.rows == 0 || Fp8InputGradient(stream, linear, dy, dx)) return;
-  cuda::MatrixMultiply(stream, Form::kPlain, dy, Opposite(linear.form), linear.weight, dx, false);
-}
-
-void cuda::LinearActivationGradient(const device::Stream& stream, const Linear& linear,
-                                    const Matrix& dy, ActivationKind kind, const Matrix& from,
-                                    const Dropout& dropout, const Matrix& dhidden,
-                                    const Matrix& dpre) {
-  if (dhidden.rows == 0) return;
-  // One kernel writes dpre alone: if dhidden is wanted too, it takes two.
-  const bool fused = kind == ActivationKind::kGelu && !dropout.Active() &&
-                     dpre.data == dhidden.data && dpre.stride == dhidden.stride &&
-                     HasEpilogues(dy, dpre) && IsAux(from, dpre) &&
-                     !Fp8Takes(stream, linear, dy, dhidden);
-  const auto in_two = [&] {
-    cuda::LinearInputGradient(stream, linear, dy, dhidden);
-    cuda::ActivationBackward(stream, kind, from, dropout, dhidden, dpre);
-  };
-  const FunctionRef<void()> apart = in_two;
-  if (fused && Fused(stream, dy, Opposite(linear.form), linear.weight, dpre,
-                     Epilogue::kGeluGradient, {}, from, &apart)) {
-    return;
-  }
-  in_two();
-}
-
-void cuda::LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                                const Matrix& dy, const Matrix& dweight) {
-  const bool fp8 = Fp8WeightGradient(stream, linear, x, dy, dweight);
-  if (!fp8 && FusedBiasGradients(stream, linear, x, dy, dweight)) return;
-  const bool transposed = linear.form == Form::kTransposed;
-  if (!fp8) {
-    cuda::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
-                         transposed ? x : dy, dweight, true);
-  }
-  AddBiasGradients(stream, linear, dy, cuda::ColumnSum);
-}
-
-}  // namespace trireme::kernels
-
-namespace trireme::kernels::cuda {
-
 // Scales and memory of fp8 operands.
 
 namespace {
@@ -429,8 +243,9 @@ void Fp8::Upload(const device::Stream& stream) {
   device::StartCopyIn(stream, inverse, scales_.inverse, kFp8InverseStep * bytes);
 }
 
-// Products of a linear layer with fp8 operands: LinearWeightGradient accumulates, everything else
-// is overwritten.
+// Products of a linear layer with fp8 operands. The library multiplies fp8 only if the inner index
+// is contiguous in both operands: operands are rounded and, if necessary, transposed in one pass.
+// All functions return false, with nothing done, if a product cannot take fp8.
 
 namespace {
 
@@ -470,13 +285,15 @@ const Fp8Transposes& TransposesOf(const Linear& linear) {
   return linear.transposes == nullptr ? none : *linear.transposes;
 }
 
-}  // namespace
-
+// Whether a product of x [rows, inner] into y [rows, columns] of this layer takes fp8 operands: the
+// stream says so, the layer has a site, types are bf16, every dimension is a multiple of 16, and
+// rows of y begin on 16 bytes.
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x,
               const Matrix& y) {
   return IsForFp8(stream, linear, x, y.columns) && y.dtype == x.dtype && IsAligned(y);
 }
 
+// y = x form(weight) + bias; bias may be Empty().
 bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix& x,
                 const Matrix& bias, const Matrix& y) {
   if (!Fp8Takes(stream, linear, x, y)) return false;
@@ -491,16 +308,17 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
   product.epilogue = with_bias ? Epilogue::kBias : Epilogue::kNone;
   product.bias = with_bias ? bias.data : nullptr;
   if (GpuLibrariesOf(stream).Run(stream, product)) {
-    if (!bias.Empty() && !with_bias) cuda::AddBias(stream, y, bias);
+    if (!bias.Empty() && !with_bias) AddBias(stream, y, bias);
     return true;
   }
   product.epilogue = Epilogue::kNone;
   product.bias = nullptr;
   Multiply(stream, product);
-  if (!bias.Empty()) cuda::AddBias(stream, y, bias);
+  if (!bias.Empty()) AddBias(stream, y, bias);
   return true;
 }
 
+// dx = dy form(weight)^T.
 bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
                       const Matrix& dx) {
   if (!Fp8Takes(stream, linear, dy, dx)) return false;
@@ -513,6 +331,7 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
   return true;
 }
 
+// dweight += x^T dy, or its transpose.
 bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                        const Matrix& dy, const Matrix& dweight) {
   if (!IsForFp8(stream, linear, x, dy.columns) || dy.dtype != x.dtype || !IsAligned(dweight)) {
@@ -531,14 +350,163 @@ bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const
   return true;
 }
 
-}  // namespace trireme::kernels::cuda
+// Linear layers.
 
-namespace trireme::kernels {
+Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : Form::kPlain; }
+
+// Whether the library may have an epilogue for the product: not in fp64, and not for an empty
+// product.
+bool HasEpilogues(const Matrix& x, const Matrix& out) {
+  return out.dtype == x.dtype && x.dtype != Dtype::kFloat64 && x.columns > 0 && out.columns > 0;
+}
+
+// Room for the values before an activation, as the library wants it beside c.
+bool IsAux(const Matrix& aux, const Matrix& out) {
+  constexpr std::int64_t kMultiple = 8;  // of the stride
+  constexpr std::uintptr_t kAligned = 16;
+  return aux.dtype == Dtype::kBfloat16 && aux.dtype == out.dtype && aux.data != out.data &&
+         aux.stride % kMultiple == 0 && reinterpret_cast<std::uintptr_t>(aux.data) % kAligned == 0;
+}
+
+// y = x form(weight) with an epilogue, in one kernel. False, with nothing done, if the library
+// has none, or if `apart` is faster (Algorithms::Run).
+bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matrix& weight,
+           const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux,
+           const FunctionRef<void()>* apart = nullptr) {
+  Product product = MakeProduct(Form::kPlain, x, form, weight, y, false);
+  product.epilogue = epilogue;
+  product.bias = bias.data;
+  product.aux = aux.data;
+  product.aux_stride = aux.Empty() ? 0 : aux.stride;
+  return GpuLibrariesOf(stream).Run(stream, product, apart);
+}
+
+// y = x form(weight) + bias. bias: Empty() or [1, out].
+void BiasedProduct(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                   const Matrix& bias, const Matrix& y) {
+  if (Fp8Forward(stream, linear, x, bias, y)) return;
+  if (!bias.Empty() && bias.dtype == y.dtype && HasEpilogues(x, y) &&
+      Fused(stream, x, linear.form, linear.weight, y, Epilogue::kBias, bias, {})) {
+    return;
+  }
+  MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, y, false);
+  if (!bias.Empty()) AddBias(stream, y, bias);
+}
+
+// The activation in the product's epilogue. False, with nothing done, if that is not possible.
+bool FusedActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                     const Matrix& bias, ActivationKind kind, const Matrix& pre, const Matrix& out,
+                     FunctionRef<void()> apart) {
+  if (!HasEpilogues(x, out) || (!bias.Empty() && bias.dtype != out.dtype)) return false;
+  if (kind == ActivationKind::kRelu && pre.data == out.data) {
+    const Epilogue epilogue = bias.Empty() ? Epilogue::kRelu : Epilogue::kReluBias;
+    return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, {});
+  }
+  if (kind != ActivationKind::kGelu || !IsAux(pre, out)) return false;
+  const Epilogue epilogue = bias.Empty() ? Epilogue::kGelu : Epilogue::kGeluBias;
+  return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre, &apart);
+}
+
+// dweight += x^T dy, or its transpose, whose epilogue sums dy for the layer's biases. False, with
+// nothing done, if that is not possible, or slower than passes of their own.
+bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                        const Matrix& dy, const Matrix& dweight) {
+  const bool transposed = linear.form == Form::kTransposed;
+  const std::int64_t bytes = dy.columns * std::int64_t{sizeof(float)};
+  if (linear.biases == nullptr || linear.biases->alike || linear.biases->parts[0].sums.Empty() ||
+      x.Size() == 0 || dy.Size() == 0 || dweight.dtype != Dtype::kFloat32 ||
+      2 * bytes > stream.gpu->scratch_bytes) {
+    return false;
+  }
+  const Product plain = MakeProduct(Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                                    transposed ? x : dy, dweight, true);
+  Product product = plain;
+  product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
+  product.bias = stream.gpu->scratch;
+  // As long as what it stands for; its sums are nobody's, at the end of the scratch.
+  std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
+  const auto apart = [&] {
+    GpuLibrariesOf(stream).Try(stream, plain);
+    ColumnSum(stream, dy, {end, Dtype::kFloat32, 1, dy.columns, dy.columns}, {});
+  };
+  const FunctionRef<void()> timed = apart;
+  if (!GpuLibrariesOf(stream).Run(stream, product, &timed)) return false;
+  for (const BiasGradients::Sum& part : linear.biases->parts) {
+    if (part.sums.Empty()) continue;
+    Accumulate(stream, Dtype::kFloat32, part.sums.columns,
+               ElementAt(stream.gpu->scratch, Dtype::kFloat32, part.first), part.sums.data);
+  }
+  return true;
+}
+
+}  // namespace
+
+void LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                   const Matrix& bias, const Matrix& y, FunctionRef<void(const Part& rows)> then) {
+  if (y.rows == 0) return;
+  BiasedProduct(stream, linear, x, bias, y);
+  then({0, y.rows});
+}
+
+void LinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                      const Matrix& bias, ActivationKind kind, const Dropout& dropout,
+                      const Matrix& pre, const Matrix& out) {
+  if (pre.rows == 0) return;
+  // The activation's pass adds the bias as well.
+  const auto apart = [&] {
+    MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, pre, false);
+    ActivationForward(stream, kind, pre, bias, dropout, out);
+  };
+  if (Fp8Forward(stream, linear, x, {}, pre)) {
+    return ActivationForward(stream, kind, pre, bias, dropout, out);
+  }
+  if (!dropout.Active() && FusedActivation(stream, linear, x, bias, kind, pre, out, apart)) return;
+  apart();
+}
+
+void LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                         const Matrix& dx) {
+  if (dx.rows == 0 || Fp8InputGradient(stream, linear, dy, dx)) return;
+  MatrixMultiply(stream, Form::kPlain, dy, Opposite(linear.form), linear.weight, dx, false);
+}
+
+void LinearActivationGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                              ActivationKind kind, const Matrix& from, const Dropout& dropout,
+                              const Matrix& dhidden, const Matrix& dpre) {
+  if (dhidden.rows == 0) return;
+  // One kernel writes dpre alone: if dhidden is wanted too, it takes two.
+  const bool fused = kind == ActivationKind::kGelu && !dropout.Active() &&
+                     dpre.data == dhidden.data && dpre.stride == dhidden.stride &&
+                     HasEpilogues(dy, dpre) && IsAux(from, dpre) &&
+                     !Fp8Takes(stream, linear, dy, dhidden);
+  const auto in_two = [&] {
+    LinearInputGradient(stream, linear, dy, dhidden);
+    ActivationBackward(stream, kind, from, dropout, dhidden, dpre);
+  };
+  const FunctionRef<void()> apart = in_two;
+  if (fused && Fused(stream, dy, Opposite(linear.form), linear.weight, dpre,
+                     Epilogue::kGeluGradient, {}, from, &apart)) {
+    return;
+  }
+  in_two();
+}
+
+void LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                          const Matrix& dy, const Matrix& dweight) {
+  const bool fp8 = Fp8WeightGradient(stream, linear, x, dy, dweight);
+  if (!fp8 && FusedBiasGradients(stream, linear, x, dy, dweight)) return;
+  const bool transposed = linear.form == Form::kTransposed;
+  if (!fp8) {
+    MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                   transposed ? x : dy, dweight, true);
+  }
+  AddBiasGradients(stream, linear, dy, ColumnSum);
+}
 
 // matrix_multiply on the GPU: c is overwritten, or added to with `accumulate`.
 
-void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
-                          const Matrix& b, const Matrix& c, bool accumulate) {
+void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                    const Matrix& b, const Matrix& c, bool accumulate) {
   if (stream.canonical) {
     throw RunError("There is no canonical product on a GPU.",
                    "Choose run.device = cpu with run.canonical.");
@@ -546,14 +514,7 @@ void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const Matri
   if (c.rows == 0 || c.columns == 0) return;
   const Product product = MakeProduct(form_a, a, form_b, b, c, accumulate);
   if (product.inner > 0) return Multiply(stream, product);
-  if (!accumulate) cuda::Clear(stream, c);
+  if (!accumulate) Clear(stream, c);
 }
 
-void cuda::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a,
-                              Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
-                              FunctionRef<void(const Part& rows)> then) {
-  cuda::MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
-  then({0, c.rows});
-}
-
-}  // namespace trireme::kernels
+}  // namespace trireme::kernels::cuda

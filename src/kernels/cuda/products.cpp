@@ -32,50 +32,22 @@ const char* NameOf(cudaDataType_t type) {
   }
 }
 
-const char* NameOf(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::kBias:
-      return "bias";
-    case Epilogue::kRelu:
-      return "relu";
-    case Epilogue::kReluBias:
-      return "relu_bias";
-    case Epilogue::kGelu:
-      return "gelu_aux";
-    case Epilogue::kGeluBias:
-      return "gelu_aux_bias";
-    case Epilogue::kGeluGradient:
-      return "dgelu";
-    case Epilogue::kSumsOfA:
-      return "sums_of_a";
-    case Epilogue::kSumsOfB:
-      return "sums_of_b";
-    default:
-      return "none";
-  }
-}
-
-cublasLtEpilogue_t LibraryEpilogue(Epilogue epilogue) {
-  switch (epilogue) {
-    case Epilogue::kBias:
-      return CUBLASLT_EPILOGUE_BIAS;
-    case Epilogue::kRelu:
-      return CUBLASLT_EPILOGUE_RELU;
-    case Epilogue::kReluBias:
-      return CUBLASLT_EPILOGUE_RELU_BIAS;
-    case Epilogue::kGelu:
-      return CUBLASLT_EPILOGUE_GELU_AUX;
-    case Epilogue::kGeluBias:
-      return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    case Epilogue::kGeluGradient:
-      return CUBLASLT_EPILOGUE_DGELU;
-    case Epilogue::kSumsOfA:
-      return CUBLASLT_EPILOGUE_BGRADB;  // a is the library's second operand (Plan)
-    case Epilogue::kSumsOfB:
-      return CUBLASLT_EPILOGUE_BGRADA;
-    default:
-      return CUBLASLT_EPILOGUE_DEFAULT;
-  }
+struct EpilogueFacts {
+  const char* name;
+  cublasLtEpilogue_t library;
+};
+const EpilogueFacts& FactsOf(Epilogue epilogue) {
+  static constexpr EpilogueFacts kAll[] = {{"none", CUBLASLT_EPILOGUE_DEFAULT},
+                                           {"bias", CUBLASLT_EPILOGUE_BIAS},
+                                           {"relu", CUBLASLT_EPILOGUE_RELU},
+                                           {"relu_bias", CUBLASLT_EPILOGUE_RELU_BIAS},
+                                           {"gelu_aux", CUBLASLT_EPILOGUE_GELU_AUX},
+                                           {"gelu_aux_bias", CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
+                                           {"dgelu", CUBLASLT_EPILOGUE_DGELU},
+                                           // a is the library's second operand (Plan)
+                                           {"sums_of_a", CUBLASLT_EPILOGUE_BGRADB},
+                                           {"sums_of_b", CUBLASLT_EPILOGUE_BGRADA}};
+  return kAll[static_cast<int>(epilogue)];
 }
 
 bool IsFp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
@@ -109,7 +81,7 @@ Operation MakeOperation(const ProductKey& key) {
   };
   Set(operation, CUBLASLT_MATMUL_DESC_TRANSA, transposition(key.b_form));
   Set(operation, CUBLASLT_MATMUL_DESC_TRANSB, transposition(key.a_form));
-  Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, LibraryEpilogue(key.epilogue));
+  Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, FactsOf(key.epilogue).library);
   if (key.aux_stride > 0) Set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, key.aux_stride);
   if (key.fast_sums) Set(operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
   return operation;
@@ -175,7 +147,7 @@ std::string ProductKey::Text() const {
   if (fast_sums) text += ", fast";
   if (epilogue != Epilogue::kNone) {
     text +=
-        fmt::format(", {} {} {} {}", cuda::NameOf(epilogue), bias_aligned, aux_stride, aux_aligned);
+        fmt::format(", {} {} {} {}", FactsOf(epilogue).name, bias_aligned, aux_stride, aux_aligned);
   }
   return text;
 }
@@ -303,6 +275,155 @@ bool IsCaptured(const device::Stream& stream) {
   device::cuda::Check(cudaStreamIsCapturing(device::cuda::Queue(stream), &status),
                       "the state of a queue");
   return status != cudaStreamCaptureStatusNone;
+}
+
+// Times the algorithms that cuBLASLt proposes for a product.
+
+// The library's order of proposals is right more often than a difference below this is not noise,
+// and runs should choose alike.
+constexpr double kClearlyFaster = 0.95;
+constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, after one that is not
+constexpr double kRunsSeconds = 1e-3;          // longer than this: no more than kLeastRuns
+// While the GPU is busy for so long with something else the host queues all runs: a short product
+// takes the GPU less time than the host's call.
+constexpr double kLeadSeconds = 250e-6;
+
+class Stopwatch {
+ public:
+  explicit Stopwatch(const device::Stream& stream)
+      : libraries_(LibrariesOf(stream)),
+        queue_(stream.gpu->queue),
+        begin_(stream, true),
+        end_(stream, true) {}
+  // Time that the GPU takes for what `queue_work` queues.
+  template <typename QueueWork>
+  double Seconds(const QueueWork& queue_work) {
+    begin_.Record(queue_);
+    queue_work();
+    end_.Record(queue_);
+    libraries_ != nullptr ? libraries_->Await(end_) : end_.Await();
+    return end_.SecondsSince(begin_);
+  }
+
+ private:
+  const Libraries* libraries_;
+  void* queue_;
+  device::Event begin_, end_;
+};
+
+// Work for kLeadSeconds: zeros for the library's workspace, of which nothing is kept, in pieces
+// that cost the host far less time than the GPU.
+class Lead {
+ public:
+  Lead(const device::Stream& stream, Stopwatch& stopwatch) : stream_(stream) {
+    constexpr int kPieces = 8, kMostPieces = 64;
+    const std::int64_t room = stream.gpu->workspace_bytes;
+    bytes_ = std::min(std::int64_t{1} << 20, room);
+    QueuePiece();  // may have to be loaded
+    double seconds = stopwatch.Seconds([&] { QueuePiece(); });
+    while (bytes_ < room && 4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
+      bytes_ *= 4;
+      seconds = stopwatch.Seconds([&] { QueuePiece(); });
+    }
+    pieces_ = static_cast<int>(std::clamp(kLeadSeconds / seconds, 1.0, double{kMostPieces}));
+  }
+  void Queue() const {
+    for (int i = 0; i < pieces_; ++i) QueuePiece();
+  }
+
+ private:
+  void QueuePiece() const { device::SetZero(stream_, stream_.gpu->workspace, bytes_); }
+
+  const device::Stream& stream_;
+  std::int64_t bytes_ = 0;
+  int pieces_ = 1;
+};
+
+// How many runs to time together, by the seconds of one.
+int RunsFor(double seconds) {
+  const double once = std::max(seconds, std::numeric_limits<double>::min());
+  return std::clamp(static_cast<int>(std::min(kRunsSeconds / once, double{kMostRuns})), kLeastRuns,
+                    kMostRuns);
+}
+
+// Times what a call queues, one run on average.
+class Timing {
+ public:
+  explicit Timing(const device::Stream& stream) : stopwatch_(stream), lead_(stream, stopwatch_) {}
+  template <typename Run>
+  double Seconds(const Run& run, int runs) {
+    run();  // may have to be loaded
+    lead_.Queue();
+    return stopwatch_.Seconds([&] {
+      for (int i = 0; i < runs; ++i) run();
+    }) / runs;
+  }
+
+ private:
+  Stopwatch stopwatch_;
+  Lead lead_;
+};
+
+// The fastest of the algorithms, on the real operands: product.c is overwritten if the product
+// overwrites it, unchanged if it accumulates (Plan::Run). Takes no memory. Waits for the work
+// queued before.
+const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
+                                    const Plan& plan, const Product& product,
+                                    std::span<const cublasLtMatmulHeuristicResult_t> proposals) {
+  Timing timing(stream);
+  // Seconds of one run, on average; infinite if the library refuses.
+  const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
+    const auto run = [&] {
+      return plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true);
+    };
+    if (run() != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<double>::infinity();
+    return timing.Seconds([&] { Check(run(), "timing a matrix product"); }, runs);
+  };
+  const cublasLtMatmulHeuristicResult_t* best = &proposals[0];
+  const int runs = RunsFor(seconds(best->algo, 1));
+  double shortest = seconds(best->algo, runs);
+  for (const auto& proposal : proposals.subspan(1)) {
+    const double time = seconds(proposal.algo, runs);
+    if (time >= kClearlyFaster * shortest) continue;
+    shortest = time;
+    best = &proposal;
+  }
+  return best->algo;
+}
+
+// Whether `apart` queues clearly less work for the GPU than the product with this algorithm.
+bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+                 const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                 FunctionRef<void()> apart) {
+  Timing timing(stream);
+  const auto together = [&] {
+    Check(plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true),
+          "timing a matrix product");
+  };
+  apart();  // its own product may have to be chosen
+  const int runs = RunsFor(timing.Seconds(together, 1));
+  return timing.Seconds(apart, runs) < kClearlyFaster * timing.Seconds(together, runs);
+}
+
+// Whether the epilogue's sums of an operand have the same bits in several runs on the real
+// operands.
+bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+             const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
+  constexpr int kTimes = 4;
+  const std::int64_t count =
+      product.epilogue == Epilogue::kSumsOfA ? product.rows : product.columns;
+  std::array<std::vector<float>, kTimes> sums;  // whatever has sums of an operand has them in fp32
+  for (std::vector<float>& each : sums) {
+    each.resize(static_cast<std::size_t>(count));
+    const bool ran =
+        plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true) == CUBLAS_STATUS_SUCCESS;
+    if (!ran) return false;
+    Stopwatch(stream).Seconds([] {});  // waits as for a product that is timed
+    device::CopyOut(stream, product.bias, each.data(), count * std::int64_t{sizeof(float)});
+  }
+  return std::ranges::all_of(sums, [&](const std::vector<float>& each) {
+    return std::memcmp(each.data(), sums[0].data(), each.size() * sizeof(float)) == 0;
+  });
 }
 
 }  // namespace
@@ -439,153 +560,6 @@ bool Algorithms::Adopt(const std::vector<std::string>& texts) {
   kept.merge(kept_);  // algorithms adopted before stay, unless these texts have them
   kept_ = std::move(kept);
   return true;
-}
-
-// Times the algorithms that cuBLASLt proposes for a product.
-
-namespace {
-
-// The library's order of proposals is right more often than a difference below this is not noise,
-// and runs should choose alike.
-constexpr double kClearlyFaster = 0.95;
-constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, after one that is not
-constexpr double kRunsSeconds = 1e-3;          // longer than this: no more than kLeastRuns
-// While the GPU is busy for so long with something else the host queues all runs: a short product
-// takes the GPU less time than the host's call.
-constexpr double kLeadSeconds = 250e-6;
-
-class Stopwatch {
- public:
-  explicit Stopwatch(const device::Stream& stream)
-      : libraries_(LibrariesOf(stream)),
-        queue_(stream.gpu->queue),
-        begin_(stream, true),
-        end_(stream, true) {}
-  // Of the GPU, for what `queue_work` queues.
-  template <typename QueueWork>
-  double Seconds(const QueueWork& queue_work) {
-    begin_.Record(queue_);
-    queue_work();
-    end_.Record(queue_);
-    libraries_ != nullptr ? libraries_->Await(end_) : end_.Await();
-    return end_.SecondsSince(begin_);
-  }
-
- private:
-  const Libraries* libraries_;
-  void* queue_;
-  device::Event begin_, end_;
-};
-
-// Work for kLeadSeconds: zeros for the library's workspace, of which nothing is kept, in pieces
-// that cost the host far less time than the GPU.
-class Lead {
- public:
-  Lead(const device::Stream& stream, Stopwatch& stopwatch) : stream_(stream) {
-    constexpr int kPieces = 8, kMostPieces = 64;
-    const std::int64_t room = stream.gpu->workspace_bytes;
-    bytes_ = std::min(std::int64_t{1} << 20, room);
-    QueuePiece();  // may have to be loaded
-    double seconds = stopwatch.Seconds([&] { QueuePiece(); });
-    while (bytes_ < room && 4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
-      bytes_ *= 4;
-      seconds = stopwatch.Seconds([&] { QueuePiece(); });
-    }
-    pieces_ = static_cast<int>(std::clamp(kLeadSeconds / seconds, 1.0, double{kMostPieces}));
-  }
-  void Queue() const {
-    for (int i = 0; i < pieces_; ++i) QueuePiece();
-  }
-
- private:
-  void QueuePiece() const { device::SetZero(stream_, stream_.gpu->workspace, bytes_); }
-
-  const device::Stream& stream_;
-  std::int64_t bytes_ = 0;
-  int pieces_ = 1;
-};
-
-// How many runs to time together, by the seconds of one.
-int RunsFor(double seconds) {
-  const double once = std::max(seconds, std::numeric_limits<double>::min());
-  return std::clamp(static_cast<int>(std::min(kRunsSeconds / once, double{kMostRuns})), kLeastRuns,
-                    kMostRuns);
-}
-
-// Times what a call queues, one run on average.
-class Timing {
- public:
-  explicit Timing(const device::Stream& stream) : stopwatch_(stream), lead_(stream, stopwatch_) {}
-  template <typename Run>
-  double Seconds(const Run& run, int runs) {
-    run();  // may have to be loaded
-    lead_.Queue();
-    return stopwatch_.Seconds([&] {
-      for (int i = 0; i < runs; ++i) run();
-    }) / runs;
-  }
-
- private:
-  Stopwatch stopwatch_;
-  Lead lead_;
-};
-
-}  // namespace
-
-const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
-                                    const Plan& plan, const Product& product,
-                                    std::span<const cublasLtMatmulHeuristicResult_t> proposals) {
-  Timing timing(stream);
-  // Seconds of one run, on average; infinite if the library refuses.
-  const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
-    const auto run = [&] {
-      return plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true);
-    };
-    if (run() != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<double>::infinity();
-    return timing.Seconds([&] { Check(run(), "timing a matrix product"); }, runs);
-  };
-  const cublasLtMatmulHeuristicResult_t* best = &proposals[0];
-  const int runs = RunsFor(seconds(best->algo, 1));
-  double shortest = seconds(best->algo, runs);
-  for (const auto& proposal : proposals.subspan(1)) {
-    const double time = seconds(proposal.algo, runs);
-    if (time >= kClearlyFaster * shortest) continue;
-    shortest = time;
-    best = &proposal;
-  }
-  return best->algo;
-}
-
-bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
-                 const Product& product, const cublasLtMatmulAlgo_t& algorithm,
-                 FunctionRef<void()> apart) {
-  Timing timing(stream);
-  const auto together = [&] {
-    Check(plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true),
-          "timing a matrix product");
-  };
-  apart();  // its own product may have to be chosen
-  const int runs = RunsFor(timing.Seconds(together, 1));
-  return timing.Seconds(apart, runs) < kClearlyFaster * timing.Seconds(together, runs);
-}
-
-bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
-             const Product& product, const cublasLtMatmulAlgo_t& algorithm) {
-  constexpr int kTimes = 4;
-  const std::int64_t count =
-      product.epilogue == Epilogue::kSumsOfA ? product.rows : product.columns;
-  std::array<std::vector<float>, kTimes> sums;  // whatever has sums of an operand has them in fp32
-  for (std::vector<float>& each : sums) {
-    each.resize(static_cast<std::size_t>(count));
-    const bool ran =
-        plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true) == CUBLAS_STATUS_SUCCESS;
-    if (!ran) return false;
-    Stopwatch(stream).Seconds([] {});  // waits as for a product that is timed
-    device::CopyOut(stream, product.bias, each.data(), count * std::int64_t{sizeof(float)});
-  }
-  return std::ranges::all_of(sums, [&](const std::vector<float>& each) {
-    return std::memcmp(each.data(), sums[0].data(), each.size() * sizeof(float)) == 0;
-  });
 }
 
 }  // namespace trireme::kernels::cuda

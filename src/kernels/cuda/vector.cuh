@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <type_traits>
 #include <utility>
@@ -96,25 +97,17 @@ using WordsOf = std::conditional_t<
                        std::conditional_t<kBytes == 4, unsigned, unsigned short>>>;
 
 // `from` and `to` lie on boundaries of 16 bytes, or of the pack if that is smaller.
-template <int kWidth, typename T>
+// kConstant: nobody writes the memory while the kernel runs, and such loads may pass stores.
+template <int kWidth, bool kConstant = false, typename T>
 __device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
   constexpr int kCount = static_cast<int>(sizeof(Pack<T, kWidth>) / sizeof(Words));
   Words words[kCount];
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) words[i] = reinterpret_cast<const Words*>(from)[i];
-  Pack<T, kWidth> pack;
-  memcpy(&pack, words, sizeof(pack));
-  return pack;
-}
-// The same of memory that nobody writes while the kernel runs: such loads may pass stores.
-template <int kWidth, typename T>
-__device__ __forceinline__ Pack<T, kWidth> LoadConstantPack(const T* from) {
-  using Words = WordsOf<alignof(Pack<T, kWidth>)>;
-  constexpr int kCount = static_cast<int>(sizeof(Pack<T, kWidth>) / sizeof(Words));
-  Words words[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) words[i] = __ldg(reinterpret_cast<const Words*>(from) + i);
+  for (int i = 0; i < kCount; ++i) {
+    const Words* const at = reinterpret_cast<const Words*>(from) + i;
+    words[i] = kConstant ? __ldg(at) : *at;
+  }
   Pack<T, kWidth> pack;
   memcpy(&pack, words, sizeof(pack));
   return pack;
@@ -193,7 +186,7 @@ __device__ __forceinline__ void Load(const T* from, SumOf<T> (&values)[kWidth]) 
 }
 template <int kWidth, typename T>
 __device__ __forceinline__ void LoadConstant(const T* from, SumOf<T> (&values)[kWidth]) {
-  WidenPack(LoadConstantPack<kWidth>(from), values);
+  WidenPack(LoadPack<kWidth, true>(from), values);
 }
 template <int kWidth, typename T>
 __device__ __forceinline__ void Store(const SumOf<T> (&values)[kWidth], T* to) {
@@ -226,9 +219,9 @@ inline bool RowsOnVectorBoundaries(const Matrix& matrix) {
 
 // Whether all operands may be read and written kVectorWidth<T> columns at a time; T is the type of
 // the narrowest of them.
-template <typename T, typename... Matrices>
-bool AllowVectors(std::int64_t columns, const Matrices&... matrices) {
-  return columns % kVectorWidth<T> == 0 && (RowsOnVectorBoundaries(matrices) && ...);
+template <typename T>
+bool AllowVectors(std::int64_t columns, std::initializer_list<Matrix> operands) {
+  return columns % kVectorWidth<T> == 0 && std::ranges::all_of(operands, RowsOnVectorBoundaries);
 }
 
 // Calls body(std::integral_constant<int, width>{}) with the width of an access: kVectorWidth<T> or
@@ -240,6 +233,17 @@ void WithWidth(bool vectors, Body&& body) {
   } else {
     body(std::integral_constant<int, 1>{});
   }
+}
+
+// Calls body(T{}, width), with T the C++ type of `type` and the width of an access to the operands,
+// as above.
+template <typename Body>
+void WithVectors(Dtype type, std::int64_t columns, std::initializer_list<Matrix> operands,
+                 const Body& body) {
+  Dispatch(type, [&](auto zero) {
+    using T = decltype(zero);
+    WithWidth<T>(AllowVectors<T>(columns, operands), [&](auto width) { body(zero, width); });
+  });
 }
 
 // One pass over all elements of a matrix, one 16-byte access (or one element) per thread: the frame
@@ -286,7 +290,7 @@ void Pass(const device::Stream& stream, std::int64_t rows, std::int64_t columns,
                        column_tiles);
 }
 
-// Calls operation.template Run<width>(index) for the elements [index, index + width) of flat
+// Calls operation.template Run<width>(0, index) for the elements [index, index + width) of flat
 // storage: Operation::kWidth at a time, then what is left one by one.
 template <typename Operation>
 __global__ void __launch_bounds__(kPassThreads)
@@ -294,9 +298,9 @@ __global__ void __launch_bounds__(kPassThreads)
   const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   std::int64_t index = thread * Operation::kWidth;
   if (index + Operation::kWidth <= count) {
-    operation.template Run<Operation::kWidth>(index);
+    operation.template Run<Operation::kWidth>(0, index);
   } else {
-    for (; index < count; ++index) operation.template Run<1>(index);
+    for (; index < count; ++index) operation.template Run<1>(0, index);
   }
 }
 

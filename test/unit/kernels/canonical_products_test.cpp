@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "held_matrix.hpp"
+#include "kernels/backends.hpp"
 #include "kernels/cpu/product/multiply.hpp"
 #include "kernels/cpu/thin_product.hpp"
 #include "trireme/kernels/linear.hpp"
@@ -213,13 +214,13 @@ class MultiplyRowsTest : public testing::Test {
     Held<T> want = start, got = start;
     kernels::MatrixMultiply(stream, form_a, a.View(), form_b, b.View(), want.View(), accumulate);
     std::vector<std::atomic<int>> times(static_cast<std::size_t>(m));
-    kernels::MatrixMultiplyThen(stream, form_a, a.View(), form_b, b.View(), got.View(), accumulate,
-                                [&](const Part& rows) {
-                                  for (std::int64_t i = rows.begin; i < rows.end; ++i) {
-                                    ++times[static_cast<std::size_t>(i)];
-                                    for (std::int64_t j = 0; j < n; ++j) got(i, j) *= 2;
-                                  }
-                                });
+    kernels::cpu::MatrixMultiplyThen(stream, form_a, a.View(), form_b, b.View(), got.View(),
+                                     accumulate, [&](const Part& rows) {
+                                       for (std::int64_t i = rows.begin; i < rows.end; ++i) {
+                                         ++times[static_cast<std::size_t>(i)];
+                                         for (std::int64_t j = 0; j < n; ++j) got(i, j) *= 2;
+                                       }
+                                     });
     for (std::int64_t i = 0; i < m; ++i) {
       ASSERT_EQ(times[static_cast<std::size_t>(i)], 1) << "row " << i << " of " << m << " x " << n;
       for (std::int64_t j = 0; j < n; ++j) want(i, j) *= 2;
@@ -273,12 +274,12 @@ TYPED_TEST(MultiplyRowsTest, NothingToMultiply) {
   for (const bool canonical : {false, true}) {
     const device::Stream stream{.threads = 1, .canonical = canonical};
     rows = 0;
-    kernels::MatrixMultiplyThen(stream, Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(),
-                                false, then);
+    kernels::cpu::MatrixMultiplyThen(stream, Form::kPlain, a.View(), Form::kPlain, b.View(),
+                                     c.View(), false, then);
     EXPECT_EQ(rows, 4);
     EXPECT_EQ(c.At(3, 5), 0);
-    kernels::MatrixMultiplyThen(stream, Form::kPlain, a.View().Rows(0, 0), Form::kPlain, b.View(),
-                                c.View().Rows(0, 0), false, then);
+    kernels::cpu::MatrixMultiplyThen(stream, Form::kPlain, a.View().Rows(0, 0), Form::kPlain,
+                                     b.View(), c.View().Rows(0, 0), false, then);
     EXPECT_EQ(rows, 4);
   }
 }

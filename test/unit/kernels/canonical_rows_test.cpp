@@ -241,14 +241,20 @@ TYPED_TEST(CanonicalRowsTest, ColumnSums) {
 TYPED_TEST(CanonicalRowsTest, Norms) {
   for (const auto kind : {kernels::NormKind::kLayerNorm, kernels::NormKind::kRmsNorm}) {
     for (const bool accumulate : {false, true}) {
-      CheckSums<TypeParam>({{}, {1}, {1}, {}, {}, {}}, [kind, accumulate](const Stream& s,
-                                                                          const Operands& o,
-                                                                          const Part&) {
-        const Held<TypeParam> statistics(kRows, 2, 0, 0);
-        kernels::NormForward(s, kind, o[0], o[1], o[2], 1e-5, o[3], statistics.View());
-        kernels::NormBackwardInput(s, kind, o[4], o[0], o[1], statistics.View(), o[5], accumulate);
-        return std::vector<double>();
-      });
+      CheckSums<TypeParam>(
+          {{}, {1}, {1}, {}, {}, {}},
+          [kind, accumulate](const Stream& s, const Operands& o, const Part&) {
+            const Held<TypeParam> statistics(kRows, 2, 0, 0);
+            kernels::NormForward(s, kind, o[0], o[1], o[2], 1e-5, o[3], statistics.View());
+            kernels::NormBackward(s, {.kind = kind,
+                                      .dy = o[4],
+                                      .x = o[0],
+                                      .weight = o[1],
+                                      .statistics = statistics.View(),
+                                      .residual = accumulate ? o[5] : kernels::Matrix{},
+                                      .dx = o[5]});
+            return std::vector<double>();
+          });
     }
   }
 }
@@ -361,8 +367,8 @@ class CanonicalUpdateTest : public testing::Test {
   }
   static double SquareSum(const std::vector<T>& values, int threads) {
     ExactSum sum;
-    kernels::ExactSquareSumOf({.threads = threads}, DtypeOf<T>(),
-                              static_cast<std::int64_t>(values.size()), values.data(), sum);
+    const kernels::FlatRange range{std::ssize(values), values.data()};
+    kernels::ExactSquareSum({.threads = threads}, DtypeOf<T>(), {&range, 1}, sum);
     return sum.Value();
   }
 };
@@ -388,8 +394,8 @@ TYPED_TEST(CanonicalUpdateTest, SquareSumAddsToWhatIsThere) {
   for (const std::size_t cut : {0, 3000}) {
     for (const bool first : {true, false}) {
       const std::size_t begin = first ? 0 : cut, end = first ? cut : values.size();
-      kernels::ExactSquareSumOf({}, DtypeOf<TypeParam>(), static_cast<std::int64_t>(end - begin),
-                                values.data() + begin, got);
+      const kernels::FlatRange range{static_cast<std::int64_t>(end - begin), values.data() + begin};
+      kernels::ExactSquareSum({}, DtypeOf<TypeParam>(), {&range, 1}, got);
     }
   }
   EXPECT_EQ(got.Digits(), want.Digits());
@@ -452,21 +458,19 @@ TEST(PhiloxLanes, AreThoseOfThePlainFunction) {
       {1, 2, 3, 4, 5, 6},
       {0xFFFFFFFF, 0x80000000, 0xFFFFFFFB, 0, 0xDEADBEEF, 0x12345678},
       {0, 0, 0, 0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}};
-  const kernels::PhiloxLanesKernels usable = kernels::UsablePhiloxLanes();
-  ASSERT_GE(usable.count, 1);
-  for (int kernel = 0; kernel < usable.count; ++kernel) {
+  ASSERT_FALSE(kernels::UsablePhiloxLanes().empty());
+  for (const kernels::PhiloxLanesKernel& kernel : kernels::UsablePhiloxLanes()) {
     for (const auto& row : rows) {
       for (const std::int64_t n : {1, 7, 8, 9, 63, 64, 65, 127, 128, 129, 255, 768, 1000}) {
         constexpr std::uint16_t kMark = 0xA5A5;
         const auto room = static_cast<std::size_t>((n + 7) / 8 * 8);
         std::vector<std::uint16_t> lanes(room + 300, kMark);
-        usable.all[kernel]->fill(row, n, lanes.data());
+        kernel.fill(row, n, lanes.data());
         for (std::size_t i = room; i < lanes.size(); ++i) {
-          ASSERT_EQ(lanes[i], kMark)
-              << usable.all[kernel]->name << " wrote beyond the last counter";
+          ASSERT_EQ(lanes[i], kMark) << kernel.name << " wrote beyond the last counter";
         }
         lanes.resize(static_cast<std::size_t>(n));
-        EXPECT_EQ(lanes, Plain(row, n)) << usable.all[kernel]->name << ", " << n << " lanes";
+        EXPECT_EQ(lanes, Plain(row, n)) << kernel.name << ", " << n << " lanes";
       }
     }
   }

@@ -437,8 +437,12 @@ TEST_P(NoRowsTest, Norms) {
   for (const NormKind kind : {NormKind::kLayerNorm, NormKind::kRmsNorm}) {
     kernels::NormForward(Stream(), kind, none_.View(), weight_.View(), None(), 1e-5, none_.View(),
                          statistics_.View());
-    kernels::NormBackwardInput(Stream(), kind, none_.View(), none_.View(), weight_.View(),
-                               statistics_.View(), none_.View(), false);
+    kernels::NormBackward(Stream(), {.kind = kind,
+                                     .dy = none_.View(),
+                                     .x = none_.View(),
+                                     .weight = weight_.View(),
+                                     .statistics = statistics_.View(),
+                                     .dx = none_.View()});
   }
   kernels::NormBackwardWeight(Stream(), none_.View(), none_.View(), statistics_.View(),
                               sums_.View(), sums_.View(), scratch_.View());

@@ -112,8 +112,13 @@ TEST_P(NormTest, BackwardInput) {
     const Operand overwritten(GetParam(), Poison(size.rows, size.dim)), sum(GetParam(), start);
     const Operand in_place(GetParam(), dy);
     const auto call = [&](const Operand& from, const Operand& to, bool accumulate) {
-      kernels::NormBackwardInput(Stream(), kind, from.View(), in.View(), weight.View(),
-                                 statistics.View(), to.View(), accumulate);
+      kernels::NormBackward(Stream(), {.kind = kind,
+                                       .dy = from.View(),
+                                       .x = in.View(),
+                                       .weight = weight.View(),
+                                       .statistics = statistics.View(),
+                                       .residual = accumulate ? to.View() : None(),
+                                       .dx = to.View()});
     };
     call(gradient, overwritten, false);
     call(gradient, sum, true);
@@ -307,12 +312,14 @@ class NormBackwardTest : public NormFusedTest {
                          y.View(), o.statistics.View());
     return o;
   }
-  // The same by the separate kernels.
+  // The same step by step.
   void Reference(NormKind kind, const Operands& o, const Options& with) const {
     if (with.more) kernels::Add(Stream(), o.more.View(), o.dy.View());
-    if (with.residual) kernels::Copy(Stream(), o.residual.View(), o.dx.View());
-    kernels::NormBackwardInput(Stream(), kind, o.dy.View(), o.x.View(), o.weight.View(),
-                               o.statistics.View(), o.dx.View(), with.residual);
+    const Operand dx = Hold(NormBackward(ReferenceKind(kind), kNormFusedEpsilon, o.x.Values(),
+                                         o.weight.Values(), o.dy.Values())
+                                .input);
+    kernels::Copy(Stream(), dx.View(), o.dx.View());
+    if (with.residual) kernels::Add(Stream(), o.residual.View(), o.dx.View());
     if (with.dbranch) {
       kernels::DropoutForward(Stream(), o.dx.View(), DropoutOf(with.dropout ? 0.3 : 0),
                               o.dbranch.View());

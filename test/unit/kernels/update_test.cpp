@@ -166,9 +166,7 @@ TEST_P(UpdateTest, SquareSumOfRangesIsTheSumOfTheirs) {
   EXPECT_EQ(kernels::SquareSum(Stream(), Type(), ranges), want);
   ExactSum exact, each;
   kernels::ExactSquareSum(Stream(), Type(), ranges, exact);
-  for (const auto& range : ranges) {
-    kernels::ExactSquareSumOf({}, Type(), range.count, range.values, each);
-  }
+  for (const auto& range : ranges) kernels::ExactSquareSum({}, Type(), {&range, 1}, each);
   EXPECT_EQ(exact.Value(), each.Value());
 }
 

@@ -8,7 +8,7 @@ namespace trireme::kernels {
 
 namespace {
 
-// Of its elements, the first `count`.
+// Set for the first `count` elements.
 __m256i Mask(int count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }

@@ -215,33 +215,28 @@ void Tile(const TileCall<V>& call) {
 template <typename V>
 using TileFunction = void (*)(const TileCall<V>&);
 
-// tiles[v][r]: of r + 1 rows and v + 1 vectors, so that an edge costs what it holds.
+// at[v][r]: of r + 1 rows and v + 1 vectors, so that an edge costs what it holds.
 template <typename V, int kRows, int kVectors>
 struct TileTable {
-  TileFunction<V> tiles[kVectors][kRows];
-};
-template <typename V, int kRows, int kVectors, int kUsedVectors, int... kIndex>
-constexpr void FillTiles(TileTable<V, kRows, kVectors>& table,
-                         std::integer_sequence<int, kIndex...>) {
-  ((table.tiles[kUsedVectors - 1][kIndex] = &Tile<V, kVectors, kIndex + 1, kUsedVectors>), ...);
-  if constexpr (kUsedVectors > 1) {
-    FillTiles<V, kRows, kVectors, kUsedVectors - 1>(table,
-                                                    std::make_integer_sequence<int, kRows>());
+  TileFunction<V> at[kVectors][kRows];
+
+  template <int kUsed, int... kIndex>
+  constexpr void Fill(std::integer_sequence<int, kIndex...>) {
+    ((at[kUsed - 1][kIndex] = &Tile<V, kVectors, kIndex + 1, kUsed>), ...);
   }
-}
-template <typename V, int kRows, int kVectors>
-constexpr TileTable<V, kRows, kVectors> MakeTiles() {
-  TileTable<V, kRows, kVectors> table{};
-  FillTiles<V, kRows, kVectors, kVectors>(table, std::make_integer_sequence<int, kRows>());
-  return table;
-}
+  template <int... kIndex>
+  constexpr explicit TileTable(std::integer_sequence<int, kIndex...>) : at{} {
+    (Fill<kIndex + 1>(std::make_integer_sequence<int, kRows>()), ...);
+  }
+};
 
 // A panel of rows: it stays in the first-level cache while the right operand's panels, which the
 // second level holds, pass by, and rows of c are written from one end to the other. `rows`: of this
 // panel and of all after it. `call`: of its first tile; the tiles share the rows to fetch ahead.
 template <typename V, int kRows, int kVectors>
 void MultiplyPanel(const TileCall<V>& call, std::int64_t rows, std::int64_t columns) {
-  static constexpr auto kTiles = MakeTiles<V, kRows, kVectors>();
+  static constexpr TileTable<V, kRows, kVectors> kTiles{
+      std::make_integer_sequence<int, kVectors>()};
   constexpr std::int64_t kColumns = kVectors * V::kLanes;
   const std::int64_t height = rows < kRows ? rows : kRows;
   const std::int64_t tiles = (columns + kColumns - 1) / kColumns;
@@ -251,7 +246,7 @@ void MultiplyPanel(const TileCall<V>& call, std::int64_t rows, std::int64_t colu
     const std::int64_t left_over = columns - j * kColumns;
     tile.columns = left_over < kColumns ? left_over : kColumns;
     tile.ahead.rows = (call.ahead.rows + tiles - 1 - j) / tiles;
-    kTiles.tiles[(tile.columns - 1) / V::kLanes][height - 1](tile);
+    kTiles.at[(tile.columns - 1) / V::kLanes][height - 1](tile);
     tile.right += tile.words * kColumns;
     tile.c += kColumns;
     tile.ahead.data += call.ahead.stride;

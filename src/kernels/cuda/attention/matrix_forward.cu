@@ -3,7 +3,6 @@
 // its registers. Weights are rounded to bf16 where they meet values, their sum is of those before
 // rounding. For whole sequences out and lse are overwritten, for parts the block is merged into
 // them.
-#include "matrix.cuh"
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
@@ -22,7 +21,7 @@ struct ForwardShape {
   static constexpr int kBytes = Tile::Bytes(kQueries + 2 * kKeys);
 };
 
-// Of a lane's rows g and g + 8 of each tile: running maxima of exponents of 2, this lane's share of
+// A lane's rows g and g + 8 of each tile: running maxima of exponents of 2, this lane's share of
 // the sums, and outputs relative to the maxima.
 template <typename Shape>
 struct ForwardRows {
@@ -290,23 +289,14 @@ struct ForwardShapeOf<256> : ForwardShape<256, 1, 32, 1> {};
 
 }  // namespace
 
-int MatrixForwardBytes(int head_dim) {
-  int bytes = 0;
-  WithAttentionDims(head_dim,
-                    [&](auto dims) { bytes = ForwardShapeOf<decltype(dims)::value>::kBytes; });
-  return bytes;
-}
-
-void LaunchMatrixForward(cudaStream_t queue, const AttentionOperands<Bf16>& a) {
+void LaunchMatrixForward(const device::Stream& stream, const AttentionOperands<Bf16>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Shape = ForwardShapeOf<decltype(dims)::value>;
-    const std::int64_t blocks =
-        std::int64_t{a.queries.Tiles(Shape::kQueries)} * a.tasks * a.Group();
-    if (blocks == 0) return;
-    device::cuda::Launch(
-        queue,
+    LaunchAttention(
+        stream,
         a.threshold > 0 ? &MatrixForwardKernel<Shape, true> : &MatrixForwardKernel<Shape, false>,
-        dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kBytes, a);
+        std::int64_t{a.queries.Tiles(Shape::kQueries)} * a.tasks * a.Group(), Shape::kThreads,
+        Shape::kBytes, a);
   });
 }
 

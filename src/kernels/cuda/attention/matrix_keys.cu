@@ -2,7 +2,6 @@
 // the equations): a warp has 16 keys of one key/value head and goes through the query heads that
 // read it, in order, and their queries tile by tile, which come one ahead. Scores are transposed:
 // rows are keys, columns queries.
-#include "matrix.cuh"
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
@@ -287,24 +286,15 @@ struct KeyShapeOf<256> : KeyShape<256, 32, 128, 1> {};
 
 }  // namespace
 
-int MatrixKeyGradientBytes(int head_dim) {
-  int bytes = 0;
-  WithAttentionDims(head_dim,
-                    [&](auto dims) { bytes = KeyShapeOf<decltype(dims)::value>::kBytes; });
-  return bytes;
-}
-
-void LaunchMatrixKeyGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a) {
+void LaunchMatrixKeyGradient(const device::Stream& stream, const AttentionOperands<Bf16>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Shape = KeyShapeOf<decltype(dims)::value>;
-    const std::int64_t blocks =
-        std::int64_t{MatrixKeyTiles<Shape::kKeys>::Count(a.keys)} * a.tasks * Shape::kParts;
-    if (blocks == 0) return;
-    device::cuda::Launch(queue,
-                         a.threshold > 0 ? &MatrixKeyGradientKernel<Shape, true>
-                                         : &MatrixKeyGradientKernel<Shape, false>,
-                         dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kBytes,
-                         a);
+    LaunchAttention(
+        stream,
+        a.threshold > 0 ? &MatrixKeyGradientKernel<Shape, true>
+                        : &MatrixKeyGradientKernel<Shape, false>,
+        std::int64_t{MatrixKeyTiles<Shape::kKeys>::Count(a.keys)} * a.tasks * Shape::kParts,
+        Shape::kThreads, Shape::kBytes, a);
   });
 }
 

@@ -383,7 +383,7 @@ struct MatrixRowMasks {
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = __shfl_sync(~0u, mine, i, 4);
   }
-  // Of sum k of columns [8 j, 8 j + 8).
+  // Whether sum k of columns [8 j, 8 j + 8) is kept.
   __device__ __forceinline__ bool Kept(int j, int k) const {
     const unsigned octet = words[j % 4] >> 8 * (k / 2 * kDrawn + j / 4);
     return (octet >> (MatrixColumn() + k % 2) & 1) != 0;

@@ -1,7 +1,6 @@
 // Attention's gradient of the queries on tensor cores (attention_backward.cu has the equations): a
 // warp has 16 queries and goes through the keys and values tile by tile, which come two ahead. For
 // whole sequences dquery is overwritten, for parts it is added to.
-#include "matrix.cuh"
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
@@ -24,7 +23,7 @@ struct QueryShape {
   static constexpr int kBytes = kQueryBytes + kStages * 2 * Tile::Bytes(kKeys);
 };
 
-// Of a lane's rows g and g + 8.
+// What a lane knows of its rows g and g + 8.
 struct QueryRows {
   float lse[2], delta[2];  // to base 2; infinite where there is no query or nothing is seen
   int low[2], high[2];     // positions that are seen: [low, high)
@@ -235,24 +234,15 @@ struct QueryShapeOf<256> : QueryShape<256, 32, 128, 1> {};
 
 }  // namespace
 
-int MatrixQueryGradientBytes(int head_dim) {
-  int bytes = 0;
-  WithAttentionDims(head_dim,
-                    [&](auto dims) { bytes = QueryShapeOf<decltype(dims)::value>::kBytes; });
-  return bytes;
-}
-
-void LaunchMatrixQueryGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a) {
+void LaunchMatrixQueryGradient(const device::Stream& stream, const AttentionOperands<Bf16>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Shape = QueryShapeOf<decltype(dims)::value>;
-    const std::int64_t blocks =
-        std::int64_t{a.queries.Tiles(Shape::kQueries)} * a.tasks * a.Group() * Shape::kParts;
-    if (blocks == 0) return;
-    device::cuda::Launch(queue,
-                         a.threshold > 0 ? &MatrixQueryGradientKernel<Shape, true>
-                                         : &MatrixQueryGradientKernel<Shape, false>,
-                         dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kBytes,
-                         a);
+    LaunchAttention(
+        stream,
+        a.threshold > 0 ? &MatrixQueryGradientKernel<Shape, true>
+                        : &MatrixQueryGradientKernel<Shape, false>,
+        std::int64_t{a.queries.Tiles(Shape::kQueries)} * a.tasks * a.Group() * Shape::kParts,
+        Shape::kThreads, Shape::kBytes, a);
   });
 }
 

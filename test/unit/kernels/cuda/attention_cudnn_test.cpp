@@ -416,8 +416,10 @@ TEST_F(AttentionLseTest, PackedAndBack) {
   const auto again =
       OnGpuAs(Stream(), Dtype::kFloat32, Layout::kOdd, shape.heads, NoNumbers(rows * shape.heads));
   const test::OnGpu packed(Stream(), std::vector<float>(values.size()));
-  kernels::cuda::PackLse(Stream(), shape, lse->View(), packed.As<float>());
-  kernels::cuda::UnpackLse(Stream(), shape, packed.As<float>(), again->View());
+  kernels::cuda::PackLse(Stream(), kernels::cuda::WholeWindow(shape), lse->View(),
+                         packed.As<float>());
+  kernels::cuda::UnpackLse(Stream(), kernels::cuda::WholeWindow(shape), packed.As<float>(),
+                           again->View());
   EXPECT_EQ(again->Values(), values);
   EXPECT_TRUE(again->GapsUntouched());
   // Sequence 1, head 2, position 5.

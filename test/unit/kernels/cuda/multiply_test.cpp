@@ -323,12 +323,12 @@ TEST_F(MultiplyForms, ThenFollowsOnceWithAllRows) {
   const GpuMatrix b(Stream(), Dtype::kFloat32, 4, 5, Random(20, 2, Dtype::kFloat32));
   const GpuMatrix c(Stream(), Dtype::kFloat32, 9, 5, {});
   int calls = 0;
-  kernels::MatrixMultiplyThen(Stream(), Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(),
-                              false, [&](const Part& rows) {
-                                ++calls;
-                                EXPECT_EQ(rows.begin, 0);
-                                EXPECT_EQ(rows.end, 9);
-                              });
+  const kernels::Linear linear{.form = Form::kPlain, .weight = b.View()};
+  kernels::LinearForward(Stream(), linear, a.View(), {}, c.View(), [&](const Part& rows) {
+    ++calls;
+    EXPECT_EQ(rows.begin, 0);
+    EXPECT_EQ(rows.end, 9);
+  });
   EXPECT_EQ(calls, 1);
 }
 
