@@ -20,7 +20,7 @@ struct ForwardShared {
 
   static constexpr int kElements =
       (Sizes::kQueries + 2 * Sizes::kKeys) * Sizes::kRow + Sizes::kQueries * Sizes::kScoreRow;
-  static constexpr int kBytes =
+  [[maybe_unused]] static constexpr int kBytes =
       kElements * static_cast<int>(sizeof(Sum)) + Sizes::kQueries * Mask::kRow;
 
   __device__ explicit ForwardShared(Sum* memory)
