@@ -20,8 +20,9 @@ struct ForwardShared {
 
   static constexpr int kElements =
       (Sizes::kQueries + 2 * Sizes::kKeys) * Sizes::kRow + Sizes::kQueries * Sizes::kScoreRow;
-  [[maybe_unused]] static constexpr int kBytes =
-      kElements * static_cast<int>(sizeof(Sum)) + Sizes::kQueries * Mask::kRow;
+  static constexpr int Bytes() {
+    return kElements * static_cast<int>(sizeof(Sum)) + Sizes::kQueries * Mask::kRow;
+  }
 
   __device__ explicit ForwardShared(Sum* memory)
       : queries(memory),
@@ -240,7 +241,7 @@ void LaunchAttentionForward(const device::Stream& stream, const AttentionOperand
                     a.begins != nullptr ? &ForwardKernel<AttentionDocuments<Sizes>, T>
                                         : &ForwardKernel<Sizes, T>,
                     std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group(),
-                    Sizes::kThreads, ForwardShared<Sizes, SumOf<T>>::kBytes, a);
+                    Sizes::kThreads, ForwardShared<Sizes, SumOf<T>>::Bytes(), a);
   });
 }
 template void LaunchAttentionForward(const device::Stream&, const AttentionOperands<float>&);
