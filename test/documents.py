@@ -1,11 +1,26 @@
 #!/usr/bin/env python3
-"""What the documents name exists: every relative link and anchor of the Markdown files, and every source file that they or the
-pictures of doc/ name. Files that a worked example would add (test/extending/*.patch) count as there. Prints each fault as
-path:line, and exits 1 if there is one."""
+"""What the documents name exists, and their commands run.
+
+documents.py SOURCE: every relative link and anchor of the Markdown files, and every source file that they or the pictures of
+doc/ name, is there. Files that a worked example would add (test/extending/*.patch) count as there.
+
+documents.py --run BUILD [--slow] [PAGE...]: runs the commands of README.md and doc/ as they stand, page by page, in a folder that
+stands after the README's first steps: build/trireme, first.in, a small data/wikitext2.h5 (words of the harbour corpus), a
+finished runs/first. What cannot run here is named in NOT_RUN with the reason, what takes long in SLOW; keys of such commands
+must still exist. Every key of the deck is mentioned on some page, or in doc/reference/rare_keys.md. Where there is no Slurm,
+`srun` starts two ranks with mpirun.
+
+Prints each fault as path:line, and exits 1 if there is one; 77: skipped."""
 import fnmatch
+import importlib.util
+import os
 import pathlib
 import re
+import shutil
+import subprocess
 import sys
+import tempfile
+import time
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SOURCE = re.compile(r"[\w*/.-]*[\w*]\.(?:cpp|hpp|cuh?)\b")
@@ -62,8 +77,140 @@ def missing_files(text, files):
                 yield name.start(), f"names {name[0]}: there is no such file"
 
 
-def main():
-    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")
+PROGRAMS = ("trireme", "build/trireme", "mpirun", "srun", "python3", "bash")
+# The first pattern that a command matches says why it is not run here.
+NOT_RUN = [
+    (r"\b[A-Z][A-Z_]{2,}\b(?!=)", "has a word that stands for the user's own"),
+    (r"\bsbatch|\bmodule |jobscripts/slurm|SLURM|test/slurm", "needs a batch system (the tests `slurm`)"),
+    (r"build-cuda|build-mpich|\bnsys|\bncu|one_card|run_gpu|pack_gpu|test/benchmark/gpu", "needs a GPU, or another build"),
+    (r"jobscripts/(workstation|build|install|fetch)|\bcmake|\bpip\b|\bgit\b|\bnpm\b|venv", "installs, builds or fetches"),
+    (r"bash test/|test/benchmark|_benchmark|vis/upload|tensorboard", "is a test, a benchmark or another program's"),
+    (r"--watch|generate\.prompt=-", "waits for its user"),
+    (r"hf\.path=|deck\.in|mine\.in|job\.task=tokenize|tokenizer=", "reads the user's own files"),
+    (r"run\.device=cuda|run\.share_device", "needs a GPU"),
+]
+SLOW = [r"job\.task=scaling", r"jobscripts/scaling\.sh", r"--calibrate", r"input/translation", r"input/wikitext2_jsc", r"equal_work"]
+SECONDS = 120  # that a command may take
+
+
+def blocks(text):
+    """(info word, line number, text) of each fenced block."""
+    for m in re.finditer(r"^```(\w*)\n(.*?)^```", text, re.M | re.S):
+        yield m[1], text.count("\n", 0, m.start()) + 2, m[2]
+
+
+def commands(text):
+    """(line number, command) of each command in the page, continuation lines joined, comments cut off."""
+    for info, line, block in blocks(text):
+        if info not in ("", "sh", "bash"):
+            continue
+        number = line
+        for joined in re.sub(r"\\\n\s*", lambda m: " \0", block).split("\n"):
+            command = joined.replace("\0", "")
+            command = re.sub(r"(^|\s)#.*$", "", command).strip()
+            words = [w for w in command.split() if "=" not in w or "." in w.split("=")[0]]
+            if words and words[0] in PROGRAMS and not re.match(r"trireme: ", command):
+                yield number, command
+            number += 1 + joined.count("\0")
+
+
+class Folder:
+    """Where the README's reader stands after the first steps."""
+
+    def __init__(self, source, build, scratch):
+        self.path = scratch
+        for name in ("input", "vis", "jobscripts", "packaging"):
+            shutil.copytree(source / name, scratch / name)
+        (scratch / "build").symlink_to(build)
+        (scratch / "bin").mkdir()
+        (scratch / "data").mkdir()
+        (scratch / "bin/trireme").symlink_to(build / "trireme")
+        python = scratch / "bin/python3"  # with this one's packages
+        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        python.chmod(0o755)
+        if shutil.which("srun") is None:
+            srun = scratch / "bin/srun"
+            srun.write_text('#!/bin/sh\n[ "$1" != -n ] || shift 2\nexec mpirun -n 2 "$@"\n')
+            srun.chmod(0o755)
+        ini = next(text for info, _, text in blocks((source / "README.md").read_text(encoding="utf-8")) if info == "ini")
+        (scratch / "first.in").write_text(ini)
+        self.must("build/trireme -i first.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=20000")
+        self.must("build/trireme -i first.in")
+
+    def run(self, command):
+        env = {**os.environ, "PATH": f"{self.path}/bin:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "100",
+               "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+               "OMPI_MCA_mpi_yield_when_idle": "1"}
+        try:
+            done = subprocess.run(["bash", "-c", command], cwd=self.path, env=env, stdin=subprocess.DEVNULL, text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, check=False)
+        except subprocess.TimeoutExpired as late:
+            return 124, (late.stdout or b"").decode() + f"\nnot done after {SECONDS} s"
+        return done.returncode, done.stdout
+
+    def must(self, command):
+        code, output = self.run(command)
+        if code != 0:
+            sys.exit(f"{command}: code {code}\n{output}")
+
+
+def keys_of(build):
+    """All keys of the deck, as section.key."""
+    text = subprocess.run([build / "trireme", "--help-deck"], capture_output=True, text=True, check=True).stdout
+    keys, section = set(), ""
+    for line in text.split("\n"):
+        if m := re.match(r"\[(\w+)\]$", line):
+            section = m[1]
+        elif m := re.match(r"  (\w+) =", line):
+            keys.add(f"{section}.{m[1]}")
+    return keys
+
+
+def run_commands(arguments):
+    if importlib.util.find_spec("matplotlib") is None:
+        print("skipped: this Python has no matplotlib, which the pages' pictures need")
+        return 77
+    slow = "--slow" in arguments
+    build, *wanted = [pathlib.Path(a) for a in arguments if a != "--slow"]
+    build, source = build.resolve(), pathlib.Path(__file__).resolve().parent.parent
+    pages = wanted or [source / "README.md", *sorted((source / "doc").rglob("*.md"))]
+    keys, faults, ran = keys_of(build), 0, 0
+    with tempfile.TemporaryDirectory() as made:
+        first = pathlib.Path(made) / "first"
+        first.mkdir()
+        Folder(source, build, first)
+        for page in pages:
+            scratch = pathlib.Path(made) / "page"
+            shutil.copytree(first, scratch, symlinks=True)
+            folder = Folder.__new__(Folder)
+            folder.path = scratch
+            for line, command in commands(page.read_text(encoding="utf-8")):
+                at = f"{page.resolve().relative_to(source)}:{line}"
+                unknown = [k for k in re.findall(r"(?<![\w./-])([a-z]+\.[a-z_0-9]+)=", command) if k not in keys]
+                if unknown:
+                    faults += 1
+                    print(f"{at}: {command}\n  FAULT: no key {', '.join(unknown)}")
+                    continue
+                reason = next((why for pattern, why in NOT_RUN if re.search(pattern, command)), None)
+                if reason is None and not slow and any(re.search(p, command) for p in SLOW):
+                    reason = "takes long (nightly)"
+                if reason:
+                    print(f"{at}: not run, {reason}: {command}")
+                    continue
+                start = time.monotonic()
+                code, output = folder.run(command)
+                ran += 1
+                print(f"{at}: {time.monotonic() - start:.1f} s: {command}", flush=True)
+                if code != 0:
+                    faults += 1
+                    print(f"  FAULT: code {code}\n" + "\n".join("  | " + text for text in output.strip().split("\n")[-25:]))
+            shutil.rmtree(scratch)
+    print(f"{ran} commands ran, {faults} faults")
+    return bool(faults)
+
+
+
+def check_names(root):
     files = [path.relative_to(root).as_posix() for folder in folders(root) for path in folder.rglob("*") if path.is_file()]
     for patch in (root / "test/extending").glob("*.patch"):
         files += re.findall(r"^\+\+\+ b/(\S+)", patch.read_text(encoding="utf-8"), re.M)
@@ -78,4 +225,6 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if sys.argv[1:2] == ["--run"]:
+        sys.exit(run_commands(sys.argv[2:]))
+    sys.exit(check_names(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".")))
