@@ -6,9 +6,8 @@ doc/ name, is there. Files that a worked example would add (test/extending/*.pat
 
 documents.py --run BUILD [--slow] [PAGE...]: runs the commands of README.md and doc/ as they stand, page by page, in a folder that
 stands after the README's first steps: build/trireme, first.in, a small data/wikitext2.h5 (words of the harbour corpus), a
-finished runs/first. What cannot run here is named in NOT_RUN with the reason, what takes long in SLOW; keys of such commands
-must still exist. Every key of the deck is mentioned on some page, or in doc/reference/rare_keys.md. Where there is no Slurm,
-`srun` starts two ranks with mpirun.
+finished runs/first (README.md: none yet). What cannot run here is named in NOT_RUN with the reason, what takes long in SLOW;
+keys of such commands must still exist. `srun` starts two ranks with mpirun. Every key of the deck is mentioned on some page.
 
 Prints each fault as path:line, and exits 1 if there is one; 77: skipped."""
 import fnmatch
@@ -77,7 +76,7 @@ def missing_files(text, files):
                 yield name.start(), f"names {name[0]}: there is no such file"
 
 
-PROGRAMS = ("trireme", "build/trireme", "mpirun", "srun", "python3", "bash")
+PROGRAMS = ("trireme", "build/trireme", "mpirun", "srun", "python3", "bash", "echo")
 # The first pattern that a command matches says why it is not run here.
 NOT_RUN = [
     (r"\b[A-Z][A-Z_]{2,}\b(?!=)", "has a word that stands for the user's own"),
@@ -86,10 +85,14 @@ NOT_RUN = [
     (r"jobscripts/(workstation|build|install|fetch)|\bcmake|\bpip\b|\bgit\b|\bnpm\b|venv", "installs, builds or fetches"),
     (r"bash test/|test/benchmark|_benchmark|vis/upload|tensorboard", "is a test, a benchmark or another program's"),
     (r"--watch|generate\.prompt=-", "waits for its user"),
-    (r"hf\.path=|deck\.in|mine\.in|job\.task=tokenize|tokenizer=", "reads the user's own files"),
+    (r"hf\.path=|deck\.in|tokenize\.(train|valid|test|tokenizer)|translation_text|(mine|wiki\.test)\.t|questions\.jsonl|pieces\.h5|books\.h5",
+     "reads the user's own files"),
+    (r"runs/mine|ranks_\*", "goes on with what was not run here"),
+    (r"section\.key", "is a form, no command"),
     (r"run\.device=cuda|run\.share_device", "needs a GPU"),
 ]
-SLOW = [r"job\.task=scaling", r"jobscripts/scaling\.sh", r"--calibrate", r"input/translation", r"input/wikitext2_jsc", r"equal_work"]
+SLOW = [r"job\.task=scaling", r"jobscripts/scaling\.sh", r"vis/scaling\.py", r"--calibrate", r"here\.in", r"translation", r"input/harbour",
+        r"input/mixture", r"input/wikitext2_jsc", r"equal_work"]
 SECONDS = 120  # that a command may take
 
 
@@ -128,13 +131,12 @@ class Folder:
         python = scratch / "bin/python3"  # with this one's packages
         python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
         python.chmod(0o755)
-        if shutil.which("srun") is None:
-            srun = scratch / "bin/srun"
-            srun.write_text('#!/bin/sh\n[ "$1" != -n ] || shift 2\nexec mpirun -n 2 "$@"\n')
-            srun.chmod(0o755)
+        srun = scratch / "bin/srun"
+        srun.write_text('#!/bin/sh\nranks=2\n[ "$1" != -n ] || { ranks=$2; shift 2; }\nexec mpirun -n $ranks "$@"\n')
+        srun.chmod(0o755)
         ini = next(text for info, _, text in blocks((source / "README.md").read_text(encoding="utf-8")) if info == "ini")
         (scratch / "first.in").write_text(ini)
-        self.must("build/trireme -i first.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=20000")
+        self.must("build/trireme -i first.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=100000")
         self.must("build/trireme -i first.in")
 
     def run(self, command):
@@ -173,7 +175,7 @@ def run_commands(arguments):
     slow = "--slow" in arguments
     build, *wanted = [pathlib.Path(a) for a in arguments if a != "--slow"]
     build, source = build.resolve(), pathlib.Path(__file__).resolve().parent.parent
-    pages = wanted or [source / "README.md", *sorted((source / "doc").rglob("*.md"))]
+    pages = wanted or [source / "README.md", *sorted((source / "doc").glob("*.md")), *sorted((source / "doc/reference").glob("*.md"))]
     keys, faults, ran = keys_of(build), 0, 0
     with tempfile.TemporaryDirectory() as made:
         first = pathlib.Path(made) / "first"
@@ -184,9 +186,11 @@ def run_commands(arguments):
             shutil.copytree(first, scratch, symlinks=True)
             folder = Folder.__new__(Folder)
             folder.path = scratch
+            if page.name == "README.md" and page.parent == source:
+                shutil.rmtree(scratch / "runs")
             for line, command in commands(page.read_text(encoding="utf-8")):
                 at = f"{page.resolve().relative_to(source)}:{line}"
-                unknown = [k for k in re.findall(r"(?<![\w./-])([a-z]+\.[a-z_0-9]+)=", command) if k not in keys]
+                unknown = [k for k in re.findall(r"(?<![\w./-])([a-z]+\.[a-z_0-9]+)=", command) if k not in keys and k != "section.key"]
                 if unknown:
                     faults += 1
                     print(f"{at}: {command}\n  FAULT: no key {', '.join(unknown)}")
@@ -205,6 +209,10 @@ def run_commands(arguments):
                     faults += 1
                     print(f"  FAULT: code {code}\n" + "\n".join("  | " + text for text in output.strip().split("\n")[-25:]))
             shutil.rmtree(scratch)
+    told = "\n".join(path.read_text(encoding="utf-8") for path in [source / "README.md", *(source / "doc").rglob("*.md")])
+    for key in sorted(key for key in keys if not re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", told)):
+        faults += 1
+        print(f"doc: FAULT: no page mentions {key} (doc/reference/rare_keys.md lists those that hardly anybody needs)")
     print(f"{ran} commands ran, {faults} faults")
     return bool(faults)
 
