@@ -126,7 +126,7 @@ Interleaving::Interleaving(std::span<const std::int64_t> quotas) : sums_(quotas.
 std::int64_t Interleaving::OfFirstHalf(std::size_t begin, std::size_t end,
                                        std::int64_t position) const {
   const Wide half = sums_[(begin + end) / 2] - sums_[begin], all = sums_[end] - sums_[begin];
-  return static_cast<std::int64_t>((2 * half * position + all) / (2 * all));  // rounded
+  return static_cast<std::int64_t>((2 * half * position + all) / (2 * all));  // to the nearest
 }
 
 Interleaving::Turn Interleaving::At(std::int64_t position) const {

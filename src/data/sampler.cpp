@@ -227,7 +227,7 @@ std::int64_t Sampler::StepsOf(double epochs) const {
     return now + rest_ + (epoch - start_.epoch - 1) * StepsPerEpoch() + steps;
   }
   const std::int64_t left =
-      steps * options_.batch - start_.window;  // windows of the origin's epoch
+      steps * options_.batch - start_.window;  // windows from the origin to the run's end
   return epoch == start_.epoch && left > 0 ? now + CeilDivide(left, options_.batch) : now;
 }
 
@@ -400,7 +400,7 @@ Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Samp
       after.origin.sources.clear();
     }
   }
-  static_cast<void>(Sampler(after));  // refuses a position beyond all runs
+  static_cast<void>(Sampler(after));  // throws for a position that no run can have
   return after.origin;
 }
 

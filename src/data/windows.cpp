@@ -40,8 +40,7 @@ class DocumentIndex {
 
   static constexpr std::int64_t kBlock = 2047;  // elements per read; with the one before, 16 KiB
   static constexpr std::int64_t kMostKnown = 4096;  // upper limit of known places
-  static constexpr std::int64_t kBytes =
-      (kBlock + 1) * 8 + kMostKnown * 16;  // of memory, of a reader
+  static constexpr std::int64_t kBytes = (kBlock + 1) * 8 + kMostKnown * 16;  // memory of a reader
 
  private:
   // A place in the list: document number `at` begins at token `token`.
@@ -338,7 +337,7 @@ class Windows::Reader {
     for (std::int64_t turn = read_;; ++turn) {
       {
         std::unique_lock lock(mutex_);
-        // The slot's old turn, turn - slots, must lie before the turn in use.
+        // The slot is free once its old turn, turn - slots, lies before the turn in use.
         changed_.wait(lock, [&] { return stop_ || turn - in_use_ < std::ssize(slots_); });
         if (stop_) return;
       }

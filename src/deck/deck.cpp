@@ -210,9 +210,9 @@ class Source {
  private:
   const Schema& schema_;
   std::string path_;                          // empty: the command line
-  std::vector<Given> values_;                 // good ones, in order
+  std::vector<Given> values_;                 // the good values, in order
   std::map<std::string, int> lines_;          // by declared key: line of its first mention
-  std::multimap<int, std::string> problems_;  // by line
+  std::multimap<int, std::string> problems_;  // messages by line
 };
 
 // Hint for an unknown key: the sections that have a key of that name, a similar key, or how to list

@@ -1,4 +1,4 @@
-// A micro-batch of token windows, padded to one length, as a training step consumes it.
+// Entry: token windows side by side, padded to one length, as a training step consumes them.
 #pragma once
 
 #include <cstdint>

@@ -112,13 +112,13 @@ struct PairOptions {
 
 struct TokenizeOptions {
   TokenizeKind kind = TokenizeKind::kWord;
-  std::array<std::string, 3> texts;       // paths, by Split (word, byte)
+  std::array<std::string, 3> texts;       // by Split: lists of files and globs
   bool lowercase = false;                 // fold the text to lower case (word)
   std::int64_t min_count = 1;             // rarer words become <unk> (word)
   bool overwrite = false;                 // replace an existing token file
   std::int64_t harbour_tokens = 1000000;  // tokens in the train split (harbour)
   std::int64_t harbour_seed = 1;
-  // From here on for kinds bpe and sentencepiece, whose `texts` are lists of files and globs.
+  // The rest is mainly for kinds bpe and sentencepiece; CheckTokenizeKeys knows the exceptions.
   std::string tokenizer;             // tokenizer file or folder, or a token file to take it from
   std::int64_t vocabulary_size = 0;  // size of the model to train; 0: train none (sentencepiece)
   ModelType model_type = ModelType::kBpe;  // type of the model to train

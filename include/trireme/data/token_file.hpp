@@ -76,8 +76,8 @@ struct TokenData {
   std::array<std::vector<std::uint8_t>, 3> counted;
   Vocabulary vocabulary;
   std::string tokenizer;  // "word", "word lowercase", "byte", "harbour"
-  std::string
-      source_sha256;  // 64 hex digits: of the three texts in order, or of the generator's deck
+  // 64 hex digits: hash of the three texts in order, or of the generator's keys
+  std::string source_sha256;
   std::optional<double> entropy_rate;        // nats per token; nullopt: unknown
   std::optional<std::int64_t> harbour_seed;  // seed of the corpus (harbour only)
 };
@@ -97,7 +97,7 @@ struct TokenLayout;  // internal: layout of a file
 // Layouts of token files that this rank has read, by path. Opening a file takes its entry out.
 using KnownFiles = std::map<std::string, std::shared_ptr<TokenLayout>>;
 
-// Parts of a token file that are kept in memory, and how.
+// Which parts of a token file are kept, and where.
 struct Keeping {
   Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
   Keeping(Staging where, std::array<bool, 3> which, std::int64_t ahead, bool reads_here = true)

@@ -64,7 +64,7 @@ class DocumentSink {
   virtual ~DocumentSink() = default;
   // The next piece of the document. offset: where the piece begins in its file's text.
   virtual void Text(std::string_view piece, std::int64_t offset) = 0;
-  virtual void End() = 0;  // of the document
+  virtual void End() = 0;  // ends the document
 };
 
 // Appends all texts to a string.
@@ -113,7 +113,7 @@ class JsonRecords : public DocumentSink {
 
   void Text(std::string_view piece, std::int64_t offset) override;
   void End() override;
-  std::int64_t Replaced() const { return replaced_; }  // lone surrogates
+  std::int64_t Replaced() const { return replaced_; }  // number of lone surrogates
   std::int64_t Empty() const { return empty_; }      // records without any text, which are dropped
   std::int64_t Missing() const { return missing_; }  // records dropped for an absent or null member
 
@@ -123,7 +123,7 @@ class JsonRecords : public DocumentSink {
   std::string path_;
   std::string line_;
   bool replace_;
-  std::int64_t offset_ = 0;  // of the line
+  std::int64_t offset_ = 0;  // where the line begins in its file's text
   std::int64_t replaced_ = 0, empty_ = 0, missing_ = 0;
 };
 
@@ -137,7 +137,7 @@ class Utf8Filter : public DocumentSink {
 
   void Text(std::string_view piece, std::int64_t offset) override;
   void End() override;
-  std::int64_t Replaced() const { return replaced_; }  // sequences
+  std::int64_t Replaced() const { return replaced_; }  // number of invalid sequences
 
  private:
   void Pass(std::string_view text, std::int64_t offset, bool ended);

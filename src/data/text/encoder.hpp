@@ -30,8 +30,8 @@ inline constexpr PerText<Side> kPairSides = {Side::kSource, Side::kTarget};
 // The tokenizers by text; the same object twice if the texts of a pair share a vocabulary.
 using TextTokenizers = std::vector<Tokenizer*>;
 
-// A document whose split its hash chose; it may be moved to a split that would stay empty. Sent
-// between ranks as raw bytes.
+// A document whose split was chosen by its hash; it may be moved to a split that would stay empty.
+// Sent between ranks as raw bytes.
 struct HashedDocument {
   std::uint64_t hash = 0;
   std::uint64_t unit = 0, place = 0;  // its unit, its index there
@@ -79,7 +79,6 @@ std::vector<DocumentMove> MovesToEmptySplits(std::vector<HashedDocument> documen
 
 // A nameless temporary file for what is too large for memory; it vanishes with the process. It is
 // appended to, then read. All functions throw RunError with the folder.
-// Appended to, then read. All throw RunError with the folder.
 class Spill {
  public:
   explicit Spill(const std::string& folder);
@@ -225,7 +224,7 @@ class DocumentEncoder : public RecordSink {
   const Tokenizer& tokenizer_;
   const TextFile& file_;
   bool open_ = false;        // within a document
-  std::int64_t offset_ = 0;  // of the document in its file's text
+  std::int64_t offset_ = 0;  // where the document begins in its file's text
   std::string text_;         // not encoded yet
   bool cut_ = false;         // text_ continues after a cut
   std::size_t enough_;       // size of text_ at which a cut is tried

@@ -253,7 +253,7 @@ UnitResult ReadUnit(const TextPlan& plan, const TextUnit& unit, RecordSink& sink
           .missing = records.Missing()};
 }
 
-// Makes documents of files of single texts.
+// Supplies the documents of files of single texts.
 class TextMaker : public DocumentMaker {
  public:
   TextMaker(const TextPlan& plan, const Tokenizer& tokenizer)
@@ -319,7 +319,7 @@ class Lines : public RecordSink {
   void Prompt(std::string_view text, std::int64_t /*offset*/) override { document_ = text; }
   void Text(std::string_view piece, std::int64_t /*offset*/) override {
     document_ += piece;
-    if (std::ssize(document_) >= left_) Finish();  // a long document: its beginning will do
+    if (std::ssize(document_) >= left_) Finish();  // the beginning of a long document is enough
   }
   void End() override {
     const std::uint64_t hash = XXH3_64bits(document_.data(), document_.size());

@@ -106,7 +106,7 @@ class PieceWriter {
   std::vector<char> room_;
 };
 
-// Number of train tokens from which on their place in the file does not depend on the number. HDF5
+// From this number of train tokens on, their place in the file does not depend on the number: HDF5
 // packs smaller datasets together.
 inline constexpr std::int64_t kEarlyTokens = 1 << 12;
 

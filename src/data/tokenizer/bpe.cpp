@@ -246,7 +246,8 @@ std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_bla
     const std::size_t end = matches[last].second;
     if (before_blank && (end == text.size() || text[end] != ' ')) continue;
     --tries;
-    const std::size_t near = last < kNear ? 0 : last - kNear;  // the nearest differ first
+    // nearest first: they are the likeliest to differ
+    const std::size_t near = last < kNear ? 0 : last - kNear;
     if (SameAlone(pattern, text, matches, near, last, search) &&
         SameAlone(pattern, text, matches, 0, last, search)) {
       return end;
@@ -729,8 +730,8 @@ class Bpe : public Tokenizer {
   mutable Pattern::Search search_;
   BpeModel::Scratch scratch_;
   WordCache cache_;
-  std::string room_;                   // of the normalised text
-  std::vector<std::string> prefixed_;  // by step
+  std::string room_;                   // holds the normalised text
+  std::vector<std::string> prefixed_;  // by step: the piece with a blank put before it
 };
 
 }  // namespace

@@ -93,8 +93,9 @@ struct BpeDefinition {
   BpeVocabulary vocabulary;
   std::vector<AddedToken> added;
   std::vector<PatternSplit> splits;
-  bool add_prefix_space = false;             // put a blank before a piece that has none in front
-  std::size_t prefix_space_before = 0;       // which of `splits` follows that; their number: none
+  bool add_prefix_space = false;  // put a blank before a piece that has none in front
+  // index of the split before which that happens; their number: after all
+  std::size_t prefix_space_before = 0;
   bool form_c = false;                       // normalise texts to form C
   std::vector<std::int32_t> prefix, suffix;  // ids that the template puts around one text
 };
