@@ -43,7 +43,7 @@ Hdf5Handle OpenSerially(const std::string& path) {
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   // Many parallel file systems have no locks; HDF5 then goes on without them.
   H5Pset_file_locking(access.Get(), true, true);
-  // a POSIX file whatever HDF5's environment variables say; DescriptorOf needs it
+  // A POSIX file, whatever HDF5's environment variables say; DescriptorOf needs it.
   H5Pset_fapl_sec2(access.Get());
   return {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.Get()), H5Fclose};
 }

@@ -110,8 +110,8 @@ struct Elements {
 std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset);
 
 // Offset in the array of the first bad element, or kNoElement. Bad are: an id that is not below the
-// vocabulary size; a document that does not begin after the one before it, or begins beyond the
-// tokens; a mask value other than 0 and 1.
+// vocabulary size; a document that does not begin after the one before it (the first one: at 0), or
+// begins beyond the tokens; a mask value other than 0 and 1.
 std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
                       const Elements& elements);
 

@@ -70,7 +70,7 @@ namespace fs = std::filesystem;
 constexpr const char* kMixtureKey = "data.mixture";
 constexpr const char* kForms =
     "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
-// limit of weights and epochs; the smallest is 1 / kLargestNumber
+// Upper limit of weights and epochs; the lower limit is 1 / kLargestNumber.
 constexpr double kLargestNumber = 1e9;
 
 MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {

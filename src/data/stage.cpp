@@ -171,7 +171,7 @@ struct Name {
 // Creates a file that is locked while it is open here: the lock tells RemoveLeftovers that the
 // maker is alive.
 Descriptor MakeLocked(const std::string& folder, Name& name) {
-  // a try fails only if RemoveLeftovers runs between the next two calls
+  // A try fails only if RemoveLeftovers runs between the next two calls.
   constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
     std::string path = fmt::format("{}/{}{}", folder, kPrefix, kUnique);
@@ -182,7 +182,7 @@ Descriptor MakeLocked(const std::string& folder, Name& name) {
           "data.staging_path names another folder.");
     }
     name.path = path;
-    // if locks do not work, RemoveLeftovers cannot remove it either
+    // If locks do not work here, RemoveLeftovers cannot lock the file either, and leaves it.
     Retry([&] { return ::flock(file.Get(), LOCK_EX); });
     struct stat status = {};
     if (::fstat(file.Get(), &status) != 0 || status.st_nlink > 0) return file;
@@ -345,7 +345,7 @@ class Stager {
     const auto& [split, array] = name;
     if (!source_) source_.emplace(request_.path, layout_);
     source_->Read(layout_, split, array, begin, end, to);
-    // from here to this rank's next chunk, if that is full
+    // Distance to this rank's next chunk, if that is full.
     const std::int64_t next = nodes_ * (end - begin);
     source_->Prefetch(layout_, split, array, begin + next, end + next);
     const StoredArray& stored = layout_.Of(split, array);

@@ -35,7 +35,7 @@ struct TokenFile::Contents {
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
-  // the stream's file or the node's copy, on ranks that read it
+  // The stream's file or the node's copy; on ranks that read it, otherwise null.
   std::unique_ptr<const TokenArrays> opened;
   StagedCopies staged;
 };

@@ -129,7 +129,7 @@ TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& op
   return data;
 }
 
-// valid and test have train's tokens divided by this, each
+// valid and test each: train's tokens divided by this.
 constexpr std::int64_t kHeldOutShare = 10;
 
 std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }

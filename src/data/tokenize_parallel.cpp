@@ -373,9 +373,10 @@ class NumeralMaker : public DocumentMaker {
 
  private:
   static constexpr std::int64_t kUnitPairs = 1 << 14;
-  // valid and test have train's pairs divided by this, each,
+  // valid and test each: train's pairs divided by kHeldOutShare, but at least kLeastHeldOut pairs
+  // if train has as many.
   static constexpr std::int64_t kHeldOutShare = 100;
-  static constexpr std::int64_t kLeastHeldOut = 100;  // but at least this many if train has as many
+  static constexpr std::int64_t kLeastHeldOut = 100;
 
   // The pairs that a unit of work covers.
   struct Range {

@@ -35,7 +35,7 @@ std::string Line(const std::string& escaped) {
 }
 
 // Escapes `text` (UTF-8) so that roff prints it unchanged; the result is ASCII. At the beginning of
-// a line, a dot or an apostrophe would still be a request (see Line).
+// a line, a dot would still be a request (see Line).
 std::string Escaped(const std::string& text, Hyphen hyphen) {
   constexpr std::array<std::pair<char, const char*>, 7> kEscapes = {{{'\\', "\\e"},
                                                                      {'-', "\\-"},

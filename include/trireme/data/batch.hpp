@@ -33,7 +33,7 @@ struct Entry {
   // [B, T]: for each position, where in the window its document begins (0 if before the window).
   // Never decreases along a window. Empty without document masks.
   std::vector<std::int32_t> begins;
-  // canonical sums: group of this entry's leaf, counted from the rank's first
+  // Canonical sums: group of this entry's leaf, counted from the rank's first group.
   std::int64_t group = 0;
   std::int64_t valid = 0;  // unmasked targets that this rank holds
   // Number of (query, key) pairs that attention computes for these inputs: each input sees its

@@ -128,7 +128,7 @@ struct TokenizeOptions {
   DocumentEnd document = DocumentEnd::kFile;
   std::string eos;  // name of the token that ends a document; empty: as the tokenizer says
   bool replace_invalid = false;  // replace invalid UTF-8 by U+FFFD; otherwise an error
-  double valid_fraction = 0.01;  // of the train documents, if no valid texts are given
+  double valid_fraction = 0.01;  // share of the train documents, if no valid texts are given
   double test_fraction = 0.01;   // the same for test
   PairOptions pairs;
 

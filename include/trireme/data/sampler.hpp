@@ -90,7 +90,7 @@ std::int64_t PermuteBack(std::uint32_t seed, std::int64_t epoch, std::int64_t im
 // One window of the token array: inputs are tokens [start, start + targets), targets the same range
 // shifted by one.
 struct Sample {
-  // samples before this one since the start of training: epoch * windows + k
+  // Samples before this one since the start of training: epoch * windows + k.
   std::int64_t ordinal = 0;
   std::int64_t start = 0;    // offset of the first input token
   std::int64_t targets = 0;  // number of targets: the window length, or fewer in the last window

@@ -63,7 +63,7 @@ enum class Side { kText = 0, kSource = 1, kTarget = 2 };
 // Words by id: UTF-8 text, or one raw byte each at byte level.
 struct Vocabulary {
   std::vector<std::string> words;
-  std::int64_t eos = 0;   // id of the end-of-text token
+  std::int64_t eos = 0;   // id of the token that ends a line or a document
   std::int64_t unk = -1;  // id of unknown words; -1: the tokenizer has none
 };
 

@@ -126,7 +126,7 @@ class Windows {
   const bool documents_;
   bool failed_ = false;
   std::exception_ptr failure_;  // only on the rank that reads
-  // on the replica's first rank, if the files are streamed; otherwise null
+  // On the replica's first rank, if the files are streamed; otherwise null.
   std::unique_ptr<Reader> reader_;
   std::vector<Sample> samples_;
   std::vector<Window> windows_;  // those of the turn, on ranks that receive them from the reader

@@ -14,9 +14,9 @@
 
 namespace trireme::deck {
 
-// limit of open brackets; Trireme's own files need 5
+// Limit of open brackets; Trireme's own files need 5.
 inline constexpr std::size_t kMaxJsonDepth = 32;
-// limit of one text value, bytes
+// Limit of one text value, in bytes.
 inline constexpr std::int64_t kMaxJsonText = std::int64_t{64} << 10;
 
 // Parses a JSON text. path: for messages. Throws InputError "path: ..." with the byte of the fault

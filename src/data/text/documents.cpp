@@ -408,7 +408,7 @@ void EachParagraph(UnitLines& lines, bool at_begin, DocumentSink& sink) {
   if (open) sink.End();
 }
 
-// bytes of a line, which is kept in memory
+// Limit of a line, which is kept in memory, in bytes.
 constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;
 
 // The text of a member; throws InputError if there is none.
@@ -530,7 +530,7 @@ void Utf8Filter::Invalid(std::string_view bytes, std::int64_t offset) {
 }
 
 void Utf8Filter::Pass(std::string_view text, std::int64_t offset, bool ended) {
-  // begin: start of what is not passed on yet; all before `at` is valid
+  // `begin` is the start of what is not passed on yet; everything before `at` is valid.
   std::size_t begin = 0, at = 0;
   const auto pass = [&](std::size_t until) {
     if (until > begin) {

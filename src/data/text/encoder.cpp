@@ -72,7 +72,8 @@ int OpenNameless(const std::string& folder) {
   return named;
 }
 
-constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;   // of a long document at a time
+// of a long document, encoded at a time
+constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // upper limit of a piece
 
 }  // namespace

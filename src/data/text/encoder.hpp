@@ -50,7 +50,7 @@ class SmallestHashes {
   std::vector<HashedDocument> All() const;
 
  private:
-  // per split; a move takes one, and the split must keep one
+  // Documents kept per split: a move takes one, and the split must keep one.
   static constexpr std::size_t kKept = 8;
   std::array<std::vector<HashedDocument>, 3> smallest_;  // by Split, ascending
 };
@@ -106,7 +106,7 @@ class Spill {
   std::int64_t size_ = 0;
 };
 
-// index of train in arrays by Split
+// Index of train in arrays by Split.
 inline constexpr auto kTrainAt = static_cast<std::size_t>(Split::kTrain);
 
 // How documents are encoded and divided among splits.

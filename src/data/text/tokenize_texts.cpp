@@ -22,7 +22,7 @@ namespace trireme::data {
 
 namespace {
 
-// pause of a rank without work between looks at the rounds
+// A rank without work pauses so long between looks at the rounds.
 constexpr std::chrono::milliseconds kWait{2};
 
 // Reports to TextWatch which share of the rank's work is done.
@@ -291,7 +291,7 @@ class TextMaker : public DocumentMaker {
   std::vector<TextUnit> units_;
 };
 
-// bytes to take from a unit, at least
+// Bytes to take from a unit, at least.
 constexpr std::int64_t kLeastOfUnit = std::int64_t{256} << 10;
 
 // Thrown to end the reading of a unit that has given enough.

@@ -106,7 +106,7 @@ class UnitRounds {
   const std::vector<UnitResult>& mine_;
   std::array<std::int64_t, 3> least_;
   std::vector<std::int64_t> starts_ = {0};  // [Known() + 1]: train tokens before each unit
-  // tokens by Split in counted units: this rank's, all ranks'
+  // Tokens by Split in finished units: this rank's, and all ranks'.
   std::array<std::int64_t, 3> own_{}, all_{};
   std::size_t summed_ = 0;  // number of units of mine_ in own_
   std::size_t first_ = 0;   // index in mine_ of the first unit that is not known

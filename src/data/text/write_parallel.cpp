@@ -39,7 +39,7 @@ auto To(Sink& sink) {
 
 static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
 
-// a second number, to see whether the place depends on it
+// A second number of tokens, to see whether the place depends on it.
 constexpr std::int64_t kManyTokens = 1 << 20;
 constexpr std::size_t kSha256Digits = 64;
 

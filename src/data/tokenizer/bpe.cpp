@@ -159,7 +159,7 @@ class AddedTokens {
   }
 
   struct Found {
-    // bytes of the text, including white space that the token absorbs
+    // Bytes of the text, including white space that the token absorbs.
     std::size_t begin = 0, end = 0;
     std::size_t next = 0;  // end of the token's own bytes, where the next token may begin
     std::int32_t id = -1;  // -1: no token; then all offsets are the text's end
@@ -180,7 +180,7 @@ class AddedTokens {
   }
 
   std::size_t Longest() const { return tokens_.empty() ? 0 : tokens_.front().content.size(); }
-  // any of them absorbs white space before it
+  // Whether any of the tokens absorbs white space before it.
   bool TakeSpaceBefore() const { return take_before_; }
 
  private:
@@ -246,7 +246,7 @@ std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_bla
     const std::size_t end = matches[last].second;
     if (before_blank && (end == text.size() || text[end] != ' ')) continue;
     --tries;
-    // nearest first: they are the likeliest to differ
+    // The matches nearest to the cut are checked first: they are the likeliest to differ.
     const std::size_t near = last < kNear ? 0 : last - kNear;
     if (SameAlone(pattern, text, matches, near, last, search) &&
         SameAlone(pattern, text, matches, 0, last, search)) {
@@ -432,7 +432,7 @@ class BpeModel {
 
   void MergeShort(Scratch& scratch) const {
     std::vector<std::int32_t>& ids = scratch.ids;
-    std::vector<Merge>& merges = scratch.merges;  // of each symbol with the next one
+    std::vector<Merge>& merges = scratch.merges;  // merges[i]: of symbols i and i + 1
     merges.resize(ids.size());
     for (std::size_t i = 0; i + 1 < ids.size(); ++i) merges[i] = merges_.Find(ids[i], ids[i + 1]);
     while (ids.size() > 1) {
@@ -499,7 +499,7 @@ class BpeModel {
 
   std::array<std::int32_t, 256> of_byte_{};  // -1: none
   MergeTable merges_;
-  // whole words by their bytes; only with ignore_merges
+  // Whole words by their bytes; only with ignore_merges.
   std::unordered_map<std::string, std::int32_t> words_;
   std::int32_t unk_;
   bool fuse_unk_;

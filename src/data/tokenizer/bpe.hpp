@@ -94,7 +94,7 @@ struct BpeDefinition {
   std::vector<AddedToken> added;
   std::vector<PatternSplit> splits;
   bool add_prefix_space = false;  // put a blank before a piece that has none in front
-  // index of the split before which that happens; their number: after all
+  // Index of the split before which the blank is put; the number of splits: after all.
   std::size_t prefix_space_before = 0;
   bool form_c = false;                       // normalise texts to form C
   std::vector<std::int32_t> prefix, suffix;  // ids that the template puts around one text

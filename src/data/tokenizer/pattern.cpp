@@ -143,7 +143,8 @@ bool IsPlain(char c) {
   Refuse(fmt::format("{} is not supported", construct));
 }
 
-// Character sets with the meaning of Oniguruma 6.9, as items of a class.
+// Character sets with the meaning of Oniguruma 6.9, as items of a class. White space is Unicode's
+// White_Space; PCRE2's \s has U+180E in addition.
 constexpr const char* kSpace =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr const char* kNoSpace = R"(\S\x{180E})";
