@@ -72,7 +72,7 @@ int OpenNameless(const std::string& folder) {
   return named;
 }
 
-// of a long document, encoded at a time
+// Bytes of a long document that are encoded at a time.
 constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;
 constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // upper limit of a piece
 
