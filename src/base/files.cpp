@@ -1,4 +1,4 @@
-// Opening, closing and flushing of files and folders.
+// Opening, closing, syncing, replacing, reading and writing of files and folders.
 #include "trireme/base/files.hpp"
 
 #include <fcntl.h>
@@ -35,8 +35,7 @@ int Descriptor::Close() {
 int SyncToDisk(const std::string& path) {
   const Descriptor file(path, O_RDONLY);
   if (!file.Valid()) return errno;
-  // EINVAL: this file system has nothing to sync for such an object (folders on some network
-  // mounts).
+  // EINVAL: the file system has nothing to sync for this object (folders on some network mounts).
   return Retry([&] { return ::fsync(file.Get()); }) == 0 || errno == EINVAL ? 0 : errno;
 }
 
@@ -58,11 +57,9 @@ int MakeFolderDurably(const std::string& folder) {
   return 0;
 }
 
-// FileSystemType: as in <linux/magic.h>, and as Lustre, GPFS, BeeGFS, PanFS and the others define
-// theirs.
-
 namespace {
 
+// Numbers from <linux/magic.h>, and those that Lustre, GPFS, BeeGFS, PanFS and others define.
 constexpr auto kTypes = std::to_array<FileSystemType>({{0x0BD00BD0, "lustre", true, false},
                                                        {0x47504653, "gpfs", true, false},
                                                        {0x19830326, "beegfs", true, false},
@@ -83,15 +80,13 @@ constexpr auto kTypes = std::to_array<FileSystemType>({{0x0BD00BD0, "lustre", tr
                                                        {0xF2F52010, "f2fs", false, false},
                                                        {0x73717368, "squashfs", false, false}});
 
-// Small files, folders and disk space through POSIX calls.
-
 Error SystemError(const std::string& path, const std::string& what, int error,
                   const std::string& hint = {}) {
   return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)), hint);
 }
 
-// A client of a network file system may believe for a moment that a file which another node has
-// just made does not exist.
+// Just after another node has created a file, a client of a network file system may still believe
+// that it does not exist.
 constexpr int kOpenAttempts = 10;
 constexpr std::chrono::milliseconds kOpenPause(100);
 
@@ -126,7 +121,7 @@ std::string Mebibytes(std::int64_t bytes) {
 }
 
 std::string ReadText(const std::string& path, std::int64_t most) {
-  Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe must not make it wait
+  Descriptor file(path, O_RDONLY | O_NONBLOCK);  // must not wait on a pipe
   if (!file.Valid()) {
     throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
   }
@@ -209,8 +204,8 @@ int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists
   held = true;
   Descriptor file(path, O_RDWR | (exists ? 0 : O_CREAT | O_EXCL) | O_NOFOLLOW);
   if (!file.Valid()) return errno;
-  // fallocate(2), not posix_fallocate(3): where the file system cannot reserve, the latter writes a
-  // byte to every block one by one, which takes hours for a large model.
+  // fallocate(2) and not posix_fallocate(3): where the file system cannot reserve, the latter
+  // writes a byte to every block, one by one, which takes hours for a large model.
   int result = Retry([&] { return ::fallocate(file.Get(), 0, 0, bytes); });
   if (result != 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS)) {
     held = false;
@@ -254,11 +249,9 @@ void MoveLink(const std::string& target, const std::string& link) {
   Rename(temporary, link);
 }
 
-// Exclusive creation of files, and their replacement in one move.
-
 int CreateNewFile(const std::string& path) {
   constexpr mode_t kMode = 0666;  // the user's umask decides
-  constexpr int kTries = 8;       // another process may plant the name again in between
+  constexpr int kTries = 8;       // another process may create the name again in between
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   int file = -1;
   for (int i = 0; i < kTries; ++i) {
@@ -345,8 +338,6 @@ std::error_code Replacement::Place(Name name) {
   }
   return error_;
 }
-
-// Reads and writes of one process at explicit offsets of a file.
 
 std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset) {
   char* const room = static_cast<char*>(to);

@@ -1,4 +1,4 @@
-// InThreads: a counter that threads draw from.
+// InThreads, whose threads draw from a counter, and MemoryInfo.
 #include "trireme/base/in_threads.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace trireme {
 void InThreads(int threads, std::int64_t count,
                const std::function<void(std::int64_t i, int thread)>& body) {
   std::mutex mutex;
-  std::int64_t next = 0, failed = count;  // failed: smallest i that failed; count: none
+  std::int64_t next = 0, failed = count;  // failed: smallest i that failed, or count
   std::exception_ptr failure;
   const auto draw = [&] {
     const std::lock_guard lock(mutex);
@@ -49,7 +49,7 @@ std::optional<std::int64_t> MemoryInfo(const std::string& file, const std::strin
     std::istringstream words(line);
     std::string word;
     words >> word;
-    if (word == "Node") words >> word >> word;  // its number
+    if (word == "Node") words >> word >> word;  // skips the node's number
     std::int64_t kib = 0;
     if (word == name + ":" && words >> kib) return kib * kKib;
   }

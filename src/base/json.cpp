@@ -1,4 +1,4 @@
-// Instances of the templates of JSON.
+// The template instances that base/json.hpp declares.
 #include "trireme/base/json.hpp"
 
 template class nlohmann::detail::lexer<nlohmann::json, trireme::JsonTextInput>;

@@ -1,6 +1,6 @@
-// A message instead of an illegal instruction: before any constructor of the program runs, its
-// processor is compared with the instruction sets that the compiler used. Compiled for the plainest
-// processor of the architecture, without C++'s library.
+// Gives a message instead of an illegal instruction: before any constructor of the program runs,
+// compares the processor with the instruction sets that the compiler used. Compiled for the most
+// basic processor of the architecture, without the C++ library.
 #include <unistd.h>
 
 #include <cstddef>
@@ -37,7 +37,7 @@ unsigned Present() {
   return bits;
 }
 
-// Appends with room for the final zero; what does not fit is cut.
+// A message in a fixed buffer that keeps room for a final zero; what does not fit is cut.
 class Text {
  public:
   void Add(const char* more) {
@@ -62,7 +62,7 @@ void AddNames(unsigned bits, Text& text) {
   }
 }
 
-// Before all other constructors of the program; the C library's are done.
+// Runs before all other constructors of the program, but after the C library's.
 [[gnu::constructor(101)]] void RequireProcessor() {
   constexpr int kBadInput = 2;
   const unsigned lacking = kBuiltFor & ~Present();

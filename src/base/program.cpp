@@ -1,4 +1,4 @@
-// The version, the commit and the compiler of this binary.
+// The version, commit and compiler of this binary, its place, and its build id.
 #include "trireme/base/program.hpp"
 
 #include <elf.h>
@@ -26,8 +26,6 @@ std::string Compiler() {
 #endif
 }
 
-// The program's own place, and from it that of its files: no path is compiled in.
-
 namespace fs = std::filesystem;
 
 std::string ProgramFile() {
@@ -45,13 +43,11 @@ std::string SharedFolder(const std::string& program) {
   return {};
 }
 
-// The linker's hash of this program, from the notes that were loaded with it.
-
 namespace {
 
 std::size_t Padded(std::size_t bytes) { return (bytes + 3) / 4 * 4; }
 
-// The build id among a segment's notes; empty: there is none.
+// The build id (the linker's hash of the program) among a segment's notes; empty if there is none.
 std::string IdAmong(std::span<const char> notes) {
   while (notes.size() >= sizeof(ElfW(Nhdr))) {
     ElfW(Nhdr) note;
@@ -70,7 +66,7 @@ std::string IdAmong(std::span<const char> notes) {
   return {};
 }
 
-// The first object is the program itself: returns 1, for no further ones.
+// Callback of dl_iterate_phdr. The first object is the program itself, so it returns 1: no others.
 int Visit(dl_phdr_info* info, std::size_t /*size*/, void* id) {
   for (const ElfW(Phdr) & part : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
     if (part.p_type != PT_NOTE) continue;
@@ -90,7 +86,7 @@ std::string BuildId() {
 }
 
 // Compiled with the flags of the whole program, whose predefined macros tell what the compiler may
-// use. TEXT_OF(__AVX2__) is "1" where the compiler defines the macro, else its own name.
+// use. TEXT_OF(__AVX2__) is "1" if the compiler defines the macro, otherwise the macro's name.
 #define TEXT_OF_TOKENS(tokens) #tokens
 #define TEXT_OF(macro) TEXT_OF_TOKENS(macro)
 static constexpr unsigned Bit(int place, const char* text) {

@@ -7,7 +7,7 @@ namespace trireme {
 
 namespace {
 
-// Whether `byte` may come second after `lead`.
+// Whether `byte` may be second in a character that begins with `lead`.
 bool MayFollow(unsigned char lead, unsigned char byte) {
   const unsigned char least = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char most = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;

@@ -1,13 +1,11 @@
-// FillEntry: windows of tokens, side by side and padded to one length, with the masks of documents
-// and of the loss.
+// FillEntry puts token windows side by side, padded to one length, and applies document and loss
+// masks.
 #include "trireme/data/batch.hpp"
 
 #include <algorithm>
 #include <stdexcept>
 
 namespace trireme::data {
-
-// HasTarget: the split in pieces, from memory or from the file.
 
 bool HasTarget(const TokenFile& file, Split split, bool document_mask) {
   if (!file.HasMask(split) && !document_mask) return true;
@@ -29,7 +27,7 @@ bool HasTarget(const TokenFile& file, Split split, bool document_mask) {
 
 namespace {
 
-// A target counts no longer.
+// Marks a target as not counting.
 void Mask(Entry& batch, std::int64_t row) {
   std::int32_t& target = batch.targets[static_cast<std::size_t>(row)];
   if (target == kMasked) return;
@@ -37,8 +35,8 @@ void Mask(Entry& batch, std::int64_t row) {
   --batch.valid;
 }
 
-// Masks targets [part.begin, end) of a window, the first of which is in `row`. The target of
-// position p is token p + 1.
+// Masks targets [part.begin, part.end) of a window; `row` is the index in batch.targets of the
+// first. The target of position p is token p + 1.
 void MaskTargets(const WindowView& window, const Part& part, bool document_mask, std::int64_t row,
                  Entry& batch) {
   const std::int64_t first = part.begin + 1, last = part.end + 1;
@@ -55,13 +53,13 @@ void MaskTargets(const WindowView& window, const Part& part, bool document_mask,
   }
 }
 
-// Keys seen by positions [from, to) of a document that begins at `begin`.
+// Number of (query, key) pairs for positions [from, to) of a document that begins at `begin`.
 std::int64_t KeysOf(std::int64_t begin, std::int64_t from, std::int64_t to) {
   return from >= to ? 0 : (to - from) * (from - begin + 1 + to - begin) / 2;
 }
 
-// begins: of the positions of `part`. Those after a short window's end, `count` positions, follow
-// the same rule. Returns the keys that positions before it see.
+// Fills `begins`, one per position of `part`, including padding after the window's `count` targets.
+// Returns the number of (query, key) pairs before the padding.
 std::int64_t FillBegins(const WindowView& window, const Part& part, std::int64_t count,
                         std::int32_t* begins) {
   const std::span<const std::int64_t> documents = window.documents;
@@ -80,8 +78,8 @@ std::int64_t FillBegins(const WindowView& window, const Part& part, std::int64_t
   return keys;
 }
 
-// Fills inputs, targets and begins from `row` on with positions `part` of a window of `count`
-// targets.
+// Fills inputs, targets and begins from index `row` on with the positions `part` of a window that
+// has `count` targets.
 void FillPart(const WindowView& window, std::int64_t count, const Part& part, std::int64_t row,
               Entry& batch) {
   const bool document_mask = !batch.begins.empty();
@@ -96,7 +94,7 @@ void FillPart(const WindowView& window, std::int64_t count, const Part& part, st
   MaskTargets(window, {part.begin, end}, document_mask, row, batch);
 }
 
-// Room for the entry's positions, all padding so far.
+// Sizes the entry for its positions and fills it with padding.
 void Clear(std::int64_t sequences, std::int64_t length, const Positions& positions, Entry& batch) {
   const auto within = [&](const Part& part) {
     return Part{std::min(part.begin, length), std::min(part.end, length)};
@@ -112,7 +110,7 @@ void Clear(std::int64_t sequences, std::int64_t length, const Positions& positio
   batch.begins.clear();
 }
 
-// Adds the next window of the entry.
+// Adds a window to the entry, after those added before.
 void Add(const WindowView& window, const Sample& sample, Entry& batch) {
   if (window.size <= sample.targets) {
     throw std::logic_error("a window has fewer tokens than its sample");

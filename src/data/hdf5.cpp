@@ -1,4 +1,5 @@
-// HDF5's text of a failure, and the opening of files and property lists.
+// HDF5's reasons for failures, opening of files and datasets, and checks of a token file's
+// elements.
 #include "hdf5.hpp"
 
 #include <fmt/ranges.h>
@@ -40,9 +41,10 @@ std::string Hdf5Version() {
 
 Hdf5Handle OpenSerially(const std::string& path) {
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
-  // Many parallel file systems have no locks: HDF5 then goes on without.
+  // Many parallel file systems have no locks; HDF5 then goes on without them.
   H5Pset_file_locking(access.Get(), true, true);
-  H5Pset_fapl_sec2(access.Get());  // a POSIX file, whatever the environment says: DescriptorOf
+  // A POSIX file, whatever HDF5's environment variables say; DescriptorOf needs it.
+  H5Pset_fapl_sec2(access.Get());
   return {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.Get()), H5Fclose};
 }
 
@@ -55,12 +57,10 @@ int DescriptorOf(hid_t object) {
   return *static_cast<const int*>(descriptor);
 }
 
-// Opening datasets with every check that needs no data.
-
 namespace {
 
-// A fault of the storage, or "" for contiguous storage within the file. Asked for before the
-// extent: HDF5 opens a virtual dataset's sources for its extent.
+// What is wrong with the storage; "" if it is contiguous and within the file. To be called before
+// Extent: to tell a virtual dataset's extent, HDF5 opens its source files.
 std::string LayoutFault(const Hdf5Handle& set) {
   const Hdf5Handle creation(H5Dget_create_plist(set.Get()), H5Pclose);
   if (!creation.Valid()) return "its description cannot be read";
@@ -81,7 +81,7 @@ std::string LayoutFault(const Hdf5Handle& set) {
   return {};
 }
 
-// Elements of the one dimension.
+// Number of elements along the one dimension.
 std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& fault) {
   const Hdf5Handle space(H5Dget_space(set.Get()), H5Sclose);
   const H5S_class_t kind = H5Sget_simple_extent_type(space.Get());
@@ -107,8 +107,7 @@ std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& faul
 
 std::string TypeFault(const std::vector<std::int64_t>& widths, PlainDataset& dataset) {
   const Hdf5Handle type(H5Dget_type(dataset.set.Get()), H5Tclose);
-  // Compares whole types: a damaged one may have gaps, or an order of bytes that HDF5 cannot
-  // convert.
+  // Compares whole types: a damaged type may have gaps, or a byte order that HDF5 cannot convert.
   struct Known {
     std::int64_t bytes;
     hid_t little, big;
@@ -132,7 +131,7 @@ std::string TypeFault(const std::vector<std::int64_t>& widths, PlainDataset& dat
 
 std::string StorageFault(const PlainDataset& dataset, std::int64_t file_bytes) {
   const std::int64_t bytes = dataset.count * dataset.width;
-  if (bytes == 0) return {};  // none is allocated
+  if (bytes == 0) return {};  // then nothing is allocated
   const haddr_t offset = H5Dget_offset(dataset.set.Get());
   const hsize_t stored = H5Dget_storage_size(dataset.set.Get());
   if (offset == HADDR_UNDEF || stored == 0) {
@@ -148,9 +147,8 @@ std::string StorageFault(const PlainDataset& dataset, std::int64_t file_bytes) {
                      file_bytes);
 }
 
-// Why `name` ("/train/tokens") cannot be opened safely in `file`: it is missing, or a soft,
-// external or user-defined link lies on the way to it. "" if all links are hard. Follows no other
-// link.
+// Why `name` ("/train/tokens") cannot be opened safely in `file`: it is missing, or a link on the
+// way to it is soft, external or user-defined. "" if all are hard links. Follows only hard links.
 std::string LinkFault(hid_t file, const std::string& name) {
   for (std::size_t slash = name.find('/', 1);; slash = name.find('/', slash + 1)) {
     const std::string part = name.substr(0, slash);
@@ -165,15 +163,13 @@ std::string LinkFault(hid_t file, const std::string& name) {
   }
 }
 
-// The checks of a token file's elements, as they arrive.
-
 template <typename T>
 std::span<const T> As(const Elements& elements) {
   return {static_cast<const T*>(elements.values),
           static_cast<std::size_t>(elements.end - elements.begin)};
 }
 
-// First element of at least `limit`.
+// Offset of the first element that is at least `limit`, or kNoElement.
 template <typename T>
 std::int64_t FirstFrom(const Elements& elements, std::uint64_t limit) {
   const std::span<const T> values = As<T>(elements);

@@ -1,5 +1,4 @@
-// HDF5 handles that close themselves, and HDF5's own words about a failure, which HDF5 does not
-// print while a QuietHdf5 lives.
+// HDF5 handles that close themselves, HDF5's descriptions of failures, and checked datasets.
 #pragma once
 
 #include <hdf5.h>
@@ -28,7 +27,7 @@ class Hdf5Handle {
   }
   Hdf5Handle(const Hdf5Handle&) = delete;
   Hdf5Handle& operator=(const Hdf5Handle&) = delete;
-  // Keeps HDF5's description of the last failure, which closing anything would drop.
+  // Closes, but keeps HDF5's description of the last failure, which closing would erase.
   ~Hdf5Handle() {
     if (id_ < 0) return;
     const hid_t failure = H5Eget_current_stack();
@@ -38,7 +37,7 @@ class Hdf5Handle {
 
   bool Valid() const { return id_ >= 0; }
   hid_t Get() const { return id_; }
-  // Closes early. False if HDF5 reports a failure: a full disk may show only now.
+  // Closes early. False if HDF5 reports a failure: a full disk may only show now.
   bool Close() {
     if (id_ < 0) return true;
     return closer_(std::exchange(id_, H5I_INVALID_HID)) >= 0;
@@ -49,7 +48,7 @@ class Hdf5Handle {
   Closer closer_ = nullptr;
 };
 
-// Switches HDF5's printing of its error stack off, and back on at the end of the scope.
+// Turns off HDF5's printing of errors until the end of the scope.
 class QuietHdf5 {
  public:
   QuietHdf5() {
@@ -65,43 +64,38 @@ class QuietHdf5 {
   void* data_ = nullptr;
 };
 
-// "HDF5: " and the innermost description of the last failure: a hint under our own message.
+// "HDF5: " and the innermost description of its last failure, for use as a hint in messages.
 std::string Hdf5Reason();
 
 // A property list of the given class (H5P_FILE_ACCESS, ...).
 Hdf5Handle MakeProperties(hid_t kind);
 
-// Opens for reading by this process alone; invalid on failure.
+// Opens a file for reading by this process alone; the handle is invalid on failure.
 Hdf5Handle OpenSerially(const std::string& path);
 
-// Descriptor of the file that OpenSerially opened, or that an object in it belongs to: for reads at
-// positions, until it is closed. Throws RunError.
+// Descriptor of a file opened by OpenSerially, or of the file that an object belongs to: for reads
+// at byte offsets while it is open. Throws RunError.
 int DescriptorOf(hid_t object);
 
-// Datasets of a token file that may be hostile: checked by what describes them, before any of their
-// data are read and any memory is taken.
-
-// "path: where: what", and what a token file is: exit code 2.
+// InputError "path: where: what" with a hint that tells what a token file is.
 Error TokenFileError(const std::string& path, const std::string& where, const std::string& what);
 
-// One dimension of unsigned integers, stored in one piece within the file itself.
+// A checked dataset: one dimension of unsigned integers, contiguous within the file itself.
 struct PlainDataset {
   Hdf5Handle set;
   std::int64_t count = 0;   // elements
-  std::int64_t width = 0;   // bytes of one
-  std::int64_t offset = 0;  // bytes, in the file; 0 without elements
+  std::int64_t width = 0;   // bytes per element
+  std::int64_t offset = 0;  // bytes from the start of the file; 0 without elements
   bool big_endian = false;
 };
 
-// Opens `name` in `file`, opened from `path`, which has `file_bytes` bytes. Throws InputError
+// Opens dataset `name` in `file`, checking it before any data are read or memory is allocated,
+// since the file may be malicious. path, file_bytes: name and size of the file. Throws InputError
 // naming the dataset and the reason unless it is reached by hard links and has one fixed dimension,
-// whole unsigned integers of one of the `widths`, contiguous storage without filters (what the
-// writer and h5py make of any size, where compact storage must be asked for), none of it in other
-// files, allocated as a whole and within the file.
+// unsigned integers of one of the `widths`, and contiguous storage without filters (which the
+// writer and h5py make at any size), fully allocated and within this file.
 PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
                               const std::vector<std::int64_t>& widths, std::int64_t file_bytes);
-
-// Elements of a token file's arrays that cannot be what they should.
 
 inline constexpr std::int64_t kNoElement = std::numeric_limits<std::int64_t>::max();
 
@@ -109,15 +103,15 @@ inline constexpr std::int64_t kNoElement = std::numeric_limits<std::int64_t>::ma
 struct Elements {
   const void* values = nullptr;
   std::int64_t begin = 0, end = 0;
-  std::uint64_t before = 0;  // value at begin - 1, of documents
+  std::uint64_t before = 0;  // value at begin - 1; for documents only
 };
 
-// Value at an offset of the array, which must lie within.
+// Value at an offset of the array, which must lie within `elements`.
 std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset);
 
-// Offset in the array of the first bad element, or kNoElement: an id that is not below the
-// vocabulary, a document that does not begin after the one before it or begins after the end, a
-// mask that is neither 0 nor 1.
+// Offset in the array of the first bad element, or kNoElement. Bad are: an id that is not below the
+// vocabulary size; a document that does not begin after the one before it (the first one: at 0), or
+// begins beyond the tokens; a mask value other than 0 and 1.
 std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
                       const Elements& elements);
 

@@ -1,4 +1,4 @@
-// Mixture: quotas of an epoch, and the order of the files' windows in it.
+// Mixtures: how many windows each file gives to an epoch, and the order in which files take turns.
 #include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
@@ -17,10 +17,10 @@ namespace {
 
 __extension__ using Wide = __int128;  // a product of two 64-bit numbers
 
-// Most windows of an epoch of one file: far above every corpus, and sums stay below 2^63.
+// Limit on one file's windows per epoch: far above any corpus, and low enough for sums below 2^63.
 constexpr double kMostWindows = 0x1p50;
 
-// Products such as 0.29 * 100 lie just below the whole number that is meant.
+// Tolerance: a product such as 0.29 * 100 falls just below the whole number that it stands for.
 constexpr double kRounding = 1e-9;
 
 std::vector<std::int64_t> QuotasByEpochs(std::span<const Proportion> proportions,
@@ -41,7 +41,7 @@ std::vector<std::int64_t> QuotasByEpochs(std::span<const Proportion> proportions
 
 std::vector<std::int64_t> QuotasByWeights(std::span<const Proportion> proportions,
                                           std::span<const std::int64_t> windows) {
-  // Long double: weights scaled by a common factor give the same quotas.
+  // Long double, so that weights scaled by a common factor give the same quotas.
   long double sum = 0;
   for (const Proportion& each : proportions) sum += each.weight;
   const std::int64_t all = std::accumulate(windows.begin(), windows.end(), std::int64_t{0});
@@ -60,19 +60,18 @@ std::vector<std::int64_t> QuotasByWeights(std::span<const Proportion> proportion
                    [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
   std::int64_t left = all - std::accumulate(quotas.begin(), quotas.end(), std::int64_t{0});
   for (std::size_t i = 0; left > 0; i = (i + 1) % order.size(), --left) ++quotas[order[i]];
-  // Rounded up by `whole` alone, by far less than a window each.
+  // Too many windows can only come from rounding up in `whole`, by far less than one window each.
   for (std::size_t i = 0; left < 0; i = (i + 1) % order.size(), ++left) --quotas[order[i]];
   return quotas;
 }
-
-// Mixture: reading data.mixture, and a look at its files.
 
 namespace fs = std::filesystem;
 
 constexpr const char* kMixtureKey = "data.mixture";
 constexpr const char* kForms =
     "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
-constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
+// Upper limit of weights and epochs; the lower limit is 1 / kLargestNumber.
+constexpr double kLargestNumber = 1e9;
 
 MixtureFile ReadEntry(std::string_view entry, const deck::Deck& deck) {
   const std::string shown = deck::Shown(std::string(entry));
@@ -127,7 +126,7 @@ Interleaving::Interleaving(std::span<const std::int64_t> quotas) : sums_(quotas.
 std::int64_t Interleaving::OfFirstHalf(std::size_t begin, std::size_t end,
                                        std::int64_t position) const {
   const Wide half = sums_[(begin + end) / 2] - sums_[begin], all = sums_[end] - sums_[begin];
-  return static_cast<std::int64_t>((2 * half * position + all) / (2 * all));  // rounded
+  return static_cast<std::int64_t>((2 * half * position + all) / (2 * all));  // to the nearest
 }
 
 Interleaving::Turn Interleaving::At(std::int64_t position) const {

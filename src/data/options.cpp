@@ -29,13 +29,13 @@ constexpr deck::Names<2> kInvalid = {"error", "replace"};
 constexpr deck::Names<2> kMissing = {"error", "skip"};
 constexpr deck::Names<2> kLongPairs = {"refuse", "leave_out"};
 
-// Lengths and counts of windows: the product of two stays below 2^63.
+// Limit for lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
-constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // of a vocabulary; steps
+constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // types of a vocabulary; steps
 constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
-// The options, and the texts of the lists.
+// The options, and the texts of the keys that hold lists.
 struct Asked : Options {
   std::string mixture_text, validation_text;
 };
@@ -170,7 +170,7 @@ void BindTokenize(deck::Keys keys, TokenizeOptions& o) {
   BindPairs(keys, o.pairs);
 }
 
-// Refuses keys that have no effect, for the reason `why`.
+// Throws if one of these keys is given, since it has no effect; why: the reason.
 void RefuseKeys(const deck::Deck& deck, std::initializer_list<const char*> names,
                 const std::string& why) {
   const auto given =
@@ -184,7 +184,7 @@ const char* NameOf(TokenizeKind kind) { return kKinds.at(static_cast<std::size_t
 
 void Declare(deck::Schema& schema) {
   Asked defaults;
-  defaults.stride = 0;  // that of sequence_length
+  defaults.stride = 0;  // 0: same as sequence_length
   deck::Declare(schema, BindData, defaults);
   deck::Declare(schema, BindTokenize);
 }
@@ -212,7 +212,8 @@ TokenizeOptions ReadTokenize(const deck::Deck& deck) { return deck::Read(deck, B
 
 namespace {
 
-// Throws unless every split gets something. name: of the key of a split's texts.
+// Throws unless every split gets documents. texts: those named for valid and test. suffix: ending
+// of the keys that name them, "" or "_source".
 void CheckFractions(const TokenizeOptions& options, const deck::Deck& deck,
                     const std::array<std::string, 2>& texts, const std::string& suffix) {
   if (!texts[0].empty()) {
@@ -335,8 +336,6 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck) {
   }
 }
 
-// Cutting of a deck's lists of files.
-
 std::vector<std::string_view> DeckList(std::string_view text, const char* key, const char* forms,
                                        const deck::Deck& deck) {
   std::vector<std::string_view> entries = deck::SplitList(text);
@@ -345,8 +344,6 @@ std::vector<std::string_view> DeckList(std::string_view text, const char* key, c
   }
   return entries;
 }
-
-// StagingPlace: the choice of a folder by the room that every node has in it.
 
 namespace {
 
@@ -358,7 +355,7 @@ std::string HostName() {
   return name.data();
 }
 
-// Reason why a folder cannot take `bytes`; empty: it can.
+// Why a folder cannot take `bytes`; empty if it can.
 std::string Lack(const std::string& folder, std::int64_t bytes) {
   struct stat status = {};
   if (::stat(folder.c_str(), &status) != 0) return ErrorText(errno);
@@ -395,7 +392,7 @@ void StagingPlace::Choose(const comm::Communicator& world, const comm::Communica
                           const std::vector<std::string>& candidates, std::int64_t bytes) {
   folder_.clear();
   total_ = {};
-  std::string lacks;  // here
+  std::string lacks;  // on this node, per folder
   for (const std::string& candidate : candidates) {
     std::string lack;
     if (node.IsRoot()) lack = candidate.empty() ? "$TMPDIR is not set" : Lack(candidate, bytes);
@@ -416,8 +413,6 @@ void StagingPlace::Choose(const comm::Communicator& world, const comm::Communica
   });
   in_memory_ = world.Max(std::int64_t{node.IsRoot() && TakesMemory(folder_)}) > 0;
 }
-
-// Reading of data.validation.
 
 namespace {
 

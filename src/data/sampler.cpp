@@ -11,13 +11,11 @@
 
 namespace trireme::data {
 
-// Permute and its inverse: a balanced Feistel network whose round function is Philox.
-
 namespace {
 
-// Four rounds of a random function are a pseudo-random permutation that resists chosen plain and
-// cipher texts (Luby and Rackoff, SIAM J. Comput. 17, 1988) for large domains; small ones want
-// more.
+// Luby and Rackoff (SIAM J. Comput. 17, 1988): four rounds of a random function give a
+// pseudo-random permutation that resists chosen plain and cipher texts. That is for large domains;
+// small ones need more.
 constexpr std::uint32_t kRounds = 8;
 
 class Feistel {
@@ -94,7 +92,7 @@ std::int64_t PermuteBack(std::uint32_t seed, std::int64_t epoch, std::int64_t im
 
 namespace {
 
-// Far above every run, far below overflow: 10^12 steps are the most that a deck may ask for.
+// Limits far above any run (a deck may ask for 10^12 steps at most) and far below overflow.
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 60;
 constexpr std::int64_t kMostTargets = std::int64_t{1} << 61;
 
@@ -149,13 +147,13 @@ Sampler::Windowed Sampler::Cut(std::int64_t tokens) const {
   return cut;
 }
 
-// The numbers come from a file.
+// Checks the origin's numbers, since they come from a file.
 void Sampler::CheckOrigin() const {
   const Origin& origin = options_.origin;
   Require(origin.step, 0, "the step to continue from");
   Require(origin.sample, 0, "next_sample");
   Require(origin.targets, 0, "the number of tokens seen");
-  std::int64_t targets = windows_ * options_.length;  // of an epoch
+  std::int64_t targets = windows_ * options_.length;  // per epoch
   for (const Windowed& source : sources_) targets -= source.missing;
   bool far = origin.sample / windows_ >= kMostTargets / targets;
   for (const SourcePlace& place : origin.sources) {
@@ -222,14 +220,14 @@ Sampler::Place Sampler::PlaceOf(std::int64_t step) const {
 std::int64_t Sampler::StepsOf(double epochs) const {
   const std::int64_t all =
       std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(StepsPerEpoch())));
-  // The end's place in a run that never changed.
+  // Where a run without changes would end.
   const std::int64_t epoch = all / StepsPerEpoch(), steps = all % StepsPerEpoch();
   const std::int64_t now = options_.origin.step;
   if (epoch > start_.epoch) {
     return now + rest_ + (epoch - start_.epoch - 1) * StepsPerEpoch() + steps;
   }
   const std::int64_t left =
-      steps * options_.batch - start_.window;  // windows of the origin's epoch
+      steps * options_.batch - start_.window;  // windows from the origin to the run's end
   return epoch == start_.epoch && left > 0 ? now + CeilDivide(left, options_.batch) : now;
 }
 
@@ -325,17 +323,15 @@ void Sampler::Fill(std::int64_t step, const Part& share, std::vector<Sample>& sa
   for (std::int64_t i = share.begin; i < end; ++i) samples.push_back(At(step, i));
 }
 
-// MoveOrigin: where a run goes on after a change of its windows or of its mixture.
-
 namespace {
 
-// Far above every run, far below overflow.
+// Far above any run, far below overflow.
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 61;
 
 __extension__ using Wide = __int128;  // a product of two 64-bit numbers
 
-// Whole epochs of `windows`, and the same fraction of the next, in windows of which an epoch has
-// `windows_now`.
+// Converts a number of windows used, from epochs of `windows` to epochs of `windows_now`: the same
+// number of whole epochs and the same fraction of the next, rounded down.
 std::int64_t Scaled(std::int64_t sample, std::int64_t windows, std::int64_t windows_now) {
   const Wide scaled =
       Wide{sample / windows} * windows_now + Wide{sample % windows} * windows_now / windows;
@@ -346,14 +342,14 @@ std::int64_t TokensOf(const Sampler::Options& options, std::size_t source) {
   return options.sources.empty() ? options.tokens : options.sources.at(source).tokens;
 }
 
-// Whether both cut a file into the same windows.
+// Whether both options cut the file into the same windows.
 bool SameWindows(const Sampler::Options& from, std::size_t was, const Sampler::Options& to,
                  std::size_t now) {
   return from.length == to.length && from.stride == to.stride &&
          TokensOf(from, was) == TokensOf(to, now);
 }
 
-// Whether both have the same order of windows.
+// Whether both samplers have the same files with equal windows and quotas, so the same order.
 bool SameMixture(const Sampler& was, const Sampler& now, const Sampler::Options& from,
                  const Sampler::Options& to, const std::vector<int>& from_of) {
   if (was.SourceCount() != now.SourceCount()) return false;
@@ -399,12 +395,12 @@ Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Samp
       }
       after.origin.sources.push_back(place);
     }
-    // One file that was never part of a mixture needs no place of its own.
+    // A single file that was never in a mixture needs no place: the sample determines it.
     if (origin.sources.empty() && from.sources.empty() && to.sources.empty()) {
       after.origin.sources.clear();
     }
   }
-  static_cast<void>(Sampler(after));  // refuses a position beyond all runs
+  static_cast<void>(Sampler(after));  // throws for a position that no run can have
   return after.origin;
 }
 

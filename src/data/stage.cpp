@@ -1,5 +1,4 @@
-// StageOnNodes: chunks are read by the first ranks of nodes in turn, passed on, written and read
-// back.
+// Reads a token file's arrays into memory (ReadArrays), or copies them onto nodes (StageOnNodes).
 #include "stage.hpp"
 
 #include <dirent.h>
@@ -84,21 +83,21 @@ void TokenMemory::Publish() {
   if (shared_) node_.Barrier();
 }
 
-// Reads the arrays: the readers (every rank that fills a copy) split the file among them, so that
-// the file system delivers it once, and pass the parts on through MPI. Each reader opens the file
-// by itself: under MPI-IO (Open MPI 4.1.4) an open that fails on one rank leaves the others
-// waiting, and a read that fails may be reported as done.
+// Reading the arrays: the readers (every rank that fills a copy) divide the file among themselves,
+// so that the file system delivers it once, and exchange their parts through MPI. Each reader opens
+// the file itself and not through MPI-IO: with Open MPI 4.1.4, an open that fails on one rank
+// leaves the others waiting, and a failed read may be reported as done.
 
 namespace {
 
-// Readers' parts of one round: reader r has [Begin(r), Begin(r + 1)) of the whole array.
+// One round of reading: reader r reads elements [Begin(r), Begin(r + 1)) of the array.
 struct Round {
   std::int64_t first = 0, count = 0;  // elements
   int readers = 1;
   std::int64_t Begin(int reader) const { return first + count * reader / readers; }
 };
 
-// One array of the file as one reader sees it.
+// Reads one array of the file on one reader.
 class ArrayReader {
  public:
   ArrayReader(const std::string& path, const TokenLayout& layout, const TokenMemory& memory,
@@ -110,7 +109,7 @@ class ArrayReader {
         array_(array),
         base_(static_cast<std::byte*>(memory.At(split, array))) {}
 
-  // Fills [begin, end) and returns the offset of the first bad element, or kNoElement. Serial.
+  // Reads elements [begin, end); returns the offset of the first bad one, or kNoElement. Serial.
   std::int64_t Read(const TokenArrays& file, std::int64_t begin, std::int64_t end) const {
     if (begin == end) return kNoElement;
     file.Read(layout_, split_, array_, begin, end, At(begin));
@@ -121,7 +120,7 @@ class ArrayReader {
     return FirstBad(layout_, split_, array_, elements);
   }
 
-  // Collective over the readers: each one's part of a round goes to all.
+  // Exchanges the parts of a round, so that every reader has all. Collective over the readers.
   void PassOn(const comm::Communicator& readers, const Round& round) const {
     if (readers.Size() == 1) return;
     std::vector<int> counts, begins;
@@ -136,7 +135,8 @@ class ArrayReader {
                    MPI_BYTE, readers.Handle());
   }
 
-  // Collective. bad: offset of a bad element on this rank, or kNoElement. All throw for the first.
+  // Throws on all ranks for the first bad element of any. bad: offset of this rank's first bad
+  // element, or kNoElement. Collective.
   void RequireGood(const comm::Communicator& world, std::int64_t bad) const {
     BadValue found{bad, 0};
     if (bad != kNoElement) found.value = ValueAt(stored_, {At(bad), bad, bad + 1}, bad);
@@ -154,12 +154,10 @@ class ArrayReader {
   std::byte* const base_;
 };
 
-// NodeFile: making, opening and unlinking; leftovers of processes that were killed in between.
-
 constexpr std::string_view kPrefix = "trireme_tokens_";
 constexpr std::string_view kUnique = "XXXXXX";  // replaced by mkostemp(3)
 
-// The name of a file, taken away at the end of the scope.
+// A file's name, which is removed (unlinked) at the end of the scope.
 struct Name {
   Name() = default;
   Name(const Name&) = delete;
@@ -170,10 +168,11 @@ struct Name {
   std::string path = {};
 };
 
-// Makes a new file, locked for as long as it is open here: by the lock RemoveLeftovers sees that
-// its maker lives.
+// Creates a file that is locked while it is open here: the lock tells RemoveLeftovers that the
+// maker is alive.
 Descriptor MakeLocked(const std::string& folder, Name& name) {
-  constexpr int kTries = 100;  // each is lost only to a RemoveLeftovers between the next two calls
+  // A try fails only if RemoveLeftovers runs between the next two calls.
+  constexpr int kTries = 100;
   for (int i = 0; i < kTries; ++i) {
     std::string path = fmt::format("{}/{}{}", folder, kPrefix, kUnique);
     Descriptor file(::mkostemp(path.data(), O_CLOEXEC));
@@ -183,7 +182,8 @@ Descriptor MakeLocked(const std::string& folder, Name& name) {
           "data.staging_path names another folder.");
     }
     name.path = path;
-    Retry([&] { return ::flock(file.Get(), LOCK_EX); });  // no lock: nobody removes it either
+    // If locks do not work here, RemoveLeftovers cannot lock the file either, and leaves it.
+    Retry([&] { return ::flock(file.Get(), LOCK_EX); });
     struct stat status = {};
     if (::fstat(file.Get(), &status) != 0 || status.st_nlink > 0) return file;
   }
@@ -191,7 +191,7 @@ Descriptor MakeLocked(const std::string& folder, Name& name) {
                  "data.staging_path names another folder.");
 }
 
-// Removes an entry if it is this user's empty file that nobody holds.
+// Removes a folder's entry if it is an empty file of this user that no process has locked.
 bool RemoveIfLeft(int folder, const char* name) {
   const Descriptor file(::openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   struct stat status = {};
@@ -210,7 +210,7 @@ Hash HashOf(std::span<const std::byte> bytes) {
   return {static_cast<std::int64_t>(hash.low64), static_cast<std::int64_t>(hash.high64)};
 }
 
-// Whether a failure to write means that the folder is full.
+// Whether the error means that the folder is full.
 bool IsFull(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG; }
 
 Error CannotHold(const std::string& folder, std::int64_t bytes, int error) {
@@ -222,13 +222,13 @@ Error CannotHold(const std::string& folder, std::int64_t bytes, int error) {
                     "stream needs none.");
 }
 
-// The copy on this node while it is filled.
+// A node's copy while it is being filled.
 class Copy {
  public:
   Copy(const std::string& folder, const Descriptor& file) : folder_(folder), file_(file.Get()) {}
 
-  // Gives the file its length, and real space to [offset, offset + bytes) where that is possible;
-  // where it is not, the writing tells.
+  // Sets the file's length and reserves disk space for [offset, offset + bytes). If the file system
+  // cannot reserve, a full disk shows when writing.
   void Reserve(std::int64_t length, std::int64_t offset, std::int64_t bytes) {
     if (bytes == 0) return;
     if (Retry([&] { return ::ftruncate(file_, length); }) != 0) Fail(bytes);
@@ -241,7 +241,7 @@ class Copy {
     if (WriteAt(file_, bytes.data(), count, offset) < count) Fail(count);
   }
 
-  // Hash of `bytes` bytes as they are read back.
+  // Hash of `bytes` bytes read back from the copy.
   Hash ReadBack(std::int64_t offset, std::int64_t bytes) {
     back_.resize(static_cast<std::size_t>(bytes));
     if (ReadAt(file_, back_.data(), bytes, offset) < bytes) {
@@ -261,7 +261,7 @@ class Copy {
 
 class Stager {
  public:
-  // copy: null on ranks that fill none. layout: of the source.
+  // copy: null on ranks that fill none. layout: that of the source.
   Stager(const StagingRequest& request, const TokenLayout& layout, Copy* copy)
       : request_(request),
         layout_(layout),
@@ -275,7 +275,7 @@ class Stager {
 
   std::int64_t Nodes() const { return nodes_; }
 
-  // Collective. Copies an array.
+  // Copies an array. Collective.
   void Stage(const ArrayName& name, const std::function<void()>& after_round) {
     const StoredArray& stored = layout_.Of(name.split, name.array);
     const std::int64_t most = std::max<std::int64_t>(1, request_.chunk_bytes / stored.width);
@@ -288,7 +288,7 @@ class Stager {
     }
   }
 
-  // Collective. The source as its readers have found it, and one hash on all nodes.
+  // Checks that the source is unchanged and that all copies have the same hash. Collective.
   void Finish() const {
     Hash least = hash_, largest = hash_;
     for (std::size_t i = 0; copy_ != nullptr && i < hash_.size(); ++i) {
@@ -304,7 +304,7 @@ class Stager {
   }
 
  private:
-  // Elements [first, end) of an array, in chunks of `most`.
+  // Elements [first, end) of an array, in chunks of up to `most` elements.
   struct Round {
     std::int64_t first = 0, end = 0, most = 0;
   };
@@ -340,12 +340,13 @@ class Stager {
     });
   }
 
-  // Fills `to` with elements [begin, end) and their hash. Returns the first bad one.
+  // Reads elements [begin, end) to `to`, followed by their hash. Returns the first bad element.
   BadValue ReadChunk(const ArrayName& name, std::int64_t begin, std::int64_t end, std::byte* to) {
     const auto& [split, array] = name;
     if (!source_) source_.emplace(request_.path, layout_);
     source_->Read(layout_, split, array, begin, end, to);
-    const std::int64_t next = nodes_ * (end - begin);  // to this rank's next chunk, if it is full
+    // Distance to this rank's next chunk, if that is full.
+    const std::int64_t next = nodes_ * (end - begin);
     source_->Prefetch(layout_, split, array, begin + next, end + next);
     const StoredArray& stored = layout_.Of(split, array);
     Elements elements{to, begin, end};
@@ -353,7 +354,7 @@ class Stager {
       source_->Read(layout_, split, array, begin - 1, begin, &elements.before);
     }
     const std::int64_t bad = FirstBad(layout_, split, array, elements);
-    source_->RequireUnchanged();  // a file that is written to may show anything
+    source_->RequireUnchanged();  // a file that is being written to may show anything
     const auto bytes = static_cast<std::size_t>((end - begin) * stored.width);
     const Hash hash = HashOf({to, bytes});
     std::memcpy(to + bytes, hash.data(), sizeof hash);
@@ -361,7 +362,7 @@ class Stager {
     return {bad, ValueAt(stored, elements, bad)};
   }
 
-  // Writes a chunk to the copy, and checks what it reads back.
+  // Writes a chunk to the copy, reads it back and compares the hashes.
   void KeepChunk(const ArrayName& name, std::int64_t begin, std::int64_t end,
                  const std::byte* from) {
     const StoredArray& stored = layout_.Of(name.split, name.array);
@@ -386,15 +387,15 @@ class Stager {
   const TokenLayout& layout_;
   Copy* copy_;
   comm::Communicator fillers_;
-  std::int64_t nodes_;    // that get a copy
-  std::int64_t at_once_;  // chunks in a round
+  std::int64_t nodes_;    // number that get a copy
+  std::int64_t at_once_;  // chunks per round
   std::vector<std::byte> room_;
-  std::optional<TokenArrays> source_;  // once it is this rank's turn to read
+  std::optional<TokenArrays> source_;  // opened when this rank first reads
   std::int64_t turn_ = 0;              // chunks before this round
-  Hash hash_{};                        // of the hashes so far
+  Hash hash_{};                        // combined hash of all chunks so far
 };
 
-// Calls visit({split, array}) for each array that is kept.
+// Calls visit({split, array}) for each array of the kept splits that the file has.
 template <typename Visit>
 void EachArray(const TokenLayout& layout, const Keeping& keeping, Visit visit) {
   for (const Split split : kSplits) {

@@ -1,4 +1,5 @@
-// Copies of a token file on nodes, which the shared file system delivers once.
+// Brings a token file's arrays into memory or onto nodes; the shared file system delivers them
+// once.
 #pragma once
 
 #include <cstddef>
@@ -17,29 +18,28 @@
 
 namespace trireme::data {
 
-// The arrays of the splits that are kept in memory: in this rank's own copy, or in one window that
-// all ranks of a node share.
-
 // Bytes of a split's arrays in memory.
 std::int64_t BytesInMemory(const TokenLayout& layout, Split split);
 
 class TokenMemory {
  public:
-  // Collective over `world`, whose ranks on one node form `node`. Keeps nothing that is streamed.
+  // Allocates the memory; nothing for streamed files. Collective over `world`; node: the ranks of
+  // this node.
   TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
               const TokenLayout& layout, const Keeping& keeping);
 
-  // True on a rank that fills its copy: every rank, or the first of each node.
+  // Whether this rank fills its copy: every rank does or, with shared memory, the first of each
+  // node.
   bool Fills() const { return fills_; }
-  // Collective over the node: makes the filling rank's writes visible to all.
+  // Makes the filling rank's writes visible to its node. Collective over the node.
   void Publish();
 
   bool Keeps(Split split) const { return keeps_.at(static_cast<std::size_t>(split)); }
-  // The array's first element, of StoredArray::width bytes; null without such an array.
+  // First element of an array (StoredArray::width bytes each); null if the file has no such array.
   void* At(Split split, Array array) const {
     return bases_.at(static_cast<std::size_t>(split)).at(static_cast<std::size_t>(array));
   }
-  std::int64_t Bytes() const { return bytes_; }  // of the copy, for all splits that are kept
+  std::int64_t Bytes() const { return bytes_; }  // size of the copy, all kept splits together
 
  private:
   void* AllocateShared(const comm::Communicator& world);
@@ -53,63 +53,62 @@ class TokenMemory {
   std::optional<comm::SharedMemory> shared_;
 };
 
-// The collective reading of a token file's arrays into memory.
-
-// Most bytes that all readers together read in one round: a fraction of a second, and an int for
-// MPI's counts and displacements.
+// Upper limit of the bytes that all readers together read in one round: takes a fraction of a
+// second, and fits an int, as MPI's counts and displacements must.
 inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 28;
 
-// Collective over `world`: fills `memory` with the splits that it keeps, and publishes it.
-// after_round (may be empty) is called on all ranks after each round; an AgreedError of it ends the
-// reading. Throws AgreedError for a file that cannot be read or has changed since it was inspected,
-// and for the first bad element of an array.
+// Fills `memory` with the splits that it keeps, and publishes it. after_round (may be empty):
+// called on all ranks after each round; an AgreedError thrown there ends the reading. Collective
+// over `world`. Throws AgreedError for a file that cannot be read or has changed since it was
+// inspected, and for the first bad element of an array.
 void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 TokenMemory& memory, const std::function<void()>& after_round = {},
                 std::int64_t round_bytes = kRoundBytes);
 
-// Collective over `world`. bad: a bad element that this rank has found, at kNoElement for none. All
-// throw an AgreedError for the first one of all ranks.
+// Throws AgreedError on all ranks for the first bad element that any rank found; returns if none
+// did. bad: this rank's first one; its offset is kNoElement if there is none. Collective over
+// `world`.
 void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 const ArrayName& array, BadValue bad);
 
-// A file of a node that has no name as soon as the ranks of the node have it open, so that the
-// system frees it when the last of them is gone, however they end.
+// A file on a node that loses its name once the node's ranks have opened it. The system frees it
+// when the last of them ends, in whatever way.
 
 struct NodeFile {
-  std::optional<Descriptor> filled;  // on the rank that fills it, and may read it: the node's first
+  std::optional<Descriptor> filled;  // on the node's first rank, which fills it and may read it
   std::optional<Descriptor> read;    // on other ranks that read it
 };
 
-// Collective over `world`; `node`: ranks of a node. Makes an empty file in `folder` on each node
-// with a rank that reads, opens it, and takes its name away. Only between these two a death by
-// SIGKILL leaves a name, of an empty file: the next call removes it (RemoveLeftovers). Throws
-// AgreedError.
+// Creates an empty file in `folder` on each node that has a reading rank, opens it, and removes its
+// name. reads: this rank is to read it. A SIGKILL in between leaves an empty file with a name,
+// which the next call removes (RemoveLeftovers). Collective over `world`; node: the ranks of this
+// node. Throws AgreedError.
 NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator& node,
                       const std::string& folder, bool reads);
 
-// Removes this user's empty node files that no process holds. Returns their number. Serial.
+// Removes this user's empty node files that no process has open; returns how many. Serial.
 int RemoveLeftovers(const std::string& folder);
 
-inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 22;  // of one read of the source
-inline constexpr int kMostReaders = 8;  // nodes that read at the same time
+inline constexpr std::int64_t kChunkBytes = std::int64_t{1} << 22;  // bytes per read of the source
+inline constexpr int kMostReaders = 8;                              // nodes that read at a time
 
 // A token file to be staged, and where.
 struct StagingRequest {
   const std::string& path;
   const Keeping& keeping;
   const comm::Communicator& world;
-  const comm::Communicator& node;  // ranks of a node
+  const comm::Communicator& node;  // the ranks of this node
   std::int64_t chunk_bytes = kChunkBytes;
 };
 
-// Collective. Copies the arrays of the splits that are kept to a file in keeping.folder on each
-// node with a rank that reads, at the places that they have in the source, and returns the copy on
-// those ranks, null on others. The nodes' first ranks read disjoint chunks, check their elements,
-// and pass them on; each compares the hash of what it reads back from its copy with that of the
-// chunk's reader, all nodes the hash of these hashes, and each reader the source's size and date
-// with those at its opening. `layout` is made that of the copy: staged arrays have this machine's
-// order of bytes. after_round: as of ReadArrays, called for each chunk or kMostReaders of them.
-// Throws AgreedError: exit code 2 for a bad element and for a folder without room.
+// Copies the arrays of the kept splits to a file in keeping.folder on each node that has a reading
+// rank, at the offsets that they have in the source. Returns the open copy on reading ranks, null
+// on others. The nodes' first ranks read disjoint chunks, check their elements and broadcast them.
+// Each node compares the hash of the chunk read back from its copy with the reader's hash; at the
+// end all nodes compare the hash of their hashes, and the readers check that the source has its old
+// size and date. `layout` then describes the copy, which has this machine's byte order.
+// after_round: as in ReadArrays, after each round of up to kMostReaders chunks. Collective. Throws
+// AgreedError, with exit code 2 for a bad element and for a folder without room.
 std::unique_ptr<const TokenArrays> StageOnNodes(const StagingRequest& request, TokenLayout& layout,
                                                 StagedCopies& staged,
                                                 const std::function<void()>& after_round);

@@ -1,4 +1,4 @@
-// Units of text, token by token.
+// Counts bytes, words and lines of text, token by token.
 #include "trireme/data/text_units.hpp"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ namespace trireme::data {
 
 namespace {
 
-constexpr std::int64_t kReadTokens = std::int64_t{1} << 16;  // at once
+constexpr std::int64_t kReadTokens = std::int64_t{1} << 16;  // tokens per read
 
 bool IsWhite(char byte) { return kWhiteSpace.find(byte) != std::string_view::npos; }
 
@@ -23,7 +23,7 @@ bool IsWhite(char byte) { return kWhiteSpace.find(byte) != std::string_view::npo
 
 TextUnits UnitsOf(std::string_view text) {
   TextUnits units{.bytes = std::ssize(text)};
-  bool before = true;  // white space, or the beginning
+  bool before = true;  // previous byte is white space, or there is none
   for (const char byte : text) {
     const bool white = IsWhite(byte);
     if (before && !white) ++units.words;

@@ -1,4 +1,4 @@
-// Reads of a token file's arrays, and the watch over changes to it.
+// Reading a token file's arrays, and detecting changes to the file.
 #include "token_arrays.hpp"
 
 #include <fcntl.h>
@@ -36,7 +36,7 @@ namespace {
 
 constexpr const char* kLeaveAlone = "A token file must stay as it is while a job reads it.";
 
-constexpr std::int64_t kPartBytes = 4096;  // of each part of a sample
+constexpr std::int64_t kPartBytes = 4096;  // size of each part of the sample
 
 // Hash of the beginning, the middle and the end of each array.
 std::string SampleOf(const std::string& path, int file, const TokenLayout& layout) {
@@ -133,7 +133,7 @@ void TokenArrays::RequireGood(const TokenLayout& layout, Split split, Array arra
                               const Elements& elements) const {
   const std::int64_t bad = FirstBad(layout, split, array, elements);
   if (bad == kNoElement) return;
-  // A file that is being written to may show anything.
+  // A bad element may only mean that the file is being written to.
   RequireUnchanged();
   const std::uint64_t value = ValueAt(layout.Of(split, array), elements, bad);
   throw RunError(BadElement(path_, layout, split, array, {bad, value}).what());

@@ -1,4 +1,4 @@
-// TokenCodec: word level and byte level.
+// TokenCodec: word, byte and numeral vocabularies, and subword tokenizers.
 #include "token_codec.hpp"
 
 #include <fmt/format.h>
@@ -98,7 +98,7 @@ std::int32_t TokenCodec::IdOf(std::string_view word) const {
                    "Use words that occur in the corpus.");
 }
 
-// The longest word comes first: texts of the numerals are cut in one way only.
+// Takes the longest matching word at each place; a numeral has only one segmentation.
 std::vector<std::int32_t> TokenCodec::EncodePieces(std::string_view text) const {
   std::vector<std::int32_t> ids;
   for (std::size_t at = 0; at < text.size();) {
@@ -136,7 +136,7 @@ std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
   }
   if (pieces_) return EncodePieces(text);
   const std::string folded = lower_case_ ? (*lower_case_)(text) : std::string(text);
-  // A line end inside the text is an <eos>; the last line stays open.
+  // Each line end within the text becomes <eos>; nothing ends the last line.
   bool first = true;
   ForEachLine(folded, [&](std::string_view line) {
     if (!first) ids.push_back(eos_);

@@ -1,4 +1,4 @@
-// Text <-> ids by the tokenizer that a token file names.
+// Text to ids and back, with the tokenizer that a token file names.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace trireme::data {
 
-// Each code point's simple lower case, as the C.UTF-8 locale has it. `text` must be valid.
+// Replaces each code point by its simple lower case in the C.UTF-8 locale. Text: valid UTF-8.
 class LowerCase {
  public:
   LowerCase();  // throws RunError on a system without the C.UTF-8 locale
@@ -27,7 +27,7 @@ class LowerCase {
   void* locale_ = nullptr;  // a locale_t
 };
 
-// Values of a token file's attribute `tokenizer`.
+// Values of the attribute `tokenizer` in a token file.
 inline constexpr const char* kWordTokenizer = "word";
 inline constexpr const char* kLowercaseTokenizer = "word lowercase";
 inline constexpr const char* kByteTokenizer = "byte";
@@ -36,22 +36,22 @@ inline constexpr const char* kNumeralsTokenizer = "numerals";
 inline constexpr const char* kBpeTokenizer = "bpe";
 inline constexpr const char* kSentencePieceTokenizer = "sentencepiece";
 
-// True for tokenizers whose files are kept in /tokenizer.
+// Whether it is a subword tokenizer, whose files the token file keeps in /tokenizer.
 inline bool IsSubword(const std::string& tokenizer) {
   return tokenizer == kBpeTokenizer || tokenizer == kSentencePieceTokenizer;
 }
 
-Vocabulary ByteVocabulary();  // the 256 bytes; "\n" is eos
+Vocabulary ByteVocabulary();  // the 256 byte values; eos is "\n"
 
 class TokenCodec {
  public:
-  // Throws InputError, naming `path`, for an unknown tokenizer, a word that occurs twice, or a byte
-  // vocabulary other than the 256 bytes in order. files: of a subword tokenizer, which is made at
-  // the first text: to read its tables takes a second.
+  // files: of a subword tokenizer, which is only built at the first text, since that takes a
+  // second. Throws InputError, naming `path`, for an unknown tokenizer, a word that occurs twice,
+  // and a byte vocabulary other than the 256 bytes in order.
   TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer, const std::string& path,
              Files files = {});
 
-  // Same as TokenFile::Encode and Decode. By one thread at a time.
+  // As TokenFile::Encode and Decode. Not thread-safe.
   std::vector<std::int32_t> Encode(std::string_view text) const;
   std::string Decode(const std::vector<std::int32_t>& ids) const;
 
@@ -66,13 +66,13 @@ class TokenCodec {
   std::vector<std::string> words_;
   std::int32_t eos_, unk_;
   std::string path_;                             // for messages
-  Files files_;                                  // empty: no subwords
-  mutable std::unique_ptr<Tokenizer> subwords_;  // null until it is needed
+  Files files_;                                  // empty: not a subword tokenizer
+  mutable std::unique_ptr<Tokenizer> subwords_;  // null until first needed
   bool bytes_ = false;
-  bool pieces_ = false;      // numerals: texts are words without anything between them
-  std::size_t longest_ = 0;  // bytes of a word
-  std::unique_ptr<const LowerCase> lower_case_;             // null: case is kept
-  std::unordered_map<std::string_view, std::int32_t> ids_;  // of words_
+  bool pieces_ = false;      // numerals: words follow one another without blanks
+  std::size_t longest_ = 0;  // bytes of the longest word (numerals)
+  std::unique_ptr<const LowerCase> lower_case_;             // null: keep case
+  std::unordered_map<std::string_view, std::int32_t> ids_;  // views of words_
 };
 
 }  // namespace trireme::data

@@ -1,4 +1,4 @@
-// TokenFile: the opened file as the rest of the program sees it.
+// TokenFile: an open token file as the rest of the program sees it.
 #include "trireme/data/token_file.hpp"
 
 #include <fmt/format.h>
@@ -35,13 +35,14 @@ struct TokenFile::Contents {
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
-  std::unique_ptr<const TokenArrays> opened;  // of a stream, on ranks that read it
+  // The stream's file or the node's copy; on ranks that read it, otherwise null.
+  std::unique_ptr<const TokenArrays> opened;
   StagedCopies staged;
 };
 
 namespace {
 
-// SHA-256 of texts, each after its heading.
+// SHA-256 of all texts, each preceded by its heading.
 std::string HashOf(const std::vector<std::string>& headings,
                    const std::vector<std::string_view>& texts) {
   std::vector<std::string_view> all;
@@ -60,7 +61,8 @@ std::string HashOf(const Vocabulary& vocabulary) {
   return HashOf(lengths, {vocabulary.words.begin(), vocabulary.words.end()});
 }
 
-// A file's description: a known one, which is used up, since a later opening may find another file.
+// The file's layout, from `known` if possible. That entry is used up, since the file may have
+// changed by the next opening.
 TokenLayout Describe(const std::string& path, Side side, KnownFiles* known) {
   if (known == nullptr || side != Side::kText || !known->contains(path)) {
     return InspectTokenFile(path, side);
@@ -130,7 +132,7 @@ std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping) {
 
 std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping) {
   if (keeping.staging != Staging::kNode) return 0;
-  constexpr std::int64_t kBlock = 4096;  // an array may begin and end within one
+  constexpr std::int64_t kBlock = 4096;  // each array may share a block at both ends
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < counts.bytes.size(); ++i) {
     if (keeping.splits[i]) bytes += counts.bytes[i] + 2 * kBlock * std::ssize(kArrays);
@@ -147,7 +149,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   StagedCopies staged;
   const bool any = std::ranges::find(keeping.splits, true) != keeping.splits.end();
   const bool reads = keeping.staging == Staging::kStream && keeping.reads && any;
-  // One rank finds faults of the file before a collective call could hang on them.
+  // Rank 0 inspects the file alone: faults show before a collective call could hang on them.
   world.Together([&] {
     if (world.IsRoot()) layout = Describe(path, keeping.side, keeping.known);
   });

@@ -1,4 +1,5 @@
-// The temporary file beside an HDF5 file's place: made, given its space, synced and renamed.
+// Writing HDF5 files safely: a temporary file beside the target gets its disk space, is filled,
+// synced and renamed.
 #pragma once
 
 #include <cstddef>
@@ -12,49 +13,46 @@
 
 namespace trireme::data {
 
-// Where the file for `target` is written until it is whole: beside it, or beside the file that a
-// link of that name leads to, which it replaces.
+// Path of the temporary file for `target`: beside it or, if `target` is a symbolic link, beside the
+// file that the link leads to and that will be replaced.
 std::string DraftOf(const std::string& target);
 
 class TokenFileDraft {
  public:
-  // Makes an empty file in place of a leftover; a link of its name is not followed. Throws
-  // InputError if none can be made there. key: of the deck, names the target, for messages.
+  // Creates an empty file, in place of one left by an earlier job; does not follow a symbolic link
+  // there. key: deck key of the target, for messages. Throws InputError if it cannot be created.
   explicit TokenFileDraft(const std::string& target, std::string key = "data.file");
-  // Removes the file unless it was placed.
+  // Removes the file unless Place was called.
   ~TokenFileDraft();
   TokenFileDraft(const TokenFileDraft&) = delete;
   TokenFileDraft& operator=(const TokenFileDraft&) = delete;
 
   const std::string& Path() const { return path_; }
 
-  // All throw RunError.
+  // The following throw RunError.
 
-  // Gives the file `bytes` bytes of real disk space, so that a full disk shows before any write.
-  // keep_length: leaves the file's length unchanged, for the call made while HDF5 has the file
-  // open.
+  // Reserves `bytes` bytes of disk space, so that a full disk shows before any write. keep_length:
+  // leaves the file's length unchanged, for a call while HDF5 has the file open.
   void Reserve(std::size_t bytes, bool keep_length) const;
   void Sync() const;
-  void Place();  // under the target's name
+  void Place();  // renames it to the target
 
  private:
   std::string target_, path_, key_;
   bool placed_ = false;
 };
 
-// An HDF5 file under construction: attributes, and contiguous datasets whose space is in the file
-// before their values are.
-
-// Bytes of a file; more than HDF5's own structures need.
+// Space for HDF5's own structures in a file; more than they need.
 inline constexpr std::size_t kHdf5MetadataBytes = std::size_t{1} << 16;
 
-// Every failure is a RunError that names the file and the thing.
+// An HDF5 file under construction: attributes, and contiguous datasets that are allocated before
+// their values are written. Every failure is a RunError that names the file and what failed.
 class Hdf5Writer {
  public:
   struct InMemory {};
 
-  explicit Hdf5Writer(const std::string& path);  // an empty file takes the place of what is there
-  // Writes nothing to any disk: for a look at the offsets. path: for messages.
+  explicit Hdf5Writer(const std::string& path);  // replaces an existing file
+  // Writes nothing to disk; serves to learn the offsets. path: for messages.
   Hdf5Writer(const std::string& path, InMemory);
 
   void Attribute(const char* name, hid_t type, const void* value);
@@ -62,13 +60,13 @@ class Hdf5Writer {
   void Attribute(const char* name, double value);
   void Attribute(const char* name, const std::string& value);
 
-  // A dataset whose space is in the file at once and whose values follow in WriteAndClose; null:
-  // somebody else writes them, at the offset that is returned. Contiguous and without a date: same
-  // data, same bytes. Groups on the way are made. Returns the offset of the values in the file.
+  // Allocates a contiguous dataset at once, and its groups. WriteAndClose writes the values; null:
+  // the caller writes them, at the offset returned (bytes in the file). Stores no date, so that
+  // equal data give equal bytes.
   std::int64_t Plan(const std::string& name, hid_t file_type, hid_t memory_type, std::size_t count,
                     const void* values);
 
-  std::size_t Bytes() const;  // of the file with all planned blocks
+  std::size_t Bytes() const;  // size of the file with all planned datasets
   void WriteAndClose();
 
  private:
@@ -84,30 +82,31 @@ class Hdf5Writer {
 
   std::string path_;
   Hdf5Handle file_;
-  std::vector<Planned> planned_;  // closed before the file
+  std::vector<Planned> planned_;  // must be closed before the file
 };
 
-// A vocabulary and its tokenizer as a token file keeps them: attributes, /vocabulary, /tokenizer.
+// How a token file stores a vocabulary and its tokenizer: attributes, /vocabulary, /tokenizer.
 class StoredVocabulary {
  public:
   StoredVocabulary(const Vocabulary& words, std::string tokenizer);
-  // The tokenizer must live until the file is written. prefix: of all names, "" or "source_".
+  // prefix: put before all names, "" or "source_". The tokenizer must outlive the writing of the
+  // file.
   StoredVocabulary(const Tokenizer& tokenizer, std::int64_t eos, std::string prefix);
 
-  std::size_t Bytes() const;  // of its datasets
+  std::size_t Bytes() const;  // size of its datasets
   void Describe(Hdf5Writer& file) const;
-  // The object must live until the file is written.
+  // The object must outlive the writing of the file.
   void Plan(Hdf5Writer& file) const;
 
  private:
   std::string tokenizer_, prefix_;
   std::int64_t eos_ = 0, unk_ = -1;
-  const Files* files_ = nullptr;  // null: none
+  const Files* files_ = nullptr;  // null: not a subword tokenizer
   std::string bytes_;
   std::vector<std::uint64_t> offsets_ = {0};
 };
 
-// Bytes of a stored id, 2 or 4, and the type of the dataset.
+// Size of a stored id in bytes (2 or 4), and the matching HDF5 type.
 std::int64_t IdWidthOf(std::int64_t vocabulary);
 hid_t IdTypeOf(std::int64_t vocabulary);
 

@@ -1,4 +1,4 @@
-// One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
+// Inspection of a token file by one rank before all read it: attributes, sizes, types, vocabulary.
 #include <fmt/format.h>
 #include <hdf5.h>
 #include <algorithm>
@@ -25,14 +25,14 @@ namespace trireme::data {
 
 namespace {
 
-// Texts in HDF5 attributes of files that may be hostile: fixed ones are read through HDF5. A text
-// of variable length lies in a heap of the file ("HDF5 File Format Specification", III.E), and HDF5
-// 1.10 takes memory for the length that the attribute claims and copies the length that the heap
-// claims: the heap is read here instead, and the two lengths are compared.
+// Reading text attributes of files that may be malicious. Fixed-length texts go through HDF5. A
+// variable-length text lies in a heap of the file ("HDF5 File Format Specification", III.E): HDF5
+// 1.10 allocates the length that the attribute claims, but copies the length that the heap claims.
+// So this code reads the heap itself and compares the two lengths.
 
 constexpr std::int64_t kMaxAttributeText = std::int64_t{64} << 10;  // bytes
 
-// A text of variable length as an attribute stores it: little-endian, without padding.
+// How an attribute stores a variable-length text: little-endian, without padding.
 struct Reference {
   std::uint32_t length = 0;
   std::uint64_t heap = 0;  // offset of a heap collection in the file
@@ -48,8 +48,8 @@ T Unpack(const char* bytes) {
   return value;
 }
 
-// Conversion that changes nothing, of a text of variable length (or any list) to a list: HDF5 then
-// hands out the stored reference. Not offered to conversions of texts to texts, those of writing.
+// A conversion that changes nothing, from variable-length text to a list: with it HDF5 hands out
+// the stored reference. It declines conversions from text to text, which writing needs.
 herr_t KeepStored(hid_t, hid_t to, H5T_cdata_t* state, std::size_t, std::size_t, std::size_t, void*,
                   void*, hid_t) {
   if (state->command != H5T_CONV_INIT) return 0;
@@ -57,14 +57,14 @@ herr_t KeepStored(hid_t, hid_t to, H5T_cdata_t* state, std::size_t, std::size_t,
   return H5Tget_class(to) == H5T_VLEN ? 0 : -1;
 }
 
-// While it lives, HDF5 converts texts of variable length to lists by KeepStored.
+// While an object lives, HDF5 converts variable-length texts to lists by KeepStored.
 class StoredReferences {
  public:
   StoredReferences() {
     H5Tset_size(text_.Get(), H5T_VARIABLE);
     good_ = H5Tregister(H5T_PERS_SOFT, kName, text_.Get(), Type(), KeepStored) >= 0;
   }
-  // For all types: with named ones, HDF5 would go on using KeepStored between others like them.
+  // -1: for all types. With the types named, HDF5 would keep using KeepStored between similar ones.
   ~StoredReferences() { H5Tunregister(H5T_PERS_SOFT, kName, -1, -1, KeepStored); }
   StoredReferences(const StoredReferences&) = delete;
   StoredReferences& operator=(const StoredReferences&) = delete;
@@ -91,7 +91,7 @@ bool ReadReference(hid_t attribute, Reference& reference) {
   return true;
 }
 
-// Parts of the file; every read is checked against its end.
+// Reads parts of the file; refuses to read beyond its end.
 class Bytes {
  public:
   Bytes(int file, std::int64_t file_bytes)
@@ -110,23 +110,22 @@ class Bytes {
   std::uint64_t end_;
 };
 
-// The referenced object of a heap collection. False if the file says something else than the
-// reference.
+// Reads from a heap collection the object that `reference` names. False if the file contradicts it.
 bool ReadObject(const Bytes& file, const Reference& reference, std::string& text) {
-  constexpr std::size_t kHeadBytes = 16;  // of a collection, and of each object in it
+  constexpr std::size_t kHeadBytes = 16;  // header of a collection, and of each object in it
   std::array<char, kHeadBytes> head{};
   if (!file.Read(reference.heap, kHeadBytes, head.data())) return false;
   const auto collection = Unpack<std::uint64_t>(head.data() + 8);
   const bool is_heap = std::memcmp(head.data(), "GCOL\1", 5) == 0;
-  // Within the file: sums below are then far from overflow.
+  // The collection lies within the file, so the sums below are far from overflow.
   if (!is_heap || collection > file.End() - reference.heap) return false;
   const std::uint64_t end = reference.heap + collection;
-  // At least one head each, so that the file's end bounds the number of turns.
+  // Each turn skips at least one header, so the file's size bounds the number of turns.
   for (std::uint64_t at = reference.heap + kHeadBytes; at < end;) {
     if (!file.Read(at, kHeadBytes, head.data())) return false;
     const auto object = Unpack<std::uint16_t>(head.data());
     const auto bytes = Unpack<std::uint64_t>(head.data() + 8);
-    if (object == 0 || bytes > end - at) return false;  // 0: free space, the last of all
+    if (object == 0 || bytes > end - at) return false;  // object 0 is free space, which comes last
     if (object == reference.object) {
       text.resize(reference.length);
       return bytes == reference.length && file.Read(at + kHeadBytes, text.size(), text.data());
@@ -164,9 +163,9 @@ std::string ReadFixed(hid_t attribute, const Hdf5Handle& type, std::string& faul
   return text;
 }
 
-// The text of an attribute of one string, fixed or of variable length, of a file that OpenSerially
-// opened, with `file_bytes` bytes. `fault` is set, to what to say, for another type, more than
-// kMaxAttributeText bytes, and damage.
+// The text of an attribute that holds one string, of fixed or variable length. attribute: in a file
+// opened by OpenSerially; file_bytes: its size. Sets `fault` to a message for another type, a text
+// above kMaxAttributeText bytes, or damage.
 std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
   const Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
   const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
@@ -180,7 +179,7 @@ std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::str
   return text.substr(0, text.find('\0'));
 }
 
-// Throws InputError unless the path names a file that begins as HDF5's do.
+// Throws InputError unless `path` names a file with HDF5's signature.
 void RequireHdf5(const std::string& path) {
   if (path.empty()) {
     throw InputError("data.file is empty: it must name a token file",
@@ -211,15 +210,15 @@ void RequireHdf5(const std::string& path) {
   }
 }
 
-// One rank's look into an HDF5 file: attributes and datasets, with the file's name for messages.
-// Every fault is an InputError: "path: /train/tokens: what".
+// An HDF5 file opened by one rank to read attributes and datasets. Every fault is an InputError:
+// "path: /train/tokens: what".
 class Inspector {
  public:
   explicit Inspector(const std::string& path) : path_(path), file_(Open(path)) {
     haddr_t end = 0;
     if (H5Fget_eoa(file_.Get(), &end) < 0) throw Complain("superblock", Hdf5Reason());
     bytes_ = static_cast<std::int64_t>(end);
-    // The width that OpenPlainDataset and ReadAttributeText count on; all libraries write it.
+    // OpenPlainDataset and ReadAttributeText rely on 8 bytes, the size that all libraries write.
     const Hdf5Handle creation(H5Fget_create_plist(file_.Get()), H5Pclose);
     std::size_t address = 0, length = 0;
     if (H5Pget_sizes(creation.Get(), &address, &length) < 0 || address != 8 || length != 8) {
@@ -233,7 +232,7 @@ class Inspector {
     return TokenFileError(path_, where, what);
   }
 
-  // Whether there is a dataset of that path, in a folder of the file.
+  // Whether dataset `path` exists; folder: the group that it is in.
   bool Has(const std::string& folder, const std::string& path) const {
     return H5Lexists(file_.Get(), folder.c_str(), H5P_DEFAULT) > 0 &&
            H5Lexists(file_.Get(), path.c_str(), H5P_DEFAULT) > 0;
@@ -275,7 +274,7 @@ class Inspector {
     return OpenPlainDataset(file_.Get(), path_, name, widths, bytes_);
   }
 
-  // All of a dataset of at most `most` elements.
+  // Reads a whole dataset. More than `most` elements are an error.
   template <typename T>
   std::vector<T> Read(const std::string& name, hid_t memory_type, std::int64_t most) const {
     const PlainDataset dataset = Open(name, {sizeof(T)});
@@ -304,7 +303,7 @@ class Inspector {
     Hdf5Handle file = OpenSerially(path);
     if (file.Valid()) return file;
     const std::string reason = Hdf5Reason();
-    // HDF5 knows how long the file was: "truncated file: eof = 2, ..., stored_eof = 3".
+    // HDF5's message tells the original length: "truncated file: eof = 2, ..., stored_eof = 3".
     constexpr std::string_view kWhole = "stored_eof = ";
     const std::size_t at = reason.find(kWhole);
     if (at == std::string::npos) {
@@ -319,19 +318,19 @@ class Inspector {
 
   std::string path_;
   Hdf5Handle file_;
-  std::int64_t bytes_ = 0;  // of the file, as its superblock has it: HDF5 reads nothing after it
+  std::int64_t bytes_ = 0;  // size by the superblock; HDF5 reads nothing beyond it
 };
 
-// Bounds of the memory that one process takes before the tokens: beyond any vocabulary, and small
-// beside a model of such a one.
+// Limits on the memory that a process takes before reading tokens: above any vocabulary, and small
+// beside a model with that vocabulary.
 constexpr std::int64_t kMaxWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
 
-// Names that a tokenizer's files can have.
+// Names that a tokenizer's files may have.
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.json", "merges.txt",
                                         "tokenizer.model"};
 
-// Names in a file of pairs with two vocabularies begin with `prefix`, "source_", for the source's.
+// prefix: "source_" for the source's own vocabulary in a file of pairs; otherwise empty.
 Vocabulary ReadVocabulary(const Inspector& file, const std::string& prefix) {
   const std::string folder = "/" + prefix + "vocabulary";
   const std::string where = folder + "/offsets";
@@ -360,7 +359,7 @@ Vocabulary ReadVocabulary(const Inspector& file, const std::string& prefix) {
   return vocabulary;
 }
 
-// Files of a subword tokenizer, which the token file keeps so that prompts can be encoded.
+// Files of the subword tokenizer, stored so that prompts can be encoded.
 Files ReadTokenizer(const Inspector& file, const std::string& prefix) {
   const std::string folder = "/" + prefix + "tokenizer";
   Files files;
@@ -387,7 +386,7 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary, const st
   check("unk", vocabulary.unk, -1);
 }
 
-// Place of an array in the file; none if it may be missing and is.
+// Finds an array in the file; returns an empty StoredArray for an optional one that is absent.
 StoredArray Find(const Inspector& file, Split split, Array array, Side side) {
   if (array == Array::kMask && side != Side::kText) return {};
   const std::string name = PathOf(split, array, side);
@@ -403,16 +402,16 @@ StoredArray Find(const Inspector& file, Split split, Array array, Side side) {
           .big_endian = dataset.big_endian};
 }
 
-// Finds the arrays of all splits, and checks their lengths.
+// Finds the arrays of all splits and checks their lengths.
 void FindArrays(const Inspector& file, TokenLayout& layout) {
-  std::int64_t bytes = 0;  // of all in memory
+  std::int64_t bytes = 0;  // memory for all arrays
   for (const Split split : kSplits) {
     for (const Array array : kArrays) {
       StoredArray& found =
           layout.arrays[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)];
       found = Find(file, split, array, layout.side);
       const std::string name = layout.PathOf(split, array);
-      // Lengths fit the file one by one, and the file's length 63 bits; all together need not.
+      // Each array fits the file, whose size is below 2^63, but the sum may overflow.
       if (__builtin_add_overflow(bytes, found.Bytes() + kTokenAlignment, &bytes)) {
         throw file.Complain(name, "its elements and those before are too many for memory");
       }
@@ -439,7 +438,7 @@ bool SaysPairs(const Inspector& file) {
   return file.HasAttribute("contents") && file.Text("contents") == kPairContents;
 }
 
-// Throws InputError unless the file holds what is asked for.
+// Throws InputError unless the file holds what `side` asks for: single texts or pairs.
 void CheckContents(const Inspector& file, const std::string& path, Side side) {
   const bool pairs = SaysPairs(file);
   if (pairs == (side != Side::kText)) return;

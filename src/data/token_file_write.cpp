@@ -1,4 +1,5 @@
-// WriteTokenFile: into a temporary file beside the target, reserved, synced, read back and renamed.
+// WriteTokenFile: writes a temporary file beside the target, reserves space, syncs, reads back,
+// renames.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
+constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // tokens compared at once
 
 void CheckData(const TokenData& data) {
   const auto words = static_cast<std::int64_t>(data.vocabulary.words.size());
@@ -53,8 +54,8 @@ void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
   const StoredVocabulary vocabulary(data.vocabulary, data.tokenizer);
   const std::int64_t types = std::ssize(data.vocabulary.words);
 
-  // HDF5 1.10 cannot close a file that found no space, and would crash at the program's end: the
-  // space is tried before HDF5 begins, and kept from there on.
+  // When HDF5 1.10 finds no space it cannot close the file and crashes at the program's end. So the
+  // space is reserved before HDF5 begins, and stays reserved.
   std::size_t tokens_in_all = 0;
   std::size_t mask_bytes = 0;
   for (std::size_t i = 0; i < data.tokens.size(); ++i) {
@@ -145,8 +146,8 @@ Error NoSpace(const std::string& what, int error, const std::string& key) {
                   fmt::format("Free some space, or let {} name another disk.", key));
 }
 
-// Whether nothing is lost with what lies there: nothing, a link, or what a job left that ended
-// without warning, which HDF5 has begun or which is reserved alone.
+// Whether `path` can be replaced without loss: nothing is there, no regular file (such as a link),
+// or what a killed job left: a file that HDF5 had begun, or that was only reserved (zeros).
 bool IsDraft(const std::string& path) {
   constexpr std::string_view kHdf5 = "\x89HDF\r\n\x1a\n";
   constexpr std::string_view kReserved("\0\0\0\0\0\0\0\0", kHdf5.size());
@@ -173,8 +174,6 @@ void WriteTokenFile(const std::string& path, const TokenData& data, bool overwri
   draft.Place();
 }
 
-// Checks of the place of a token file, and the temporary file beside it.
-
 std::string DraftOf(const std::string& target) { return DraftName(BehindLink(target)); }
 
 void CheckTokenFileTarget(const std::string& path, bool overwrite) {
@@ -198,7 +197,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
                                  fs::exists(place) ? "is a file" : "does not exist"),
                      "Make it, or let data.file name another place.");
   }
-  // By the effective user, as open(2) judges.
+  // For the effective user, as in open(2).
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     throw CannotCreate(path, ErrorText(errno), kTokenFileKey);
   }
@@ -231,7 +230,7 @@ void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
   const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   ::close(file);
-  // Without a file system that can reserve, the read-back judges.
+  // If the file system cannot reserve space, the read-back will show a full disk.
   if (error == 0 || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
   throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error, key_);
 }
@@ -250,7 +249,7 @@ Hdf5Writer::Hdf5Writer(const std::string& path) : path_(path) {
 }
 
 Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
-  constexpr std::size_t kStep = std::size_t{1} << 20;  // bytes of memory
+  constexpr std::size_t kStep = std::size_t{1} << 20;  // step in which its memory grows, in bytes
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   H5Pset_fapl_core(access.Get(), kStep, false);
   Create(access.Get());
@@ -259,7 +258,7 @@ Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
 void Hdf5Writer::Create(hid_t access) {
   constexpr hsize_t kMetadataBlock = hsize_t{1}
                                      << 14;  // bytes; more than a token file's structures
-  // All of HDF5's own structures at the front: a file that is cut off can then still say what it
+  // Puts all of HDF5's own structures at the front, so that a truncated file can still say what it
   // lacks.
   H5Pset_meta_block_size(access, kMetadataBlock);
   file_ = {H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose};

@@ -1,5 +1,4 @@
-// The names inside a token file, and all that one rank finds out before every rank reads the
-// tokens.
+// Names of the datasets in a token file, and the layout that one rank finds before all ranks read.
 #pragma once
 
 #include <array>
@@ -16,10 +15,10 @@ namespace trireme::data {
 
 inline constexpr std::int64_t kTokenFormat = 1;  // root attribute `format`
 
-inline constexpr std::int64_t kTokenAlignment = 64;  // bytes in memory, of a split's first token
+inline constexpr std::int64_t kTokenAlignment = 64;  // bytes; alignment of each array in memory
 
-// Arrays of a split: ids; offsets at which documents begin; 1 for a token that counts as a target,
-// else 0.
+// Arrays of a split: token ids; offsets at which documents begin; the loss mask, with 1 for a token
+// that counts as a target and 0 for others.
 enum class Array { kTokens = 0, kDocuments = 1, kMask = 2 };
 inline constexpr std::array<Array, 3> kArrays = {Array::kTokens, Array::kDocuments, Array::kMask};
 
@@ -28,32 +27,32 @@ struct ArrayName {
   Array array = Array::kTokens;
 };
 
-// "/train/tokens", "/train/source", "/train/target_offsets". Pairs have no mask.
+// Name of a dataset: "/train/tokens", "/train/source", "/train/target_offsets". Pairs have no mask.
 std::string PathOf(Split split, Array array, Side side = Side::kText);
 
-// Value of the root attribute `contents` of a file of pairs; other files have no such attribute.
+// Root attribute `contents` of a file of pairs; other files lack the attribute.
 inline constexpr const char* kPairContents = "pairs";
 
-// An array in the file: unsigned integers in one piece.
+// Where an array lies in the file: contiguous unsigned integers.
 struct StoredArray {
-  std::int64_t offset = 0;  // bytes, in the file
+  std::int64_t offset = 0;  // bytes from the start of the file
   std::int64_t count = 0;   // elements
-  std::int64_t width = 0;   // bytes of one; 0: the file has no such array
+  std::int64_t width = 0;   // bytes per element; 0: the file has no such array
   bool big_endian = false;
   bool There() const { return width != 0; }
   std::int64_t Bytes() const { return count * width; }
 };
 
-// Contents except the arrays' elements.
+// Everything in a token file except the elements of its arrays.
 struct TokenLayout {
   Side side = Side::kText;
-  bool two_vocabularies = false;                       // of pairs: source and target have their own
+  bool two_vocabularies = false;                       // pairs: source and target have their own
   std::array<std::array<StoredArray, 3>, 3> arrays{};  // by Split, by Array
-  std::int64_t bytes = 0;                              // of the file
-  std::string sample;  // hash of parts of the arrays, by which copies on other nodes are known
+  std::int64_t bytes = 0;                              // size of the file
+  std::string sample;  // hash of parts of the arrays; identifies copies on other nodes
   Vocabulary vocabulary;
   std::string tokenizer;
-  Files tokenizer_files;  // of kind bpe; else empty
+  Files tokenizer_files;  // of a subword tokenizer; otherwise empty
   std::string source_sha256;
   std::optional<double> entropy_rate;
 
@@ -64,13 +63,13 @@ struct TokenLayout {
   std::string PathOf(Split split, Array array) const { return data::PathOf(split, array, side); }
 };
 
-// Reads and checks everything but the arrays' elements. Serial. Throws InputError, also for a file
-// of pairs that is read as one text, and the other way round.
+// Reads and checks everything but the arrays' elements. Serial. Throws InputError, also if a file
+// of pairs is read as single texts (kText) or the reverse.
 TokenLayout InspectTokenFile(const std::string& path, Side side = Side::kText);
-// Whether the file says that it holds pairs. Serial. Throws InputError if it cannot be read.
+// Whether the file is one of pairs. Serial. Throws InputError if it cannot be read.
 bool HoldsPairs(const std::string& path);
 
-// Collective. Hands root's layout to every rank.
+// Sends root's layout to every rank. Collective.
 void Broadcast(const comm::Communicator& world, TokenLayout& layout);
 
 }  // namespace trireme::data

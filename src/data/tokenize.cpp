@@ -1,4 +1,4 @@
-// Tokenisation: from texts, or from the built-in corpus, to tokens in memory.
+// Tokenisation in memory, from text files or the harbour corpus.
 #include "trireme/data/tokenize.hpp"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ struct SourceText {
 
 struct WordOptions {
   bool lowercase = false;
-  std::int64_t min_count = 1;  // words of the train split that occur less often become <unk>
+  std::int64_t min_count = 1;  // words that occur less often in the train split become <unk>
 };
 
 void CheckUtf8(const SourceText& source) {
@@ -41,7 +41,7 @@ void CheckUtf8(const SourceText& source) {
                    "Convert the text to UTF-8, or use tokenize.kind = byte.");
 }
 
-// Words numbered by first appearance, with their counts. The text must outlive it.
+// Numbers words by first appearance and counts them. The text must outlive it.
 class Counter {
  public:
   std::int32_t Add(std::string_view word, std::int64_t count) {
@@ -61,7 +61,7 @@ class Counter {
   std::vector<std::pair<std::string_view, std::int64_t>> words_;
 };
 
-// Ids by rank from ids by first appearance; words that are too rare get the id of <unk>.
+// new_ids maps ids by first appearance to ids by frequency; rare words get the id of <unk>.
 struct Ranking {
   std::vector<std::int32_t> new_ids;
   Vocabulary vocabulary;
@@ -98,8 +98,8 @@ Ranking Rank(const Counter& counter, std::int32_t eos, std::int32_t unk, std::in
   return ranking;
 }
 
-// Tokenises by blanks, one <eos> per line. The vocabulary is that of the train split, with <eos>
-// and <unk>, in order of falling frequency, then of bytes. Throws InputError for bad UTF-8.
+// Splits at blanks and ends each line with <eos>. The vocabulary is the train split's words, <eos>
+// and <unk>, by descending frequency, then by bytes. Throws InputError for invalid UTF-8.
 TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& options) {
   for (SourceText& source : sources) {
     CheckUtf8(source);
@@ -129,11 +129,12 @@ TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& op
   return data;
 }
 
-constexpr std::int64_t kHeldOutShare = 10;  // valid and test each: train / this
+// valid and test each: train's tokens divided by this.
+constexpr std::int64_t kHeldOutShare = 10;
 
 std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
 
-// Takes the texts of records, each with an end of line.
+// Appends the texts of records, each ended by a newline.
 class Joined : public RecordSink {
  public:
   explicit Joined(std::string& text) : text_(text) {}
@@ -149,8 +150,8 @@ class Joined : public RecordSink {
   std::string& text_;
 };
 
-// Adds a file's text, without byte order marks; of JSON lines the texts of its records. Returns how
-// many of those lack their text.
+// Appends a file's text without byte order marks; for JSON lines, the texts of the records. Returns
+// the number of records without text.
 std::int64_t Append(const TextFile& file, const RecordKeys& keys, std::string& text) {
   Joined joined(text);
   JsonRecords records(joined, keys, file.path, false);
@@ -239,7 +240,7 @@ TokenData TokenizeHarbour(const TokenizeOptions& options) {
   data.tokenizer = kHarbourTokenizer;
   data.entropy_rate = grammar.EntropyRate();
   data.harbour_seed = seed;
-  // The generator's settings take the place of a source text.
+  // The hash is that of the generator's settings, as there is no source text.
   const std::string deck_text =
       fmt::format("harbour_tokens = {}\nharbour_seed = {}\n", train, seed);
   const std::string_view text = deck_text;

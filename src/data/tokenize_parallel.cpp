@@ -1,5 +1,5 @@
-// From the deck to a token file that all ranks write: files, tokenizers and splits, the same on
-// every rank, of single texts, of line-aligned pairs and of numerals.
+// Tokenisation by all ranks into a token file, for single texts, line-aligned pairs and numerals:
+// decides on files, tokenizers and splits, the same on every rank.
 #include <fmt/format.h>
 #include <algorithm>
 #include <charconv>
@@ -27,9 +27,7 @@ namespace trireme::data {
 
 namespace {
 
-// Files of texts and tokenizers that rank 0 finds and reads for all ranks, before they encode.
-
-// Texts that one rank has, for all. Collective.
+// Sends root's texts to all ranks. Collective.
 std::vector<std::string> Share(const comm::Communicator& world, std::vector<std::string> texts) {
   std::int64_t count = std::ssize(texts);
   world.Broadcast(&count, sizeof count);
@@ -38,7 +36,7 @@ std::vector<std::string> Share(const comm::Communicator& world, std::vector<std:
   return texts;
 }
 
-// Collective. The first rank's files, on every rank.
+// Sends root's files to all ranks. Collective.
 std::vector<TextFile> ShareFiles(const comm::Communicator& world,
                                  const std::vector<TextFile>& files) {
   std::vector<std::string> texts;
@@ -62,13 +60,13 @@ std::vector<TextFile> ShareFiles(const comm::Communicator& world,
 
 // A tokenizer as the deck names it.
 struct TokenizerName {
-  std::string path = {};  // a file, a folder, or a token file; empty: none is named
+  std::string path = {};  // file, folder or token file; empty: the deck names none
   const char* key = "tokenize.tokenizer";
-  Side side = Side::kTarget;  // whose tokenizer a file of pairs gives
+  Side side = Side::kTarget;  // which tokenizer to take from a file of pairs
 };
 
-// Files of a named tokenizer. Serial. Throws InputError, with the deck's line for a missing name
-// and for a token file without one.
+// Reads the files of a named tokenizer. Serial. Throws InputError, with the deck's line if the name
+// is missing or if a token file has no subword tokenizer.
 Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind, const deck::Deck& deck) {
   const bool models = kind == TokenizeKind::kSentencePiece;
   if (name.path.empty()) {
@@ -85,8 +83,8 @@ Files NamedTokenizer(const TokenizerName& name, TokenizeKind kind, const deck::D
   throw deck.Complain(name.key, "this token file has no subword tokenizer");
 }
 
-// Collective. The tokenizer of the files that the first rank gets from `files_of`. Throws
-// AgreedError, with the deck's line for one of another kind.
+// Makes the same tokenizer on all ranks, from files that root gets from `files_of`. Collective.
+// Throws AgreedError, with the deck's line for a tokenizer of another kind.
 std::unique_ptr<Tokenizer> ShareTokenizer(const comm::Communicator& world,
                                           const TokenizerName& name, TokenizeKind kind,
                                           const deck::Deck& deck,
@@ -112,8 +110,8 @@ std::unique_ptr<Tokenizer> ShareTokenizer(const comm::Communicator& world,
   return made;
 }
 
-// Id of the token that ends a text: tokenize.eos or the tokenizer's own. Throws InputError with the
-// deck's line.
+// Id of the token that ends a document: tokenize.eos, or what the tokenizer names. Throws
+// InputError with the deck's line if there is none.
 std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
                    const deck::Deck& deck) {
   if (options.eos.empty()) {
@@ -125,11 +123,11 @@ std::int64_t EosOf(const Tokenizer& tokenizer, const TokenizeOptions& options,
   throw deck.Complain("tokenize.eos", "the tokenizer has no such token");
 }
 
-// Word, byte and numeral vocabularies as tokenizers of pairs.
+// Makes a word, byte or numeral vocabulary usable as a Tokenizer, for pairs.
 
 class CodecTokenizer : public Tokenizer {
  public:
-  // kind: as of the attribute `tokenizer`.
+  // kind: a value of the token file's attribute `tokenizer`.
   CodecTokenizer(Vocabulary vocabulary, std::string kind)
       : vocabulary_(std::move(vocabulary)),
         kind_(std::move(kind)),
@@ -163,7 +161,7 @@ class CodecTokenizer : public Tokenizer {
   Files none_;
 };
 
-// <eos>, <unk>, then words by falling number of occurrences, equal ones by their bytes; words that
+// Vocabulary of <eos>, <unk>, then the words by descending count, equal counts by bytes. Words that
 // occur less than `least` times are left out.
 Vocabulary RankedWords(const std::unordered_map<std::string, std::int64_t>& counts,
                        std::int64_t least) {
@@ -181,9 +179,7 @@ Vocabulary RankedWords(const std::unordered_map<std::string, std::int64_t>& coun
   return vocabulary;
 }
 
-// Texts that the deck names.
-
-// The deck's key of a split's texts: "tokenize.train"; of pairs "tokenize.source",
+// Deck key of a split's texts: "tokenize.train" or, for pairs, "tokenize.source",
 // "tokenize.valid_target".
 std::string KeyOfTexts(Split split, Side side) {
   if (side == Side::kText) return fmt::format("tokenize.{}", NameOf(split));
@@ -201,7 +197,7 @@ std::vector<TextFile> FindFiles(const std::string& list, Split split, Side side,
   }
 }
 
-// Throws InputError for a file that writing `path` would replace.
+// Throws InputError if writing `path` would replace the file.
 void RefuseReplaced(const TextFile& file, Side side, const std::string& path,
                     const deck::Deck& deck) {
   if (!IsReplaced(file, path)) return;
@@ -209,7 +205,7 @@ void RefuseReplaced(const TextFile& file, Side side, const std::string& path,
                       fmt::format("{} is data.file, which would be replaced", file.path));
 }
 
-// Single texts of all splits. Serial.
+// Files of single texts for all splits. Serial.
 std::vector<TextFile> FindSingleFiles(const TokenizeOptions& options, const deck::Deck& deck,
                                       const std::string& path) {
   std::vector<TextFile> files;
@@ -223,7 +219,7 @@ std::vector<TextFile> FindSingleFiles(const TokenizeOptions& options, const deck
   return files;
 }
 
-// Texts of pairs of all splits. Serial.
+// Files of pairs for all splits, by side. Serial.
 PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options, const deck::Deck& deck,
                                              const std::string& path) {
   PerText<std::vector<TextFile>> files;
@@ -251,7 +247,7 @@ PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options, con
   return files;
 }
 
-// Shares of train's documents for the splits without texts of their own.
+// Settings of the encoder; splits without texts of their own get a fraction of train's documents.
 EncodeSettings SettingsOf(const TokenizeOptions& options) {
   const auto fraction = [&](Split split, double wanted) {
     const auto s = static_cast<std::size_t>(split);
@@ -263,7 +259,7 @@ EncodeSettings SettingsOf(const TokenizeOptions& options) {
           .test_fraction = fraction(Split::kTest, options.test_fraction)};
 }
 
-// Word counts of the train pairs, of one text or of both. Serial.
+// Vocabulary of the words in the train pairs, on one side or both. Serial.
 Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
                       const std::vector<std::size_t>& texts, const TextWatch& watch) {
   const LowerCase lower_case;
@@ -280,7 +276,8 @@ Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
   return RankedWords(counts, options.min_count);
 }
 
-// Train texts of at most about kSampleBytes, from units at even distances. Serial.
+// Sample of train texts for training a tokenizer: up to about kSampleBytes, from units of text at
+// equal distances. Serial.
 std::vector<std::string> SamplePairs(const LinePairs& lines, const std::vector<std::size_t>& texts,
                                      const TextWatch& watch) {
   const auto units = static_cast<std::int64_t>(lines.Units());
@@ -301,7 +298,7 @@ std::vector<std::string> SamplePairs(const LinePairs& lines, const std::vector<s
   return sentences;
 }
 
-// Files of a tokenizer that the deck names, or that is trained on `sentences`. Serial.
+// Files of the tokenizer that the deck names, or of one trained on `sentences`. Serial.
 Files FilesOf(const TokenizerName& name, const TokenizeOptions& options, const deck::Deck& deck,
               const std::function<std::vector<std::string>()>& sentences) {
   if (!name.path.empty() || options.vocabulary_size == 0) {
@@ -315,7 +312,7 @@ Files FilesOf(const TokenizerName& name, const TokenizeOptions& options, const d
   }
 }
 
-// One rank's words, on all. Collective.
+// Sends root's words to all ranks. Collective.
 Vocabulary ShareWords(const comm::Communicator& world, const Vocabulary& words) {
   std::string joined;
   for (const std::string& word : words.words) joined += word + '\n';
@@ -325,7 +322,7 @@ Vocabulary ShareWords(const comm::Communicator& world, const Vocabulary& words) 
   return shared;
 }
 
-// Collective. The tokenizer of `texts`, which are one or both.
+// Tokenizer for one side or both, as `texts` says. Collective.
 std::unique_ptr<Tokenizer> TokenizerOf(const comm::Communicator& world,
                                        const TokenizeOptions& options, const deck::Deck& deck,
                                        const LinePairs& lines,
@@ -376,10 +373,12 @@ class NumeralMaker : public DocumentMaker {
 
  private:
   static constexpr std::int64_t kUnitPairs = 1 << 14;
-  static constexpr std::int64_t kHeldOutShare = 100;  // valid and test each: train / this
-  static constexpr std::int64_t kLeastHeldOut = 100;  // pairs, if the train split has as many
+  // valid and test each: train's pairs divided by kHeldOutShare, but at least kLeastHeldOut pairs
+  // if train has as many.
+  static constexpr std::int64_t kHeldOutShare = 100;
+  static constexpr std::int64_t kLeastHeldOut = 100;
 
-  // Pairs of a unit.
+  // The pairs that a unit of work covers.
   struct Range {
     Split split = Split::kTrain;
     std::int64_t begin = 0, end = 0;
@@ -431,7 +430,7 @@ TextTokens TokenizeLines(const comm::Communicator& world, const TokenizeOptions&
     if (world.IsRoot()) plan.files = FindPairFiles(options, deck, path);
   });
   for (std::vector<TextFile>& files : plan.files) files = ShareFiles(world, files);
-  // A dry run leaves the texts alone, of which vocabularies are made, too.
+  // A dry run does not read the texts, so it cannot make a vocabulary from them.
   const bool named = IsSubword(options.kind) && options.vocabulary_size == 0;
   if (dry && !named) return {};
   LinePairs lines(plan, dry ? std::vector<LineUnit>() : AlignLines(world, plan, watch.stop));
@@ -460,7 +459,7 @@ TextTokens TokenizeSingles(const comm::Communicator& world, const TokenizeOption
     if (world.IsRoot()) plan.files = FindSingleFiles(options, deck, path);
   });
   plan.files = ShareFiles(world, plan.files);
-  // Training reads the texts, which a dry run leaves alone.
+  // Training a tokenizer needs the texts, which a dry run does not read.
   if (dry && options.tokenizer.empty() && options.vocabulary_size > 0) return {};
   const TokenizerName name{.path = options.tokenizer};
   const std::unique_ptr<Tokenizer> tokenizer = ShareTokenizer(world, name, options.kind, deck, [&] {

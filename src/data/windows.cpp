@@ -1,4 +1,4 @@
-// Windows: the thread that reads ahead, and the way of its windows to the other ranks.
+// Windows: a thread that reads ahead on one rank, and the broadcast of its windows to the replica.
 #include "trireme/data/windows.hpp"
 
 #include <condition_variable>
@@ -13,11 +13,11 @@
 
 namespace trireme::data {
 
-// Beginnings of documents within a range of tokens, from a list that is not in memory: found by
-// interpolation between the places that are known, which every read of a block adds to.
+// Finds where documents begin within a range of tokens, from a sorted list that stays on disk.
+// Interpolation search: each block that is read adds a known place to interpolate between.
 class DocumentIndex {
  public:
-  // Takes all memory that it needs. The layout and the file must outlive the index.
+  // Allocates all its memory. The layout and the file must outlive the index.
   DocumentIndex(const TokenLayout& layout, const TokenArrays& file, Split split)
       : layout_(layout),
         file_(file),
@@ -28,8 +28,8 @@ class DocumentIndex {
     known_.reserve(static_cast<std::size_t>(kMostKnown));
   }
 
-  // Appends the documents that begin at tokens [begin, end), as offsets from `begin`. Throws as
-  // TokenArrays::RequireGood does for what it reads on the way.
+  // Appends where documents begin within tokens [begin, end), as offsets from `begin`. Throws as
+  // TokenArrays::RequireGood does for what it reads.
   void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found) {
     for (std::int64_t at = FirstFrom(begin); at < documents_; ++at) {
       if (!Holds(at)) Hold(at, std::min(at + kBlock, documents_));
@@ -38,18 +38,17 @@ class DocumentIndex {
     }
   }
 
-  static constexpr std::int64_t kBlock = 2047;  // elements of a read, with the one before: 16 KiB
-  static constexpr std::int64_t kMostKnown = 4096;  // places
-  static constexpr std::int64_t kBytes =
-      (kBlock + 1) * 8 + kMostKnown * 16;  // of memory, of a reader
+  static constexpr std::int64_t kBlock = 2047;  // elements per read; with the one before, 16 KiB
+  static constexpr std::int64_t kMostKnown = 4096;  // upper limit of known places
+  static constexpr std::int64_t kBytes = (kBlock + 1) * 8 + kMostKnown * 16;  // memory of a reader
 
  private:
-  // A place of the list, and the token at which its document begins.
+  // A place in the list: document number `at` begins at token `token`.
   struct Place {
     std::int64_t at = 0, token = 0;
   };
 
-  // Place of the first document that begins at `token` or after it.
+  // Number of the first document that begins at `token` or later.
   std::int64_t FirstFrom(std::int64_t token) {
     const auto within = [&](std::int64_t least, std::int64_t last) {
       return held_end_ > held_begin_ && (held_begin_ == least || Held(held_begin_) < token) &&
@@ -60,7 +59,7 @@ class DocumentIndex {
     const auto next = std::ranges::lower_bound(known_, token, {}, &Place::token);
     if (next != known_.end()) high = *next;
     if (next != known_.begin()) low = *std::prev(next);
-    // Halving now and then bounds the reads whatever the documents' lengths.
+    // Bisecting every third read bounds their number, however uneven the documents are.
     constexpr int kEvery = 3;
     for (int read = 1; high.at - low.at > 1; ++read) {
       HoldBetween(low, high, token, read % kEvery == 0);
@@ -74,26 +73,27 @@ class DocumentIndex {
     return high.at;
   }
 
-  // The same within the block that is held.
+  // The same, if it is within the block held in memory.
   std::int64_t FirstHeldFrom(std::int64_t token) const {
     const auto first = buffer_.begin() + 1;
     const auto last = first + static_cast<std::ptrdiff_t>(held_end_ - held_begin_);
     return held_begin_ + (std::lower_bound(first, last, token) - first);
   }
 
-  // Reads a block around the place where interpolation expects `token`, or, if `halve`, around the
-  // middle; strictly between two known places.
+  // Reads a block strictly between two known places: around the place where interpolation expects
+  // `token` or, if `halve`, around the middle.
   void HoldBetween(const Place& low, const Place& high, std::int64_t token, bool halve) {
     const double part = halve ? 0.5
                               : static_cast<double>(token - low.token) /
                                     static_cast<double>(high.token - low.token);
     const auto guess =
         low.at + static_cast<std::int64_t>(part * static_cast<double>(high.at - low.at));
-    // More after the place than before it: the window's documents follow.
+    // Most of the block lies after the guess, because the window's documents follow.
     const std::int64_t first = low.at + 1, last = std::max(first, high.at - kBlock);
     const std::int64_t begin = std::clamp(guess - kBlock / 4, first, last);
     Hold(begin, std::min(begin + kBlock, high.at));
-    // Blocks that ascend by themselves may contradict each other.
+    // Each block ascends, as was checked, but in a damaged file two blocks may contradict each
+    // other.
     const Place front{held_begin_, Held(held_begin_)}, back{held_end_ - 1, Held(held_end_ - 1)};
     if (front.token <= low.token || back.token >= high.token) {
       const Place& bad = front.token <= low.token ? front : back;
@@ -135,9 +135,9 @@ class DocumentIndex {
   const TokenArrays& file_;
   const Split split_;
   const std::int64_t documents_, tokens_;
-  std::vector<std::int64_t> buffer_;  // the element before the block, and the block
+  std::vector<std::int64_t> buffer_;  // the block that is held, preceded by the element before it
   std::int64_t held_begin_ = 0, held_end_ = 0;
-  std::vector<Place> known_;  // ascending, with gaps
+  std::vector<Place> known_;  // ascending, with minimum distances
 };
 
 namespace {
@@ -147,14 +147,14 @@ std::span<const T> As(const void* elements, std::int64_t count) {
   return {static_cast<const T*>(elements), static_cast<std::size_t>(count)};
 }
 
-// Sets the size; the memory taken is that of the largest size so far, no more.
+// Resizes; allocates exactly for the largest size so far, with no spare capacity.
 template <typename T>
 void Resize(std::vector<T>& values, std::int64_t count) {
   values.reserve(static_cast<std::size_t>(count));
   values.resize(static_cast<std::size_t>(count));
 }
 
-// Signals are for the thread that computes.
+// Blocks all signals while a thread is started, so that only the computing thread gets them.
 class BlockedSignals {
  public:
   BlockedSignals() {
@@ -170,10 +170,9 @@ class BlockedSignals {
   sigset_t before_ = {};
 };
 
-constexpr std::int64_t kLengths = 3;  // of a window, in a message
+constexpr std::int64_t kLengths = 3;  // numbers that precede each window in a message
 
-// A list of numbers as one message: of each window its three lengths, then its ids, documents and
-// mask.
+// Makes one message: for each window its three lengths, then its ids, documents and mask.
 void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
   packed.clear();
   for (const Window& window : windows) {
@@ -189,7 +188,7 @@ void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
   }
 }
 
-// documents: room for any number of them.
+// documents: reserve memory for as many documents as a window has tokens.
 void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows, bool documents) {
   const std::int32_t* from = packed.data();
   const auto take = [&from](auto& values, std::int32_t count) {
@@ -279,7 +278,7 @@ void TokenReader::RequireUnchanged() const {
   if (arrays_ != nullptr) arrays_->RequireUnchanged();
 }
 
-// Turns follow one another in a ring of slots: the one in use, and those that are read ahead.
+// The ring of slots that the thread fills: one holds the turn in use, the others turns read ahead.
 class Windows::Reader {
  public:
   Reader(const Windows& windows, std::int64_t ahead)
@@ -318,7 +317,7 @@ class Windows::Reader {
  private:
   struct Slot {
     std::vector<Sample> samples;
-    std::vector<Window> windows;  // there may be more than samples
+    std::vector<Window> windows;  // may be longer than samples
   };
 
   Slot& SlotOf(std::int64_t turn) { return slots_[static_cast<std::size_t>(turn) % slots_.size()]; }
@@ -333,12 +332,12 @@ class Windows::Reader {
     thread_ = std::thread([this] { Run(); });
   }
 
-  // The thread's: reads turn after turn until it is told to stop, or there is none.
+  // Body of the thread: reads turn after turn until it is told to stop or no turn is left.
   void Run() {
     for (std::int64_t turn = read_;; ++turn) {
       {
         std::unique_lock lock(mutex_);
-        // Before its first turn is taken nothing is in use.
+        // The slot is free once its old turn, turn - slots, lies before the turn in use.
         changed_.wait(lock, [&] { return stop_ || turn - in_use_ < std::ssize(slots_); });
         if (stop_) return;
       }
@@ -380,8 +379,8 @@ class Windows::Reader {
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by the mutex while the thread runs.
-  std::int64_t in_use_ = -1;  // turn that was taken last
-  std::int64_t read_ = 0;     // turns before this one are read
+  std::int64_t in_use_ = -1;  // the turn taken last
+  std::int64_t read_ = 0;     // turns below this one are ready
   std::exception_ptr failure_;
   bool stop_ = false;
 };
@@ -407,7 +406,7 @@ Turn Windows::Read(std::int64_t turn) {
   }
 }
 
-// Numbers of a message with any windows of the samples.
+// Upper limit of the numbers in a message with the windows of these samples.
 std::size_t Windows::PackedSize(std::span<const Sample> samples) const {
   const std::int64_t a_token = 1 + (documents_ ? 1 : 0) + (corpus_.HasMask(split_) ? 1 : 0);
   std::int64_t most = 0;
@@ -426,7 +425,7 @@ Turn Windows::Take(std::int64_t turn) {
   if (replica_.Size() == 1) return taken;
   turns_(turn, samples_);
   packed_.reserve(PackedSize(samples_));
-  std::int64_t numbers = -1;  // no message
+  std::int64_t numbers = -1;  // no message: reading failed
   if (replica_.IsRoot() && !failed_) {
     Pack(taken.Buffer(), packed_);
     numbers = std::ssize(packed_);

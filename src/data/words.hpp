@@ -1,15 +1,15 @@
-// Word-level text: lines of tokens separated by blanks, as WikiText has them.
+// Splits word-level text into lines and words (tokens separated by blanks, as in WikiText).
 #pragma once
 
 #include <string_view>
 
 namespace trireme::data {
 
-inline constexpr std::string_view kEndOfSentence = "<eos>";  // stands at the end of every line
+inline constexpr std::string_view kEndOfSentence = "<eos>";  // ends every line
 inline constexpr std::string_view kUnknown = "<unk>";
 
-// Calls line(std::string_view) for each line, without its end ("\n" or "\r\n"). Text after the
-// last line end is a line, too.
+// Calls line(std::string_view) for each line, without its end ("\n" or "\r\n"). Text after the last
+// line end counts as a line.
 template <typename Body>
 void ForEachLine(std::string_view text, Body&& body) {
   while (!text.empty()) {

@@ -1,4 +1,4 @@
-// Deck: reading values, supplying them from elsewhere, and writing the resolved deck.
+// Deck: parsing, reading values, supplying them from elsewhere, and writing the resolved deck.
 #include "trireme/deck/deck.hpp"
 
 #include <fmt/ranges.h>
@@ -18,7 +18,7 @@ namespace {
 
 namespace po = boost::program_options;
 
-// An option of the deck.
+// A line "key = value" of the deck.
 struct Assignment {
   int line = 0;                // from 1
   std::string section;         // as between the brackets; empty before the first section
@@ -37,18 +37,19 @@ struct SyntaxError {
   std::string text;  // the line, comment cut
 };
 
-// Each list in the order of lines.
+// The deck's lines by what they are, each list in file order.
 struct DeckLines {
   std::vector<Assignment> assignments;
   std::vector<SectionLine> sections;
   std::vector<SyntaxError> errors;
 };
 
-// Boost.Program_options' INI reader gives options in file order but no line numbers, and stops at
-// the first line that it cannot read. The lines are found again from that order; a line that
-// stopped the reader is blanked and the text read again, so that one run reports every fault.
+// Boost.Program_options' INI reader returns options in file order but without line numbers, and
+// stops at the first line that it cannot read. So line numbers are recovered from that order; a
+// line that stopped the reader is blanked and the text read again, so that one run reports all
+// faults.
 
-// A file with more unreadable lines than these is no deck: the rest is not looked at.
+// A file with more unreadable lines is not a deck; its other lines are ignored.
 constexpr std::size_t kMaximumErrors = 20;
 
 std::vector<std::string> SplitLines(std::string text) {
@@ -78,7 +79,7 @@ bool HasGluedComment(const std::string& line) {
   return before != ' ' && before != '\t' && before != '=';
 }
 
-// Reads until the reader accepts every line that is left; blanks those that it did not.
+// Reads until the reader accepts all remaining lines; blanks those that it refused.
 std::vector<po::option> ReadOptions(std::vector<std::string>& lines,
                                     std::vector<SyntaxError>& errors) {
   const po::options_description nothing_registered;
@@ -89,7 +90,7 @@ std::vector<po::option> ReadOptions(std::vector<std::string>& lines,
     try {
       return po::parse_config_file(stream, nothing_registered, true).options;
     } catch (const po::invalid_config_file_syntax&) {
-      stream.clear();  // tellg() gives -1 at the end of the file otherwise
+      stream.clear();  // otherwise tellg() gives -1 at the end of the file
       const auto read = static_cast<std::ptrdiff_t>(stream.tellg());
       const auto line = std::count(text.begin(), text.begin() + read, '\n');
       std::string& culprit = lines[static_cast<std::size_t>(line - 1)];
@@ -105,14 +106,14 @@ std::vector<po::option> ReadOptions(std::vector<std::string>& lines,
 DeckLines ReadLines(const std::string& text) {
   DeckLines result;
   std::vector<std::string> lines = SplitLines(text);
-  // Boost 1.74 reads past the end of an empty section name: take such lines out of its sight.
+  // Boost 1.74 reads past the end of an empty section name, so such lines are hidden from it.
   std::vector<std::string> readable = lines;
   for (std::string& line : readable) {
     if (WithoutComment(line) == "[]") line.clear();
   }
   const std::vector<po::option> options = ReadOptions(readable, result.errors);
 
-  // The i-th option is the i-th line left that is neither blank nor a section.
+  // The i-th option is on the i-th remaining line that is neither blank nor a section.
   std::string section;
   std::size_t next = 0;
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -127,7 +128,7 @@ DeckLines ReadLines(const std::string& text) {
       const std::string key = Trim(line.substr(0, line.find('=')));
       result.assignments.push_back(
           {number, section, key, option.value.front(), HasGluedComment(lines[i])});
-      // A reader with other ideas about lines would shift every line number: better to stop.
+      // If the reader divided lines differently, all line numbers would be wrong: better to stop.
       if (!option.string_key.ends_with(key)) next = options.size() + 1;
     }
   }
@@ -137,23 +138,20 @@ DeckLines ReadLines(const std::string& text) {
   return result;
 }
 
-// Comments of the resolved deck stand in one column unless a value is longer than this.
+// Comments of the resolved deck are aligned in one column, except after values longer than this.
 constexpr std::size_t kWidestAligned = 40;
 
-// Deck::Parse: the deck's lines and the command line's overrides become values, or one message with
-// every problem in the order of the lines.
-
-// More problems than these are counted, not printed.
+// Further problems are counted, not printed.
 constexpr std::size_t kMaximumPrinted = 30;
 
-// A value that stands somewhere: `line` counts from 1, in the deck or among the overrides.
+// A value that was given. line: counted from 1, in the deck or among the overrides.
 struct Given {
   std::string name;  // "section.key"
   std::string text;
   int line = 0;
 };
 
-// The deck or the command line, with the problems found in it.
+// The deck or the command line as a source of values, with the problems found in it.
 class Source {
  public:
   Source(const Schema& schema, std::string path) : schema_(schema), path_(std::move(path)) {}
@@ -167,7 +165,7 @@ class Source {
     problems_.emplace(line, fmt::format("{}: {}", Where(line), text));
   }
 
-  // Checks one value; keeps it when it is good and the first of its key.
+  // Checks a value, and keeps it if it is good and the first of its key.
   void Add(const Given& given) {
     const Key* const key = schema_.Find(given.name);
     const auto [first, is_first] = lines_.emplace(given.name, given.line);
@@ -186,7 +184,7 @@ class Source {
     }
   }
 
-  // Two keys of an exclusive group in one place: nobody can tell which was meant.
+  // Reports two keys of an exclusive group in this source: nobody can tell which was meant.
   void CheckExclusive() {
     for (const auto& group : schema_.ExclusiveGroups()) {
       std::vector<std::pair<int, std::string>> present;
@@ -211,13 +209,14 @@ class Source {
 
  private:
   const Schema& schema_;
-  std::string path_;                          // empty for the command line
-  std::vector<Given> values_;                 // good ones, in order
-  std::map<std::string, int> lines_;          // of the first mention of each declared key
-  std::multimap<int, std::string> problems_;  // by line
+  std::string path_;                          // empty: the command line
+  std::vector<Given> values_;                 // the good values, in order
+  std::map<std::string, int> lines_;          // by declared key: line of its first mention
+  std::multimap<int, std::string> problems_;  // messages by line
 };
 
-// "data.batch" and "model.batch" -> where an unknown key might belong, or which keys there are.
+// Hint for an unknown key: the sections that have a key of that name, a similar key, or how to list
+// the keys.
 std::string HintForKey(const Schema& schema, const std::string& section, const std::string& key) {
   std::vector<std::string> homes;
   for (const auto& [name, help] : schema.Sections()) {
@@ -274,7 +273,7 @@ void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
   deck.Add({name, line.value, line.line});
 }
 
-// Text of two bytes a character, or no text at all: no line of it can be read.
+// Whether the lines can be read; reports UTF-16 and files that are not text.
 bool IsText(const std::string& text, Source& deck) {
   if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) {
     deck.Report(1, "the deck is UTF-16", "Save it as UTF-8, or: iconv -f UTF-16 -t UTF-8.");
@@ -306,7 +305,7 @@ void ReadDeck(const Schema& schema, const std::string& text, Source& deck) {
   std::optional<int> first_section;
   if (!lines.sections.empty()) first_section = lines.sections.front().line;
   for (const Assignment& line : lines.assignments) {
-    // The keys of an unknown section are not looked at: the section's own message says so.
+    // Keys of an unknown section are not checked, since the section was reported.
     const bool outside = !first_section || line.line < *first_section;
     if (outside || schema.HasSection(line.section)) AddDeckLine(schema, line, deck);
   }
@@ -368,13 +367,13 @@ const Deck::Value& Deck::Find(const std::string& name) const {
 const std::string& Deck::Find(const std::string& name, KeyKind kind) const {
   const Value& value = Find(name);
   const KeyKind declared = schema_->Find(name)->kind;
-  // A choice is a text to the code that reads it.
+  // A choice is read as a text.
   const KeyKind readable = declared == KeyKind::kChoice ? KeyKind::kText : declared;
   if (readable != kind) throw std::logic_error("deck key read as another kind: " + name);
   return value.text;
 }
 
-// The texts below were checked when they came in, so the conversions cannot fail.
+// The texts were checked when they were stored, so these conversions cannot fail.
 std::int64_t Deck::Integer(const std::string& name) const {
   return ToInteger(Find(name, KeyKind::kInteger)).value();
 }
@@ -441,7 +440,7 @@ trireme::Error Deck::Complain(const std::string& name, const std::string& messag
   const Value& value = Find(name);
   const std::string deck = path_.empty() ? "deck" : path_;
   const std::string assignment = name + " = " + value.text;
-  // A value that no line of the user's holds is named with what chose it.
+  // A value that is not on a line of the user's is shown with its origin.
   const std::string subject = value.given
                                   ? fmt::format("{}: {}", value.where, assignment)
                                   : fmt::format("{}: {} ({})", deck, assignment, value.where);
@@ -496,7 +495,7 @@ Deck Deck::Parse(const Schema& schema, const std::string& text, const std::strin
   for (const auto& group : schema.ExclusiveGroups()) {
     for (std::size_t i = 1; i < group.size(); ++i) deck.values_[group[i]].dropped = true;
   }
-  // The command line last: what it takes drops the rest of an exclusive group.
+  // The command line comes last: its values drop the other keys of their exclusive groups.
   for (const Source* source : {&in_deck, &on_command_line}) {
     for (const auto& [name, value, line] : source->Values()) {
       deck.Take(name, {value, source->Where(line), true, false});
@@ -504,8 +503,6 @@ Deck Deck::Parse(const Schema& schema, const std::string& text, const std::strin
   }
   return deck;
 }
-
-// Cutting of lists.
 
 std::string_view Trimmed(std::string_view text) {
   constexpr const char* kBlanks = " \t\r\n";

@@ -1,4 +1,4 @@
-// Parsing of JSON within bounds, and reading members by type.
+// Parses JSON within limits, and reads members by type.
 #include "trireme/deck/json_text.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ using nlohmann::json;
 
 namespace {
 
-// Characters of a text, counted as the parser takes them: it does not say where it is itself.
+// Iterator over a text that records how far the parser has read; the parser itself does not tell.
 class CountedText {
  public:
   using iterator_category = std::input_iterator_tag;
@@ -45,7 +45,8 @@ class CountedText {
   const char** reached_;
 };
 
-// The parser's reason, without its own name, position and the text it read, of any length.
+// The parser's reason for refusing a text, without its own name, position and quotation of the
+// text.
 std::string Reason(const json::exception& problem) {
   std::string reason = problem.what();
   constexpr std::string_view kBeforeReason = ": ";
@@ -55,9 +56,9 @@ std::string Reason(const json::exception& problem) {
   return Shown(reason.substr(0, reason.find("; last read")));
 }
 
-// Builds the value while the parser reads the text, and refuses what goes beyond the bounds. The
-// library's own builder with a callback looks at all members of an object after each of them: a
-// long list of objects would take hours.
+// Builds the value while the parser reads, and refuses what exceeds the limits. The library's own
+// builder with a callback looks at all members of an object after each of them: a long list of
+// objects would take hours.
 class Builder : public nlohmann::json_sax<json> {
  public:
   Builder(const std::string& path, const char* begin)
@@ -72,7 +73,7 @@ class Builder : public nlohmann::json_sax<json> {
   bool number_unsigned(std::uint64_t value) override { return Put(value); }
   bool number_float(double value, const std::string&) override { return Put(value); }
   bool string(std::string& value) override { return Put(std::move(value)); }
-  bool binary(json::binary_t&) override { return false; }  // JSON text has none
+  bool binary(json::binary_t&) override { return false; }  // does not occur in JSON text
   bool start_object(std::size_t) override { return Open(json::object()); }
   bool start_array(std::size_t) override { return Open(json::array()); }
   bool end_object() override { return Close(); }
@@ -109,7 +110,7 @@ class Builder : public nlohmann::json_sax<json> {
     Place(std::move(value));
     return true;
   }
-  // Members of an open object and items of an open list stay in place: only the innermost grows.
+  // Only the innermost object or list grows, so pointers to the outer ones stay valid.
   bool Open(json value) {
     if (open_.size() >= kMaxJsonDepth) {
       Refuse(fmt::format("nested deeper than {} brackets", kMaxJsonDepth));
@@ -124,10 +125,10 @@ class Builder : public nlohmann::json_sax<json> {
 
   const std::string& path_;
   const char* begin_;
-  const char* reached_;  // end of the text that the parser has taken
+  const char* reached_;  // how far the parser has read
   json root_;
-  std::vector<json*> open_;  // objects and lists, outermost first
-  json* member_ = nullptr;   // named last in the innermost object
+  std::vector<json*> open_;  // open objects and lists, outermost first
+  json* member_ = nullptr;   // in the innermost object, the member named last
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// ManualPage: trireme(1) in the macros of man(7). Each input line holds one sentence or less, as
-// roff's readers and checkers like it.
+// ManualPage: the page trireme(1) in the macros of man(7). Each line of it holds at most one
+// sentence, as roff's checkers like it.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <array>
@@ -20,22 +20,22 @@ namespace trireme::deck {
 
 namespace {
 
-// Forms of '-': a minus, as in options and numbers, that can be copied to a shell; or that, but
-// between two letters a hyphen.
+// How '-' is printed. kMinus: as a minus sign, as in options and numbers, which can be copied to a
+// shell. kInWords: the same, except as a hyphen between two letters.
 enum class Hyphen { kMinus, kInWords };
 
 constexpr std::size_t kRoffColumns = 78;
 
 bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
 
-// Keeps a line from being read as a request.
+// Ends a line, and keeps it from being read as a request.
 std::string Line(const std::string& escaped) {
   const bool request = escaped.starts_with('.') || escaped.starts_with('\'');
   return (request ? "\\&" : "") + escaped + "\n";
 }
 
-// `text`, in UTF-8, such that roff prints it as it is; plain ASCII. At the beginning of a line a
-// dot or a quotation mark would still be a request.
+// Escapes `text` (UTF-8) so that roff prints it unchanged; the result is ASCII. At the beginning of
+// a line, a dot would still be a request (see Line).
 std::string Escaped(const std::string& text, Hyphen hyphen) {
   constexpr std::array<std::pair<char, const char*>, 7> kEscapes = {{{'\\', "\\e"},
                                                                      {'-', "\\-"},
@@ -67,7 +67,8 @@ std::string Bold(const std::string& text) {
   return "\\fB" + Escaped(text, Hyphen::kMinus) + "\\fP\n";
 }
 
-// The words of `text` in lines of at most 78 columns, a new one for each sentence; empty for none.
+// The words of `text` in lines of at most 78 columns, a new one after each sentence; empty if there
+// are no words.
 std::string Prose(const std::string& text) {
   std::istringstream words(text);
   std::string out, line, word;
@@ -93,7 +94,7 @@ std::vector<std::string> LinesOf(const std::string& text) {
   return lines;
 }
 
-// The help text's paragraphs, which blank lines separate.
+// The paragraphs of the help text, which are separated by blank lines.
 std::vector<std::vector<std::string>> Paragraphs(const std::string& text) {
   std::vector<std::vector<std::string>> paragraphs(1);
   for (const std::string& line : LinesOf(text)) {
@@ -107,7 +108,7 @@ std::vector<std::vector<std::string>> Paragraphs(const std::string& text) {
   return paragraphs;
 }
 
-// "usage: trireme ..." and the lines below it; two forms may share one line, far apart.
+// Takes "usage: trireme ..." and the lines below it; two forms may share a line, far apart.
 std::string Synopsis(const std::vector<std::string>& lines) {
   std::string out = ".SH SYNOPSIS\n.nf\n";
   for (std::string line : lines) {
@@ -121,8 +122,8 @@ std::string Synopsis(const std::vector<std::string>& lines) {
   return out + ".fi\n";
 }
 
-// End of an option's name and beginning of its description, in a line of --help. `column` is where
-// descriptions begin; one that a long name has pushed away stands two blanks behind it.
+// Where, in a line of --help, an option's name ends and its description begins. column: where
+// descriptions usually begin; after a long name the description follows two blanks later.
 struct SectionCut {
   std::size_t end, begin;
 };
@@ -135,7 +136,7 @@ SectionCut CutOf(const std::string& line, std::size_t column) {
   return {end, line.find_first_not_of(' ', end)};
 }
 
-// "  -i DECK    the input deck", a description going on in deeper lines.
+// Takes lines like "  -i DECK    the input deck"; deeper lines continue a description.
 std::string Options(const std::vector<std::string>& lines) {
   std::string out = ".SH OPTIONS\n", description;
   std::size_t column = 0;
@@ -153,7 +154,7 @@ std::string Options(const std::vector<std::string>& lines) {
   return out + Prose(description);
 }
 
-// "exit codes: 0 done; 1 failed; ...".
+// Takes "exit codes: 0 done; 1 failed; ...".
 std::string ExitStatus(const std::vector<std::string>& lines) {
   std::string all;
   for (const std::string& line : lines) all += Trim(line) + " ";

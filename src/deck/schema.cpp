@@ -1,5 +1,5 @@
-// Schema: collects the declarations of all modules. A faulty declaration is a bug in Trireme, not
-// in a deck, and throws std::logic_error at start.
+// Schema: collects the declarations of all modules. A faulty declaration is a bug in Trireme and
+// not in a deck, so it throws std::logic_error at start.
 #include "trireme/deck/schema.hpp"
 
 #include <fmt/ranges.h>
@@ -61,8 +61,6 @@ bool Schema::HasSection(const std::string& section) const {
                      [&](const auto& known) { return known.first == section; });
 }
 
-// Keys: what a schema is told of a key, and what is taken from a deck.
-
 Keys& Keys::Section(const std::string& name, const std::string& help) {
   if (schema_ != nullptr) schema_->Section(name, help);
   return *this;
@@ -120,8 +118,8 @@ Keys& Keys::Add(const Key& key) {
 namespace {
 
 constexpr std::size_t kColumns = 100;    // width of the printed page
-constexpr std::size_t kWidestName = 36;  // a longer "name = default" takes a line of its own
-constexpr std::size_t kIndent = 2;       // of keys below their section
+constexpr std::size_t kWidestName = 36;  // a longer "name = default" gets a line of its own
+constexpr std::size_t kIndent = 2;       // columns before a key
 
 // Appends `text`, broken between words, with every line indented by `margin` blanks.
 void Wrap(const std::string& text, std::size_t margin, std::string& out) {
@@ -150,7 +148,7 @@ void HelpForKey(const Schema& schema, const Key& key, const std::string& assignm
   Wrap(key.help, margin, right);
   Wrap(ExcludesText(schema, key), margin, right);
   const std::string left = std::string(kIndent, ' ') + assignment;
-  // The first line of the right column shares the line of a name that leaves it room.
+  // The first line of the right column shares the line of a name that is short enough.
   if (left.size() + 2 <= margin) {
     out += left + right.substr(left.size());
   } else {
@@ -158,7 +156,7 @@ void HelpForKey(const Schema& schema, const Key& key, const std::string& assignm
   }
 }
 
-// only: one key's full name; empty: all of the section.
+// only: full name of the one key to print; empty: all keys of the section.
 std::string HelpForSection(const Schema& schema, const std::string& section,
                            const std::string& help, const std::string& only) {
   std::vector<const Key*> keys;

@@ -16,10 +16,10 @@ namespace trireme::deck {
 
 namespace {
 
-// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b` (optimal
-// string alignment).
+// Number of insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`
+// (optimal string alignment).
 int EditDistance(const std::string& a, const std::string& b) {
-  // Three rows of the dynamic programme: before[j] and last[j] belong to a's first i-2 and i-1
+  // Three rows of the dynamic programme; `before` and `last` are those of a's first i-2 and i-1
   // letters.
   std::vector<int> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = static_cast<int>(j);
@@ -37,7 +37,7 @@ int EditDistance(const std::string& a, const std::string& b) {
   return row[b.size()];
 }
 
-// The largest distance at which a name of this length still counts as a slip of the pen.
+// Largest edit distance at which a name of this length counts as a typing error.
 int NearDistance(const std::string& name) { return 1 + static_cast<int>(name.size()) / 4; }
 
 // The candidate nearest to `name`; empty if none is near.
@@ -53,10 +53,10 @@ std::string NearestOf(const std::string& name, const std::vector<std::string>& c
   return nearest;
 }
 
-// More suggestions than these help nobody.
+// More suggestions than these would not help.
 constexpr std::size_t kMaximumSuggestions = 3;
 
-// "data.batch" -> "data" and "batch"; a name without a dot has no section.
+// Cuts "data.batch" into "data" and "batch"; a name without a dot has no section.
 std::pair<std::string, std::string> Cut(const std::string& name) {
   const std::size_t end = name.find('.') + 1;  // 0 without a dot
   return {name.substr(0, end == 0 ? 0 : end - 1), name.substr(end)};
@@ -81,7 +81,7 @@ Problem OutOfRange(const Key& key) {
   return {(range.empty() ? "too large" : "must be " + range) + Facts(key), ""};
 }
 
-// Characters that look like ASCII ones and are others, as text programs write them.
+// Finds characters that look like ASCII but are not, as word processors write them.
 Problem CheckLookalikes(const std::string& text) {
   if (text.find("\xC2\xA0") != std::string::npos) {
     return {"the value holds a no-break space", "Type it anew, with a plain blank."};
@@ -94,7 +94,7 @@ Problem CheckLookalikes(const std::string& text) {
   return {};
 }
 
-// A guess at the number that a person may have meant.
+// Guesses the number that was meant.
 std::string NumberHint(const std::string& text) {
   std::string other = text;
   if (std::count(other.begin(), other.end(), ',') == 1 && other.find('.') == std::string::npos) {
@@ -108,7 +108,7 @@ std::string NumberHint(const std::string& text) {
   return "";
 }
 
-// Likewise of an integer: thousands are not set apart.
+// The same for an integer, which may have separators between thousands.
 std::string IntegerHint(const std::string& text) {
   std::string digits = text;
   std::erase_if(digits, [](char c) { return c == ',' || c == '_' || c == '\''; });
@@ -143,7 +143,7 @@ Problem CheckReal(const Key& key, const std::string& text) {
           NumberHint(text)};
 }
 
-// Names are taken as they stand: nothing expands them, and only '#' begins a comment.
+// Names are taken literally: nothing expands them, and only '#' begins a comment.
 Problem CheckPath(const std::string& text) {
   if (text.find(" ;") != std::string::npos || text.find("\t;") != std::string::npos) {
     return {"the ';' would become part of the name", "Comments begin with '#'."};
@@ -197,7 +197,7 @@ Problem CheckValue(const Key& key, const std::string& text) {
   return key.kind == KeyKind::kText ? CheckText(key, text) : CheckChoice(key, text);
 }
 
-// The whole text as a number, which may begin with a '+': from_chars takes none.
+// Parses the whole text as a number. Allows a '+' in front, which from_chars refuses.
 template <typename Number>
 static std::optional<Number> Parse(const std::string& text) {
   const bool plus = text.size() > 1 && text[0] == '+' && text[1] != '-';
@@ -252,8 +252,8 @@ std::string Schema::Nearest(const std::string& name) const {
   std::vector<std::string> nearest;
   for (const Key& key : keys_) {
     const auto [key_section, key_own] = Cut(key.name);
-    // The right name in another section counts as one slip, so that it ties with a misspelt
-    // neighbour.
+    // The right name in another section counts as one error, so it ties with a misspelt name in
+    // this section.
     const int elsewhere = section.empty() || section == key_section ? 0 : 1;
     const int this_distance =
         std::min(EditDistance(name, key.name), EditDistance(own, key_own) + elsewhere);

@@ -9,19 +9,19 @@
 
 namespace trireme::deck {
 
-// A fault of a value and its remedy; both empty for a good value.
+// What is wrong with a value, and the remedy; both empty for a good value.
 struct Problem {
   std::string message;
   std::string hint;
   explicit operator bool() const { return !message.empty(); }
 };
 
-// Checks `text` (without surrounding blanks) against the key's declaration.
+// Checks `text` (without blanks around it) against the key's declaration.
 Problem CheckValue(const Key& key, const std::string& text);
 
-// The whole text as a number; nothing if it is none or does not fit.
+// The whole text as a number; nullopt if it is not one or does not fit.
 std::optional<std::int64_t> ToInteger(const std::string& text);
-std::optional<double> ToReal(const std::string& text);  // finite
+std::optional<double> ToReal(const std::string& text);  // finite numbers only
 
 // "at least 1", "above 0 and at most 1", "between 0 and 1"; empty if every number is allowed.
 std::string RangeText(const Key& key);
@@ -29,10 +29,8 @@ std::string RangeText(const Key& key);
 // `text` without leading and trailing blanks, tabs and line ends.
 std::string Trim(const std::string& text);
 
-// Origin of the values that the command line gives.
+// Deck::Where() of values from the command line.
 inline constexpr const char* kCommandLine = "command line";
-
-// Descriptions of keys that --help-deck and the manual page share.
 
 // Kind, unit and range: "integer (steps), at least 1".
 std::string KindText(const Key& key);

@@ -1,4 +1,4 @@
-// The clock by which the program times itself.
+// The clocks by which the program measures time.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ inline double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// Times of the thread that made it and asks it.
+// Measures times of the thread that made it and calls it.
 class ThreadStopwatch {
  public:
   double All() const { return Seconds() - start_; }                 // seconds since it was made

@@ -8,11 +8,9 @@
 
 #include "trireme/base/error.hpp"
 
-// bfloat16 on the host: the upper half of a float.
-
 namespace trireme {
 
-// Rounds to nearest, ties to even; NaN stays NaN.
+// Converts to bfloat16, the upper half of a float: rounds to nearest, ties to even; NaN stays NaN.
 inline std::uint16_t RoundToBfloat16(float value) {
   constexpr std::uint32_t kInfinity = 0x7f800000, kMagnitude = 0x7fffffff, kQuiet = 0x40;
   const auto bits = std::bit_cast<std::uint32_t>(value);
@@ -24,7 +22,7 @@ inline float FromBfloat16(std::uint16_t bits) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-// Types of stored elements. kBfloat16 on GPUs only: kernels of the CPU round to it within a
+// Types of stored elements. Only GPUs store kBfloat16; kernels on the CPU round to it within a
 // product.
 enum class Dtype { kFloat32, kFloat64, kBfloat16 };
 
@@ -35,7 +33,7 @@ constexpr const char* NameOf(Dtype type) {
   return type == Dtype::kFloat32 ? "fp32" : type == Dtype::kFloat64 ? "fp64" : "bf16";
 }
 
-// The type of sums over values of a type: gradients, moments, statistics.
+// The type in which values of a type are summed: gradients, moments, statistics.
 constexpr Dtype SumTypeOf(Dtype type) { return type == Dtype::kBfloat16 ? Dtype::kFloat32 : type; }
 
 // Address of element `index` of an array.
@@ -44,7 +42,7 @@ inline void* ElementAt(void* array, Dtype type, std::int64_t index) {
 }
 
 // Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen on
-// the CPU. RunError for bf16, which the CPU does not store.
+// the CPU. Throws RunError for bf16, which the CPU does not store.
 template <typename Body>
 decltype(auto) DispatchDtype(Dtype type, Body&& body) {
   if (type == Dtype::kBfloat16)

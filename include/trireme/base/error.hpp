@@ -1,4 +1,5 @@
-// The one error type of Trireme: what went wrong, where, what to do, and the exit code it leads to.
+// The one error type of Trireme: what went wrong, where, what to do, and with which exit code to
+// end.
 #pragma once
 
 #include <stdexcept>
@@ -6,15 +7,15 @@
 
 namespace trireme {
 
-// Exit codes of the program, sufficient for a batch script's decision to requeue.
+// Exit codes of the program; a batch script can decide by them whether to requeue.
 enum class ExitCode : int {
-  kDone = 0,      // the task ended, also at schedule.stop_at
+  kDone = 0,      // the task is done, or has reached schedule.stop_at
   kFailed = 1,    // the run failed
   kBadInput = 2,  // bad deck, input file or command line; nothing was written
   kStopped = 3,   // stopped early by a signal or the walltime, checkpoint written: run it again
 };
 
-// A failure that a user sees. what() is the whole message: one or more lines without a trailing
+// A failure that a user sees. what() is the whole message: one or more lines without a final
 // newline, in the form "where: what\n  hint".
 class Error : public std::runtime_error {
  public:
@@ -31,8 +32,8 @@ Error InputError(const std::string& message, const std::string& hint = {});
 // A failure after which the run cannot continue: exit code 1.
 Error RunError(const std::string& message, const std::string& hint = {});
 
-// What helps where memory ran out: to raise this process's limit of address space (ulimit -v), if
-// it has one, or `advice`.
+// Hint for when memory runs out: to raise this process's limit of address space (ulimit -v) if it
+// has one, otherwise `advice`.
 std::string MemoryAdvice(const std::string& advice);
 
 // An error that every rank of the world throws together, so that all leave through MPI_Finalize.
@@ -41,8 +42,8 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
-// An error that all `ranks` ranks of a group smaller than the world throw together: they alone
-// cannot leave through MPI_Finalize, but the world can agree on it (AgreedError).
+// An error that all `ranks` ranks of a group smaller than the world throw together. They alone
+// cannot leave through MPI_Finalize; the world must first agree on the error (AgreedError).
 class PartError : public Error {
  public:
   PartError(ExitCode code, const std::string& message, int ranks)

@@ -11,13 +11,14 @@
 
 namespace trireme {
 
-// A sum of doubles without rounding: a fixed-point number over their whole range, and beyond by the
-// carries of 2^63 terms (Kulisch and Miranker 1981; in digits that put carries off, Neal 2015,
-// "Fast exact summation using small and large superaccumulators").
+// A sum of doubles without rounding: a fixed-point number that covers the whole range of doubles,
+// and the carries of 2^63 terms beyond it (Kulisch and Miranker 1981). Its digits put off their
+// carries (Neal 2015, "Fast exact summation using small and large superaccumulators").
 class ExactSum {
  public:
   static constexpr std::size_t kDigits = 68;
-  // Length of Digits(): the digits, then whether there was a NaN, infinity, -infinity (0 or 1).
+  // Length of Digits(): the digits, then whether NaN, infinity and -infinity occurred (0 or 1
+  // each).
   static constexpr std::size_t kNumbers = kDigits + 3;
 
   // Adds one term.
@@ -51,25 +52,26 @@ class ExactSum {
   }
 
   // The sum, rounded once to the nearest double, ties to even; +0 if empty. NaN if a term is NaN or
-  // both infinities occur; infinity if one of them does or the sum exceeds the largest double.
+  // both infinities occur; infinity if one of them occurs or the sum exceeds the largest double.
   double Value() const;
 
-  // The sum as integers below 2^32 in magnitude: the digits of up to 2^20 sums add up in doubles
-  // without rounding, and FromDigits makes the sum of all terms of them.
+  // The sum as integers of magnitude below 2^32, in doubles. The Digits() of up to 2^20 sums can be
+  // added without rounding; FromDigits then makes the sum of all their terms.
   std::array<double, kNumbers> Digits() const;
   static ExactSum FromDigits(std::span<const double> numbers);
 
  private:
   static constexpr std::uint64_t kBits = 32, kMask = 0xFFFFFFFF;
-  static constexpr std::int64_t kMostTerms = std::int64_t{1} << 29;  // before digits could overflow
+  // Limit before digits could overflow.
+  static constexpr std::int64_t kMostTerms = std::int64_t{1} << 29;
 
   void AddSpecial(double x) { specials_[std::isnan(x) ? 0 : x > 0 ? 1 : 2] = true; }
-  // Brings digits into [0, 2^32), except the last, which has the sign.
+  // Brings all digits into [0, 2^32), except the last, which carries the sign.
   void Normalise();
 
-  std::array<std::int64_t, kDigits> digits_{};  // digit i counts 2^(32 i - 1074)
-  std::int64_t terms_ = 0;                      // each at most 2^32 - 1 in a digit
-  std::array<bool, 3> specials_{};              // NaN, infinity, -infinity seen
+  std::array<std::int64_t, kDigits> digits_{};  // digit i counts multiples of 2^(32 i - 1074)
+  std::int64_t terms_ = 0;          // since Normalise; each adds at most 2^32 - 1 to a digit
+  std::array<bool, 3> specials_{};  // NaN, infinity, -infinity seen
 };
 
 inline void ExactSum::Normalise() {
@@ -97,7 +99,7 @@ inline double ExactSum::Value() const {
   const auto digit = [&sum](std::size_t i) {
     return i < kDigits ? static_cast<std::uint64_t>(sum.digits_[i]) : 0;
   };
-  // Bits [from, from + 64).
+  // Bits [from, from + 64) of the sum.
   const auto window = [&digit](std::size_t from) {
     const std::size_t i = from / kBits, shift = from % kBits;
     const std::uint64_t low = digit(i) | digit(i + 1) << kBits;

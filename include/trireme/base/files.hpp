@@ -1,4 +1,5 @@
-// Open files of the operating system, and what the disk must know of them.
+// Files and folders by POSIX calls that report errors truthfully and survive interruption by
+// signals.
 #pragma once
 
 #include <cerrno>
@@ -26,7 +27,8 @@ std::string ErrorText(int error);  // of an errno value: "No space left on devic
 class Descriptor {
  public:
   explicit Descriptor(int number) : number_(number) {}
-  // Opens a file; invalid with errno set if that fails. A new one has the user's umask.
+  // Opens a file; if that fails, the descriptor is invalid and errno is set. The user's umask
+  // decides the permissions of a new file.
   Descriptor(const std::string& path, int flags);
   Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
   Descriptor(const Descriptor&) = delete;
@@ -35,8 +37,8 @@ class Descriptor {
 
   bool Valid() const { return number_ >= 0; }
   int Get() const { return number_; }
-  // Returns 0 or an errno: a network file system may report a full disk only now. After EINTR the
-  // descriptor is gone all the same, so the call is not repeated.
+  // Returns 0 or an errno: a network file system may report a full disk only now. Even after EINTR
+  // the descriptor is gone, so the call is not repeated.
   int Close();
 
  private:
@@ -46,100 +48,94 @@ class Descriptor {
 // Flushes a file, or the entries of a folder, to the disk. Returns 0 or an errno.
 int SyncToDisk(const std::string& path);
 
-// Makes the folder and those above it that are missing, each durable in the folder above it.
-// Returns 0 or an errno; ENOTDIR if something else has that name.
+// Creates a folder and its missing parents, and syncs the entry of each in its parent. Returns 0 or
+// an errno; ENOTDIR if something else has that name.
 int MakeFolderDurably(const std::string& folder);
 
-// Types of file systems, as statfs(2) numbers them.
-
+// A type of file system. number: as in statfs(2).
 struct FileSystemType {
   std::uint64_t number;
   const char* name;
   bool shared;  // by many hosts
-  bool memory;  // what lies there takes the node's memory
+  bool memory;  // its files occupy the node's memory
 };
-// statfs' f_type, which is signed on some systems.
+// Converts statfs' f_type, which is signed on some systems.
 std::uint64_t FileSystemNumber(std::int64_t type);
-// Null for a type that is not known.
+// The type with this number; null if it is not known.
 const FileSystemType* FindFileSystem(std::uint64_t number);
 std::string NameOfFileSystem(std::uint64_t number);  // "nfs"; "type 0x1234" for another
 
 inline constexpr std::uint64_t kNfsNumber = 0x6969, kLustreNumber = 0x0BD00BD0;
 
-// Small files, folders and disk space through POSIX calls that report errors truthfully and survive
-// interruption by signals.
-
 std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
 
-// The whole file, of at most `most` bytes. Throws InputError with path and reason.
+// Reads a whole file. Throws InputError with path and reason, also if it exceeds `most` bytes.
 std::string ReadText(const std::string& path, std::int64_t most);
 
-// Throws InputError if the file is what downloads leave in the place of a model's or a tokenizer's:
-// a pointer of Git LFS, a web page; or a model in GGUF, a zip archive. Whatever else it is, or is
-// not, is told by who reads it.
+// Throws InputError for what is often found in place of a model's or a tokenizer's file: a pointer
+// of Git LFS, a web page, a model in GGUF, a zip archive. Anything else passes, even a missing
+// file: the code that reads it will judge.
 void RefuseForeignFile(const std::string& path);
 
-// Creates the file, which must not exist, and syncs it. Throws RunError with path and reason, and
-// leaves nothing there.
+// Creates a file, which must not exist yet, with this text and syncs it. On failure it throws
+// RunError with path and reason, and leaves nothing there.
 void WriteTextDurably(const std::string& path, const std::string& text,
                       const std::string& hint = {});
 
-// 0 if this process may read the file, else an errno.
+// Returns 0 if this process may read the file, otherwise an errno.
 int MayRead(const std::string& path);
 
 // Flushes a file, or the entries of a folder, to the disk. Throws RunError.
 void SyncPath(const std::string& path);
 
-// Gives `path` `bytes` bytes of real disk space; creates it, unless it `exists`. On a file system
-// that cannot reserve, the file only gets its length, and `held` becomes false. Returns 0 or the
-// errno of the failure.
+// Reserves `bytes` bytes of disk space for `path`, which it creates unless it `exists`. If the file
+// system cannot reserve, the file only gets its length, and `held` becomes false. Returns 0 or an
+// errno.
 int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists = false);
 
-// Bytes that this user may still write to the file system of `folder`, quotas aside; -1 when
+// Bytes that this user may still write to the file system of `folder`, ignoring quotas; -1:
 // unknown.
 std::int64_t FreeBytes(const std::string& folder);
 
 // rename(2). Throws RunError with both names.
 void Rename(const std::string& from, const std::string& to);
-// Renames a file or folder whose contents are on the disk already, and flushes the new name's
-// folder: on return the new name is on the disk, too. Throws RunError as Rename.
+// Renames a file or folder whose contents are on the disk already, and syncs the folder of the new
+// name, so that the new name is on the disk, too. Throws RunError as Rename does.
 void RenameDurably(const std::string& from, const std::string& to);
 
-std::string FolderOf(const std::string& path);  // that a path lies in; "." for a bare name
+std::string FolderOf(const std::string& path);  // the folder of a path; "." for a bare name
 
-// Lets the symbolic link `link` point to `target`, replacing an older link in one atomic step.
+// Makes the symbolic link `link` point to `target`; replaces an older link in one atomic step.
 void MoveLink(const std::string& target, const std::string& link);
 
-// Files made anew under names that others can guess: a link or a leftover of that name is removed,
-// never followed or reused.
-
-// Makes an empty file for reading and writing and returns its descriptor, closed on exec. A file or
-// link of that name, whole or dangling, is removed first, and its target left alone (O_EXCL,
-// O_NOFOLLOW). -1 with errno set: EISDIR for a folder of that name.
+// Creates an empty file for reading and writing; returns its descriptor, which is closed on exec.
+// As others can guess the name, a file or link that has it is removed first and never followed
+// (O_EXCL, O_NOFOLLOW). On failure returns -1 with errno set: EISDIR if a folder has the name.
 int CreateNewFile(const std::string& path);
 
-// Writes all of `text`, through short writes and interruptions. False with errno set.
+// Writes all of `text`, also through short writes and interruptions. False, with errno set, on
+// failure.
 bool WriteAll(int file, std::string_view text);
 
-// What an output of the user's own name replaces: behind a link the file that it leads to, which
-// need not be there yet; any other path as it is.
+// The file that an output to `path` replaces: if `path` is a link, the file that it leads to, which
+// need not exist; otherwise `path` itself.
 std::string BehindLink(const std::string& path);
 
-// PATH.tmp, the file or folder that becomes `path` when it is whole; of a name that would become
-// too long so, the end is cut.
+// PATH.tmp, the temporary name of a file or folder until it is complete. If the name would become
+// too long, its end is cut.
 std::string DraftName(const std::string& path);
 
-// A random name beside `path`, of 30 bytes at most: no other process takes it, and no file has it.
+// A random name beside `path`, of at most 30 bytes, that no file has and no other process picks.
 std::string NewNameBeside(const std::string& path);
 
-// A new file written under a temporary name and moved to `path` as a whole, over what lies there.
-// The first failure is kept, and nothing is done after it.
+// A new file that is written under a temporary name and then renamed to `path`, replacing what is
+// there. Keeps the first failure, after which nothing more is done.
 class Replacement {
  public:
   // temporary: DraftName(path), or another name beside it.
   Replacement(std::string path, std::string temporary);
-  // Replaces a file whose name the user chose: the draft is written under NewNameBeside, behind a
-  // link.
+  // For a file whose name the user chose: writes under NewNameBeside and, if `path` is a link,
+  // replaces the file that it leads to.
   explicit Replacement(const std::string& path);
   // Removes the temporary file unless it was placed.
   ~Replacement();
@@ -148,8 +144,8 @@ class Replacement {
 
   void Write(std::string_view text);
   enum class Name { kMayBeLost, kDurable };
-  // Syncs the file and renames it. After a crash of the machine one of both files is there whole; a
-  // durable name makes that the new one. Returns the first failure of all, or no error.
+  // Syncs the file and renames it. After a crash of the machine, either the old or the new file is
+  // there, whole; with kDurable, the new one. Returns the first failure, or no error.
   std::error_code Place(Name name = Name::kMayBeLost);
 
  private:
@@ -160,41 +156,40 @@ class Replacement {
   std::error_code error_;
 };
 
-// Reads up to `bytes` bytes from `offset` on, through short reads and interruptions. Returns how
-// many there are: fewer with errno 0 where the file ends, or with errno set for a read that fails.
+// Reads up to `bytes` bytes from `offset` on, also through short reads and interruptions. Returns
+// the number read: fewer with errno 0 at the end of the file, fewer with errno set if a read fails.
 std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset);
-// Writes all bytes at `offset`. Returns how many were written: fewer with errno set.
+// Writes all bytes at `offset`. Returns the number written: fewer, with errno set, on failure.
 std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_t offset);
 
-// PositionedFile: reads and writes of one process at explicit offsets of a file. No MPI: a thread
-// may use it while the rank trains on.
-
+// Reads and writes of one process at offsets of a file. Uses no MPI, so a thread may use it while
+// the rank trains.
 class PositionedFile {
  public:
   enum class Access { kRead, kWrite };
 
-  // Opens the existing file `path`; kWrite reads as well. All errors carry `blame`, the path, the
-  // offset and the system's reason.
+  // Opens an existing file; kWrite allows reading as well. Errors have the exit code `blame` and
+  // name the path, the offset and the system's reason.
   PositionedFile(const std::string& path, Access access, ExitCode blame);
 
   const std::string& Path() const { return path_; }
   std::int64_t Size() const;  // bytes
 
-  // All `bytes` bytes, through short transfers and interruptions.
+  // Transfer all `bytes` bytes, also through short transfers and interruptions.
   void Write(const void* data, std::int64_t bytes, std::int64_t offset) const;
   void Read(void* data, std::int64_t bytes, std::int64_t offset) const;
 
-  // Asks the system to begin moving these written bytes to the disk, and does not wait for them. A
-  // system that does not moves them at the next flush.
+  // Asks the system to begin moving these written bytes to the disk, without waiting. A system that
+  // does not do so moves them at the next flush.
   void StartFlush(std::int64_t bytes, std::int64_t offset) const;
   // Flushes what was written to the disk.
   void Sync() const;
-  // The same, but for facts about the file that reading it does not need, such as its date.
+  // The same, except for facts about the file that reading does not need, such as its date.
   void SyncData() const;
-  // Asks the system to forget its copies of synced bytes, so that the next read comes from the disk
-  // or the server. A system that does not serves them from memory.
+  // Asks the system to drop its cached copies of synced bytes, so that the next read comes from the
+  // disk or the server. A system that does not do so serves the read from memory.
   void ForgetCopies() const;
-  // Does the same for a part of the file, widened to whole pages.
+  // The same for a part of the file, widened to whole pages.
   void ForgetCopies(std::int64_t bytes, std::int64_t offset) const;
   void Close();
 

@@ -1,6 +1,6 @@
-// JSON is nlohmann's library. What of it depends on nothing but the kind of value is compiled once,
-// in src/base/json.cpp, and not in every file that reads or writes JSON: a fifth of the time that
-// such a file takes.
+// JSON is nlohmann's library. Template code that depends only on the kind of value is compiled
+// once, in src/base/json.cpp, instead of in every file that reads or writes JSON; there it would
+// take a fifth of the compile time.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,7 +8,7 @@
 
 namespace trireme {
 
-// Input of nlohmann::json::parse() of a std::string.
+// Input type of nlohmann::json::parse() for a std::string.
 using JsonTextInput = nlohmann::detail::iterator_input_adapter<std::string::const_iterator>;
 
 }  // namespace trireme

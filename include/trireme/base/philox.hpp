@@ -1,6 +1,6 @@
 // Philox4x32-10 (Salmon et al., SC11, doi:10.1145/2063384.2063405): random bits as a pure function
-// of coordinates. doc/reference/numerics.md fixes the layout of key and counter; the helpers below are that
-// layout.
+// of coordinates. doc/reference/numerics.md defines the layout of key and counter, which the
+// functions below implement.
 #pragma once
 
 #include <array>
@@ -8,7 +8,8 @@
 
 namespace trireme {
 
-// Purposes of random bits. The numbers are part of the golden values: never renumber.
+// What random bits are for, and their coordinates. The numbers are part of the golden values: never
+// renumber.
 enum class Purpose : std::uint32_t {
   kInitialise = 1,        // initial weights: tensor, element
   kPermutation = 2,       // sample order: epoch, Feistel round
@@ -17,10 +18,10 @@ enum class Purpose : std::uint32_t {
   kResidualDropout = 5,   // output of the attention and of the feed-forward layer
   kFfnDropout = 6,        // hidden activations of the feed-forward layer
   kGenerate = 7,          // sampled tokens: number of the added token
-  kHarbour = 8,           // the built-in corpus: token, split, what for
+  kHarbour = 8,           // the harbour corpus: token, split, use
   kVerify = 9,            // finite-difference directions of the tests
   kNumerals = 10,         // the built-in pairs: pair, split, attempt
-  kPairOrder = 11,        // order of pairs of one length: number of the length
+  kPairOrder = 11,        // order of pairs and batches: 0 for batches, n + 1 for class n
   kCrossDropout = 12,     // weights of cross-attention: head, query position, key position
 };
 

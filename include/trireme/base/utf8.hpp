@@ -1,4 +1,4 @@
-// UTF-8: RFC 3629, and table 3-7 of the Unicode standard for well-formed sequences.
+// UTF-8 as in RFC 3629, with the well-formed sequences of table 3-7 of the Unicode standard.
 #pragma once
 
 #include <cstddef>
@@ -14,12 +14,12 @@ inline constexpr char32_t kReplacementCode = 0xFFFD;
 inline constexpr std::string_view kReplacementCharacter = "\xEF\xBF\xBD";  // U+FFFD
 inline constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";         // U+FEFF
 
-// Whether the byte goes on with a character that an earlier one has begun.
+// Whether the byte continues a character that an earlier byte has begun.
 inline bool ContinuesCharacter(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U;
 }
 
-// Bytes of the character that begins with `lead`; 0: none does.
+// Bytes of a character that begins with `lead`; 0: no character does.
 inline std::size_t CharacterBytes(char lead) {
   const auto byte = static_cast<unsigned char>(lead);
   if (byte < 0x80) return 1;
@@ -40,22 +40,21 @@ inline std::size_t AsciiEnd(std::string_view text, std::size_t from = 0) {
   return from;
 }
 
-// Length of the longest part of one well-formed character with which `text` begins; 0: not even
-// the first byte is one. The character is whole if that is CharacterBytes of it.
+// Length of the longest beginning of `text` that is a well-formed character or the beginning of
+// one; 0: not even its first byte is. The character is complete if this is its CharacterBytes.
 std::size_t WellFormedBytes(std::string_view text);
 
 struct Character {
   char32_t code = 0;
   std::size_t bytes = 0;
 };
-// The character with which `text` begins; nothing if it begins with none that is whole and
-// well-formed.
+// The character at the beginning of `text`; nullopt unless it is complete and well-formed.
 std::optional<Character> FirstCharacter(std::string_view text);
 
-// Offset of the first byte that belongs to no well-formed character, or npos.
+// Offset of the first byte that belongs to no well-formed character; npos if there is none.
 std::size_t FirstInvalidUtf8(std::string_view text);
 
-// Code point that begins at `offset` of valid UTF-8, which is moved past it.
+// Returns the code point at `offset` of valid UTF-8, and moves `offset` past it.
 inline char32_t NextCodePoint(std::string_view text, std::size_t& offset) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
@@ -70,7 +69,7 @@ inline char32_t NextCodePoint(std::string_view text, std::size_t& offset) {
   return code;
 }
 
-// Appends a code point.
+// Appends a code point in UTF-8.
 void AppendUtf8(char32_t code, std::string& text);
 
 }  // namespace trireme

@@ -13,33 +13,30 @@
 
 namespace trireme::data {
 
-// Folder of each node that takes the copies of a job's token files (data.staging = node).
-
-// Copies of token files on nodes; none unless they were staged.
+// Copies of token files in folders of the nodes (data.staging = node); all 0 without staging.
 struct StagedCopies {
   std::int64_t files = 0;
-  std::int64_t bytes = 0;  // of one node's copies
+  std::int64_t bytes = 0;  // of the copies on one node
   std::int64_t nodes = 0;
-  double seconds = 0;  // of making them
+  double seconds = 0;  // time to make them
 };
 
 class StagingPlace {
  public:
-  // Folders to try in this order: data.staging_path alone or, if that is empty, /dev/shm and the
-  // environment's TMPDIR.
+  // Folders to try, in this order: data.staging_path if set, otherwise /dev/shm, then $TMPDIR.
   static std::vector<std::string> Candidates(const std::string& staging_path);
 
-  // Collective over `world`; `node`: ranks of a node, whose first one looks. Takes the first folder
-  // that is there, may be written to and has room for `bytes` on every node. Writes nothing. Throws
-  // AgreedError (exit code 2) naming the host, each folder and what it lacks.
+  // Picks the first folder that exists, is writable and has room for `bytes` on every node; writes
+  // nothing. Collective over `world`. node: the ranks of this node, the first of which looks.
+  // Throws AgreedError (exit code 2) naming the host and what each folder lacks.
   void Choose(const comm::Communicator& world, const comm::Communicator& node,
               const std::vector<std::string>& candidates, std::int64_t bytes);
 
-  const std::string& Folder() const { return folder_; }  // of this node; empty: none was chosen
-  bool InMemory() const { return in_memory_; }           // files take memory, on any of the nodes
+  const std::string& Folder() const { return folder_; }  // on this node; empty: none was chosen
+  bool InMemory() const { return in_memory_; }           // on some node the folder lies in memory
 
-  void Add(const StagedCopies& copies);                 // of a file
-  const StagedCopies& Total() const { return total_; }  // since the choice
+  void Add(const StagedCopies& copies);                 // adds the copies of one file
+  const StagedCopies& Total() const { return total_; }  // since the folder was chosen
 
  private:
   std::string folder_;
@@ -47,112 +44,110 @@ class StagingPlace {
   StagedCopies total_;
 };
 
-// Whether files in the folder take memory: tmpfs or ramfs.
+// Whether files in the folder occupy memory (tmpfs or ramfs).
 bool TakesMemory(const std::string& folder);
 
-// data.validation: token files beside that of training, each validated under a name.
-
-// A token file of which the valid split is used.
+// A token file of data.validation: its valid split is evaluated under this name.
 struct ValidationFile {
   std::string name, path;
 };
 
-// The sets of data.validation, whose value is `text` ("books:books.h5, code:code.h5"), in the order
-// of the deck. Throws InputError with the deck's line for an entry without a name or a path, a name
-// of other characters than letters, digits, '_', '-' and '.', and a name that is there twice.
+// Parses `text`, the value of data.validation ("books:books.h5, code:code.h5"); keeps its order.
+// Throws InputError with the deck's line if an entry lacks its name or path, if a name has
+// characters other than letters, digits, '_', '-' and '.', or if a name occurs twice.
 std::vector<ValidationFile> ReadValidation(const std::string& text, const deck::Deck& deck);
 
-// Copies of the tokens: one per rank, or one per node in shared memory; or none, with windows read
-// as they are needed, from the file or from a copy in a folder of the node.
+// Where tokens are kept. kNone: one copy per rank in memory; kSharedMemory: one per node; kStream:
+// windows are read from the file when needed; kNode: the same from a copy in a folder of the node.
 enum class Staging { kNone, kSharedMemory, kStream, kNode };
-// Whether windows are read as they are needed.
+// Whether windows are read when they are needed instead of being kept in memory.
 constexpr bool IsStream(Staging staging) { return staging >= Staging::kStream; }
 
-// word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
-// corpus of known entropy; bpe, sentencepiece: by a tokenizer's files.
-// numerals: the built-in corpus of pairs.
+// How text becomes tokens. word: split at blanks, <eos> ends each line; byte: 256 byte values;
+// harbour: built-in corpus of known entropy; numerals: built-in corpus of pairs; bpe,
+// sentencepiece: with the files of a subword tokenizer.
 enum class TokenizeKind { kWord, kByte, kHarbour, kNumerals, kBpe, kSentencePiece };
-const char* NameOf(TokenizeKind kind);  // as in the deck
-// Whether texts of the kind are tokenised by all ranks, in documents.
+const char* NameOf(TokenizeKind kind);  // as written in the deck
+// Whether the kind uses a subword tokenizer; its texts consist of documents and all ranks encode.
 constexpr bool IsSubword(TokenizeKind kind) { return kind >= TokenizeKind::kBpe; }
 
-// Documents of plain text: the whole file, each line, or paragraphs with blank lines between them.
+// What counts as one document of plain text: a file, a line, or a paragraph before a blank line.
 enum class DocumentEnd { kFile, kLine, kBlankLine };
 
-// Pairs longer than the model takes: an error, or left out and counted.
+// What happens to pairs longer than the model accepts: an error, or they are dropped and counted.
 enum class LongPairs { kRefuse, kLeaveOut };
 
 struct Options {
-  // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
+  // Token file, HDF5. In a mixture the first file, which supplies vocabulary, valid and test split.
   std::string file = "data/tokens.h5";
   std::vector<MixtureFile> mixture = {};        // empty: `file` alone
   std::vector<ValidationFile> validation = {};  // empty: the valid split of `file`
   Staging staging = Staging::kSharedMemory;
-  std::string staging_path = {};       // folder of a node's copies; empty: chosen (node)
-  std::int64_t read_ahead = 2;         // steps whose windows are read before their use
+  std::string staging_path = {};  // folder of the node's copies (kNode); empty: the program chooses
+  std::int64_t read_ahead = 2;    // steps whose windows are read in advance
   std::int64_t sequence_length = 128;  // targets per window
-  std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows
-  std::int64_t batch = 64;             // windows per step, over all ranks
-  std::int64_t micro_batch = 0;  // windows that a rank takes at once; 0: chosen by the program
-  bool document_mask = false;    // attention stays within documents, positions restart in each
-  // Of pairs, whose batch and micro_batch are counted in pairs: most tokens of a step's source or
-  // target texts, padding included; 0: no limit.
+  std::int64_t stride = 128;     // tokens from the start of one window to the start of the next
+  std::int64_t batch = 64;       // windows per step, over all ranks
+  std::int64_t micro_batch = 0;  // windows per rank at once; 0: chosen by the program
+  bool document_mask = false;    // attention stays within documents; positions restart in each
+  // For pairs, which `batch` and `micro_batch` then count: upper limit of the source tokens and of
+  // the target tokens in a step, padding included; 0: no limit.
   std::int64_t batch_tokens = 0;
-  LongPairs long_pairs = LongPairs::kRefuse;  // longer than sequence_length
+  LongPairs long_pairs = LongPairs::kRefuse;  // what to do with texts beyond sequence_length
 };
 
-// Line-aligned texts of a split: lists of files and globs; empty: none.
+// Line-aligned texts of one split; each a list of files and globs; empty: none.
 struct PairTexts {
   std::string source, target;
 };
 
-// Of files of pairs.
+// Keys of [tokenize] that concern files of pairs.
 struct PairOptions {
   std::array<PairTexts, 3> texts;  // by split
   bool shared_vocabulary = true;
-  std::string source_tokenizer;          // as TokenizeOptions::tokenizer, of the source alone
-  std::int64_t numerals_pairs = 200000;  // of the train split (numerals)
+  std::string source_tokenizer;  // like TokenizeOptions::tokenizer, for the source side alone
+  std::int64_t numerals_pairs = 200000;  // pairs in the train split (numerals)
   std::int64_t numerals_seed = 1;
 };
 
 struct TokenizeOptions {
   TokenizeKind kind = TokenizeKind::kWord;
-  std::array<std::string, 3> texts;       // paths, [train, valid, test] (word, byte)
-  bool lowercase = false;                 // fold the text (word)
-  std::int64_t min_count = 1;             // occurrences; rarer words become <unk> (word)
-  bool overwrite = false;                 // replace a token file that is there
-  std::int64_t harbour_tokens = 1000000;  // of the train split (harbour)
+  std::array<std::string, 3> texts;       // by Split: lists of files and globs
+  bool lowercase = false;                 // fold the text to lower case (word)
+  std::int64_t min_count = 1;             // rarer words become <unk> (word)
+  bool overwrite = false;                 // replace an existing token file
+  std::int64_t harbour_tokens = 1000000;  // tokens in the train split (harbour)
   std::int64_t harbour_seed = 1;
-  // The rest: kinds bpe and sentencepiece, whose `texts` are lists of files and globs.
-  std::string tokenizer;             // path of the tokenizer's file or folder, or of a token file
-  std::int64_t vocabulary_size = 0;  // tokens of a model to train; 0: none is (sentencepiece)
-  ModelType model_type = ModelType::kBpe;  // of that model
-  std::string text_key = "text";           // member of a JSON record that holds the document
-  bool skip_missing = false;  // records without these texts are left out; else an error
-  std::string prompt_key;     // member whose tokens do not count as targets; empty: none
+  // The rest is mainly for kinds bpe and sentencepiece; CheckTokenizeKeys knows the exceptions.
+  std::string tokenizer;             // tokenizer file or folder, or a token file to take it from
+  std::int64_t vocabulary_size = 0;  // size of the model to train; 0: train none (sentencepiece)
+  ModelType model_type = ModelType::kBpe;  // type of the model to train
+  std::string text_key = "text";           // member of a JSON record that holds its text
+  bool skip_missing = false;               // drop records without that member; otherwise an error
+  std::string prompt_key;  // member whose text is prompt: its tokens are no targets; empty: none
   DocumentEnd document = DocumentEnd::kFile;
-  std::string eos;               // name of the token that ends a document; empty: the tokenizer's
-  bool replace_invalid = false;  // invalid UTF-8 becomes U+FFFD; else it is an error
-  double valid_fraction = 0.01;  // of the train documents, where no valid texts are given
-  double test_fraction = 0.01;   // likewise
+  std::string eos;  // name of the token that ends a document; empty: as the tokenizer says
+  bool replace_invalid = false;  // replace invalid UTF-8 by U+FFFD; otherwise an error
+  double valid_fraction = 0.01;  // share of the train documents, if no valid texts are given
+  double test_fraction = 0.01;   // the same for test
   PairOptions pairs;
 
-  // Whether a file of pairs is written.
+  // Whether the output is a file of pairs.
   bool WritesPairs() const {
     return kind == TokenizeKind::kNumerals || !pairs.texts.front().source.empty() ||
            !pairs.texts.front().target.empty();
   }
 };
 
-void Declare(deck::Schema& schema);  // [data], [tokenize]
+void Declare(deck::Schema& schema);  // adds [data] and [tokenize]
 
-// Gives data.stride the value of data.sequence_length if the deck leaves it out.
+// Sets data.stride to data.sequence_length if the deck omits it.
 void Resolve(deck::Deck& deck);
 
 Options Read(const deck::Deck& deck);
 TokenizeOptions ReadTokenize(const deck::Deck& deck);
 
-// Throws InputError with the deck's line for a given key that has no effect on this kind of text.
+// Throws InputError with the deck's line for a key that was given but has no effect with this kind.
 void CheckTokenizeKeys(const TokenizeOptions& options, const deck::Deck& deck);
 
 }  // namespace trireme::data

@@ -1,5 +1,5 @@
-// The token file: an HDF5 file of three token arrays and a vocabulary, read collectively in parts
-// and checked on opening.
+// The token file: HDF5 with a token array per split and a vocabulary. It is read collectively in
+// parts and checked on opening.
 #pragma once
 
 #include <algorithm>
@@ -19,14 +19,14 @@
 
 namespace trireme::data {
 
-// Consecutive tokens of a split, with what a batch needs of them.
+// Consecutive tokens of a split, with what a batch needs to know about them.
 struct Window {
   std::vector<std::int32_t> ids;
-  std::vector<std::int64_t> documents;  // offsets in ids at which a document begins, ascending
-  std::vector<std::uint8_t> counted;    // [ids]: 0: no target of the loss; empty: all count
+  std::vector<std::int64_t> documents;  // indices in ids at which a document begins, ascending
+  std::vector<std::uint8_t> counted;    // one per id; 0: not a target of the loss; empty: all count
 };
 
-// A view of a window's tokens in memory that another object keeps: a token file, or a Window.
+// Tokens of a window that lie in another object's memory (a token file or a Window).
 struct WindowView {
   WindowView() = default;
   WindowView(const Window& window)
@@ -36,163 +36,164 @@ struct WindowView {
         counted(window.counted) {}
 
   std::int32_t Id(std::int64_t i) const { return narrow != nullptr ? narrow[i] : wide[i]; }
-  // Ids [begin, end) to `to`.
+  // Copies ids [begin, end) to `to`.
   void CopyIds(std::int64_t begin, std::int64_t end, std::int32_t* to) const {
     narrow != nullptr ? std::copy(narrow + begin, narrow + end, to)
                       : std::copy(wide + begin, wide + end, to);
   }
 
   std::int64_t size = 0;  // tokens
-  // Ids, in two bytes each or in four; the other one is null.
+  // Ids, as two bytes or four bytes each; the other pointer is null.
   const std::uint16_t* narrow = nullptr;
   const std::int32_t* wide = nullptr;
-  // Tokens at which a document begins, ascending, counted from where `origin` is the first token.
+  // Where documents begin, ascending; on the scale on which the first token of the view is
+  // `origin`.
   std::span<const std::int64_t> documents = {};
   std::int64_t origin = 0;
-  std::span<const std::uint8_t> counted = {};  // as of Window
+  std::span<const std::uint8_t> counted = {};  // as Window::counted
 };
 
 enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
 inline constexpr std::array<Split, 3> kSplits = {Split::kTrain, Split::kValid, Split::kTest};
 const char* NameOf(Split split);  // "train", "valid", "test"
 
-// Texts of a token file: one stream of tokens, or pairs, of which a TokenFile reads one side.
+// Which texts a TokenFile reads: the stream of a file of single texts, or one side of its pairs.
 enum class Side { kText = 0, kSource = 1, kTarget = 2 };
 
-// Words by id: UTF-8, or one raw byte each.
+// Words by id: UTF-8 text, or one raw byte each at byte level.
 struct Vocabulary {
   std::vector<std::string> words;
-  std::int64_t eos = 0;   // id of the end of a line
-  std::int64_t unk = -1;  // id of unknown words; -1: the tokenizer has none (byte level)
+  std::int64_t eos = 0;   // id of the token that ends a line or a document
+  std::int64_t unk = -1;  // id of unknown words; -1: the tokenizer has none
 };
 
-// Result of tokenisation, to be written to a token file.
+// The result of tokenisation, which WriteTokenFile writes.
 struct TokenData {
   std::array<std::vector<std::int32_t>, 3> tokens;  // by Split
-  // By Split, empty if there are none: offsets of the beginnings of documents, ascending from 0; a
-  // token's 1 if it counts as a target, else 0.
+  // By Split, empty if unknown: `documents` holds the offsets at which documents begin, ascending
+  // from 0; `counted` holds 1 for each token that counts as a target, else 0.
   std::array<std::vector<std::int64_t>, 3> documents;
   std::array<std::vector<std::uint8_t>, 3> counted;
   Vocabulary vocabulary;
   std::string tokenizer;  // "word", "word lowercase", "byte", "harbour"
-  std::string
-      source_sha256;  // 64 hex digits: of the three texts in order, or of the generator's deck
-  std::optional<double> entropy_rate;        // nats per token; none: unknown
-  std::optional<std::int64_t> harbour_seed;  // "harbour" only: the corpus' seed
+  // 64 hex digits: hash of the three texts in order, or of the generator's keys
+  std::string source_sha256;
+  std::optional<double> entropy_rate;        // nats per token; nullopt: unknown
+  std::optional<std::int64_t> harbour_seed;  // seed of the corpus (harbour only)
 };
 
-// Throws InputError if no token file can be written to `path`: empty, a folder, there already
-// (unless `overwrite`), or in a folder that does not exist or forbids writing. A check before the
-// work of tokenisation begins; WriteTokenFile repeats it.
+// Throws InputError if no token file can be written to `path`: an empty name, a folder, an existing
+// file (unless `overwrite`), or a folder that does not exist or is not writable. An early check
+// before tokenisation begins; WriteTokenFile repeats it.
 void CheckTokenFileTarget(const std::string& path, bool overwrite);
 
-// Writes `path` by way of a temporary name beside it (synced, read back, renamed). Serial. Refuses
-// an existing file unless `overwrite`. Ids are stored as uint16 if the vocabulary allows it, else
-// as uint32. Throws InputError (exists, bad or forbidden folder) or RunError (disk full, with
-// path).
+// Writes a temporary file beside `path`, syncs and verifies it, and renames it. Serial. An existing
+// file is an error unless `overwrite`. Ids are stored as uint16 if the vocabulary allows it, else
+// as uint32. Throws InputError (file exists, bad or read-only folder) or RunError (disk full; names
+// the path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
-struct TokenLayout;  // of a file: internal
-// Descriptions of token files that this rank has read, by path: the next opening of a file takes
-// its own.
+struct TokenLayout;  // internal: layout of a file
+// Layouts of token files that this rank has read, by path. Opening a file takes its entry out.
 using KnownFiles = std::map<std::string, std::shared_ptr<TokenLayout>>;
 
-// Parts of a token file that are kept in memory, and how.
+// Which parts of a token file are kept, and where.
 struct Keeping {
   Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
   Keeping(Staging where, std::array<bool, 3> which, std::int64_t ahead, bool reads_here = true)
       : staging(where), splits(which), read_ahead(ahead), reads(reads_here) {}
   Staging staging;
-  std::array<bool, 3> splits = {true, true, true};  // by Split: those that are read at all
+  std::array<bool, 3> splits = {true, true, true};  // by Split: which are read at all
   std::int64_t read_ahead = 2;                      // Options::read_ahead
-  bool reads = true;                                // a stream is read on this rank
-  // Folder of the node's copy (Staging::kNode), which the first rank of a node makes.
+  bool reads = true;                                // if streamed: this rank reads the stream
+  // Folder for the node's copy (Staging::kNode), which the node's first rank makes.
   std::string folder = {};
-  KnownFiles* known = nullptr;  // used up by the first rank; null: none
-  Side side = Side::kText;      // arrays that are read
+  KnownFiles* known = nullptr;  // consumed by the first rank; null: none
+  Side side = Side::kText;      // which texts to read
 };
 
-// Numbers of a token file that a plan needs.
+// What a plan needs to know about a token file.
 struct TokenCounts {
   std::int64_t vocabulary = 0;           // types
-  std::int64_t eos = 0, unk = -1;        // as of Vocabulary
+  std::int64_t eos = 0, unk = -1;        // as in Vocabulary
   std::array<std::int64_t, 3> tokens{};  // by Split
-  std::array<std::int64_t, 3> bytes{};   // by Split: of a copy in memory, with its masks
-  std::array<bool, 3> documents{};       // by Split: whether their beginnings are known
-  std::array<bool, 3> masks{};           // by Split: whether there is a mask of the loss
-  std::string tokenizer, vocabulary_sha256, source_sha256, tokenizer_sha256;  // as of TokenFile
+  std::array<std::int64_t, 3> bytes{};   // by Split: size in memory, masks included
+  std::array<bool, 3> documents{};       // by Split: whether it is known where they begin
+  std::array<bool, 3> masks{};           // by Split: whether there is a loss mask
+  std::string tokenizer, vocabulary_sha256, source_sha256, tokenizer_sha256;  // as in TokenFile
 };
-// Checks everything but the arrays' elements. Serial; needs no MPI. Throws InputError as opening
-// does. known: gets the description; may be null.
+// Reads those numbers; checks everything but the arrays' elements. Serial; needs no MPI. Throws
+// InputError as opening does. known: receives the layout; may be null.
 TokenCounts CountTokens(const std::string& path, KnownFiles* known = nullptr);
-// Bytes of one copy of what is kept in memory.
+// Bytes of one in-memory copy of the splits that are kept.
 std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping);
-// Most bytes that a node's copy takes in its folder; 0 unless it is staged there.
+// Upper limit of the bytes of a node's copy in its folder; 0 unless staging is kNode.
 std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping);
 
-// TokenFile::TokenizerSha256 of tokenizer files: contents by name. Empty without files.
+// TokenFile::TokenizerSha256 of tokenizer files given as contents by name; empty without files.
 std::string TokenizerSha256Of(const std::map<std::string, std::string>& files);
 
 class TokenArrays;  // internal
 
-// An opened token file: its splits in memory, or read as they are needed; no HDF5 call after
+// An open token file, whose splits are in memory or read when needed. Makes no HDF5 calls after
 // construction.
 class TokenFile {
  public:
-  // Reads a file. Collective over `world`; `node`: ranks that share memory. Checks that the file is
-  // whole, its format and dimensions, at least 2 tokens per split and, of what is kept in memory,
-  // ids below the vocabulary; on other ranks, that they see the file that the first one sees, or a
-  // copy of it. Throws AgreedError (exit code 2) naming file, dataset and offset of the first bad
+  // Opens and reads a file. Collective over `world`. node: ranks that share memory. Checks that the
+  // file is complete, its format and dimensions, that each split has at least 2 tokens, that ids
+  // kept in memory are below the vocabulary size, and that all ranks see the same file or a copy of
+  // it. after_round (may be empty): called on all ranks about every 256 MiB; may throw an
+  // AgreedError. Throws AgreedError (exit code 2) naming file, dataset and offset of the first bad
   // token.
-  // after_round (may be empty) is called on all ranks about every 256 MiB, and may throw an
-  // AgreedError.
   TokenFile(const comm::Communicator& world, const comm::Communicator& node,
             const std::string& path, const Keeping& keeping,
             const std::function<void()>& after_round = {});
-  // Copies tokens in memory, without a file; Path() is empty. Collective over `world`, whose ranks
-  // pass the same data. Throws AgreedError (exit code 2) for a split of fewer than 2 tokens and for
-  // an id outside of the vocabulary.
+  // Copies tokens from memory; Path() is then empty. Collective over `world`, whose ranks pass the
+  // same data. Throws AgreedError (exit code 2) if a split has fewer than 2 tokens or an id is
+  // outside the vocabulary.
   TokenFile(const comm::Communicator& world, const TokenData& data);
   ~TokenFile();
   TokenFile(TokenFile&&) noexcept;
 
   std::int64_t Size(Split split) const;  // tokens
-  bool Keeps(Split split) const;         // in memory
-  // Whether the split's documents, and its mask of the loss, are known.
+  bool Keeps(Split split) const;         // whether it is in memory
+  // Whether the split's document boundaries, and its loss mask, are known.
   bool HasDocuments(Split split) const;
   bool HasMask(Split split) const;
-  // Tokens [begin, begin + count) of a split in memory; documents: with their beginnings.
+  // Tokens [begin, begin + count) of a split in memory. documents: include where documents begin.
   WindowView View(Split split, std::int64_t begin, std::int64_t count, bool documents = true) const;
-  std::int64_t Documents(Split split) const;  // 0 if they are not known
-  // Tokens at which the documents of a split in memory begin; empty if they are not known.
+  std::int64_t Documents(Split split) const;  // number; 0 if unknown
+  // Offsets at which documents begin, of a split in memory; empty if unknown.
   std::span<const std::int64_t> Beginnings(Split split) const;
   const Vocabulary& Words() const;
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;
   const std::string& SourceSha256() const;
-  std::string VocabularySha256() const;  // 64 hex digits: of the words, each after its length
-  // 64 hex digits: of the files in /tokenizer, of each its name and size, then its bytes; empty
+  // 64 hex digits: hash of all words, each preceded by its length
+  std::string VocabularySha256() const;
+  // 64 hex digits: hash of the files in /tokenizer (for each its name, size and bytes); empty
   // without a subword tokenizer.
   std::string TokenizerSha256() const;
-  // The files in /tokenizer by name: contents; none without a subword tokenizer.
+  // Contents of the files in /tokenizer, by name; empty without a subword tokenizer.
   const std::map<std::string, std::string>& TokenizerFiles() const;
-  std::optional<double> EntropyRate() const;  // nats per token
-  std::int64_t MemoryBytes() const;           // of this rank's share of the copy
+  std::optional<double> EntropyRate() const;  // nats per token; nullopt: unknown
+  std::int64_t MemoryBytes() const;           // this rank's share of the copy in memory
   const std::string& Path() const;
-  bool Streams() const;            // windows come from the file (class Windows), none is in memory
-  std::int64_t ReadAhead() const;  // steps, of a stream
+  bool Streams() const;            // windows are read by class Windows; nothing is in memory
+  std::int64_t ReadAhead() const;  // of a stream, in steps
   const TokenLayout& Layout() const;
-  // The open file of a stream, read on whatever takes its name, or its copy on this node; only on
-  // ranks that read it.
+  // The open file behind a stream, or its copy on this node. It stays readable even if another file
+  // takes its name. Only on ranks that read the stream.
   const TokenArrays& Opened() const;
-  bool OpenedHolds(Split split) const;  // a copy has only the splits that are kept
+  bool OpenedHolds(Split split) const;  // false: the node's copy leaves out this split
   const StagedCopies& Staged() const;
 
-  // Ids of a text by the file's own tokenizer, without an <eos> at the end; unknown words become
-  // unk (byte level has none). A subword tokenizer's template begins the ids. Throws InputError for
-  // bad UTF-8, for an unknown word without unk, and for a broken /tokenizer.
+  // Encodes a text with the file's own tokenizer, without an <eos> at the end. Unknown words become
+  // unk. A subword tokenizer puts its template's prefix first. Throws InputError for invalid UTF-8,
+  // for an unknown word if there is no unk, and for a broken /tokenizer.
   std::vector<std::int32_t> Encode(std::string_view text) const;
-  // Text of ids: words joined by blanks, <eos> as a newline; bytes and subwords as they are.
+  // Decodes ids: words are joined by blanks and <eos> becomes a newline; bytes and subwords are
+  // concatenated as they are.
   std::string Decode(const std::vector<std::int32_t>& ids) const;
 
  private:

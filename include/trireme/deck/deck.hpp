@@ -1,5 +1,6 @@
-// An input deck: INI text as Boost.Program_options reads it, checked against a Schema. The command
-// line wins over the deck, the deck over supplied values (presets), and those over the defaults.
+// An input deck: INI text, read by Boost.Program_options and checked against a Schema. The command
+// line overrides the deck, the deck overrides supplied values (presets), and these override
+// defaults.
 #pragma once
 
 #include <cstdint>
@@ -14,65 +15,62 @@
 
 namespace trireme::deck {
 
-// Text from a user or a file, made fit for a message.
-
-// At most about 120 bytes of `text`, unprintable ones replaced (a binary file is no deck, and must
-// not upset the terminal).
+// `text` made fit for a message: cut to about 120 bytes, and unprintable bytes replaced (a binary
+// file given as a deck must not upset the terminal).
 std::string Shown(const std::string& text);
 
-// Lists in a deck's values: entries with commas between them.
-
-// Without the blanks, tabs and line ends around it.
+// `text` without the blanks, tabs and line ends around it.
 std::string_view Trimmed(std::string_view text);
 
-// Entries, trimmed, which point into `text`; at least one, and any may be empty.
+// Splits a list at its commas. The trimmed entries point into `text`; there is at least one, and
+// any may be empty.
 std::vector<std::string_view> SplitList(std::string_view text);
 
 class Deck {
  public:
   // Parses `text`, the contents of `path` (used in messages only), and the command line's
-  // `overrides` ("section.key=value"). Throws InputError with all problems in one message, each
-  // with path:line or "command line": a syntax error, an unknown section or key (with the nearest
-  // name), a key given twice, a value of the wrong type, not among its choices or out of range, two
-  // keys of an exclusive group in the same place. `schema` must outlive the deck.
+  // `overrides` ("section.key=value"). `schema` must outlive the deck. Throws one InputError with
+  // all problems, each with path:line or "command line": a syntax error, an unknown section or key
+  // (with the nearest name), a key given twice, a value of the wrong type, out of range or not
+  // among the choices, two keys of an exclusive group in the same place.
   static Deck Parse(const Schema& schema, const std::string& text, const std::string& path,
                     const std::vector<std::string>& overrides);
 
-  // Values by full name, "section.key", for Keys (keys.hpp), which read them into fields. Throw
-  // std::logic_error for an undeclared key and for one of another kind.
+  // Values by full name, "section.key"; Keys (keys.hpp) reads them into fields. They throw
+  // std::logic_error for an undeclared key and for a key of another kind.
   std::int64_t Integer(const std::string& name) const;
   double Real(const std::string& name) const;
   const std::string& Text(const std::string& name) const;  // kText and kChoice
   bool Switch(const std::string& name) const;
 
-  // True for a key in the deck or on the command line; false for one that lost to another key of
-  // its exclusive group and holds its default.
+  // Whether the deck or the command line gives the key. False if it lost to another key of its
+  // exclusive group: it then has its default.
   bool Given(const std::string& name) const;
   // Origin of a value, for messages: "input/a.in:12", "command line", "preset jsc" or "default".
   std::string Where(const std::string& name) const;
-  // Sets a key that was not given to a value from elsewhere (a preset, a resolved automatic
-  // choice); no effect on a given key. `origin` goes to Where(). Throws InputError for a value that
-  // the schema refuses.
+  // Sets a key to a value from elsewhere (a preset, an automatic choice), unless the key or another
+  // of its exclusive group was given. origin: what Where() then returns. Throws InputError if the
+  // schema refuses the value.
   void Supply(const std::string& name, const std::string& value, const std::string& origin);
 
-  // Takes back what the deck says of a key, which has its default then; no effect on the command
-  // line's word.
+  // Undoes what the deck says about a key, which then has its default; no effect on a value from
+  // the command line.
   void Forget(const std::string& name);
 
-  // Keys of a section (without its name) and their values as text, in the order of declaration;
-  // keys that lost to another of their exclusive group are left out.
+  // Keys of a section (without its name) and their values as text, in the order of declaration.
+  // Leaves out keys that lost to another of their exclusive group.
   std::vector<std::pair<std::string, std::string>> Section(const std::string& section) const;
 
-  // Makes the InputError about one key's value: "input/a.in:12: data.batch = 0: message" and the
-  // hint.
+  // Makes the InputError about a key's value, with the hint: "input/a.in:12: data.batch = 0:
+  // message".
   trireme::Error Complain(const std::string& name, const std::string& message,
                           const std::string& hint = {}) const;
 
-  // Prints the resolved deck: every key of every section with its value and, as a comment, its
-  // origin, without keys that lost to another of their exclusive group. Parses back to the same
+  // The resolved deck as text: every key of every section with its value and, as a comment, its
+  // origin, but without keys that lost to another of their exclusive group. It parses to the same
   // values.
   std::string Resolved() const;
-  const std::string& Path() const { return path_; }  // of the deck's file
+  const std::string& Path() const { return path_; }  // the deck's file
 
  private:
   struct Value {
@@ -83,7 +81,7 @@ class Deck {
   };
   const Value& Find(const std::string& name) const;
   const std::string& Find(const std::string& name, KeyKind kind) const;
-  // Sets a value and drops the other keys of its exclusive group.
+  // Sets a value, and drops the other keys of its exclusive group.
   void Take(const std::string& name, const Value& value);
 
   const Schema* schema_ = nullptr;

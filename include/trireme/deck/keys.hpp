@@ -1,5 +1,5 @@
-// Keys of the deck and the fields that hold their values, in one statement each. A room names its
-// keys in a function, by which they are declared and read:
+// Binds keys of the deck to the fields that hold their values. A room names its keys in one
+// function, which serves both to declare and to read them:
 //
 //   void Bind(deck::Keys keys, Options& o) {
 //     keys.Section("data", "The token file.")
@@ -9,7 +9,7 @@
 //   void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
 //   Options Read(const deck::Deck& deck) { return deck::Read(deck, Bind); }
 //
-// The default of a key is what its field holds when the key is declared.
+// A key's default is what its field holds when the key is declared.
 #pragma once
 
 #include <algorithm>
@@ -26,20 +26,21 @@
 
 namespace trireme::deck {
 
-// Names of all values of an enum, in the enum's order.
+// The names of an enum's values, in the enum's order.
 template <std::size_t N>
 using Names = std::array<const char*, N>;
 
-// A unit of a key and its size in the unit of the field: {"GB/s", 1e9} for a field in bytes/s.
+// A key's unit. scale: its size in the unit of the field, as in {"GB/s", 1e9} for a field in
+// bytes/s.
 struct Unit {
   Unit(const char* text, double factor = 1) : name(text), scale(factor) {}
   std::string name;
   double scale = 1;
 };
 
-// Each function takes a key's name, the field that holds its value, and what Key says of such a
-// key. Made from a schema, Keys declares the key, and throws as Schema::Add does. Made from a deck,
-// it sets the field to the deck's value.
+// Each function takes a key's name, the field for its value, and properties as in struct Key. Keys
+// made from a schema declare the key, and throw as Schema::Add does. Keys made from a deck set the
+// field to the deck's value.
 class Keys {
  public:
   explicit Keys(Schema& schema) : schema_(&schema) {}
@@ -57,7 +58,8 @@ class Keys {
                const std::string& help);
   Keys& Switch(const std::string& name, bool& field, const std::string& help);
 
-  // A field of another type. Throws std::logic_error for a range with numbers that it cannot hold.
+  // For other integer types. Throws std::logic_error if the range has numbers that the field cannot
+  // hold.
   template <std::integral Number>
   Keys& Integer(const std::string& name, Number& field, Range range, const std::string& unit,
                 const std::string& help) {
@@ -71,14 +73,14 @@ class Keys {
     field = static_cast<Number>(value);
     return *this;
   }
-  // An enum, by the names of its values in their order; for a bool, the second name means true.
+  // For an enum: names has its values in their order. For a bool: the second name means true.
   template <typename Value, std::size_t N>
   Keys& Choice(const std::string& name, Value& field, const Names<N>& names,
                const std::string& help) {
     auto value = static_cast<std::size_t>(field);
     std::string text = names.at(value);
     Choice(name, text, {names.begin(), names.end()}, help);
-    for (value = 0; text != names.at(value);) ++value;  // the schema lets no other text in
+    for (value = 0; text != names.at(value);) ++value;  // the schema accepts no other text
     field = static_cast<Value>(value);
     return *this;
   }
@@ -86,17 +88,17 @@ class Keys {
  private:
   Keys& Add(const Key& key);
 
-  Schema* schema_ = nullptr;    // null: the keys are read
-  const Deck* deck_ = nullptr;  // null: they are declared
+  Schema* schema_ = nullptr;    // null while keys are read
+  const Deck* deck_ = nullptr;  // null while keys are declared
 };
 
-// Declares the keys that `bind` names; their defaults are the fields of `defaults`.
+// Declares the keys that `bind` names; the fields of `defaults` are their defaults.
 template <typename Options>
 void Declare(Schema& schema, void (*bind)(Keys, Options&), Options defaults = {}) {
   bind(Keys(schema), defaults);
 }
 
-// The deck's values of the keys that `bind` names; other fields are as `Options` initialises them.
+// Reads the keys that `bind` names from the deck; other fields stay as `Options` initialises them.
 template <typename Options>
 Options Read(const Deck& deck, void (*bind)(Keys, Options&)) {
   Options options;

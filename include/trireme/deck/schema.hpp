@@ -12,7 +12,7 @@ namespace trireme::deck {
 
 enum class KeyKind { kInteger, kReal, kText, kChoice, kSwitch };
 
-// Range of a number, in the key's unit; closed unless an end is open.
+// Range of a number, in the key's unit. It includes its ends unless they are open.
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
@@ -32,35 +32,35 @@ struct Key {
   KeyKind kind = KeyKind::kText;
   std::string fallback = {};              // default value as a user would write it; may be empty
   std::string help = {};                  // one or more sentences, for --help-deck
-  Range range = {};                       // of numbers
-  std::string unit = {};                  // "": none
-  std::vector<std::string> choices = {};  // kChoice; kSwitch has yes, no, true, false, on, off
-  // kText: names files or folders. A value that a shell or another INI reader would change (~, $, a
-  // comment after ';') is refused.
+  Range range = {};                       // for numbers
+  std::string unit = {};                  // empty: none
+  std::vector<std::string> choices = {};  // for kChoice; for kSwitch yes, no, true, false, on, off
+  // For kText: the value names files or folders. It is then refused if a shell or another INI
+  // reader would change it (~, $, a comment after ';').
   bool path = false;
 };
 
 class Schema {
  public:
-  // Adds a section's one-line description; sections print in the order of their first mention.
+  // Sets a section's one-line description. Sections print in the order of their first mention.
   Schema& Section(const std::string& name, const std::string& help);
-  // Declares a key. Throws std::logic_error for a key declared twice and for a default that its own
-  // checks refuse.
+  // Declares a key. Throws std::logic_error if it was declared before, or if its own checks refuse
+  // its default.
   Schema& Add(Key key);
-  // Declares keys of which a deck may give at most one; one on the command line replaces the
-  // deck's. Without any, the first one's default stands. Throws std::logic_error for an undeclared
-  // key.
+  // Declares keys that exclude each other: a deck may give at most one, and one on the command line
+  // replaces the deck's. If none is given, the first one's default holds. Throws std::logic_error
+  // for an undeclared key.
   Schema& Exclusive(const std::vector<std::string>& names);
 
   const Key* Find(const std::string& name) const;  // nullptr: undeclared
   bool HasSection(const std::string& section) const;
-  // Declared names nearest to `name` (edit distance; whole name and name without section), joined
-  // by "or"; empty if none is near.
+  // Declared names nearest to `name`, joined by "or"; empty if none is near. Compares full names,
+  // and names without their sections, by edit distance.
   std::string Nearest(const std::string& name) const;
-  // Nearest section to a section's name: "[model]".
+  // The section nearest to a section's name, as "[model]"; empty if none is near.
   std::string NearestSection(const std::string& section) const;
-  // Text of --help-deck: every key of a section, one key ("model.dim"), or all if `what` is empty.
-  // Throws InputError for what does not exist, naming the nearest.
+  // The text of --help-deck. what: a section, a key ("model.dim"), or empty for everything. Throws
+  // InputError for an unknown name, with the nearest one.
   std::string Help(const std::string& what) const;
 
   const std::vector<Key>& Keys() const { return keys_; }
@@ -73,18 +73,15 @@ class Schema {
   std::vector<std::vector<std::string>> exclusive_;
 };
 
-// The manual page: made from the declarations of the keys and the text of --help when Trireme is
-// built.
-
-// Content of the page besides the keys.
+// Content of the manual page besides the keys. The page is made when Trireme is built.
 struct ManualFacts {
   std::string version;  // "0.1.0"
-  std::string date;     // of the sources: "2026-11-24"
+  std::string date;     // date of the sources: "2026-11-24"
   std::string help;     // text of --help: a sentence, "usage:", options, "exit codes:"
 };
 
-// The page trireme(1), in the macros of man(7), plain ASCII. Throws std::logic_error for a help
-// text of another form.
+// The page trireme(1) in the macros of man(7), plain ASCII. Throws std::logic_error if the help
+// text has another form.
 std::string ManualPage(const Schema& schema, const ManualFacts& facts);
 
 }  // namespace trireme::deck

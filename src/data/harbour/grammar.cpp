@@ -1,4 +1,5 @@
-// The harbour corpus' words by category and its grammar, unfolded into a Markov chain.
+// The harbour corpus: its words by category, and its grammar, which is unfolded into a Markov
+// chain.
 #include "grammar.hpp"
 
 #include <fmt/format.h>
@@ -20,16 +21,16 @@ namespace trireme::data {
 
 namespace {
 
-// Words with probabilities that fall with their rank like Zipf's law and sum to one.
+// Words with probabilities that sum to one and fall with the rank as in Zipf's law.
 struct WordList {
   WordList() = default;
-  WordList(const char* word) : words{word}, probabilities{1.0} {}  // that word alone
+  WordList(const char* word) : words{word}, probabilities{1.0} {}  // a single word
 
   std::vector<std::string> words;
   std::vector<double> probabilities;
 };
 
-// Probability of rank r (from 0) is proportional to (r + kZipfShift)^-kZipfExponent.
+// The probability of rank r (from 0) is proportional to (r + kZipfShift)^-kZipfExponent.
 constexpr double kZipfExponent = 1.3, kZipfShift = 2.0;
 
 bool IsVowel(char c) { return std::string_view("aeiouAEIOU").find(c) != std::string_view::npos; }
@@ -58,12 +59,12 @@ WordList Formed(const WordList& list, Form&& form) {
   return result;
 }
 
-// A y after a consonant changes before an ending: carries, carried.
+// Whether the word ends in y after a consonant, which changes before an ending: carries, carried.
 bool EndsInConsonantY(const std::string& word) {
   return word.ends_with('y') && !IsVowel(word[word.size() - 2]);
 }
 
-// The plural of a noun and the third person of a verb follow one rule.
+// The plural of a noun, or the third person of a verb.
 std::string WithS(const std::string& word) {
   if (word.ends_with("man")) return word.substr(0, word.size() - 3) + "men";
   if (EndsInConsonantY(word)) return word.substr(0, word.size() - 1) + "ies";
@@ -78,7 +79,7 @@ std::string WithEd(const std::string& word) {
   return word + (word.ends_with('e') ? "d" : "ed");
 }
 
-// Forms of a noun or a verb share ranks, and so their probabilities.
+// All forms of a noun or verb have the rank, and so the probability, of its base form.
 struct Noun {
   explicit Noun(std::string_view text) : one(Ranked(text)), many(Formed(one, WithS)) {}
   WordList one, many;  // ship, ships
@@ -86,10 +87,10 @@ struct Noun {
 struct Verb {
   explicit Verb(std::string_view text)
       : base(Ranked(text)), third(Formed(base, WithS)), past(Formed(base, WithEd)) {}
-  WordList base, third, past;  // carry, carries, carried; the past participle is the past
+  WordList base, third, past;  // carry, carries, carried (also the past participle)
 };
 
-// Each category in order of frequency.
+// The words of each category, most frequent first.
 struct Lexicon {
   const Noun men = Noun(
       "captain pilot fisherman merchant carpenter boatman smuggler boy ferryman sailor watchman "
@@ -116,12 +117,12 @@ struct Lexicon {
       "shipyard market tavern town cliff rock fort mill sandbank estuary bridge castle chapel "
       "cottage canal jetty dock reef cave coast marsh meadow forest garden farm school inn tower "
       "square street orchard hospital prison");
-  // without number: salt
+  // uncountable: salt
   const WordList cargoes = Ranked(
       "salt timber coal wool grain wine cotton tea oil tar sugar rum tobacco flour iron copper "
       "silk "
       "coffee wheat slate marble rice leather gunpowder brandy cheese butter honey hay granite");
-  // of a named person: pilot
+  // office of a named person: pilot
   const WordList roles =
       Ranked("owner master keeper purser builder steward designer agent surveyor commander");
   const WordList ship_names = Ranked("Heron Swallow Marigold Dolphin Kestrel Northumbria");
@@ -164,7 +165,7 @@ struct Lexicon {
       "again together slowly twice quietly safely alone daily easily gladly calmly overnight");
   const WordList adverbs_front =
       Ranked("Later Often Sometimes Soon Eventually Once Afterwards Meanwhile");
-  // of people and vessels, with an object
+  // actions of people and vessels, with an object
   const Verb acts_on = Verb(
       "carry follow watch pass reach load call visit help search guard rescue enter pull push "
       "approach save mark need want escort greet join move order answer cross circle repair clean "
@@ -173,12 +174,12 @@ struct Lexicon {
       "support supply test thank touch trust unload welcome abandon accept attack avoid bless "
       "chase "
       "defend deserve discover");
-  // of people and vessels, without an object
+  // actions of people and vessels, without an object
   const Verb acts = Verb(
       "wait arrive return work depart rest turn listen hesitate linger wander hurry advance retire "
       "retreat drift disappear gather anchor climb shudder agree starve talk cheer complain march "
       "dance");
-  // the same of other things
+  // actions of other things, with an object and without
   const Verb thing_acts_on = Verb(
       "block cover fill face touch cross join reach shelter guard divide overlook damage follow "
       "mark");
@@ -195,7 +196,7 @@ struct Lexicon {
   const WordList determiners_many = Ranked("some many two these several three few four");
 };
 
-// The words of `list` that begin with a vowel, or those that do not.
+// The words of `list` that begin with a vowel or, if not `vowel`, the others.
 WordList Initial(const WordList& list, bool vowel) {
   WordList result;
   for (std::size_t i = 0; i < list.words.size(); ++i) {
@@ -222,7 +223,8 @@ WordList Capitalised(const WordList& list) {
   });
 }
 
-// Kind of a subject: decides number, pronoun, relative pronoun and verbs, however far they follow.
+// Kind of a sentence's subject. It decides number, pronoun, relative pronoun and verbs, even far
+// from the subject.
 enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kVessels, kThings };
 
 const char* PronounOf(Kind kind) {
@@ -246,7 +248,7 @@ bool IsActor(Kind kind) {
   return IsPerson(kind) || kind == Kind::kVessel || kind == Kind::kVessels;
 }
 
-// Place of a state in the text: what was read last.
+// Where in the text a state is; the comments show what was read last.
 enum class Place {
   // headings and lines
   kHeading,       // "="
@@ -258,7 +260,7 @@ enum class Place {
   kHeadingClose,  // the heading's last "="
   kHeadingLine,   // the heading's <eos>
   kBetween,       // a paragraph's <eos>
-  kBlankLine,     // and an empty line's
+  kBlankLine,     // the <eos> of the empty line after it
   // beginning of a sentence
   kSentence,      // "."; or a blank line after a heading
   kFront,         // "In", "After"
@@ -294,7 +296,7 @@ enum class Place {
   kRelativeHad,   // "the captains who had"
   kRelativeVerb,  // "the barges that the pilot"
   // verbs and what follows them
-  kVerbPhrase,    // a subject that takes no more: "she"
+  kVerbPhrase,    // a complete subject: "she"
   kBeforePast,    // "she often"
   kBe,            // "she was"
   kBeMore,        // "she was not", "she had been"
@@ -309,23 +311,23 @@ enum class Place {
   kSecondClause,  // "she waited , and", "she waited because"
 };
 
-// Role of a noun phrase: decides its nouns, and how the sentence goes on after it.
+// What a noun phrase is for: decides its nouns and how the sentence continues.
 enum class Role { kNone, kSubject, kOfSubject, kInRelative, kAgent, kObject, kPhrase };
 
-// Nouns that an adjective leaves: anything is old, people are brave, things are rusty.
+// Nouns that an adjective allows: anything is old, people are brave, things are rusty.
 enum class Scope { kAll, kPeople, kThings };
 
 struct State {
   Place place = Place::kHeading;
-  Kind kind = Kind::kNobody;  // of the subject
-  Role role = Role::kNone;    // inside a noun phrase
-  Scope scope = Scope::kAll;  // after an adjective
-  int ship = 0;               // subject of the article
+  Kind kind = Kind::kNobody;  // kind of the subject
+  Role role = Role::kNone;    // only inside a noun phrase
+  Scope scope = Scope::kAll;  // only after an adjective
+  int ship = 0;               // index of the ship that the article is about
   auto operator<=>(const State&) const = default;
 };
 
-// A way on: one of the words, by the list's probabilities, with a weight relative to the other ways
-// out of the state.
+// A transition out of a state: a list of words, drawn by their probabilities, and a weight relative
+// to the state's other transitions.
 struct Choice {
   double weight;
   WordList words;
@@ -333,7 +335,7 @@ struct Choice {
 };
 using Choices = std::vector<Choice>;
 
-// Probability that a noun phrase of each role takes each category of nouns; sums to one.
+// Probabilities of the categories of nouns in a noun phrase of some role; they sum to one.
 struct Mixture {
   double men, women, vessels, goods, places;
   double People() const { return men + women; }
@@ -363,22 +365,22 @@ Mixture MixtureOf(Role role, Scope scope) {
 }
 
 constexpr double kAdjective = 0.3;  // share of noun phrases with an adjective
-constexpr double kShip = 0.12;      // and of the article's ship, which follows "the" alone
-constexpr double kOneOfAny = 0.62;  // singular where the determiner leaves it open
+constexpr double kShip = 0.12;      // share of the article's ship after "the"
+constexpr double kOneOfAny = 0.62;  // share of the singular where the determiner allows both
 constexpr int kAnyInitial = -1, kConsonant = 0, kVowel = 1;
 
-// Probability that each form begins a predicate.
+// Probability of each form with which a predicate may begin.
 struct VerbWeights {
   double be_past, be_present, had, have, past_on, past, present_on, present, modal, adverb;
 };
 
-// Things do little of their own.
+// Things act less than people and vessels do.
 VerbWeights WeightsOf(Kind kind) {
   if (IsActor(kind)) return {0.17, 0.03, 0.08, 0.05, 0.28, 0.15, 0.08, 0.04, 0.07, 0.05};
   return {0.38, 0.08, 0.02, 0.02, 0.14, 0.17, 0.05, 0.04, 0.07, 0.03};
 }
 
-// Weights of the words that end or prolong a clause.
+// Probabilities of the words that end or continue a clause.
 struct Tail {
   double stop, phrase, comma, also, subordinate, adverb;
 };
@@ -392,7 +394,7 @@ const Lexicon& Words() {
   return lexicon;
 }
 
-// The ways out of places where they depend on nothing but the place.
+// A transition that depends on nothing but the place.
 struct Rule {
   Place from;
   double weight;
@@ -429,7 +431,7 @@ const std::vector<Rule>& Rules() {
   return rules;
 }
 
-// Finds the ways out of one state.
+// Finds the transitions out of one state.
 class WaysOn {
  public:
   explicit WaysOn(const State& state) : state_(state) {
@@ -443,12 +445,12 @@ class WaysOn {
   const Choices& Found() const { return choices_; }
 
  private:
-  // The state after this one. The next article forgets the ship.
+  // The next state. The next article's title forgets the ship.
   State At(Place place, Kind kind, Role role = Role::kNone) const {
     return {place, kind, role, Scope::kAll, place == Place::kTitleArticle ? 0 : state_.ship};
   }
   State To(Place place, Role role = Role::kNone) const { return At(place, state_.kind, role); }
-  State Within(Place place) const {  // the same noun phrase
+  State Within(Place place) const {  // stays in the noun phrase
     State next = state_;
     next.place = place;
     return next;
@@ -458,7 +460,7 @@ class WaysOn {
     choices_.push_back({weight, words, next});
   }
 
-  // Headings, beginnings of sentences and names.
+  // Adds the transitions in headings, at beginnings of sentences and in names.
   void AddText() {
     switch (state_.place) {
       case Place::kTitleArticle:
@@ -489,7 +491,7 @@ class WaysOn {
     return words_.ship_names.words[static_cast<std::size_t>(state_.ship)].c_str();
   }
 
-  // "= The": each name belongs to an article of its own.
+  // After "= The": the article is about the ship that is named here.
   void AddTitle() {
     const WordList& names = words_.ship_names;
     for (std::size_t i = 0; i < names.words.size(); ++i) {
@@ -499,7 +501,7 @@ class WaysOn {
     }
   }
 
-  // Weights sum to 1 where the last subject is known, else to 0.8.
+  // Begins a sentence. The weights sum to 1 if the last subject is known, otherwise to 0.8.
   void AddSentence() {
     AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.5, true);
     Add(0.06, words_.men_names, At(Place::kGivenName, Kind::kMan));
@@ -511,7 +513,7 @@ class WaysOn {
     Add(0.2, Capitalised(PronounOf(state_.kind)), To(Place::kVerbPhrase));
   }
 
-  // The same within a sentence.
+  // Begins a clause within a sentence.
   void AddClause() {
     AddDeterminers(At(Place::kNounPhrase, Kind::kNobody, Role::kSubject), 0.8, false);
     Add(0.1, words_.men_names, At(Place::kGivenName, Kind::kMan));
@@ -535,7 +537,7 @@ class WaysOn {
     }
   }
 
-  // nouns: the place after the adjective.
+  // nouns: the place after the adjective. initial: the letter with which it must begin.
   void AddAdjectives(Place nouns, int initial) {
     constexpr double kFitsAll = 0.45;
     const double people = MixtureOf(state_.role).People();
@@ -549,7 +551,7 @@ class WaysOn {
     add((1 - kFitsAll) * (1 - people), words_.adjectives_things, Scope::kThings);
   }
 
-  // nouns: kAnyNoun, kOneNoun or kManyNouns.
+  // nouns: kAnyNoun, kOneNoun or kManyNouns. initial: the letter with which the noun must begin.
   void AddNouns(Place nouns, double weight, int initial = kAnyInitial) {
     const Mixture mixture = MixtureOf(state_.role, state_.scope);
     const bool one = nouns != Place::kManyNouns, many = nouns != Place::kOneNoun;
@@ -572,7 +574,7 @@ class WaysOn {
     add(mixture.places, words_.places, Kind::kThing, Kind::kThings);
   }
 
-  // What follows a determiner. before: weight of the ways on that are there already.
+  // Adds what follows a determiner. before: weight of the transitions that were added before.
   void AddAfterDeterminer(Place nouns, int initial = kAnyInitial, double before = 0) {
     AddAdjectives(nouns, initial);
     AddNouns(nouns, 1 - kAdjective - before, initial);
@@ -635,7 +637,7 @@ class WaysOn {
     Add(weight * weights.adverb, words_.adverbs_before, To(Place::kBeforePast));
   }
 
-  // "was old": what the subject can be.
+  // After "was": adjectives that fit the subject.
   void AddQualities(double weight) {
     const bool person = IsPerson(state_.kind);
     Add(weight * 0.5, words_.adjectives_any, To(Place::kAfterPhrase));
@@ -721,17 +723,17 @@ class WaysOn {
   const Lexicon& words_ = Words();
   const State state_;
   const bool many_ = IsMany(state_.kind);
-  // Verbs of the subject, with an object and without.
+  // Verbs that fit the subject, with an object and without.
   const Verb& acts_on_ = IsActor(state_.kind) ? words_.acts_on : words_.thing_acts_on;
   const Verb& acts_ = IsActor(state_.kind) ? words_.acts : words_.thing_acts;
   Choices choices_;
 };
 
-// Sweeps end when no state's share moves by more than this, relatively.
+// Sweeps end when no state's number of visits changes by more than this, relatively.
 constexpr double kConverged = 4 * std::numeric_limits<double>::epsilon();
 constexpr int kMaximumSweeps = 100'000;
 
-// Numbers things in the order of their first appearance.
+// Numbers keys by first appearance; returns the number and whether the key is new.
 template <typename Map, typename Key>
 std::pair<std::int32_t, bool> Number(Map& numbers, const Key& key) {
   const auto [place, added] = numbers.emplace(key, static_cast<std::int32_t>(numbers.size()));
@@ -768,7 +770,7 @@ HarbourChain::HarbourChain() {
 void HarbourChain::Unfold() {
   std::unordered_map<std::string, std::int32_t> word_ids;
   std::map<State, std::int32_t> state_ids;
-  // "= The": each article passes through this state, which remembers nothing.
+  // State 0, "= The": each article passes through it, and it remembers nothing.
   std::vector<State> states = {{Place::kTitleArticle}};
   state_ids.emplace(states.front(), 0);
   for (std::size_t s = 0; s < states.size(); ++s) {
@@ -787,10 +789,9 @@ void HarbourChain::Unfold() {
   first_arc_.push_back(arcs_.size());
 }
 
-// Between two visits of the renewal state 0 (which every article makes once), state s is visited
-// v(s) = sum over arcs s' -> s of v(s') p times on average, with v(0) = 1. Gauss-Seidel sweeps in
-// the order of discovery carry a whole sentence at once; all terms are positive, so nothing
-// cancels.
+// v(s), the mean number of visits to state s between two visits of the renewal state 0 (one per
+// article), is the sum of v(s') p over the arcs s' -> s, with v(0) = 1. Gauss-Seidel sweeps in the
+// order of discovery carry a whole sentence at once; all terms are positive, so nothing cancels.
 void HarbourChain::Solve() {
   const auto states = static_cast<std::size_t>(States());
   std::vector<std::vector<std::pair<std::size_t, double>>> sources(states);

@@ -11,22 +11,22 @@ namespace trireme::data {
 
 struct Arc {
   std::int32_t word = 0;
-  std::int32_t next = 0;   // state
+  std::int32_t next = 0;   // the state that follows
   double probability = 0;  // of this word in this state
-  double cumulative = 0;   // with all arcs before it; exactly 1 at a state's last arc
+  double cumulative = 0;   // sum up to this arc; exactly 1 at a state's last arc
 };
 
 class HarbourChain {
  public:
-  // Follows the rules from the renewal state. Throws std::logic_error where a word leads from one
-  // state to two (the grammar would not be unifilar).
+  // Builds the chain from the renewal state on. Throws std::logic_error if a word leads from one
+  // state to two others (the grammar would not be unifilar).
   HarbourChain();
 
   std::int32_t States() const { return static_cast<std::int32_t>(first_arc_.size()) - 1; }
-  std::span<const Arc> Arcs(std::int32_t state) const;  // by ascending word
+  std::span<const Arc> Arcs(std::int32_t state) const;  // sorted by word
   const std::vector<std::string>& Words() const { return words_; }
 
-  // Long-run share of tokens that are written from each state; sums to one.
+  // Long-run share of tokens that each state generates; sums to one.
   const std::vector<double>& Stationary() const { return stationary_; }
   // h = sum over states s of Stationary(s) H(words | s), nats per token (Shannon 1948, section 7).
   double EntropyRate() const;

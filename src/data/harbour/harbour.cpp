@@ -1,4 +1,4 @@
-// HarbourGrammar: writing the corpus.
+// HarbourGrammar: generates the corpus.
 #include <algorithm>
 #include <utility>
 
@@ -11,10 +11,10 @@ namespace trireme::data {
 
 namespace {
 
-constexpr std::uint32_t kTokens = 0, kFirstState = 1;  // the counter's last word
+constexpr std::uint32_t kTokens = 0, kFirstState = 1;  // purposes: the counter's last word
 
-// Uniform in [0, 1), 53 bits: rare words keep their exact share.
-// counter = (token low, token high, split, what for)
+// Uniform in [0, 1) with 53 bits, so that rare words keep their exact probability.
+// counter = (token low, token high, split, purpose)
 double Uniform(std::uint32_t seed, Split split, std::int64_t token, std::uint32_t purpose) {
   const auto index = static_cast<std::uint64_t>(token);
   const PhiloxCounter counter = {static_cast<std::uint32_t>(index),

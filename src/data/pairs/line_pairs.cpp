@@ -1,5 +1,5 @@
-// Counting and reading of line-aligned texts. A target unit begins within the range of its file in
-// which its first line begins: nothing but that range is read twice.
+// Counting and reading of line-aligned texts, and the numerals. A unit's targets are read from the
+// start of the byte range in which their first line begins, so at most that range is read twice.
 #include "line_pairs.hpp"
 
 #include <fmt/format.h>
@@ -21,14 +21,14 @@ namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // bytes
 
-// Lines of a file from the first that begins at or after a byte on.
+// Lines of a file, from the first one that begins at byte `begin` or later.
 class Lines {
  public:
   Lines(const TextFile& file, std::int64_t begin)
       : path_(file.path),
         source_(OpenText(file, std::max<std::int64_t>(begin - 1, 0))),
         reader_(*source_, std::max<std::int64_t>(begin - 1, 0)) {
-    // A line begins at `begin` if an end of line is before it.
+    // A line begins exactly at `begin` if a line end precedes it, so reading starts a byte earlier.
     LineReader::Piece piece;
     while (begin > 0 && reader_.Next(piece) && !piece.last) {
       if (piece.offset - begin > static_cast<std::int64_t>(kLongestLine)) RefuseLong();
@@ -48,7 +48,7 @@ class Lines {
     if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     return true;
   }
-  std::int64_t Offset() const { return offset_; }  // of the line in its file's text
+  std::int64_t Offset() const { return offset_; }  // of the line, in bytes of the file's text
 
  private:
   [[noreturn]] void RefuseLong() const {
@@ -63,7 +63,7 @@ class Lines {
   std::int64_t offset_ = 0;
 };
 
-// Lines that begin in a unit.
+// Number of lines that begin in a unit. text: kSourceText or kTargetText.
 struct LineCount {
   std::uint64_t text = 0, unit = 0;
   std::int64_t lines = 0;
@@ -83,7 +83,7 @@ std::int64_t CountLines(const TextFile& file, const TextUnit& unit,
   return count;
 }
 
-// Throws unless the files have equal numbers of lines.
+// Throws unless the two files have equal numbers of lines.
 void CheckEqual(const TextFile& source, const TextFile& target, std::int64_t sources,
                 std::int64_t targets) {
   if (sources == targets) return;
@@ -95,14 +95,12 @@ void CheckEqual(const TextFile& source, const TextFile& target, std::int64_t sou
                    "the place of a text that is missing.");
 }
 
-// Ranges of one file with the lines before each.
+// The units of one file, with the lines in each and before each.
 struct Ranges {
   std::vector<TextUnit> units;
   std::vector<std::int64_t> lines, before;
   std::int64_t all = 0;
 };
-
-// Spelling of numbers, their split, and the pieces of the vocabulary.
 
 constexpr std::int64_t kThousand = 1000, kMillion = 1'000'000;
 
@@ -125,7 +123,7 @@ std::string At(const std::array<std::string_view, n>& words, std::int64_t place)
   return std::string(words.at(static_cast<std::size_t>(place)));
 }
 
-// 1 to 999.
+// Spells 1 to 999.
 std::string EnglishGroup(std::int64_t number) {
   std::string text;
   if (number >= 100) text = At(kEnglish, number / 100) + " hundred";
@@ -137,7 +135,8 @@ std::string EnglishGroup(std::int64_t number) {
   return rest % 10 == 0 ? text : text + '-' + At(kEnglish, rest % 10);
 }
 
-// 1 to 999, with the form of a last one ("ein", "eins", "eine"). begins: a word.
+// Spells 1 to 999. one: form of a final one ("ein", "eins", "eine"). begins: the group begins its
+// word, so 100 is "hundert" and not "einhundert".
 std::string GermanGroup(std::int64_t number, const char* one, bool begins) {
   std::string text;
   const std::int64_t hundreds = number / 100, rest = number % 100;
@@ -151,7 +150,7 @@ std::string GermanGroup(std::int64_t number, const char* one, bool begins) {
   return text + At(kGermanTens, rest / 10);
 }
 
-// 1 to 999,999: one word.
+// Spells 1 to 999,999 as one word.
 std::string GermanWord(std::int64_t number) {
   const std::int64_t thousands = number / kThousand, rest = number % kThousand;
   std::string text;
@@ -337,7 +336,7 @@ std::string InGerman(std::int64_t number) {
 
 Split SplitOfNumber(std::int64_t number) {
   constexpr std::int64_t kAlwaysTrain = 100;
-  constexpr std::uint64_t kShare = 100;  // one of so many
+  constexpr std::uint64_t kShare = 100;  // one number in so many
   if (number < kAlwaysTrain) return Split::kTrain;
   const std::uint64_t place = XXH3_64bits(&number, sizeof number) % kShare;
   return place == 0 ? Split::kValid : place == 1 ? Split::kTest : Split::kTrain;
@@ -351,9 +350,9 @@ NumeralPair MakeNumeralPair(std::uint32_t seed, Split split, std::int64_t index)
         Philox({static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32), attempt,
                 static_cast<std::uint32_t>(split)},
                MakeKey(seed, Purpose::kNumerals));
-    std::uint64_t count = 1;  // of numbers with at most so many digits
+    std::uint64_t count = 1;  // numbers with at most so many digits
     for (std::uint32_t d = 0; d < kLeastDigits + bits[0] % kLengths; ++d) count *= 10;
-    // The remainder's bias is below count / 2^64.
+    // The bias of this remainder is below count / 2^64.
     const std::uint64_t random = std::uint64_t{bits[1]} << 32 | bits[2];
     const auto number = static_cast<std::int64_t>(random % count);
     if (SplitOfNumber(number) != split) continue;

@@ -1,4 +1,4 @@
-// Line-aligned texts: line k of a source file and line k of its target file are a pair.
+// Line-aligned texts: line k of a source file and line k of its target file form a pair.
 #pragma once
 
 #include <cstddef>
@@ -17,43 +17,44 @@
 
 namespace trireme::data {
 
-// Files in order, the i-th source with the i-th target.
+// What to read: the i-th source file belongs to the i-th target file.
 struct LinePlan {
   PerText<std::vector<TextFile>> files;
-  bool replace = false;     // invalid UTF-8 by U+FFFD
-  EncodeSettings settings;  // fractions of valid and test
+  bool replace = false;     // replace invalid UTF-8 by U+FFFD
+  EncodeSettings settings;  // eos, and fractions of valid and test
   std::int64_t unit_bytes = kUnitBytes;
 };
 
-// A range of lines of a source file, and where their targets are.
+// A unit of work: a range of lines of a source file, and where their targets are.
 struct LineUnit {
   std::size_t file = 0;
   std::int64_t lines = 0;
-  std::int64_t first = 0;         // lines of the file before it
-  std::int64_t source_begin = 0;  // byte before or at the first line
-  std::int64_t target_begin = 0;  // likewise, of the line that is `skip` lines before
+  std::int64_t first = 0;         // number of lines in the file before it
+  std::int64_t source_begin = 0;  // the first line is the first that begins at this byte or later
+  std::int64_t target_begin = 0;  // the same for the target line that lies `skip` lines before
   std::int64_t skip = 0;
 };
 
-// Collective. Counts the lines of all files, each rank those of its share, and cuts them into
-// units. Throws AgreedError (exit code 2) for files of unequal numbers of lines, with both numbers
-// and the first line without a partner. ask: called now and then; may throw.
+// Counts the lines of all files, each rank its share, and cuts the files into units. stop: asked
+// now and then; true ends all with an error. Collective. Throws AgreedError (exit code 2) for
+// paired files with unequal numbers of lines, naming both numbers and the first line without a
+// partner.
 std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan& plan,
                                  const std::function<bool()>& stop);
 
-// Reads line units; pairs with a blank text (white space of ASCII alone) are left out.
+// Reads units of lines. Pairs with a blank text (only ASCII white space) are dropped.
 class LinePairs : public DocumentMaker {
  public:
-  // The plan must live longer.
+  // The plan must outlive the object.
   LinePairs(const LinePlan& plan, std::vector<LineUnit> units);
 
   std::size_t Units() const override { return units_.size(); }
   std::int64_t WorkIn(std::size_t unit) const override { return units_.at(unit).lines; }
   std::int64_t Bytes() const override;
-  // Throws InputError with file and line for a text that is not UTF-8, or longer than 16 MiB.
+  // Throws InputError with file and line for a text that is not UTF-8 or is longer than 16 MiB.
   UnitResult Make(std::size_t unit, Encoder& to, const UnitProgress& tell) override;
 
-  // Texts of the train split's pairs of one unit. Serial.
+  // Visits the pairs of a unit that belong to the train split. Serial.
   using Visit = std::function<void(const PerText<std::string>& texts)>;
   void VisitTrain(std::size_t unit, const Visit& visit) const;
 
@@ -62,7 +63,7 @@ class LinePairs : public DocumentMaker {
     PerText<std::string> texts;
     std::int64_t replaced = 0;
     bool blank = false;
-    std::int64_t line = 0;  // of the files, from 1
+    std::int64_t line = 0;  // number in the files, from 1
   };
   void ForEach(std::size_t unit, const std::function<void(const Read&)>& visit) const;
 

@@ -1,4 +1,4 @@
-// PairBatches: classes of equal lengths, strips, batches, and their order.
+// PairFile, and PairBatches: classes of equal lengths, their order, batches, and shuffling.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
@@ -24,12 +24,11 @@
 
 namespace trireme::data {
 
-// PairFile: the beginnings of a side's texts are its documents.
-
 namespace {
 
-// Lengths of texts `first` and following. begins: [lengths.size() + 1], with the end of the last
-// one. where: "file: array", for messages. Throws RunError for a text longer than 31 bits.
+// Computes the lengths of texts first, first + 1, ... from their beginnings. begins:
+// [lengths.size() + 1], the last entry is the end of the last text. where: "file: array", for
+// messages. Throws RunError for a length of more than 31 bits.
 void LengthsBetween(std::span<const std::int64_t> begins, std::int64_t first,
                     const std::string& where, std::span<std::int32_t> lengths) {
   for (std::size_t i = 0; i < lengths.size(); ++i) {
@@ -54,8 +53,7 @@ void RequireEqual(const std::string& path, Split split, std::int64_t sources,
                        fmt::format("{} targets for {} sources", targets, sources));
 }
 
-// LengthsOf a file that is not opened: positioned reads of the beginnings of its texts.
-
+// One side of a file that is not open as a PairFile; reads only where its texts begin.
 struct OpenSide {
   OpenSide(const std::string& path, Side side)
       : layout(InspectTokenFile(path, side)), file(path, layout) {}
@@ -76,10 +74,10 @@ struct OpenSide {
   TokenArrays file;
 };
 
-constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths read at once
+constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths per read
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-// Calls visit(pair, source, target) for each pair.
+// Calls visit(pair, source length, target length) for each pair.
 template <typename Visit>
 void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit) {
   std::vector<std::int32_t> source, target;
@@ -94,15 +92,13 @@ void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit
   }
 }
 
-// Seed of a permutation: 0 of the batches, n + 1 of class n.
+// Seed of a permutation. which: 0 for the batches, n + 1 for class n.
 std::uint32_t SeedOf(std::uint32_t seed, std::uint64_t which) {
   return Philox({static_cast<std::uint32_t>(which), static_cast<std::uint32_t>(which >> 32), 0, 0},
                 MakeKey(seed, Purpose::kPairOrder))[0];
 }
 
-// From the file to padded arrays.
-
-// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
+// Appends the texts of pairs to `ids`, and replaces `lengths` by their numbers of tokens. Returns
 // the largest length.
 std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
                        std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
@@ -190,7 +186,7 @@ std::vector<std::int32_t> PairFile::Encode(Side side, std::string_view text) con
   const auto eos = static_cast<std::int32_t>(file.Words().eos);
   std::vector<std::int32_t> ids = file.Encode(text);
   if (!file.TokenizerFiles().empty()) {
-    // Made at the first text: to read a tokenizer's tables takes a second.
+    // Computed at the first text: reading a tokenizer's tables takes a second.
     std::optional<std::vector<std::int32_t>>& suffix = suffixes_[side == Side::kSource ? 0 : 1];
     if (!suffix) {
       std::vector<std::int32_t> prefix;
@@ -277,9 +273,10 @@ void PairBatches::CountClasses(std::int64_t pairs, const ReadPairLengths& length
   }
 }
 
-// Strips of classes of about equal first lengths, within which second lengths rise and fall in
-// turn: of a few numbers of strips, and of source or target first, those with least padding. Many
-// strips vary little in the first length, few in the second.
+// Orders the classes so that batches need little padding. They are sorted by a first length (source
+// or target) and cut into strips of about equal numbers of tokens, in which the second length rises
+// and falls in turn. Many strips keep the first length nearly constant within a batch, few strips
+// the second. Tries both first lengths and several numbers of strips, and keeps the best.
 void PairBatches::OrderClasses() {
   constexpr std::int64_t kMostStrips = 1 << 12;
   std::vector<Class> best;
@@ -322,7 +319,7 @@ void PairBatches::OrderClasses() {
   CutBatches();
 }
 
-// Pairs of these lengths that a batch takes beside those that it holds, padded alike.
+// How many more pairs, padded to these lengths, fit into a batch that holds `held` pairs.
 std::int64_t PairBatches::MorePairs(std::int64_t held, std::int64_t source,
                                     std::int64_t target) const {
   std::int64_t most = options_.pairs > 0 ? options_.pairs : kNoLimit;
@@ -500,7 +497,7 @@ ReadPairLengths LengthsOf(const PairFile& file, Split split) {
 
 void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
                const PairBatchShape& shape, std::int64_t before, Entry& entry) {
-  // The texts one after the other, then side by side.
+  // First the texts one after the other, then side by side with padding.
   std::vector<std::int32_t> sources, targets;
   const std::int64_t source_length =
       std::max(ReadTexts(file, Side::kSource, split, pairs, sources, entry.source_lengths),

@@ -1,5 +1,5 @@
-// Documents that belong to a unit: lines that begin in it, and paragraphs whose last blank line
-// before them begins in it, so that each unit finds its own without its neighbours.
+// A document belongs to the unit in which it begins: a line by its first byte, a paragraph by the
+// last blank line before it. So each unit finds its documents without its neighbours.
 #include "documents.hpp"
 
 #include <fmt/format.h>
@@ -51,7 +51,7 @@ bool LineReader::Next(Piece& piece) {
     ending = 1;
     if (length > 0 && begin[length - 1] == '\r') --length, ++ending;
   } else if (!ended_ && begin[length - 1] == '\r') {
-    --length;  // maybe of an end of line
+    --length;  // it may belong to a line end
   }
   piece = {.text = {begin, length},
            .ending = {begin + length, ending},
@@ -64,16 +64,14 @@ bool LineReader::Next(Piece& piece) {
   return true;
 }
 
-// One record of JSON lines: the texts of some members, without a judgement of the others.
-
 namespace {
 
-constexpr std::size_t kShownBytes = 100;  // of a value, in a message
+constexpr std::size_t kShownBytes = 100;  // bytes of a value in a message
 
 bool IsHigh(unsigned code) { return code >= 0xD800 && code < 0xDC00; }
 bool IsLow(unsigned code) { return code >= 0xDC00 && code < 0xE000; }
 
-// A value that is no text, for a message.
+// Shows a value that is not a text, for a message.
 std::string Shown(std::string_view value) {
   if (const auto json = deck::TryParseJson(value, std::int64_t{1} << 20)) {
     return deck::Brief(*json);
@@ -81,26 +79,24 @@ std::string Shown(std::string_view value) {
   return deck::Shown(std::string(value.substr(0, kShownBytes)));
 }
 
-// Reads a line once, from its first byte to its last: RFC 8259's grammar, as far as wanted members
-// and the ends of others need it. Values of members that are not wanted are passed over by their
-// brackets and quotes: NaN, 1e999 and half surrogates in them are no errors, which they are to JSON
-// libraries. Bytes that are not UTF-8 are left to Utf8Filter.
+// Reads one line of JSON in a single pass, by RFC 8259's grammar. Values of unwanted members are
+// skipped by their brackets and quotes alone: NaN, 1e999 and half surrogates in them are no errors,
+// although JSON libraries refuse them. Invalid UTF-8 is left to Utf8Filter.
 class RecordScan {
  public:
-  // `line` must live longer. where: for messages. replace: a lone surrogate (\ud83d without its
-  // other half), which no UTF-8 stands for, becomes U+FFFD; else it is an error.
+  // line: must outlive the scan. where: for messages. replace: a lone surrogate (\ud83d without its
+  // other half), which UTF-8 cannot express, becomes U+FFFD; otherwise it is an error.
   RecordScan(std::string_view line, std::string where, bool replace)
       : line_(line), where_(std::move(where)), replace_(replace) {}
 
-  // A member whose text is wanted: "text", or "data.text", the member `text` of the object `data`.
+  // A wanted member. key: "text", or "data.text" for the member `text` of the object `data`.
   struct Wanted {
     std::string_view key;
-    std::optional<std::string> text = {};  // nothing: the record has no such member, or it is null
+    std::optional<std::string> text = {};  // nullopt: the record has no such member, or it is null
     bool is_null = false;
   };
-  // Fills `first` and `second`, of which null is none. Throws InputError with the byte of the
-  // record for what is not JSON, for what is no object, and for a wanted member that is no text or
-  // is named twice.
+  // Fills `first` and, unless it is null, `second`. Throws InputError with the byte in the record
+  // if it is not JSON or not an object, or if a wanted member is not a text or occurs twice.
   void Read(Wanted& first, Wanted* second) {
     SkipBlanks();
     if (at_ < line_.size() && line_[at_] != '{') {
@@ -123,7 +119,7 @@ class RecordScan {
 
   void SkipBlanks() { at_ = std::min(line_.find_first_not_of(" \t\r", at_), line_.size()); }
   bool Next(char wanted) const { return at_ < line_.size() && line_[at_] == wanted; }
-  // Moves on if it is next.
+  // Consumes `wanted` if it comes next.
   bool Take(char wanted) {
     if (!Next(wanted)) return false;
     ++at_;
@@ -184,7 +180,7 @@ class RecordScan {
     if (is_first) first.text = std::move(text);
   }
 
-  // A string with its quotes; judged: lone surrogates count.
+  // Reads a string with its quotes. judged: its lone surrogates are counted or refused.
   std::string Text(bool judged) {
     Expect('"');
     std::string text;
@@ -202,7 +198,7 @@ class RecordScan {
     }
   }
 
-  // After the backslash.
+  // Reads an escape, after its backslash.
   void Escape(std::string& text, bool judged) {
     constexpr std::string_view kNames = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
     if (at_ == line_.size()) Broken("the end of a text is missing");
@@ -235,7 +231,7 @@ class RecordScan {
     AppendUtf8(code, text);
   }
 
-  // The four of \u.
+  // Reads the four hexadecimal digits of \u.
   unsigned Digits() {
     unsigned code = 0;
     const std::string_view digits = line_.substr(at_, 4);
@@ -258,7 +254,7 @@ class RecordScan {
   }
 
   void SkipValue() {
-    std::string closers;  // of the open brackets, innermost last
+    std::string closers;  // closing brackets still expected, innermost last
     const std::size_t begin = at_;
     while (at_ < line_.size()) {
       const char c = line_[at_];
@@ -283,12 +279,12 @@ class RecordScan {
   std::string where_;
   bool replace_;
   std::size_t at_ = 0;
-  std::string within_;  // "data." in the object `data`
+  std::string within_;  // enclosing objects: "data." within the object `data`
   std::int64_t replaced_ = 0;
 };
 
-// Removes the mark from a piece that begins a line: of the text, or of a file that was joined to
-// others.
+// Removes a byte order mark at the beginning of a line: the text's, or that of a file that was
+// appended to another.
 void DropMark(std::string_view& piece, std::int64_t& offset) {
   if (!piece.starts_with(kByteOrderMark)) return;
   piece.remove_prefix(kByteOrderMark.size());
@@ -300,7 +296,7 @@ bool IsBlank(const LineReader::Piece& piece) {
          piece.text.find_first_not_of(" \t\r\v\f") == std::string_view::npos;
 }
 
-// Bytes at the end of `piece` that begin `wanted`, but are not all of it.
+// Length of the longest end of `piece` that is a beginning of `wanted`, but not all of it.
 std::size_t BeginningAtEnd(std::string_view piece, std::string_view wanted) {
   std::size_t count = wanted.size() - 1;
   while (!piece.ends_with(wanted.substr(0, count))) --count;
@@ -310,8 +306,8 @@ std::size_t BeginningAtEnd(std::string_view piece, std::string_view wanted) {
 void WholeFile(TextSource& source, DocumentSink& sink, const UnitProgress& progress) {
   const std::string mark_of_line = "\n" + std::string(kByteOrderMark);
   std::vector<char> buffer(kTextBuffer);
-  std::size_t held = 0;  // bytes at the buffer's begin, from the read before
-  bool begins = true;    // of the text
+  std::size_t held = 0;  // bytes kept at the buffer's start from the last read
+  bool begins = true;    // at the start of the text
   for (std::int64_t offset = 0;;) {
     const std::span<char> room = std::span(buffer).subspan(held);
     const std::size_t got = source.Read(room);
@@ -338,7 +334,7 @@ void WholeFile(TextSource& source, DocumentSink& sink, const UnitProgress& progr
   sink.End();
 }
 
-// Pieces of the lines from the first that begins in the unit on, without the byte order mark.
+// The lines from the first that begins in the unit on, in pieces and without byte order marks.
 class UnitLines {
  public:
   UnitLines(const TextFile& file, const TextUnit& unit, const UnitProgress& progress)
@@ -349,7 +345,7 @@ class UnitLines {
         lines_(*source_, begin_),
         progress_(progress) {
     LineReader::Piece piece;
-    // A line begins at the unit's first byte if an end of line is before it.
+    // A line begins exactly at the unit's first byte if a line end precedes it.
     while (unit.begin > 0 && lines_.Next(piece) && !piece.last) {
       const auto length = static_cast<std::int64_t>(piece.text.size());
       if (!packed_ && piece.offset + length >= end_) {
@@ -370,7 +366,7 @@ class UnitLines {
 
  private:
   bool packed_;
-  bool crossed_ = false;  // by one line, from before the unit to beyond its end
+  bool crossed_ = false;  // one line extends from before the unit to beyond its end
   std::int64_t end_, begin_, told_ = 0;
   std::unique_ptr<TextSource> source_;
   LineReader lines_;
@@ -387,9 +383,9 @@ void EachLine(UnitLines& lines, DocumentSink& sink) {
 }
 
 void EachParagraph(UnitLines& lines, bool at_begin, DocumentSink& sink) {
-  bool mine = at_begin;  // the lines that follow are of this unit's paragraphs
+  bool mine = at_begin;  // the next lines belong to this unit's paragraphs
   bool open = false;     // within a paragraph
-  std::string ending;    // of the line before: part of the paragraph if it goes on
+  std::string ending;    // line end of the line before; part of the paragraph if that continues
   LineReader::Piece piece;
   while (lines.Next(piece)) {
     if (IsBlank(piece)) {
@@ -399,7 +395,7 @@ void EachParagraph(UnitLines& lines, bool at_begin, DocumentSink& sink) {
       if (lines.IsBeyond(piece)) return;
       continue;
     }
-    // No blank line of this unit before the lines of another's paragraph that go beyond its end.
+    // The unit has no blank line: all its lines belong to a paragraph of an earlier unit.
     if (!mine && piece.first && lines.IsBeyond(piece)) return;
     if (!mine) continue;
     if (open && piece.first) {
@@ -412,11 +408,10 @@ void EachParagraph(UnitLines& lines, bool at_begin, DocumentSink& sink) {
   if (open) sink.End();
 }
 
-// One line is read at a time, and kept whole for that.
+// Limit of a line, which is kept in memory, in bytes.
+constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;
 
-constexpr std::int64_t kMaxRecord = std::int64_t{1} << 30;  // bytes of a line
-
-// The text of a member, which must be there.
+// The text of a member; throws InputError if there is none.
 const std::string& TextOf(const RecordScan::Wanted& member, const std::string& deck_key,
                           const std::string& where) {
   if (member.text) return *member.text;
@@ -448,8 +443,8 @@ std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd 
 
 std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
                                      std::span<const TextFile> files, int rank, int ranks) {
-  constexpr std::int64_t kPackedWeight = 3;  // bytes of text per packed byte, about
-  // The largest units first, each to the rank with least.
+  constexpr std::int64_t kPackedWeight = 3;  // text per packed byte, estimated
+  // Largest units first, each to the rank with the least work so far.
   const auto weight = [&](std::size_t unit) {
     const TextUnit& one = units[unit];
     const bool packed = files[one.file].packing != Packing::kNone;
@@ -535,7 +530,8 @@ void Utf8Filter::Invalid(std::string_view bytes, std::int64_t offset) {
 }
 
 void Utf8Filter::Pass(std::string_view text, std::int64_t offset, bool ended) {
-  std::size_t begin = 0, at = 0;  // of what is not passed on yet; all before `at` is valid
+  // `begin` is the start of what is not passed on yet; everything before `at` is valid.
+  std::size_t begin = 0, at = 0;
   const auto pass = [&](std::size_t until) {
     if (until > begin) {
       next_.Text(text.substr(begin, until - begin), offset + static_cast<std::int64_t>(begin));
@@ -565,7 +561,7 @@ void Utf8Filter::Pass(std::string_view text, std::int64_t offset, bool ended) {
 
 void Utf8Filter::Text(std::string_view piece, std::int64_t offset) {
   if (!held_.empty()) {
-    // At most three bytes end what is held, or show that it has no end.
+    // Three bytes at most complete the character that is held, or show that it is invalid.
     constexpr std::size_t kMostMissing = 3;
     std::string bridge = std::exchange(held_, {});
     const std::size_t had = bridge.size();
@@ -573,10 +569,10 @@ void Utf8Filter::Text(std::string_view piece, std::int64_t offset) {
     const std::size_t taken = std::min({length - had, piece.size(), kMostMissing});
     bridge += piece.substr(0, taken);
     const std::size_t good = WellFormedBytes(bridge);
-    // Bytes after the fault may begin a character of their own: only what was held is passed then.
+    // Bytes after the fault may begin another character: then only the held bytes are passed.
     const std::size_t used = good == bridge.size() ? taken : good - had;
     bridge.resize(had + used);
-    const bool open = good == had + taken && good < length;  // more is missing
+    const bool open = good == had + taken && good < length;  // more bytes are missing
     Pass(bridge, held_offset_, !open);
     piece.remove_prefix(used);
     offset += static_cast<std::int64_t>(used);

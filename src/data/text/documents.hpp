@@ -1,4 +1,4 @@
-// The documents of a unit: files, lines, paragraphs or records, handed on piece by piece.
+// Splits a unit of work into its documents (files, lines, paragraphs or records), piece by piece.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,18 @@
 
 namespace trireme::data {
 
-// Lines of a text, those that are too long for a buffer in several pieces.
-
+// Reads a text line by line; a line that is too long for the buffer comes in several pieces.
 class LineReader {
  public:
-  // A line, or a part of one. Valid until the next call.
+  // A line, or part of one. Valid until the next call.
   struct Piece {
     std::string_view text;    // without the end of line ("\n" or "\r\n")
-    std::string_view ending;  // end of line; empty for a part of a line and at the end of the text
-    std::int64_t offset = 0;  // of the piece in the text
-    bool first = false, last = false;  // of its line
+    std::string_view ending;  // the line's end; empty within a line and at the end of the text
+    std::int64_t offset = 0;  // bytes from the start of the text
+    bool first = false, last = false;  // piece begins, ends its line
   };
 
-  // `offset`: of the source's first byte in the text. The source must live longer.
+  // source: must outlive the reader. offset: that of the source's first byte in the text.
   LineReader(TextSource& source, std::int64_t offset);
 
   // False at the end of the text.
@@ -37,37 +36,35 @@ class LineReader {
 
   TextSource& source_;
   std::vector<char> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // what is in the buffer
-  std::int64_t offset_;              // of begin_
+  std::size_t begin_ = 0, end_ = 0;  // bytes in the buffer that are still to be returned
+  std::int64_t offset_;              // offset in the text that corresponds to begin_
   bool ended_ = false, first_ = true;
 };
 
-// Pieces of work: ranges of plain files and whole packed files, the same for any number of ranks.
+inline constexpr std::int64_t kUnitBytes = std::int64_t{4} << 20;  // size of a unit in a plain file
 
-inline constexpr std::int64_t kUnitBytes = std::int64_t{4} << 20;  // of a range of a plain file
-
-// The documents of `file` that begin within [begin, end).
+// A unit of work: the documents of `file` that begin within bytes [begin, end).
 struct TextUnit {
-  std::size_t file = 0;  // its place in the list
+  std::size_t file = 0;  // index in the list of files
   std::int64_t begin = 0, end = 0;
 };
 
-// Units in the order of their documents: of the files, then of the bytes. A file that cannot be
-// entered in its middle (packed, or one document) is one unit.
+// Cuts files into units, ordered by file and byte, the same for any number of ranks. A file that
+// cannot be entered in its middle (packed, or a single document) is one unit.
 std::vector<TextUnit> CutIntoUnits(std::span<const TextFile> files, DocumentEnd document,
                                    std::int64_t range_bytes);
 
-// Places in `units` that a rank works on, ascending; all ranks get about as many bytes.
+// Indices of the units that a rank works on, ascending. All ranks get about as many bytes.
 std::vector<std::size_t> UnitsOfRank(std::span<const TextUnit> units,
                                      std::span<const TextFile> files, int rank, int ranks);
 
-// Takes documents. One of which no byte comes is none.
+// Receives documents piece by piece. If no byte comes before End, there is no document.
 class DocumentSink {
  public:
   virtual ~DocumentSink() = default;
-  // The next piece of the document; `offset`: of the piece in its file's text.
+  // The next piece of the document. offset: where the piece begins in its file's text.
   virtual void Text(std::string_view piece, std::int64_t offset) = 0;
-  virtual void End() = 0;  // of the document
+  virtual void End() = 0;  // ends the document
 };
 
 // Appends all texts to a string.
@@ -81,44 +78,44 @@ class WholeText : public DocumentSink {
   std::string& text_;
 };
 
-// Takes records: documents with a text before their own, which may be empty and opens the document.
+// Receives records: documents whose text follows a prompt. Prompt, even an empty one, opens the
+// document.
 class RecordSink : public DocumentSink {
  public:
   virtual void Prompt(std::string_view text, std::int64_t offset) = 0;
 };
 
-// Called about every MiB with the bytes of the unit that are done; may throw.
+// Called about once per MiB with the bytes of the unit that are done; may throw.
 using UnitProgress = std::function<void(std::int64_t)>;
 
-// Throws RunError if `stop`, which may be empty, says so.
+// Throws RunError if `stop` (may be empty) returns true.
 void RequireGoingOn(const std::function<bool()>& stop);
 
-// Hands the unit's documents to `sink`. A plain text's byte order mark is dropped. A document of
-// lines or paragraphs is without the end of its last line; a record of JSON lines is its line.
+// Hands a unit's documents to `sink`. Byte order marks of plain text are dropped. A document of
+// lines or paragraphs comes without its last line end; in JSON lines, each line is a document.
 void ForEachDocument(const TextFile& file, const TextUnit& unit, DocumentEnd document,
                      DocumentSink& sink, const UnitProgress& progress);
 
-// JSON lines: from records to the texts of their members.
-
+// Members of JSON records (one per line) that hold their texts.
 struct RecordKeys {
   std::string text = "text";
   std::string prompt;         // empty: records have none
-  bool skip_missing = false;  // records that lack one of them, or have null, are left out
+  bool skip_missing = false;  // drop records in which one of them is absent or null
 };
 
-// Takes lines; a line of blanks is none. Throws InputError with the file's path and the offset of
-// the record for what is not JSON, not an object, and for a member that is missing or no text.
-// Other members are not judged.
+// Parses JSON lines and passes the texts of their members on. Blank lines are skipped. Throws
+// InputError with the file's path and the record's offset if a line is not a JSON object, or if a
+// wanted member is missing or not a text. Other members are not checked.
 class JsonRecords : public DocumentSink {
  public:
-  // The references must live longer. replace: lone surrogates become U+FFFD.
+  // next, keys: must outlive the object. replace: lone surrogates become U+FFFD.
   JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path, bool replace);
 
   void Text(std::string_view piece, std::int64_t offset) override;
   void End() override;
-  std::int64_t Replaced() const { return replaced_; }  // lone surrogates
-  std::int64_t Empty() const { return empty_; }        // records that are left out: no text at all
-  std::int64_t Missing() const { return missing_; }    // likewise: a member is missing, or null
+  std::int64_t Replaced() const { return replaced_; }  // number of lone surrogates
+  std::int64_t Empty() const { return empty_; }      // records without any text, which are dropped
+  std::int64_t Missing() const { return missing_; }  // records dropped for an absent or null member
 
  private:
   RecordSink& next_;
@@ -126,22 +123,21 @@ class JsonRecords : public DocumentSink {
   std::string path_;
   std::string line_;
   bool replace_;
-  std::int64_t offset_ = 0;  // of the line
+  std::int64_t offset_ = 0;  // where the line begins in its file's text
   std::int64_t replaced_ = 0, empty_ = 0, missing_ = 0;
 };
 
-// Documents' bytes, checked to be UTF-8 or made so.
-
+// Makes sure that documents are valid UTF-8.
 class Utf8Filter : public DocumentSink {
  public:
-  // Passes valid UTF-8 on to `next`, which must live longer. A sequence that is none is an
-  // InputError with `path` and the byte's offset in the text, or, with `replace`, becomes U+FFFD:
-  // one for each longest part of a character, as Unicode recommends.
+  // Passes valid UTF-8 on to `next`, which must outlive the object. An invalid sequence is an
+  // InputError with `path` and the byte's offset in the text or, with `replace`, becomes U+FFFD:
+  // one for each maximal part of a character, as Unicode recommends.
   Utf8Filter(DocumentSink& next, std::string path, bool replace);
 
   void Text(std::string_view piece, std::int64_t offset) override;
   void End() override;
-  std::int64_t Replaced() const { return replaced_; }  // sequences
+  std::int64_t Replaced() const { return replaced_; }  // number of invalid sequences
 
  private:
   void Pass(std::string_view text, std::int64_t offset, bool ended);
@@ -150,7 +146,7 @@ class Utf8Filter : public DocumentSink {
   DocumentSink& next_;
   std::string path_;
   bool replace_;
-  std::string held_;  // beginning of a character whose end has not come
+  std::string held_;  // beginning of a character whose rest has not come yet
   std::int64_t held_offset_ = 0;
   std::int64_t replaced_ = 0;
 };

@@ -1,4 +1,4 @@
-// Encoding, and the temporary files that take its ids.
+// Encoder, and the temporary files that receive its ids.
 #include "encoder.hpp"
 
 #include <fcntl.h>
@@ -54,13 +54,13 @@ std::vector<DocumentMove> MovesToEmptySplits(std::vector<HashedDocument> documen
   return moves;
 }
 
-// O_TMPFILE, or a file that loses its name at once where the file system has no such thing.
-
 namespace {
 
 constexpr std::size_t kSpillBuffer = std::size_t{1} << 20;  // bytes
-constexpr std::int64_t kBlock = 4096;                       // bytes; of most file systems
+constexpr std::int64_t kBlock = 4096;  // bytes; block size of most file systems
 
+// Opens a file with O_TMPFILE or, where the file system lacks that, one that loses its name at
+// once.
 int OpenNameless(const std::string& folder) {
   constexpr mode_t kOwner = 0600;
   const int file =
@@ -72,8 +72,9 @@ int OpenNameless(const std::string& folder) {
   return named;
 }
 
-constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;   // at once, of a long document
-constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
+// Bytes of a long document that are encoded at a time.
+constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;
+constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // upper limit of a piece
 
 }  // namespace
 
@@ -107,7 +108,7 @@ void Spill::Overwrite(std::int64_t begin, const void* bytes, std::size_t count) 
 }
 
 void Spill::Release(std::int64_t begin, std::int64_t end) {
-  // Whole blocks alone: a part of one would be filled with zeros.
+  // Only whole blocks: of a partial one, bytes would be overwritten by zeros.
   begin = (begin + kBlock - 1) / kBlock * kBlock;
   end = end / kBlock * kBlock;
   if (begin >= end) return;
@@ -126,7 +127,7 @@ void Spill::Read(std::int64_t begin, void* to, std::size_t count) {
   if (count >= kSpillBuffer) return Get(begin, static_cast<char*>(to), count);
   const std::int64_t end = begin + static_cast<std::int64_t>(count);
   if (begin < ahead_begin_ || end > ahead_begin_ + std::ssize(ahead_)) {
-    // As far as the file goes, but for a range that it does not hold, whose reading fails.
+    // Reads ahead to the file's end, but at least `count` bytes: a range beyond the file must fail.
     const std::int64_t most = std::min(size_ - begin, static_cast<std::int64_t>(kSpillBuffer));
     ahead_.resize(std::max(static_cast<std::size_t>(std::max<std::int64_t>(most, 0)), count));
     ahead_begin_ = begin;
@@ -180,13 +181,11 @@ SplitSizes SumOf(std::span<const UnitResult> results) {
 
 Split EncodeSettings::SplitOf(std::uint64_t hash, Split file) const {
   if (file != Split::kTrain) return file;
-  constexpr int kDigits = 53;  // of a double
+  constexpr int kDigits = 53;  // bits that a double holds
   const double place = static_cast<double>(hash >> (64 - kDigits)) * 0x1p-53;
   if (place < valid_fraction) return Split::kValid;
   return place < valid_fraction + test_fraction ? Split::kTest : Split::kTrain;
 }
-
-// Encoder: ids, hashes and sizes of documents, text by text.
 
 Encoder::Hash Encoder::MakeHash() {
   Hash hash(XXH3_createState(), XXH3_freeState);
@@ -268,7 +267,7 @@ void Encoder::EndText() {
 
 void Encoder::NextText() {
   EndText();
-  XXH3_64bits_update(document_hash_.get(), "\n", 1);  // no text of a pair has a line end
+  XXH3_64bits_update(document_hash_.get(), "\n", 1);  // no text of a pair contains a line end
   ++text_;
 }
 
@@ -287,7 +286,8 @@ void Encoder::End() {
     result_.tokens.at(t).at(s) += static_cast<std::int64_t>(tokens_.at(t));
   }
   ++result_.documents.at(s);
-  // The digest goes into the file: pairs have a chain of hashes, other documents one hash of all.
+  // The digest is part of the file. Pairs chain their hashes; with single texts, one hash covers
+  // all.
   if (HasPairs()) {
     const std::array<std::uint64_t, 4> chain = {result_.digest[0], result_.digest[1], hash, s};
     const XXH128_hash_t digest = XXH3_128bits(chain.data(), sizeof chain);
@@ -327,7 +327,7 @@ void DocumentEncoder::EncodeHeld(bool ended) {
   const std::size_t cut = ended ? text_.size() : tokenizer_.SafeCut(text_);
   if (cut == 0 && text_.size() >= kLongestPiece) RefuseLong();
   if (cut == 0) {
-    enough_ = 2 * text_.size();  // no place for a cut: look again in a text twice as long
+    enough_ = 2 * text_.size();  // no cut was found: try again when the text is twice as long
     return;
   }
   to_.Add(std::string_view(text_).substr(0, cut),

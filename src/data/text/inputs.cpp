@@ -1,4 +1,5 @@
-// Globs through glob(3), formats by first bytes and ends of names.
+// Globs by glob(3), formats by first bytes and file names; plain, gzip (also several members) and
+// zstd (also several frames) files.
 #include "inputs.hpp"
 
 #include <fcntl.h>
@@ -22,9 +23,6 @@
 #include "trireme/deck/deck.hpp"
 
 namespace trireme::data {
-
-// Plain files by positioned reads, gzip by zlib (several members), zstd by its library (several
-// frames).
 
 namespace {
 
@@ -61,7 +59,7 @@ class PlainSource : public TextSource {
   std::int64_t begin_, at_;
 };
 
-// Packed bytes from a plain source, and the complaint about damaged ones.
+// Reads packed bytes, and makes the error for damaged ones.
 class PackedBytes {
  public:
   explicit PackedBytes(const TextFile& file)
@@ -83,7 +81,7 @@ class PackedBytes {
 class GzipSource : public TextSource {
  public:
   explicit GzipSource(const TextFile& file) : packed_(file) {
-    constexpr int kGzipWindow = 15 + 16;  // largest window, gzip's header
+    constexpr int kGzipWindow = 15 + 16;  // largest window, with gzip's header
     if (inflateInit2(&stream_, kGzipWindow) != Z_OK) throw RunError("zlib cannot be started");
   }
   ~GzipSource() override { inflateEnd(&stream_); }
@@ -95,7 +93,7 @@ class GzipSource : public TextSource {
     stream_.avail_out = static_cast<uInt>(to.size());
     while (stream_.avail_out > 0) {
       if (stream_.avail_in == 0 && !Refill()) break;
-      if (between_ && *stream_.next_in == 0) {  // fills up the end of a file
+      if (between_ && *stream_.next_in == 0) {  // padding at the end of a file
         ++stream_.next_in;
         --stream_.avail_in;
         continue;
@@ -124,14 +122,14 @@ class GzipSource : public TextSource {
 
   PackedBytes packed_;
   z_stream stream_{};
-  bool between_ = false;  // a member has ended, and no other begun
+  bool between_ = false;  // after the end of a member, before the next
 };
 
 class ZstdSource : public TextSource {
  public:
   explicit ZstdSource(const TextFile& file) : packed_(file), stream_(ZSTD_createDStream()) {
     if (stream_ == nullptr) throw RunError("zstd cannot be started");
-    // Files made with --long: the library refuses windows above 128 MiB else.
+    // Accepts files made with --long; by default the library refuses windows above 128 MiB.
     ZSTD_DCtx_setParameter(stream_, ZSTD_d_windowLogMax, 31);
   }
   ~ZstdSource() override { ZSTD_freeDStream(stream_); }
@@ -162,7 +160,7 @@ class ZstdSource : public TextSource {
   ZSTD_DStream* stream_;
   ZSTD_inBuffer in_{nullptr, 0, 0};
   std::size_t wanted_ = 0;  // 0: at the end of a frame
-  bool flushed_ = true;     // the library keeps nothing back for which there was no room
+  bool flushed_ = true;     // the library holds no more output for which there was no room
 };
 
 std::vector<std::string> Parts(const std::string& list) {
@@ -216,7 +214,7 @@ constexpr const char* kMakeJsonLines =
     "Make JSON lines of it: python3 vis/parquet_to_jsonl.py FILES -o FOLDER";
 constexpr const char* kUnpack = "Unpack it, or pack its text as .gz or .zst.";
 
-// Refuses files by their names.
+// Throws InputError for files whose names show a format that is not read.
 void RefuseNames(const std::string& path, std::string_view lower) {
   if (lower.ends_with(".parquet")) throw InputError(path + ": Parquet is not read", kMakeJsonLines);
   for (const char* ending : {".bz2", ".xz", ".lz4", ".zip", ".7z", ".z", ".tar"}) {
@@ -225,13 +223,13 @@ void RefuseNames(const std::string& path, std::string_view lower) {
   }
 }
 
-// The file's first bytes, unpacked if it is packed; fewer if it cannot be read so far.
+// The text's first bytes, unpacked; empty if they cannot be read.
 std::string Head(const TextFile& file) {
   constexpr std::size_t kBytes = 4096;
   std::string head(kBytes, '\0');
   try {
     head.resize(OpenText(file, 0)->Read(head));
-  } catch (const Error&) {  // told when it is read
+  } catch (const Error&) {  // reported when the file is read
     head.clear();
   }
   return head;
@@ -259,7 +257,8 @@ constexpr std::array kFormats = {
     Format{"\xFF\xFE"sv, "UTF-16", "Make UTF-8 of it: iconv -f UTF-16 -t UTF-8"},
     Format{"\xFE\xFF"sv, "UTF-16", "Make UTF-8 of it: iconv -f UTF-16 -t UTF-8"}};
 
-// Text of two bytes a character without a mark: nearly every second byte is NUL, the others not.
+// Whether this looks like UTF-16 without a byte order mark: nearly every second byte is NUL, few
+// others are.
 bool IsUtf16(std::string_view head) {
   constexpr std::size_t kLeast = 16;
   std::array<std::size_t, 2> zeros{};
@@ -284,7 +283,7 @@ void RefuseContents(const std::string& path, std::string_view head) {
   }
 }
 
-// JSON that is not a record a line.
+// Throws InputError for JSON that does not have one record per line.
 void RefuseOtherJson(const std::string& path, std::string_view head) {
   if (head.starts_with(kByteOrderMark)) head.remove_prefix(kByteOrderMark.size());
   head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));

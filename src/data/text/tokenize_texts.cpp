@@ -1,4 +1,5 @@
-// Encoding of the rank's units, exchange of their sizes, writing; units of single texts.
+// Encodes this rank's units, exchanges their sizes and writes the file; makes units of single
+// texts.
 #include "tokenize_texts.hpp"
 
 #include <fmt/format.h>
@@ -21,9 +22,10 @@ namespace trireme::data {
 
 namespace {
 
-constexpr std::chrono::milliseconds kWait{2};  // between looks of a rank that has no work left
+// A rank without work pauses so long between looks at the rounds.
+constexpr std::chrono::milliseconds kWait{2};
 
-// The rank's share of the work, told to whoever watches.
+// Reports to TextWatch which share of the rank's work is done.
 class WorkShare {
  public:
   WorkShare(const DocumentMaker& maker, std::span<const std::size_t> mine, const TextWatch& watch,
@@ -32,7 +34,7 @@ class WorkShare {
     for (const std::size_t unit : mine) own_ += maker.WorkIn(unit);
   }
 
-  // `work` of `all` of a unit is done.
+  // Reports that `work` out of the unit's work `all` is done.
   void Tell(std::int64_t work, std::int64_t all) const {
     poll_();
     if (!watch_.progress) return;
@@ -47,7 +49,7 @@ class WorkShare {
   std::int64_t bytes_, own_ = 0, done_ = 0;
 };
 
-// Results of units, to be changed: of all, and of this rank's.
+// Results of units that FillSplits changes: those of all ranks, and this rank's.
 struct EncodedShare {
   std::vector<UnitResult>& results;
   std::vector<UnitResult>& mine;
@@ -74,13 +76,13 @@ TextTokens Summarise(const TextTokenizers& tokenizers, const std::vector<UnitRes
   return all;
 }
 
-// Splits that hashes fill.
+// By Split: whether the documents' hashes are to fill it.
 std::array<bool, 3> WantedSplits(const EncodeSettings& settings) {
   return {settings.valid_fraction + settings.test_fraction > 0, settings.valid_fraction > 0,
           settings.test_fraction > 0};
 }
 
-// Gives documents of smallest hash, of one text, to splits that have none. Collective.
+// With single texts, moves documents of smallest hash to splits that have none. Collective.
 void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
                 const SmallestHashes& smallest, const EncodedShare& share) {
   SplitSizes sizes = SumOf(share.results);
@@ -110,7 +112,7 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
   });
 }
 
-// Throws InputError for a split without tokens, naming it and what helps.
+// Throws InputError for a split with too few tokens, with a hint.
 void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
   const std::int64_t documents = all.documents[0] + all.documents[1] + all.documents[2];
   for (const Split split : {Split::kTrain, Split::kValid, Split::kTest}) {
@@ -146,14 +148,14 @@ void CheckPairSplits(const TextTokens& all) {
   }
 }
 
-// Tokens of train go from the rank's temporary file to the token file as soon as their place is
+// Copies train tokens from the rank's temporary file to the token file as soon as their place is
 // known.
 class EarlyCopy {
  public:
   EarlyCopy(UnitRounds& rounds, PieceWriter writer, const std::vector<UnitResult>& mine)
       : rounds_(rounds), writer_(std::move(writer)), mine_(mine) {}
 
-  // Waits for no other rank.
+  // Does not wait for other ranks.
   void Look() {
     rounds_.Look();
     if (!rounds_.Ready()) return;
@@ -166,10 +168,10 @@ class EarlyCopy {
   UnitRounds& rounds_;
   PieceWriter writer_;
   const std::vector<UnitResult>& mine_;
-  std::size_t next_ = 0;  // of mine_, to copy
+  std::size_t next_ = 0;  // index in mine_ of the next unit to copy
 };
 
-// Tokens by split at which copying begins: no document goes to another split any more.
+// Tokens per split from which on copying is safe: no document will move to another split any more.
 std::array<std::int64_t, 3> LeastTokens(const TokenFilePlan& plan) {
   std::array<std::int64_t, 3> least{};
   const std::array<bool, 3> wanted = WantedSplits(plan.settings);
@@ -178,8 +180,8 @@ std::array<std::int64_t, 3> LeastTokens(const TokenFilePlan& plan) {
   return least;
 }
 
-// Collective. Nothing if tokens were copied to a place that HDF5 did not give them. may_be_early:
-// tokens of train may be copied while documents are encoded.
+// Tokenises everything. may_be_early: train tokens may be copied while documents are encoded.
+// nullopt if they were copied to a place that HDF5 did not give them. Collective.
 std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, DocumentMaker& maker,
                                        const TokenFilePlan& plan, bool may_be_early) {
   const std::vector<std::size_t> units = maker.UnitsOf(world.Rank(), world.Size());
@@ -237,7 +239,8 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world, Document
   return all;
 }
 
-// Hands the documents of a unit to `sink`. Returns the numbers of what was replaced and left out.
+// Hands the documents of a unit to `sink`. Returns only the numbers of what was replaced and
+// dropped.
 UnitResult ReadUnit(const TextPlan& plan, const TextUnit& unit, RecordSink& sink,
                     const UnitProgress& tell) {
   const TextFile& file = plan.files.at(unit.file);
@@ -250,7 +253,7 @@ UnitResult ReadUnit(const TextPlan& plan, const TextUnit& unit, RecordSink& sink
           .missing = records.Missing()};
 }
 
-// Files of single texts, cut into units.
+// Supplies the documents of files of single texts.
 class TextMaker : public DocumentMaker {
  public:
   TextMaker(const TextPlan& plan, const Tokenizer& tokenizer)
@@ -288,15 +291,14 @@ class TextMaker : public DocumentMaker {
   std::vector<TextUnit> units_;
 };
 
-// SampleSentences: the documents of a few units, as lines.
+// Bytes to take from a unit, at least.
+constexpr std::int64_t kLeastOfUnit = std::int64_t{256} << 10;
 
-constexpr std::int64_t kLeastOfUnit = std::int64_t{256} << 10;  // bytes
-
-// Ends the reading of a unit that has given enough.
+// Thrown to end the reading of a unit that has given enough.
 struct Enough {};
 
-// Offset of the first byte of the last character that does not fit `most` bytes, or after the last
-// blank before it.
+// Where to cut a line that is longer than `most` bytes: at the last blank within them or, without
+// one, before the character that does not fit.
 std::size_t CutBefore(std::string_view line, std::size_t most) {
   const std::size_t blank = line.rfind(' ', most - 1);
   if (blank != std::string_view::npos && blank > 0) return blank;
@@ -305,19 +307,19 @@ std::size_t CutBefore(std::string_view line, std::size_t most) {
   return at;
 }
 
-// Takes documents of one unit, and keeps the lines of those that belong to the train split.
+// Collects the lines of those documents of a unit that belong to the train split.
 class Lines : public RecordSink {
  public:
   Lines(const EncodeSettings& settings, std::vector<std::string>& lines)
       : settings_(settings), lines_(lines) {}
 
-  // At most so many bytes of documents.
+  // Starts a unit, of which at most so many bytes are kept.
   void Begin(std::int64_t bytes) { left_ = bytes; }
 
   void Prompt(std::string_view text, std::int64_t /*offset*/) override { document_ = text; }
   void Text(std::string_view piece, std::int64_t /*offset*/) override {
     document_ += piece;
-    if (std::ssize(document_) >= left_) Finish();  // a long document: its beginning will do
+    if (std::ssize(document_) >= left_) Finish();  // the beginning of a long document is enough
   }
   void End() override {
     const std::uint64_t hash = XXH3_64bits(document_.data(), document_.size());
@@ -325,7 +327,7 @@ class Lines : public RecordSink {
     document_.clear();
     if (left_ <= 0) throw Enough();
   }
-  // The part of a document that was cut off by the end of what is read.
+  // Keeps the beginning of a document, and ends the reading.
   void Finish() {
     Keep();
     document_.clear();
@@ -336,7 +338,7 @@ class Lines : public RecordSink {
   void Keep() {
     std::string_view rest = document_;
     rest = rest.substr(0, static_cast<std::size_t>(std::max<std::int64_t>(left_, 0)));
-    // No half of a character at the end.
+    // Drops the beginning of a character at the end.
     while (rest.size() < document_.size() && !rest.empty() &&
            ContinuesCharacter(document_[rest.size()])) {
       rest.remove_suffix(1);
@@ -397,7 +399,7 @@ UnitRounds::UnitRounds(const comm::Communicator& world, std::size_t units,
                        const std::vector<UnitResult>& mine,
                        const std::array<std::int64_t, 3>& least)
     : ranks_(world.Duplicate()), units_(units), mine_(mine), least_(least) {
-  // Units of a rank that a round may tell of: ranks that are ahead by more wait with the rest.
+  // Units per rank that a round can report; a rank that is further ahead reports the rest later.
   constexpr std::size_t kUnitsOfRank = 8;
   constexpr std::size_t kLeastWindow = 64;
   const std::size_t window = kLeastWindow + kUnitsOfRank * static_cast<std::size_t>(world.Size());

@@ -1,4 +1,5 @@
-// Documents of any number and size, single texts or pairs, to a token file, by all ranks together.
+// Tokenises documents of any number and size, single texts or pairs, into a token file by all
+// ranks.
 #pragma once
 
 #include <array>
@@ -20,36 +21,36 @@
 
 namespace trireme::data {
 
-// Gives the documents of a token file in units, which are the same for any number of ranks.
+// Supplies a token file's documents in units of work, the same for any number of ranks.
 class DocumentMaker {
  public:
   virtual ~DocumentMaker() = default;
   virtual std::size_t Units() const = 0;
-  // Units that a rank works on, ascending. By default the ranks take turns.
+  // Units that a rank works on, ascending. By default, units are dealt out in turn.
   virtual std::vector<std::size_t> UnitsOf(int rank, int ranks) const;
-  // Work in a unit, as `tell` counts it.
+  // Amount of work in a unit, in the measure that `tell` uses.
   virtual std::int64_t WorkIn(std::size_t unit) const = 0;
-  virtual std::int64_t Bytes() const { return 0; }  // of all input
-  // Encodes the unit's documents, in order. tell: to be called again and again with the work that
-  // is done; may throw.
+  virtual std::int64_t Bytes() const { return 0; }  // size of all input
+  // Encodes the unit's documents in order. tell: called again and again with the work done so far;
+  // may throw.
   virtual UnitResult Make(std::size_t unit, Encoder& to, const UnitProgress& tell) = 0;
 };
 
-// Where documents go, and how.
+// Where documents go, and how they are encoded.
 struct TokenFilePlan {
   const std::string& path;
   const TextTokenizers& tokenizers;
   const EncodeSettings& settings;
   const TextWatch& watch;
-  // Tokens of train are copied to the file while documents of one text are encoded, once there are
-  // that many.
+  // With single texts, once there are so many train tokens, they are copied to the file while texts
+  // are still being encoded.
   std::int64_t early_tokens = kEarlyTokens;
-  std::int64_t early_shift = 0;  // bytes, of their place: for tests of a place that proves wrong
+  std::int64_t early_shift = 0;  // bytes added to that place; lets tests provoke a wrong one
 };
 
-// Collective; the same bytes for any number of ranks. Writes by way of a temporary name: an error
-// on one rank is thrown by all, and nothing is left. Throws InputError for a split without
-// documents.
+// Encodes and writes all documents; the bytes do not depend on the number of ranks. The file has a
+// temporary name until it is complete, so an error leaves nothing. Collective; an error on one rank
+// is thrown on all. Throws InputError for a split without documents.
 TextTokens TokenizeDocuments(const comm::Communicator& world, DocumentMaker& maker,
                              const TokenFilePlan& plan);
 
@@ -57,44 +58,43 @@ struct TextPlan {
   std::vector<TextFile> files;
   DocumentEnd document = DocumentEnd::kFile;
   RecordKeys keys;
-  bool replace = false;  // invalid UTF-8 by U+FFFD
+  bool replace = false;  // replace invalid UTF-8 by U+FFFD
   EncodeSettings encode;
   std::int64_t unit_bytes = kUnitBytes;
-  std::int64_t early_tokens = kEarlyTokens, early_shift = 0;  // as of TokenFilePlan
+  std::int64_t early_tokens = kEarlyTokens, early_shift = 0;  // as in TokenFilePlan
 };
 
-// TokenizeDocuments for single texts. Memory does not grow with the texts, but for the longest
-// record and the longest stretch without a place where the tokenizer allows a cut.
+// TokenizeDocuments for single texts. Memory is bounded but for the longest record and the longest
+// stretch in which the tokenizer allows no cut.
 TextTokens TokenizeTexts(const comm::Communicator& world, Tokenizer& tokenizer,
                          const TextPlan& plan, const std::string& path, const TextWatch& watch);
 
-// Counts of finished units, exchanged while ranks encode: a unit's place among the tokens is known
-// once all earlier units are counted, not when all texts are encoded.
-
-// Rounds of a sum that does not block. Every rank takes part in the same rounds, whether it has
-// units or not, until all units are counted.
+// Exchanges the counts of finished units while ranks encode, so that a unit's place among the
+// tokens is known as soon as all earlier units are counted. Works in rounds of a non-blocking
+// all-reduce, in which every rank takes part, with or without units, until all units are counted.
 class UnitRounds {
  public:
-  // Collective. units: of all ranks. mine: this rank's finished units, ascending, which the caller
-  // appends to; must live longer. least: tokens by split at which Ready() says yes.
+  // units: their number over all ranks. mine: this rank's finished units, ascending, to which the
+  // caller appends; must outlive the object. least: tokens per split from which on Ready() is true.
+  // Collective.
   UnitRounds(const comm::Communicator& world, std::size_t units,
              const std::vector<UnitResult>& mine, const std::array<std::int64_t, 3>& least);
   UnitRounds(const UnitRounds&) = delete;
   UnitRounds& operator=(const UnitRounds&) = delete;
 
-  // Takes the result of a round that has ended, and begins the next. Does not block.
+  // If the round under way has ended, takes its result and begins the next. Does not block.
   void Look();
-  // Rounds that this rank has begun.
+  // Number of rounds that this rank has begun.
   std::int64_t Begun() const { return begun_; }
   // Units [0, Known()) are counted, the same on every rank after the same round.
   std::size_t Known() const { return starts_.size() - 1; }
-  // Tokens of train in the units before `unit`, which is known.
+  // Train tokens in the units before `unit`, which is at most Known().
   std::int64_t Before(std::size_t unit) const { return starts_.at(unit); }
-  // Every split is known to get at least its least tokens.
+  // Whether every split is known to get its least number of tokens.
   bool Ready() const;
-  bool Ended() const { return Known() == units_; }  // no round is under way, on no rank
+  bool Ended() const { return Known() == units_; }  // then no rank has a round under way
 
-  // Collective over the ranks of `world`, after an error: ends the rounds that some have begun.
+  // After an error: completes the rounds that some ranks have begun. Collective over `world`.
   void Drain(const comm::Communicator& world);
 
  private:
@@ -105,24 +105,25 @@ class UnitRounds {
   std::size_t units_;
   const std::vector<UnitResult>& mine_;
   std::array<std::int64_t, 3> least_;
-  std::vector<std::int64_t> starts_ = {0};     // [Known() + 1], tokens of train before a unit
-  std::array<std::int64_t, 3> own_{}, all_{};  // tokens by split: of this rank's, of all's units
-  std::size_t summed_ = 0;                     // units of mine_ in own_
-  std::size_t first_ = 0;                      // of mine_, not known before the round
-  // Of the round under way: tokens by split, then for each unit after the known ones 0, or 1 more
-  // than its tokens of train.
+  std::vector<std::int64_t> starts_ = {0};  // [Known() + 1]: train tokens before each unit
+  // Tokens by Split in finished units: this rank's, and all ranks'.
+  std::array<std::int64_t, 3> own_{}, all_{};
+  std::size_t summed_ = 0;  // number of units of mine_ in own_
+  std::size_t first_ = 0;   // index in mine_ of the first unit that is not known
+  // Messages of a round: tokens by Split, then for each unit from Known() on its number of train
+  // tokens plus 1, or 0 if it is not finished.
   std::vector<std::int64_t> sent_, sums_;
   MPI_Request request_ = MPI_REQUEST_NULL;
   std::int64_t begun_ = 0;  // rounds
 };
 
-// Sentences for the training of a tokenizer: a sample of bounded size from the train texts.
-
+// Bytes of the sample on which a tokenizer is trained.
 inline constexpr std::int64_t kSampleBytes = std::int64_t{64} << 20;
 
-// Lines of the train split's documents, long ones cut at blanks, at most about `most` bytes: of
-// larger texts from units at even distances. A pure function of texts and plan. Serial. stop: asked
-// now and then; true: RunError. Throws as TokenizeTexts does for faulty texts.
+// A sample of text for training a tokenizer: lines of the train split's documents, long ones cut at
+// blanks, about `most` bytes at most. From larger texts it takes units at equal distances. A pure
+// function of texts and plan. stop: asked now and then; true: RunError. Serial. Throws as
+// TokenizeTexts does for faulty texts.
 std::vector<std::string> SampleSentences(const TextPlan& plan, const std::function<bool()>& stop,
                                          std::int64_t most = kSampleBytes);
 

@@ -1,4 +1,4 @@
-// The datasets' places in the file come from HDF5, their contents from positioned writes.
+// HDF5 allocates the datasets; the ranks write their contents at byte offsets.
 #include "write_parallel.hpp"
 
 #include <sys/file.h>
@@ -15,14 +15,12 @@
 
 namespace trireme::data {
 
-// PieceWriter: document by document, through cursors that write large pieces.
-
 namespace {
 
-// The cursors of one split within one unit.
+// Where one split of one unit is written.
 struct TextCursors {
   FileCursor tokens, documents;
-  std::uint64_t token;  // next in the split
+  std::uint64_t token;  // index in the split of the next token
 };
 struct SplitCursors {
   std::vector<TextCursors> texts;
@@ -33,7 +31,7 @@ std::int64_t DocumentsOf(const UnitResult& unit) {
   return unit.documents[0] + unit.documents[1] + unit.documents[2];
 }
 
-// Function for Copy.
+// Makes a FileCursor usable as `put` of PieceWriter::Copy.
 template <typename Sink>
 auto To(Sink& sink) {
   return [&sink](const char* bytes, std::size_t count) { sink.Write(bytes, count); };
@@ -41,17 +39,18 @@ auto To(Sink& sink) {
 
 static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
 
-constexpr std::int64_t kManyTokens = 1 << 20;  // for a comparison of places
+// A second number of tokens, to see whether the place depends on it.
+constexpr std::int64_t kManyTokens = 1 << 20;
 constexpr std::size_t kSha256Digits = 64;
 
-// Whether a host that has the file open sees what others write to it. Not on NFS: HDF5's page at
-// the end of its structures could overwrite the first tokens with what it was before.
+// Whether a host that has the file open sees what other hosts write to it. Not on NFS: there HDF5's
+// stale page at the end of its structures could overwrite the first tokens.
 bool SeesOthersWrites(const std::string& path) {
   struct statfs status = {};
   return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
 }
 
-// The target's, or the only one, first.
+// The vocabularies to store: the target's, or the only one, comes first.
 std::vector<StoredVocabulary> VocabulariesOf(const TextTokenizers& tokenizers,
                                              const EncodeSettings& settings) {
   std::vector<StoredVocabulary> stored;
@@ -94,7 +93,7 @@ void PieceWriter::CopyTrain(const UnitResult& unit, std::int64_t before) {
   };
   const std::int64_t begin = unit.tokens_at[0] * width;
   std::int64_t copied = begin, at = begin;  // bytes of Spills::tokens
-  bool trains = true;                       // bytes [copied, at) are of train
+  bool trains = true;                       // bytes [copied, at) belong to train
   const auto copy = [&] {
     if (trains) {
       Copy(spills_.tokens[0], copied, at - copied, To(train));
@@ -167,15 +166,15 @@ void PieceWriter::Sync() const {
   throw RunError(fmt::format("{}: cannot be synced: {}", to_.path, ErrorText(errno)));
 }
 
-// The draft, and HDF5's hold of it: HDF5 empties a file that it opens, so that it has it open
-// before anybody writes tokens, and writes its own structures last.
+// Rank 0's temporary file, which HDF5 keeps open. HDF5 empties a file that it opens, so it must
+// open it before any rank writes tokens; it writes its own structures last.
 struct ParallelTokenFile::Root {
   Root(const std::string& path, const TextTokenizers& of, const EncodeSettings& settings)
       : tokenizers(of),
         masks(settings.masks),
         vocabularies(VocabulariesOf(of, settings)),
         draft(Free(path)) {
-    // HDF5 1.10 cannot close a file that found no space: it is tried before HDF5 begins.
+    // HDF5 1.10 cannot close a file that found no space, so space is reserved before HDF5 begins.
     std::size_t front = kHdf5MetadataBytes;
     for (const StoredVocabulary& each : vocabularies) front += each.Bytes();
     draft.Reserve(front, false);
@@ -183,7 +182,7 @@ struct ParallelTokenFile::Root {
     draft.Reserve(front, true);
   }
 
-  // `path`, unless another job writes it: HDF5 holds a lock on its draft.
+  // Returns `path`; throws if another job is writing it, whose temporary file HDF5 has locked.
   static const std::string& Free(const std::string& path) {
     const Descriptor other(DraftOf(path), O_RDWR | O_NOFOLLOW | O_NONBLOCK);
     if (other.Valid() && ::flock(other.Get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
@@ -193,7 +192,7 @@ struct ParallelTokenFile::Root {
     return path;
   }
 
-  // Attributes, and the space of all datasets.
+  // Writes the attributes and allocates all datasets; returns their places.
   Places Plan(Hdf5Writer& to, const std::string& source_sha256, const SplitSizes& sizes) const {
     to.Attribute("format", kTokenFormat);
     const bool pairs = tokenizers.size() > 1;
@@ -222,14 +221,14 @@ struct ParallelTokenFile::Root {
     return places;
   }
 
-  // Place of `tokens` tokens of train, of documents of one text, by a file in memory.
+  // Where `tokens` train tokens would be placed (single texts), found with a trial file in memory.
   std::int64_t PlaceOf(std::int64_t tokens) const {
     Hdf5Writer trial(draft.Path(), Hdf5Writer::InMemory{});
     const SplitSizes sizes{.tokens = {{{tokens, 1, 1}}}, .documents = {1, 1, 1}};
     return Plan(trial, std::string(kSha256Digits, '0'), sizes).tokens[0].at(kTrainAt);
   }
 
-  // Gives back what was reserved beyond the end of a small file.
+  // Frees what was reserved beyond the end of a small file.
   void Trim() const {
     std::error_code ignored;
     std::filesystem::resize_file(draft.Path(), std::filesystem::file_size(draft.Path(), ignored),
@@ -241,7 +240,7 @@ struct ParallelTokenFile::Root {
   bool masks;
   std::vector<StoredVocabulary> vocabularies;
   TokenFileDraft draft;
-  std::optional<Hdf5Writer> file;  // closed before the draft goes
+  std::optional<Hdf5Writer> file;  // must be closed before the draft goes
 };
 
 ParallelTokenFile::ParallelTokenFile(const comm::Communicator& world, const std::string& path,
@@ -293,7 +292,7 @@ bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<b
     };
     ask();
     PieceWriter writer(file_, encoded.spills, ask);
-    std::size_t next = 0;  // of encoded.mine
+    std::size_t next = 0;  // index in encoded.mine
     SplitSizes before;
     for (std::size_t u = 0; u < encoded.results.size() && next < encoded.mine.size(); ++u) {
       const UnitResult& own = encoded.mine[next];

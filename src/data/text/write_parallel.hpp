@@ -1,4 +1,5 @@
-// The token file that all ranks fill: rank 0 makes it.
+// A token file that all ranks fill: rank 0 creates it, and each rank writes at the places of its
+// documents.
 #pragma once
 
 #include <fcntl.h>
@@ -22,11 +23,9 @@
 
 namespace trireme::data {
 
-// Writing to one place of a token file after the other, in large pieces.
+inline constexpr std::size_t kWriteBytes = std::size_t{1} << 20;  // bytes per write
 
-inline constexpr std::size_t kWriteBytes = std::size_t{1} << 20;  // at once
-
-// A place in the file that moves on with what is written there.
+// A place in the file that advances with what is written there, in large pieces.
 class FileCursor {
  public:
   FileCursor(const std::string& path, int file, std::int64_t offset)
@@ -41,7 +40,7 @@ class FileCursor {
     if (buffer_.size() >= kWriteBytes) Flush();
   }
   void Flush() {
-    if (buffer_.empty()) return;  // to sync_file_range no bytes are all bytes to the end
+    if (buffer_.empty()) return;  // sync_file_range would take 0 bytes as all bytes to the end
     const std::int64_t count = std::ssize(buffer_);
     if (WriteAt(file_, buffer_.data(), count, offset_) < count) {
       const int error = errno;
@@ -50,7 +49,7 @@ class FileCursor {
                          ? "Free some space, or let data.file name another disk."
                          : "");
     }
-    // The disk begins now, not when all is written.
+    // The disk starts now instead of when everything is written.
     ::sync_file_range(file_, offset_, count, SYNC_FILE_RANGE_WRITE);
     offset_ += count;
     buffer_.clear();
@@ -63,39 +62,38 @@ class FileCursor {
   std::vector<char> buffer_;
 };
 
-// Copies from a rank's temporary files to the token file.
-
-// First bytes of the datasets in the file, by split.
+// Bytes at which the datasets begin in the file, by Split.
 struct Places {
   PerText<std::array<std::int64_t, 3>> tokens{}, documents{};
   std::array<std::int64_t, 3> mask{};
 };
 
-// The token file, as a writer sees it.
+// What a writer has to know about the token file.
 struct WrittenFile {
   std::string path;
   Places places;
-  std::size_t texts = 1;          // of a document
-  PerText<std::int64_t> width{};  // bytes of an id
+  std::size_t texts = 1;          // per document
+  PerText<std::int64_t> width{};  // bytes per id
   bool masks = false;
 };
 
-// All throw RunError with the path.
+// Copies documents from a rank's temporary files to the token file. All functions throw RunError
+// with the path.
 class PieceWriter {
  public:
-  // poll: called about every MiB.
+  // poll: called about once per MiB.
   PieceWriter(const WrittenFile& file, Spills& spills, std::function<void()> poll);
 
-  // Copies a unit's tokens of train, after `before` of earlier units, keeps its other tokens in
-  // Spills::rest, and gives back the space of both. Units ascend.
+  // Copies a unit's train tokens behind the `before` tokens of earlier units, moves its other
+  // tokens to Spills::rest, and frees the space of both. Units must ascend.
   void CopyTrain(const UnitResult& unit, std::int64_t before);
-  // Copies the whole unit, but for what CopyTrain has copied if Spills::copied. Units ascend.
-  // before: what earlier units hold.
+  // Copies a whole unit, except for what CopyTrain has copied if Spills::copied. before: sizes of
+  // all earlier units. Units must ascend.
   void Write(const UnitResult& unit, const SplitSizes& before);
   void Sync() const;
 
  private:
-  // From byte `begin` of a temporary file; put: void(const char*, std::size_t).
+  // Copies bytes from offset `begin` of a temporary file; put: void(const char*, std::size_t).
   template <typename Put>
   void Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Put put);
 
@@ -103,41 +101,41 @@ class PieceWriter {
   Descriptor file_;
   Spills& spills_;
   std::function<void()> poll_;
-  std::size_t since_poll_ = 0;  // bytes
-  std::int64_t rest_ = 0;       // bytes of Spills::rest that Write has read
+  std::size_t since_poll_ = 0;  // bytes since the last poll
+  std::int64_t rest_ = 0;       // bytes of Spills::rest that Write has used
   std::vector<char> room_;
 };
 
-// Tokens of train at which their place is known before their number is. HDF5 packs smaller
-// datasets together.
+// From this number of train tokens on, their place in the file does not depend on the number: HDF5
+// packs smaller datasets together.
 inline constexpr std::int64_t kEarlyTokens = 1 << 12;
 
-// Outcome of encoding.
+// What encoding has produced.
 struct EncodedUnits {
-  std::span<const UnitResult> results;  // of all units, in order, the same on every rank
-  std::span<const UnitResult> mine;     // of those in `spills`, in order
-  Spills& spills;                       // copied: the same on every rank
+  std::span<const UnitResult> results;  // all ranks' units, in order; the same on every rank
+  std::span<const UnitResult> mine;     // this rank's units, which are in `spills`, in order
+  Spills& spills;                       // its `copied` is the same on every rank
   std::string source_sha256;
-  std::int64_t copied_to = 0;  // if spills.copied: first byte of train's tokens in the file
+  std::int64_t copied_to = 0;  // if spills.copied: where train's tokens begin in the file
 };
 
-// A temporary name beside the file's own, until all is written: an error leaves nothing behind.
+// A token file with a temporary name until all is written: an error leaves nothing behind.
 class ParallelTokenFile {
  public:
-  // Collective. The tokenizers must live longer.
+  // tokenizers: must outlive the object. Collective.
   ParallelTokenFile(const comm::Communicator& world, const std::string& path,
                     const TextTokenizers& tokenizers, const EncodeSettings& settings);
   ~ParallelTokenFile();
   ParallelTokenFile(const ParallelTokenFile&) = delete;
   ParallelTokenFile& operator=(const ParallelTokenFile&) = delete;
 
-  // The file with the place of train's tokens that HDF5 will give at least kEarlyTokens of them;
-  // none if it depends on their number, and for pairs.
+  // The file with the place that HDF5 will give train's tokens if there are at least kEarlyTokens;
+  // nullopt if that depends on their number, and for pairs.
   std::optional<WrittenFile> Early() const;
 
-  // Collective. Writes what was not copied, and gives the file its name. stop: asked about every
-  // MiB; true ends all with an error. An error on one rank is thrown by all. False: tokens of train
-  // were copied to a place that is not theirs; nothing is written.
+  // Writes what was not copied before, and renames the file. stop: asked about once per MiB; true
+  // ends all ranks with an error. Returns false, with nothing written, if train tokens were copied
+  // to a place that is not theirs. Collective; an error on one rank is thrown on all.
   bool Write(const EncodedUnits& encoded, const std::function<bool()>& stop);
 
  private:
@@ -146,7 +144,7 @@ class ParallelTokenFile {
   const comm::Communicator& world_;
   WrittenFile file_;
   bool early_ = false;
-  std::unique_ptr<Root> root_;  // of rank 0
+  std::unique_ptr<Root> root_;  // on rank 0
 };
 
 }  // namespace trireme::data

@@ -1,5 +1,5 @@
-// Byte-level BPE: added tokens are found, the rest is normalised, cut into words by patterns, and
-// each word's bytes are merged, as Hugging Face's `tokenizers` does it.
+// Byte-level BPE as in Hugging Face's `tokenizers`: finds added tokens, normalises the rest, splits
+// it into words by patterns, and merges the bytes of each word.
 #include "bpe.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +22,8 @@ namespace trireme::data {
 
 namespace {
 
-// Printable Latin-1 bytes stand for themselves, the others for code points from 256 on, in order.
+// By byte, the code point that stands for it: printable Latin-1 bytes stand for themselves, the
+// others are numbered from 256 on.
 std::array<char32_t, 256> CodePoints() {
   std::array<char32_t, 256> codes{};
   char32_t next = 256;
@@ -33,7 +34,7 @@ std::array<char32_t, 256> CodePoints() {
   return codes;
 }
 
-// Bytes that the characters of a vocabulary's entry stand for; none if one of them stands for none.
+// The bytes that a vocabulary entry's characters stand for; nullopt if one stands for no byte.
 std::optional<std::string> BytesOf(std::string_view entry) {
   static const std::map<char32_t, char> byte_of = [] {
     std::map<char32_t, char> bytes;
@@ -58,7 +59,7 @@ void Require(UErrorCode status) {
 const icu::Normalizer2& FormC() {
   static const icu::FilteredNormalizer2 form_c = [] {
     UErrorCode status = U_ZERO_ERROR;
-    // Kept for the program's life: the filter holds a reference.
+    // Lives as long as the program: the filter holds a reference to it.
     static const icu::UnicodeSet known = [&] {
       icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
       set.freeze();
@@ -71,9 +72,9 @@ const icu::Normalizer2& FormC() {
   return form_c;
 }
 
-// Form C of valid UTF-8 (Unicode Standard Annex 15), by the tables of Unicode 9, those of Hugging
-// Face's `tokenizers`: newer characters stay as they are. Returns `text` itself if it has the form,
-// else a view of `room`.
+// Form C of valid UTF-8 (Unicode Standard Annex 15) by the tables of Unicode 9, which Hugging
+// Face's `tokenizers` uses: newer characters stay as they are. Returns `text` itself if it is
+// ASCII, otherwise a view of `room`.
 std::string_view NormalizeC(std::string_view text, std::string& room) {
   if (AsciiEnd(text) == text.size()) return text;
   UErrorCode status = U_ZERO_ERROR;
@@ -85,8 +86,8 @@ std::string_view NormalizeC(std::string_view text, std::string& room) {
   return room;
 }
 
-// Largest offset in a text before its end such that normalisation changes nothing across it,
-// whatever follows; 0: none.
+// Largest offset before the text's end at which normalisation changes nothing across it, whatever
+// follows the text; 0: none.
 std::size_t LastBoundaryC(std::string_view text) {
   auto at = static_cast<std::int32_t>(text.size());
   while (at > 0) {
@@ -97,8 +98,8 @@ std::size_t LastBoundaryC(std::string_view text) {
   return static_cast<std::size_t>(at);
 }
 
-// Whether the last character of valid UTF-8 is a letter (general category L) of Unicode 9, which
-// every later version has as a letter, too.
+// Whether the last character is a letter (general category L) in Unicode 9, and so in every later
+// version. text: valid UTF-8.
 bool EndsWithLetter(std::string_view text) {
   static const icu::UnicodeSet letters = [] {
     UErrorCode status = U_ZERO_ERROR;
@@ -115,14 +116,14 @@ bool EndsWithLetter(std::string_view text) {
   return last >= 0 && static_cast<bool>(letters.contains(last));
 }
 
-// Unicode's White_Space.
+// Whether the character has Unicode's property White_Space.
 bool IsSpace(char32_t code) {
   return (code >= 9 && code <= 13) || code == 0x20 || code == 0x85 || code == 0xa0 ||
          code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
          code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
-// End of the white space that begins at `from`.
+// Where the white space that begins at `from` ends.
 std::size_t AfterSpaces(std::string_view text, std::size_t from) {
   while (from < text.size()) {
     std::size_t next = from;
@@ -132,7 +133,7 @@ std::size_t AfterSpaces(std::string_view text, std::size_t from) {
   return from;
 }
 
-// Beginning of the white space that ends at `end`, at `from` at the earliest.
+// Where the white space that ends at `end` begins, but not before `from`.
 std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t end) {
   while (end > from) {
     std::size_t begin = end - 1;
@@ -144,7 +145,7 @@ std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t en
   return end;
 }
 
-// Special and other tokens that are found in a text before it is cut into words.
+// Special and other tokens that are searched for in a text before it is split into words.
 class AddedTokens {
  public:
   AddedTokens() = default;
@@ -158,12 +159,13 @@ class AddedTokens {
   }
 
   struct Found {
-    std::size_t begin = 0, end = 0;  // bytes of the text, with the white space that it takes
-    std::size_t next = 0;            // end of its own bytes: the next token may begin there
-    std::int32_t id = -1;            // -1: none; all are the text's end
+    // Bytes of the text, including white space that the token absorbs.
+    std::size_t begin = 0, end = 0;
+    std::size_t next = 0;  // end of the token's own bytes, where the next token may begin
+    std::int32_t id = -1;  // -1: no token; then all offsets are the text's end
   };
-  // The leftmost token of text[from, ...), and of several that begin there the longest. White space
-  // before `free` is not taken.
+  // The first token at or after `from`, and the longest of those that begin there. White space
+  // before offset `free` is not absorbed.
   Found First(std::string_view text, std::size_t from, std::size_t free) const {
     for (std::size_t begin = from; !tokens_.empty() && begin < text.size(); ++begin) {
       for (const std::size_t place : at_[static_cast<unsigned char>(text[begin])]) {
@@ -178,31 +180,30 @@ class AddedTokens {
   }
 
   std::size_t Longest() const { return tokens_.empty() ? 0 : tokens_.front().content.size(); }
-  bool TakeSpaceBefore() const { return take_before_; }  // some of them
+  // Whether any of the tokens absorbs white space before it.
+  bool TakeSpaceBefore() const { return take_before_; }
 
  private:
   std::vector<AddedToken> tokens_;  // longest first
   bool take_before_ = false;
-  std::array<std::vector<std::size_t>, 256> at_;  // places in tokens_ by the first byte
+  std::array<std::vector<std::size_t>, 256> at_;  // indices into tokens_ by first byte
 };
 
-// Added tokens by the text in which they are found.
+// Added tokens, by the text in which they are searched for.
 struct AddedLists {
   AddedTokens raw, normalized;
 };
 
-// CertainCut: matches of the first pattern that did not look at the end of the text.
+constexpr std::size_t kTries = 64;  // matches whose end is tried as a cut
+constexpr std::size_t kNear = 8;    // matches before a cut that are checked first
 
-constexpr std::size_t kTries = 64;  // matches at whose end a cut is tried
-constexpr std::size_t kNear = 8;    // matches before a cut that are looked at first
-
-// Largest offset of a character's first byte, at most `at`.
+// Offset of the character that byte `at` belongs to.
 std::size_t CharacterAt(std::string_view text, std::size_t at) {
   while (at > 0 && at < text.size() && ContinuesCharacter(text[at])) --at;
   return at;
 }
 
-// End of the last added token that begins before `limit`, in text[from, ...); `from` if none does.
+// End of the last added token that begins in text[from, limit); `from` if none does.
 std::size_t AfterTokens(const AddedTokens& added, std::string_view text, std::size_t from,
                         std::size_t limit) {
   std::size_t end = from;
@@ -216,7 +217,7 @@ std::size_t AfterTokens(const AddedTokens& added, std::string_view text, std::si
 
 using Match = std::pair<std::size_t, std::size_t>;  // [begin, end)
 
-// True if matches `from` to `last` are found in the text before the end of the last alone, too.
+// Whether matches `from` to `last` are found as well if the text ends with the last of them.
 bool SameAlone(const Pattern& pattern, std::string_view text, const std::vector<Match>& matches,
                std::size_t from, std::size_t last, Pattern::Search& search) {
   const std::string_view part = text.substr(0, matches[last].second);
@@ -228,8 +229,8 @@ bool SameAlone(const Pattern& pattern, std::string_view text, const std::vector<
   return true;
 }
 
-// End of the last match that stays what it is whatever follows the text, and without what follows
-// it; 0: none. before_blank: a blank must follow.
+// End of the last match that is certain: it stays whatever follows the text, and also if the text
+// ends there. 0: none. before_blank: a blank must follow the match.
 std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_blank,
                   Pattern::Search& search) {
   std::vector<Match> matches;
@@ -245,7 +246,8 @@ std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_bla
     const std::size_t end = matches[last].second;
     if (before_blank && (end == text.size() || text[end] != ' ')) continue;
     --tries;
-    const std::size_t near = last < kNear ? 0 : last - kNear;  // the nearest differ first
+    // The matches nearest to the cut are checked first: they are the likeliest to differ.
+    const std::size_t near = last < kNear ? 0 : last - kNear;
     if (SameAlone(pattern, text, matches, near, last, search) &&
         SameAlone(pattern, text, matches, 0, last, search)) {
       return end;
@@ -254,14 +256,14 @@ std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_bla
   return 0;
 }
 
-// Largest place behind the text's last certain word or added token, whatever follows the text; 0:
-// none is known. The first pattern's words are searched from the last added token on, so that it
-// takes as long as pre-tokenization.
+// A place at which the text can be cut, whatever follows it: the end of the last certain word or
+// added token; 0: none known. Searches for the first pattern's words from the last added token on,
+// which takes as long as pre-tokenization.
 std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
                        const AddedLists& added, Pattern::Search& search) {
   if (definition.splits.empty() || definition.splits.front().pattern.LooksBehind()) return 0;
   if (definition.form_c) text = text.substr(0, LastBoundaryC(text));
-  // No token that begins before `limit` depends on what follows.
+  // Tokens that begin before `limit` do not depend on what follows the text.
   const std::size_t longest = std::max(added.raw.Longest(), added.normalized.Longest());
   if (text.size() <= longest) return 0;
   std::size_t limit = CharacterAt(text, text.size() - (longest == 0 ? 0 : longest - 1));
@@ -273,12 +275,13 @@ std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
   if (definition.form_c) {
     std::string room;
     const std::string_view rest = text.substr(begin);
-    if (NormalizeC(rest, room) != rest) return 0;  // places differ after normalisation
+    if (NormalizeC(rest, room) != rest) return 0;  // normalisation moves offsets
   }
   begin = AfterTokens(added.normalized, text, begin, limit);
   if (begin >= limit) return 0;
 
-  // A blank before the text of a step that wants one; later parts then must have their own.
+  // If a text gets a blank in front unless it has one, so does this one, and what follows a cut
+  // must begin with its own blank.
   const bool prefixed = definition.add_prefix_space && definition.prefix_space_before == 0;
   std::string with_blank;
   std::string_view rest = text.substr(begin, limit - begin);
@@ -292,21 +295,21 @@ std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
   return begin + cut - (with_blank.empty() ? 0 : 1);
 }
 
-// A pair of symbols that becomes one; the lowest rank goes first.
+// What a pair of symbols merges into; the pair of lowest rank merges first.
 struct Merge {
   std::int32_t rank = -1;  // -1: none
   std::int32_t id = -1;
 };
 
-// Merges by pair: open addressing, at most half full.
+// Hash table from pairs to merges: open addressing, at most half full.
 class MergeTable {
  public:
-  explicit MergeTable(std::size_t merges)  // at most so many
+  explicit MergeTable(std::size_t merges)  // merges: upper limit of their number
       : slots_(std::bit_ceil(2 * merges + 2)),
         mask_(slots_.size() - 1),
         shift_(64 - std::countr_zero(slots_.size())) {}
 
-  // The last merge of a pair counts.
+  // A later merge of the same pair replaces the earlier one.
   void Add(std::int32_t left, std::int32_t right, Merge merge) {
     const std::uint64_t key = KeyOf(left, right);
     std::size_t at = PlaceOf(key);
@@ -340,11 +343,11 @@ class MergeTable {
   int shift_;
 };
 
-// Byte-pair encoding of one word (Sennrich et al. 2016): of all pairs of neighbours that merge, the
-// one of lowest rank goes first, and of equal ones the leftmost, until none is left. Never changed.
+// Byte-pair encoding of one word (Sennrich et al. 2016): merges the neighbouring pair of lowest
+// rank, the leftmost of equal ones, until no pair merges. Immutable.
 class BpeModel {
  public:
-  // Throws InputError naming `where` and an entry or a merge that does not fit.
+  // Throws InputError naming `where` and a merge whose symbols are not in the vocabulary.
   BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
       : merges_(vocabulary.merges.size()), unk_(vocabulary.unk), fuse_unk_(vocabulary.fuse_unk) {
     const std::array<std::string, 256> alphabet = ByteAlphabet();
@@ -371,14 +374,14 @@ class BpeModel {
     }
   }
 
-  // Memory of one thread.
+  // Working memory of one thread.
   struct Scratch {
     struct Symbol {
-      std::int32_t id, previous, next;  // places of neighbours; -1: none
+      std::int32_t id, previous, next;  // indices of neighbours; -1: none
     };
     struct Candidate {
       std::int32_t rank, left, id;
-      // Of the lowest rank, the leftmost is on top.
+      // Puts the lowest rank on top of the heap and, of equal ones, the leftmost.
       bool operator<(const Candidate& other) const {
         return rank != other.rank ? rank > other.rank : left > other.left;
       }
@@ -404,7 +407,8 @@ class BpeModel {
   }
 
  private:
-  // Symbols of a word up to which all pairs are searched for each merge; a heap serves longer ones.
+  // Words of up to so many symbols are searched for the best pair at each merge; longer ones use a
+  // heap.
   static constexpr std::size_t kShortWord = 48;
 
   void Initial(std::string_view word, std::vector<std::int32_t>& symbols) const {
@@ -428,7 +432,7 @@ class BpeModel {
 
   void MergeShort(Scratch& scratch) const {
     std::vector<std::int32_t>& ids = scratch.ids;
-    std::vector<Merge>& merges = scratch.merges;  // of each symbol with the next one
+    std::vector<Merge>& merges = scratch.merges;  // merges[i]: of symbols i and i + 1
     merges.resize(ids.size());
     for (std::size_t i = 0; i + 1 < ids.size(); ++i) merges[i] = merges_.Find(ids[i], ids[i + 1]);
     while (ids.size() > 1) {
@@ -448,7 +452,7 @@ class BpeModel {
     }
   }
 
-  // O(n log n): a candidate counts when it comes to the top only if its pair is still as it was.
+  // O(n log n). A candidate from the heap is stale, and skipped, if its pair has changed meanwhile.
   void MergeLong(Scratch& scratch) const {
     using Symbol = Scratch::Symbol;
     std::vector<Symbol>& symbols = scratch.symbols;
@@ -495,17 +499,18 @@ class BpeModel {
 
   std::array<std::int32_t, 256> of_byte_{};  // -1: none
   MergeTable merges_;
-  std::unordered_map<std::string, std::int32_t> words_;  // by bytes; with ignore_merges only
+  // Whole words by their bytes; only with ignore_merges.
+  std::unordered_map<std::string, std::int32_t> words_;
   std::int32_t unk_;
   bool fuse_unk_;
 };
 
-// Ids of words met before: of one thread, and of bounded size.
+// Cache of the ids of words: for one thread, and of bounded size.
 class WordCache {
  public:
-  static constexpr std::size_t kLongestWord = 64;  // bytes; longer words are not kept
+  static constexpr std::size_t kLongestWord = 64;  // bytes; longer words are not cached
 
-  // Appends the ids of a word to `ids`; false if they are not known.
+  // Appends the ids of a word to `ids`; false if it is not cached.
   bool Find(std::string_view word, std::vector<std::int32_t>& ids) const {
     if (word.size() > kLongestWord || slots_.empty()) return false;
     for (std::size_t at = HashOf(word) & kMask; slots_[at].length != 0; at = (at + 1) & kMask) {
@@ -519,7 +524,7 @@ class WordCache {
     return false;
   }
 
-  // Keeps the ids of a word that is not there yet. Forgets all words when it is full.
+  // Caches the ids of a word that is not there yet. When full, first forgets all words.
   void Add(std::string_view word, std::span<const std::int32_t> ids) {
     if (word.empty() || word.size() > kLongestWord) return;
     if (slots_.empty() || words_ == kMost) {
@@ -541,7 +546,7 @@ class WordCache {
  private:
   static constexpr std::size_t kMask = (std::size_t{1} << 17) - 1, kMost = std::size_t{1} << 16;
   struct Slot {
-    std::uint32_t bytes = 0, ids = 0;  // beginnings
+    std::uint32_t bytes = 0, ids = 0;  // where they begin in bytes_ and ids_
     std::uint16_t length = 0, count = 0;
   };
   static std::size_t HashOf(std::string_view word) { return XXH3_64bits(word.data(), word.size()); }
@@ -552,14 +557,14 @@ class WordCache {
   std::size_t words_ = 0;
 };
 
-// Characters that end a word of letters in all patterns of safe cuts, and compose with none: blank,
-// end of line, and the stops and commas of Chinese and Japanese texts.
+// Characters that end a word of letters in all patterns that CutsAtSpaces accepts, and that compose
+// with no letter: blank, line end, and the full stops, commas and marks of Chinese and Japanese.
 constexpr std::array<std::string_view, 7> kAfterLetters = {" ", "\n", "。", "、", "，", "！", "？"};
 
-// Names of the end of a document in the vocabularies of GPT-2, Qwen, Llama 3 and others.
+// Names of the end-of-document token in the vocabularies of GPT-2, Qwen, Llama 3 and others.
 constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
-// All clones share it; never changed.
+// What all copies of a tokenizer share; immutable.
 struct Tables {
   Tables(const Files& source, const std::string& where)
       : files(source), definition(ReadBpe(source, where)), model(definition.vocabulary, where) {
@@ -593,7 +598,7 @@ struct Tables {
                 std::none_of(definition.added.begin(), definition.added.end(), SpansCut);
   }
 
-  // True for a token that may span a cut after a letter.
+  // Whether the token may extend across a cut after a letter.
   static bool SpansCut(const AddedToken& token) {
     return token.lstrip || (token.rstrip && EndsWithLetter(token.content)) ||
            std::any_of(kAfterLetters.begin(), kAfterLetters.end(), [&](std::string_view mark) {
@@ -606,7 +611,7 @@ struct Tables {
   BpeModel model;
   std::vector<std::string> pieces;  // by id
   AddedLists added;
-  bool safe_cuts = false;  // letters end words
+  bool safe_cuts = false;  // a text may be cut after a letter, before a character of kAfterLetters
 };
 
 class Bpe : public Tokenizer {
@@ -677,7 +682,7 @@ class Bpe : public Tokenizer {
   }
 
  private:
-  // Appends the added tokens of a text, and gives `body` what lies between them.
+  // Appends the ids of the added tokens in a text, and calls `body` for each text between them.
   template <typename Body>
   static void Around(const AddedTokens& added, std::string_view text,
                      std::vector<std::int32_t>& ids, const Body& body) {
@@ -687,8 +692,8 @@ class Bpe : public Tokenizer {
       if (found.begin > from) body(text.substr(from, found.begin - from));
       if (found.id < 0) return;
       next = found.next;
-      // White space that a token has taken may hold other tokens, which count once more, unless
-      // they take the white space before them, too: nothing is left of those.
+      // White space that a token absorbed may contain further tokens, which count as well; but
+      // nothing is left of one that absorbs the white space before it, too.
       if (found.begin >= found.end) continue;
       ids.push_back(found.id);
       from = found.end;
@@ -725,8 +730,8 @@ class Bpe : public Tokenizer {
   mutable Pattern::Search search_;
   BpeModel::Scratch scratch_;
   WordCache cache_;
-  std::string room_;                   // of the normalised text
-  std::vector<std::string> prefixed_;  // by step
+  std::string room_;                   // holds the normalised text
+  std::vector<std::string> prefixed_;  // by step: the piece with a blank put before it
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Reading of byte-level BPE: tokenizer.json of Hugging Face's `tokenizers`, component by component,
-// or GPT-2's vocab.json and merges.txt.
+// Reads byte-level BPE tokenizers: tokenizer.json of Hugging Face's `tokenizers`, component by
+// component, or GPT-2's vocab.json and merges.txt.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdint>
@@ -18,11 +18,12 @@ const char* const kGpt2Pattern =
 
 namespace {
 
-// A part of a tokenizer.json with its path for messages. A view: the JSON must outlive it. Wrong
-// types and missing members are errors of input (exit code 2) that name the path.
+// A part of a tokenizer.json, with its path for messages. A view: the JSON must outlive it. A wrong
+// type or a missing member is an InputError (exit code 2) that names the path.
 class Component {
  public:
-  // where: file, for messages. path: from its root, "" there.
+  // For messages: where names the file; path leads from the JSON's root to the part ("" at the
+  // root).
   Component(const nlohmann::json& json, std::string where, std::string path)
       : json_(json), where_(std::move(where)), path_(std::move(path)) {}
 
@@ -30,7 +31,7 @@ class Component {
   std::string Where() const { return path_.empty() ? where_ : where_ + ": " + path_; }
   Error Complain(const std::string& what) const { return InputError(Where() + ": " + what); }
 
-  // True for a member that is not null.
+  // Whether there is such a member and it is not null.
   bool Has(const std::string& name) const {
     if (!json_.is_object()) throw Complain("no object");
     const auto member = json_.find(name);
@@ -66,13 +67,13 @@ class Component {
     return Value<std::int64_t>(json_.is_number_integer(), "no integer");
   }
   double Number() const { return Value<double>(json_.is_number(), "no number"); }
-  // A member, or `otherwise` if there is none.
+  // A boolean member, or `otherwise` if there is none.
   bool Flag(const std::string& name, bool otherwise) const {
     if (!Has(name)) return otherwise;
     const Component member = At(name);
     return member.Value<bool>(member.json_.is_boolean(), "neither true nor false");
   }
-  // Refuses other values of a member.
+  // Throws unless the member's text is one of the supported ones.
   void RequireText(const std::string& name, const std::vector<std::string>& supported) const {
     const Component member = At(name);
     const std::string text = member.Text();
@@ -94,7 +95,7 @@ class Component {
 
 constexpr std::int64_t kMostIds = std::int64_t{1} << 24;
 
-// Llama 3's and Qwen2's.
+// Patterns of Llama 3 and Qwen2.
 constexpr const char* kLlama3Pattern =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr const char* kQwen2Pattern =
@@ -112,7 +113,7 @@ void ReadVocabulary(const Component& entries, BpeVocabulary& vocabulary) {
   for (const auto& [name, id] : entries.Members()) vocabulary.ids[name] = IdFrom(id);
 }
 
-// Symbols of a merge, "a b".
+// Splits a merge, "a b", into its symbols.
 std::pair<std::string, std::string> MergeOf(const std::string& line, const std::string& where) {
   const std::size_t blank = line.find(' ');
   if (blank == std::string::npos || line.find(' ', blank + 1) != std::string::npos) {
@@ -129,7 +130,7 @@ void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
                      "Name the tokenizer.model or spiece.model that is published with it, and set "
                      "tokenize.kind = sentencepiece.");
   }
-  // Old files name no type.
+  // Old files have no type.
   if (model.Has("type")) model.RequireText("type", {"BPE"});
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     if (model.Has(name)) model.RequireText(name, {""});
@@ -155,7 +156,7 @@ void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
     vocabulary.unk = unk->second;
     return;
   }
-  // No byte is unknown: it is never used.
+  // If every byte has an entry, unk is never needed.
   for (const std::string& byte : ByteAlphabet()) {
     if (vocabulary.ids.contains(byte)) continue;
     throw model.At("unk_token")
@@ -187,7 +188,7 @@ PatternSplit SplitOf(const Component& step) {
           .between = !removed || !invert};
 }
 
-// True after ByteLevel, which must come last.
+// Reads a pre-tokenizer. Returns true once ByteLevel was read, which must come last.
 bool ReadPreTokenizer(const Component& step, BpeDefinition& definition) {
   step.RequireText("type", {"ByteLevel", "Split", "Digits", "Sequence"});
   const std::string type = step.At("type").Text();
@@ -247,8 +248,8 @@ void RequireByteLevelDecoder(const Component& decoder) {
   for (const Component& part : decoder.At("decoders").Elements()) RequireByteLevelDecoder(part);
 }
 
-// Id of the next added token, as `tokenizers` finds it: that of an entry or a token of the same
-// content, else the first behind all.
+// Id that `tokenizers` gives to an added token: that of a vocabulary entry or an earlier token with
+// the same content, otherwise the next one after all ids.
 std::int32_t IdOfAdded(const std::string& content, const BpeDefinition& definition) {
   const auto entry = definition.vocabulary.ids.find(content);
   if (entry != definition.vocabulary.ids.end()) return entry->second;
@@ -311,7 +312,7 @@ BpeDefinition FromVocabularyAndMerges(const Files& files, const std::string& whe
         MergeOf(line, fmt::format("{}: line {} of merges.txt", where, number)));
   }
   definition.splits.push_back({.pattern = Pattern(kGpt2Pattern, where)});
-  // GPT-2's only special token; its files do not mark it.
+  // GPT-2's only special token, which these files do not mark as special.
   const auto end = definition.vocabulary.ids.find("<|endoftext|>");
   if (end != definition.vocabulary.ids.end()) {
     definition.added.push_back({.id = end->second, .content = end->first});

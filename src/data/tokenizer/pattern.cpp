@@ -1,6 +1,5 @@
-// Pre-tokenization patterns: translated from Oniguruma's expressions in Ruby's syntax, which
-// `tokenizers` reads, to those of PCRE2, and searched by PCRE2, whose machine code is three times
-// as fast as Oniguruma (doc/decisions.md).
+// Pre-tokenization patterns. `tokenizers` runs them with Oniguruma in Ruby's syntax; here they are
+// translated for PCRE2, whose machine code searches three times as fast (doc/decisions.md).
 #include "bpe.hpp"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -25,16 +24,15 @@ namespace trireme::data {
 
 namespace {
 
-// Late characters: those that came in Unicode 15 to 16, and one that changed its category. PCRE2
-// 10.40 to 10.42 has the tables of Unicode 14, the `tokenizers` of today those of 16.
-
-// Hexadecimal codes and ranges of the late characters of a general category or a script.
+// Late characters: those that Unicode 15 and 16 added, and one whose category changed. PCRE2 10.40
+// to 10.42 has the tables of Unicode 14, today's `tokenizers` those of 16. Each entry lists codes
+// and ranges, in hexadecimal, of one general category or script.
 struct LateCharacters {
   const char* property;
   const char* codes;
 };
 
-// Printed by test/python/late_characters.py: Unicode 16.0 against 14.0.
+// Printed by test/python/late_characters.py, which compares Unicode 16.0 with 14.0.
 constexpr std::array kLate = std::to_array<LateCharacters>({
     {"Lu", "1C89 A7CB-A7CC A7DA A7DC 10D50-10D65"},
     {"Ll", "1C8A A7CD A7DB 10D70-10D85 1DF25-1DF2A"},
@@ -72,8 +70,8 @@ struct Range {
   std::uint32_t first = 0, last = 0;
 };
 
-// Late characters of a property as it stands in a translated pattern: "Lu", "L", "Alphabetic",
-// "sc:Han"; all of them for an empty one.
+// Late characters of a property, named as in a translated pattern: "Lu", "L", "Alphabetic",
+// "sc:Han"; empty: all late characters.
 std::vector<Range> LateRanges(std::string_view property) {
   std::vector<Range> ranges;
   for (const LateCharacters& late : kLate) {
@@ -106,15 +104,16 @@ bool HasLateCharacter(std::string_view text) {
   return false;
 }
 
-// The character by its code: "\x{41}".
+// Writes a character by its code: "\x{41}".
 std::string Escaped(std::uint32_t code) { return fmt::format("\\x{{{:X}}}", code); }
 
-// A translated pattern for texts with late characters: each of its properties has them, too.
+// The variant of a translated pattern for texts with late characters, which it adds to each
+// property.
 std::string WithLateCharacters(const std::string& pattern) {
   std::string late;
   bool in_class = false;
   for (std::size_t at = 0; at < pattern.size();) {
-    // Brackets and backslashes of the text itself are written by their codes.
+    // These are syntax: literal brackets and backslashes were translated to their codes.
     if (pattern[at] == '[' || pattern[at] == ']') in_class = pattern[at] == '[';
     if (pattern.compare(at, 3, "\\p{") != 0) {
       late += pattern[at++];
@@ -134,7 +133,7 @@ std::string WithLateCharacters(const std::string& pattern) {
 
 bool IsDigit(char c) { return c >= '0' && c <= '9'; }
 bool IsCapital(char c) { return c >= 'A' && c <= 'Z'; }
-// True for a character that is itself in any pattern.
+// Whether a character stands for itself in any pattern.
 bool IsPlain(char c) {
   return IsDigit(c) || IsCapital(c) || (c >= 'a' && c <= 'z') || (c & 0x80) != 0;
 }
@@ -144,12 +143,12 @@ bool IsPlain(char c) {
   Refuse(fmt::format("{} is not supported", construct));
 }
 
-// Sets as Oniguruma 6.9 has them, spelled out where PCRE2 has others, as items of a class.
-// Unicode's White_Space; PCRE2 adds U+180E.
+// Character sets with the meaning of Oniguruma 6.9, as items of a class. White space is Unicode's
+// White_Space; PCRE2's \s has U+180E in addition.
 constexpr const char* kSpace =
     R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 constexpr const char* kNoSpace = R"(\S\x{180E})";
-// PCRE2 has neither marks nor letter-like numbers in its own.
+// PCRE2's \w lacks marks and letter-like numbers.
 constexpr const char* kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
 constexpr const char* kHexDigit = "0-9A-Fa-f";
 
@@ -158,16 +157,16 @@ constexpr std::array kProperties = std::to_array<std::string_view>(
      "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm",
      "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Han"});
 constexpr std::array kCased = std::to_array<std::string_view>({"Lu", "Ll", "Lt"});
-// Beginnings of letters that one character may stand for, if case does not count.
+// First two letters of what a single character may stand for when case is ignored (ligatures).
 constexpr std::array kLigatures = std::to_array<std::string_view>({"ff", "fi", "fl", "ss", "st"});
 
 bool Contains(std::span<const std::string_view> list, std::string_view name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
 
-// A descent through the expression: alternatives, atoms with their repeats, classes. Throws
-// InputError, with the construct's name alone, for what is not known to mean the same in both: \b,
-// (?m), &&, classes of POSIX, back references and others.
+// Translates by recursive descent: alternatives, atoms with their repeats, classes. Throws
+// InputError naming the construct for anything that may mean something else in PCRE2: \b, (?m), &&,
+// POSIX classes, back references and others.
 class Translation {
  public:
   explicit Translation(std::string_view expression) : in_(expression) {
@@ -175,18 +174,18 @@ class Translation {
     if (!Ended()) Refuse("')' without its '('");
   }
 
-  // For PCRE2 with the options UTF and UCP, end of line LF, and texts without late characters.
+  // For PCRE2 with the options UTF and UCP, newline LF, and texts without late characters.
   const std::string& Result() const { return out_; }
-  // A match depends on the text before its begin.
+  // Whether a match may depend on the text before it.
   bool LooksBehind() const { return looks_behind_; }
 
  private:
-  static constexpr int kMostDepth = 50;       // of brackets
-  static constexpr int kMostRepeats = 65535;  // PCRE2's
+  static constexpr int kMostDepth = 50;       // nested brackets
+  static constexpr int kMostRepeats = 65535;  // PCRE2's limit
 
   bool Ended() const { return at_ == in_.size(); }
   bool Next(std::string_view text) const { return in_.substr(at_).starts_with(text); }
-  // Moves on if it is next.
+  // Consumes `text` if it comes next.
   bool Take(std::string_view text) {
     if (!Next(text)) return false;
     at_ += text.size();
@@ -195,7 +194,7 @@ class Translation {
   static void RequireDepth(int depth) {
     if (depth > kMostDepth) Refuse(fmt::format("more than {} open brackets", kMostDepth));
   }
-  // Beyond ASCII, several characters may be another's case.
+  // Beyond ASCII, ignoring case may make several characters equal.
   void RequireAscii(std::uint32_t code) const {
     if (caseless_ && code >= 0x80) Unsupported("a character beyond ASCII within (?i)");
   }
@@ -212,7 +211,7 @@ class Translation {
     } while (Take("|"));
   }
 
-  // False for what cannot be repeated. `begin`: of the alternatives.
+  // Translates an atom; false if it cannot be repeated. begin: where its alternatives begin in in_.
   bool Atom(std::size_t begin) {
     const char c = in_[at_];
     if (!IsPlain(c)) letters_.clear();
@@ -236,7 +235,7 @@ class Translation {
     return true;
   }
 
-  // The character at at_.
+  // Translates the literal character at at_.
   void Literal() {
     const std::size_t begin = at_;
     const char32_t code = NextCodePoint(in_, at_);
@@ -284,7 +283,7 @@ class Translation {
     return kind.repeats;
   }
 
-  // After the backslash, outside of classes. False for what cannot be repeated.
+  // Translates an escape outside of classes, after its backslash; false if it cannot be repeated.
   bool Escape() {
     if (Ended()) Refuse("a backslash at the end");
     const char c = in_[at_];
@@ -298,13 +297,13 @@ class Translation {
       out_ += Escaped(*code);
       return true;
     }
-    // PCRE2 is faster with a property by itself. A capital is the complement.
+    // PCRE2 is faster with a property outside of a class. A capital letter means the complement.
     const std::string items = Set(static_cast<char>(c | 0x20));
     out_ += c == 'p' ? items : fmt::format("[{}{}]", IsCapital(c) ? "^" : "", items);
     return true;
   }
 
-  // Code of the escaped character at at_, or nothing for an escape that is a set.
+  // Consumes an escaped character and returns its code; nullopt if the escape stands for a set.
   std::optional<std::uint32_t> EscapedCode() {
     constexpr std::string_view kNames = "nrtfaev", kCodes = "\n\r\t\f\a\x1B\v";
     const char c = in_[at_];
@@ -336,7 +335,8 @@ class Translation {
     return code;
   }
 
-  // Items of \d, \h, \s, \w, \p{...}; at_ is at the letter, which may be a capital.
+  // Consumes \d, \h, \s, \w or \p{...} from its letter on and returns the items for a class.
+  // letter: the same in lower case.
   std::string Set(char letter) {
     const std::string name = {'\\', in_[at_++]};
     if (letter == 's') return kSpace;
@@ -352,11 +352,12 @@ class Translation {
     if (caseless_ && Contains(kCased, property)) {
       Unsupported(name + "{" + property + "} within (?i)");
     }
-    // By its script alone; PCRE2 adds characters that several scripts use.
+    // sc: restricts the match to the script; otherwise PCRE2 adds characters that several scripts
+    // use.
     return fmt::format("\\p{{{}{}}}", property == "Han" ? "sc:" : "", property);
   }
 
-  // A class after its opening bracket, with both.
+  // Translates a class, after its opening bracket. The result has both brackets.
   std::string Class(int depth) {
     RequireDepth(depth);
     std::string all = Take("^") ? "[^" : "[";
@@ -392,7 +393,8 @@ class Translation {
     return items + "-" + Escaped(*end);
   }
 
-  // Code of a character, or nothing for a set, which becomes `items`.
+  // Consumes a character of a class and returns its code. For a set: nullopt, and `items` receives
+  // it.
   std::optional<std::uint32_t> ClassCode(std::string& items) {
     std::optional<std::uint32_t> code;
     if (!Take("\\")) {
@@ -413,7 +415,7 @@ class Translation {
     return code;
   }
 
-  // The repeat of an atom, whose translation begins at `atom`.
+  // Translates the repeat of an atom, if any. atom: where its translation begins in out_.
   void Repeat(std::size_t atom) {
     if (Ended()) return;
     const char c = in_[at_];
@@ -426,13 +428,13 @@ class Translation {
     } else if (mark && Take("+")) {
       out_ += '+';
     } else if (Take("+")) {
-      // A repeat of the repeat here, where PCRE2 has a possessive one.
+      // After an interval, + repeats the repeat here; PCRE2 would take it as possessive.
       out_ = out_.substr(0, atom) + "(?:" + out_.substr(atom) + ")+";
     }
     if (Next("*") || Next("+") || Next("?") || Interval()) Unsupported("a repeat of a repeat");
   }
 
-  // {n}, {n,}, {,m}, {n,m}; another brace is a character.
+  // Translates {n}, {n,}, {,m} or {n,m}. False for any other brace, which is a literal.
   bool Interval() {
     const std::size_t end = in_.find('}', at_);
     if (!Next("{") || end == std::string_view::npos) return false;
@@ -466,13 +468,11 @@ class Translation {
   std::string out_;
   int depth_ = 0;
   bool caseless_ = false;  // within (?i)
-  std::string letters_;    // the last two, within (?i)
+  std::string letters_;    // the last two literals within (?i), in lower case
   bool looks_behind_ = false;
 };
 
-// Search by PCRE2.
-
-constexpr std::size_t kStackBytes = std::size_t{32} << 20;  // of a search, at most
+constexpr std::size_t kStackBytes = std::size_t{32} << 20;  // upper limit per search
 
 std::string MessageOf(int error) {
   std::array<PCRE2_UCHAR, 256> text{};
@@ -494,7 +494,7 @@ std::shared_ptr<const pcre2_code> Compile(const std::string& expression) {
       pcre2_code_free);
   pcre2_compile_context_free(context);
   if (code == nullptr) throw InputError(MessageOf(error));
-  // Without it the search is only slower.
+  // If this fails, the search is only slower.
   pcre2_jit_compile(code.get(), PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return code;
 }
@@ -537,7 +537,7 @@ struct Pattern::Search::State {
 
 Pattern::Search::Search() : state_(std::make_unique<State>()) {
   pcre2_jit_stack_assign(state_->context.get(), nullptr, state_->stack.get());
-  // Long runs of blanks go back and forth more often than the library allows by itself.
+  // Long runs of blanks backtrack more often than the library's default limit allows.
   pcre2_set_match_limit(state_->context.get(), std::numeric_limits<std::uint32_t>::max());
 }
 Pattern::Search::~Search() = default;

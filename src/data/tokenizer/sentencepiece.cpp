@@ -1,4 +1,4 @@
-// The Tokenizer of a SentencePiece model.
+// SentencePiece models as a Tokenizer: reading, encoding, and training.
 #include <fmt/format.h>
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
@@ -23,16 +23,17 @@ namespace trireme::data {
 
 namespace {
 
-constexpr const char* kSentencePieceFile = "tokenizer.model";  // in Files
-constexpr std::string_view kBlank = "\xE2\x96\x81";            // U+2581, a blank within a piece
+constexpr const char* kSentencePieceFile = "tokenizer.model";  // its name in Files
+// U+2581, which stands for a blank within pieces
+constexpr std::string_view kBlank = "\xE2\x96\x81";
 
-// A blank after another character.
+// Whether the piece has a blank after another character.
 bool BlankInside(std::string_view piece) {
   while (piece.starts_with(kBlank)) piece.remove_prefix(kBlank.size());
   return piece.find(kBlank) != std::string_view::npos || piece.find(' ') != std::string_view::npos;
 }
 
-// A line a token: base64, a blank, its number.
+// Whether this is a tiktoken file: each line has a token in base64, a blank and the token's number.
 bool IsTiktoken(std::string_view bytes) {
   const std::string_view line = bytes.substr(0, bytes.find('\n'));
   const std::size_t blank = line.find(' ');
@@ -44,13 +45,13 @@ bool IsTiktoken(std::string_view bytes) {
          line.substr(blank + 1).find_first_not_of(kDigits) == std::string_view::npos;
 }
 
-// Model and file, shared by clones; read only after construction.
+// A model and its file, shared by copies; read-only after construction.
 struct Model {
-  // Throws InputError naming `where` for what is no model.
+  // Throws InputError naming `where` if the file is not a model.
   Model(const Files& source, const std::string& where)
       : files{{kSentencePieceFile, source.at(kSentencePieceFile)}} {
     const std::string& bytes = files.at(kSentencePieceFile);
-    // The library takes some damaged files, and an empty one, for a model without pieces.
+    // The library accepts some damaged files, and an empty one, as a model without pieces.
     const auto status = processor.LoadFromSerializedProto(bytes);
     if (IsTiktoken(bytes)) {
       throw InputError(
@@ -64,7 +65,7 @@ struct Model {
     FindCuts();
   }
 
-  // Facts that the library does not tell, from the model's own bytes.
+  // Finds where texts may be cut, from facts in the model's bytes that the library does not tell.
   void FindCuts() {
     constexpr int kBpe = 2;
     proto::SentencePieceModel model;
@@ -85,10 +86,10 @@ struct Model {
 
   ::sentencepiece::SentencePieceProcessor processor;
   Files files;
-  // A text may be cut before a blank between two other characters: the model is BPE, takes text as
-  // it is, and no piece goes on with a blank after another character.
+  // Whether a text may be cut before a blank between two other characters: the model is BPE, takes
+  // text unchanged, and has no piece with a blank after another character.
   bool cuts_before_blanks = false;
-  bool blank_first = true;  // a blank is put before each text (add_dummy_prefix)
+  bool blank_first = true;  // the model puts a blank before each text (add_dummy_prefix)
 };
 
 std::string WithBlanks(std::string_view piece) {
@@ -123,7 +124,7 @@ class SentencePiece : public Tokenizer {
 
   std::optional<std::int32_t> IdOf(std::string_view name) const override {
     const int id = Processor().PieceToId(name);
-    // The library answers <unk> for what it does not know.
+    // The library returns <unk> for unknown names.
     if (Processor().IdToPiece(id) != name) return std::nullopt;
     return id;
   }
@@ -135,7 +136,7 @@ class SentencePiece : public Tokenizer {
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     ids.insert(ids.end(), found_.begin(), found_.end());
   }
-  // The blank before which a text was cut is the one that the library puts there.
+  // Drops the blank at the cut if the library puts one before each text anyway.
   void EncodeRest(std::string_view text, std::vector<std::int32_t>& ids) override {
     Encode(model_->blank_first && text.starts_with(' ') ? text.substr(1) : text, ids);
   }
@@ -146,7 +147,7 @@ class SentencePiece : public Tokenizer {
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     return text;
   }
-  // Else normalisation and pieces of several words may reach over any place.
+  // 0 for other models: normalisation and pieces of several words may reach across any place.
   std::size_t SafeCut(std::string_view text) const override {
     if (!model_->cuts_before_blanks || text.size() < 3) return 0;
     const auto is_blank = [&](std::size_t at) { return text[at] == ' '; };
@@ -155,7 +156,7 @@ class SentencePiece : public Tokenizer {
       if (text.substr(0, cut).ends_with(kBlank) || text.substr(cut + 1).starts_with(kBlank)) {
         continue;
       }
-      // Half a character may be the beginning of U+2581.
+      // What follows the blank may be the beginning of U+2581.
       if (text.size() - cut - 1 < kBlank.size() && kBlank.starts_with(text.substr(cut + 1)))
         continue;
       return cut;
@@ -169,7 +170,7 @@ class SentencePiece : public Tokenizer {
   static std::optional<std::int32_t> Known(int id) {
     return id < 0 ? std::nullopt : std::optional<std::int32_t>(id);
   }
-  // Of a piece "<0xAB>".
+  // The byte of a piece "<0xAB>".
   static char ByteOf(const std::string& piece) {
     unsigned value = 0;
     if (piece.size() == 6) std::from_chars(piece.data() + 3, piece.data() + 5, value, 16);
@@ -177,7 +178,7 @@ class SentencePiece : public Tokenizer {
   }
 
   std::shared_ptr<const Model> model_;
-  std::vector<int> found_;  // room
+  std::vector<int> found_;  // reused memory
 };
 
 std::string Contents(const std::filesystem::path& path) {
@@ -192,7 +193,7 @@ std::string Contents(const std::filesystem::path& path) {
   return text;
 }
 
-// Refuses files that are known, by their names, to be something else.
+// Throws InputError for files whose names show that they are something else.
 void RefuseOthers(const std::filesystem::path& path, TokenizerKind kind) {
   const std::string name = path.filename().string();
   if (kind == TokenizerKind::kSentencePiece) {
@@ -225,7 +226,7 @@ class Sentences : public ::sentencepiece::SentenceIterator {
   std::size_t next_ = 0;
 };
 
-// `required`: characters that are pieces, however seldom they are.
+// required: characters that become pieces, however rare they are.
 std::string TrainModel(const std::vector<std::string>& sentences, ModelType type,
                        std::int64_t vocabulary, const std::string& required) {
   std::unordered_map<std::string, std::string> settings = {
@@ -238,7 +239,7 @@ std::string TrainModel(const std::vector<std::string>& sentences, ModelType type
       {"split_digits", "true"},
       {"character_coverage", "0.9995"},
       {"max_sentence_length", std::to_string(kLongestSentence)},
-      // Sums over threads depend on their number: always the same one.
+      // The model depends on the number of threads (order of sums), so that number is fixed.
       {"num_threads", "4"},
       {"minloglevel", "2"}};
   if (!required.empty()) settings["required_chars"] = required;
@@ -246,7 +247,7 @@ std::string TrainModel(const std::vector<std::string>& sentences, ModelType type
   std::string model;
   const auto status = ::sentencepiece::SentencePieceTrainer::Train(settings, &iterator, &model);
   if (!status.ok()) {
-    // The library's own place and condition come before its words: "file(line) [condition] words".
+    // The message has the form "file(line) [condition] words"; only the words are kept.
     std::string_view words = status.message();
     if (const std::size_t end = words.rfind("] "); end != std::string_view::npos) {
       words.remove_prefix(end + 2);
@@ -257,7 +258,8 @@ std::string TrainModel(const std::vector<std::string>& sentences, ModelType type
   return model;
 }
 
-// Text comes back from its tokens as it was. U+2581 does not: to a model it is a blank.
+// Throws InputError unless each sentence is decoded to itself. Those with U+2581 are skipped: to a
+// model it is a blank.
 void CheckRoundTrip(Tokenizer& made, const std::vector<std::string>& sentences) {
   std::vector<std::int32_t> ids;
   for (const std::string& sentence : sentences) {
@@ -311,8 +313,8 @@ Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType ty
   const std::string blank(kBlank);
   Files files = {{kSentencePieceFile, TrainModel(sentences, type, vocabulary, "")}};
   std::unique_ptr<Tokenizer> made = Make(files, "the trained model");
-  // The blank before every text has to be a piece. In texts with few blanks (code, DNA) it is too
-  // seldom to become one unless it is asked for.
+  // The blank before every text must be a piece. In texts with few blanks (code, DNA) it is too
+  // rare to become one unless it is required.
   if (!made->IdOf(blank)) {
     files = {{kSentencePieceFile, TrainModel(sentences, type, vocabulary, blank)}};
     made = Make(files, "the trained model");
