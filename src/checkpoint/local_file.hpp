@@ -2,8 +2,8 @@
 // of some of that ("copy").
 //
 // Layout, in the machine's byte order (little-endian):
-// data    the stored pieces, each at a multiple of 64 bytes; a copy holds the first of them
-//   tables  needs: 128-bit key, bytes; stored: numbers of needs; XXH3 of each 4 MiB of the data
+//   data    the stored pieces, each at a multiple of 64 bytes; a copy holds the first of them
+//   tables  needs: 128-bit key, bytes; stored: indices of needs; XXH3 of each 4 MiB of the data
 //   text    JSON: run, session, step, rank, ranks, sequence, counts of the tables, run.json
 //   end     "TRIRLOC1", bytes of the tables, bytes of the text, XXH3 of both
 // The end is last because hashes are known only once the data is written.
@@ -64,17 +64,17 @@ struct LocalShares {
   std::size_t copied = 0;
 };
 
-// Collective. host: the ranks of this rank's host, in order. On each host one of its holders stores
-// each piece, chosen to balance bytes. The state must outlive the result.
+// Collective. host: the ranks of this rank's host, in order. On each host every piece is stored by
+// one of the ranks that hold it, chosen to balance bytes. The state must outlive the result.
 LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& host,
                      const LocalPlace& place, const State& state);
 
 inline constexpr std::int64_t kLocalAlignment = 64;  // bytes, of the start of a piece
 
 struct LocalHeader {
-  std::string id;             // of the run
-  std::string session;        // the session that wrote it
-  std::int64_t step = 0;      /// x
+  std::string id;       // of the run
+  std::string session;  // the session that wrote it
+  std::int64_t step = 0;
   std::int64_t sequence = 0;  // of the last run-folder checkpoint before it
   int rank = 0, ranks = 1;    // world rank whose state it is; size of the world
   bool copy = false;          // true: the partner's copy

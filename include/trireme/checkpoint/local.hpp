@@ -1,6 +1,7 @@
 // Local checkpoints: the state of a run on storage of its nodes, with copies on partner nodes of
 // what no other node holds. They are faster than the run folder, but two neighbouring nodes that
 // fail take them along; the run folder has checkpoints for that case.
+//
 // Nodes are told apart by host name. On each host, one of the ranks that hold a piece of state
 // stores it (src/checkpoint/local_file.hpp). What only one host holds is also sent, in pieces of 4
 // MiB, to the partner rank on the next host. Files are not flushed to disk: a crashed node counts

@@ -1,5 +1,6 @@
 // Writer: checkpoints of one training state, written at once or, asynchronously, beside the steps
 // that follow.
+//
 // Only a few processes write: checkpoint.writers per node, each for the ranks next to it, through
 // memory that they share. All ranks plan together who holds which bytes; after that they agree on
 // the outcome only. Writers put bytes at their offsets with plain positioned writes, so that no
@@ -37,9 +38,9 @@ struct State {
 };
 
 struct WriterOptions {
-  bool async = false;           // per node; 0: every rank writes its own bytes
-  int writers = 1;              // "name=value,...", for MPI-IO when files are created
-  std::string io_hints = {};    // "name=value,...": given to MPI-IO when files are created
+  bool async = false;           // copy the state; write the copy while training goes on
+  int writers = 1;              // per node; 0: every rank writes its own bytes
+  std::string io_hints = {};    // "name=value,...", for MPI-IO when files are created
   int threads = 1;              // that copy a rank's state together; State::read must allow it
   std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
 };
@@ -170,8 +171,7 @@ class Writer {
   double write_seconds_ = 0;        // used likewise; of the writing thread
   std::int64_t sequence_ = 0;       // used likewise; on rank 0
 
-  // Declared last, to end before the members that their tasks use; worker_ first: it awaits the
-  // others.
+  // These end before the members above; worker_ ends first, because it waits for the others.
   std::unique_ptr<Hasher> hasher_;
   std::unique_ptr<Checker> checker_;
   std::unique_ptr<Worker> worker_;
