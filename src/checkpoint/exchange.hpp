@@ -25,7 +25,7 @@ struct Target {
 using ReadSegment = std::function<void(const Segment& segment, char* to)>;
 
 // Collective. Divides rank 0's list of segments, which is ordered by offset and without holes, into
-// runs of about equal length, one for a reading process of each node. Returns this rank's run;
+// runs of about equally many, one for a reading process of each node. Returns this rank's run;
 // empty if it does not read.
 std::vector<Segment> ShareSegments(const comm::Communicator& world,
                                    const std::vector<Segment>& all);

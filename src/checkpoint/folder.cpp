@@ -38,7 +38,7 @@ bool Exists(const std::string& path) {
   return fs::exists(status);
 }
 
-// When a complete checkpoint was written: renaming its folder, or changes in it, keep this time.
+// When a checkpoint was written; renaming its folder or changing its entries keeps this time.
 fs::file_time_type TimeOf(const std::string& checkpoint) {
   std::error_code error;
   const auto time = fs::last_write_time(checkpoint + "/" + kRunFile, error);

@@ -161,7 +161,7 @@ constexpr std::size_t kKept = 2;        // complete local checkpoints
 struct Client {
   int rank = 0;
   std::int64_t bytes = 0;      // of data that it sends
-  std::int64_t end_bytes = 0;  // of its end; known for each checkpoint
+  std::int64_t end_bytes = 0;  // not used: ends are probed for their length
 };
 
 }  // namespace

@@ -343,7 +343,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
                            .places = &places.sent,
                            .taken = &places.received},
                           event);
-  ledger_->Record(name_, Transfer::kReceive, Size(), BytesOf(dtype, taken));  // of this shift
+  ledger_->Record(name_, Transfer::kReceive, Size(), BytesOf(dtype, taken));  // the shift's receive
   return requests;
 }
 

@@ -102,7 +102,7 @@ ProcessState LookAt(int pid);
 // Whether the process has ended for good, and whether it is stopped.
 bool IsGone(char letter);
 bool IsStopped(char letter);
-// "is stopped (SIGSTOP, a debugger)", "is gone".
+// "is stopped by a debugger", "is gone: it was killed or has crashed".
 std::string DescribeProcess(char letter);
 
 // Verdict: which ranks hold a job up, judged from the tables of its ranks alone (a pure function).
@@ -172,7 +172,7 @@ struct Verdict {
 // ranks: of all nodes whose files could be read; silent: the other nodes.
 Verdict Judge(const std::vector<RankTable>& ranks, const std::vector<SilentNode>& silent);
 
-// "all-reduce 134 of group tensor (4,096 bytes)", "receive 3 with tag 1 from rank 2".
+// "all-reduce 134 of group tensor (4096 bytes)", "receive 3 with tag 1 from member 2 of group ...".
 std::string DescribeCall(const CallRow& call);
 
 // Tables of all ranks of this node at this moment.

@@ -67,7 +67,7 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
   HostMap map;
   Hosts::Table table;
   std::map<std::string, std::int32_t> known;
-  std::map<std::int32_t, std::vector<std::int32_t>> of_node;  // its names, by first rank
+  std::map<std::int32_t, std::vector<std::int32_t>> of_node;  // name indices, by node's first rank
   std::map<std::int32_t, std::int32_t> number;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (counts[rank] == 0) continue;

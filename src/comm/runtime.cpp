@@ -40,7 +40,7 @@ void Print(const std::string& message) {
 // Start of the message of a rank that fails alone; made early, since memory may run out later.
 std::array<char, 512> failed_alone{"trireme: error: "};
 
-// This rank's record, to tell the watchdogs that its end is no surprise once it prints a message.
+// This rank's record, in which it announces its end to the watchdogs before its last message.
 std::atomic<RankSlot*> own_record = nullptr;
 
 void LeaveRecord() {

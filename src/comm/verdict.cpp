@@ -49,7 +49,7 @@ class Graph {
   bool IsWaitedFor(const RankTable& rank) const {
     return std::ranges::any_of(edges_, [&](const Edge& edge) { return edge.to == &rank; });
   }
-  // The longest-waiting edge to `rank`, whose call it has not entered; null: nobody waits for it.
+  // The edge from the rank that has waited longest for `rank`; null: no rank waits for it.
   const Edge* Missing(const RankTable& rank) const {
     const Edge* longest = nullptr;
     for (const Edge& edge : edges_) {

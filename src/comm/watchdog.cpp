@@ -389,7 +389,7 @@ void Watchdog::Watch(const std::stop_token& stop) {
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, stop, std::chrono::duration<double>(look), [] { return false; });
     }
-    // Counts two looks at most: whoever stopped this process may have stopped all of them.
+    // Adds at most two intervals, because whoever stopped this process may have stopped all.
     const double now = Seconds();
     const double elapsed = std::min(now - std::exchange(last, now), 2 * look);
     if (stop.stop_requested()) return;

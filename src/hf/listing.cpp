@@ -1,4 +1,4 @@
-// Lists a folder's tensors, and reads and writes that list; companions; folders made whole.
+// Lists the tensors of model folders, copies companions, and creates folders.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>

@@ -122,7 +122,7 @@ struct MappedTensor {
   // The features of the residual stream (the last axis of its one parameter) are stored in Marian's
   // order: 0, 2, 4 ... (sines of sinusoidal positions), then 1, 3, 5 ...
   bool halves = false;
-  std::vector<MappedPart> parts = {};  // one below the other
+  std::vector<MappedPart> parts = {};  // stacked by rows
 
   std::int64_t Rows() const { return transposed ? shape.back() : shape.front(); }
   std::int64_t Columns() const {  // elements per row

@@ -97,8 +97,8 @@ class LocalCheckpoint {
   const nlohmann::json& Run() const { return run_; }  // run.json
 
   // Collective over the world. Fills this rank's blocks of one file ("model" or "optimizer") from
-  // the ranks whose hosts have them. Returns the bytes that this and all other ranks read from
-  // other hosts. DamagedError if no node has a piece, for example because another layout wrote it.
+  // the ranks whose hosts have them. Returns the bytes that came from other hosts, summed over all
+  // ranks. DamagedError if no node has a piece, for example because another layout wrote it.
   std::int64_t Read(const LocalNodes& nodes, const char* file,
                     const std::vector<kernels::StateBlock>& blocks) const;
 

@@ -37,7 +37,7 @@ struct Options {
 
 void Declare(deck::Schema& schema);  // [checkpoint]
 
-// Removes the default of checkpoint.every_steps if checkpoint.auto chooses the interval.
+// Makes 0 the default of every_steps and drain_every if checkpoint.auto chooses the interval.
 void Resolve(deck::Deck& deck);
 
 // Throws InputError with the deck's line if values contradict each other.

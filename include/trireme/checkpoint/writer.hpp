@@ -41,7 +41,7 @@ struct WriterOptions {
   bool async = false;           // copy the state; write the copy while training goes on
   int writers = 1;              // per node; 0: every rank writes its own bytes
   std::string io_hints = {};    // "name=value,...", for MPI-IO when files are created
-  int threads = 1;              // that copy a rank's state together; State::read must allow it
+  int threads = 1;              // threads that copy a rank's state; State::read must allow it
   std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
 };
 

@@ -57,7 +57,7 @@ class Channel {
   virtual ~Channel() {
     if (at_end_) at_end_();
   }
-  void AtEnd(std::function<void()> body) { at_end_ = std::move(body); }  // when it is destroyed
+  void AtEnd(std::function<void()> body) { at_end_ = std::move(body); }  // runs at destruction
   // Starts a transfer after all work that the computation has queued so far; returns its ticket.
   // Collective if the transfer is. `operation` and its places are not needed after the return.
   virtual int Start(const Operation& operation) = 0;
@@ -83,7 +83,7 @@ class Channel {
   // Sets the timeline that records this channel's transfers and the computation's waits for them
   // from now on; null: none. Before it becomes null, the queues must be empty.
   virtual void TraceInto(device::Recorder* /*recorder*/) {}
-  // Whether TraceInto has an effect. If not, the callers record the transfers, which the host sees.
+  // Whether TraceInto has an effect. If not, the callers record the transfers themselves.
   virtual bool Traces() const { return false; }
 
  private:

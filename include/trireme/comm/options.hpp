@@ -12,7 +12,7 @@ namespace trireme::comm {
 
 inline constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;  // along one axis, and in a plan
 
-// State that ranks with the same part of the model shard instead of each holding a copy (ZeRO,
+// What is sharded over the ranks with the same part of the model, instead of a copy on each (ZeRO,
 // Rajbhandari et al. 2020): nothing; moments (stage 1); also gradients (2); also parameters (3).
 enum class Sharding { kNone, kOptimizer, kGradients, kParameters };
 const char* NameOf(Sharding sharding);  // as in the deck: "none", "optimizer" ...

@@ -125,8 +125,8 @@ class ProcessGrid {
   // except for kWorld and kReplica, which move host memory. staged: transfers go through host
   // memory. pipeline_chunks: model chunks per stage.
   void UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks);
-  // Estimated bytes of this rank's GPU that the library behind the channels takes for those of
-  // UseGpu and of KeyValueGroup(kv_heads). 0 on one rank. Also works on a planned grid.
+  // Estimated bytes of this rank's GPU that the transfer library takes for the channels of UseGpu
+  // and KeyValueGroup(kv_heads). 0 on one rank. Also works on a planned grid.
   std::int64_t CommunicatorBytes(int pipeline_chunks, std::int64_t kv_heads) const;
   // Puts a channel in front of a group's transfers (not those of OnHost); does nothing for a group
   // of one rank. make: receives the undecorated transfers, which no ledger records. For injected
@@ -177,7 +177,7 @@ class ProcessGrid {
   mutable Ledger ledger_;
   device::Stream stream_;  // the GPU's, after UseGpu
   bool staged_ = false;
-  mutable Listed listed_;  // all live channels; they remove themselves: declared first
+  mutable Listed listed_;  // live channels; they leave it when destroyed: declared first
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> channels_;
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> decorations_;  // last wins
   Ledger unrecorded_;  // takes the transfers that decorations make

@@ -27,12 +27,12 @@ struct HangReport {
   std::string text;  // as printed
 };
 
-// An alarm is raised when this rank's MPI thread makes no progress for longer than its bound. Then
-// one watchdog of each node writes the records of all its ranks, also of stopped and dead ones, to
-// FOLDER/hang/SESSION/node_<k>.json; the lowest live node reads all files and prints the verdict;
-// every process ends with code 1. A rank that ends without having announced it raises the alarm at
-// once. Time in which the watchdog itself did not run does not count, so a job that was suspended
-// as a whole continues.
+// An alarm is raised when this rank's MPI thread makes no progress for longer than its bound, and
+// at once when another rank of the node ends unannounced. Then one watchdog of each node writes the
+// records of all its ranks, also of stopped and dead ones, to FOLDER/hang/SESSION/node_<k>.json;
+// the lowest live node reads all files and prints the verdict; every process ends with code 1. Time
+// in which the watchdog itself did not run does not count, so a job that was suspended as a whole
+// continues.
 class Watchdog {
  public:
   struct Setup {

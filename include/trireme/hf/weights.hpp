@@ -64,7 +64,7 @@ void CopyCompanions(const std::string& from, const std::string& to);
 // Serial. Total bytes of the companions in a folder.
 std::int64_t CompanionBytes(const std::string& folder);
 
-// Serial. Copies the run folder's part kRunPart from `from` to `to`, if `from` has one.
+// Serial. Copies the subfolder kRunPart of run folder `from` to run folder `to`, if it exists.
 void CopyRunPart(const std::string& from, const std::string& to);
 
 // Collective. Creates `folder` under a temporary name beside it: calls fill(temporary), which is

@@ -180,7 +180,7 @@ void MoveToFront(const Call& call, std::int64_t start, std::int64_t count) {
 // and ends in block r or r + 1, so only one neighbour holds what it lacks. 0 if no size does this,
 // if neighbours are not connected, or if one call per part costs no more (two ranks).
 std::int64_t BlockOf(const Call& call) {
-  constexpr std::int64_t kGrain = 32;  // as shards are cut: blocks begin on a cache line
+  constexpr std::int64_t kGrain = 32;  // elements, as in shards: a block begins on a cache line
   const Places& places = *call.operation.places;
   if (!call.neighbours || call.ranks <= 2) return 0;
   std::int64_t size = places.Total() / call.ranks;
