@@ -1,4 +1,4 @@
-// Exchange: who needs what, and the messages from readers to the first ranks of sets.
+// Exchange: finds out who needs what, and sends it from the readers to the first rank of each set.
 #include "exchange.hpp"
 
 #include <mpi.h>
@@ -23,7 +23,7 @@ namespace trireme::checkpoint {
 
 namespace {
 
-constexpr int kExchangeTag = 16;  // of all messages: they arrive in the order of the segments
+constexpr int kExchangeTag = 16;  // one tag for all messages, so they arrive in segment order
 
 void WaitFor(std::vector<MPI_Request>& requests) {
   if (requests.empty()) return;
@@ -33,9 +33,9 @@ void WaitFor(std::vector<MPI_Request>& requests) {
 
 }  // namespace
 
-// A reader's way through its share: a thread reads and checks a few segments ahead, each in a slot
-// of the ring or in its place on this rank, while the rank's own thread sends. All memory is taken
-// at construction: afterwards a rank that fails alone would leave others waiting.
+// Reads this rank's share: a thread reads and checks a few segments ahead, each into a slot of a
+// ring or directly into its place on this rank, while the rank's own thread sends. The constructor
+// takes all memory, because a rank that fails alone afterwards would leave others waiting.
 class Exchange::Reader {
  public:
   Reader(const Exchange& exchange, const ReadSegment& read)
@@ -58,7 +58,7 @@ class Exchange::Reader {
     thread_ = std::jthread([this](const std::stop_token& stop) { Read(stop); });
   }
 
-  // Sends the segments before `until`; all messages have arrived on return.
+  // Sends the segments before `until`; all their messages have arrived when it returns.
   void SendUntil(std::int64_t until) noexcept {
     for (; sent_ < until; ++sent_) {
       while (!IsRead(sent_)) Progress();
@@ -76,7 +76,7 @@ class Exchange::Reader {
 
  private:
   static constexpr std::size_t kSlots = 6;   // segments in memory at once
-  static constexpr std::int64_t kAhead = 4;  // of these, being read; others are being sent
+  static constexpr std::int64_t kAhead = 4;  // of these, read ahead; others are sent
 
   static std::size_t Slot(std::int64_t i) { return static_cast<std::size_t>(i) % kSlots; }
   const Segment& SegmentAt(std::int64_t i) const {
@@ -92,7 +92,7 @@ class Exchange::Reader {
     const std::lock_guard lock(mutex_);
     return i < done_;
   }
-  // Lets the thread read the segments before `end`.
+  // Allows the thread to read the segments before `end`.
   void Allow(std::int64_t end) {
     {
       const std::lock_guard lock(mutex_);
@@ -101,7 +101,7 @@ class Exchange::Reader {
     changed_.notify_one();
   }
 
-  // The thread. After a failure the rest is taken for read.
+  // The thread's function. After a failure it marks the remaining segments as read without reading.
   void Read(const std::stop_token& stop) {
     std::unique_lock lock(mutex_);
     while (done_ < end_ && changed_.wait(lock, stop, [&] { return done_ < allowed_; })) {
@@ -120,7 +120,7 @@ class Exchange::Reader {
     }
   }
 
-  // Lets MPI move what is being sent, while the thread reads.
+  // Lets MPI progress with the sends while the thread reads.
   void Progress() {
     constexpr std::chrono::microseconds kPause(20);
     for (std::vector<MPI_Request>& each : sends_) {
@@ -136,15 +136,15 @@ class Exchange::Reader {
   const Exchange& exchange_;
   const ReadSegment& read_;
   const std::int64_t end_;
-  std::int64_t sent_ = 0;     // segments before it are sent
-  std::int64_t allowed_ = 0;  // may be read; set by the rank's own thread
-  std::int64_t done_ = 0;     // are read
+  std::int64_t sent_ = 0;     // segments before this one are sent
+  std::int64_t allowed_ = 0;  // segments before this one may be read; set by the rank's own thread
+  std::int64_t done_ = 0;     // segments before this one are read
   std::exception_ptr failure_;
-  mutable std::mutex mutex_;  // of the three above
+  mutable std::mutex mutex_;  // guards the three above
   std::condition_variable_any changed_;
   std::array<std::vector<char>, kSlots> buffers_;
   std::array<std::vector<MPI_Request>, kSlots> sends_;
-  std::jthread thread_;  // ends before what it uses
+  std::jthread thread_;  // ends before the members that it uses
 };
 
 std::vector<Segment> ShareSegments(const comm::Communicator& world,
@@ -188,7 +188,7 @@ Exchange::Exchange(const comm::Communicator& world, const std::vector<Segment>& 
 
 Exchange::~Exchange() = default;
 
-// Finds the ranks that need the same: those of one hash, compared with the first one's needs.
+// Finds the ranks that need the same bytes: they have the same hash; then compares with the first.
 void Exchange::FindSet() {
   std::string mine;
   std::uint64_t hash = 0;
@@ -201,7 +201,7 @@ void Exchange::FindSet() {
     }
     hash = Hash(mine.data(), std::ssize(mine));
   });
-  // A colour has 31 bits, which some of very many ranks share by chance: they part again.
+  // A colour has 31 bits, which ranks with different hashes may share by chance: these split again.
   const auto color = static_cast<int>(hash & std::numeric_limits<int>::max());
   set_ = world_.Split(color, world_.Rank(), "same bytes");
   const auto number = static_cast<std::int64_t>(hash);
@@ -219,8 +219,8 @@ void Exchange::FindSet() {
   });
 }
 
-// Collective. Sends what the sets' first ranks need to those that read it; returns what is needed
-// of this rank's share.
+// Collective. The first ranks of sets tell the readers which bytes they need; returns the bytes
+// that are needed from this rank's share.
 std::vector<Exchange::Cut> Exchange::AskReaders() const {
   struct Reading {
     std::int64_t begin = 0, end = 0;  // bytes of the file
@@ -250,7 +250,7 @@ std::vector<Exchange::Cut> Exchange::AskReaders() const {
   return checkpoint::Deliver(world_, to, needs);
 }
 
-// Cuts this reader's share where it exceeds a round's bytes.
+// Splits this reader's share into rounds of about `round_bytes`.
 void Exchange::PlanRounds(std::int64_t round_bytes) {
   std::int64_t bytes = round_bytes;
   for (std::int64_t i = 0; i < std::ssize(share_); ++i) {
@@ -262,9 +262,9 @@ void Exchange::PlanRounds(std::int64_t round_bytes) {
   }
 }
 
-// Cuts what ranks need of the share where its segments are cut.
+// Splits the needed byte ranges at the boundaries of the share's segments.
 void Exchange::CutSegments(const std::vector<Cut>& needs) {
-  std::vector<std::pair<std::size_t, Cut>> cuts;  // with their segments
+  std::vector<std::pair<std::size_t, Cut>> cuts;  // with their segments' indices
   for (const Cut& need : needs) {
     const std::int64_t end = need.offset + need.bytes;
     auto segment = std::ranges::upper_bound(share_, need.offset, {}, &Segment::offset) - 1;
@@ -341,7 +341,7 @@ void Exchange::PassOn(const std::vector<Target>& memory) const {
   for (const Target& piece : memory) set_.Broadcast(piece.data, piece.bytes);
 }
 
-// DeliverBytes: one message to each receiver, none to the others.
+// DeliverBytes: one message to each rank that gets items, none to the others.
 
 namespace {
 
@@ -349,7 +349,7 @@ constexpr int kMeetingTag = 17;
 
 using Letter = std::pair<int, std::vector<std::byte>>;  // sender, items
 
-// Takes a letter that has come, if there is one.
+// Receives one letter if one has arrived; else returns false.
 bool TakeLetter(MPI_Comm comm, MPI_Datatype item, std::int64_t bytes,
                 std::vector<Letter>& letters) {
   int there = 0, count = 0;
@@ -364,7 +364,8 @@ bool TakeLetter(MPI_Comm comm, MPI_Datatype item, std::int64_t bytes,
   return true;
 }
 
-// Starts a letter to each rank in `to`, whose order is `order`; `sorted` must outlive the requests.
+// Sends a letter to each rank in `to`, which `order` sorts. `sorted`: the items; outlives the
+// sends.
 std::vector<MPI_Request> StartLetters(MPI_Comm comm, MPI_Datatype item, std::int64_t bytes,
                                       const std::vector<int>& to,
                                       const std::vector<std::size_t>& order,
@@ -382,9 +383,9 @@ std::vector<MPI_Request> StartLetters(MPI_Comm comm, MPI_Datatype item, std::int
 
 }  // namespace
 
-// Once a rank's letters are received it enters a barrier; once all have entered, none is under way
-// (Hoefler, Siebert and Lumsdaine 2010, "Scalable communication protocols for dynamic sparse data
-// exchange", algorithm NBX).
+// A rank enters a barrier once its letters are received; once all ranks have entered, no letter is
+// under way (Hoefler, Siebert and Lumsdaine 2010, "Scalable communication protocols for dynamic
+// sparse data exchange", algorithm NBX).
 std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::vector<int>& to,
                                     const void* items, std::int64_t bytes) {
   constexpr std::chrono::microseconds kPause(20);
@@ -421,7 +422,7 @@ std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::
     if (all_received == 0) std::this_thread::sleep_for(kPause);
   }
   MPI_Type_free(&item);
-  MPI_Barrier(world.Handle());  // no letter of a next call comes before all have left this one
+  MPI_Barrier(world.Handle());  // letters of a later call must not arrive in this one
   std::ranges::sort(letters, {}, &Letter::first);
   std::vector<std::byte> result;
   for (const Letter& letter : letters) {

@@ -1,4 +1,4 @@
-// Exchange: bytes of a file from the few processes that read it to the ranks that need them.
+// Exchange: moves bytes of a file from the few processes that read it to the ranks that need them.
 #pragma once
 
 #include <cstddef>
@@ -14,35 +14,35 @@
 
 namespace trireme::checkpoint {
 
-// Memory of a rank, and the place in the file that it is filled from.
+// Memory of a rank and the range of the file that fills it.
 struct Target {
   std::int64_t offset = 0;  // in the file
   std::int64_t bytes = 0;
   char* data = nullptr;
 };
 
-// Brings a segment into memory and checks it. Called on a thread of its own: no MPI.
+// Reads a segment into memory and checks it. Runs on a thread of its own and must not call MPI.
 using ReadSegment = std::function<void(const Segment& segment, char* to)>;
 
-// Collective. Segments [0, n) of rank 0's list, in the order of their offsets without holes, given
-// out in runs of about equal numbers to one process of each node. Returns this rank's; of a rank
-// that reads nothing, none.
+// Collective. Divides rank 0's list of segments, which is ordered by offset and without holes, into
+// runs of about equally many, one for a reading process of each node. Returns this rank's run;
+// empty if it does not read.
 std::vector<Segment> ShareSegments(const comm::Communicator& world,
                                    const std::vector<Segment>& all);
 
-// One process of each node reads a share of the segments, each once. Ranks whose targets are the
-// same places of the file form a set, whose first rank receives and then passes on. Messages move
-// in rounds, between which ranks may agree to leave: then none is under way.
-// A rank asks the readers that have what it needs, and hears from them in which messages it comes:
-// beside 24 bytes for each reader, nothing grows with the number of ranks.
+// One process of each node reads a share of the segments, each once. Ranks whose targets have the
+// same file ranges form a set; its first rank receives the bytes and then passes them on. Messages
+// move in rounds; between rounds none is under way, so ranks may agree to stop.
+// A rank asks the readers that have what it needs, and they tell it which messages will carry it.
+// Apart from 24 bytes per reader, nothing grows with the number of ranks.
 class Exchange {
  public:
-  // Sent in seconds even from a slow disk.
+  // Takes only seconds, even with a slow disk.
   static constexpr std::int64_t kRoundBytes = std::int64_t{256} << 20;
 
-  // Collective over `world`. share: of ShareSegments. targets: of this rank, in the order of their
-  // offsets, without overlaps. Takes all memory, and starts the readers' threads, which begin to
-  // read. All must outlive it. AgreedError if memory or a thread is missing. round_bytes: of a
+  // Collective over `world`. share: from ShareSegments. targets: this rank's, ordered by offset and
+  // without overlaps. Allocates all memory and starts the readers' threads, which begin to read.
+  // All arguments must outlive it. AgreedError if memory or a thread is missing. round_bytes: per
   // reader.
   Exchange(const comm::Communicator& world, const std::vector<Segment>& share,
            const std::vector<Target>& targets, const ReadSegment& read,
@@ -52,56 +52,56 @@ class Exchange {
   Exchange& operator=(const Exchange&) = delete;
 
   int Rounds() const { return rounds_count_; }  // the same on every rank
-  // Collective. Fills targets of the sets' first ranks with the round's bytes; all rounds follow
-  // each other. A reader whose `read` has thrown sends anything, so that no rank waits for it.
+  // Collective. Fills the targets of the sets' first ranks with one round's bytes; call it for all
+  // rounds in order. A reader whose `read` has thrown sends arbitrary bytes, so that no rank waits.
   void Run(int round) noexcept;
-  // Throws what `read` threw first on this rank.
+  // Throws the first exception of `read` on this rank.
   void Check() const;
 
   // True on the first rank of a set.
   bool Receives() const { return set_.IsRoot(); }
-  // Collective over each set. Sends memory of the first rank to the others: pieces of the same
-  // sizes on all ranks of a set.
+  // Collective over each set. Sends memory of the set's first rank to the others; the pieces must
+  // have the same sizes on all ranks of a set.
   void PassOn(const std::vector<Target>& memory) const;
 
  private:
   class Reader;
-  // Part of a segment that a rank needs: a message, or a copy on the reader itself.
+  // Part of a segment that a rank needs: a message, or a copy if the reader itself needs it.
   struct Cut {
     std::int64_t offset = 0, bytes = 0;  // in the file
     int round = 0;
-    int rank = 0;  // on the reader: of the one that needs it; there: of the reader
+    int rank = 0;  // on the reader: the rank that needs it; on that rank: the reader
   };
   void FindSet();
   std::vector<Cut> AskReaders() const;
   void PlanRounds(std::int64_t round_bytes);
   void CutSegments(const std::vector<Cut>& needs);
-  // The cuts of a segment of the share, on its reader.
+  // The cuts of one segment of this reader's share.
   std::span<const Cut> CutsOf(std::size_t segment) const;
-  // Memory of this rank at a place of the file; null unless one target holds all the bytes.
+  // This rank's memory for bytes of the file; null unless one target contains all of them.
   char* Here(std::int64_t offset, std::int64_t bytes) const;
-  // Sends the parts of a segment of the share, and copies this rank's own.
+  // Sends the cuts of one segment, and copies those that this rank itself needs.
   void Deliver(std::size_t segment, const char* data, std::vector<MPI_Request>& sends) const;
 
   const comm::Communicator& world_;
   const std::vector<Segment>& share_;
   const std::vector<Target>& targets_;
-  comm::Communicator set_;  // ranks that need the same
+  comm::Communicator set_;  // ranks with the same file ranges
   int rounds_count_ = 0;
-  // On readers: the first segments of the rounds, [rounds], and all cuts in the order of segments
-  // and ranks, with the first of each segment and an end, [segments + 1].
+  // On readers. rounds_: [rounds], first segment of each; cuts_: ordered by segment and rank;
+  // first_cuts_: [segments + 1], index of each segment's first cut.
   std::vector<std::int64_t> rounds_;
   std::vector<Cut> cuts_;
   std::vector<std::size_t> first_cuts_;
-  std::vector<Cut> receives_;          // of this rank, in the order of rounds and readers
-  std::vector<MPI_Request> requests_;  // of a round; has the room of the largest
-  std::unique_ptr<Reader> reader_;     // on readers; its thread ends before the above do
+  std::vector<Cut> receives_;          // this rank's, ordered by round and reader
+  std::vector<MPI_Request> requests_;  // of one round; reserved for the largest
+  std::unique_ptr<Reader> reader_;     // on readers; its thread ends before the members above
 };
 
-// Small items from any rank to any rank, for meetings of what two ranks know at a third one.
+// Small items from any rank to any rank, used where a third rank combines what two ranks know.
 
-// Collective. Sends item i of `bytes` bytes to rank to[i]; returns those for this rank, in the
-// order of their senders. Nothing grows with the number of ranks.
+// Collective. Sends item i, of `bytes` bytes, to rank to[i]; returns the items for this rank,
+// ordered by sender. No memory or message grows with the number of ranks.
 std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::vector<int>& to,
                                     const void* items, std::int64_t bytes);
 

@@ -1,4 +1,4 @@
-// The folder that holds a run's checkpoints.
+// The folder of a run's checkpoints.
 #include "folder.hpp"
 
 #include <fmt/format.h>
@@ -38,15 +38,14 @@ bool Exists(const std::string& path) {
   return fs::exists(status);
 }
 
-// Time at which a complete checkpoint was written. Moving its folder keeps it; so does a change of
-// the folder's entries.
+// When a checkpoint was written; renaming its folder or changing its entries keeps this time.
 fs::file_time_type TimeOf(const std::string& checkpoint) {
   std::error_code error;
   const auto time = fs::last_write_time(checkpoint + "/" + kRunFile, error);
   return error ? fs::file_time_type::min() : time;
 }
 
-// Runs a body whose failure is no reason to fail; notes it.
+// Runs `body`; a failure only adds a warning.
 template <typename Body>
 void Attempt(std::vector<std::string>& warnings, const Body& body) {
   try {
@@ -63,14 +62,13 @@ std::string LinkTarget(const std::string& link) {
   return fs::read_symlink(link, error).filename().string();
 }
 
-// Reason for which a name that begins as a step's is none.
+// Why a name that begins like a step's is not a checkpoint.
 std::string UnfinishedName(const std::string& name) {
   return name.find(kDamagedEnding) != std::string::npos ? "its bytes are damaged"
                                                         : "it is unfinished";
 }
 
-// Place of a complete checkpoint in the order of writing; 0 if the text of its run.json does not
-// say.
+// Sequence number of a complete checkpoint, from the text of its run.json; 0 if it has none.
 std::int64_t SequenceOf(const std::string& run_text) {
   try {
     const auto run = deck::ParseJson(run_text, kRunFile, kMostRunBytes);
@@ -117,12 +115,12 @@ std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text) 
   if (!missing.empty()) return "it lacks " + missing;
   try {
     const Checksums sums = ReadChecksums(checkpoint);
-    // Small, and read at once: a damaged one must not pass for the oldest.
+    // Small, so it is read and checked here: a damaged one would count as the oldest checkpoint.
     std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
     for (const std::string file : {kModelFile, kOptimizerFile, kRunFile}) {
       const auto found = sums.find(file);
       if (found == sums.end()) return fmt::format("{} does not list {}", kChecksumsFile, file);
-      // The text in memory counts: the file may have shrunk since.
+      // Uses the text that was read: the file may have shrunk since.
       const std::int64_t size =
           file == kRunFile
               ? std::ssize(run)
@@ -153,7 +151,7 @@ std::vector<std::string> ListSteps(const std::string& folder) {
     if (name.starts_with(kStepPrefix)) names.push_back(name);
   }
   if (error) throw InputError(fmt::format("{}: cannot be listed: {}", folder, error.message()));
-  // Sorted by number first: step_100000000 is newer than step_99999999.
+  // Sorts by number first: step_100000000 is newer than step_99999999.
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     return std::pair(ParseStepName(a).value_or(-1), a) >
            std::pair(ParseStepName(b).value_or(-1), b);
@@ -202,7 +200,7 @@ std::vector<std::string> RemoveLeftovers(const std::string& folder) {
         RemoveAll(path);
       } else if (name.ends_with(kReplacedEnding)) {
         if (Exists(successor)) {
-          // Removed only beside a whole one: it may be the only good checkpoint of the run.
+          // Removed only beside a complete successor: it may be the run's only good checkpoint.
           if (WhyIncomplete(successor).empty()) return RemoveAll(path);
           SetAside(successor);
         }
@@ -229,7 +227,7 @@ void Publish(const std::string& folder, const std::string& name) {
 
 namespace {
 
-// Removes the old checkpoints that nothing keeps.
+// Removes the old checkpoints that neither `retention` nor a link keeps.
 void Prune(const std::string& folder, const Retention& retention,
            std::vector<std::string>& warnings) {
   if (retention.keep == 0) return;
@@ -238,13 +236,13 @@ void Prune(const std::string& folder, const Retention& retention,
   std::int64_t kept = 0;
   for (const Found& found : ListComplete(folder)) {
     const auto step = ParseStepName(found.name);
-    if (!step) continue;  // replaced, and gone before
+    if (!step) continue;  // a replaced one, which is removed elsewhere
     const std::int64_t every = retention.keep_every_steps;
     const bool spared = every > 0 && *step % every == 0;
     if (++kept <= retention.keep || spared || linked.contains(found.name)) continue;
     const std::string path = folder + "/" + found.name;
     Attempt(warnings, [&] {
-      // Renamed first: a run killed half way leaves no half checkpoint under a good name.
+      // Renamed first, so that a killed run leaves no half-removed checkpoint under a valid name.
       Rename(path, path + kTemporaryEnding);
       RemoveAll(path + kTemporaryEnding);
     });
@@ -276,7 +274,7 @@ std::string SetAside(const std::string& checkpoint) {
 
 std::vector<std::string> ShareLines(const comm::Communicator& world,
                                     const std::vector<std::string>& lines) {
-  constexpr char kEnd = '\x1e';  // of a line, which may hold newlines
+  constexpr char kEnd = '\x1e';  // ends a line, which may contain newlines
   std::string packed;
   for (const std::string& line : lines) packed += line + kEnd;
   packed = world.Broadcast(packed);
@@ -289,12 +287,12 @@ std::vector<std::string> ShareLines(const comm::Communicator& world,
   return shared;
 }
 
-// Finding the checkpoint that a path on the command line means.
+// Finds the checkpoint that a path on the command line means.
 
 namespace {
 
-// Kind of the file at `path`; not_found if there is none. Throws InputError with the reason if that
-// cannot be told.
+// Type of the file at `path`; not_found if there is none. Throws InputError with the reason if it
+// cannot be determined.
 fs::file_type TypeOf(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -304,7 +302,7 @@ fs::file_type TypeOf(const std::string& path) {
   return status.type();
 }
 
-// A folder that is, or was meant to be, one checkpoint.
+// Whether the folder is, or was meant to be, a single checkpoint.
 bool LooksLikeCheckpoint(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   if (ParseStepName(name) || ParseStepName(fs::path(path).stem().string())) return true;
@@ -328,7 +326,7 @@ Choice Locate(std::string path) {
                      "give a run folder, its checkpoints folder, or one checkpoint");
   }
   if (LooksLikeCheckpoint(path)) {
-    // A link such as `latest` may move while the checkpoint is being read; its target stays.
+    // A link such as `latest` may move during the reading, so its target is used.
     std::error_code error;
     if (fs::is_symlink(fs::symlink_status(path, error))) path = fs::canonical(path, error).string();
     if (error) {

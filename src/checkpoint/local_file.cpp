@@ -1,4 +1,4 @@
-// Files of local checkpoints: names, ends, hashes.
+// Files of local checkpoints: who stores what, file names, and the tables at the end of a file.
 #include "local_file.hpp"
 
 #include <fmt/ranges.h>
@@ -27,7 +27,7 @@
 
 namespace trireme::checkpoint {
 
-// PlaceOf: a walk over the names of hosts.
+// PlaceOf: goes through the hosts' names.
 
 LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
   std::vector<std::vector<int>> ranks(hosts.Names().size());
@@ -40,14 +40,14 @@ LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
   place.hosts = static_cast<int>(ranks.size());
   place.ranks = ranks[own];
   if (ranks.size() == 1) return place;
-  std::size_t at = 0;  // place of `rank` on its host
+  std::size_t at = 0;  // index of `rank` on its host
   while (place.ranks[at] != rank) ++at;
   const std::vector<int>& next = ranks[(own + 1) % ranks.size()];
   place.partner = next[at % next.size()];
   return place;
 }
 
-// ShareOut: holders on a host by a gathering there, holders on other hosts by a meeting.
+// ShareOut: the ranks of a host gather what they hold; a meeting rank per piece compares hosts.
 
 namespace {
 
@@ -55,14 +55,14 @@ namespace {
 struct Held {
   LocalKey key;
   std::int64_t bytes = 0;
-  std::vector<int> holders;  // ranks of the host
+  std::vector<int> holders;  // ranks within the host
 };
 
-// Pieces that the ranks of a host hold, the largest first.
+// Pieces that the ranks of a host hold, largest first.
 std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<LocalPiece>& needs) {
   struct Need {
     LocalPiece piece;
-    int rank = 0;  // of the host
+    int rank = 0;  // within the host
   };
   std::vector<Need> mine;
   for (const LocalPiece& piece : needs) mine.push_back({piece, host.Rank()});
@@ -81,7 +81,7 @@ std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<Local
   return list;
 }
 
-// Pieces that this rank stores: each goes to the holder with the least so far.
+// Pieces that this rank stores: each piece goes to the holder with the fewest bytes so far.
 std::set<LocalKey> StoredHere(const comm::Communicator& host,
                               const std::vector<LocalPiece>& needs) {
   std::vector<std::int64_t> loads(static_cast<std::size_t>(host.Size()));
@@ -97,10 +97,10 @@ std::set<LocalKey> StoredHere(const comm::Communicator& host,
 
 struct News {
   LocalKey key;
-  int host = 0, rank = 0;  // world rank of the sender
+  int host = 0, rank = 0;  // rank: world rank of the sender
 };
 
-// Collective. Pieces among `stored` that no other host stores.
+// Collective. The pieces in `stored` that no other host stores.
 std::set<LocalKey> AloneHere(const comm::Communicator& world, int host,
                              const std::set<LocalKey>& stored) {
   std::vector<News> news;
@@ -114,7 +114,7 @@ std::set<LocalKey> AloneHere(const comm::Communicator& world, int host,
   news.clear();
   to.clear();
   for (const auto& [key, all] : met) {
-    if (all.size() > 1) continue;  // one rank of each host stores it
+    if (all.size() > 1) continue;  // on each host just one rank stores it
     news.push_back(all.front());
     to.push_back(all.front().rank);
   }
@@ -163,7 +163,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'R', 'I', 'R', 'L', 'O', 'C', '1'};
-constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // of tables and text
+constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // of tables or text
 constexpr mode_t kOwnFolder = 0700;
 
 struct End {
@@ -198,7 +198,7 @@ Error Damaged(const std::string& path, const std::string& why) {
   return InputError(fmt::format("{}: {}", path, why));
 }
 
-// Members of the text, and the tables by its counts.
+// Parses the text's members, and the tables with the counts that the text gives.
 LocalHeader Parse(const std::string& path, const std::string& tables, const std::string& text) {
   const nlohmann::json json = deck::ParseJson(text, path, kMostEndBytes);
   const deck::JsonObject members(json, path);

@@ -1,12 +1,12 @@
-// One file of a local checkpoint: what a rank stores for its host ("part"), or what its partner
-// keeps of that ("copy").
+// One file of a local checkpoint: what a rank stores for its host ("part"), or its partner's copy
+// of some of that ("copy").
 //
 // Layout, in the machine's byte order (little-endian):
-//   data    the stored pieces, each from a multiple of 64 bytes on; a copy holds the first ones
-//   tables  needs: 128-bit key, bytes; stored: numbers of needs; XXH3 of each 4 MiB of the data
+//   data    the stored pieces, each at a multiple of 64 bytes; a copy holds the first of them
+//   tables  needs: 128-bit key, bytes; stored: indices of needs; XXH3 of each 4 MiB of the data
 //   text    JSON: run, session, step, rank, ranks, sequence, counts of the tables, run.json
 //   end     "TRIRLOC1", bytes of the tables, bytes of the text, XXH3 of both
-// The end stands last, since hashes are known once the data is written.
+// The end is last because hashes are known only once the data is written.
 #pragma once
 
 #include <compare>
@@ -24,27 +24,27 @@
 
 namespace trireme::checkpoint {
 
-// Places of ranks on hosts, and partners: who keeps the copy of whose local checkpoint.
+// The places of ranks on hosts, and the partner that keeps the copy of a rank's local checkpoint.
 
-// One rank's view. Hosts are numbered by their first ranks; the last one's partner is the first.
+// One rank's view. Hosts are numbered by first rank; the last host's partner is the first host.
 struct LocalPlace {
-  int host = 0, hosts = 1;  // number of the rank's host; their count
+  int host = 0, hosts = 1;  // number of the rank's host; how many there are
   std::vector<int> ranks;   // world ranks of that host, ascending
-  int partner = -1;         // world rank on the next host; -1: there is one host alone
+  int partner = -1;         // world rank on the next host; -1: there is only one host
 };
 
-// hosts: name of each world rank's host. A rank's partner has the same place on the next host,
-// modulo its number of ranks.
+// hosts: name of each world rank's host. A rank's partner has the same index on the next host,
+// modulo that host's number of ranks.
 LocalPlace PlaceOf(const comm::Hosts& hosts, int rank);
 
-// Shares of a local checkpoint: which rank of a host stores what its ranks hold, and what of that
-// is held on no other host, so that a partner must keep a copy of it.
+// Shares of a local checkpoint: which rank of a host stores each piece, and which pieces no other
+// host holds, so that a partner must keep a copy.
 
-// Name of a piece of state, of 128 bits: the same on all ranks that hold the same elements.
+// A 128-bit name of a piece of state, the same on all ranks that hold the same elements.
 struct LocalKey {
   std::uint64_t low = 0, high = 0;
   auto operator<=>(const LocalKey&) const = default;
-  // The rank at which news of this piece meets.
+  // The rank at which information on this piece comes together.
   int Meets(int ranks) const { return static_cast<int>(low % static_cast<std::uint64_t>(ranks)); }
 };
 // file: "model" or "optimizer".
@@ -56,35 +56,35 @@ struct LocalPiece {
 };
 
 struct LocalShares {
-  std::vector<LocalPiece> needs;                   // all that this rank holds, model first
-  std::vector<const kernels::StateBlock*> blocks;  // of the state, as needs
-  // Needs that this rank stores for its host, by number; the first `copied` of them for the partner
-  // as well.
+  std::vector<LocalPiece> needs;                   // all pieces that this rank holds, model first
+  std::vector<const kernels::StateBlock*> blocks;  // the block of each piece in `needs`
+  // Indices in `needs` of the pieces that this rank stores for its host; the first `copied` of them
+  // are also stored by the partner.
   std::vector<std::size_t> stored;
   std::size_t copied = 0;
 };
 
-// Collective. host: the ranks of this rank's host, in their order. Each piece is stored by one of
-// its holders on each host, so that they have equal amounts. The state must outlive the result.
+// Collective. host: the ranks of this rank's host, in order. On each host every piece is stored by
+// one of the ranks that hold it, chosen to balance bytes. The state must outlive the result.
 LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& host,
                      const LocalPlace& place, const State& state);
 
-inline constexpr std::int64_t kLocalAlignment = 64;  // bytes, of a piece
+inline constexpr std::int64_t kLocalAlignment = 64;  // bytes, of the start of a piece
 
 struct LocalHeader {
-  std::string id;             // of the run
-  std::string session;        // writer's
-  std::int64_t step = 0;      //
-  std::int64_t sequence = 0;  // of the last checkpoint of the run folder before it
-  int rank = 0, ranks = 1;    // owner of the state; size of the world
-  bool copy = false;          // kept by the partner
+  std::string id;       // of the run
+  std::string session;  // the session that wrote it
+  std::int64_t step = 0;
+  std::int64_t sequence = 0;  // of the last run-folder checkpoint before it
+  int rank = 0, ranks = 1;    // world rank whose state it is; size of the world
+  bool copy = false;          // true: the partner's copy
   nlohmann::json run;         // run.json
   std::vector<LocalPiece> needs;
-  std::vector<std::int64_t> stored;  // numbers of needs, in the order of the data
+  std::vector<std::int64_t> stored;  // indices in `needs`, in the order of the data
   std::vector<std::uint64_t> hashes;
 };
 
-// Starts of the stored pieces in the data, and the end of the last one: [stored + 1].
+// Start of each stored piece in the data, and the end of the last one: [stored + 1].
 std::vector<std::int64_t> PlacesOf(const LocalHeader& header);
 
 struct LocalName {
@@ -93,23 +93,23 @@ struct LocalName {
   bool copy = false;
 };
 std::string FileName(const LocalName& name);                      // "00000012.3.part"
-std::optional<LocalName> ParseFileName(const std::string& name);  // exactly such a name
+std::optional<LocalName> ParseFileName(const std::string& name);  // nullopt for any other name
 inline constexpr const char* kLocalTemporary = ".tmp";
 
-// Folder of a run's files below checkpoint.local: "trireme-0123456789abcdef".
+// A run's folder below checkpoint.local: "trireme-0123456789abcdef".
 std::string LocalFolder(const std::string& local, const std::string& id);
-// Makes that folder, for this user alone. Throws RunError.
+// Makes that folder, accessible to this user only. Throws RunError.
 void MakeLocalFolder(const std::string& folder);
-// Names in it, those of temporary files too; none if there is no such folder, or it is another
-// user's.
+// Names in that folder, temporary files included; empty if it does not exist or belongs to another
+// user.
 std::vector<std::string> ListLocal(const std::string& folder);
 
-// All that follows the data.
+// The bytes that follow the data: tables, text and end.
 std::string EndOf(const LocalHeader& header);
-// Throws InputError for a file that is cut, damaged, or not what its name says.
+// Throws InputError if the file is truncated, damaged, or not what its name says.
 LocalHeader ReadLocalHeader(const std::string& folder, const LocalName& name);
-// Reads the data and compares its hashes: the first place that differs, in a sentence; empty: none
-// does.
+// Reads the data and compares its hashes. Returns a sentence on the first difference; empty: there
+// is none.
 std::string WhyDamaged(const std::string& path, const LocalHeader& header);
 
 }  // namespace trireme::checkpoint

@@ -1,4 +1,4 @@
-// LocalCheckpoint: pieces of state from the ranks that have them to those that need them.
+// LocalCheckpoint: brings pieces of state from the ranks that have them to those that need them.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
@@ -20,12 +20,12 @@
 
 namespace trireme::checkpoint {
 
-// Files of a local checkpoint that a rank reads for all.
+// Files of a local checkpoint that one rank reads on behalf of all.
 
 struct LocalFile {
   std::string path;
   LocalHeader header;
-  bool good = false;  // hashes are right
+  bool good = false;  // its hashes are correct
 };
 
 struct LocalCheckpoint::Files {
@@ -35,18 +35,18 @@ struct LocalCheckpoint::Files {
 namespace {
 
 constexpr int kRequestTag = 23, kAnswerTag = 24;
-constexpr std::int64_t kAnswerBytes = std::int64_t{8} << 20;  // in memory of a rank that answers
+constexpr std::int64_t kAnswerBytes = std::int64_t{8} << 20;  // buffer of a rank that answers
 
 struct Place {
   const LocalFile* file = nullptr;
   std::int64_t offset = 0;
 };
 
-// A piece, and the rank that has or wants it: `number` of its wishes.
+// Says that a rank has a piece, or wants it as its wish `number`.
 struct Offer {
   LocalKey key;
   int rank = 0, host = 0;
-  std::int64_t number = -1;  // -1: has it
+  std::int64_t number = -1;  // -1: the rank has the piece
 };
 struct LocalMatch {
   std::int64_t number = 0;
@@ -58,7 +58,7 @@ struct Request {
   std::int64_t offset = 0, bytes = 0;  // within the piece
 };
 
-// The holder for a rank: itself, one of its host, or one of all in turn.
+// Chooses the holder for a rank: itself, else one on its host, else the holders take turns.
 LocalMatch Choose(const Offer& wish, const std::vector<Offer>& holders) {
   LocalMatch match{.number = wish.number};
   if (holders.empty()) return match;
@@ -91,7 +91,7 @@ class Reading {
       to_.push_back(static_cast<std::byte*>(block.data));
     }
   }
-  // Collective. Pieces that nobody has, of all ranks.
+  // Collective. Number of pieces that are wanted but that nobody has, over all ranks.
   std::int64_t Meet() {
     std::vector<Offer> offers;
     std::vector<int> to;
@@ -103,7 +103,7 @@ class Reading {
     for (std::size_t i = 0; i < wishes_.size(); ++i) {
       add(wishes_[i].key, static_cast<std::int64_t>(i));
     }
-    std::map<LocalKey, std::pair<std::vector<Offer>, std::vector<Offer>>> met;  // holders, wishes
+    std::map<LocalKey, std::pair<std::vector<Offer>, std::vector<Offer>>> met;  // {holders, wishes}
     for (const Offer& offer : Deliver(world_, to, offers)) {
       auto& [holders, wishes] = met[offer.key];
       (offer.number < 0 ? holders : wishes).push_back(offer);
@@ -125,7 +125,7 @@ class Reading {
     return world_.Sum(missing);
   }
 
-  // Collective. Fills the blocks. Returns this rank's bytes from other hosts.
+  // Collective. Fills the blocks. Returns how many bytes this rank read from other hosts.
   std::int64_t Fill() {
     std::int64_t from_afar = 0;
     line_ = world_.Duplicate();
@@ -142,7 +142,7 @@ class Reading {
     });
     const comm::Recorded recorded(world_, comm::Call::kExchange, from_afar);
     if (!far_.empty()) Ask(far_.front(), 0);
-    // Ends when all ranks have what they asked for.
+    // The loop ends when all ranks have what they asked for.
     MPI_Request all_done = MPI_REQUEST_NULL;
     bool entered = false;
     for (int ended = 0; ended == 0;) {
@@ -168,7 +168,7 @@ class Reading {
     PositionedFile(place.file->path, PositionedFile::Access::kRead, ExitCode::kBadInput)
         .Read(to, request.bytes, place.offset + request.offset);
   }
-  // Asks for the next bytes of a wish. The room for them is there before they are asked for.
+  // Asks for the next bytes of a wish, after it has posted the receive for them.
   void Ask(std::size_t wish, std::int64_t offset) {
     const std::int64_t bytes = std::min(kAnswerBytes, wishes_[wish].bytes - offset);
     const Request request{wishes_[wish].key, offset, bytes};
@@ -179,7 +179,7 @@ class Reading {
     asked_ = bytes;
   }
 
-  // One request, if there is one. A failure answers with anything, so that nobody waits.
+  // Answers one request, if any. After a failure it sends arbitrary bytes, so that no rank waits.
   void Answer() {
     int waiting = 0;
     MPI_Status status;
@@ -216,11 +216,11 @@ class Reading {
   std::vector<std::byte*> to_;       // [wishes]
   std::vector<LocalMatch> matches_;  // [wishes]
 
-  comm::Communicator line_;  // the world, for these messages
+  comm::Communicator line_;  // a duplicate of the world for these messages
   std::vector<std::byte> answer_;
-  std::vector<std::size_t> far_;  // wishes that other ranks grant, one after the other
+  std::vector<std::size_t> far_;  // wishes that other ranks grant, one after another
   std::size_t next_ = 0;
-  std::int64_t offset_ = 0, asked_ = 0;  // of that wish: bytes there, bytes under way
+  std::int64_t offset_ = 0, asked_ = 0;  // of the current wish: bytes received, bytes requested
   MPI_Request arrival_ = MPI_REQUEST_NULL;
   std::exception_ptr failure_;
 };
@@ -251,7 +251,7 @@ std::int64_t LocalCheckpoint::Read(const LocalNodes& nodes, const char* file,
   }
 }
 
-// FindLocal: what lies on the nodes, and whether it makes up a whole state.
+// FindLocal: looks which files are on the nodes, and whether they make up a complete state.
 
 namespace {
 
@@ -264,7 +264,7 @@ std::int64_t NumberOf(const std::string& session) {
   return static_cast<std::int64_t>(number >> 1U);
 }
 
-// A piece that a rank needs, or that a file has.
+// A piece that a rank needs (needed) or that a file contains.
 struct Piece {
   LocalKey key;
   bool needed = false;
@@ -315,7 +315,7 @@ class Search {
   }
 
  private:
-  // Each file of a host is read by one of its ranks: by the one whose state it is, if it is there.
+  // Reads each file of the host on one of its ranks: the rank whose state it is, if it runs here.
   void TakeFiles(const comm::Communicator& host, const LocalPlace& place) {
     const std::string folder = LocalFolder(run_.folder, run_.id);
     const std::vector<std::string> names =
@@ -338,14 +338,14 @@ class Search {
     }
   }
 
-  // In the order of writing. A session that copies one to the run folder beside its steps publishes
-  // it after local ones of later steps.
+  // Compares in the order of writing. Within a session steps decide: an asynchronous checkpoint of
+  // the run folder may be published after local ones of later steps.
   bool Newer(const LocalHeader& header) const {
     if (header.session == newest_.session) return header.step > newest_.step;
     return header.sequence >= newest_.sequence;
   }
 
-  // The next candidate's files among this rank's; none on any rank: empty on all.
+  // This rank's files of the next candidate; empty on every rank if there is no candidate.
   std::vector<LocalFile> TakeNewest() {
     std::int64_t newest = kNone;
     for (const LocalFile& file : files_) newest = std::max(newest, file.header.step);
@@ -365,7 +365,7 @@ class Search {
     return taken;
   }
 
-  // Reason for which the files of all ranks are no whole state of this world; empty: they are.
+  // Why the files of all ranks together are not a complete state of this world; empty: they are.
   std::string Examine(std::vector<LocalFile>& files) {
     std::int64_t ranks = 0;
     for (const LocalFile& file : files) ranks = std::max(ranks, std::int64_t{file.header.ranks});
@@ -384,7 +384,7 @@ class Search {
                        missing == 1 ? "is" : "are");
   }
 
-  // Hashes of own parts, or of copies as well.
+  // Checks the hashes of own parts, or of copies.
   void Verify(std::vector<LocalFile>& files, bool copies) {
     for (LocalFile& file : files) {
       if (file.good || file.header.copy != copies) continue;
@@ -394,8 +394,7 @@ class Search {
     }
   }
 
-  // Every rank hears whether some file tells of its state; from a damaged one too, whose end is
-  // good.
+  // Names ranks whose state no file describes. A damaged file counts too if its end is intact.
   std::string MissingRanks(const std::vector<LocalFile>& files) const {
     std::vector<int> to;
     for (const LocalFile& file : files) to.push_back(file.header.rank);
@@ -409,7 +408,7 @@ class Search {
                        missing == 1 ? " is" : fmt::format(" and {} more are", missing - 1));
   }
 
-  // Pieces that some rank needs and no good file has, where they meet.
+  // Collective. Number of pieces that some rank needs and no good file contains.
   std::int64_t MissingPieces(const std::vector<LocalFile>& files) const {
     std::vector<Piece> pieces;
     std::vector<int> to;
@@ -424,7 +423,7 @@ class Search {
         add(file.header.needs[static_cast<std::size_t>(number)].key, false);
       }
     }
-    std::map<LocalKey, bool> met;  // whether it is there
+    std::map<LocalKey, bool> met;  // whether a good file contains it
     for (const Piece& piece : Deliver(world_, to, pieces)) {
       bool& there = met[piece.key];
       there = there || !piece.needed;
@@ -434,8 +433,8 @@ class Search {
     return world_.Sum(missing);
   }
 
-  // Collective. The first damaged file's reason, of the lowest rank that has one; each file is told
-  // once.
+  // Collective. A sentence with the number of damaged files and the first reason, from the lowest
+  // rank that has one; empty: none. Each file is reported once.
   std::string TakeDamage() {
     std::int64_t count = std::ssize(damage_);
     const std::int64_t lowest =
@@ -453,8 +452,8 @@ class Search {
   const LocalRun run_;
   const RunFolderCheckpoint newest_;
   std::vector<LocalFile> files_;     // newer than the run folder's checkpoint
-  std::vector<std::string> damage_;  // of this rank's files
-  std::int64_t step_ = kNone;        // of the candidate
+  std::vector<std::string> damage_;  // reasons, of this rank's files
+  std::int64_t step_ = kNone;        // of the current candidate; kNone: none
 };
 
 }  // namespace

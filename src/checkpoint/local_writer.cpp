@@ -1,4 +1,4 @@
-// LocalWriter: one file a rank and one for each rank that it is the partner of.
+// LocalWriter: each rank writes one file for itself and one for each rank whose partner it is.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -30,7 +30,7 @@ namespace trireme::checkpoint {
 
 namespace {
 
-// Bytes [first, last) of a piece.
+// Copies bytes [first, last) of a piece to `to`.
 void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t first,
               std::int64_t last, std::byte* to) {
   if (!state.read) {
@@ -42,9 +42,9 @@ void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t
   state.read(block, block.begin + first / size, block.begin + last / size, to);
 }
 
-// Bytes of the data from `begin` on; zeros between pieces. places: of the pieces stored, and the
-// end. Neither `begin` nor the end of `to` splits an element: pieces begin at multiples of 64
-// bytes.
+// Copies bytes of the file's data from `begin` on to `to`; zeros between pieces. places: starts of
+// the stored pieces, and the end. Neither end of the range splits an element, since pieces begin at
+// multiples of 64 bytes.
 void FillData(const State& state, const LocalShares& shares,
               const std::vector<std::int64_t>& places, std::int64_t begin,
               std::span<std::byte> to) {
@@ -69,9 +69,9 @@ void FillData(const State& state, const LocalShares& shares,
   zeros_until(end);
 }
 
-// A file under its temporary name.
+// A file that is written under a temporary name.
 struct LocalDraft {
-  std::string path;  // with the last name
+  std::string path;  // its final name
   std::optional<PositionedFile> file;
 
   void Name(const std::string& folder, const LocalName& name) {
@@ -79,7 +79,7 @@ struct LocalDraft {
     file.reset();
   }
   std::string Temporary() const { return path + kLocalTemporary; }
-  // Makes it anew and reserves its space. Throws RunError.
+  // Creates the file anew and reserves its space. Throws RunError.
   void Open(std::int64_t bytes) {
     ::unlink(Temporary().c_str());
     bool held = true;
@@ -89,7 +89,7 @@ struct LocalDraft {
     }
     file.emplace(Temporary(), PositionedFile::Access::kWrite, ExitCode::kFailed);
   }
-  // Gives it its name. Throws RunError.
+  // Gives the file its final name. Throws RunError.
   void Publish() {
     file->Close();
     Rename(Temporary(), path);
@@ -103,23 +103,23 @@ struct LocalDraft {
 
 namespace fs = std::filesystem;
 
-// Room for local checkpoints on the hosts' storage, compared before the first one is written.
+// Space that local checkpoints need on a host's storage, checked before the first one is written.
 struct LocalNeed {
   std::string local;         // checkpoint.local
   std::string run;           // the run's folder below it
   std::string host;          // name of this rank's host
-  std::int64_t bytes = 0;    // of one checkpoint, of this rank: its own part, and copies for others
-  std::int64_t at_once = 0;  // checkpoints that are there while the last of them is written
+  std::int64_t bytes = 0;    // per checkpoint, of this rank: its own part, and copies for others
+  std::int64_t at_once = 0;  // checkpoints that exist while the last of them is written
 };
 
-// Free bytes of the file system that will hold the folder, which is made later; -1: unknown.
+// Free bytes of the file system of `folder`, which may not exist yet; -1: unknown.
 std::int64_t FreeFor(fs::path folder) {
   std::error_code error;
   while (!fs::exists(folder, error) && folder.has_relative_path()) folder = folder.parent_path();
   return FreeBytes(folder);
 }
 
-// Bytes of the run's files that are there already.
+// Bytes of the run's existing files.
 std::int64_t Present(const std::string& run) {
   std::int64_t bytes = 0;
   for (const std::string& name : ListLocal(run)) {
@@ -130,9 +130,9 @@ std::int64_t Present(const std::string& run) {
   return bytes;
 }
 
-// Collective. host: the ranks of this rank's host. What the first host without enough free space
-// has and needs beyond the run's files there, and how many more hosts lack it: a sentence, the same
-// on every rank. Empty: none lacks it, as far as file systems tell.
+// Collective. A sentence on the first host that has too little free space for what it needs beyond
+// the run's existing files, and on how many hosts lack space; the same on every rank. Empty: no
+// host does, as far as file systems tell. host: the ranks of this rank's host.
 std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator& host,
                        const LocalNeed& need) {
   const std::int64_t one = host.Sum(need.bytes);
@@ -155,13 +155,13 @@ std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator
 }
 
 constexpr int kDataTag = 21, kEndTag = 22;
-constexpr std::size_t kLocalSlots = 2;  // one is filled while the other one is sent
+constexpr std::size_t kLocalSlots = 2;  // one is filled while the other is sent
 constexpr std::size_t kKept = 2;        // complete local checkpoints
 
 struct Client {
   int rank = 0;
-  std::int64_t bytes = 0;      // of the data that it sends
-  std::int64_t end_bytes = 0;  // of what follows; told with each checkpoint
+  std::int64_t bytes = 0;      // of data that it sends
+  std::int64_t end_bytes = 0;  // not used: ends are probed for their length
 };
 
 }  // namespace
@@ -265,7 +265,7 @@ class LocalWriter::Work {
     copy.hashes = copy_hashes_;
     return copy;
   }
-  // Tells each rank's partner how much it will send.
+  // Tells this rank's partner how much data it will get.
   void ShareClients() {
     std::vector<int> to;
     std::vector<Client> mine;
@@ -277,7 +277,7 @@ class LocalWriter::Work {
     copies_.resize(clients_.size());
   }
 
-  // Runs what may fail on this rank alone; agreed on later. The messages go on all the same.
+  // Runs what may fail on this rank alone; ranks agree on it later. Messages go on all the same.
   template <typename Body>
   void Attempt(const Body& body) {
     if (failure_) return;
@@ -299,7 +299,7 @@ class LocalWriter::Work {
     }
   }
 
-  // Space is reserved before the first byte is written, but for the ends of copies, which are
+  // Reserves space before the first byte is written, except for the ends of copies, which are
   // small.
   void Open() {
     own_.Name(folder_, {header_.step, world_.Rank(), false});
@@ -313,8 +313,9 @@ class LocalWriter::Work {
     for (std::size_t i = 0; i < clients_.size(); ++i) copies_[i].Open(clients_[i].bytes);
   }
 
-  // A round: a segment of this rank's data, to its file and to the partner, and one of each
-  // client's. A rank waits only for segments of rounds that others began before: all come forward.
+  // In each round a segment of this rank's data goes to its file and its partner, and one comes
+  // from each client. A rank waits only for segments of this or earlier rounds, so all make
+  // progress.
   void StoreData() {
     const comm::Recorded recorded(world_, comm::Call::kExchange, copy_bytes_);
     const std::int64_t own = std::ssize(header_.hashes), sent = std::ssize(copy_hashes_);
@@ -395,7 +396,7 @@ class LocalWriter::Work {
     own_.Remove();
     for (const LocalDraft& copy : copies_) copy.Remove();
   }
-  // Collective. One rank of each host removes whatever is not of a step that is kept.
+  // Collective. One rank of each host removes the run's files of steps that are not kept.
   void Prune() const {
     const bool removes = host_.IsRoot();
     for (const std::string& name : removes ? ListLocal(folder_) : std::vector<std::string>{}) {
@@ -413,18 +414,18 @@ class LocalWriter::Work {
   const LocalRun run_;
   const std::string folder_;
   const LocalPlace place_;
-  const comm::Communicator host_, line_;  // ranks of this host; the world, for partners' messages
+  const comm::Communicator host_, line_;  // ranks of this host; the world, duplicated
   const LocalShares shares_;
   LocalHeader header_;
-  std::vector<std::int64_t> places_;  // of the pieces stored, and the end
-  std::int64_t copy_bytes_ = 0;       // of the data that the partner keeps
+  std::vector<std::int64_t> places_;  // starts of the stored pieces, and the end
+  std::int64_t copy_bytes_ = 0;       // of data that the partner keeps
   std::vector<std::uint64_t> copy_hashes_;
   std::vector<Client> clients_;
   std::int64_t bytes_ = 0, copied_ = 0;  // of all ranks
-  std::vector<std::int64_t> kept_;       // steps that are complete on all nodes, ascending
-  std::string lack_;                     // of room on the hosts, at the start
+  std::vector<std::int64_t> kept_;       // steps complete on all nodes, oldest first
+  std::string lack_;                     // names a host without space; empty: none
 
-  // The checkpoint under way.
+  // State of the checkpoint under way:
   std::array<std::vector<std::byte>, kLocalSlots> slots_;
   std::vector<std::byte> received_;
   LocalDraft own_;

@@ -15,7 +15,7 @@ namespace {
 
 constexpr deck::Names<2> kAnswers = {"stop", "restore"};
 
-// Whether the state is fit to be saved.
+// Keys that decide whether the state is fit to be saved.
 void BindReplicas(deck::Keys keys, Options& o) {
   keys.Integer("run.check_replicas_every", o.check_replicas_every, deck::AtLeast(0), "steps",
                "After every so many steps, and before a checkpoint is written, compare hashes of "

@@ -1,4 +1,4 @@
-// Reading a checkpoint: run.json, and the tensors that this rank holds.
+// Reads a checkpoint: run.json, and the tensors that this rank holds.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -25,7 +25,7 @@ namespace trireme::checkpoint {
 
 namespace {
 
-// A fault of bytes, not of what was asked for.
+// An error in the file's bytes, not in what the caller asked for.
 class Damage : public Error {
  public:
   explicit Damage(const Error& error) : Error(ExitCode::kBadInput, error.what()) {}
@@ -33,8 +33,8 @@ class Damage : public Error {
 
 enum Fault : std::int64_t { kOther, kDamaged, kVanished };
 
-// Together, with a VanishedError if a rank that threw finds `checkpoint` gone, else with a
-// DamagedError if a Damage was among what ranks threw.
+// world.Together, but throws VanishedError if a rank that threw finds `checkpoint` gone, else
+// DamagedError if any rank threw a Damage.
 template <typename Body>
 void TogetherReading(const comm::Communicator& world, const std::string& checkpoint,
                      const Body& body) {
@@ -72,7 +72,7 @@ PositionedFile OpenToRead(const std::string& path) {
   return {path, PositionedFile::Access::kRead, ExitCode::kBadInput};
 }
 
-// The header's bytes, checked against their checksum. Serial.
+// Serial. The header's bytes, checked against their hash.
 std::string ReadHeader(const std::string& path, const FileSums& sums) {
   const PositionedFile file = OpenToRead(path);
   std::string header(kLengthBytes, '\0');
@@ -83,7 +83,7 @@ std::string ReadHeader(const std::string& path, const FileSums& sums) {
     }
     file.Read(header.data(), kLengthBytes, 0);
     header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), sums.bytes, path)));
-    // Checked before it is parsed: damage is then called damage, not bad JSON.
+    // Checked before it is parsed, so that damage is reported as damage, not as bad JSON.
     const Segment& first = sums.segments.front();
     if (first.length != std::ssize(header)) {
       throw InputError(fmt::format("{}: the header has {} bytes, but {} says {}", path,
@@ -95,8 +95,7 @@ std::string ReadHeader(const std::string& path, const FileSums& sums) {
   return header;
 }
 
-// The file's entry for each block, in the blocks' order. Throws InputError listing every
-// difference.
+// The file's entry for each block, in the blocks' order. Throws an InputError with the differences.
 std::vector<StoredTensor> Match(const Layout& layout,
                                 const std::vector<kernels::StateBlock>& blocks,
                                 const std::string& path) {
@@ -128,7 +127,7 @@ std::vector<StoredTensor> Match(const Layout& layout,
       "the deck's [model] and [optimizer] must be those that wrote the checkpoint");
 }
 
-// Converts a whole block, whose bytes came as type From, into its memory, of type To.
+// Converts a whole block from the file's type From into its memory, of type To.
 template <typename From, typename To>
 void Convert(const kernels::StateBlock& block, const StoredTensor& entry, const void* bytes,
              const std::string& path) {
@@ -147,7 +146,7 @@ void Convert(const kernels::StateBlock& block, const StoredTensor& entry, const 
   }
 }
 
-// Memory that a file's bytes go to: the blocks themselves or, for another type, buffers.
+// Memory that a file's bytes go to: the blocks themselves, or buffers if the type differs.
 class Destination {
  public:
   Destination(const std::vector<kernels::StateBlock>& blocks,
@@ -172,7 +171,7 @@ class Destination {
   }
 
   const std::vector<Target>& Targets() const { return targets_; }
-  const std::vector<Target>& Memory() const { return memory_; }  // of the blocks
+  const std::vector<Target>& Memory() const { return memory_; }  // the blocks' own
   void ConvertAll(const std::string& path) const {
     for (std::size_t i = 0; i < blocks_.size(); ++i) {
       if (buffers_[i].empty()) continue;
@@ -193,11 +192,11 @@ class Destination {
   std::vector<Target> targets_, memory_;
 };
 
-// Facts about a file that rank 0 reads.
+// Facts about a file, read by rank 0.
 struct FileFacts {
   std::int64_t bytes = 0;      // of the file; on all ranks
   std::string header;          // on all ranks
-  std::vector<Segment> share;  // that this rank reads; the header is none of them
+  std::vector<Segment> share;  // segments that this rank reads, without the header
 };
 FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkpoint,
                       const std::string& name) {
@@ -288,7 +287,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
   exchange.PassOn(destination->Memory());
 }
 
-// Files of tensors: the header of any, and parts of a checkpoint's, checked against its checksums.
+// Tensor files: the header of any file, and parts of a checkpoint's, checked against its hashes.
 
 TensorFile InspectTensorFile(const std::string& path) {
   RefuseForeignFile(path);
@@ -309,7 +308,7 @@ struct TensorReader::State {
   explicit State(const std::string& path)
       : file(path, PositionedFile::Access::kRead, ExitCode::kBadInput) {}
 
-  // A segment's bytes, in `to`.
+  // Reads a segment into `to` and checks it.
   void Take(const Segment& segment, void* to) const {
     file.Read(to, segment.length, segment.offset);
     CheckSegment(segment, to, file.Path(), {}, ExitCode::kBadInput);

@@ -1,4 +1,4 @@
-// Building and checking the header of a safetensors file.
+// Builds and checks the header of a safetensors file; then checksums.json and hashes.
 #include "safetensors.hpp"
 
 #include <fmt/ranges.h>
@@ -26,10 +26,10 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr const char* kMetadata = "__metadata__";
 
-// Types of elements that a file may have.
+// Element types that a file may have.
 enum class Types {
-  kOurs,  // types of checkpoints
-  kAny    // all that the format names
+  kOurs,  // those of checkpoints
+  kAny    // all of the format
 };
 
 std::string ParseDtype(const deck::JsonObject& object, Types types) {
@@ -42,8 +42,8 @@ std::string ParseDtype(const deck::JsonObject& object, Types types) {
       text.empty() ? "nothing" : deck::Brief(text)));
 }
 
-// Bytes of a tensor; throws when the product does not fit 63 bits, an extent of 0 left out: others
-// multiply in another order.
+// Bytes of a tensor. Throws if the product of all extents, taking 0 as 1, exceeds 63 bits, since
+// other programs multiply in another order.
 std::int64_t TensorBytes(const kernels::Shape& shape, std::int64_t element,
                          const std::string& where) {
   std::int64_t bytes = element;
@@ -57,7 +57,7 @@ std::int64_t TensorBytes(const kernels::Shape& shape, std::int64_t element,
   return empty ? 0 : bytes;
 }
 
-// data: bytes of the file from the header's end on.
+// data: the file's bytes after the header.
 StoredTensor ParseTensor(const std::string& name, const nlohmann::json& value, Part data,
                          Types types, const std::string& path) {
   const std::string where = fmt::format("{}: tensor {}", path, deck::Shown(name));
@@ -84,7 +84,7 @@ StoredTensor ParseTensor(const std::string& name, const nlohmann::json& value, P
   return entry;
 }
 
-// Every byte of the data belongs to exactly one tensor.
+// Checks that every byte of the data belongs to exactly one tensor.
 void CheckTiling(const std::vector<StoredTensor>& tensors, Part data, const std::string& path) {
   std::int64_t at = data.begin;
   for (const StoredTensor& entry : tensors) {
@@ -102,18 +102,17 @@ void CheckTiling(const std::vector<StoredTensor>& tensors, Part data, const std:
   }
 }
 
-// Strings of the metadata; other values are none that the format allows.
+// The metadata, whose values must be strings.
 std::map<std::string, std::string> ParseMetadata(const nlohmann::json& value,
                                                  const std::string& path) {
-  if (value.is_null()) return {};  // some writers have none, and say so
+  if (value.is_null()) return {};  // some writers say that there is none
   const deck::JsonObject object(value, path + ": " + kMetadata);
   std::map<std::string, std::string> metadata;
   for (const auto& [name, text] : value.items()) metadata[name] = object.Text(name);
   return metadata;
 }
 
-// Tensors of a header in the order of their offsets, empty ones first, and the metadata if asked
-// for.
+// The tensors of a header by offset (empty ones first), and the metadata if `types` is kAny.
 TensorFile ParseTensors(const std::string& header, std::int64_t file_bytes, Types types,
                         const std::string& path) {
   TensorFile file;
@@ -142,7 +141,7 @@ TensorFile ParseTensors(const std::string& header, std::int64_t file_bytes, Type
   return file;
 }
 
-// Header length, JSON text and blanks up to a multiple of `alignment`.
+// Header length, JSON text, and blanks up to a multiple of `alignment`.
 std::string WithLength(std::string text, std::int64_t alignment) {
   const auto step = static_cast<std::size_t>(alignment);
   const std::size_t start = kLengthBytes + text.size();
@@ -153,7 +152,7 @@ std::string WithLength(std::string text, std::int64_t alignment) {
   return header + text;
 }
 
-// As PlaceTensors, with data from a multiple of `alignment` on.
+// As PlaceTensors, with the data beginning at a multiple of `alignment`.
 std::string PlaceAligned(TensorFile& file, std::int64_t alignment) {
   nlohmann::ordered_json json;
   if (!file.metadata.empty()) json[kMetadata] = file.metadata;
@@ -188,7 +187,7 @@ TensorFile ParseTensorFile(const std::string& header, std::int64_t file_bytes,
 }
 
 std::string PlaceTensors(TensorFile& file) {
-  constexpr std::int64_t kTheirAlignment = 8;  // of Python's package
+  constexpr std::int64_t kTheirAlignment = 8;  // as in Python's package
   return PlaceAligned(file, kTheirAlignment);
 }
 
@@ -209,8 +208,7 @@ std::string ListProblems(const std::string& title, const std::vector<std::string
 }
 
 Layout BuildLayout(const std::vector<kernels::StateBlock>& blocks) {
-  // "format" is what Python's loaders ask for; all values must be strings, and the same for each
-  // run.
+  // Python's loaders require "format"; all values must be strings, and the same for every run.
   TensorFile file{{{"format", "pt"}, {"trireme_checkpoint", "1"}}, {}, 0};
   for (const kernels::StateBlock& block : blocks) {
     const char* const dtype = block.dtype == Dtype::kFloat32 ? "F32" : "F64";
@@ -237,7 +235,7 @@ Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std
   return {header, ParseTensors(header, file_bytes, Types::kOurs, path).tensors, file_bytes};
 }
 
-// The hashes of a checkpoint's segments, as text and against files.
+// checksums.json as text, and checking bytes against it.
 
 namespace {
 
@@ -245,7 +243,7 @@ constexpr const char* kAlgorithm = "XXH3_64bits";
 
 constexpr std::size_t kHashDigits = 16;
 
-// A segment of a file that was checked up to `at`; `where` names file and segment.
+// Parses the segment that begins at `at`; `where` names the file in messages.
 Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t file_bytes,
                      const std::string& where) {
   const bool has_form = item.is_array() && item.size() == 3 && item[2].is_string();
@@ -289,7 +287,7 @@ FileSums ParseFile(const deck::JsonObject& object) {
       fmt::format("{}: segments do not cover the file at offset {}", object.Where(), at));
 }
 
-// "tensor X" or "the header".
+// "tensor X" or "the header": what lies at `offset`.
 std::string Owner(std::int64_t offset, const std::vector<StoredTensor>& tensors) {
   for (const StoredTensor& entry : tensors) {
     if (offset >= entry.offset && offset < entry.offset + entry.bytes) {
@@ -306,7 +304,7 @@ std::uint64_t Hash(const void* data, std::int64_t bytes) {
 }
 
 std::string ChecksumsText(const Checksums& sums) {
-  // Written by hand rather than by the library, for one line a segment.
+  // Written without the JSON library, to have one line per segment.
   std::string text = fmt::format("{{\n  \"algorithm\": \"{}\",\n  \"files\": {{", kAlgorithm);
   const char* file_comma = "";
   for (const auto& [name, file] : sums) {
@@ -362,7 +360,7 @@ void CheckHash(const Segment& segment, std::uint64_t found, const std::string& p
                                      "faulty");
 }
 
-// BlockHash: one pass over a block, in pieces if it must be read.
+// BlockHash: one pass over a block; in pieces if it must be copied from a device.
 
 std::uint64_t BlockHash(const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
                         const ReadBlock& read) {

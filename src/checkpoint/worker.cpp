@@ -1,4 +1,4 @@
-// Worker: the thread's loop.
+// Worker and Hasher: the threads' tasks; Output: a checkpoint's files on the disk.
 #include "worker.hpp"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ void Worker::Run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [&] { return !tasks_.empty(); })) {
     if (stop.stop_requested()) return;
-    // A failure drops the tasks after it: they rest on what it did not do.
+    // After a failure the remaining tasks are dropped, because they rely on the failed one.
     const bool skip = failure_ != nullptr;
     const std::function<void()> task = std::move(tasks_.front());
     lock.unlock();
@@ -84,7 +84,7 @@ void Worker::Run(const std::stop_token& stop) {
   }
 }
 
-// PlanRounds: segments of a group, packed one after the other.
+// PlanRounds: packs the segments of a group one after another.
 
 std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, std::int64_t most) {
   std::vector<Round> rounds(1);
@@ -107,7 +107,7 @@ std::int64_t LargestRound(const std::vector<Round>& rounds) {
   return largest;
 }
 
-// Hasher: rounds at once, or held back until they are released.
+// Hasher: queues rounds at once, or holds them back until they are released.
 
 Hasher::Hasher(std::vector<int> cores, std::vector<WritePlan>& plans)
     : plans_(plans), worker_(std::move(cores)) {}
@@ -115,7 +115,7 @@ Hasher::Hasher(std::vector<int> cores, std::vector<WritePlan>& plans)
 void Hasher::HoldBack() {
   const std::lock_guard lock(mutex_);
   hold_back_ = true;
-  held_back_.clear();  // of a checkpoint that failed
+  held_back_.clear();  // left by a checkpoint that failed
 }
 
 void Hasher::Release() {
@@ -142,7 +142,7 @@ void Hasher::Make(const Round& round, const Data& data) {
   }
 }
 
-// One checkpoint on its way to the disk: reserve, write, flush, read back, give it its name.
+// One checkpoint on its way to the disk: reserve, write, flush, read back, rename.
 
 namespace fs = std::filesystem;
 
@@ -155,7 +155,7 @@ std::string MpiErrorText(int code) {
   return {text.data(), static_cast<std::size_t>(length)};
 }
 
-// A new file with the hints of "name=value,name=value": striping is decided when a file is made.
+// Creates a file with hints "name=value,name=value": striping is decided when a file is created.
 void CreateWithHints(const std::string& path, const std::string& hints) {
   MPI_Info info = MPI_INFO_NULL;
   MPI_Info_create(&info);
@@ -174,7 +174,7 @@ void CreateWithHints(const std::string& path, const std::string& hints) {
   throw RunError(fmt::format("{}: cannot be created: {}", path, MpiErrorText(code)));
 }
 
-// Disk space for all tensor files, before the first byte is written.
+// Reserves disk space for all tensor files before the first byte is written.
 void ReserveAll(const Order& order, const std::vector<WritePlan>& plans, const std::string& hints) {
   std::int64_t needed = 0;
   for (const WritePlan& plan : plans) needed += plan.layout.bytes;
@@ -202,7 +202,7 @@ std::string TemporaryOf(const Order& order) {
 Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
                  const std::string& hints) {
   Prepared prepared;
-  if (order.may_publish) order.may_publish();  // before the first change: removals as well
+  if (order.may_publish) order.may_publish();  // before the first change, removals included
   if (const int problem = MakeFolderDurably(order.folder); problem != 0) {
     throw RunError(fmt::format("{}: cannot be created: {}", order.folder, ErrorText(problem)));
   }
@@ -224,8 +224,8 @@ Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
 void Complete(const Order& order, const std::vector<WritePlan>& plans,
               const std::vector<FileSums>& files) {
   const std::string temporary = TemporaryOf(order);
-  // Texts may hold bytes that are no UTF-8, such as those of a path: JSON has no place for them,
-  // and no run should end for one.
+  // Texts such as paths may hold bytes that are not UTF-8, which JSON cannot represent; they are
+  // replaced, since no run should end for them.
   const std::string run_text =
       order.run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const auto run_bytes = static_cast<std::int64_t>(run_text.size());

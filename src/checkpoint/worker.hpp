@@ -1,5 +1,5 @@
-// Worker: one thread that works through tasks in their order, beside the rank's own thread. Tasks
-// must not call MPI.
+// Worker: one thread that runs tasks in order, beside the rank's own thread. Tasks must not call
+// MPI.
 #pragma once
 
 #include <condition_variable>
@@ -26,23 +26,23 @@ class Worker {
  public:
   // cores: hardware threads that the thread may use; empty: those of the calling thread.
   explicit Worker(std::vector<int> cores);
-  // Waits for the task under way, which Stopping() asks to end; drops those after it.
+  // Waits for the current task, which Stopping() asks to end; drops the tasks after it.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Starts the thread, once, before the first task. Throws if the system has none to give.
+  // Starts the thread, once, before the first task. Throws if no thread can be started.
   void Start();
   void Queue(std::function<void()> task);
   std::size_t Unfinished() const;  // tasks queued or under way
   bool Idle() const { return Unfinished() == 0; }
-  // Waits until at most so many tasks are queued or under way.
+  // Waits until at most `most` tasks are queued or under way.
   void Await(std::size_t most = 0);
-  // Waits for all tasks, and throws what the first failed one threw. Tasks after it were dropped.
+  // Waits for all tasks; throws what the first failed one threw. The tasks after it were dropped.
   void Finish();
-  // The same, but returns it; null: none failed.
+  // The same, but returns the exception; null: no task failed.
   std::exception_ptr TakeFailure();
-  // True if the thread is to end. Long tasks ask between two pieces.
+  // True if the thread should end. Long tasks ask between pieces of work.
   bool Stopping() const;
 
  private:
@@ -56,75 +56,75 @@ class Worker {
   std::jthread thread_;  // ends before the members above
 };
 
-// A segment of the file that this rank gives to its writer.
+// A segment of the file that this rank hands to its writer.
 struct OwnSegment {
   static constexpr std::size_t kHeader = static_cast<std::size_t>(-1);
-  std::size_t segment = 0;      // in WritePlan::segments
-  std::size_t block = kHeader;  // of the list that the plan was made from; or the file's header
-  std::int64_t first = 0, last = 0;  // elements of the flattened tensor
+  std::size_t segment = 0;           // in WritePlan::segments
+  std::size_t block = kHeader;       // index in the plan's list of blocks, or the file's header
+  std::int64_t first = 0, last = 0;  // elements, counted in the flattened tensor
 };
 
 struct WritePlan {
   std::string file;               // "model.safetensors"
   Layout layout;                  // of the whole file, the same on every rank
-  std::vector<Segment> segments;  // of the group, by their offsets; hashes set by Hasher
-  std::vector<int> holders;       // rank of the group that has each segment
-  std::vector<OwnSegment> own;    // segments of this rank, in the order of their offsets
+  std::vector<Segment> segments;  // of the group, by offset; Hasher sets the hashes
+  std::vector<int> holders;       // [segments]: rank in the group that has it
+  std::vector<OwnSegment> own;    // this rank's segments, by offset
 };
 
-// The segment of that number in plan.segments, which is among the rank's own.
+// The own segment of this rank whose index in plan.segments is `segment`; it must exist.
 const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment);
 
-// Collective. The range of a block is cut into segments that its replicas write in turn. group: the
-// ranks, among them this one, that share a writer.
-// AgreedError (exit code 1) if ranks list different tensors, or if an element would be written
-// by no rank or by several: the state would not be whole.
+// Collective. Cuts the range of each block into segments, which its replicas write in turn. group:
+// the ranks, including this one, that share a writer. AgreedError (exit code 1) if ranks list
+// different tensors, or if no rank or several would write an element: then the state is incomplete
+// or ambiguous.
 WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicator& group,
                         const std::string& file, const std::vector<kernels::StateBlock>& blocks);
 
-// The rounds in which a writer's group moves its segments through shared memory.
+// The rounds in which a group moves its segments to its writer through shared memory.
 
-// A segment on its way from the rank that holds it to its writer.
+// A segment on its way from the rank that holds it to the writer.
 struct StagedSegment {
   std::size_t file = 0;     // index of its plan
   std::size_t segment = 0;  // index in the plan's segments
   int member = 0;           // rank in the group that holds it
-  std::int64_t place = 0;   // bytes from the begin of the round's memory
+  std::int64_t place = 0;   // bytes from the start of the round's memory
 };
 
 struct Round {
-  std::vector<StagedSegment> segments;  // in the order of file and offset
+  std::vector<StagedSegment> segments;  // by file, then by offset
   std::int64_t bytes = 0;
 };
 
-// Segments of the group's plans, in rounds of at most `most` bytes; a longer segment, such as a
-// large header, has a round of its own. Pure: the same on every rank of the group.
+// The segments of the group's plans in rounds of at most `most` bytes; a longer segment, such as a
+// large header, gets a round of its own. Gives the same result on every rank of the group.
 std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, std::int64_t most);
 
 // Bytes of the largest round.
 std::int64_t LargestRound(const std::vector<Round>& rounds);
 
-// Hasher: a thread that makes the hashes of a writer's segments.
+// Hasher: a thread that computes the hashes of a writer's segments.
 
 class Hasher {
  public:
   using Data = std::function<const void*(const StagedSegment&)>;
 
-  // plans: take the hashes. cores: as in Worker.
+  // plans: receive the hashes. cores: as in Worker.
   Hasher(std::vector<int> cores, std::vector<WritePlan>& plans);
 
   void Start() { worker_.Start(); }  // as in Worker
-  // Holds back the rounds that follow, until Release. Data that stay in memory until the
-  // checkpoint is on the disk can be hashed while the writing thread waits for the disk; a
-  // copy to the system's memory and a hash at the same time slow each other.
+  // Holds back the following rounds until Release. For data that stays in memory until the
+  // checkpoint is on disk: it is hashed while the writing thread waits for the disk, because
+  // copying to the system's memory and hashing slow each other.
   void HoldBack();
-  // From any thread.
+  // May be called on any thread.
   void Release();
-  // Makes the hashes of the round's segments, from `data`, which stays valid until then.
+  // Computes the hashes of the round's segments from `data`, which must stay valid until then.
   void Queue(const Round& round, Data data);
-  // Waits until at most so many rounds that are not held back are left.
+  // Waits until at most `most` rounds are left, not counting those held back.
   void Await(std::size_t most = 0) { worker_.Await(most); }
-  bool Idle() const { return worker_.Idle(); }  // but for rounds held back
+  bool Idle() const { return worker_.Idle(); }  // not counting rounds held back
 
  private:
   void Make(const Round& round, const Data& data);
@@ -136,47 +136,47 @@ class Hasher {
   Worker worker_;  // ends before the members above
 };
 
-// Output: the folder and the files of one checkpoint on their way to the disk. Serial work of a
-// writer's thread: no MPI, but for Create with hints.
+// Output: the folder and files of one checkpoint on their way to the disk. Serial work of a
+// writer's thread, without MPI, except when files are created with hints.
 
-// World rank 0. Makes the folder of checkpoints and, empty, the temporary one with its tensor
-// files, and reserves their space. Throws RunError. hints: see WriterOptions; with any, the calling
-// thread must be MPI's. Throws what the order's may_publish throws, before the first change.
+// World rank 0. Creates the folder of checkpoints and the temporary folder with empty tensor files,
+// and reserves their space. Throws RunError, and what the order's may_publish throws before the
+// first change. hints: see WriterOptions; if any, must run on the thread that calls MPI.
 struct Prepared {
-  std::int64_t sequence = 0;          // the checkpoint's place in the order of writing
-  std::vector<std::string> warnings;  // leftovers of earlier sessions that cannot be removed
+  std::int64_t sequence = 0;          // number of this checkpoint in the order of writing
+  std::vector<std::string> warnings;  // leftovers of earlier sessions that could not be removed
 };
 Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans, const std::string& hints);
 
-// World rank 0. Writes the small files, flushes the folder and gives it its name, durably. files:
-// checksums of the written bytes, in the plans' order. Throws RunError.
+// World rank 0. Writes the small files, flushes the folder and durably gives it its name. files:
+// hashes of the written bytes, in the plans' order. Throws RunError.
 void Complete(const Order& order, const std::vector<WritePlan>& plans,
               const std::vector<FileSums>& files);
 
 std::string TemporaryOf(const Order& order);
 
-// The tensor files as one writer sees them.
+// The tensor files of one writer.
 class Output {
  public:
-  // Opens the files of Prepare. Throws RunError, as all below. The plans must outlive it.
+  // Opens the files that Prepare made. The plans must outlive it. All functions throw RunError.
   Output(const Order& order, const std::vector<WritePlan>& plans);
 
   void Write(const StagedSegment& segment, const void* data);
-  // Flushes the bytes written so far, as another thread may while this one writes on.
+  // Flushes the bytes written so far; another thread may call it while this one writes.
   void FlushData();
-  // The same, and what else the file system must know of the files.
+  // Also flushes the files' metadata.
   void Flush();
-  // Reads flushed segments back from the disk and makes their hashes, beside writes of others.
-  // `stopping` is asked before each: true ends the work early.
+  // Reads flushed segments back from the disk and hashes them; other threads may write meanwhile.
+  // Asks `stopping` before each segment: true ends the work early.
   void ReadBack(std::span<const StagedSegment> segments, const std::function<bool()>& stopping);
-  // Checks the hashes of these rounds, all read back, against the plans', and closes the files.
+  // Compares the hashes read back for all these rounds with the plans', and closes the files.
   void Verify(const std::vector<Round>& rounds);
 
  private:
   const std::vector<WritePlan>& plans_;
   std::vector<PositionedFile> files_;              // [plans]
-  std::vector<std::vector<std::uint64_t>> found_;  // hashes that were read back, [plans][segments]
-  std::vector<char> buffer_;                       // of ReadBack
+  std::vector<std::vector<std::uint64_t>> found_;  // hashes read back, [plans][segments]
+  std::vector<char> buffer_;                       // for ReadBack
 };
 
 }  // namespace trireme::checkpoint

@@ -1,4 +1,4 @@
-// Cutting blocks into segments, and checking that those of all ranks make up the file.
+// Cuts blocks into segments, and checks that those of all ranks make up the whole file.
 #include "worker.hpp"
 
 #include <fmt/format.h>
@@ -39,7 +39,7 @@ void CheckBlocks(const std::string& file, const std::vector<kernels::StateBlock>
   }
 }
 
-// One line a tensor: what all ranks must agree on.
+// One line per tensor: what all ranks must agree on.
 std::string Listing(const std::vector<kernels::StateBlock>& blocks) {
   std::string text;
   for (const kernels::StateBlock& block : blocks) {
@@ -60,21 +60,21 @@ void CheckSameListing(const std::string& file, const std::string& own, const std
                              file, own_line, root_line));
 }
 
-// A segment as its rank announces it to others.
+// A segment as a rank announces it to others.
 struct Claim {
   std::int64_t offset = 0, length = 0;  // bytes of the file
-  std::int64_t rank = 0;                // of the group
+  std::int64_t rank = 0;                // rank in the group
 };
 
-// A segment of this rank before its place among all is known.
+// A segment of this rank whose index in the plan is not known yet.
 struct Candidate {
   Claim claim;
   OwnSegment own;
 };
 
-// Segments of one block that this rank writes. Copies take turns, starting with another one for
-// each tensor, so that many small tensors spread as well. Segments lie at the same places of the
-// tensor whatever the block: copies that are cut into blocks at other places agree.
+// Adds the segments of one block that this rank writes. Replicas take turns, starting with another
+// one for each tensor, so that small tensors spread too. Segments begin at fixed places of the
+// tensor, so replicas whose blocks are cut differently agree.
 void AddSegments(const kernels::StateBlock& block, std::size_t index, std::int64_t tensor_offset,
                  std::vector<Candidate>& segments) {
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
@@ -90,7 +90,7 @@ void AddSegments(const kernels::StateBlock& block, std::size_t index, std::int64
   }
 }
 
-// Collective. The claims of a group's ranks, in the order of their offsets.
+// Collective. The claims of all ranks of a group, ordered by offset.
 std::vector<Claim> ClaimsOf(const comm::Communicator& group, const std::vector<Candidate>& own) {
   std::vector<Claim> mine;
   for (const Candidate& segment : own) {
@@ -101,10 +101,10 @@ std::vector<Claim> ClaimsOf(const comm::Communicator& group, const std::vector<C
   return claims;
 }
 
-// Puts the claims of the group into the plan, and finds the places of this rank's own.
+// Puts the group's claims into the plan, and finds the indices of this rank's own segments.
 void PutInOrder(const std::vector<Claim>& claims, const std::vector<Candidate>& own, int rank,
                 WritePlan& plan) {
-  std::size_t next = 0;  // own ones are in the order of their offsets, too
+  std::size_t next = 0;  // in `own`, which is ordered by offset too
   for (std::size_t i = 0; i < claims.size(); ++i) {
     plan.segments.push_back({claims[i].offset, claims[i].length, 0});
     plan.holders.push_back(static_cast<int>(claims[i].rank));
@@ -114,10 +114,10 @@ void PutInOrder(const std::vector<Claim>& claims, const std::vector<Candidate>& 
   }
 }
 
-// Collective. True if the segments of all ranks cover `bytes` exactly once, but for a chance of
-// 2^-64. Segments, which are not empty, do so if and only if they form one chain: their begins and
-// the file's end are the same set of places as their ends and the file's begin. Sums of hashes,
-// modulo 2^64, compare the two: 8 bytes, whatever the number of ranks.
+// Collective. True if the segments of all ranks cover `bytes` exactly once (wrong with probability
+// 2^-64). Non-empty segments do so if and only if they form one chain: their starts and the file's
+// end are the same set as their ends and the file's start. Sums of hashes modulo 2^64 compare the
+// two sets in 8 bytes, whatever the number of ranks.
 bool CoversOnce(const comm::Communicator& world, const std::vector<Candidate>& own,
                 std::int64_t bytes) {
   const auto hash = [](std::int64_t place) { return Hash(&place, sizeof place); };
@@ -130,7 +130,7 @@ bool CoversOnce(const comm::Communicator& world, const std::vector<Candidate>& o
   return all == hash(0) - hash(bytes);
 }
 
-// Throws what is wrong with claims that do not cover the file exactly once.
+// Throws an error that names the first gap or overlap in claims that do not cover the file once.
 [[noreturn]] void ThrowUncovered(const WritePlan& plan, const std::vector<Claim>& claims) {
   const auto complain = [&](std::int64_t from, std::int64_t to, const char* what) {
     for (const StoredTensor& entry : plan.layout.entries) {

@@ -1,4 +1,4 @@
-// Writer: who copies, who writes, and the parts that follow each other: prepare, write, publish.
+// Writer: who copies, who writes, and the three parts of a checkpoint: prepare, write, publish.
 #include "trireme/checkpoint/writer.hpp"
 
 #include <fmt/format.h>
@@ -30,11 +30,11 @@ namespace {
 
 constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
 constexpr std::int64_t kGroupBytes = std::int64_t{64} << 20;  // flushed and read back together
-constexpr int kSlots = 2;              // one is filled while the other one is written
-constexpr double kSlowSeconds = 0.02;  // of writing, before its waiting is judged
+constexpr int kSlots = 2;              // one is filled while the other is written
+constexpr double kSlowSeconds = 0.02;  // of writing; only then is the share of waiting judged
 
-// Collective. Ranks next to each other on a node that share a writer, their first: `writers` groups
-// per node; 0: one per rank.
+// Collective. The group of neighbouring ranks on a node that share a writer, the group's first
+// rank. writers: groups per node; 0: one per rank.
 comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
   const comm::Communicator node = world.SplitNode();
   const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
@@ -43,12 +43,12 @@ comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
 
 }  // namespace
 
-// Memory that a writer shares with the ranks of its node whose bytes it writes. Each rank copies
-// its part in; the writer's thread reads all of it.
+// Memory that a writer shares with the ranks whose bytes it writes. Each rank copies its part in;
+// the writer's thread reads everything.
 class GroupMemory {
  public:
-  // Collective over `group`, a part of the ranks of one node. `bytes`: the same on all of them.
-  // Throws if the memory of a group of one is missing.
+  // Collective over `group`, which must lie on one node. bytes: the same on all its ranks. Throws
+  // if a group of one cannot allocate; larger groups report it in Error().
   GroupMemory(const comm::Communicator& group, std::int64_t bytes) {
     if (group.Size() > 1) {
       shared_.emplace(group, bytes);
@@ -57,21 +57,21 @@ class GroupMemory {
     }
   }
 
-  int Error() const { return shared_ ? shared_->Error() : 0; }  // as of comm::SharedMemory
+  int Error() const { return shared_ ? shared_->Error() : 0; }  // see comm::SharedMemory
   std::byte* Data() const {
     return shared_ ? shared_->Data() : static_cast<std::byte*>(own_.get());
   }
 
  private:
   std::optional<comm::SharedMemory> shared_;
-  device::Buffer own_;  // of a group of one
+  device::Buffer own_;  // for a group of one
 };
 
-// The checksums of all writers' segments, on rank 0, which writes them down.
+// The hashes of all writers' segments, gathered on rank 0, which writes them down.
 class GatheredSums {
  public:
-  // Collective. Takes the memory: on rank 0, 24 bytes for each segment of the files and 8 for each
-  // rank. plans: of a group of ranks, for which the one that `gives` speaks. Both must outlive it.
+  // Collective. Allocates 24 bytes per segment and 8 per rank on rank 0. plans: of this rank's
+  // group, whose rank with `gives` reports them. World and plans must outlive this object.
   GatheredSums(const comm::Communicator& world, const std::vector<WritePlan>& plans, bool gives)
       : world_(world), plans_(plans), gives_(gives) {
     std::vector<std::int64_t> segments;
@@ -89,7 +89,7 @@ class GatheredSums {
     });
   }
 
-  // Collective, once the plans have their hashes. Takes no memory.
+  // Collective, once the plans have their hashes. Allocates nothing.
   void Gather() {
     const comm::Recorded recorded(world_, comm::Call::kExchange);
     MPI_Datatype type = MPI_DATATYPE_NULL;
@@ -108,12 +108,12 @@ class GatheredSums {
     MPI_Type_free(&type);
   }
 
-  // Checksums of the whole files, in the plans' order, on rank 0.
+  // On rank 0: the hashes of the whole files, in the plans' order.
   const std::vector<FileSums>& Files() const { return files_; }
-  // Memory of this rank for segments, in all lists and in the text of checksums.json: those of the
-  // whole files on rank 0, else those of the plans.
+  // Bytes of this rank for segments, in all lists and the text of checksums.json: on rank 0 those
+  // of the whole files, elsewhere those of the plans.
   std::int64_t MemoryBytes() const {
-    constexpr std::int64_t kListed = 512;  // bytes of a segment
+    constexpr std::int64_t kListed = 512;  // bytes per segment
     std::int64_t count = 0;
     for (std::size_t file = 0; file < plans_.size(); ++file) {
       count += std::ssize(world_.IsRoot() ? files_[file].segments : plans_[file].segments);
@@ -129,7 +129,7 @@ class GatheredSums {
   std::vector<int> counts_, starts_;  // [ranks] on rank 0
 };
 
-// A thread that flushes and reads back what a writer has written, while it writes on.
+// A thread that flushes and reads back what a writer has written while the writer continues.
 class Checker {
  public:
   // plans: of the files. cores: as in Worker.
@@ -137,23 +137,23 @@ class Checker {
       : plans_(plans), worker_(std::move(cores)) {}
 
   void Start() { worker_.Start(); }  // as in Worker
-  // A checkpoint begins.
+  // To be called when a checkpoint begins.
   void Begin(Output& output) {
     output_ = &output;
-    written_.clear();  // of a checkpoint that failed
+    written_.clear();  // left by a checkpoint that failed
     written_bytes_ = 0;
     flush_seconds_ = read_seconds_ = 0;
   }
 
-  void Stop() { stopping_ = true; }  // for good: reading is given up; any thread
-  // Notes a segment that was written. Every 64 MiB they are flushed and read back, so that the disk
-  // is never idle.
+  void Stop() { stopping_ = true; }  // ends reading back for good; any thread may call it
+  // Notes a written segment. Every 64 MiB the noted ones are flushed and read back, so that the
+  // disk is never idle.
   void Written(const StagedSegment& segment) {
     written_.push_back(segment);
     written_bytes_ += plans_[segment.file].segments[segment.segment].length;
     if (written_bytes_ >= kGroupBytes) Queue(true);
   }
-  // Reads back the rest, which is flushed, and waits for the end of all. Throws what failed.
+  // Reads back the rest, which is already flushed, and waits until all is read. Throws the failure.
   void Finish() {
     Queue(false);
     worker_.Finish();
@@ -161,10 +161,10 @@ class Checker {
 
   bool Idle() const { return worker_.Idle(); }
   std::exception_ptr TakeFailure() { return worker_.TakeFailure(); }
-  // Once it is idle: seconds of flushes, and of reading back.
+  // Seconds of flushing and of reading back; valid once the thread is idle.
   double FlushSeconds() const { return flush_seconds_; }
   double ReadSeconds() const { return read_seconds_; }
-  // Memory of a writer for what is read at once.
+  // Bytes that a writer needs for reading back.
   std::int64_t MemoryBytes() const {
     std::int64_t longest = 0;
     for (const WritePlan& plan : plans_) {
@@ -189,13 +189,13 @@ class Checker {
   const std::vector<WritePlan>& plans_;
   Output* output_ = nullptr;
   std::atomic<bool> stopping_ = false;
-  std::vector<StagedSegment> written_;  // and not yet queued
+  std::vector<StagedSegment> written_;  // written but not yet queued
   std::int64_t written_bytes_ = 0;
-  double flush_seconds_ = 0, read_seconds_ = 0;  // of the thread
+  double flush_seconds_ = 0, read_seconds_ = 0;  // on the thread
   Worker worker_;                                // ends before the members above
 };
 
-// One checkpoint, written at once.
+// Writes one checkpoint at once.
 
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep) {
@@ -242,7 +242,7 @@ void Writer::SetUp() {
   const bool all_direct = world_.Min(direct_ ? std::int64_t{1} : 0) == 1;
   if (!all_direct) TakeMemory();
   if (!shortage_.empty()) return;
-  // Missing memory or threads are told here, not at the first checkpoint.
+  // Missing memory or threads are reported here, not at the first checkpoint.
   world_.Together([&] {
     if (!Leads()) return;
     hasher_->Start();
@@ -267,8 +267,8 @@ const std::vector<kernels::StateBlock>& Writer::Blocks(std::size_t file) const {
   return file == 0 ? state_.model : state_.optimizer;
 }
 
-// Runs what may fail on this rank alone; the failure is agreed on later. Nothing is attempted after
-// one.
+// Runs what may fail on this rank alone; ranks agree on the failure later. After a failure nothing
+// more is attempted.
 template <typename Body>
 void Writer::Attempt(const Body& body) {
   if (failure_) return;
@@ -302,7 +302,7 @@ void Writer::Begin(Order order) {
   outcome_.step = order_.step;
   outcome_.bytes = Bytes();
   part_ = Part::kPrepare;
-  // The agreement at the end of this part comes after all copies of the group.
+  // The agreement at the end of this part follows all copies of the group.
   if (options_.async) CopyIn(rounds_.front(), memory_->Data());
   StartPrepare();
 }
@@ -311,7 +311,7 @@ void Writer::StartPrepare() {
   if (!world_.IsRoot()) return;
   const auto prepare = [this] {
     Prepared prepared = Prepare(order_, plans_, options_.io_hints);
-    // Checkpoints of this session count even if they cannot be read just now.
+    // Counts this session's checkpoints even if they cannot be read at the moment.
     sequence_ = std::max(sequence_ + 1, prepared.sequence);
     outcome_.warnings = std::move(prepared.warnings);
   };
@@ -325,7 +325,7 @@ void Writer::StartPrepare() {
 void Writer::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = 0;
-  if (options_.async || direct_) hasher_->HoldBack();  // no slot is filled again
+  if (options_.async || direct_) hasher_->HoldBack();  // the data stays: no slot is reused
   if (Leads()) {
     Attempt([&] { worker_->Queue([this] { Open(); }); });
   }
@@ -354,7 +354,7 @@ void Writer::QueueVerify() {
   });
 }
 
-// Rounds through the slots: the ranks fill one while the thread writes the other.
+// Passes rounds through the slots: ranks fill one while the thread writes the other.
 void Writer::StageRounds() {
   for (std::size_t i = 0; i < rounds_.size(); ++i) {
     if (direct_) {
@@ -411,18 +411,18 @@ void Writer::QueueWrite(const Round& round, const std::byte* slot) {
       if (worker_->Stopping()) return;
       output_->Write(staged, data(staged));
       checker_->Written(staged);
-      // A file system that makes writers wait leaves time for hashes now, and little at the flush.
+      // If the file system makes this thread wait, hashes are computed now, not at the flush.
       if (watch.All() > kSlowSeconds && watch.Waited() > watch.All() / 2) hasher_->Release();
     }
     write_seconds_ += watch.All();
   });
 }
 
-// Collective. Failure on any rank since the last agreement; all are taken.
+// Collective. The failure on any rank since the last agreement, which is then forgotten.
 std::optional<std::string> Writer::AgreedFailure() {
   try {
     world_.Together([&] {
-      worker_->Await();  // releases rounds to the hasher
+      worker_->Await();  // it releases rounds to the hasher
       hasher_->Await();
       for (const std::exception_ptr& failure :
            {worker_->TakeFailure(), checker_->TakeFailure(), std::exchange(failure_, nullptr)}) {
@@ -436,7 +436,7 @@ std::optional<std::string> Writer::AgreedFailure() {
   }
 }
 
-// Collective. Checksums of all writers, to rank 0, and the slowest times. Takes no memory.
+// Collective. Sends all writers' hashes to rank 0, and finds the slowest times. Allocates nothing.
 void Writer::TakeReports() {
   sums_->Gather();
   outcome_.write_seconds = world_.Max(write_seconds_ + checker_->FlushSeconds());
@@ -471,7 +471,7 @@ Outcome Writer::End(const std::string& failure) {
     try {
       worker_->Queue(remove);
       worker_->Finish();
-    } catch (const std::exception&) {  // the next checkpoint tries again
+    } catch (const std::exception&) {  // the next checkpoint removes it
     }
   }
   return std::move(outcome_);

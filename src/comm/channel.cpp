@@ -1,5 +1,5 @@
-// The choice of a channel for a group of GPUs: the only place in this folder that knows whether
-// CUDA was built.
+// Chooses the channel for a group of GPUs. No other file of this folder knows whether CUDA was
+// built in.
 #include "trireme/comm/channel.hpp"
 
 #include <fmt/format.h>
@@ -17,7 +17,7 @@ namespace trireme::comm {
 namespace {
 constexpr bool kCuda = TRIREME_CUDA != 0;
 
-// A transfer that is given up ends within milliseconds, or never: its card or network hangs.
+// A transfer that was given up ends within milliseconds or never, if its card or network hangs.
 constexpr std::chrono::seconds kPatience{3};
 }  // namespace
 
@@ -71,8 +71,8 @@ std::vector<std::pair<std::string, std::string>> DescribeGpuTransfers() {
 }
 
 int MostBlocksOfCollective(const ChannelSetup& setup) {
-  // Sums of gradients and gathered parameters travel while the computation goes on; 16 blocks drive
-  // the links of a node (NCCL's own choice can be 32, a quarter of an H100).
+  // Sums of gradients and gathered parameters travel beside the computation; 16 blocks saturate the
+  // links of a node (NCCL may choose 32, a quarter of an H100).
   constexpr int kBeside = 16;
   if (setup.shifts) return kMessageBlocks;
   return setup.group == Group::kData || setup.group == Group::kShard ? kBeside : 0;

@@ -1,4 +1,4 @@
-// Collectives on MPI or on a channel, and what their observers are told.
+// Collectives on MPI or on a channel, and the reports to their observers.
 #include "trireme/comm/collectives.hpp"
 
 #include <fmt/format.h>
@@ -18,21 +18,21 @@
 
 namespace trireme::comm {
 
-// Addresses for transfers of which a rank has no element.
+// Addresses for transfers in which a rank has no element.
 
-// `memory` for the part of a rank; if it has no element, an address of its own: a view of no rows
-// may lie where the other buffer begins, and MPI forbids equal buffers (MPICH checks).
+// `memory` if the rank's part has elements, else a dummy address: an empty part may lie where the
+// other buffer begins, and MPI forbids equal buffers (MPICH checks).
 inline void* PartAt(const void* memory, const Places& places, int rank) {
   static char nothing = 0;
   if (places.Sizes()[rank] > 0 || memory == MPI_IN_PLACE) return const_cast<void*>(memory);
   return &nothing;
 }
 
-// The channel of planned groups: nothing moves, and every transfer is complete when it starts.
+// The channel of planned groups: nothing moves, and every transfer is complete at its start.
 
 class PlannedChannel final : public Channel {
  public:
-  // One for all planned groups: it has no state.
+  // All planned groups share one object, since it has no state.
   static PlannedChannel& Shared() {
     static PlannedChannel channel;
     return channel;
@@ -48,20 +48,20 @@ class PlannedChannel final : public Channel {
 
 namespace {
 
-// MPI counts are ints: longer operands of a blocking call travel in pieces of this many elements.
+// MPI counts are ints: a blocking call splits longer operands into pieces of this many elements.
 constexpr std::int64_t kCollectivePiece = std::int64_t{1} << 30;
 
 void RequireOther(Transfer transfer, int size) {
   if (size == 1) throw RunError(fmt::format("{} in a group of one rank", NameOf(transfer)));
 }
 
-// The recorder's calls begin with the ledger's transfers.
+// The values of Call begin with those of Transfer.
 constexpr Call CallOf(Transfer transfer) { return static_cast<Call>(transfer); }
 static_assert(CallOf(Transfer::kAllReduce) == Call::kAllReduce);
 static_assert(CallOf(Transfer::kBroadcast) == Call::kBroadcast);
 static_assert(CallOf(Transfer::kReceive) == Call::kReceive);
 
-// A transfer in whose call the host waits until it ends, for as long as this lives.
+// Reports a blocking call: the host waits for the transfer as long as this object lives.
 class Blocking {
  public:
   explicit Blocking(const Observed& transfer) : observed_(transfer) { observed_.Await(); }
@@ -224,7 +224,7 @@ void Collectives::AllGather(Dtype dtype, const void* from, void* to, Counts coun
 }
 
 void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const {
-  // A lone rank's part is in its place: as from memory to the same memory.
+  // A lone rank's part is already in place: the gather becomes a copy of memory to itself.
   AllGather(dtype, Size() == 1 ? data : MPI_IN_PLACE, data, counts);
 }
 
@@ -252,7 +252,7 @@ Request Collectives::StartAllGatherInPlace(Dtype dtype, void* data, Counts count
 void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts counts) const {
   CheckPlanned(Transfer::kAllToAll, counts.Largest(Size()) * Size());
   const Places sent(Transfer::kAllToAll, counts, Size());
-  // The largest rank's, so that all ranks refuse where one must.
+  // Checks the largest rank's count, so that all ranks refuse if one must.
   CheckedCount(Transfer::kAllToAll, counts.Largest(Size()) * Size());
   if (Size() == 1) return CopyAlone(from, to, BytesOf(dtype, sent.Total()));
   const std::int64_t own = counts.Of(Rank(), Size());
@@ -343,7 +343,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
                            .places = &places.sent,
                            .taken = &places.received},
                           event);
-  ledger_->Record(name_, Transfer::kReceive, Size(), BytesOf(dtype, taken));  // part of the same
+  ledger_->Record(name_, Transfer::kReceive, Size(), BytesOf(dtype, taken));  // the shift's receive
   return requests;
 }
 
@@ -383,7 +383,7 @@ void Request::Wait(double since) {
   observed_.Await();
   if (channel_ != nullptr) {
     std::exchange(channel_, nullptr)->Wait(ticket_);
-    return Finish(Seconds() - begin, 0);  // the channel tells how long the device waits
+    return Finish(Seconds() - begin, 0);  // TakeExposed has the device's wait
   }
   MPI_Wait(&handle_, MPI_STATUS_IGNORE);
   Finish(Seconds() - begin, std::max(0.0, since - Started()));
@@ -392,10 +392,10 @@ void Request::Wait(double since) {
 void Request::Finish(double waited, double hidden) {
   sum_.Finish();
   observed_.End(waited, hidden);
-  Places done = std::move(places_);  // for the next transfer
+  Places done = std::move(places_);  // returns its memory for reuse
 }
 
-// SumInPlace: by the lengths of the parts first, then by the library's name.
+// SumInPlace: checks the lengths of the parts first, then the library's name.
 
 bool ScattersInPlace(const char* library, const int* counts, int ranks) {
   std::int64_t before = ranks > 0 ? counts[0] : 0;
@@ -429,7 +429,7 @@ void SumInPlace::Finish() {
   part_.clear();
 }
 
-// Observed: what each observer is told.
+// Observed: the reports to each observer.
 
 Observed::Observed(const Communicator& group, Ledger& ledger, const Event& event)
     : event_(event),
@@ -465,7 +465,7 @@ void Observed::End(double waited, double hidden) {
 }
 
 void Observed::Show(device::Recorder& timeline, double waited) const {
-  constexpr double kShortest = 1e-6;  // seconds; a shorter wait is the call itself
+  constexpr double kShortest = 1e-6;  // seconds; shorter waits are the call's own time
   device::Slice slice = SliceOf(event_.group, event_.transfer, event_.bytes);
   slice.begin = event_.begin;
   slice.end = Seconds();
@@ -482,11 +482,11 @@ void Observed::Show(device::Recorder& timeline, double waited) const {
   timeline.Add(wait);
 }
 
-// Planned transfers: one that MPI could not count is refused, with the deck's key.
+// Planned transfers: those that MPI could not count are refused with the deck's key.
 
 namespace {
 
-// Key of the deck that a transfer of a group follows from, and changes that make it shorter.
+// The deck's key that determines a group's transfers, and changes that make them shorter.
 struct Advice {
   const char* key;
   const char* what_helps;
@@ -512,7 +512,7 @@ Advice AdviceFor(Group group) {
 
 }  // namespace
 
-// Real groups refuse too, one by one as a bug would be; plans are refused before anything is taken.
+// Real groups refuse such transfers too, but one by one; a plan does so before it allocates.
 void Collectives::CheckPlanned(Transfer transfer, std::int64_t count) const {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
   if (!IsPlanned() || count <= kMost) return;

@@ -19,7 +19,7 @@ namespace trireme::comm {
 
 namespace {
 
-// MPI counts are ints: longer messages travel in pieces of this many elements.
+// MPI counts are ints: longer messages are split into pieces of this many elements.
 constexpr std::int64_t kPiece = std::int64_t{1} << 30;
 
 template <typename T>
@@ -57,7 +57,7 @@ void Communicator::RefusePlanned() {
 Communicator::Communicator(Communicator&& other) noexcept { *this = std::move(other); }
 
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
-  // The handle that was here leaves with `other`, whose destructor frees it.
+  // `other` takes over the handle that was here, and its destructor frees it.
   std::swap(handle_, other.handle_);
   std::swap(owned_, other.owned_);
   std::swap(part_, other.part_);
@@ -177,7 +177,7 @@ std::string Communicator::Gather(const std::string& text, std::vector<int>& coun
     starts[rank] = static_cast<int>(total);
     counts[rank] = static_cast<int>(bytes[rank]);
     total += bytes[rank];
-    // Every rank sees the same lengths, so all throw or none does.
+    // Every rank sees the same lengths, so all ranks throw or none does.
     if (total > std::numeric_limits<int>::max()) {
       throw RunError("Communicator::Gather: the texts of all ranks together exceed 2 GiB");
     }
@@ -203,7 +203,7 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
 
 MPI_Datatype MpiType(Dtype type) { return type == Dtype::kFloat64 ? MPI_DOUBLE : MPI_FLOAT; }
 
-// Communicator::Together: ranks agree that some of them failed, and leave with one message.
+// Communicator::Together: ranks agree whether any of them failed, and leave with one message.
 
 Failure CaughtFailure() {
   try {
@@ -221,7 +221,7 @@ Failure CaughtFailure() {
   }
 }
 
-// The largest code of all ranks.
+// The largest code of all ranks. Collective.
 std::int64_t Communicator::Agree(std::int64_t code) const {
   std::int64_t largest = 0;
   const Recorded recorded(*this, Call::kAgreement, static_cast<std::int64_t>(sizeof code));
@@ -231,13 +231,13 @@ std::int64_t Communicator::Agree(std::int64_t code) const {
 
 void Communicator::Together(const std::function<void()>& body) const {
   if (planned_) return body();
-  std::int64_t own_code = 0;  // this rank's body returned
+  std::int64_t own_code = 0;  // 0: this rank's body returned
   std::string own_message;
   try {
     body();
   } catch (...) {
     const Failure failure = CaughtFailure();
-    // A thrown "done" would read as success; an error is at least a failed run.
+    // Any exception is at least a failed run, even one with code 0, which would mean success.
     own_code = std::max(static_cast<std::int64_t>(failure.code), std::int64_t{1});
     own_message = failure.message;
   }
@@ -262,28 +262,28 @@ void Communicator::Together(const std::function<void()>& body) const {
   throw AgreedError(static_cast<ExitCode>(code), message);
 }
 
-// WorkJointly: rounds of a reduction that does not block. Every rank takes part in the same rounds,
-// until one of them says that a rank failed, or that all are done.
+// WorkJointly: rounds of a non-blocking reduction. Every rank takes part in the same rounds until
+// one of them says that a rank failed or that all are done.
 
 namespace {
 
-constexpr std::chrono::milliseconds kWait{2};  // between looks of a rank that is done
+constexpr std::chrono::milliseconds kWait{2};  // between two looks of a rank that is done
 
-// Thrown by a poll.
+// Thrown by a poll when another rank's work has failed.
 struct OtherFailed {};
 
 class Rounds {
  public:
   explicit Rounds(MPI_Comm ranks) : ranks_(ranks) { Begin(); }
 
-  // True if a rank's work failed. Does not block.
+  // True if any rank's work has failed. Does not block.
   bool Look() {
     int done = 0;
     if (!ended_) MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
     if (done != 0) Next();
     return failed_;
   }
-  // Reports that this rank's work has ended; waits until all have, or one failed.
+  // Reports that this rank's work has ended; waits until all have ended or one has failed.
   void End(bool failed) {
     own_ = {failed ? 1 : 0, 0};
     while (!ended_) {
@@ -306,17 +306,17 @@ class Rounds {
 
   MPI_Comm ranks_;
   MPI_Request request_ = MPI_REQUEST_NULL;
-  std::array<int, 2> own_{0, 1};   // failed; at work
-  std::array<int, 2> sent_{0, 1};  // of the round under way
-  std::array<int, 2> all_{0, 1};   // maxima of the round
+  std::array<int, 2> own_{0, 1};   // {failed, still at work}, of this rank
+  std::array<int, 2> sent_{0, 1};  // what this rank sent in the current round
+  std::array<int, 2> all_{0, 1};   // maxima over all ranks
   bool failed_ = false;            // on any rank
-  bool ended_ = false;             // no round is under way, on no rank
+  bool ended_ = false;             // on every rank; no round is under way
 };
 
 }  // namespace
 
 void WorkJointly(const Communicator& world, const std::function<void(const Poll&)>& work) {
-  const Communicator ranks = world.Duplicate();  // rounds meet no other messages
+  const Communicator ranks = world.Duplicate();  // keeps rounds apart from other messages
   world.Together([&] {
     Rounds rounds(ranks.Handle());
     std::exception_ptr fault;

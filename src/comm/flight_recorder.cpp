@@ -1,4 +1,4 @@
-// FlightRecorder: the shared memory of a node, and the writing side.
+// FlightRecorder: the shared memory of a node, and its writing side; then its reading side.
 #include "trireme/comm/flight_recorder.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 constexpr auto kRelaxed = std::memory_order_relaxed;
 constexpr auto kRelease = std::memory_order_release;
 
-// Bits of a group's id that count; those above are the first rank's number in the world.
+// Low bits of a group's id that hold a counter; the bits above are its first rank's world rank.
 constexpr int kCounterBits = 32;
 
 std::int64_t BytesFor(int ranks) {
@@ -72,7 +72,7 @@ FlightRecorder::FlightRecorder(int world_rank, const Communicator& node)
   std::byte* const base = memory_->shared.Data();
   memory_->node = reinterpret_cast<NodeWords*>(base);
   memory_->slots = reinterpret_cast<RankSlot*>(base + sizeof(NodeWords));
-  // Zeroed by the system.
+  // The system has zeroed the memory.
   mine_ = memory_->slots + memory_->rank;
   const int pid = ::getpid();
   mine_->world_rank.store(world_rank, kRelaxed);
@@ -181,7 +181,7 @@ FlightRecorder::Flight FlightRecorder::EnterMessage(int group, Call call, std::i
 }
 
 void FlightRecorder::Await(Flight& flight) {
-  // Overwritten meanwhile: recorded again, as the same call.
+  // If the entry has been overwritten meanwhile, the same call is recorded again.
   if (At(mine_->ring, flight.number).number.load(kRelaxed) != flight.number) {
     flight = Record(flight);
   }
@@ -215,7 +215,7 @@ Recorded::Recorded(FlightRecorder* recorder, Call call, int group, std::int64_t 
   recorder_->Await(flight_);
 }
 
-// Tables of a node: shared memory to rows, rows to JSON and back.
+// Tables of a node: from shared memory to rows, and from rows to JSON and back.
 
 namespace {
 
@@ -233,8 +233,8 @@ std::string Text(const std::array<Word<char>, kBytes>& words) {
   return text;
 }
 
-// The call with that number; nothing if it has been overwritten, or was cut short by the writer's
-// end.
+// The call with that number; nullopt if it has been overwritten, or if its writer ended while
+// writing it.
 std::optional<CallRow> ReadCall(const RankSlot& slot, std::int64_t number, std::int64_t now) {
   const CallEntry& entry = slot.ring[static_cast<std::size_t>(number % kRing)];
   if (number == 0 || entry.number.load(kAcquire) != number) return std::nullopt;
@@ -334,7 +334,7 @@ CallRow CallFrom(const nlohmann::json& json) {
           .seconds = json.at("seconds_ago")};
 }
 
-// `rows` as a JSON list with a row a line.
+// `rows` as a JSON list, one row per line.
 template <typename Row, typename Convert>
 std::string List(const std::vector<Row>& rows, Convert convert) {
   std::string text = "[";
@@ -345,7 +345,7 @@ std::string List(const std::vector<Row>& rows, Convert convert) {
 }
 
 std::string ToText(const RankTable& table) {
-  // Names of hosts and stacks may hold bytes that are not UTF-8.
+  // Host names and stacks may hold bytes that are not UTF-8.
   const auto quoted = [](const std::string& text) {
     return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   };

@@ -1,4 +1,4 @@
-// Tables of a node's flight recorders: read from shared memory, written to and read from files.
+// Tables of a node's flight recorders: read from shared memory, and written to and read from files.
 #pragma once
 
 #include <array>
@@ -14,12 +14,12 @@
 
 namespace trireme::comm {
 
-// FlightMemory: the flight recorder's memory of one node. All of it is atomic words with a single
-// writer each; it stays readable when its writer is stopped, killed or gone.
+// FlightMemory: the flight recorders of one node. It consists of atomic words with one writer each,
+// and stays readable when a writer is stopped, killed or gone.
 
-constexpr int kRing = 256;       // calls of a rank
-constexpr int kMostGroups = 64;  // of a rank, at a time
-constexpr int kMostFlows = 64;   // messages of one tag between two ranks of a group
+constexpr int kRing = 256;       // calls kept per rank
+constexpr int kMostGroups = 64;  // groups of one rank at a time
+constexpr int kMostFlows = 64;   // per rank; a flow: messages with one tag to and from one peer
 constexpr int kNameBytes = 24;
 constexpr int kMostFrames = 48;  // of a stack
 
@@ -29,11 +29,11 @@ static_assert(Word<std::int64_t>::is_always_lock_free && Word<double>::is_always
 
 enum class CallState : std::uint8_t { kEntered, kLeft };
 
-// One cache line.
+// Fills one cache line.
 struct alignas(64) CallEntry {
-  Word<std::int64_t> number;  // from 1; 0 while the entry is written
+  Word<std::int64_t> number;  // from 1; 0 while the entry is being written
   Word<std::int64_t> sequence, bytes, step;
-  Word<std::int64_t> nanoseconds;  // of the entry, on the node's monotonic clock
+  Word<std::int64_t> nanoseconds;  // when the call was entered, on the node's monotonic clock
   Word<std::int32_t> group, peer, tag;
   Word<Call> call;
   Word<CallState> state;
@@ -41,30 +41,30 @@ struct alignas(64) CallEntry {
 };
 
 struct GroupEntry {
-  Word<std::uint64_t> id;  // 0: free
+  Word<std::uint64_t> id;  // 0: unused
   Word<std::int64_t> entered;
   Word<std::int32_t> rank, size;
   std::array<Word<char>, kNameBytes> name;
 };
 
 struct FlowEntry {
-  Word<std::int64_t> sent, received;  // started
+  Word<std::int64_t> sent, received;  // messages started
   Word<std::int32_t> group, peer, tag;
 };
 
 struct alignas(64) RankSlot {
-  // Written by the thread that calls MPI.
+  // Written by the thread that calls MPI:
   Word<std::int64_t> calls, progress, step;
-  Word<std::int64_t> waiting;  // number of the call that it waits for; 0: none
+  Word<std::int64_t> waiting;  // number of the call that the thread waits for; 0: none
   Word<std::int32_t> flows;
   Word<Phase> phase;
-  // Facts of the process.
+  // Facts about the process:
   Word<std::int32_t> world_rank, pid;
-  Word<std::int64_t> started;  // of the process, clock ticks after the machine's start
-  Word<bool> leaves;           // of its own will: its end is no surprise
-  // Written by its watchdog.
+  Word<std::int64_t> started;  // clock ticks between the machine's start and the process's
+  Word<bool> leaves;           // announced: its end raises no alarm
+  // Written by the rank's watchdog:
   Word<bool> armed, answered;
-  Word<double> idle;  // seconds
+  Word<double> idle;  // seconds without progress
 
   std::array<CallEntry, kRing> ring;
   std::array<GroupEntry, kMostGroups> groups;
@@ -74,40 +74,40 @@ struct alignas(64) RankSlot {
 
 // Words on which the watchdogs of a node agree.
 struct alignas(64) NodeWords {
-  Word<std::int32_t> claim;  // 1 + rank on the node of the watchdog that leads; 0: none
-  Word<bool> over;           // the message is out: every process ends
+  Word<std::int32_t> claim;  // 1 + node rank of the leading watchdog; 0: no alarm
+  Word<bool> over;           // the verdict is printed: every process ends
 };
 
 struct FlightMemory {
   FlightMemory(const Communicator& group, std::int64_t bytes) : shared(group, bytes) {}
-  // Not a window of MPI's: it outlives MPI_Finalize, which may hang too.
+  // Not an MPI window, because it must outlive MPI_Finalize, which may hang too.
   SharedMemory shared;
   NodeWords* node = nullptr;
   RankSlot* slots = nullptr;  // [ranks]
-  int ranks = 0, rank = 0;    // on the node
+  int ranks = 0, rank = 0;    // of this node
 };
 
 std::int64_t MonotonicNanoseconds();
 
-// ProcessState: what the system says about a process of this machine.
+// ProcessState: what the system says about a process on this machine.
 
 struct ProcessState {
   char letter = '-';         // as /proc/PID/stat has it; '-': there is no such process; '?': it
                              // cannot be looked at, for want of descriptors or of /proc
-  std::int64_t started = 0;  // clock ticks after the machine's start; 0: not known
+  std::int64_t started = 0;  // clock ticks after the machine's start; 0: unknown
 };
 
 ProcessState LookAt(int pid);
 
-// Whether it can do nothing any more, and whether someone has stopped it.
+// Whether the process has ended for good, and whether it is stopped.
 bool IsGone(char letter);
 bool IsStopped(char letter);
-// "is stopped (SIGSTOP, a debugger)", "is gone".
+// "is stopped by a debugger", "is gone: it was killed or has crashed".
 std::string DescribeProcess(char letter);
 
-// Verdict: who holds a job up, from what the flight recorders of its ranks say. A pure function.
+// Verdict: which ranks hold a job up, judged from the tables of its ranks alone (a pure function).
 
-// One call of a rank.
+// One recorded call of a rank.
 struct CallRow {
   std::int64_t number = 0, sequence = 0, bytes = 0, step = 0;
   Phase phase = Phase::kSetUp;
@@ -116,7 +116,7 @@ struct CallRow {
   std::string name = {};    // of the group
   int peer = -1, tag = 0;   // of messages
   bool left = false;
-  double seconds = 0;  // since it was entered
+  double seconds = 0;  // since the call was entered
 };
 
 struct GroupRow {
@@ -132,54 +132,55 @@ struct FlowRow {
   std::int64_t sent = 0, received = 0;  // messages started
 };
 
-// A rank as its node's shared memory and the system show it.
+// The state of a rank as its node's shared memory and the system show it.
 struct RankTable {
   int rank = 0;
   std::string host;
   int pid = 0;
-  char process = 'S';  // letter of /proc/PID/stat
+  char process = 'S';  // as in ProcessState
   Phase phase = Phase::kSetUp;
   std::int64_t step = 0;
-  double idle = 0;                 // seconds since its last call or return
-  std::optional<CallRow> waiting;  // the call that it waits for
+  double idle = 0;                 // seconds without progress
+  std::optional<CallRow> waiting;  // the call that it waits for; nullopt: none
   std::vector<GroupRow> groups;
   std::vector<FlowRow> flows;
-  std::vector<CallRow> calls;  // the last ones, oldest first
+  std::vector<CallRow> calls;  // the most recent ones, oldest first
   std::string stack;
 };
 
+// A node whose file could not be read.
 struct SilentNode {
   std::string host;
   std::vector<int> ranks;  // of the world
 };
 
-// One rank that holds others up.
+// A rank that holds others up.
 struct Culprit {
   int rank = 0;
   std::string host;
-  std::string text;          // missing deed, and why
-  std::vector<int> waiting;  // ranks that wait for it, first hand
+  std::string text;          // what it has not done, and why
+  std::vector<int> waiting;  // ranks that wait for it directly
 };
 
 struct Verdict {
-  std::vector<Culprit> culprits;  // in the order of their ranks
+  std::vector<Culprit> culprits;  // by rank
   std::string where;              // "in step 12"
-  std::string text;               // lines for the screen, culprits included
+  std::string text;               // lines for the screen, with all culprits
   std::int64_t step = 0;
 };
 
-// ranks: of all nodes that could be read.
+// ranks: of all nodes whose files could be read; silent: the other nodes.
 Verdict Judge(const std::vector<RankTable>& ranks, const std::vector<SilentNode>& silent);
 
-// "all-reduce 134 of group tensor (4,096 bytes)", "receive 3 with tag 1 from rank 2".
+// "all-reduce 134 of group tensor (4096 bytes)", "receive 3 with tag 1 from member 2 of group ...".
 std::string DescribeCall(const CallRow& call);
 
-// Tables of all ranks of this node, as they are now.
+// Tables of all ranks of this node at this moment.
 std::vector<RankTable> ReadTables(const FlightMemory& memory, const Hosts& hosts);
 
-// One node's file: JSON with a call a line, for people and for Judge.
+// One node's file: JSON with one call per line, for people and for Judge.
 std::string ToText(int node, const std::string& reason, const std::vector<RankTable>& tables);
-// Nothing if the text is not whole.
+// nullopt if the text is incomplete.
 std::optional<std::vector<RankTable>> FromText(const std::string& text);
 
 }  // namespace trireme::comm

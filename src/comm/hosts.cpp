@@ -1,4 +1,4 @@
-// Hosts: gathered so that no rank holds or receives more than a few bytes for each other rank.
+// Hosts: gathered so that no rank holds or receives more than a few bytes per other rank.
 #include "trireme/comm/hosts.hpp"
 
 #include <fmt/format.h>
@@ -10,14 +10,14 @@ namespace trireme::comm {
 
 namespace {
 
-// Message of each rank to all others.
+// What each rank sends to all others.
 struct Place {
   std::int32_t first = 0;  // world rank of its node's first rank
-  std::int32_t name = 0;   // place of its host's name among those of its node
-  std::int32_t bytes = 0;  // of its node's names, from the first rank; 0 from the others
+  std::int32_t name = 0;   // index of its host's name among those of its node
+  std::int32_t bytes = 0;  // length of its node's names if it is the node's first rank, else 0
 };
 
-// The node's names, each once, ended by zeros; and the place of `mine`.
+// The node's host names, each once and zero-terminated, and the index of `mine` among them.
 std::pair<std::string, int> NamesOfNode(const Communicator& node, const std::string& mine) {
   std::vector<std::string> names;
   for (const std::string& name : node.Gather(mine)) {
@@ -67,7 +67,7 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
   HostMap map;
   Hosts::Table table;
   std::map<std::string, std::int32_t> known;
-  std::map<std::int32_t, std::vector<std::int32_t>> of_node;  // places of its names, by first rank
+  std::map<std::int32_t, std::vector<std::int32_t>> of_node;  // name indices, by node's first rank
   std::map<std::int32_t, std::int32_t> number;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     if (counts[rank] == 0) continue;
@@ -90,10 +90,10 @@ HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
   return map;
 }
 
-// ListRanks: a list of ranks as a person would write it.
+// ListRanks: ranks as a person would list them.
 
 std::string ListRanks(const std::vector<int>& ranks) {
-  constexpr int kMaximumListed = 16;  // numbers and ranges; the ranks after them are counted
+  constexpr int kMaximumListed = 16;  // numbers and ranges; the ranks after them are only counted
   std::string list;
   int listed = 0;
   std::size_t begin = 0;
@@ -116,12 +116,12 @@ std::string ListRanks(const std::vector<int>& ranks, int size) {
   return fmt::format("{} of {}", ListRanks(ranks), size);
 }
 
-// Comparison of clocks: each rank asks rank 0 for the time, many times, and keeps the shortest
-// trip.
+// Comparison of clocks: each rank asks rank 0 for the time repeatedly and keeps the answer of the
+// shortest round trip.
 
 namespace {
 
-constexpr int kTrips = 64;  // the shortest of so many met nothing else on its way
+constexpr int kTrips = 64;  // the shortest of 64 trips was not delayed
 constexpr int kQuestion = 1, kAnswer = 2;
 
 void Answer(const Communicator& group, int rank, const std::function<double()>& clock) {

@@ -32,7 +32,7 @@ GroupSeconds ExposedByGroup(GroupSeconds waited, double bubble, double exposed) 
   waited[kPipeline] = std::max(0.0, waited[kPipeline] - bubble);
   waited[kWorld] = 0;
   const double sum = std::accumulate(waited.begin(), waited.end(), 0.0);
-  const double shrink = sum > exposed ? exposed / sum : 1;  // by rounding of clocks
+  const double shrink = sum > exposed ? exposed / sum : 1;  // rounded clocks may exceed it
   for (double& seconds : waited) seconds *= shrink;
   waited[kWorld] = std::max(0.0, exposed - sum);
   return waited;

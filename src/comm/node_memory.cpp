@@ -1,4 +1,4 @@
-// Available memory from /proc and the control groups, and the demand of ranks that share it.
+// Available memory from /proc and the control groups, and the demand of the ranks that share it.
 #include "trireme/comm/node_memory.hpp"
 
 #include <fmt/ranges.h>
@@ -23,14 +23,14 @@ namespace {
 constexpr std::int64_t kWorthNaming = (std::int64_t{1} << 30) / 20;  // shown as 0.1 GiB or more
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
-// The number in a file; kNoLimit where it has none ("max", no such file).
+// The number in a file; kNoLimit if there is no number ("max") or no file.
 std::int64_t NumberIn(const fs::path& path) {
   std::ifstream file(path);
   std::int64_t number = 0;
   return file >> number ? number : kNoLimit;
 }
 
-// File pages that a group may drop count as used there, but are there to take.
+// File pages that a group may drop; they count as used but can be taken.
 std::int64_t Droppable(const fs::path& group, const char* key) {
   std::ifstream file(group / "memory.stat");
   for (std::string line; std::getline(file, line);) {
@@ -54,7 +54,7 @@ std::int64_t LeftByGroups(const std::string& proc, const std::string& cgroups) {
     const Version& version = number == 2 ? kV2 : kV1;
     const std::int64_t limit = NumberIn(group / version.limit);
     const std::int64_t used = NumberIn(group / version.used);
-    // Version 1 writes "no limit" as a number beyond any memory.
+    // Version 1 writes "no limit" as a number larger than any memory.
     if (limit >= kNoLimit / 2 || used == kNoLimit) return;
     const std::int64_t taken = used - std::min(used, Droppable(group, version.droppable));
     left = std::min(left, std::max<std::int64_t>(0, limit - taken));
@@ -66,7 +66,7 @@ std::string Gib(std::int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (std::int64_t{1} << 30));
 }
 
-// Ways to need less memory. Sharding divides what every data rank holds whole today.
+// Ways to need less memory. Sharding would divide what every data rank now holds whole.
 std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
   std::vector<std::string> ways;
   if (grid.Data().Size() > 1 && grid.Shards() != comm::Sharding::kParameters) {
@@ -87,7 +87,7 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }
 
-// Collective over `node`, the ranks that share what is available.
+// Collective over `node`, the ranks that share `available`.
 NodeDemand Demand(const comm::Communicator& node, const device::MemoryTerms& mine,
                   const Available& available, const char* where) {
   NodeDemand demand;

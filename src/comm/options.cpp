@@ -48,7 +48,7 @@ void Bind(deck::Keys keys, Options& o) {
                "node, and need more memory. 0: all data x context ranks.");
 }
 
-// Memory of places that are gone, a thread's.
+// Memory of destroyed Places of this thread, for reuse.
 std::vector<std::vector<int>>& Idle() {
   thread_local std::vector<std::vector<int>> idle;
   return idle;
@@ -70,7 +70,7 @@ Options Read(const deck::Deck& deck) {
   return options;
 }
 
-// Places: counts in MPI's form, in memory that is reused.
+// Places: counts and offsets in MPI's form, in reused memory.
 
 int CheckedCount(Transfer transfer, std::int64_t count) {
   if (count < 0 || count > std::numeric_limits<int>::max()) {
@@ -115,7 +115,7 @@ Places::~Places() {
   if (numbers_.capacity() > 0) Idle().push_back(std::move(numbers_));
 }
 
-// The deck's [grid] besides the sizes of the axes: how ranks use their groups.
+// The keys of [grid] other than the sizes of the axes: how the groups are used.
 
 namespace {
 
@@ -126,7 +126,7 @@ void CheckSequenceParallel(const Options& options, const deck::Deck& deck, const
                       "What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
 }
 
-// 0 without sharding: a preset's size has no effect then, but a user's is refused.
+// 0 without sharding: a preset's shard group then has no effect, but the user's own is refused.
 int ReadShardGroup(const Options& options, const deck::Deck& deck, const GridShape& shape) {
   const std::string key = "grid.shard_group";
   const std::int64_t group = options.shard_group;

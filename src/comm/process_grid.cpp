@@ -47,10 +47,10 @@ std::string Describe(const GridShape& shape) {
 
 namespace {
 
-// One rank's place in one kind of group.
+// One rank's place in one of its groups.
 struct GridGroup {
-  int color = 0;  // the ranks of one group share it, and no others have it
-  int rank = 0;   // within the group; the key by which MPI orders it
+  int color = 0;  // the same for all ranks of a group, different for other groups
+  int rank = 0;   // in the group; the key by which MPI orders its ranks
   int size = 1;
 };
 
@@ -59,14 +59,14 @@ struct GridGroups {
   GridGroup shard, same_shard;                                    // cut out of `data`
 };
 
-// The groups of a rank from its coordinates alone: by them a real grid splits the world, and a
-// planned one is made.
+// A rank's groups, from its coordinates alone. Real grids split the world by them; planned grids
+// are made from them.
 GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options) {
   const GridShape at = Locate(rank, shape);
   const int replicas = shape.data * shape.context;
-  // A colour counts the coordinates in which its ranks agree.
+  // A group's colour encodes the coordinates that its ranks have in common.
   const int replica = at.data * shape.context + at.context;
-  const int lane = replica * shape.tensor + at.tensor;  // stages of one lane exchange activations
+  const int lane = replica * shape.tensor + at.tensor;  // stages of a lane exchange activations
   const int row = at.pipeline * replicas + replica;
   const int part = at.pipeline * shape.tensor + at.tensor;
   const int ring = part * shape.data + at.data;
@@ -78,7 +78,7 @@ GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options
   groups.pipeline = {lane, at.pipeline, shape.pipeline};
   groups.replica = {replica, part, shape.pipeline * shape.tensor};
   const bool first = at.pipeline == 0, last = at.pipeline == shape.pipeline - 1;
-  groups.embedding = {shape.Ranks() + rank, 0, 1};  // alone: a colour that no other rank has
+  groups.embedding = {shape.Ranks() + rank, 0, 1};  // alone, with a colour of its own
   if (first != last) groups.embedding = {lane, first ? 0 : 1, 2};
 
   const int sharers = ShardRanks(shape, options);
@@ -87,7 +87,7 @@ GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options
   return groups;
 }
 
-// Tensor ranks with the same slice of `heads` key/value heads, cut out of a tensor group of `size`.
+// The tensor ranks with the same slice of `heads` key/value heads, in a tensor group of `size`.
 GridGroup KeyValueGroupOf(int rank, int size, std::int64_t heads) {
   if (size <= heads) return {rank, 0, 1};
   const auto head = [&](int of) { return static_cast<int>(of * heads / size); };
@@ -178,24 +178,24 @@ Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
                 NameOf(Group::kKeyValue));
 }
 
-// The sizes of the grid's axes, and the message to a user whose layout does not fit the job.
+// Reading the sizes of the grid's axes, and the error message if the layout does not fit the job.
 
 namespace {
 
-constexpr double kStepsOfDistance = 1e6;  // a factor of e
+constexpr double kStepsOfDistance = 1e6;  // rounding steps per factor of e
 
-// The axes that the data axis must leave ranks for: their sizes and names.
+// The axes other than data: their sizes and keys.
 enum { kTensor, kPipeline, kContext, kAxes };
 using Sizes = std::array<std::int64_t, kAxes>;
 constexpr const char* kNames[kAxes] = {"grid.tensor", "grid.pipeline", "grid.context"};
 
-// The deck's numbers, which may be far too large; data = 0 is what is left.
+// The sizes in the deck, which may be far too large; data = 0: what the other axes leave.
 struct Asked {
   std::int64_t data = 0;
   Sizes sizes{};
 };
 
-// Saturates: products of a deck's numbers are only compared.
+// Saturates instead of overflowing: products of a deck's numbers are only compared.
 std::int64_t Times(std::int64_t a, std::int64_t b) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
   return a > kMost / b ? kMost : a * b;
@@ -215,8 +215,8 @@ bool Fits(const Allowed& allowed, const Sizes& sizes) {
   return allowed(sizes[kTensor], sizes[kPipeline]);
 }
 
-// The axes of `asked` above 1 but `left_out`, with their sizes in `sizes`: an axis that was not
-// asked for is no remedy to name.
+// "grid.tensor = 2", with the size from `sizes`, for each axis that is above 1 in `asked`, except
+// for axis `left_out`: an axis that was not asked for is no remedy to name.
 std::vector<std::string> Named(const Sizes& asked, const Sizes& sizes, std::size_t left_out) {
   std::vector<std::string> named;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
@@ -226,12 +226,12 @@ std::vector<std::string> Named(const Sizes& asked, const Sizes& sizes, std::size
   return named;
 }
 
-// "a with b and c"; "a" alone.
+// "a with b and c"; "a" if there are no others.
 std::string With(const std::string& first, const std::vector<std::string>& others) {
   return others.empty() ? first : fmt::format("{} with {}", first, fmt::join(others, " and "));
 }
 
-// "grid.tensor = 2 or 4 with grid.pipeline = 2": one axis changed. Empty where no size of it fits.
+// "grid.tensor = 2 or 4 with grid.pipeline = 2": changes one axis. Empty if no size of it fits.
 std::string OneAxis(std::size_t axis, const Sizes& asked, std::int64_t ranks,
                     const Allowed& allowed) {
   Sizes sizes = asked;
@@ -247,8 +247,8 @@ std::string OneAxis(std::size_t axis, const Sizes& asked, std::int64_t ranks,
               Named(asked, asked, axis));
 }
 
-// How far sizes are from what was asked for: the factors by which they differ, as a logarithm, in
-// steps that leave out the roundings of equal products.
+// Distance of `sizes` from `asked`: the sum of the logarithms of the factors between them, rounded
+// so that equal products compare as equal.
 std::int64_t Distance(const Sizes& asked, const Sizes& sizes) {
   double distance = 0;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
@@ -258,7 +258,7 @@ std::int64_t Distance(const Sizes& asked, const Sizes& sizes) {
   return std::llround(distance * kStepsOfDistance);
 }
 
-// Several axes changed: the two nearest layouts. An axis of one stays one.
+// Changes several axes: the two nearest layouts. An axis of size 1 keeps it.
 std::vector<std::string> SeveralAxes(const Sizes& asked, std::int64_t ranks,
                                      const Allowed& allowed) {
   std::vector<Sizes> layouts;
@@ -289,15 +289,15 @@ std::vector<std::string> SeveralAxes(const Sizes& asked, std::int64_t ranks,
   return texts;
 }
 
-// Numbers of ranks that the layout fills with some data axis: the nearest below and above.
+// The nearest numbers of ranks, below and above `ranks`, that are multiples of `unit`.
 std::string NearestRanks(std::int64_t unit, std::int64_t ranks) {
   const std::int64_t below = ranks / unit * unit;
   if (below == 0) return Count(unit);
   return fmt::format("{} or {}", below, Count(Times(ranks / unit + 1, unit)));
 }
 
-// The axis whose line in the deck the message names: one that does not fit by itself before one
-// that was asked for.
+// The axis whose line the message names: the first that alone does not divide the ranks, else the
+// first that is above 1.
 const char* Blamed(const Sizes& asked, std::int64_t ranks) {
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
     if (!Divides(asked[axis], ranks)) return kNames[axis];
@@ -308,7 +308,7 @@ const char* Blamed(const Sizes& asked, std::int64_t ranks) {
   return kNames[kTensor];
 }
 
-// tensor x pipeline x context does not divide the ranks, whatever the data axis is.
+// Throws: tensor x pipeline x context does not divide the ranks, so no data axis fits.
 [[noreturn]] void RefuseAxes(const deck::Deck& deck, const Asked& asked, std::int64_t ranks,
                              const Allowed& allowed) {
   std::vector<std::string> fits;
@@ -319,7 +319,7 @@ const char* Blamed(const Sizes& asked, std::int64_t ranks) {
   if (fits.empty()) fits = SeveralAxes(asked.sizes, ranks, allowed);
   const std::int64_t unit = Product(asked.sizes);
   const std::string data = asked.data == 0 ? "" : "grid.data = 0 and ";
-  std::string start;  // other sizes of the job; none that the model could not use
+  std::string start;  // other sizes of the job, if the model can use them
   if (Fits(allowed, asked.sizes) &&
       Times(unit, std::max<std::int64_t>(asked.data, 1)) <= kMostRanks) {
     start =
@@ -356,10 +356,10 @@ GridShape ReadGrid(const Options& options, const deck::Deck& deck, int ranks,
   return shape;
 }
 
-// The banner's map: the host and the coordinates of each rank.
+// The banner's map: host and coordinates of each rank.
 
 std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
-  // A longer map is shortened to its head, which shows how neighbours lie, and its tail.
+  // A longer map shows only its head, in which one sees how neighbours lie, and its tail.
   constexpr int kMostLines = 16, kHead = 8, kTail = 4;
   const int ranks = shape.Ranks();
   if (ranks == 1) return {};
@@ -390,25 +390,25 @@ std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
   return lines;
 }
 
-// The channels of a grid: one per group that moves memory of GPUs, and the time and the failures
-// of all of them together.
+// The grid's channels: one per group that moves GPU memory, and the time and failures of all of
+// them.
 
 namespace {
 
-// A GPU runs so many queues side by side (the most that CUDA_DEVICE_MAX_CONNECTIONS can be); of
-// more, some share one, and a receive that waits may hold up what its sender waits for.
+// Queues that a GPU runs side by side (the maximum of CUDA_DEVICE_MAX_CONNECTIONS). Beyond that,
+// queues share one, and a waiting receive may hold up what its sender waits for.
 constexpr int kHardwareQueues = 32;
 
-// NCCL's buffers of one connection in one thread block, as its sources have them: 4 MiB for its
-// protocol Simple, 4.7 MiB for LL128, 0.5 MiB for LL. A ring has one connection that receives; a
-// tree has two more, up and down. What NCCL takes as it likes, on links within a node, is about 16
-// blocks. Not measured; hence memory is checked again when the communicators are there.
+// NCCL's buffers per connection and thread block, from its sources: 4 MiB for protocol Simple, 4.7
+// MiB for LL128, 0.5 MiB for LL. A ring has one receiving connection, a tree two more (up and
+// down). Without a limit NCCL takes about 16 blocks on links within a node. None of this is
+// measured, so memory is checked again once the communicators exist.
 constexpr std::int64_t kConnectionBytes = (std::int64_t{4} << 20) + 4'915'200 + (512 << 10);
 constexpr int kConnectionsOfCollective = 3, kBlocksOfLibrary = 16;
 
-// groups: of more than one rank. NCCL lets a queue of its own wait for each of a communicator's.
+// groups: number of groups of more than one rank. NCCL adds a queue to each communicator's own.
 void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
-  constexpr int kOfComputation = 2;  // and of input
+  constexpr int kOfComputation = 2;  // one for the computation, one for input
   constexpr int kOfEach = 2, kBothEnds = 2, kFlows = 2;
   const int chunk = kOfEach * kBothEnds * kFlows;
   const int messages = shape.pipeline > 1 ? chunk * pipeline_chunks : 0;
@@ -439,11 +439,11 @@ std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
   return channel;
 }
 
-// Every rank in this order: where groups overlap, nobody waits for a rank that waits for him.
+// All ranks make their channels in this order, so overlapping groups do not wait for each other.
 std::vector<ChannelSetup> ProcessGrid::ChannelSetups(int pipeline_chunks) const {
   ChannelSetup pipeline = {.group = Group::kPipeline};
   for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {
-    // Numbers of parallel::Peer::tag: flow + 2 * chunk of the receiver.
+    // Tags as in parallel::Peer::tag: flow + 2 * chunk of the receiver.
     pipeline.to_next.push_back(2 * chunk);
     pipeline.to_previous.push_back(2 * chunk + 1);
   }
@@ -461,7 +461,7 @@ std::vector<ChannelSetup> ProcessGrid::ChannelSetups(int pipeline_chunks) const 
 void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks) {
   if (stream_.OnGpu()) throw RunError("a grid's channels made twice: a bug in Trireme");
   stream_ = stream;
-  if (world_->IsPlanned()) return;  // Collectives of a planned group have a channel
+  if (world_->IsPlanned()) return;  // planned groups use PlannedChannel
   staged_ = staged;
   const std::vector<ChannelSetup> setups = ChannelSetups(pipeline_chunks);
   if (!staged && stream.OnGpu()) {
@@ -475,7 +475,7 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
 }
 
 std::int64_t ProcessGrid::CommunicatorBytes(int pipeline_chunks, std::int64_t kv_heads) const {
-  std::int64_t blocks = 0;  // each with its connections
+  std::int64_t blocks = 0;  // thread blocks times connections
   const auto add_collective = [&](const ChannelSetup& setup) {
     const int most = MostBlocksOfCollective(setup);
     blocks += kConnectionsOfCollective * (most > 0 ? most : kBlocksOfLibrary);
@@ -526,12 +526,12 @@ void ProcessGrid::CheckHealth() const {
   try {
     for (const auto& [group, channel] : listed_) channel->CheckHealth();
   } catch (const Error&) {
-    GiveUp();  // of the other groups too: what waits for the failed one holds them up
+    GiveUp();  // the other groups may hang behind the failed one
     throw;
   }
 }
 
-// All at once: the end of one may wait for what another still does on the card.
+// Starts all ends before it waits: one channel's end may need another's on the same card.
 void ProcessGrid::GiveUp() const noexcept {
   std::vector<std::shared_future<void>> ends;
   for (const auto& [group, channel] : listed_) {

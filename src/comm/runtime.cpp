@@ -29,8 +29,7 @@ std::string HostName() {
   return std::string(name, static_cast<std::size_t>(length));
 }
 
-// One write, so that the lines of several ranks do not interleave; what was printed before comes
-// first.
+// Writes once, so that lines of several ranks do not interleave, and after earlier output.
 void Print(const std::string& message) {
   std::fflush(stdout);
   const std::string line = message + "\n";
@@ -38,20 +37,20 @@ void Print(const std::string& message) {
   std::fflush(stderr);
 }
 
-// Beginning of the message of a rank that fails alone; ready before memory may run out.
+// Start of the message of a rank that fails alone; made early, since memory may run out later.
 std::array<char, 512> failed_alone{"trireme: error: "};
 
-// Record of this rank; its end is no surprise to the watchdogs once it has a message of its own.
+// This rank's record, in which it announces its end to the watchdogs before its last message.
 std::atomic<RankSlot*> own_record = nullptr;
 
 void LeaveRecord() {
   if (RankSlot* const mine = own_record.load()) mine->leaves.store(true);
 }
 
-// A bound for MPI_Finalize, in which a lost rank would keep the others for ever.
+// Time limit of MPI_Finalize, where a lost rank would keep the others for ever; seconds.
 constexpr double kEndSeconds = 1800;
 
-// Prints in one write, without allocating, and ends the job. An exception in flight is not unwound.
+// Prints in one write without allocating, and ends the job without unwinding the exception.
 [[noreturn]] void AbortAlone(ExitCode code, const char* message) {
   LeaveRecord();
   std::fflush(stdout);
@@ -64,12 +63,12 @@ constexpr double kEndSeconds = 1800;
   int started = 0, ended = 0;
   MPI_Initialized(&started);
   MPI_Finalized(&ended);
-  // Without MPI the launcher ends the others at this exit code.
+  // If MPI is not running, the launcher ends the other ranks at this exit code.
   if (started != 0 && ended == 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }
 
-// The terminate handler: called for an exception without a handler, before any destructor.
+// The terminate handler, called for an uncaught exception before any destructor runs.
 [[noreturn]] void EndAlone() {
   if (!std::current_exception()) {
     AbortAlone(ExitCode::kFailed, "the program was terminated without an exception");
@@ -132,13 +131,13 @@ void Runtime::ReportTermination() { std::set_terminate(EndAlone); }
 
 int Runtime::Guard(const std::function<ExitCode()>& body) const {
   const auto leave_together = [this](ExitCode code, const std::string& message) {
-    const char* kind = code == ExitCode::kStopped ? "" : "error: ";  // a stop that was asked for
+    const char* kind = code == ExitCode::kStopped ? "" : "error: ";  // a requested stop
     if (world_.IsRoot()) Print(fmt::format("trireme: {}{}", kind, message));
     return static_cast<int>(code);
   };
   try {
-    // No handler here or above may catch anything else: the search for one comes before the
-    // unwinding, and its failure calls EndAlone with every object still in place.
+    // No handler here or in a caller may catch anything else: handlers are searched before
+    // unwinding, and if there is none EndAlone runs with every object still in place.
     if (world_.Size() > 1) return static_cast<int>(body());
   } catch (const AgreedError& error) {
     return leave_together(error.Code(), error.what());
@@ -151,11 +150,11 @@ int Runtime::Guard(const std::function<ExitCode()>& body) const {
   }
 }
 
-// Variables of the launchers, nearest first.
+// The launchers' variables, innermost launcher first.
 
 namespace {
 
-// A variable's number; -1 where it has none.
+// The number in a variable; -1 if it is not set or not a number.
 int Number(const char* variable) {
   const char* text = std::getenv(variable);
   int number = -1;
@@ -189,7 +188,7 @@ Launcher ReadLauncher() {
     const int processes = Number(source.processes);
     if (processes < 1) continue;
     Launcher launcher{processes, Number(source.number), source.name, source.hint};
-    // srun --mpi=pmi2 speaks PMI, too.
+    // srun --mpi=pmi2 also sets the PMI variables.
     if (std::strcmp(source.processes, "PMI_SIZE") == 0 && Number(kSlurmStep) == processes) {
       launcher.name = "the Slurm step";
       launcher.hint = kSlurm;

@@ -1,4 +1,4 @@
-// SharedMemory: the file, its room and its mapping.
+// SharedMemory: the file, its space and its mapping.
 #include "trireme/comm/shared_memory.hpp"
 
 #include <fcntl.h>
@@ -18,11 +18,11 @@ namespace trireme::comm {
 
 namespace {
 
-// Maps the file of that name; `makes`: makes it first. Null: errno.
+// Maps the file of that name, created first if `makes`. On failure returns null and sets errno.
 std::byte* Map(const std::string& name, std::int64_t bytes, bool makes) {
   const int file = ::shm_open(name.c_str(), makes ? O_RDWR | O_CREAT | O_EXCL : O_RDWR, 0600);
   if (file < 0) return nullptr;
-  // Reserved, not only promised: a full /dev/shm would end the process at its first write.
+  // Reserves the space: otherwise a full /dev/shm would kill the process at a write.
   int error = 0;
   do {
     if (makes) error = ::posix_fallocate(file, 0, static_cast<off_t>(bytes));
@@ -44,7 +44,7 @@ SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes)
     : bytes_(std::max<std::int64_t>(bytes, 1)) {
   const std::string name = group.Broadcast(fmt::format(
       "/trireme.{}.{}.{:x}", ::getuid(), ::getpid(), static_cast<std::int64_t>(Seconds() * 1e9)));
-  // Reserving takes as long as clearing the memory: the others sleep.
+  // Reserving takes as long as clearing the memory; meanwhile the other ranks sleep.
   if (group.IsRoot()) data_ = Map(name, bytes_, true);
   int mine = group.IsRoot() && data_ == nullptr ? errno : 0;
   group.QuietBarrier();
@@ -52,7 +52,7 @@ SharedMemory::SharedMemory(const Communicator& group, std::int64_t bytes)
     data_ = Map(name, bytes_, false);
     if (data_ == nullptr) mine = errno;
   }
-  // The first rank's error counts; the others have found no file then.
+  // The first rank's error is the one to report: without its file the others cannot succeed.
   error_ = static_cast<int>(group.Max(std::int64_t{group.IsRoot() ? mine : 0}));
   if (error_ == 0) error_ = static_cast<int>(group.Max(std::int64_t{mine}));
   if (group.IsRoot()) ::shm_unlink(name.c_str());

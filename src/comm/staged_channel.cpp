@@ -1,4 +1,4 @@
-// StagedChannel: each transfer of a group through page-locked memory and non-blocking MPI.
+// StagedChannel: each transfer through page-locked host memory and non-blocking MPI.
 #include "staged_channel.hpp"
 
 #include <mpi.h>
@@ -7,13 +7,13 @@ namespace trireme::comm {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 128;  // of the second of two operands in one buffer
+constexpr std::int64_t kAlignment = 128;  // bytes; of the second operand in a buffer
 
 std::int64_t Rounded(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Type of operands that are only moved: bf16 is two bytes that MPI does not interpret.
+// MPI type of operands that are only moved: bf16 is two bytes that MPI does not interpret.
 MPI_Datatype TypeMoved(Dtype dtype) {
   return dtype == Dtype::kBfloat16 ? MPI_UINT16_T : MpiType(dtype);
 }
@@ -41,8 +41,8 @@ int StagedChannel::Start(const Operation& operation) {
   return ticket;
 }
 
-// The smallest place that is large enough, else the largest, which grows; a new one where all are
-// taken. Places allocate nothing once there were as many transfers as large at a time.
+// Takes the smallest free flight that is large enough, else the largest, which then grows; a new
+// one if all are in use. Allocates nothing more once as many transfers as large have run at a time.
 StagedChannel::Flight& StagedChannel::Take(std::int64_t bytes, int& ticket) {
   int best = -1;
   for (int i = 0; i < static_cast<int>(flights_.size()); ++i) {
@@ -59,7 +59,7 @@ StagedChannel::Flight& StagedChannel::Take(std::int64_t bytes, int& ticket) {
   }
   ticket = best;
   Flight& flight = flights_[static_cast<std::size_t>(best)];
-  flight.copied.Await();  // the rest of the transfer before
+  flight.copied.Await();  // the flight's last transfer
   if (flight.capacity < bytes || flight.memory == nullptr) {
     flight.memory = device::AllocatePinned(bytes, stream_.Where());
     flight.capacity = bytes;
@@ -67,7 +67,7 @@ StagedChannel::Flight& StagedChannel::Take(std::int64_t bytes, int& ticket) {
   return flight;
 }
 
-// Copies `count` elements of the operand out, to element `at` of the flight's memory.
+// Copies `count` elements of the operand to the host, to element `at` of the flight's memory.
 void* StagedChannel::Fetch(const Operation& operation, Flight& flight, std::int64_t at,
                            std::int64_t count) {
   void* host = ElementAt(flight.memory.get(), operation.dtype, at);
@@ -139,8 +139,8 @@ void StagedChannel::PostPlaced(const Operation& operation, Flight& flight) {
                  sizes + 2 * ranks, sizes + 3 * ranks, type, group_.Handle(), &flight.request);
 }
 
-// Starts a sum of `count` elements on every rank. bf16 is added up in fp32 and rounded once, by
-// every rank from the same sums.
+// Starts a sum (or maximum) of `count` elements. bf16 is summed in fp32 and rounded once, by every
+// rank from the same sums.
 void StagedChannel::PostSum(const Operation& operation, Flight& flight, std::int64_t count) {
   void* operand = Fetch(operation, flight, 0, count);
   MPI_Datatype type = MpiType(operation.dtype);

@@ -1,5 +1,5 @@
-// Judge: ranks that wait point to those they wait for; whoever is stopped, gone, or waited for and
-// in no call holds the others up.
+// Judge: each waiting rank points to those it waits for. A rank holds others up if it is stopped or
+// gone, or if it is waited for and in no call.
 #include "flight_tables.hpp"
 
 #include <fmt/format.h>
@@ -15,11 +15,11 @@ namespace trireme::comm {
 
 namespace {
 
-// Waits of one rank for another.
+// Says that rank `from` waits for rank `to`.
 struct Edge {
   const RankTable* from = nullptr;
   const RankTable* to = nullptr;
-  CallRow call;  // not entered by `to`
+  CallRow call;  // what `from` waits in and `to` has not entered
 };
 
 const GroupRow* Find(const RankTable& table, std::uint64_t id) {
@@ -49,7 +49,7 @@ class Graph {
   bool IsWaitedFor(const RankTable& rank) const {
     return std::ranges::any_of(edges_, [&](const Edge& edge) { return edge.to == &rank; });
   }
-  // The call that ranks miss `rank` in, the one that is waited for longest; null: none.
+  // The edge from the rank that has waited longest for `rank`; null: no rank waits for it.
   const Edge* Missing(const RankTable& rank) const {
     const Edge* longest = nullptr;
     for (const Edge& edge : edges_) {
@@ -78,7 +78,7 @@ class Graph {
     }
   }
 
-  // A device's work may wait for every transfer that was started.
+  // A device's work may wait for any transfer that was started, so all groups are compared.
   void AddDevice(const RankTable& rank, const CallRow& call) {
     for (const GroupRow& own : rank.groups) {
       for (const RankTable* member : members_[own.id]) {
@@ -107,7 +107,7 @@ class Graph {
         const bool same = flow.group == call.group && flow.peer == own.rank && flow.tag == call.tag;
         if (same) matched = call.call == Call::kReceive ? flow.sent : flow.received;
       }
-      // Without a number the call cannot be told from those before it.
+      // A call without a number cannot be told from earlier ones, so it counts as unmatched.
       if (matched < call.sequence || call.sequence == 0) edges_.push_back({&rank, member, call});
     }
   }
@@ -117,7 +117,7 @@ class Graph {
   std::vector<Edge> edges_;
 };
 
-// The call that a rank has left undone, as ranks see it that wait for it.
+// What a rank has not done, as seen by the ranks that wait for it.
 std::string Undone(const RankTable& rank, const Graph& graph) {
   if (const Edge* const missing = graph.Missing(rank)) {
     CallRow call = missing->call;
@@ -150,7 +150,7 @@ Culprit MakeCulprit(const RankTable& rank, const Graph& graph) {
   return culprit;
 }
 
-// Ranks that are waited for and in no call; if there are none, those in no call for long.
+// Ranks in no call that others wait for; if there are none, those that have been idle for long.
 std::vector<const RankTable*> Idle(const std::vector<RankTable>& ranks, const Graph& graph) {
   std::vector<const RankTable*> waited_for, others;
   double longest = 0;
@@ -164,7 +164,7 @@ std::vector<const RankTable*> Idle(const std::vector<RankTable>& ranks, const Gr
   return others;
 }
 
-// Ranks that meet in one place of a group's sequence with different calls.
+// Lines on ranks that are in different calls at the same position of a group's sequence.
 std::string Mismatches(const std::vector<RankTable>& ranks) {
   std::map<std::pair<std::uint64_t, std::int64_t>, const RankTable*> first;
   std::string text;
@@ -180,7 +180,7 @@ std::string Mismatches(const std::vector<RankTable>& ranks) {
   return text;
 }
 
-// End of a verdict in which every rank has entered the transfer that does not end.
+// End of a verdict if every rank has entered the transfer that does not end.
 std::string NobodyIsMissing(const std::vector<RankTable>& ranks) {
   std::set<std::string> hosts;
   for (const RankTable& rank : ranks) {
@@ -194,7 +194,7 @@ std::string NobodyIsMissing(const std::vector<RankTable>& ranks) {
                      between);
 }
 
-// No rank stands out: all wait.
+// No rank stands out because all wait.
 std::string DescribeAllWaiting(const std::vector<RankTable>& ranks, const Graph& graph) {
   std::string text;
   if (graph.Edges().empty()) {
@@ -269,7 +269,7 @@ Verdict Judge(const std::vector<RankTable>& ranks, const std::vector<SilentNode>
   }
   if (guilty.empty() && silent.empty()) verdict.text += DescribeAllWaiting(ranks, graph);
   verdict.text += Mismatches(ranks);
-  // The place that most ranks have come to is that of the last one.
+  // The place reported is that of the rank which has come furthest.
   const auto last = std::ranges::max_element(
       ranks, {}, [](const RankTable& rank) { return std::pair(rank.step, rank.phase); });
   if (last != ranks.end()) {

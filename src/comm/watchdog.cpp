@@ -1,4 +1,4 @@
-// Watchdog: the thread that looks, and what it looks at.
+// Watchdog: the thread that checks for progress, and the alarm.
 #include "trireme/comm/watchdog.hpp"
 
 #include <cxxabi.h>
@@ -26,7 +26,7 @@
 
 namespace trireme::comm {
 
-// ProcessState: reads /proc.
+// ProcessState, read from /proc.
 
 ProcessState LookAt(int pid) {
   const int file = ::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
@@ -36,7 +36,7 @@ ProcessState LookAt(int pid) {
   const bool ended = length < 0 && errno == ESRCH;
   ::close(file);
   if (ended) return {};
-  // The name in parentheses may hold anything; fields 3 and 22 follow the last parenthesis.
+  // The name in parentheses may contain anything; fields 3 and 22 follow the last parenthesis.
   const char* const end = length > 0 ? std::strrchr(text.data(), ')') : nullptr;
   if (end == nullptr) return {.letter = '?'};
   ProcessState state;
@@ -71,15 +71,15 @@ std::string DescribeProcess(char letter) {
 
 namespace {
 
-constexpr double kShortestLook = 0.02, kLongestLook = 0.2;  // seconds between two looks
+constexpr double kShortestLook = 0.02, kLongestLook = 0.2;  // seconds between looks
 constexpr double kLooksABound = 20;
 
 void Sleep(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
 
-// A signal handler that notes the frames; names are found by the thread that asked.
+// A signal handler that records the frames; the thread that asked looks up the names.
 
 constexpr std::size_t kStackBytes = 65536;
-constexpr int kHandlersOwn = 2;  // frames: the handler and the system's return from it
+constexpr int kHandlersOwn = 2;  // frames: the handler, and the system's return from it
 
 std::array<void*, kMostFrames> frames;
 std::atomic<int> frame_count{-1};
@@ -109,10 +109,10 @@ std::string NameOf(void* frame) {
                      offset(info.dli_saddr), info.dli_fname);
 }
 
-// On the thread whose stack will be asked for: prepares a signal and a stack of its own for it, so
-// that nothing below the thread's stack pointer is touched.
+// To be called on the thread whose stack will be read: installs the signal handler and a stack of
+// its own for it, so that nothing below the thread's stack pointer is touched.
 void PrepareOwnStack() {
-  // The first call loads a library, which no handler may do.
+  // The first call of backtrace loads a library, which a handler must not do.
   ::backtrace(frames.data(), kMostFrames);
   stack_t now{};
   ::sigaltstack(nullptr, &now);
@@ -129,7 +129,7 @@ void PrepareOwnStack() {
   ::sigaction(Signal(), &action, nullptr);
 }
 
-// The stack of `thread`, a frame a line; says so if the thread does not answer in time.
+// The stack of `thread`, one frame per line, or a note that the thread did not answer in time.
 std::string TakeStack(pthread_t thread) {
   using std::chrono::milliseconds;
   frame_count.store(-1);
@@ -146,11 +146,11 @@ std::string TakeStack(pthread_t thread) {
   return text;
 }
 
-// Meeting of the watchdogs of all nodes through files, one a node, and the verdict that follows.
+// Meeting of all nodes' watchdogs through files, one per node, and the verdict.
 
 namespace fs = std::filesystem;
 
-// One alarm, as a node sees it.
+// One alarm as one node sees it.
 struct Round {
   std::string place;  // folder of the files
   int node = 0, nodes = 1;
@@ -159,22 +159,22 @@ struct Round {
 };
 
 struct Outcome {
-  bool written = false;           // the node's file
-  bool judged_elsewhere = false;  // a lower node has said the verdict
-  std::vector<RankTable> ranks;   // of all nodes that could be read
-  std::vector<bool> heard;        // [nodes]
+  bool written = false;           // this node's file was written
+  bool judged_elsewhere = false;  // a lower node has printed the verdict
+  std::vector<RankTable> ranks;   // of all nodes whose files were read
+  std::vector<bool> heard;        // [nodes]: whether the node's file was read
 };
 
-constexpr double kForFiles = 3;    // seconds in which other nodes write theirs
-constexpr double kForVerdict = 4;  // and in which a lower node judges
-constexpr double kForDisk = 2;     // a file system that answers at all
+constexpr double kForFiles = 3;    // seconds for other nodes to write their files
+constexpr double kForVerdict = 4;  // seconds more for a lower node to judge
+constexpr double kForDisk = 2;     // seconds until a file system counts as hanging
 constexpr double kBetweenLooks = 0.05;
 
 std::string FileOf(const Round& round, int node) {
   return fmt::format("{}/node_{}.json", round.place, node);
 }
 
-// Whole or not at all.
+// Writes the file whole or not at all.
 bool WriteFile(const std::string& path, const std::string& text) {
   const std::string temporary = path + ".tmp";
   std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
@@ -193,8 +193,8 @@ std::string ReadFile(const std::string& path) {
   return text.str();
 }
 
-// Runs `body` on a thread of its own and waits for it for some seconds: a call may never return.
-// `body` owns what it touches.
+// Runs `body` on a thread of its own and waits for it at most `seconds`, since it may never return.
+// `body` must own what it touches.
 void Within(double seconds, std::function<void()> body) {
   struct State {
     std::mutex mutex;
@@ -265,8 +265,8 @@ void Meet(Shared& shared) {
   shared.outcome.judged_elsewhere = fs::exists(shared.round.place + "/verdict.txt", error);
 }
 
-// Writes this node's file and, on the lowest live node, reads those of the others. Returns within
-// seconds even if the file system does not answer.
+// Writes this node's file and, on the lowest live node, reads the others'. Returns within seconds
+// even if the file system hangs.
 Outcome Consult(const Round& round) {
   const auto shared = std::make_shared<Shared>();
   shared->round = round;
@@ -296,7 +296,7 @@ std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome, con
   return silent;
 }
 
-// Prints the verdict in one piece, then writes it beside the files and tells `told`.
+// Prints the verdict, calls `told`, and writes the verdict beside the files.
 void SayVerdict(const Round& round, const Outcome& outcome, const std::vector<SilentNode>& silent,
                 const std::function<void(const HangReport&)>& told) {
   const Verdict verdict = Judge(outcome.ranks, silent);
@@ -322,7 +322,7 @@ void SayVerdict(const Round& round, const Outcome& outcome, const std::vector<Si
 
 }  // namespace
 
-// The thread that looks.
+// The watchdog's thread.
 
 Watchdog::Watchdog(Setup setup)
     : setup_(std::move(setup)),
@@ -340,7 +340,7 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::Arm(Phase phase, std::int64_t step, double seconds) {
-  // Progress first: a shorter bound is never compared with the time before it.
+  // Progress comes first, so that a shorter bound is never compared with the time before it.
   setup_.recorder->Progress(phase, step);
   armed_.fetch_add(1);
   bound_.store(seconds);
@@ -366,7 +366,7 @@ void Watchdog::OnVerdict(std::function<void(const HangReport&)> told) {
   told_ = std::move(told);
 }
 
-// Ranks in other containers may share memory, but not process numbers.
+// Finds which ranks' processes are visible: containers may share memory but not process ids.
 void Watchdog::FindVisible() {
   const FlightMemory& memory = setup_.recorder->Memory();
   for (int rank = 0; rank < memory.ranks; ++rank) {
@@ -389,7 +389,7 @@ void Watchdog::Watch(const std::stop_token& stop) {
       std::unique_lock lock(mutex_);
       wake_.wait_for(lock, stop, std::chrono::duration<double>(look), [] { return false; });
     }
-    // No more than two looks: whoever stopped this process may have stopped all of them.
+    // Adds at most two intervals, because whoever stopped this process may have stopped all.
     const double now = Seconds();
     const double elapsed = std::min(now - std::exchange(last, now), 2 * look);
     if (stop.stop_requested()) return;
@@ -405,10 +405,10 @@ void Watchdog::Watch(const std::stop_token& stop) {
   }
 }
 
-// Whether the watched thread has been in one place for longer than its bound.
+// Whether the watched thread has made no progress for longer than its bound.
 bool Watchdog::Expired(double elapsed) {
   RankSlot& mine = setup_.recorder->Mine();
-  const double bound = bound_.load();  // before what it is compared with
+  const double bound = bound_.load();  // read before the progress that it bounds
   const std::int64_t progress = mine.progress.load(), armed = armed_.load();
   const bool moved = std::exchange(seen_progress_, progress) != progress;
   if (std::exchange(seen_armed_, armed) != armed || moved) {
@@ -420,10 +420,10 @@ bool Watchdog::Expired(double elapsed) {
   return bound > 0 && idle_ > bound;
 }
 
-// Asked once a second by one rank of a node that has itself waited for long: never while all is
-// well. A thread of its own looks: a file system that does not answer must not hold this one up.
+// Whether another node has raised an alarm. The node's first rank looks, once a second, after it
+// has itself waited for long. A detached thread looks, since a file system may hang.
 bool Watchdog::SessionHasFiles() {
-  constexpr double kLong = 30;  // seconds; this node may be in a part with a longer bound
+  constexpr double kLong = 30;  // seconds; this node may be in a phase with a longer bound
   if (node_count_ == 1 || setup_.recorder->Memory().rank != 0) return false;
   if (files_->found.load()) return true;
   if (idle_ < std::min(bound_.load() / 2, kLong) || idle_ - looked_ < 1) {
@@ -441,7 +441,7 @@ bool Watchdog::SessionHasFiles() {
   return false;
 }
 
-// Process number of the next rank of the node if it has ended without a word; -1.
+// Process id of the next visible rank on this node if it has ended unannounced; else -1.
 int Watchdog::GoneNeighbour() const {
   const FlightMemory& memory = setup_.recorder->Memory();
   for (int i = 1; i < memory.ranks; ++i) {
@@ -473,7 +473,7 @@ void Watchdog::WriteOwnStack() {
   mine.answered.store(true);
 }
 
-// Another watchdog of the node leads: answers it, takes its place if it is lost, and ends.
+// Answers the node's leading watchdog, takes its place if that is lost, and ends the process.
 void Watchdog::Answer() {
   constexpr double kPatience = 12, kPause = 0.02;
   FlightMemory& memory = setup_.recorder->Memory();
@@ -512,7 +512,7 @@ std::string Watchdog::Place() const {
   return folder_ + "/hang/" + setup_.session;
 }
 
-// at_once: whoever started the job may end it any moment, since a process of it is gone.
+// at_once: a process is gone, so the launcher may end the job soon: other nodes are not asked.
 void Watchdog::Lead(const std::string& reason, bool at_once) {
   if (!at_once) {
     WriteOwnStack();
@@ -536,7 +536,7 @@ void Watchdog::Lead(const std::string& reason, bool at_once) {
   EndNode();
 }
 
-// Stopped ranks go on, see that it is over, and end by themselves, with code 1.
+// Wakes stopped ranks, lets all end by themselves with code 1, and kills those that do not.
 void Watchdog::EndNode() {
   constexpr double kPatience = 1.5, kPause = 0.01;
   FlightMemory& memory = setup_.recorder->Memory();

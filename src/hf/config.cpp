@@ -1,4 +1,4 @@
-// A config.json becomes keys of [model], and keys of [model] a config.json.
+// Translates config.json into keys of [model], and keys of [model] into config.json.
 #include "trireme/hf/config.hpp"
 
 #include <fmt/ranges.h>
@@ -21,19 +21,19 @@ namespace trireme::hf {
 
 namespace {
 
-// The members of a config.json, read by name; what was asked for is known in the end.
+// The members of a config.json, read by name. It remembers which names were read.
 class ConfigKeys {
  public:
-  // where: "model/config.json", or a place in it. Both must outlive this.
+  // where: "model/config.json", or a place in it, for messages. Both must outlive this object.
   ConfigKeys(const nlohmann::json& json, const std::string& where)
       : json_(json), where_(where), object_(json, where) {}
 
-  // A member that is there and not null.
+  // Whether the member exists and is not null.
   bool Has(const std::string& name) {
     read_.insert(name);
     return json_.contains(name) && !json_.at(name).is_null();
   }
-  bool IsNull(const std::string& name) const {  // there, and null
+  bool IsNull(const std::string& name) const {  // exists and is null
     return json_.contains(name) && json_.at(name).is_null();
   }
   const nlohmann::json& At(const std::string& name) const { return json_.at(name); }
@@ -53,7 +53,7 @@ class ConfigKeys {
   std::string TextOr(const std::string& name, const std::string& fallback) {
     return Has(name) ? object_.Text(name) : fallback;
   }
-  // Throws unless the member is absent or one of these values. An absent one counts as `fallback`.
+  // Throws unless the member has one of the values `computed`; a missing one counts as `fallback`.
   void Demand(const std::string& name, const nlohmann::json& fallback,
               const std::vector<nlohmann::json>& computed) {
     read_.insert(name);
@@ -75,7 +75,7 @@ class ConfigKeys {
     return InputError(fmt::format("{}: {} = {}: {}", where_, deck::Shown(name), value, reason),
                       hint);
   }
-  // Members that nothing above was asked for.
+  // Names of the members that none of the functions above has read.
   std::vector<std::string> Unread() const {
     std::vector<std::string> names;
     for (const auto& [name, value] : json_.items()) {
@@ -91,8 +91,8 @@ class ConfigKeys {
   std::set<std::string> read_;
 };
 
-// Keys that do not change what the weights compute, with blanks between them: names, tokens,
-// training, generation, caches.
+// Keys that do not change what the weights compute, separated by blanks: names, tokens, training,
+// generation, caches.
 constexpr std::string_view kKept =
     "_attn_implementation_autoset _commit_hash _name_or_path architectures bad_words_ids "
     "begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id "
@@ -109,8 +109,8 @@ constexpr std::string_view kKept =
     "top_k top_p torch_dtype torchscript transformers_version typical_p use_bfloat16 "
     "use_cache";
 
-// Keys that change the function, or the meaning of the weights, and why they are refused unless
-// they say no.
+// Keys that change the computation or the meaning of the weights, and why they are refused unless
+// they are null, false, 0 or empty.
 const std::map<std::string, const char*>& Refused() {
   constexpr const char* kExperts = "mixtures of experts are not computed";
   constexpr const char* kScaled = "a factor that the model does not have";
@@ -146,8 +146,8 @@ bool SaysNo(const nlohmann::json& value) {
   return value.is_null() || value == false || value == 0 || empty;
 }
 
-// Refuses what changes the function in a way that no family here has; returns the keys that are in
-// no list.
+// Refuses members that change the computation in a way that no family here has; returns those that
+// are in no list.
 std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
   std::istringstream words{std::string(kKept)};
   const std::set<std::string> kept(std::istream_iterator<std::string>(words), {});
@@ -163,8 +163,8 @@ std::vector<std::string> CheckOtherKeys(const ConfigKeys& config) {
   return unknown;
 }
 
-// Rotary positions in a config.json: rope_theta with rope_scaling, or rope_parameters of newer
-// versions.
+// Rotary positions in a config.json: rope_theta with rope_scaling, or, in newer versions,
+// rope_parameters.
 
 constexpr const char* kOld = "rope_scaling";
 constexpr const char* kNew = "rope_parameters";
@@ -187,7 +187,7 @@ void ReadYarn(ConfigKeys& keys, std::int64_t positions, nlohmann::json& model) {
   keys.Demand("mscale_all_dim", nullptr, {nullptr});
 }
 
-// where: "config.json: rope_scaling". positions: max_position_embeddings.
+// where: "config.json: rope_scaling", for messages. positions: max_position_embeddings.
 void ReadScaling(const nlohmann::json& json, const std::string& where, std::int64_t positions,
                  nlohmann::json& model) {
   ConfigKeys keys(json, where);
@@ -224,8 +224,8 @@ void ReadScaling(const nlohmann::json& json, const std::string& where, std::int6
                       "Take it out if it does not change the angles.");
 }
 
-// The keys of rotary positions: theta, scaling and its numbers. Throws InputError for a kind of
-// scaling that the model does not have.
+// Reads rotary positions: theta, the kind of scaling and its numbers. Throws InputError for a kind
+// that the model does not have.
 void ReadRope(ConfigKeys& config, const std::string& where, nlohmann::json& model) {
   constexpr double kTheta = 10000;
   const std::int64_t positions = config.Integer("max_position_embeddings");
@@ -243,7 +243,7 @@ void ReadRope(ConfigKeys& config, const std::string& where, nlohmann::json& mode
   throw config.Complain(kNew, fmt::format("{} says something else", kOld), "Leave one of them.");
 }
 
-// ParseConfig: a config.json becomes keys of [model].
+// ParseConfig: config.json to keys of [model].
 
 constexpr std::array<const char*, 6> kFamilies = {"gpt2",  "llama", "mistral",
                                                   "qwen2", "qwen3", "marian"};
@@ -268,12 +268,12 @@ void ReadGpt2(ConfigKeys& config, nlohmann::json& model) {
   model["bias"] = model["qkv_bias"] = true;
   model["qk_norm"] = false;
   model["tie_embeddings"] = config.TruthOr("tie_word_embeddings", true);
-  // Both are GPT-2's form with the hyperbolic tangent.
+  // Both are GELU in its tanh approximation, as in GPT-2.
   config.Demand("activation_function", "gelu_new", {"gelu_new", "gelu_pytorch_tanh"});
   config.Demand("scale_attn_weights", true, {true});
   config.Demand("scale_attn_by_inverse_layer_idx", false, {false});
   config.Demand("reorder_and_upcast_attn", false, {false});
-  constexpr double kDropout = 0.1;  // of the published code
+  constexpr double kDropout = 0.1;  // default of the published code
   const double residual = config.RealOr("resid_pdrop", kDropout);
   if (residual != config.RealOr("embd_pdrop", kDropout)) {
     throw config.Complain("embd_pdrop",
@@ -283,7 +283,7 @@ void ReadGpt2(ConfigKeys& config, nlohmann::json& model) {
   model["attention_dropout"] = config.RealOr("attn_pdrop", kDropout);
 }
 
-// A list of "full_attention" alone, one a layer, says what is so without it.
+// A layer_types list is accepted if it has "full_attention" for each layer, which is the default.
 void CheckLayerTypes(ConfigKeys& config, std::int64_t layers) {
   if (!config.Has("layer_types")) return;
   const nlohmann::json& types = config.At("layer_types");
@@ -305,12 +305,12 @@ void ReadLlama(ConfigKeys& config, const std::string& where, Family family, nloh
   model["vocabulary"] = config.Integer("vocab_size");
   model["dim"] = dim;
   model["heads"] = heads;
-  // null says as many as heads. Without it the families other than Llama have defaults of their
-  // own.
+  // null means as many as heads. If the member is missing, families other than Llama have various
+  // defaults, so it is required.
   const bool stated = family == Family::kLlama || config.IsNull("num_key_value_heads");
   model["kv_heads"] = stated ? config.IntegerOr("num_key_value_heads", heads)
                              : config.Integer("num_key_value_heads");
-  constexpr std::int64_t kQwen3HeadDim = 128;  // unless stated, whatever the width
+  constexpr std::int64_t kQwen3HeadDim = 128;  // default, whatever hidden_size is
   const std::int64_t head_dim =
       config.IntegerOr("head_dim", family == Family::kQwen3 ? kQwen3HeadDim
                                    : dim % heads == 0       ? dim / heads
@@ -339,9 +339,9 @@ void ReadLlama(ConfigKeys& config, const std::string& where, Family family, nloh
   CheckLayerTypes(config, model.at("layers").get<std::int64_t>());
   if (qwen) {
     config.Demand("use_sliding_window", false, {false});
-    static_cast<void>(config.Has("sliding_window"));  // of no effect then
+    static_cast<void>(config.Has("sliding_window"));  // ignored, since the window is off
   } else {
-    constexpr std::int64_t kMistralWindow = 4096;  // unless stated
+    constexpr std::int64_t kMistralWindow = 4096;  // default
     const nlohmann::json fallback =
         family == Family::kMistral ? nlohmann::json(kMistralWindow) : nlohmann::json();
     config.Demand("sliding_window", fallback, {nullptr});
@@ -394,13 +394,13 @@ Config ParseConfig(const std::string& text, const std::string& path) {
   return config;
 }
 
-// FamilyOf and MakeConfig: keys of [model] become a config.json.
+// FamilyOf and MakeConfig: keys of [model] to config.json.
 
 namespace {
 
 using model::RopeScaling;
 
-// A key that a family computes with one value only.
+// A key of [model], and whether the model has the one value of it that a family supports.
 struct Need {
   const char* key;
   bool met;
@@ -482,7 +482,7 @@ nlohmann::json LlamaJson(Family family, const model::Options& o) {
   return json;
 }
 
-// Padding has eos's id, which masks of attention tell from it.
+// The padding token shares eos's id, since attention masks mark padding.
 nlohmann::json MarianJson(const model::Options& o, std::int64_t eos) {
   const bool relu = o.activation == model::Activation::kRelu;
   return {{"activation_dropout", o.ffn_dropout},
@@ -509,7 +509,7 @@ nlohmann::json MarianJson(const model::Options& o, std::int64_t eos) {
 }
 
 void RequireMarian(const model::Options& o, const deck::Deck& deck) {
-  constexpr double kEpsilon = 1e-5;  // of nn.LayerNorm
+  constexpr double kEpsilon = 1e-5;  // default of nn.LayerNorm
   Require({{"norm_position", o.norm_position == model::NormPosition::kPost},
            {"norm", o.norm == model::Norm::kLayerNorm},
            {"norm_epsilon", o.norm_epsilon == kEpsilon},

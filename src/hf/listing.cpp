@@ -1,4 +1,4 @@
-// Reading and writing the list of a folder's tensors.
+// Lists the tensors of model folders, copies companions, and creates folders.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
@@ -29,13 +29,13 @@ bool IsFile(const std::string& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-// Contents of the index.
+// The contents of kIndexFile.
 struct Index {
-  std::map<std::string, std::string> files;  // of each tensor
+  std::map<std::string, std::string> files;  // file of each tensor
   std::int64_t parameters = 0;
 };
 
-// Newer releases of transformers count the parameters beside the bytes.
+// total_parameters, which newer versions of transformers write; 0: not given.
 std::int64_t CountedParameters(const nlohmann::json& json, const std::string& path) {
   if (!json.contains("metadata") || !json.at("metadata").is_object()) return 0;
   const deck::JsonObject metadata(json.at("metadata"), path + ": metadata");
@@ -65,7 +65,7 @@ Index ReadIndex(const std::string& path) {
   return found;
 }
 
-// The index and the files must tell the same of every tensor.
+// Throws unless the index and the files agree on every tensor.
 void CheckIndex(const std::string& path, std::map<std::string, std::string> index,
                 const Listing& listing) {
   for (const ListedFile& file : listing.files) {
@@ -92,7 +92,7 @@ void CheckIndex(const std::string& path, std::map<std::string, std::string> inde
 }  // namespace
 
 Error NotAModel(const std::string& folder, const std::string& lacks) {
-  // What a folder's file says about it; {0}: the folder, {1}: the file.
+  // A kind of folder, recognised by a file's name. says: {0} is the folder, {1} the file.
   struct Sign {
     bool (*is)(const std::string& name);
     const char *says, *hint;
@@ -236,14 +236,14 @@ std::string IndexText(const Listing& listing) {
          "\n";
 }
 
-// Copying companions, and folders that appear whole.
+// Copying companions, and creating folders that appear complete or not at all.
 
 namespace {
 
-// In a folder that is not whole yet.
+// Marks a folder that is not complete yet.
 constexpr const char* kUnfinished = ".unfinished";
 
-constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // of a companion
+constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;  // limit of a companion
 
 bool IsCompanion(const std::string& name) {
   constexpr std::array<const char*, 5> kEndings = {".json", ".txt", ".model", ".md", ".jinja"};
@@ -255,7 +255,7 @@ bool IsCompanion(const std::string& name) {
                      [&](const char* beginning) { return name.starts_with(beginning); });
 }
 
-// body(entry) for each companion in a folder; the error of a folder that cannot be listed.
+// Calls body(entry) for each companion in a folder. Returns the error if it cannot be listed.
 template <typename Body>
 std::error_code ForCompanions(const std::string& folder, const Body& body) {
   std::error_code error, ignored;
@@ -320,13 +320,13 @@ void CopyRunPart(const std::string& from, const std::string& to) {
 void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
                      const std::function<void(const std::string& temporary)>& fill) {
   fs::path path = fs::path(folder).lexically_normal();
-  if (path.filename().empty()) path = path.parent_path();  // of "out/"
+  if (path.filename().empty()) path = path.parent_path();  // for "out/"
   const std::string temporary = DraftName(path.string());
   std::error_code ignored;
   world.Together([&] {
     if (!world.IsRoot()) return;
     RequireFree(path.string());
-    // What an end without warning left is known by its mark; anything else is the user's.
+    // A leftover of a killed run has the mark and is removed; anything else belongs to the user.
     std::error_code error;
     if (fs::exists(temporary + "/" + kUnfinished, ignored)) fs::remove_all(temporary, error);
     if (error) throw RunError(fmt::format("{}: cannot be removed: {}", temporary, error.message()));

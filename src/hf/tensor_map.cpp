@@ -1,4 +1,4 @@
-// The map of tensors of each family.
+// The map from tensors to parameters, for each family.
 #include "tensor_map.hpp"
 
 #include <fmt/format.h>
@@ -8,13 +8,13 @@ namespace trireme::hf {
 
 namespace {
 
-// The tensor of one parameter, stored as it is.
+// A tensor that is one parameter, stored unchanged.
 MappedTensor Alone(const std::string& name, const std::string& parameter,
                    const kernels::Shape& shape) {
   return {.name = name, .shape = shape, .parts = {{parameter, shape, 0}}};
 }
 
-// A parameter [rows, columns] that lies transposed in the file.
+// A tensor that is one parameter [rows, columns], stored transposed.
 MappedTensor Across(const std::string& name, const std::string& parameter, std::int64_t rows,
                     std::int64_t columns) {
   return {.name = name,
@@ -29,8 +29,8 @@ void AddNorm(std::vector<MappedTensor>& map, const std::string& name, const std:
   if (bias) map.push_back(Alone(name + ".bias", parameter + ".bias", {dim}));
 }
 
-// A layer of GPT-2, whose weights lie as [inputs, outputs], by the parameters [outputs, inputs]
-// that it is made of.
+// Adds a Conv1D layer of GPT-2, whose weight is [inputs, outputs]. It consists of one or several
+// parameters [outputs, inputs], which are stored transposed side by side.
 void AddConv(std::vector<MappedTensor>& map, const std::string& name,
              const std::vector<std::string>& parameters, std::int64_t outputs,
              std::int64_t inputs) {
@@ -46,7 +46,7 @@ void AddConv(std::vector<MappedTensor>& map, const std::string& name,
   map.push_back(std::move(bias));
 }
 
-// A layer of GPT-2 whose parameter lies the same way here: heads or hidden features first.
+// Adds a Conv1D layer of GPT-2 whose parameter has the same layout here: [inputs, outputs].
 void AddConvAlike(std::vector<MappedTensor>& map, const std::string& name,
                   const std::string& parameter, std::int64_t inputs, std::int64_t outputs) {
   map.push_back(Alone(name + ".weight", parameter + ".weight", {inputs, outputs}));
@@ -139,14 +139,14 @@ void AddMarianBlock(std::vector<MappedTensor>& map, std::int64_t block, const mo
   AddMarianNorm(map, from + "final_layer_norm", to + "ffn.norm", o.dim);
 }
 
-// Without tables of positions and biases of logits, which transformers computes and sets to zero.
+// Leaves out position tables and logit biases, which transformers computes or sets to zero.
 std::vector<MappedTensor> MapMarian(const model::Options& o) {
   const kernels::Shape table = {o.vocabulary, o.dim};
   std::vector<MappedTensor> map = {
       Halved(Alone("model.shared.weight", "embedding.token.weight", table))};
   for (std::int64_t block = 0; block < o.Blocks(); ++block) AddMarianBlock(map, block, o);
   const bool tied = o.tie_embeddings;
-  // transformers shares the stacks' tables with the head, or not at all.
+  // With tied embeddings transformers stores one table; otherwise each stack has its own, too.
   for (const char* const stack : {"encoder", "decoder"}) {
     if (tied) break;
     map.push_back(Halved(Alone(fmt::format("model.{}.embed_tokens.weight", stack),

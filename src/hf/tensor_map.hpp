@@ -1,4 +1,4 @@
-// Names and shapes: tensors of a Hugging Face model, and the parameters that each is made of.
+// Maps the tensors of a Hugging Face model to parameters: names, shapes, element types.
 #pragma once
 
 #include <algorithm>
@@ -17,21 +17,21 @@
 
 namespace trireme::hf {
 
-// Elements as files store them: fp32, fp64, bf16 and fp16, to and from the types of checkpoints.
+// Element types in files (fp32, fp64, bf16, fp16), and conversion from and to checkpoint types.
 
 enum class Stored { kF32, kF64, kBf16, kF16 };
 
-std::optional<Stored> StoredOf(const std::string& dtype);  // nothing: another type
+std::optional<Stored> StoredOf(const std::string& dtype);  // nullopt: any other type
 const char* SafetensorsName(Stored type);                  // "BF16"
 constexpr std::int64_t BytesOf(Stored type) {
   return type == Stored::kF32 ? 4 : type == Stored::kF64 ? 8 : 2;
 }
-// Type that a checkpoint holds the elements in, without loss.
+// The type in which a checkpoint holds the elements, without loss.
 constexpr Dtype CheckpointType(Stored type) {
   return type == Stored::kF64 ? Dtype::kFloat64 : Dtype::kFloat32;
 }
 
-// IEEE 754 half precision (binary16). NaN becomes infinite.
+// From IEEE 754 half precision (binary16). NaN becomes infinite.
 inline float FromHalf(std::uint16_t half) {
   constexpr std::uint32_t kMagnitude = 0x7fff, kInfinite = 0x7c00, kFloatInfinity = 0x7f800000;
   constexpr std::uint32_t kSmallestNormal = 0x400, kRebias = 112U << 23;
@@ -44,7 +44,7 @@ inline float FromHalf(std::uint16_t half) {
   return std::bit_cast<float>(bits | static_cast<std::uint32_t>(half & 0x8000) << 16);
 }
 
-// Rounds to nearest, ties to even; infinite beyond the range.
+// To half precision: rounds to nearest, ties to even; infinite if out of range.
 inline std::uint16_t ToHalf(float value) {
   constexpr std::uint32_t kMagnitude = 0x7fffffff, kSmallestNormal = 113U << 23;
   constexpr std::uint32_t kInfinite = 143U << 23;  // 65536
@@ -53,7 +53,7 @@ inline std::uint16_t ToHalf(float value) {
   const std::uint32_t magnitude = bits & kMagnitude;
   if (magnitude >= kInfinite) return sign | 0x7c00;
   if (magnitude < kSmallestNormal) {
-    // The sum's last place is that of the smallest half: the addition rounds.
+    // Adding 0.5 makes the sum's last bit that of the smallest half, so the addition rounds.
     const float sum = std::bit_cast<float>(magnitude) + 0.5F;
     return sign | static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(sum) - (126U << 23));
   }
@@ -63,16 +63,16 @@ inline std::uint16_t ToHalf(float value) {
 
 inline constexpr std::int64_t kAllFinite = -1;
 
-// Converts `count` elements to those of CheckpointType(from). Returns the place of the first one
-// that is not finite, or kAllFinite.
+// Converts `count` elements to CheckpointType(from). Returns the index of the first element that is
+// not finite, or kAllFinite.
 std::int64_t Widen(Stored from, const void* in, std::int64_t count, void* out);
-// Converts `count` elements of a checkpoint. Returns the place of the first one that is not finite
-// afterwards, or kAllFinite.
+// Converts `count` elements of a checkpoint to type `to`. Returns the index of the first result
+// that is not finite, or kAllFinite.
 std::int64_t Narrow(Dtype from, const void* in, std::int64_t count, Stored to, void* out);
 
-// Transposition of stored elements, in tiles that fit a cache.
+// Transposes stored elements, in tiles that fit the cache.
 
-// A matrix within a larger one: `stride` elements from one row to the next.
+// A matrix within a larger one; `stride` is the number of elements from one row to the next.
 struct Window {
   char* data = nullptr;
   std::int64_t stride = 0;
@@ -95,7 +95,7 @@ void TransposeElements(Window in, Window out, std::int64_t rows, std::int64_t co
   }
 }
 
-// out[rows, columns] = transpose of in[columns, rows]; elements of 2, 4 or 8 bytes, aligned.
+// out[rows, columns] = transpose of in[columns, rows]; aligned elements of 2, 4 or 8 bytes.
 inline void Transpose(std::int64_t element_bytes, Window in, Window out, std::int64_t rows,
                       std::int64_t columns) {
   if (element_bytes == sizeof(std::uint16_t)) {
@@ -107,54 +107,54 @@ inline void Transpose(std::int64_t element_bytes, Window in, Window out, std::in
   }
 }
 
-// A parameter within a tensor: [rows, columns], or [rows].
+// A parameter within a tensor; its shape is [rows, columns] or [rows].
 struct MappedPart {
   std::string name;        // "blocks.0.attention.query.weight"
-  kernels::Shape shape;    // of the parameter
-  std::int64_t begin = 0;  // first row, among those of the tensor
+  kernels::Shape shape;    // shape of the parameter
+  std::int64_t begin = 0;  // its first row in the tensor
 };
 
 struct MappedTensor {
   std::string name;         // "model.layers.0.self_attn.q_proj.weight"
-  kernels::Shape shape;     // as stored
+  kernels::Shape shape;     // shape in the file
   bool transposed = false;  // stored as [columns, rows]
-  bool copy = false;        // of parameters that another tensor holds: a tied head
-  // Features of the residual stream, the last axis of its one parameter, are stored in Marian's
-  // order: 0, 2, 4 ... (where sinusoidal positions have sines), then 1, 3, 5 ...
+  bool copy = false;        // repeats parameters of another tensor: a tied head
+  // The features of the residual stream (the last axis of its one parameter) are stored in Marian's
+  // order: 0, 2, 4 ... (sines of sinusoidal positions), then 1, 3, 5 ...
   bool halves = false;
-  std::vector<MappedPart> parts = {};  // one below the other
+  std::vector<MappedPart> parts = {};  // stacked by rows
 
   std::int64_t Rows() const { return transposed ? shape.back() : shape.front(); }
-  std::int64_t Columns() const {  // of a row
+  std::int64_t Columns() const {  // elements per row
     return shape.size() == 1 ? 1 : transposed ? shape.front() : shape.back();
   }
   std::int64_t Elements() const { return Rows() * Columns(); }
-  bool Whole() const { return transposed || halves; }  // written at once, by one rank
+  bool Whole() const { return transposed || halves; }  // one rank must handle it as a whole
 };
 
-// All tensors, in the order of the model's parameters; a tied head is the last one. Names as
-// transformers writes them.
+// All tensors of a model, in the order of its parameters; a tied head is last. Names are those that
+// transformers writes.
 std::vector<MappedTensor> MapTensors(Family family, const model::Options& options);
 
-// Prefix of all names but the head's that a file may leave out: "transformer."; empty: none.
+// Prefix that a file may leave out of all names but the head's: "transformer."; empty: none.
 std::string OptionalPrefix(Family family);
 
-// True for a tensor that no weights are in: masks and tables of angles, which old versions wrote.
+// Whether the tensor holds no weights: masks and tables of angles, which old versions wrote.
 bool IsBuffer(Family family, const std::string& name);
 
-// TensorNames: tensors by the names that a family has for them, whether or not a file leaves out
-// the prefix that all of them may have.
+// TensorNames: finds mapped tensors by the names in a listing, whether or not the listing leaves
+// out the optional prefix.
 
 class TensorNames {
  public:
-  // Both must outlive this.
+  // map: must outlive this object.
   TensorNames(const std::vector<MappedTensor>& map, const Listing& listing, Family family);
 
-  // The mapped tensor that a name in the listing means; null: none.
+  // The mapped tensor with this name in the listing; null: none.
   const MappedTensor* Find(const std::string& listed) const;
 
  private:
-  std::map<std::string, const MappedTensor*> by_name_;  // as listed
+  std::map<std::string, const MappedTensor*> by_name_;  // by name in the listing
 };
 
 }  // namespace trireme::hf

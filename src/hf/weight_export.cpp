@@ -1,4 +1,4 @@
-// Plans of exported files, and the writing of their tensors.
+// Plans exported files, and writes their tensors.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace {
 
 using checkpoint::StoredTensor;
 
-// Bytes that a thread reads and converts at once: a whole segment of a checkpoint, mostly.
+// Bytes that a thread reads and converts at a time: mostly one whole segment of a checkpoint.
 constexpr std::int64_t kExportPiece = std::int64_t{4} << 20;
 
 Stored TypeOf(Storage storage) {
@@ -51,7 +51,7 @@ ExportPlan PlanLike(const Listing& source, Family family, const model::Options& 
     ListedFile to{file.name, {}};
     to.contents.metadata = file.contents.metadata;
     for (const StoredTensor& tensor : file.contents.tensors) {
-      if (names.Find(tensor.name) == nullptr) continue;  // a buffer
+      if (names.Find(tensor.name) == nullptr) continue;  // a buffer, without weights
       to.contents.tensors.push_back(tensor);
       if (options.dtype == Storage::kSource) continue;
       to.contents.tensors.back().dtype = SafetensorsName(TypeOf(options.dtype));
@@ -95,7 +95,7 @@ PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::O
                                 [](const StoredTensor& tensor) { return tensor.dtype == "F64"; });
   const std::int64_t size = wide ? 8 : 4;
   PassingMemory memory;
-  std::int64_t written = 0;  // bytes of an element
+  std::int64_t written = 0;  // bytes per element
   for (const ListedFile& file : plan.listing.files) {
     for (const StoredTensor& tensor : file.contents.tensors) {
       const MappedTensor* const mapped = names.Find(tensor.name);
@@ -104,14 +104,14 @@ PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::O
       if (mapped->Whole()) memory.tensor = std::max(memory.tensor, mapped->Elements() * size);
     }
   }
-  // A piece as it was read and as it is written, and a segment of which another piece is wanted.
+  // Per thread: a piece as read, the piece as written, and a segment kept for another piece.
   memory.buffers = threads * (2 * kExportPiece + kExportPiece / size * written);
   return memory;
 }
 
 namespace {
 
-constexpr std::int64_t kWidest = 8;  // bytes of an element
+constexpr std::int64_t kWidest = 8;  // bytes per element
 
 Dtype TypeIn(const StoredTensor& parameter) {
   return parameter.dtype == "F64" ? Dtype::kFloat64 : Dtype::kFloat32;
@@ -121,25 +121,25 @@ std::int64_t SizeIn(const StoredTensor& parameter) {
   return static_cast<std::int64_t>(SizeOf(TypeIn(parameter)));
 }
 
-// At least so many bytes.
+// Enlarges `memory` to at least `bytes` bytes; returns its start.
 char* Room(std::vector<char>& memory, std::int64_t bytes) {
   if (std::ssize(memory) < bytes) memory.resize(static_cast<std::size_t>(bytes));
   return memory.data();
 }
 
-// A rank's share of exported tensors, read from a checkpoint, converted and written by the rank's
-// threads, which draw pieces of parameters.
+// A rank's share of the exported tensors: threads take pieces of parameters, read them from the
+// checkpoint, convert and write them.
 class ShareWriter {
  public:
-  // All must outlive it.
+  // All arguments must outlive it.
   ShareWriter(const checkpoint::TensorReader& reader, const std::string& folder, int threads)
       : reader_(reader), folder_(folder), scratch_(static_cast<std::size_t>(std::max(1, threads))) {
     for (const StoredTensor& tensor : reader.Tensors()) parameters_[tensor.name] = &tensor;
   }
 
-  // The file that the tensors added from here on belong to.
+  // Sets the file of the tensors that are added from now on.
   void Open(const std::string& file) { name_ = file; }
-  // Elements [first, last) of a tensor that is stored as its parameters are.
+  // Adds elements [first, last) of a tensor that is stored as its parameters are.
   void Add(const MappedTensor& mapped, const StoredTensor& to, std::int64_t first,
            std::int64_t last) {
     if (first >= last) return;
@@ -152,7 +152,7 @@ class ShareWriter {
     }
   }
 
-  // A tensor that is rearranged.
+  // Loads, rearranges and writes a whole tensor.
   void AddWhole(const MappedTensor& mapped, const StoredTensor& to) {
     for (const MappedPart& part : mapped.parts) {
       Cut(part, 0, kernels::ElementCount(part.shape), {.at = part.begin * mapped.Columns()});
@@ -163,7 +163,7 @@ class ShareWriter {
     WriteLines(mapped, to);
   }
 
-  // Writes what is left and syncs all files. What is thrown: as WriteShare says.
+  // Writes the remaining pieces and syncs all files. Throws as WriteShare does.
   void Finish() {
     Run();
     for (auto& [name, file] : files_) {
@@ -174,16 +174,16 @@ class ShareWriter {
   }
 
  private:
-  // Elements of a tensor to write, from a parameter; or, without a tensor, to load into whole_.
+  // Elements of a parameter to write into tensor `to`; if `to` is null, to load into whole_.
   struct Piece {
     const MappedPart* part = nullptr;
     const StoredTensor* to = nullptr;
     const PositionedFile* file = nullptr;
-    std::int64_t at = 0;     // first element in `to`, or in whole_
-    std::int64_t first = 0;  // first element of the parameter
+    std::int64_t at = 0;     // index of the first element in `to` or whole_
+    std::int64_t first = 0;  // index of the first element in the parameter
     std::int64_t count = 0;
   };
-  // Memory of one thread.
+  // One thread's buffers.
   struct Scratch {
     std::vector<char> piece;  // in the checkpoint's type
     std::vector<char> bytes;  // as written
@@ -203,8 +203,8 @@ class ShareWriter {
     return &files_.emplace(name_, std::move(file)).first->second;
   }
 
-  // Elements [first, last) of a parameter, cut where segments of the checkpoint end; piece.at is
-  // the place of `first`.
+  // Adds pieces for elements [first, last) of a parameter, cut where the checkpoint's segments end.
+  // piece.at: where `first` goes.
   void Cut(const MappedPart& part, std::int64_t first, std::int64_t last, Piece piece) {
     const std::int64_t step = kExportPiece / SizeIn(Parameter(part));
     piece.part = &part;
@@ -239,7 +239,7 @@ class ShareWriter {
     const std::int64_t size = SizeIn(parameter);
     reader_.Read(parameter.offset + piece.first * size, piece.count * size, to, scratch.kept);
   }
-  // Converts and writes what scratch.piece holds.
+  // Converts and writes the elements in scratch.piece.
   static void Store(const Piece& piece, Dtype type, Scratch& scratch) {
     const StoredTensor& to = *piece.to;
     const Stored stored = StoredOf(to.dtype).value_or(Stored::kF32);
@@ -256,7 +256,7 @@ class ShareWriter {
     piece.file->StartFlush(piece.count * size, offset);
   }
 
-  // Puts the even features of each row of what whole_ holds before the odd ones.
+  // Moves the even features of each row in whole_ before the odd ones.
   void SplitFeatures(const MappedTensor& mapped) {
     const MappedPart& part = mapped.parts.front();
     const auto size = static_cast<std::size_t>(SizeIn(Parameter(part)));
@@ -272,8 +272,8 @@ class ShareWriter {
     }
   }
 
-  // Writes what whole_ holds, some lines of the stored tensor at once: rows as they lie or, of a
-  // transposed tensor, columns.
+  // Writes the tensor in whole_ in groups of lines. A line is a row or, of a transposed tensor, a
+  // column.
   void WriteLines(const MappedTensor& mapped, const StoredTensor& to) {
     const Dtype type = TypeIn(Parameter(mapped.parts.front()));
     const auto size = static_cast<std::int64_t>(SizeOf(type));
@@ -299,8 +299,8 @@ class ShareWriter {
   const checkpoint::TensorReader& reader_;
   const std::string& folder_;
   std::map<std::string, const StoredTensor*> parameters_;
-  std::string name_;                             // of the file
-  std::map<std::string, PositionedFile> files_;  // with tensors of this rank
+  std::string name_;                             // name of the open file
+  std::map<std::string, PositionedFile> files_;  // the files in which this rank writes
   std::vector<Piece> pieces_;                    // not yet written
   std::vector<Scratch> scratch_;                 // [threads]
   std::vector<char> whole_;                      // a tensor to rearrange, in the checkpoint's type
@@ -327,7 +327,7 @@ void WriteShare(const ExportPlan& plan, Family family, const model::Options& mod
       if (mapped == nullptr || mapped->shape != tensor.shape) {
         throw InputError(fmt::format("{}: not a tensor of the model", tensor.name));
       }
-      // Elements that begin in this rank's part of all bytes; a tensor that is rearranged whole.
+      // Elements that begin in this rank's part of all bytes; a whole tensor goes by its first one.
       const std::int64_t size = checkpoint::ElementBytes(tensor.dtype);
       const auto element = [&](std::int64_t byte) {
         return CeilDivide(std::clamp<std::int64_t>(byte - at, 0, tensor.bytes), size);

@@ -1,4 +1,4 @@
-// WeightSource: a model folder's tensors become parameters.
+// WeightSource: converts a model folder's tensors into parameters.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
@@ -25,12 +25,12 @@ using checkpoint::ListProblems, checkpoint::ShapeText;
 using checkpoint::StoredTensor;
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-constexpr std::int64_t kBlockElements = std::int64_t{1} << 16;  // converted while in a cache
+constexpr std::int64_t kBlockElements = std::int64_t{1} << 16;  // converted at a time: fits a cache
 
 }  // namespace
 
 struct WeightSource::State {
-  // A mapped tensor and where it lies.
+  // A mapped tensor and where it is stored.
   struct Place {
     const MappedTensor* mapped = nullptr;
     const StoredTensor* stored = nullptr;
@@ -38,8 +38,8 @@ struct WeightSource::State {
     Stored type = Stored::kF32;
   };
   struct Parameter {
-    std::size_t place = 0;  // in `places`
-    std::size_t part = 0;   // of its tensor
+    std::size_t place = 0;  // index in `places`
+    std::size_t part = 0;   // index in its tensor's parts
   };
 
   void Match(const std::string& folder, Family family) {
@@ -110,13 +110,13 @@ struct WeightSource::State {
         .first->second;
   }
 
-  // Bytes of a tensor from an element on.
+  // Reads `count` elements of a tensor, beginning with element `first`, as stored.
   void ReadBytes(const Place& place, std::int64_t first, std::int64_t count, char* to) {
     const std::int64_t size = BytesOf(place.type);
     Open(place.file).Read(to, count * size, place.stored->offset + first * size);
   }
-  // Elements [first, last) of a part as a checkpoint holds them. Returns the first one that is not
-  // finite, or kAllFinite.
+  // Reads elements [first, last) of a part in the checkpoint's type. Returns the first one that is
+  // not finite, or kAllFinite.
   std::int64_t ReadRows(const Place& place, const MappedPart& part, std::int64_t first,
                         std::int64_t last, char* to) {
     if (place.mapped->transposed) return ReadTransposed(place, part, first, last, to);
@@ -134,7 +134,7 @@ struct WeightSource::State {
     return kAllFinite;
   }
 
-  // One thread loads the tensor; others that need it wait, and then read it at the same time.
+  // One thread loads the tensor; others that need it wait, and then all read it at the same time.
   std::int64_t ReadTransposed(const Place& place, const MappedPart& part, std::int64_t first,
                               std::int64_t last, char* to) {
     {
@@ -181,14 +181,14 @@ struct WeightSource::State {
   Listing listing;
   std::vector<MappedTensor> map;
   std::vector<Place> places;  // in the order of `map`, without copies
-  std::optional<Place> head;  // a copy of a tied embedding
+  std::optional<Place> head;  // the copy of a tied embedding, if the folder has one
   std::map<std::string, Parameter> parameters;
-  std::shared_mutex whole_mutex;  // of the next two; readers hold it shared
-  const Place* whole = nullptr;   // transposed tensor in `whole_bytes`
+  std::shared_mutex whole_mutex;  // guards the next two; readers hold it shared
+  const Place* whole = nullptr;   // the transposed tensor in `whole_bytes`
   std::vector<char> whole_bytes;
-  std::mutex mutex;                             // of the next two
-  std::map<std::string, PositionedFile> files;  // open
-  std::vector<std::vector<char>> scratch;       // memory of calls that have ended
+  std::mutex mutex;                             // guards the next two
+  std::map<std::string, PositionedFile> files;  // open files, by path
+  std::vector<std::vector<char>> scratch;       // buffers of calls that have ended
 };
 
 WeightSource::WeightSource(const std::string& folder, Listing listing, Family family,
@@ -209,7 +209,7 @@ std::vector<kernels::StateBlock> WeightSource::Blocks(int rank, int ranks) const
   std::vector<kernels::StateBlock> blocks;
   std::int64_t at = 0;
   for (const State::Place& place : state_->places) {
-    // A whole tensor is the rank's that has its first element.
+    // A whole tensor belongs to the rank whose part contains its first element.
     const bool here = mine.begin <= at && at < mine.end;
     for (const MappedPart& part : place.mapped->parts) {
       const std::int64_t count = kernels::ElementCount(part.shape);
@@ -246,7 +246,7 @@ void WeightSource::CheckTiedHead(int rank, int ranks) const {
   if (!state_->head) return;
   const State::Place &head = *state_->head, &table = state_->places.front();
   const Part mine = PartOf(table.mapped->Elements(), rank, ranks);
-  // If the types differ, both are compared as the shorter one: a rounded copy is a copy, too.
+  // Different types are compared in the shorter one: a rounded copy counts as a copy.
   const Stored type = BytesOf(head.type) < BytesOf(table.type) ? head.type : table.type;
   const std::int64_t step = kPieceBytes / 8;
   std::vector<char> bytes(kPieceBytes), others(kPieceBytes), wide(kPieceBytes);
@@ -285,7 +285,7 @@ PassingMemory WeightSource::Memory(int threads) const {
     piece = std::max(piece, kBlockElements * wide);
     if (!place.mapped->transposed) continue;
     memory.tensor = std::max(memory.tensor, place.stored->bytes);
-    // A segment of a checkpoint that begins and ends within rows.
+    // Room for a checkpoint segment that begins and ends within rows.
     const std::int64_t elements = std::min(kPieceBytes / wide, place.mapped->Elements());
     piece = std::max(piece, (elements + 2 * place.mapped->Columns()) * size);
   }
@@ -299,8 +299,8 @@ const Listing& WeightSource::Files() const { return state_->listing; }
 
 namespace {
 
-// out[i] = convert(in[i]), tested afterwards. In blocks, so that the test costs no branch per
-// element.
+// out[i] = convert(in[i]). Returns the first i whose result is not finite, or kAllFinite. Tests
+// blocks of results, to have no branch per element.
 template <typename In, typename Out, typename Convert, typename IsFinite>
 std::int64_t ConvertAll(const In* in, std::int64_t count, Out* out, const Convert& convert,
                         const IsFinite& is_finite) {
@@ -319,7 +319,7 @@ std::int64_t ConvertAll(const In* in, std::int64_t count, Out* out, const Conver
   return kAllFinite;
 }
 
-// An exponent of ones alone is infinite or NaN.
+// A value is infinite or NaN if and only if all exponent bits are ones.
 bool FiniteBfloat16(std::uint16_t bits) { return (bits & 0x7f80) != 0x7f80; }
 bool FiniteHalf(std::uint16_t bits) { return (bits & 0x7c00) != 0x7c00; }
 bool FiniteFloat(float value) {

@@ -1,12 +1,12 @@
-// Writer: checkpoints of one training state, written whole at once or, asynchronously, beside the
-// steps that follow.
+// Writer: checkpoints of one training state, written at once or, asynchronously, beside the steps
+// that follow.
 //
-// Few processes write: checkpoint.writers of each node, each for the ranks next to it, through
-// memory that they share. All ranks plan together who holds which bytes; from then on nothing but
-// the outcome is agreed: writers put bytes at their offsets with plain positioned writes, so that
-// no collective call waits for a rank whose disk has failed. Threads of each writer do that: one
-// writes, one makes hashes, one flushes and reads back what was written while the first one goes
-// on; rank 0's first thread prepares the folder and publishes it.
+// Only a few processes write: checkpoint.writers per node, each for the ranks next to it, through
+// memory that they share. All ranks plan together who holds which bytes; after that they agree on
+// the outcome only. Writers put bytes at their offsets with plain positioned writes, so that no
+// collective call waits for a rank whose disk has failed. Each writer has three threads: one
+// writes, one computes hashes, one flushes and reads back what was written while the first
+// continues. The first thread of rank 0 also prepares the folder and publishes it.
 #pragma once
 
 #include <cstddef>
@@ -25,63 +25,62 @@
 namespace trireme::checkpoint {
 
 // Copies elements [first, last) of a block, counted in the flattened tensor, to `to`, in the
-// block's dtype. For state that does not lie in the host's memory.
+// block's dtype. Needed for state that is not in host memory.
 using ReadBlock = std::function<void(const kernels::StateBlock& block, std::int64_t first,
                                      std::int64_t last, void* to)>;
 
-// State that checkpoints hold. Every rank lists every tensor, in the same order
+// The state that checkpoints hold. Every rank lists every tensor, in the same order
 // (kernels::StateBlock).
 struct State {
   std::vector<kernels::StateBlock> model;
   std::vector<kernels::StateBlock> optimizer;
-  ReadBlock read = {};  // none: each block lies at its `data`
+  ReadBlock read = {};  // empty: each block lies at its `data`
 };
 
 struct WriterOptions {
-  bool async = false;           // copy the state, and write the copy while training goes on
-  int writers = 1;              // per node; 0: each rank writes its own bytes
-  std::string io_hints = {};    // "name=value,...": given to MPI-IO when files are created
-  int threads = 1;              // of a rank that copy its state at once; State::read must allow it
+  bool async = false;           // copy the state; write the copy while training goes on
+  int writers = 1;              // per node; 0: every rank writes its own bytes
+  std::string io_hints = {};    // "name=value,...", for MPI-IO when files are created
+  int threads = 1;              // threads that copy a rank's state; State::read must allow it
   std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
 };
 
-// Checkpoints that stay when old ones are removed.
+// Which checkpoints stay when old ones are removed.
 struct Retention {
-  std::int64_t keep = 0;              // number of those written last; 0: all
-  std::int64_t keep_every_steps = 0;  // and those whose step is a multiple of this; 0: none
+  std::int64_t keep = 0;              // number of last written ones; 0: all
+  std::int64_t keep_every_steps = 0;  // also steps that are multiples of this; 0: none
 };
 
 // One checkpoint to write.
 struct Order {
-  std::string folder;  // of the run's checkpoints
+  std::string folder;  // the run's folder of checkpoints
   std::int64_t step = 0;
-  nlohmann::json run;  // run.json, the same on every rank; its "sequence" is set by the writer
-  bool best = false;   // move the link `best` as well
+  nlohmann::json run;  // run.json, the same on every rank; the writer sets "sequence"
+  bool best = false;   // also move the link `best`
   Retention retention = {};
-  // Called on rank 0's thread, before the folder is changed, before the checkpoint gets its name,
-  // and before the clean-up after a failure: throws if the folder must be left as it is.
+  // Called on rank 0's writing thread before the folder is changed, before the checkpoint gets its
+  // name, and before the clean-up after a failure. Throws if the folder must be left as it is.
   std::function<void()> may_publish = {};
-  // Called on the same thread once the checkpoint may get its name: what must be on the disk first.
+  // Called on that thread just before the checkpoint gets its name; makes other files durable.
   std::function<void()> before_publish = {};
 };
 
-// Bytes of a state's blocks that this rank gives to its writer, and that an asynchronous one
-// copies.
+// Bytes of `blocks` that this rank gives to its writer; an asynchronous writer copies as many.
 std::int64_t CopyBytes(const std::vector<kernels::StateBlock>& blocks);
 
-// Result of an order, the same on every rank.
+// The result of an order, the same on every rank.
 struct Outcome {
   std::int64_t step = 0;
-  std::int64_t sequence = 0;          // in the order of writing; on rank 0
+  std::int64_t sequence = 0;          // counts checkpoints in the order of writing; on rank 0
   std::string failure;                // why it was not written; empty: it was
-  std::vector<std::string> warnings;  // written, but a link or the removal of old ones failed
+  std::vector<std::string> warnings;  // it was written, but a link or a removal failed
   std::int64_t bytes = 0;             // of the tensor files
   double seconds = 0;                 // from Begin to the end
   double write_seconds = 0;           // of the slowest writer: writes and flushes
   double verify_seconds = 0;          // of the slowest writer: reading back
 };
 
-// What a writer works with (src/checkpoint).
+// Parts of a writer (src/checkpoint).
 struct WritePlan;
 struct Round;
 struct StagedSegment;
@@ -94,35 +93,35 @@ class Worker;
 
 class Writer {
  public:
-  // Collective. Plans the files and takes the memory: of an asynchronous writer, a copy of all
-  // bytes that the node's ranks hold. `world` must outlive it, as must the state's memory.
-  // Where a node's ranks cannot share that memory (a small /dev/shm), rank 0 warns and each rank
-  // writes for itself. AgreedError if the state is not whole (MakeWritePlan) or memory is missing.
+  // Collective. Plans the files and allocates memory; an asynchronous writer takes enough for a
+  // copy of all bytes that the node's ranks hold. `world` and the state's memory must outlive it.
+  // If a node's ranks cannot share that memory (a small /dev/shm), rank 0 warns and each rank
+  // writes for itself. AgreedError if the state is incomplete (MakeWritePlan) or memory is missing.
   Writer(const comm::Communicator& world, State state, WriterOptions options);
-  // Ends the thread after the write under way, and leaves an unpublished folder behind.
+  // Ends the threads after the current write; leaves an unpublished folder behind.
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
   std::int64_t Bytes() const;  // of the tensor files of a checkpoint
-  // Memory that this rank and those next to it share for copies of the state.
+  // Bytes that this rank and its group share for copies of the state.
   std::int64_t MemoryBytes() const;
-  // Memory of a writer beside that: what it reads back at once, and the list of segments.
+  // Bytes that a writer needs besides that: for reading back, and for the list of segments.
   std::int64_t CheckBytes() const;
-  // Memory that a rank which writes takes beside copies for asynchronous checkpoints; 0 on others.
+  // Bytes that a writing rank needs besides copies for asynchronous checkpoints; 0 on others.
   std::int64_t OwnBytes() const;
 
-  // Collective; nothing may be under way. Asynchronous: copies the state, which may change from
-  // then on. Else the state must stay as it is until Finish.
+  // Collective; no checkpoint may be under way. Asynchronous: copies the state, which may change
+  // after the return. Otherwise the state must not change until Finish.
   void Begin(Order order);
-  // True from Begin until the outcome is taken. The same on every rank.
+  // True from Begin until the outcome is returned. The same on every rank.
   bool UnderWay() const { return part_ != Part::kNone; }
-  // True while this rank's part of the work is under way. Cheap.
+  // True while this rank's work on the current part is under way. Cheap.
   bool Busy() const;
-  // Collective, once no rank is busy (it waits for those that are): goes on to the next part.
-  // Returns the outcome after the last one.
+  // Collective. Waits until no rank is busy, then starts the next part. Returns the outcome after
+  // the last part.
   std::optional<Outcome> Advance();
-  // Collective. Waits for the end of what is under way.
+  // Collective. Completes the checkpoint under way.
   Outcome Finish();
 
  private:
@@ -154,48 +153,48 @@ class Writer {
   const State state_;
   WriterOptions options_;
   comm::Communicator group_;      // ranks that share a writer
-  std::vector<WritePlan> plans_;  // model, optimizer; of the group
+  std::vector<WritePlan> plans_;  // {model, optimizer}, of the group
   std::vector<Round> rounds_;     // of the group
   bool direct_ = false;           // the writer's thread reads the state where it lies
   std::int64_t slot_bytes_ = 0;
   std::unique_ptr<GatheredSums> sums_;
-  std::unique_ptr<GroupMemory> memory_;  // null: every rank of the world reads its state in place
+  std::unique_ptr<GroupMemory> memory_;  // null: all ranks of the world read their state in place
   std::string shortage_;  // why a node's ranks cannot share memory, on every rank; empty: they do
 
-  // Of the order under way.
+  // State of the current order:
   Part part_ = Part::kNone;
   Order order_;
   double begin_seconds_ = 0;
-  std::exception_ptr failure_;  // on this rank's own thread
+  std::exception_ptr failure_;  // raised on this rank's own thread
   Outcome outcome_;
-  std::unique_ptr<Output> output_;  // on writers; touched by the threads, or while they are idle
-  double write_seconds_ = 0;        // likewise, of the thread that writes
-  std::int64_t sequence_ = 0;       // likewise, on rank 0
+  std::unique_ptr<Output> output_;  // on writers; used by its threads, or while they are idle
+  double write_seconds_ = 0;        // used likewise; of the writing thread
+  std::int64_t sequence_ = 0;       // used likewise; on rank 0
 
-  // Ended before what their tasks use, and those that wait for others first: worker_ writes.
+  // These end before the members above; worker_ ends first, because it waits for the others.
   std::unique_ptr<Hasher> hasher_;
   std::unique_ptr<Checker> checker_;
   std::unique_ptr<Worker> worker_;
 };
 
-// One checkpoint, written at once.
+// Writing one checkpoint at once.
 
-// Contents of a checkpoint folder: model.safetensors, optimizer.safetensors and run.json, to which
-// checksums.json is added.
+// Contents of a checkpoint: model.safetensors, optimizer.safetensors and run.json. Writing adds
+// checksums.json.
 struct Contents {
   std::vector<kernels::StateBlock> model;
   std::vector<kernels::StateBlock> optimizer;
   nlohmann::json run;   // step, sampler position, seed, deck, versions; the same on every rank
-  ReadBlock read = {};  // none: each block lies at its `data`
+  ReadBlock read = {};  // empty: each block lies at its `data`
 };
 
-// Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: reserves and
-// agrees on the space, writes the tensors (each byte once, by one of the writers), syncs them,
-// reads them back against checksums, renames, then moves the relative link `folder`/latest, and
-// `folder`/best if `best`. Replaces a complete checkpoint of the same step. Then removes all but
-// the `keep` checkpoints written last (0 keeps all), never the target of a link. On failure, such
-// as a full disk, throws AgreedError on every rank, removes the temporary folder and leaves earlier
-// checkpoints as they are.
+// Collective. Writes `folder`/step_NNNNNNNN (8 digits) under a temporary name: reserves the space,
+// writes the tensors (each byte once), syncs and reads them back against their hashes, renames the
+// folder, then moves the relative link `folder`/latest, and `folder`/best if `best`. Replaces a
+// complete checkpoint of the same step. Then removes all but the `keep` last written checkpoints
+// (0: keeps all), but never the target of a link. On failure, such as a full disk, every rank
+// throws an AgreedError, the temporary folder is removed and earlier checkpoints are left as they
+// are.
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep);
 

@@ -1,5 +1,5 @@
-// A group of ranks: the thin, typed face of one MPI communicator, or of a group that is only
-// planned. Holds no policy.
+// Communicator: a group of ranks. A thin, typed wrapper of one MPI communicator, or a group that
+// exists only in a plan.
 #pragma once
 
 #include <mpi.h>
@@ -21,8 +21,8 @@ class Communicator {
  public:
   Communicator() = default;                    // the null communicator
   static Communicator Adopt(MPI_Comm handle);  // does not free it (MPI_COMM_WORLD, MPI_COMM_SELF)
-  // A group that exists on paper, for planning a layout without MPI. Rank, Size, IsRoot and
-  // IsPlanned answer, Together runs its body here; every other call throws RunError.
+  // A group without MPI, for planning a layout. Rank, Size, IsRoot and IsPlanned answer, and
+  // Together runs its body; every other call throws RunError.
   static Communicator Planned(int rank, int size);
   Communicator(Communicator&& other) noexcept;
   Communicator& operator=(Communicator&& other) noexcept;
@@ -39,18 +39,18 @@ class Communicator {
     return handle_;
   }
 
-  // Collective. Ranks of one colour form a group, ordered by key. name: for messages, in the
-  // records of calls that hang.
+  // Collective. Ranks with the same colour form a group, ordered by key. name: what messages and
+  // the records of hanging calls name the group.
   Communicator Split(int color, int key, const char* name = "part") const;
   Communicator SplitNode() const;  // the ranks that share this node's memory
-  // Collective. A communicator of the same ranks, whose messages meet no others.
+  // Collective. A communicator of the same ranks, whose messages are separate from this one's.
   Communicator Duplicate() const;
   void Barrier() const;  // collective
-  // Collective. A barrier for ranks that may wait long: they sleep, and leave their cores to
-  // others.
+  // Collective. A barrier for long waits: ranks sleep between tests instead of occupying their
+  // cores.
   void QuietBarrier() const;
 
-  // Collective reductions and broadcasts of small host data.
+  // Collective reductions and broadcasts of small host data:
   double Sum(double value) const;
   std::int64_t Sum(std::int64_t value) const;
   double Max(double value) const;
@@ -60,25 +60,25 @@ class Communicator {
   std::string Broadcast(const std::string& text, int root = 0) const;
   void Broadcast(void* data, std::int64_t bytes, int root = 0) const;  // may exceed 2 GiB
   std::vector<std::string> Gather(const std::string& text) const;      // [ranks], on every rank
-  // The texts of all ranks one after the other. counts: [ranks], their lengths, in bytes.
+  // All ranks' texts in one string, in rank order. counts: set to their lengths, [ranks], in bytes.
   std::string Gather(const std::string& text, std::vector<int>& counts) const;
 
   // Collective. Runs `body` on this rank, then agrees with all others: if it threw on any rank,
-  // every rank throws an AgreedError with the lowest failing rank's message (and the list of
-  // failing ranks, unless all failed) and the largest exit code. `body` must not call a collective
-  // that another rank could miss by throwing before it. A group that Split cut out of a larger one
-  // throws a PartError instead: its ranks alone cannot leave through MPI_Finalize.
+  // every rank throws an AgreedError with the message of the lowest failing rank, the list of
+  // failing ranks (unless all failed) and the largest exit code. `body` must not call a collective
+  // that another rank could miss by throwing before it. A group that was split from a larger one
+  // throws a PartError instead, because its ranks alone cannot leave through MPI_Finalize.
   void Together(const std::function<void()>& body) const;
 
-  // Collective. From now on calls of this group and of those made from it are recorded; `recorder`
-  // must outlive them.
+  // Collective. From now on the calls of this group, and of groups split from it, are recorded.
+  // `recorder` must outlive them.
   void RecordWith(FlightRecorder& recorder, const std::string& name);
   FlightRecorder* Recorder() const { return recorder_; }  // null: calls are not recorded
-  int RecordedAs() const { return group_; }               // the recorder's place of this group
+  int RecordedAs() const { return group_; }               // this group's index in the recorder
 
  private:
   Communicator(MPI_Comm handle, bool owned);
-  // A group cut out of this one by make(whole, &part).
+  // A new group, which make(handle of this one, &handle of the new one) creates.
   template <typename Make>
   Communicator Part(const char* name, const Make& make) const;
   std::int64_t Agree(std::int64_t code) const;
@@ -87,34 +87,34 @@ class Communicator {
   MPI_Comm handle_ = MPI_COMM_NULL;
   bool owned_ = false;
   bool part_ = false;     // smaller than the communicator it was split from
-  bool planned_ = false;  // no MPI behind it
+  bool planned_ = false;  // no MPI communicator behind it
   int rank_ = 0;
   int size_ = 1;
   FlightRecorder* recorder_ = nullptr;
-  int group_ = -1;  // of the recorder's
+  int group_ = -1;  // index in the recorder; -1: none
 };
 
-// An exception as it is told: an Error's code and message, or a failed run.
+// An exception as it is reported: an Error's code and message, or kFailed for any other exception.
 struct Failure {
   ExitCode code = ExitCode::kFailed;
   std::string message;
 };
-Failure CaughtFailure();  // of the exception that the caller handles
+Failure CaughtFailure();  // of the exception that is being handled
 
-// MPI's type of fp32 and fp64.
+// MPI's type for fp32 or fp64.
 MPI_Datatype MpiType(Dtype type);
 
-// Question whether all ranks have the same text, without gathering the texts.
+// Comparison of a text over all ranks, without gathering it.
 
-// Collective. A broadcast of rank 0's text, and a reduction of one number.
+// Collective. Whether `mine` is the same on all ranks: a broadcast of rank 0's text, then a min.
 inline bool SameEverywhere(const Communicator& group, const std::string& mine) {
   const bool same = group.Broadcast(mine) == mine;
   return group.Min(std::int64_t{same ? 1 : 0}) == 1;
 }
 
-// Lists of all ranks of a group, on every rank.
+// Gathering lists.
 
-// Collective. The items of all ranks, in the order of the ranks.
+// Collective. The items of all ranks in rank order, on every rank.
 template <typename T>
 std::vector<T> GatherAll(const Communicator& group, const std::vector<T>& mine) {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -126,15 +126,15 @@ std::vector<T> GatherAll(const Communicator& group, const std::vector<T>& mine) 
   return all;
 }
 
-// Work that ranks do apart and end together: a fault on one rank ends it on all within a poll.
+// Long work that ranks do separately but end together: a failure on one rank soon ends it on all.
 
-// Called by a rank's work every few tenths of a second; leaves the work if another rank's failed,
-// by an exception that is no std::exception and must not be kept.
+// A rank's work calls this every few tenths of a second. It leaves the work by an exception if
+// another rank has failed; the work must not swallow it (it is not a std::exception).
 using Poll = std::function<void()>;
 
-// Collective. Communicator::Together for long work without collectives: `work` runs on this rank,
-// and once it has thrown on one rank, the others leave theirs at the next poll but one. Errors are
-// those of Together; a rank that left at a poll counts as one that did not fail.
+// Collective. Communicator::Together for long work without collectives: runs `work` on this rank;
+// once it has thrown on one rank, the others leave theirs by their second poll from then. Throws as
+// Together does; a rank that left at a poll does not count as failed.
 void WorkJointly(const Communicator& world, const std::function<void(const Poll&)>& work);
 
 }  // namespace trireme::comm

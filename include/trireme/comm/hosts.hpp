@@ -1,4 +1,4 @@
-// Hosts: the name of each rank's host, each name kept once: 4 bytes a rank and a string a host.
+// Hosts: the host name of each rank. Each name is stored once, so a rank costs 4 bytes.
 #pragma once
 
 #include <cstddef>
@@ -21,11 +21,11 @@ class Communicator;
 class Hosts {
  public:
   Hosts() : Hosts(std::vector<std::string>{}) {}
-  // names: of world rank 0, 1, ...
+  // names: host of world rank 0, 1, ...
   explicit Hosts(const std::vector<std::string>& names);
   Hosts(std::initializer_list<std::string> names) : Hosts(std::vector<std::string>(names)) {}
 
-  // Place of the rank's host among the names.
+  // Index of the rank's host in Names().
   int Number(int rank) const { return table_->of_rank.at(static_cast<std::size_t>(rank)); }
   const std::string& Of(int rank) const {
     return table_->names.at(static_cast<std::size_t>(Number(rank)));
@@ -37,8 +37,8 @@ class Hosts {
  private:
   struct Table {
     std::vector<std::string> names;
-    std::vector<std::int32_t> of_rank;  // place among the names
-    // The name's place. known: those of all names.
+    std::vector<std::int32_t> of_rank;  // [ranks]: index in `names`
+    // Index of the name, which is added if new. known: index of each name so far.
     std::int32_t Add(const std::string& name, std::map<std::string, std::int32_t>& known);
   };
   explicit Hosts(Table table) : table_(std::make_shared<const Table>(std::move(table))) {}
@@ -46,40 +46,40 @@ class Hosts {
   std::shared_ptr<const Table> table_;
 };
 
-// Places of all ranks.
+// Host and node of every rank.
 struct HostMap {
   Hosts hosts;
-  std::vector<std::int32_t> nodes;  // [ranks]: number of the rank's node, by its first rank
+  std::vector<std::int32_t> nodes;  // [ranks]: the rank's node; nodes are numbered by first rank
   // Collective over `world`. mine: name of this rank's host; node: the ranks that share it. Each
-  // rank receives 12 bytes from every other, and each host's name once from its node.
+  // rank receives 12 bytes from every other rank, and each node's host names once.
   static HostMap Gather(const Communicator& world, const Communicator& node,
                         const std::string& mine);
 };
 
-// Lists of ranks, as messages name them.
+// Lists of ranks, as messages print them.
 
 // "rank 3 of 8", "ranks 3, 5-7 of 8", "ranks 0, 2, 4, ... and 48 more of 128". `ranks` ascends.
 std::string ListRanks(const std::vector<int>& ranks, int size);
 // The same without the size: "rank 3", "ranks 3, 5-7".
 std::string ListRanks(const std::vector<int>& ranks);
 
-// Comparison of the clocks of ranks by messages that go to and fro (Cristian 1989).
+// Comparison of ranks' clocks by round trips of messages (Cristian 1989).
 
 struct ClockComparison {
-  double at = 0;      // of this rank's clock, seconds
-  double offset = 0;  // rank 0's clock less this one's, at that time
-  double error = 0;   // the most by which the offset is wrong: half of the shortest round trip
+  double at = 0;      // seconds, on this rank's clock
+  double offset = 0;  // rank 0's clock minus this rank's at that time, seconds
+  double error = 0;   // bound on the error of `offset`, seconds: half of the shortest round trip
 };
 
-// Collective over rank 0 and `ranks`, which are ascending; others may call it and get zeros. clock:
-// seconds, of this rank. Takes some tens of round trips for each of the ranks, one after another.
-// No other messages of the group may be under way.
+// Collective over rank 0 and `ranks` (ascending); other ranks may call it and get zeros. clock:
+// this rank's, in seconds. Takes tens of round trips per rank, one rank after another. No other
+// messages of the group may be under way.
 ClockComparison CompareClocks(const Communicator& group, std::span<const int> ranks,
                               const std::function<double()>& clock);
 
-// A clock between two comparisons of it: seconds of rank 0's clock, straight through both.
+// Converts seconds of this rank's clock to rank 0's, linearly through two comparisons.
 double Aligned(double seconds, const ClockComparison& first, const ClockComparison& last);
-// Seconds a second by which rank 0's clock is the faster one; 0 if the two are of one moment.
+// Seconds per second by which rank 0's clock is faster; 0 if both comparisons are of one moment.
 double Drift(const ClockComparison& first, const ClockComparison& last);
 
 }  // namespace trireme::comm

@@ -1,4 +1,4 @@
-// Runtime: MPI's lifetime. Nothing else initialises or finalises MPI, or names the world.
+// Runtime: starts and ends MPI. No other code initialises or finalises MPI, or names the world.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@ namespace trireme::comm {
 
 class Runtime {
  public:
-  // From now on an exception that meets no handler becomes one message and its exit code instead of
-  // a core; before MPI starts and after it ends too.
+  // From now on an uncaught exception ends the program with one message and its exit code instead
+  // of a core dump; also before MPI starts and after it has ended.
   static void ReportTermination();
 
   Runtime(int* argc, char*** argv);  // ReportTermination(), MPI_Init_thread(MPI_THREAD_FUNNELED)
@@ -29,12 +29,12 @@ class Runtime {
   const comm::Hosts& Hosts() const { return hosts_; }
   Watchdog& Watch() const { return *watchdog_; }
 
-  // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
-  // thrown by all ranks: world rank 0 prints it, and the returned code leaves through MPI_Finalize.
-  // Any other exception is this rank's alone and meets no handler: std::terminate is called before
-  // any destructor, the rank prints its message, and MPI_Abort ends the job. Others may still wait
-  // in collectives, and messages of this rank may be under way. So does an exception in a helper
-  // thread. A world of one rank agrees with itself.
+  // Runs `body` and turns any exception into one message and one exit code. All ranks throw an
+  // AgreedError together: world rank 0 prints it, and the returned code leaves through
+  // MPI_Finalize. Any other exception belongs to this rank alone and is not caught: std::terminate
+  // runs before any destructor, the rank prints its message, and MPI_Abort ends the job, since
+  // other ranks may wait in collectives and messages may be under way. The same holds in helper
+  // threads. In a world of one rank every exception counts as agreed.
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:
@@ -42,25 +42,26 @@ class Runtime {
   Communicator world_;
   Communicator node_;
   comm::Hosts hosts_;
-  std::unique_ptr<FlightRecorder> recorder_;  // of the calls of all groups made from these two
+  std::unique_ptr<FlightRecorder> recorder_;  // for world_, node_ and groups split from them
   std::unique_ptr<Watchdog> watchdog_;
 };
 
-// The launcher of this process, as it describes the job in the environment.
+// The launcher that started this process, read from the environment.
 
 struct Launcher {
-  int processes = 0, number = 0;  // of all that it has started, and of this one; 0: it does not say
+  int processes = 0, number = 0;  // processes started, this one's number; processes 0: unknown
   std::string name;               // "the Slurm step", "flux run"
-  std::string hint;               // how MPI gets to know of them all
+  std::string hint;               // how to make MPI see all of them
 };
 
-// From the environment, before MPI starts (Open MPI sets variables of its own then): Open MPI's
-// mpirun, MPICH's mpiexec and whatever speaks PMI as it does (PALS, Slurm's pmi2), Flux, LSF's
-// jsrun, srun. The one nearest to this process counts: in a batch job of Slurm's, mpirun.
+// Reads the environment; to be called before MPI starts, since Open MPI sets such variables itself.
+// Knows Open MPI's mpirun, MPICH's mpiexec and others that speak PMI (PALS, Slurm's pmi2), Flux,
+// LSF's jsrun and srun. The innermost one counts: mpirun within a Slurm batch job.
 Launcher ReadLauncher();
 
-// Processes that were started together, each of which MPI takes for a world of its own (ranks: its
-// size), would all run the whole job: InputError in the first one; the others say nothing, true.
+// Detects processes that were started together but that MPI sees as separate worlds (ranks: the
+// size of this one), each of which would run the whole job. Then the first process throws an
+// InputError and the others return true, to end silently; false if all is well.
 bool RefuseSingletons(const Launcher& launcher, int ranks);
 
 }  // namespace trireme::comm

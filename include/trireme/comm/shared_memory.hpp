@@ -9,18 +9,18 @@ namespace trireme::comm {
 
 class Communicator;
 
-// A file of ours in /dev/shm that has no name once all have it, not a window of MPI: its room is
-// reserved before anybody writes, so that a small /dev/shm is an error of all ranks and neither a
-// SIGBUS nor a rank that waits for ever, and nobody waits for anybody at its end.
+// Uses a file in /dev/shm that loses its name once all ranks have mapped it, not an MPI window. Its
+// space is reserved before anybody writes, so that a small /dev/shm is an error on all ranks rather
+// than a SIGBUS or a rank that waits for ever; and releasing it needs no other rank.
 class SharedMemory {
  public:
-  // Collective over `group`, ranks of one node. bytes: the same on all of them, 0 or more. Zeroed.
+  // Collective over `group`, ranks of one node. Zeroes the memory. bytes: >= 0, equal on all ranks.
   SharedMemory(const Communicator& group, std::int64_t bytes);
   ~SharedMemory();
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  // errno of what failed, the same on all ranks of the group; 0: nothing did.
+  // errno of the call that failed, the same on all ranks of the group; 0: success.
   int Error() const { return error_; }
   std::byte* Data() const { return data_; }  // null after an error
 
@@ -30,7 +30,7 @@ class SharedMemory {
   int error_ = 0;
 };
 
-// Hints for messages: what /dev/shm has left, and how to have more of it.
+// Advice for error messages: how much of /dev/shm is left, and how to enlarge it.
 std::string RoomForSharedMemory();
 
 }  // namespace trireme::comm

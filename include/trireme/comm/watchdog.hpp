@@ -1,5 +1,5 @@
-// Watchdog: ends a job in which nothing comes forward any more, with a message that names who holds
-// it up. A thread per rank; no messages, no heartbeat, no MPI.
+// Watchdog: ends a job that no longer makes progress, with a message that names the ranks that hold
+// it up. One thread per rank; it uses no MPI and no messages.
 #pragma once
 
 #include <pthread.h>
@@ -19,44 +19,44 @@
 
 namespace trireme::comm {
 
-// Findings of a watchdog, for the run's records.
+// What a watchdog found, for the run's records.
 struct HangReport {
-  int rank = 0;  // the first that holds others up; -1: none stands out
+  int rank = 0;  // the first rank that holds others up; -1: none stands out
   std::string host;
   std::int64_t step = 0;
-  std::string text;  // as it was printed
+  std::string text;  // as printed
 };
 
-// When this rank's own thread has entered and left no call for longer than its bound, one watchdog
-// of each node writes the records of its node's ranks, those of stopped and dead ones too, to
-// FOLDER/hang/SESSION/node_<k>.json; the lowest live node reads all files and prints the verdict;
-// then every process ends with code 1. A rank of the node that is gone without having said so ends
-// the job at once. Time in which the watchdog itself did not run does not count: a job that was
-// suspended as a whole goes on.
+// An alarm is raised when this rank's MPI thread makes no progress for longer than its bound, and
+// at once when another rank of the node ends unannounced. Then one watchdog of each node writes the
+// records of all its ranks, also of stopped and dead ones, to FOLDER/hang/SESSION/node_<k>.json;
+// the lowest live node reads all files and prints the verdict; every process ends with code 1. Time
+// in which the watchdog itself did not run does not count, so a job that was suspended as a whole
+// continues.
 class Watchdog {
  public:
   struct Setup {
-    FlightRecorder* recorder = nullptr;  // of this rank; outlives the watchdog
+    FlightRecorder* recorder = nullptr;  // this rank's; must outlive the watchdog
     Hosts hosts;
-    std::vector<std::int32_t> nodes;  // of world rank 0, 1, ..., numbers from 0
-    std::vector<int> cores;           // permitted to the thread
-    std::string session;              // the same on all ranks: name of this start of the job
+    std::vector<std::int32_t> nodes;  // [world ranks]: number of the rank's node
+    std::vector<int> cores;           // on which the thread may run
+    std::string session;              // name of this start of the job, the same on all ranks
   };
-  // On the thread that calls MPI, which is the one that is watched.
+  // To be called on the thread that calls MPI, which is the one watched.
   explicit Watchdog(Setup setup);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
 
-  // From now on at most `seconds` may pass without progress; this counts as some. The first call
-  // starts the thread. Cheap.
+  // Allows at most `seconds` without progress from now on; the call itself counts as progress.
+  // Cheap; the first call starts the thread.
   void Arm(Phase phase, std::int64_t step, double seconds);
   void Disarm();
   bool Started() const { return thread_.joinable(); }
-  // The folder of the reports, made when there is one to write; the current one until this is
-  // called.
+  // Sets the folder of the reports, which is created only when there is one; default: the working
+  // directory.
   void WriteInto(const std::string& folder);
-  // Called on the watchdog's thread of the one process that prints the verdict.
+  // Sets the function that the process which prints the verdict calls, on its watchdog's thread.
   void OnVerdict(std::function<void(const HangReport&)> told);
 
  private:
@@ -76,16 +76,16 @@ class Watchdog {
   const Setup setup_;
   const pthread_t watched_;
   const int node_, node_count_;
-  std::vector<bool> visible_;  // [ranks of the node]: this process can see that one in /proc
+  std::vector<bool> visible_;  // [ranks of the node]: whether this process sees that one in /proc
   std::atomic<double> bound_ = 0;
   std::atomic<std::int64_t> armed_ = 0;  // counts Arm and Disarm
-  double idle_ = 0, looked_ = 0;         // of the thread
+  double idle_ = 0, looked_ = 0;         // seconds, on the watchdog's thread
   std::int64_t seen_progress_ = -1, seen_armed_ = 0;
   struct Files {
     std::atomic<bool> asked = false, found = false;
   };
-  const std::shared_ptr<Files> files_ = std::make_shared<Files>();  // of this session, by a node
-  mutable std::mutex mutex_;                                        // of all below
+  const std::shared_ptr<Files> files_ = std::make_shared<Files>();  // of this session
+  mutable std::mutex mutex_;                                        // guards all members below
   std::condition_variable_any wake_;
   std::string folder_ = ".";
   std::function<void(const HangReport&)> told_;

@@ -1,5 +1,5 @@
-// Weights of a model folder as a checkpoint's tensors, and of a checkpoint as a model folder's:
-// read and written in parts, so that no rank holds more than a few MiB and one tensor.
+// Converts a model folder's weights into a checkpoint's tensors, and a checkpoint's into a model
+// folder's, in parts: no rank holds more than a few MiB and one tensor.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace trireme::hf {
 
-// Listing: the safetensors files of a model folder and the tensors in them.
+// Listing: the safetensors files of a model folder, and the tensors in them.
 
 inline constexpr const char* kSingleFile = "model.safetensors";
 inline constexpr const char* kIndexFile = "model.safetensors.index.json";
@@ -29,85 +29,85 @@ struct ListedFile {
 
 struct Listing {
   std::vector<ListedFile> files;  // by name
-  bool indexed = false;           // kIndexFile names the files
-  std::int64_t parameters = 0;    // total_parameters of kIndexFile; 0: it has none
+  bool indexed = false;           // kIndexFile lists the files
+  std::int64_t parameters = 0;    // total_parameters of kIndexFile; 0: not given
 };
 
-// Serial. Reads the headers of the folder's files: of kSingleFile or of those that kIndexFile
-// names. Throws InputError for a folder without them (pickled weights are not read), a missing
-// file, and an index that says of a tensor what the files do not.
+// Serial. Reads the headers of kSingleFile, or of the files that kIndexFile names. Throws
+// InputError for a folder without them (pickled weights are not read), for a missing file, and for
+// an index that contradicts the files.
 Listing Inspect(const std::string& folder);
 
-// The InputError for a folder that lacks what makes it a model's, such as "has no config.json": it
-// says so, or what the folder is instead, by the names of its files.
+// The InputError for a folder that lacks a part of a model. It says `lacks`, such as "has no
+// config.json", or, judging by the names of its files, what the folder is instead.
 Error NotAModel(const std::string& folder, const std::string& lacks);
 
-// As text, for the other ranks and for the run folder. Offsets are part of it.
+// The listing as text, offsets included, for the other ranks and for the run folder.
 std::string ToText(const Listing& listing);
 Listing FromText(const std::string& text, const std::string& path);
 
-// Text of kIndexFile.
+// The text of kIndexFile for this listing.
 std::string IndexText(const Listing& listing);
 
-// Companions of the weights in a model folder: tokenizer, configuration, licence; and a new folder
-// that appears whole or not at all.
+// Companions: the files beside the weights in a model folder (tokenizer, configuration, licence).
+// And the creation of a folder that appears complete or not at all.
 
-// Names of the run folder's part that keeps an imported model's companions, and of the list of its
-// tensors there.
+// Name of the run folder's subfolder with an imported model's companions, and, in it, of the list
+// of the imported tensors.
 inline constexpr const char* kRunPart = "hf";
 inline constexpr const char* kListingFile = "trireme_weights.json";
 
-// Serial. Copies the companions in `from`, none of its folders, to the existing folder `to`,
-// synced.
+// Serial. Copies the companions in `from`, but no subfolders, to the existing folder `to`, and
+// syncs them.
 void CopyCompanions(const std::string& from, const std::string& to);
 
-// Serial. Bytes of all companions in a folder.
+// Serial. Total bytes of the companions in a folder.
 std::int64_t CompanionBytes(const std::string& folder);
 
-// Serial. Gives the run folder `to` the part of the run folder `from`, if that has one.
+// Serial. Copies the subfolder kRunPart of run folder `from` to run folder `to`, if it exists.
 void CopyRunPart(const std::string& from, const std::string& to);
 
-// Collective. Makes `folder` by way of a temporary name beside it: fill(temporary), collective, is
-// called once the empty folder is there. After it, world rank 0 syncs and renames. Whatever fails,
-// nothing is left. AgreedError (exit code 2) if `folder` is there already and not empty.
+// Collective. Creates `folder` under a temporary name beside it: calls fill(temporary), which is
+// collective, once the empty folder exists; then world rank 0 syncs and renames it. On failure
+// nothing is left. AgreedError (exit code 2) if `folder` exists and is not empty.
 void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
                      const std::function<void(const std::string& temporary)>& fill);
 
-// Serial. Makes a folder, durable in the one above it. Throws RunError.
+// Serial. Creates a folder and syncs its parent. Throws RunError.
 void MakeFolder(const std::string& folder);
 
-// Serial. Writes a text durably; an existing file of the name is replaced.
+// Serial. Writes a text file durably, in place of an existing one.
 void WriteText(const std::string& path, const std::string& text);
 
-// Memory that a rank takes while weights pass through it, at its peak.
+// Peak memory that a rank needs while weights pass through it, in bytes.
 struct PassingMemory {
-  std::int64_t buffers = 0;  // bytes of pieces in the hands of its threads
-  std::int64_t tensor = 0;   // of the largest tensor that it holds as a whole
+  std::int64_t buffers = 0;  // pieces that its threads work on
+  std::int64_t tensor = 0;   // the largest tensor that it holds whole
 };
 
-// Weights that import reads.
+// The weights of a model folder, for import.
 class WeightSource {
  public:
-  // Throws InputError naming the tensor unless the listing holds those of the model, in shapes and
-  // types that can be read, and nothing else.
+  // Throws an InputError that names the tensor unless the listing has exactly the model's tensors,
+  // in readable shapes and types.
   WeightSource(const std::string& folder, Listing listing, Family family,
                const model::Options& options);
   ~WeightSource();
   WeightSource(const WeightSource&) = delete;
   WeightSource& operator=(const WeightSource&) = delete;
 
-  // Parts of all parameters that one of `ranks` ranks reads, cut evenly. Tensors that are stored
-  // transposed stay whole. `data` is not to be read: Read gives the contents.
+  // The parts of all parameters that rank `rank` of `ranks` reads, cut evenly. Tensors that are
+  // stored transposed are not cut. The blocks' `data` must not be read: Read returns the contents.
   std::vector<kernels::StateBlock> Blocks(int rank, int ranks) const;
-  // Elements [first, last) of a block's parameter. Throws InputError naming file, tensor and
-  // element for one that is not finite. As of checkpoint::ReadBlock; several threads may call it.
+  // Elements [first, last) of a block's parameter, copied to `to`. InputError with file, tensor and
+  // element if one is not finite. As checkpoint::ReadBlock; several threads may call it.
   void Read(const kernels::StateBlock& block, std::int64_t first, std::int64_t last, void* to);
-  // Throws InputError unless a head that the folder holds beside a tied embedding is the same.
-  // Looks at this rank's share.
+  // Throws InputError if the folder has a head besides a tied embedding and the two differ.
+  // Compares only this rank's share.
   void CheckTiedHead(int rank, int ranks) const;
 
-  std::int64_t Bytes() const;               // of all tensors that are read
-  PassingMemory Memory(int threads) const;  // of calls of Read
+  std::int64_t Bytes() const;               // of all tensors to read
+  PassingMemory Memory(int threads) const;  // of Read in `threads` threads
   const Listing& Files() const;
 
  private:
@@ -115,30 +115,30 @@ class WeightSource {
   std::unique_ptr<State> state_;
 };
 
-// Names, types and places of all tensors that export writes.
+// Names, types and places of all tensors that an export writes.
 struct ExportPlan {
   Listing listing;
-  std::vector<std::string> headers;  // of the listing's files
+  std::vector<std::string> headers;  // of the listing's files, in order
 };
-// As `source` lists them, in the types that `options` asks for.
+// The tensors of `source`, in the types that `options` asks for.
 ExportPlan PlanLike(const Listing& source, Family family, const model::Options& model,
                     const Options& options);
-// As transformers writes a model.
+// The tensors and files that transformers would write for this model.
 ExportPlan PlanAfresh(Family family, const model::Options& model, const Options& options);
 
-// Part of the weights that a rank writes, with so many threads.
+// A rank's share of the weights to write, and its number of threads.
 struct Share {
   int rank = 0, ranks = 1;
   int threads = 1;
 };
 
-// Memory of WriteShare with so many threads.
+// Memory that WriteShare needs with `threads` threads.
 PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::Options& model,
                            const checkpoint::TensorReader& reader, int threads);
 
-// Writes this rank's share of the tensors into the plan's files in `folder`, which have their sizes
-// and headers, and syncs what it wrote. Throws InputError for a weight that is beyond the type's
-// range, and what the reader throws; RunError for a full disk.
+// Writes and syncs this rank's share of the tensors in the plan's files in `folder`, which must
+// have their sizes and headers already. Throws InputError for a weight beyond the type's range,
+// whatever the reader throws, and RunError for a full disk.
 void WriteShare(const ExportPlan& plan, Family family, const model::Options& model,
                 const checkpoint::TensorReader& reader, const std::string& folder,
                 const Share& share);

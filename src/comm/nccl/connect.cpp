@@ -1,4 +1,4 @@
-// NcclChannel: the construction of its links. MPI carries NCCL's names of them.
+// NcclChannel: creates its links. MPI carries the NCCL ids.
 #include <cuda_runtime.h>
 #include <fcntl.h>
 #include <fmt/ranges.h>
@@ -27,13 +27,13 @@ namespace {
 
 constexpr std::int64_t kTrialBytes = 256;
 
-// Messages that cross: twice what NCCL takes from a sender before the receiver comes (4 MiB a
-// block). The limit is a hundred times what a slow network needs.
+// Trial messages that cross: twice the bytes that NCCL takes from a sender before the receiver
+// arrives (4 MiB per block). The time limit is a hundred times what a slow network needs.
 constexpr std::int64_t kCrossingBytes = std::int64_t{32} << 20;
 constexpr double kCrossingSeconds = 10;
 
-// Seconds in which this thread had a core. A host that polls has one all the time, unless the
-// machine is short of them, or the job is suspended: then nothing can arrive either.
+// CPU seconds of this thread. A polling host has a core all the time, unless the machine is short
+// of cores or the job is suspended; then nothing can arrive either, so that time must not count.
 double OwnSeconds() {
   constexpr double kNano = 1e-9;
   timespec time{};
@@ -66,7 +66,7 @@ void NcclChannel::ConnectCollectives(const ChannelSetup& setup) {
   if (place_.neighbours) ConnectNeighbours(-1);
 }
 
-// way: 1 to the next rank around the ring, -1 to the previous one.
+// way: 1 connects to the next rank around the ring, -1 to the previous one.
 void NcclChannel::ConnectNeighbours(int way) {
   const int size = place_.ranks;
   const Places sent(Transfer::kSend, 1, (place_.rank + way + size) % size, size);
@@ -81,8 +81,8 @@ void NcclChannel::ConnectNeighbours(int way) {
   Await(*collectives_);
 }
 
-// One edge after another in an order that all ranks share, in which neighbours that do not meet
-// connect at the same time: senders of even rank first.
+// Connects one edge after another in an order that all ranks share: first those with a sender of
+// even rank, so that edges without a common rank connect at the same time.
 void NcclChannel::ConnectEdges(const ChannelSetup& setup) {
   const int size = group_.Size();
   const auto connect = [&](int tag, int way) {
@@ -123,9 +123,9 @@ void NcclChannel::ConnectEdge(int sender, int receiver, int tag) {
   edges_.push_back(std::move(edge));
 }
 
-// Which order of launches NCCL has depends on the driver and on the CUDA with which NCCL itself was
-// built, of which it does not tell. So neighbours try what stages do: a message to each other, on
-// both ranks the send before the receive.
+// The order of NCCL's launches depends on the driver and on the CUDA that NCCL was built with,
+// which it does not report. So neighbours try what stages do: they send to each other, and both
+// ranks queue the send before the receive.
 void NcclChannel::RequireCrossing(const ChannelSetup& setup) {
   if (setup.to_next.empty() || setup.to_previous.empty()) return;
   const device::Buffer out = device::AllocateZeroed(kCrossingBytes, device::Kind::kCuda);
@@ -173,11 +173,11 @@ bool NcclChannel::Await(const Link& link, double until) {
   return true;
 }
 
-// The name and version of NCCL, and the order of its launches.
+// The name and version of NCCL, and its order of launches.
 
 namespace {
 
-// As NCCL counts: 22803 is 2.28.3; 0: not known.
+// NCCL's version number: 22803 is 2.28.3; 0: unknown.
 int Version() {
   int version = 0;
   return ncclGetVersion(&version) == ncclSuccess ? version : 0;
@@ -193,8 +193,8 @@ std::string Library() {
                      version % kMinor);
 }
 
-// The variables are NCCL's (user guide, "Environment variables"), which reads them when the first
-// communicator is made; those that the user has set stay.
+// Sets variables of NCCL (user guide, "Environment variables"), which it reads when the first
+// communicator is made; variables that the user has set keep their values.
 std::string LetRanksShareGpus() {
   constexpr int kFirst = 23000, kKeep = 0;
   if (Version() < kFirst) {
@@ -205,8 +205,8 @@ std::string LetRanksShareGpus() {
     return fmt::format("NCCL_MULTI_RANK_GPU_ENABLE={} in the environment forbids it", allowed);
   }
   setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", kKeep);
-  setenv("NCCL_NVLS_ENABLE", "0", kKeep);  // needs a card for each rank
-  setenv("NCCL_MAX_CTAS", "4", kKeep);     // all ranks' blocks have to fit the card side by side
+  setenv("NCCL_NVLS_ENABLE", "0", kKeep);  // needs one card per rank
+  setenv("NCCL_MAX_CTAS", "4", kKeep);     // all ranks' blocks must fit the card together
   return "";
 }
 
@@ -217,8 +217,8 @@ bool OrdersLaunches() {
 
 namespace {
 
-// Whether NCCL orders launches itself and the driver is for a CUDA before `first`, as it tells it:
-// 12030 is 12.3. driver: its CUDA.
+// Whether NCCL orders launches itself and the driver is for a CUDA before `first` (12030 is 12.3).
+// driver: set to the driver's CUDA version, in the same form.
 bool OrdersWithDriverBefore(int first, int& driver) {
   const char* const ordered = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
   return ordered != nullptr && std::atoi(ordered) != 0 && OrdersLaunches() &&
@@ -228,7 +228,7 @@ bool OrdersWithDriverBefore(int first, int& driver) {
 }  // namespace
 
 std::string SerialisingDriver() {
-  constexpr int kFirst = 12030;  // with events of launches
+  constexpr int kFirst = 12030;  // the first with launch events
   int driver = 0;
   if (!OrdersWithDriverBefore(kFirst, driver)) return "";
   return fmt::format("{}.{}", driver / 1000, driver % 1000 / 10);
@@ -240,19 +240,19 @@ bool GraphsOverlapTransfers() {
   return !OrdersWithDriverBefore(kFirst, driver);
 }
 
-// NCCL's log: a file in memory that NCCL opens through /proc, and the few words of it that matter.
+// NCCL's log: a file in memory that NCCL opens through /proc, and the few facts taken from it.
 
 namespace {
 
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
 constexpr const char* kOwnVariables[] = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"};
 
-// NCCL has one log a process, which it opens once.
+// NCCL has one log per process and opens it once.
 struct Kept {
   bool decided = false;
-  int file = -1;  // of the memory; -1: the log is not kept
+  int file = -1;  // file in memory; -1: the log is not kept
   bool sealed = false;
-  std::size_t named = 0;  // bytes that belong to a communicator
+  std::size_t named = 0;  // bytes already attributed to a communicator
   std::vector<std::pair<std::string, std::string>> communicators;
 };
 
@@ -274,7 +274,7 @@ std::string Text() {
   return text;
 }
 
-// What stands behind `mark` in a line, up to the next blank; "" if it is not there.
+// The word that follows `mark` in a line, up to the next blank; "" if `mark` is not there.
 std::string WordBehind(const std::string& line, std::string_view mark) {
   const std::size_t at = line.find(mark);
   if (at == std::string::npos) return "";
@@ -300,7 +300,7 @@ void KeepLog() {
   const int file = memfd_create("nccl_log", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (file < 0) return;
   const std::string path = fmt::format("/proc/self/fd/{}", file);
-  // NCCL would write to standard output if it could not open the file.
+  // NCCL would write to standard output if it could not open the file, so this tries it first.
   const int again = open(path.c_str(), O_WRONLY | O_CLOEXEC);
   if (again < 0) {
     close(file);
@@ -375,8 +375,8 @@ std::string DescribeCommunicator(const std::string& lines) {
   return fmt::format("{}", fmt::join(facts, "; "));
 }
 
-// "NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}", since NCCL 2.24;
-// before, numbers, some without the transfer's name.
+// Reads lines such as "NCCL INFO AllReduce: 4096 Bytes -> Algo RING proto LL channel{...}" (since
+// NCCL 2.24; older ones print numbers, and some lack the transfer's name).
 std::string DescribeAlgorithms(const std::string& lines) {
   std::map<std::string, std::set<std::string>> taken;
   ForLines(lines, [&](const std::string& line) {

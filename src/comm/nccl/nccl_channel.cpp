@@ -1,5 +1,5 @@
-// NcclChannel: tickets, their events, and the response to a failure. Links are constructed in
-// connect.cpp.
+// NcclChannel: tickets, their events, and what happens after a failure. connect.cpp makes the
+// links.
 #include "nccl_channel.hpp"
 
 #include <fmt/format.h>
@@ -16,8 +16,8 @@
 
 namespace trireme::comm::nccl {
 
-// Link: a communicator's start, health and end. It is a blocking one: its calls return when they
-// are queued, which takes microseconds and may be recorded in a graph, where a non-blocking one
+// Link: a communicator's start, health and end. The communicator is blocking: its calls return once
+// they are queued, which takes microseconds and can be captured in a graph; a non-blocking one
 // starts a thread for every call. Asynchronous errors are polled all the same.
 
 void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator) {
@@ -40,7 +40,7 @@ Link::Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int mo
   config.blocking = 1;
   if (most_blocks > 0) config.maxCTAs = most_blocks;
   Check(ncclCommInitRankConfig(&communicator_, ranks, id, rank, &config), name_ + ": starting");
-  // Ahead of the computation's blocks wherever one ends: a transfer is short, and others wait.
+  // Higher priority than the computation: a transfer is short, and other ranks wait for it.
   int least = 0, greatest = 0;
   device::cuda::Check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "priority of a queue");
   device::cuda::Check(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest),
@@ -64,7 +64,7 @@ std::string Link::Failure() const {
 bool Link::Idle() const {
   const cudaError_t code = cudaStreamQuery(queue_);
   if (code == cudaErrorNotReady) {
-    cudaGetLastError();  // no error
+    cudaGetLastError();  // clears the code, which is no error
     return false;
   }
   device::cuda::Check(code, "a transfer");
@@ -80,7 +80,7 @@ std::shared_future<void> Link::Abort() noexcept {
   if (end_.valid()) return end_;
   std::packaged_task<void()> abort([communicator, device = device_] {
     if (communicator == nullptr) return;
-    // A thread starts with the first GPU, which NCCL would open when it goes back to it.
+    // A thread starts on GPU 0, which NCCL would open when it restores the thread's device.
     cudaSetDevice(device);
     ncclCommAbort(communicator);
   });
@@ -92,17 +92,16 @@ std::shared_future<void> Link::Abort() noexcept {
   try {
     std::thread(std::move(abort)).detach();
   } catch (const std::system_error&) {
-    // No thread to be had: better to wait here than not to end it.
+    // No thread could be started: better to wait here than not to end the communicator.
     ncclCommAbort(communicator);
   }
   return end_;
 }
 
-// Transfers as NCCL's calls. All-reduce, all-gather, broadcast: in place where the operands are.
-// NCCL's own reduce-scatter and all-gather know parts of one size alone. Parts of a shard group,
-// which are cut almost evenly, are moved as equal blocks, and neighbours exchange what lies between
-// a block and a part: four calls at most. Of other parts a group of calls, one for each rank's
-// part, runs as one operation.
+// Transfers as NCCL's calls, in place where the operands are. NCCL's reduce-scatter and all-gather
+// take parts of one size only. The parts of a shard group are almost even, so they move as equal
+// blocks, and neighbours exchange what lies between a block and a part: at most four calls. Other
+// uneven parts take one call per rank, grouped into one operation.
 
 namespace {
 
@@ -116,7 +115,7 @@ ncclDataType_t TypeOf(Dtype dtype) {
 
 std::size_t Size(std::int64_t count) { return static_cast<std::size_t>(count); }
 
-// One operation that is being queued: operands by element, calls checked.
+// One operation that is being queued: addresses by element, and checked calls.
 struct Call {
   const Operation& operation;
   const Link& link;
@@ -132,24 +131,24 @@ struct Call {
     return static_cast<std::size_t>(count) * SizeOf(operation.dtype);
   }
   void Require(ncclResult_t result) const {
-    if (result == ncclSuccess) return;  // the rest takes memory
+    if (result == ncclSuccess) return;  // building the text below would allocate
     Check(result, link.Name() + ": " + NameOf(operation.transfer), link.Handle());
   }
-  // body(rank) for each rank, as one operation.
+  // Calls body(rank) for each rank, as one operation.
   template <typename Body>
   void ForRanks(Body&& body) const {
     AsOne([&] {
       for (int other = 0; other < ranks; ++other) body(other);
     });
   }
-  // The calls of body() as one operation.
+  // Runs the calls of body() as one operation.
   template <typename Body>
   void AsOne(Body&& body) const {
     Require(ncclGroupStart());
     body();
     Require(ncclGroupEnd());
   }
-  // Messages; nothing if they have no elements.
+  // Messages; an empty one is skipped.
   void Send(const void* from, std::int64_t count, int other) const {
     if (count == 0) return;
     Require(ncclSend(from, Size(count), Type(), other, link.Handle(), link.Queue()));
@@ -165,8 +164,8 @@ bool AllEqual(const Places& places, int ranks) {
   return std::all_of(sizes, sizes + ranks, [&](int size) { return size == sizes[0]; });
 }
 
-// Moves the part at `start` of `to` to its front. Pieces no longer than the way they move do not
-// overlap; as parts are cut (almost even) there are two at most.
+// Moves the part at `start` of `to` to the front of `to`, in pieces of at most `start` elements, so
+// that source and target do not overlap. Parts that are almost even take two pieces at most.
 void MoveToFront(const Call& call, std::int64_t start, std::int64_t count) {
   if (start == 0) return;
   for (std::int64_t done = 0; done < count; done += start) {
@@ -177,11 +176,11 @@ void MoveToFront(const Call& call, std::int64_t start, std::int64_t count) {
   }
 }
 
-// Elements of equal blocks, the r-th from r times as many on, such that each part ends in the block
-// of its rank or the next one, and begins in its own: what a part lacks lies with one neighbour. 0
-// if there are none, or if a call for each part costs no more.
+// Size in elements of equal blocks, block r beginning at r times the size. Part r begins in block r
+// and ends in block r or r + 1, so only one neighbour holds what it lacks. 0 if no size does this,
+// if neighbours are not connected, or if one call per part costs no more (two ranks).
 std::int64_t BlockOf(const Call& call) {
-  constexpr std::int64_t kGrain = 32;  // as shards are cut: blocks begin on a cache line
+  constexpr std::int64_t kGrain = 32;  // elements, as in shards: a block begins on a cache line
   const Places& places = *call.operation.places;
   if (!call.neighbours || call.ranks <= 2) return 0;
   std::int64_t size = places.Total() / call.ranks;
@@ -195,7 +194,7 @@ std::int64_t BlockOf(const Call& call) {
   return size;
 }
 
-// In place. Afterwards this rank's part lies where it lies in the whole.
+// In place. Afterwards this rank's part lies at its own offset in the operand.
 void ReduceScatterBlocks(const Call& call, std::int64_t block) {
   const Places& places = *call.operation.places;
   const std::int64_t tail = call.ranks * block, begin = call.rank * block;
@@ -204,7 +203,7 @@ void ReduceScatterBlocks(const Call& call, std::int64_t block) {
     call.Require(ncclReduceScatter(call.operation.from, call.To(begin), Size(block), call.Type(),
                                    ncclSum, call.link.Handle(), call.link.Queue()));
     if (tail == places.Total()) return;
-    void* const sum = call.rank == last ? call.To(tail) : nullptr;  // read on the root alone
+    void* const sum = call.rank == last ? call.To(tail) : nullptr;  // only the root uses it
     call.Require(ncclReduce(call.From(tail), sum, Size(places.Total() - tail), call.Type(), ncclSum,
                             last, call.link.Handle(), call.link.Queue()));
   });
@@ -248,7 +247,7 @@ void ReduceScatter(const Call& call) {
   const Places& places = *call.operation.places;
   const std::int64_t start = places.Starts()[call.rank], own = places.Sizes()[call.rank];
   const bool in_place = call.operation.from == call.operation.to;
-  // NCCL's in place leaves a part where it lies in the whole.
+  // NCCL's in-place sum leaves a part at its own offset in the operand.
   void* to = in_place ? call.To(start) : call.operation.to;
   if (AllEqual(places, call.ranks)) {
     if (own == 0) return;
@@ -261,7 +260,7 @@ void ReduceScatter(const Call& call) {
       const int count = places.Sizes()[root];
       if (count == 0) return;
       const std::int64_t at = places.Starts()[root];
-      void* sum = root == call.rank ? to : nullptr;  // read on the root alone
+      void* sum = root == call.rank ? to : nullptr;  // only the root uses it
       call.Require(ncclReduce(call.From(at), sum, Size(count), call.Type(), ncclSum, root,
                               call.link.Handle(), call.link.Queue()));
     });
@@ -282,7 +281,7 @@ void AllGather(const Call& call) {
     const int count = places.Sizes()[root];
     if (count == 0) return;
     void* to = call.To(places.Starts()[root]);
-    const void* from = root == call.rank ? call.operation.from : to;  // read on the root alone
+    const void* from = root == call.rank ? call.operation.from : to;  // only the root reads it
     call.Require(ncclBroadcast(from, to, Size(count), call.Type(), root, call.link.Handle(),
                                call.link.Queue()));
   });
@@ -338,10 +337,10 @@ void QueueMessage(const Operation& operation, const Link& link) {
 
 namespace {
 
-// Limit of the wait for transfers and for the other ranks at the end of a channel.
+// Limit for each wait at a channel's end: for its transfers, then for the other ranks.
 constexpr double kPatience = 10;  // seconds
 
-// Whether `done` came true in time.
+// Polls `done` for at most `seconds`; whether it came true.
 template <typename Done>
 bool Within(double seconds, Done&& done) {
   const double start = Seconds();
@@ -380,12 +379,12 @@ NcclChannel::~NcclChannel() {
       return;
     }
   } catch (const std::exception&) {
-    // A failure has been or will be reported at the wait for it.
+    // The failure has been or will be reported where the transfer is awaited.
   }
   if (!failed_) AwaitEnds(GiveUp());
 }
 
-// Whether all links of all ranks are idle: only then can a link's memory go without harm to others.
+// Whether all links of all ranks are idle; only then can a link be freed without harm to others.
 bool NcclChannel::ComeToRest() {
   const auto idle = [&] {
     return collectives_->Idle() &&
@@ -441,7 +440,7 @@ void NcclChannel::FollowComputation(const device::Event& operand, void* link_que
 
 bool NcclChannel::Test(int ticket) {
   const Flight& flight = flights_[static_cast<std::size_t>(ticket)];
-  // An event of a graph may not be asked, nor any other while one is recorded.
+  // A captured event cannot be queried, nor can any other event during a capture.
   if (flight.recorded || Capturing()) return false;
   return flight.arrived.Happened();
 }
@@ -468,7 +467,7 @@ int NcclChannel::Take() {
   return ticket;
 }
 
-// Reads the times of those waits that the device has come past.
+// Reads the times of those waits that the device has passed.
 void NcclChannel::Settle() {
   std::size_t read = 0;
   for (; read < waited_.size(); ++read) {
@@ -513,7 +512,7 @@ std::vector<std::shared_future<void>> NcclChannel::GiveUp() noexcept {
   return ends;
 }
 
-// NcclChannel: its transfers, and the waits of the computation for them, in a timeline.
+// NcclChannel: its transfers, and the computation's waits for them, in the timeline.
 
 void NcclChannel::TraceInto(device::Recorder* recorder) {
   if (recorder_ != nullptr && !Capturing()) Settle();
@@ -543,7 +542,7 @@ void NcclChannel::Trace(const Flight& flight) const {
   recorder_->Add(transfer);
   if (flight.arrived.SecondsSince(flight.stood) <= 0) return;
   device::Slice wait = WaitFor(transfer);
-  // Waits of both directions: a step's times on a GPU do not tell them apart.
+  // Waits for both directions are bubbles, because a step's times on a GPU do not separate them.
   if (name_ == Group::kPipeline) wait.name = device::SliceName::kBubble;
   wait.queue = device::SliceQueue::kGpu;
   recorder_->Place(wait, flight.stood, flight.arrived);

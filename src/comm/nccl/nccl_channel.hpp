@@ -1,6 +1,6 @@
-// A group's transfers through NCCL: collectives on one link, messages on a link for each directed
-// edge of the ring of ranks and each tag. Events lead from the computation's queue to a link's and
-// back; the host waits for nothing.
+// NcclChannel: a group's transfers through NCCL. Collectives use one link; messages use one link
+// per tag and directed edge of the ring of ranks. Events order the computation's queue and the
+// links' queues; the host does not wait.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,18 +18,18 @@
 
 namespace trireme::comm::nccl {
 
-// One NCCL communicator and the queue of its own in which its operations run: whatever waits in it
-// holds up no other.
+// Link: one NCCL communicator with a queue of its own, so that an operation that waits in it does
+// not hold up other queues.
 
-// RunError "NCCL, what: unhandled system error (...)".
+// Throws a RunError "NCCL, what: unhandled system error (...)" unless `result` is success.
 void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator = nullptr);
 
 class Link {
  public:
-  // Collective over the `ranks` ranks that hold `id`. name: for messages. most_blocks: thread
-  // blocks that an operation may take from the computation; 0: as NCCL likes.
+  // Collective over the `ranks` ranks that have `id`. name: for messages. most_blocks: thread
+  // blocks that an operation may take from the computation; 0: NCCL's choice.
   Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int most_blocks);
-  ~Link();  // gives up what is under way, unless Destroy was called
+  ~Link();  // abandons transfers under way, unless Destroy was called
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
@@ -37,11 +37,10 @@ class Link {
   cudaStream_t Queue() const { return queue_; }
   const std::string& Name() const { return name_; }
 
-  // A failure that NCCL has found since the start, "" if none: a rank that is gone, a network
-  // that failed.
+  // A failure that NCCL has found, such as a lost rank or network; "" if none.
   std::string Failure() const;
-  bool Idle() const;  // all that was queued is done
-  void Destroy();     // of a link that is idle on all its ranks
+  bool Idle() const;  // all queued operations are done
+  void Destroy();     // only if the link is idle on all its ranks
   // Abandons all transfers; results are undefined. Runs on its own thread, because NCCL's call
   // returns only when its kernels have ended, which may need another link's Abort. The future is
   // ready at once if there is nothing to end.
@@ -52,36 +51,35 @@ class Link {
   ncclComm_t communicator_ = nullptr;
   cudaStream_t queue_ = nullptr;
   int device_ = 0;
-  std::shared_future<void> end_;  // of what was given up
+  std::shared_future<void> end_;  // of the abort
 };
 
-// NCCL's calls for each kind of transfer.
+// NCCL's calls for each kind of transfer:
 
-// This rank's place in the group of a link. neighbours: messages between ranks r and r + 1 are
-// connected in both directions, so that collectives may be made of them, too.
+// This rank's place in a link's group. neighbours: ranks r and r + 1 are connected for messages in
+// both directions, so collectives may use messages too.
 struct Place {
   int rank = 0, ranks = 1;
   bool neighbours = false;
 };
 
-// Queues a collective of the group of `link`.
+// Queues a collective over all ranks of `link`.
 void QueueCollective(const Operation& operation, const Link& link, const Place& place);
 
-// Queues a message in a link of two ranks, the sender's and the receiver's in this order. Nothing
-// for an empty one.
+// Queues a message in a link of two ranks: rank 0 sends, rank 1 receives. An empty message queues
+// nothing.
 void QueueMessage(const Operation& operation, const Link& link);
 
 class NcclChannel : public Channel {
  public:
-  // Collective over `group`: connects all links, so that no later call waits for another rank on
-  // the host. NCCL connects messages at the first one, and from 2.22 on what an algorithm of a
-  // collective needs at its first use, which depends on the size too, unless NCCL_RUNTIME_CONNECT
-  // is 0, as the start of the GPU sets it; hence a transfer of each link here. Transfer::kAllToAll
-  // alone, made of messages, connects at its first use, unless it is a shift; a shard group's
-  // neighbours are connected here.
+  // Collective over `group`: connects all links by a trial transfer each, so that no later call
+  // waits on the host for another rank. (NCCL connects messages at their first use, and since 2.22
+  // also what an algorithm of a collective needs, depending on the size, unless
+  // NCCL_RUNTIME_CONNECT is 0, which the GPU's start sets.) Only kAllToAll, which consists of
+  // messages, connects at its first use, except for shifts and for the neighbours in a shard group.
   NcclChannel(const Communicator& group, const ChannelSetup& setup);
-  // Collective, unless an exception is under way: waits some seconds for what runs, then gives up
-  // the rest.
+  // Collective, unless an exception is unwinding: waits some seconds for running transfers, then
+  // abandons the rest.
   ~NcclChannel() override;
 
   int Start(const Operation& operation) override;
@@ -95,27 +93,27 @@ class NcclChannel : public Channel {
   bool Traces() const override { return true; }
 
  protected:
-  // Orders the link's queue after the work that the computation had queued at Start. A test leaves
-  // it out.
+  // Orders the link's queue after the work that the computation had queued at Start. A test
+  // overrides it to leave this out.
   virtual void FollowComputation(const device::Event& operand, void* link_queue) const;
 
  private:
-  // One transfer's events, used again when they have been read.
+  // Events of one transfer; reused once their times have been read.
   struct Flight {
-    device::Event operand;  // end of the work queued by the computation at Start
-    device::Event arrived;  // the transfer's end; timed
-    device::Event stood;    // the computation came to Wait; timed
-    bool recorded = false;  // part of a graph: no times, and no questions
-    bool traced = false;    // part of a timeline, with
-    device::Event begun;    // the transfer's beginning; timed
+    device::Event operand;  // the computation's queued work at Start has ended
+    device::Event arrived;  // the transfer has ended; timed
+    device::Event stood;    // the computation has reached Wait; timed
+    bool recorded = false;  // captured in a graph: its events cannot be queried or timed
+    bool traced = false;    // in a timeline; then `begun` and `slice` are set
+    device::Event begun;    // the transfer has begun; timed
     device::Slice slice;    // description of the transfer
   };
-  struct Edge {  // of messages
+  struct Edge {  // a link for messages in one direction
     int peer = 0;
     int tag = 0;
     bool outgoing = false;
     std::unique_ptr<Link> link;
-    std::int64_t traced = 0;  // messages in the timeline so far
+    std::int64_t traced = 0;  // messages recorded in the timeline so far
   };
 
   void ConnectCollectives(const ChannelSetup& setup);
@@ -124,8 +122,8 @@ class NcclChannel : public Channel {
   void ConnectEdge(int sender, int receiver, int tag);
   // Collective. AgreedError (exit code 2) if messages of neighbours to each other do not arrive.
   void RequireCrossing(const ChannelSetup& setup);
-  // The host waits, unless NCCL finds a failure: RunError. false: not idle when this
-  // thread has run for `until` seconds.
+  // The host waits until `link` is idle; RunError if NCCL finds a failure. Returns false if it is
+  // not idle when OwnSeconds() has reached `until`.
   bool Await(const Link& link, double until = std::numeric_limits<double>::infinity());
   const Link& LinkOf(const Operation& operation) const;
   int Take();
@@ -136,18 +134,18 @@ class NcclChannel : public Channel {
   bool ComeToRest();
   std::string Name() const;
 
-  Communicator group_;  // a communicator of its own, for metadata
+  Communicator group_;  // a duplicate, for MPI messages of the set-up
   Group name_;
   device::Stream stream_;
-  int exceptions_;        // under way when this was made
-  device::Buffer trial_;  // operands of the transfers that connect
+  int exceptions_;        // number under way when this was made
+  device::Buffer trial_;  // operands of the trial transfers
   std::unique_ptr<Link> collectives_;
   Place place_;  // in the group of collectives_
   std::vector<Edge> edges_;
   std::vector<Flight> flights_;
-  std::vector<int> idle_;    // tickets
+  std::vector<int> idle_;    // free tickets
   std::vector<int> waited_;  // tickets whose times are still to be read, in the order of Wait
-  double exposed_ = 0;       // seconds, of those that were read
+  double exposed_ = 0;       // seconds, of the waits read since TakeExposed
   bool failed_ = false;
   device::Recorder* recorder_ = nullptr;
 };
