@@ -195,8 +195,7 @@ std::string Instead(const RunRecord& record, std::int64_t local_step) {
                          : std::string());
 }
 
-// Notes in `start` a local checkpoint that the run's records mention but of which no file is left.
-// Collective.
+// Notes in `start` a local checkpoint that records mention but that no host has. Collective.
 void SayLost(const Request& request, const comm::Communicator& world, Start& start) {
   std::int64_t told = 0;
   world.Together([&] {
@@ -228,8 +227,7 @@ RunRecord ReadFirst(const comm::Communicator& world, const Start& start) {
 }
 
 // With checkpoint.local and -r RUN: looks for a local checkpoint on the nodes and lets the job
-// start from it, or notes in `start` why it cannot. Collective; request must have the deck's
-// options.
+// start from it, or notes in `start` why it cannot. Collective.
 void LookForLocal(const Request& request, const Ranks& ranks, Start& start) {
   const std::string& folder = request.checkpoint.local;
   if (request.job.task != Task::kTrain || folder.empty() || start.weights_alone || !start.record) {
@@ -259,8 +257,7 @@ void LookForLocal(const Request& request, const Ranks& ranks, Start& start) {
   start.local = search.found;
 }
 
-// Gives up the local checkpoint for the first candidate, and notes `why` and the steps lost.
-// Collective.
+// Replaces the local checkpoint by the first candidate; notes `why` and steps lost. Collective.
 void LeaveLocal(const comm::Communicator& world, Start& start, const std::string& why) {
   const std::int64_t step = start.local->Step();
   start.local.reset();
@@ -362,8 +359,7 @@ train::Request RequestOf(const Request& request, const comm::Communicator& world
 
 namespace {
 
-// Leaves out the damaged checkpoint: the local one, if there is one, or the first candidate.
-// Collective.
+// Leaves out the damaged checkpoint, `local` if it is set or the first candidate. Collective.
 void PassOver(const comm::Communicator& world, Start& start,
               const checkpoint::DamagedError& damage) {
   if (start.local != nullptr) return LeaveLocal(world, start, damage.what());

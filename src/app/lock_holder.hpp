@@ -45,8 +45,7 @@ Fate FateOf(const Holder& holder, const Holder& self);
 inline constexpr double kSqueueSeconds = 10;
 
 // Runs `squeue -h -j ID -o %T` from PATH. Returns the proof that the job has ended: "Slurm says
-// that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or takes longer
-// than `seconds`.
+// that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or is too slow.
 std::string WhyJobEnded(const std::string& id, double seconds = kSqueueSeconds);
 
 }  // namespace trireme::app

@@ -121,8 +121,7 @@ std::optional<ProcessState> StateOf(std::int64_t pid) {
   return process;
 }
 
-// False if the holder's process no longer exists. Asks kill(2) first, because /proc may hide other
-// users' processes.
+// False if the holder's process no longer exists. Asks kill(2): /proc may hide other users'.
 bool Runs(const Holder& holder) {
   if (::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH) return false;
   const std::optional<ProcessState> process = StateOf(holder.pid);
@@ -223,8 +222,7 @@ namespace {
 
 constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while starting
 constexpr int kMostAttempts = 1000;          // each failed attempt means that another job succeeded
-// Errors of link(2) due to other newcomers: one has taken the place, or a new holder has cleaned
-// up.
+// Errors of link(2) due to others: a newcomer has taken the place, or the holder cleaned up.
 constexpr std::array<int, 4> kRaceErrors = {0, EEXIST, ENOENT, ESTALE};
 
 std::string AfterName(const std::string& lock, const Holder& holder) {

@@ -53,8 +53,7 @@ nlohmann::json WithLaterKeys(nlohmann::json model) {
   return model;
 }
 
-// The recorded model: the object "model" or, if an older version wrote none, the recorded deck's
-// keys.
+// The recorded model: the object "model" or, from an older version, the recorded deck's keys.
 nlohmann::json ModelOf(const deck::Schema& schema, const RunRecord& record) {
   if (record.json.contains("model")) {
     static_cast<void>(deck::JsonObject(record.json, record.path).Object("model"));

@@ -14,8 +14,7 @@ namespace trireme::app {
 // The environment variable that names the file; unset or empty: the site has no deck.
 inline constexpr const char* kSiteDeckVariable = "TRIREME_SITE_DECK";
 
-// The keys that a site may set: they say how jobs use the machine, and do not affect what a run
-// computes.
+// The keys that a site may set: how jobs use the machine, but nothing that a run computes.
 std::span<const std::string_view> SiteKeys();
 
 // Sets keys that the user's deck and command line leave out to the values in the site's deck. path,
@@ -25,8 +24,7 @@ std::span<const std::string_view> SiteKeys();
 void SupplySite(const deck::Schema& schema, const std::string& text, const std::string& path,
                 deck::Deck& user);
 
-// A small file shared between jobs, read with POSIX calls up to a limit, never through a symbolic
-// link.
+// A small file that jobs share, read with POSIX calls up to a limit, through no symbolic link.
 
 struct SmallFile {
   bool exists = false;

@@ -281,8 +281,7 @@ void CopiedGradients::Copy(const Message& message, bool pack) {
   }
 }
 
-// SharedGradients: which parameters share a message, packing, one all-reduce per message,
-// unpacking.
+// SharedGradients: which parameters share a message, packing, one all-reduce per message.
 
 SharedGradients::SharedGradients(kernels::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,

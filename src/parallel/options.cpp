@@ -1,5 +1,4 @@
-// The keys of parallel: [pipeline], canonical sums, and the sizes of transfers of gradients and
-// sharded parameters.
+// The keys of [pipeline], of canonical sums, and of transfers of gradients and parameters.
 #include "trireme/parallel/options.hpp"
 
 #include <fmt/format.h>

@@ -223,8 +223,7 @@ class UnitGathers {
   int BufferNow(int unit) {
     const int buffer = buffers_.Take(unit);
     if (buffer != kNone) return buffer;
-    // A nested use shares the buffer: the gather writes the same values, and nobody reads
-    // meanwhile.
+    // A nested use shares the buffer: the same values are gathered, and nobody reads them now.
     for (const Gather& other : in_use_) {
       if (other.unit != unit) continue;
       buffers_.Share(other.buffer);

@@ -17,8 +17,7 @@
 
 namespace trireme::train {
 
-// LossWindow computes mean and deviation afresh for each loss, in the order of the steps: a resumed
-// run gets the same bits.
+// LossWindow computes mean and deviation from scratch each time, so a resumed run gets equal bits.
 
 LossWindow::LossWindow(std::int64_t window, double threshold)
     : window_(static_cast<std::size_t>(window)), threshold_(threshold) {
@@ -187,8 +186,7 @@ class Rounds {
   void SetTurns(std::int64_t own, std::int64_t longest) {
     own_ = own;
     count_ = CeilDivide(longest, std::ssize(entries_));
-    // If parameters are gathered, all ranks must run as many micro-batches as the rank with the
-    // most.
+    // If parameters are gathered, all ranks must run equally many micro-batches.
     last_ = model_.Units().ValuesSharded() ? longest : own;
   }
   // Fills an entry; leaves it without sequences if its tokens cannot be read.

@@ -102,8 +102,7 @@ std::string Optimizer::FirstNotFinite() const {
 void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
                      std::int64_t count, bool clear) {
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
-  // The stream no longer reads the scalars of the previous step: this step's gradients were
-  // awaited.
+  // This step's gradients were awaited, so the stream has read the previous step's scalars.
   const std::span scalars(static_cast<kernels::UpdateScalars*>(scalars_.get()),
                           static_cast<std::size_t>(rule_->ScalarSets()));
   const kernels::UpdateScalars common{

@@ -329,8 +329,8 @@ std::int64_t SuitableMicroBatch(std::int64_t length, bool on_gpu) {
 }
 
 // Chooses the sequences of a micro-batch. Without `given`: up to `suitable`, in whole grains, but
-// few enough for a pipeline to have kPerStage micro-batches per stage; for an interleaved schedule,
-// the nearest size that it can take.
+// few enough for kPerStage micro-batches per stage of a pipeline; an interleaved schedule gets the
+// next smaller number that it can take, else the next larger one.
 struct MicroBatchChoice {
   std::int64_t given = 0;     // data.micro_batch, cut to the share; 0: chosen here
   std::int64_t suitable = 1;  // SuitableMicroBatch

@@ -53,8 +53,7 @@ Corruption Judge(const Camps& camps) {
 }
 
 // Returns the elements on which the votes differ: those with a majority first, each in the order of
-// the blocks. A tie with a rank that is outvoted elsewhere is left out, since that rank explains
-// it.
+// the blocks. A tie with a rank that is outvoted elsewhere is left out: that explains it.
 std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
                                    const std::vector<kernels::StateBlock>& blocks) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;

@@ -8,11 +8,10 @@
 
 namespace trireme::app {
 
-// The end of a batch job's time: stops a run early enough that its last checkpoint is written.
-
-// Learns how long steps, checkpoints and validations take; the longest of each counts, for ever: a
-// file system that was slow once may be slow again just before the end. All durations are in
-// seconds. Reads no clock. Answers differ between ranks with what was fed; agree on one of them.
+// Decides when a run must stop so that its last checkpoint is written before its batch job ends.
+// It is told how long steps, checkpoints and validations take, and counts the longest of each ever
+// seen: a file system that was slow once may be slow again. Durations are in seconds. It reads no
+// clock. Ranks with different measurements get different answers and must agree on one.
 class Deadline {
  public:
   // Durations are multiplied by this: writing to a shared file system varies by tens of per cent

@@ -28,8 +28,7 @@
 
 namespace trireme::app {
 
-// Bounds on the time in which a rank of a healthy job makes progress: beyond them, the watchdogs
-// end the job.
+// Bounds on the time in which ranks of healthy jobs make progress: beyond, watchdogs end the job.
 
 // For the set-up, and until a step has been measured: reading tokens, building the model, the first
 // step, in which libraries prepare themselves.
@@ -38,8 +37,7 @@ constexpr double kSetUpBound = 600;  // seconds
 // takes this many times as long as the longest one before it.
 constexpr double kStepsABound = 20;
 constexpr double kLeastBound = 300;  // seconds, of a step; rank 0 also writes records
-// A validation or checkpoint may take this many times its expected time (measured, or estimated
-// from bytes).
+// A validation or checkpoint may take this many times its expected (measured or estimated) time.
 constexpr double kLongBound = 3;
 // Least bound of a checkpoint: a file system may need minutes to switch to another server.
 constexpr double kDiskBound = 900;  // seconds
@@ -174,8 +172,7 @@ std::int64_t MemoryInUse(const Device& device);
 train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, int shared_by,
                           data::KnownFiles* known = nullptr);
 
-// Runs tools::LookAround on this job's run folder, data, cores and GPU. Collective over the world;
-// after MakeJob.
+// Runs tools::LookAround on run folder, data, cores and GPU. Collective; called after MakeJob.
 tools::Findings LookAround(const Request& request, const Ranks& ranks, const Device& device,
                            bool whole);
 

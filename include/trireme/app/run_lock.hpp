@@ -33,8 +33,7 @@ class RunLock {
   Standing Look(std::string* why = nullptr) const;
   bool StillMine() const { return Look() == Standing::kMine; }
 
-  // A sentence that names the holder that was replaced and the proof that it is gone; empty if the
-  // folder was free.
+  // A sentence with the holder that was replaced and the proof of its end; empty: there was none.
   const std::string& TakenFrom() const { return taken_from_; }
 
  private:

@@ -75,13 +75,11 @@ struct RunRecord {
   std::string deck;  // the resolved deck
 };
 
-// Members of run.json that name the run and the session that wrote it; a run recognises its local
-// checkpoints by them.
+// Members of run.json with the names of run and session, which identify local checkpoints.
 inline constexpr const char* kRunName = "run_id";
 inline constexpr const char* kSessionName = "session";
 
-// Parses and checks run.json. Throws InputError that names path, member, and what was expected and
-// found.
+// Parses run.json. InputError names path, member, what was expected and what was found.
 RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
 
 // Throws InputError unless both records have the same model.
@@ -114,8 +112,7 @@ std::string DeciderChange(const RunRecord& record, const Decider& now);
 // when the checkpoint was written". A key of [optimizer] or [schedule] that only one side has is
 // "not set" on the other.
 std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now);
-// Changes of the layout, which affect no result beyond rounding: "ranks 4 after 2; grid ...";
-// empty: none.
+// Changes of the layout, which affect only rounding: "ranks 4 after 2; grid ..."; empty: none.
 std::string LayoutChange(const RunRecord& record, const nlohmann::json& now);
 
 }  // namespace trireme::app

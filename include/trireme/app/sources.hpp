@@ -58,8 +58,7 @@ struct Start {
   // True: a new run begins at step 0 with a candidate's weights (checkpoint.start_from). False: the
   // run of the candidates is continued.
   bool weights_alone = false;
-  // Newer checkpoints that were not taken, each with the reason: "step_00000020: it lacks
-  // run.json".
+  // Newer ones that were not taken, each with the reason: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
   std::vector<std::string> damaged;   // folders of those whose bytes are wrong
   std::vector<std::string> warnings;  // about the deck

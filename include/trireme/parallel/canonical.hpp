@@ -30,9 +30,8 @@ struct Canonical {
 void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
              std::int64_t count);
 
-// Sums over the ranks of a group, a power of two, in TreeSum's order: an all-to-all gives each rank
-// one part of all operands, which it adds up. Moves as many bytes as a ring. `group` must outlive
-// this.
+// Sums over the ranks of a group, a power of two, in TreeSum's order: after an all-to-all each rank
+// adds up its part. Moves as many bytes as a ring. The group must outlive it.
 class TreeCollectives {
  public:
   TreeCollectives() = default;  // one rank
@@ -83,8 +82,8 @@ class LeafSums {
 class LeafGradients {
  public:
   // Which gradients of a unit a task adds to. kWhole: all. kEarly, kLate: those of parameters with
-  // or without `early`, if weight gradients are a task of their own. kHead: the head's gradient of
-  // the token table.
+  // or without `early`, if weight gradients are a task of their own. kHead: the head's, of the
+  // token table.
   enum class Phase { kWhole, kEarly, kLate, kHead };
 
   // registry: holds the gradients; must outlive this.

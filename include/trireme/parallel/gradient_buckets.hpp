@@ -101,8 +101,8 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
                            Part flat, void* gradients);
 
 // Memory that Open MPI 4's non-blocking reduce-scatter uses, in lengths of the operand, on the rank
-// that uses most: it sums along a binomial tree to rank 0, and each rank receives into two buffers
-// in turn.
+// that uses most: it sums along a binomial tree to rank 0, and ranks receive into two buffers in
+// turn.
 inline int ScatterCopies(int ranks) { return std::min(ranks - 1, 2); }
 
 }  // namespace trireme::parallel

@@ -50,8 +50,7 @@ int PaddedMicroBatches(const PipelineShape& shape, int count);
 // The tasks of one stage, in order: the forward and the backward pass of each micro-batch, once per
 // chunk, micro-batches of a chunk in ascending order. One stage: forward, backward, forward ...
 std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
-// Forward passes only, in the same order on all stages. Any number of micro-batches is allowed,
-// even if interleaved.
+// Forward passes only, in the same order on all stages. Allows any number of micro-batches.
 std::vector<Task> MakeEvaluation(const PipelineShape& shape);
 
 // The data flow between virtual stages, which every schedule must obey: where each task's input
@@ -195,16 +194,14 @@ class Pipeline {
 
   const PipelineShape& Shape() const { return shape_; }
   int Stage() const { return transfers_.Rank(); }
-  // Seconds that the last program waited for other stages' messages, and for its own sends to
-  // leave a buffer.
+  // Seconds that the last program waited for messages from other stages, and for its own sends.
   double SecondsWaitedForInput() const { return waited_input_; }
   double SecondsWaitedForOutput() const { return waited_output_; }
   // Seconds of all tasks of this kind and chunk in the last program.
   double SecondsOf(TaskKind kind, int chunk) const {
     return seconds_.at(static_cast<std::size_t>(chunk)).at(static_cast<std::size_t>(kind));
   }
-  // Floating-point operations of all tasks since construction, [chunks][kinds]; counted only on a
-  // planned stream.
+  // Floating-point operations since construction, [chunks][kinds]; counted on planned streams only.
   const std::vector<std::array<double, kTaskKinds>>& Operations() const { return operations_; }
   std::int64_t Bytes() const;  // of all buffers
 

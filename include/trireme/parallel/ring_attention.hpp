@@ -1,6 +1,5 @@
-// Attention over sequences of which each rank of a context group holds a block of positions: keys
-// and values travel around a ring while each rank's queries attend to the block it has (Liu et al.
-// 2023).
+// Attention over sequences whose positions are cut over the ranks of a context group: blocks of
+// keys and values travel around a ring while each rank's queries attend to one (Liu et al. 2023).
 #pragma once
 
 #include <cstdint>

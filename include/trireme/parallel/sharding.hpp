@@ -102,8 +102,7 @@ class ShardedUnits {
   void Use(int unit);
   void Done(int unit);
   // BeginGradient opens the unit's gradients for additions; EndGradient closes them and starts
-  // their reduce-scatter. A second Begin before the End has no effect. At most two blocks may be
-  // open.
+  // their reduce-scatter. A second Begin before the End has no effect. At most two blocks are open.
   void BeginGradient(int unit);
   void EndGradient(int unit);
   void Progress();   // lets running transfers progress
@@ -111,8 +110,8 @@ class ShardedUnits {
   // Waits until this step's owned gradients are summed over the shard group.
   void FinishGradients();
   // Starts to gather values that are stored whole but that only their owners have updated. Use
-  // waits for the values of its unit, FinishUpdated for all. Until then, no other code may read or
-  // change values.
+  // waits for the values of its unit, FinishUpdated for all. Until then, values may not be read or
+  // changed.
   void GatherUpdated();
   void FinishUpdated();          // not collective
   void LeaveUpdated() noexcept;  // as FinishUpdated, before the values are freed; in an exception,

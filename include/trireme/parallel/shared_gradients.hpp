@@ -14,8 +14,7 @@ namespace trireme::parallel {
 
 // Makes copies of gradients within a data replica (norms, shared key/value heads) equal in every
 // bit, after all sums, by sending one rank's to the others. They can differ in their last bits
-// because each copy is summed in a group of its own, and MPI may choose another order of the sum in
-// each group.
+// because each copy is summed in a group of its own, in which MPI may choose another order.
 
 // Groups whose ranks hold copies (tensor, key_value), and groups over which gradients are summed
 // (data: ranks that own the same elements; shard).

@@ -1,6 +1,5 @@
 // The two transfers of tensor parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): partial
-// sums of a product are reduced to the residual stream, and the stream is gathered for the next
-// one.
+// sums of a product are reduced to the residual stream, which the next one gathers.
 #pragma once
 
 #include <cstdint>
@@ -51,8 +50,7 @@ class TensorGroup {
   // becomes the sum, and `shard` must be the same matrix.
   void Reduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
   comm::Request StartReduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
-  // If Sharded(), gathers all ranks' rows from `shard` into `full`; otherwise both must be the
-  // same.
+  // If Sharded(), gathers all ranks' rows from `shard` into `full`; else both must be the same.
   void Gather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
   comm::Request StartGather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
 

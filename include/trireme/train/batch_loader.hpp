@@ -36,8 +36,7 @@ class StepLoader {
  public:
   virtual ~StepLoader() = default;
 
-  // Fills `batch` with this rank's share of step `step` (from 0). Collective over the replica if
-  // windows are streamed.
+  // Loads this rank's share of step `step` (from 0). Collective over the replica for streams.
   virtual void Load(std::int64_t step, LoadedBatch& batch) = 0;
   // Throws the error that kept this rank from reading a batch, if there was one.
   virtual void RequireRead() const = 0;

@@ -80,7 +80,7 @@ struct Evaluation {
 // Evaluates a split. Collective over the model's grid; the windows are spread over the data ranks.
 // In every layout each target counts once, except those excluded by the loss mask or, if the
 // model's plan says so, by document masks. Throws AgreedError: with exit code 2 if no target
-// counts, or if document masks lack the split's documents; with exit code 1 if a rank cannot read a
+// counts, or if document masks lack the split's documents; with code 1 if a rank cannot read a
 // stream.
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
                     const EvaluationOptions& options = {});

@@ -25,8 +25,7 @@ struct OwnedParameter {
   // parameters (NeedsWholeParameters).
   Part elements;
   std::int64_t moment = 0;  // offset of the first element in Moment::storage
-  // Addresses of gradients, values (masters if there are any) and copies. Moments and decay are
-  // not set.
+  // Addresses of gradients, values (masters if any) and copies. Moments and decay are not set.
   kernels::UpdateRange storage;
 };
 
@@ -124,8 +123,7 @@ class Optimizer {
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
-  // Rounds the owned masters into the values again, after a checkpoint was read. Does nothing
-  // without masters.
+  // Rounds the owned masters into the values again, after reading a checkpoint, if any.
   void RoundMasters();
 
   // Moments for a checkpoint, named "<prefix><parameter>", one moment after the other. rank, ranks:

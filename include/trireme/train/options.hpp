@@ -88,8 +88,8 @@ void DeclarePlan(deck::Schema& schema);  // [plan]
 
 PlanOptions ReadPlan(const deck::Deck& deck);
 
-// Reads every section of DeckOptions. Throws InputError with the deck's line if values contradict
-// each other.
+// Reads all sections of DeckOptions. InputError with the deck's line if values contradict each
+// other.
 DeckOptions ReadAll(const deck::Deck& deck);
 
 }  // namespace trireme::train

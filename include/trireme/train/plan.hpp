@@ -49,8 +49,7 @@ struct RankKind {
 device::MemoryTerms PlanMemory(const Plan& plan, int rank);
 device::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank);
 
-// The ownership of this rank's elements. The pieces have the same lengths on all ranks of its shard
-// group.
+// The ownership of this rank's elements. Its shard group has the same pieces.
 kernels::Ownership PlanPieces(const Plan& plan, int rank);
 
 // Throws InputError, which names the deck's key, if a transfer of this rank (activations, gradients
@@ -61,8 +60,8 @@ void CheckTransfers(const EvaluationPlan& plan, int rank);
 // Memory, and traffic and operations of a step with a whole batch. The traffic equals to the byte
 // what the rank's ledger counts in such a step. Throws like CheckTransfers.
 RankPlan PlanRank(const Plan& plan, int rank);
-// The same for a step of `step`, no larger than a batch. log: receives all work and transfers;
-// may be null.
+// The same for a step of `step`, no larger than a batch. log: receives work and transfers; may be
+// null.
 RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::WorkLog* log);
 
 // All kinds of ranks, the one that needs most memory first.
@@ -136,9 +135,8 @@ struct Plan {
 comm::GridShape PlanGrid(const DeckOptions& options, const deck::Deck& deck, int ranks);
 
 // Decides the layout: grid, shares of the batch, micro-batches, stages' blocks, schedule. Throws
-// InputError with the deck's line if that is impossible: the grid does not fill the ranks, the
-// model cannot be divided over it, the schedule cannot take the micro-batches, or the device lacks
-// the arithmetic.
+// InputError with the deck's line if that is impossible: the grid does not fill the ranks or cannot
+// divide the model, the schedule cannot take the micro-batches, or the device lacks the arithmetic.
 Plan MakePlan(const Request& request);
 
 // Warnings, one sentence each, about settings that are allowed but hardly ever intended: ranks

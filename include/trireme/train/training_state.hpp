@@ -26,8 +26,7 @@ namespace trireme::train {
 // are the blocks themselves; on a GPU they are copies.
 class StateOnHost {
  public:
-  // blocks: in the stream's memory, which must outlive this. Copies have the type SumTypeOf: fp32
-  // for bf16.
+  // blocks: in the stream's memory, which must outlive this. Copies have SumTypeOf: fp32 for bf16.
   StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks);
   StateOnHost Fetch() &&;  // copies the contents from the device
   void Store() const;      // copies the contents to the device
@@ -70,10 +69,9 @@ class TrainingState {
   BatchShare Share() const;
   device::MemoryTerms Memory() const;  // bytes of all buffers, except tokens
 
-  // The collective tasks of a step, in this order.
-  // Computes the gradients of `entries`, summed over the micro-batches; sums over the data group
-  // start during the last micro-batch. On return the work is complete on a CPU and queued on a GPU;
-  // so it is for QueueSums.
+  // The collective tasks of a step, in this order. Computes the gradients of `entries`, summed over
+  // the micro-batches; sums over the data group start during the last micro-batch. On return, like
+  // QueueSums, work is complete on a CPU and queued on a GPU.
   void QueueGradients(model::StagedBatches::Taken entries);
   // Completes the sums over the data group and within the replica.
   void QueueSums();
@@ -109,8 +107,7 @@ class TrainingState {
   // Clips gradients, updates what this rank owns, and starts to gather what others have updated;
   // the next forward pass waits for that unit by unit. step: from 1.
   void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
-  // Completes the gathers of Update; for code that reads values outside a pass of the model. Not
-  // collective.
+  // Completes the gathers of Update, for code that reads values outside a pass. Not collective.
   void FinishUpdate() { model_.Units().FinishUpdated(); }
   // Name of a parameter with an element on this rank that is not finite; empty: none. Not on a GPU.
   std::string FirstParameterNotFinite();
