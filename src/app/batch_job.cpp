@@ -167,13 +167,12 @@ BatchJob ReadBatchJob() {
   return job;
 }
 
-// Runs squeue within a time limit and reads its answer.
+// WhyJobEnded: runs squeue within a time limit and reads its answer.
 
 namespace {
 
-constexpr std::size_t kMostOutput = std::size_t{1}
-                                    << 16;  // bytes; a job array has one line per task
-constexpr std::size_t kBlock = 512;         // bytes, the unit of ulimit -f
+constexpr std::size_t kMostOutput = std::size_t{1} << 16;  // bytes; a job array has many lines
+constexpr std::size_t kBlock = 512;                        // bytes, the unit of ulimit -f
 
 // States in which a job has no processes. COMPLETING is not one: its processes are still ending.
 constexpr std::array<const char*, 9> kEnded = {"BOOT_FAIL", "CANCELLED",     "COMPLETED",

@@ -121,7 +121,7 @@ std::optional<ProcessState> StateOf(std::int64_t pid) {
   return process;
 }
 
-// False if the holder's process no longer exists. Asks kill(2): /proc may hide other users'.
+// False if the holder's process no longer exists. Asks kill(2), as /proc may hide processes.
 bool Runs(const Holder& holder) {
   if (::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH) return false;
   const std::optional<ProcessState> process = StateOf(holder.pid);
@@ -216,7 +216,7 @@ Fate FateOf(const Holder& holder, const Holder& self) {
   return {.runs = false, .gone = WhyJobEnded(holder.job)};
 }
 
-// RunLock: the chain of holders.
+// RunLock: reading, extending and shortening the chain of holders.
 
 namespace {
 

@@ -183,7 +183,7 @@ class Balance {
   }
   std::int64_t Fewest(std::size_t stage) const { return stage + 1 < extra_.size() ? 1 : 0; }
 
-  std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: 0 cost too much
+  std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: not even 0 fit
     const auto counts = std::views::iota(0, static_cast<int>(layers_) + 1);
     const auto fits = [&](int blocks) { return Cost(stage, blocks) <= limit; };
     return std::ranges::partition_point(counts, fits) - counts.begin() - 1;

@@ -269,7 +269,7 @@ std::optional<data::PairBatches::Options> PairsOf(const Request& request) {
   return data::BatchesOf(request.options.data, request.options.machine.seed);
 }
 
-// training: false: the schedule has no effect on one stage and is not checked there.
+// Without `training`, the schedule has no effect on one stage and is not checked there.
 Layout MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
   Layout layout;

@@ -185,7 +185,7 @@ std::string Line(const char* word, const std::string& text) {
   return fmt::format("{:<{}}{}\n", word, kIndent, text);
 }
 
-// "parameters 37 MiB + gradients 37 MiB = 74 MiB".
+// The terms of memory and their sum: "parameters 37 MiB + gradients 37 MiB = 74 MiB".
 std::string MemoryText(const device::MemoryTerms& memory) {
   std::string text;
   for (const device::MemoryTerm& term : device::kMemoryTerms) {

@@ -36,7 +36,7 @@ constexpr double kSetUpBound = 600;  // seconds
 // Steps vary: a file system stalls, others use the processor, memory is moved. But no healthy step
 // takes this many times as long as the longest one before it.
 constexpr double kStepsABound = 20;
-constexpr double kLeastBound = 300;  // seconds, of a step; rank 0 also writes records
+constexpr double kLeastBound = 300;  // seconds; least bound of a step and the records after it
 // A validation or checkpoint may take this many times its expected (measured or estimated) time.
 constexpr double kLongBound = 3;
 // Least bound of a checkpoint: a file system may need minutes to switch to another server.
@@ -108,7 +108,7 @@ inline constexpr std::int64_t kLoadedLater = std::int64_t{20} << 20;
 struct Request : DeckOptions {
   CommandLine line;
   const deck::Schema* schema = nullptr;
-  deck::Deck deck;   // resolved
+  deck::Deck deck;   // the resolved deck
   Sources sources;   // texts of the deck; their `start` has moved to Job::start
   double begun = 0;  // Seconds() when the job began
 };

@@ -34,7 +34,7 @@ nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const da
 // The validation set whose loss decides on the best checkpoint.
 struct Decider {
   std::string set;  // name in data.validation; empty: the valid split of the (first) training file
-  std::string sha256;       // of its source
+  std::string sha256;       // source_sha256 of its file
   std::int64_t tokens = 0;  // in the valid split
   // Most windows of a validation (monitor.validate_windows); 0: all. Losses of different samples
   // cannot be compared.
@@ -61,7 +61,7 @@ struct RunRecord {
   };
   std::vector<Source> mixture;      // empty: one file that was never part of a mixture
   std::optional<double> best_loss;  // validation, nats per token
-  std::optional<Decider> decider;   // of best_loss
+  std::optional<Decider> decider;   // the set of best_loss
   // The length of a run that has rolled back (run.on_spike): it keeps the number of steps with
   // which it began, although it left out samples.
   struct Planned {

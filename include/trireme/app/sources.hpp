@@ -61,7 +61,7 @@ struct Start {
   // Newer ones that were not taken, each with the reason: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
   std::vector<std::string> damaged;   // folders of those whose bytes are wrong
-  std::vector<std::string> warnings;  // about the deck
+  std::vector<std::string> warnings;  // about the deck, for PrintWarnings
   std::optional<RunRecord> record;    // run.json of `local`, else of the first candidate
   // A newer local checkpoint, which is loaded instead of the first candidate; null: none.
   std::shared_ptr<const checkpoint::LocalCheckpoint> local = {};

@@ -34,7 +34,7 @@ void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays
 // adds up its part. Moves as many bytes as a ring. The group must outlive it.
 class TreeCollectives {
  public:
-  TreeCollectives() = default;  // one rank
+  TreeCollectives() = default;  // for one rank
   // Allocates the exchange buffer for operands of up to `most` elements that are cut evenly
   // (OwnCounts); if the parts are uneven, pass the number of ranks times the largest part.
   // RunError if the group's size is not a power of two.

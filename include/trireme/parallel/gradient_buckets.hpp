@@ -43,10 +43,10 @@ class GradientBuckets {
   // Waits until every bucket is summed. RunError if one was never ready. If gradients are sharded,
   // call ShardedUnits::FinishGradients first.
   void Wait();
-  // Bytes of exchange buffers; 0 unless canonical.
+  // Bytes of exchange buffers for canonical sums; else 0.
   std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
-  // Most bytes that MPI allocates for sums under way, on the rank where it allocates most. The
-  // model is Open MPI 4. On a GPU 0.
+  // Most bytes that Open MPI 4 allocates for sums under way, on the rank where it allocates most;
+  // on a GPU 0.
   std::int64_t LibraryBytes() const;
 
   // Name of the first parameter whose local gradient was not finite in this step; empty if all

@@ -20,7 +20,7 @@ namespace trireme::parallel {
 // kGpipe: Huang et al. 2019. kOneForwardOneBackward: PipeDream-flush (Narayanan et al. 2021, figure
 // 4 top). kInterleaved: the same paper, figure 4 bottom. kZeroBubble: ZB-H1 (Qi et al. 2023).
 enum class ScheduleKind { kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble };
-const char* NameOf(ScheduleKind kind);  // as in the deck
+const char* NameOf(ScheduleKind kind);  // its name in the deck
 
 // kForward is followed by kBackward (input and weight gradients), or by kBackwardInput and later
 // kBackwardWeight. kEvaluate: a forward pass that saves no activations.

@@ -34,7 +34,7 @@ inline comm::Counts OwnCounts(const kernels::Piece& piece) {
 
 struct ShardSetup {
   comm::Sharding sharding = comm::Sharding::kNone;
-  int rank = 0, ranks = 1;  // rank in the shard group, and its size
+  int rank = 0, ranks = 1;  // this rank in the shard group; its size
   int tensor_ranks = 1;     // tensor ranks, which must all cut the same pieces
   std::int64_t bucket_bytes = 4 << 20;
   bool whole_parameters = false;  // ranks own whole parameters
@@ -88,8 +88,8 @@ class ShardedUnits {
   // gradients, each of the largest block's size; every other unit has one buffer of each kind.
   std::int64_t GatherBytes() const;
   std::int64_t GradientBytes() const;
-  // Most bytes that MPI allocates for sums of gradients under way, on the rank where it allocates
-  // most. The model is Open MPI 4. On a GPU 0.
+  // Most bytes that Open MPI 4 allocates for sums of gradients under way, on the rank where it
+  // allocates most; on a GPU 0.
   std::int64_t LibraryBytes() const;
 
   // The calls from here to GatherUpdated are collective over the shard group.
@@ -134,7 +134,7 @@ class ShardedUnits {
   std::unique_ptr<UnitScatters> scatters_;  // null: gradients are not sharded
   // A gather that GatherUpdated has started.
   struct UpdateGather {
-    Part range;  // of the piece
+    Part range;  // range of the piece
     comm::Request request;
   };
   void OrderUpdated(bool first_stage);

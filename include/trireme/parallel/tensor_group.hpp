@@ -1,5 +1,5 @@
 // The two transfers of tensor parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): partial
-// sums of a product are reduced to the residual stream, which the next one gathers.
+// sums of a product are reduced to the residual stream; later the stream is gathered.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class TensorGroup {
   Part Slice(std::int64_t total) const { return PartOf(total, Rank(), Size()); }
   // Slices of this rank, each with a sum of its own: one unless canonical.
   int Slices() const { return slices_; }
-  int AllSlices() const { return slices_ * Size(); }   // of the group
-  int FirstSlice() const { return slices_ * Rank(); }  // of this rank
+  int AllSlices() const { return slices_ * Size(); }   // slices of the group
+  int FirstSlice() const { return slices_ * Rank(); }  // this rank's first slice
   Part SliceOf(std::int64_t total, int slice) const {  // 0 <= slice < Slices(); a part of `total`
     return PartOf(total, FirstSlice() + slice, AllSlices());
   }

@@ -19,7 +19,7 @@ namespace trireme::train {
 // A loss far above those of the steps before it.
 struct Spike {
   double loss = 0;
-  double mean = 0, deviation = 0;  // of the losses in the window
+  double mean = 0, deviation = 0;  // of the window; deviation: at least kLeastDeviation |mean|
   double score = 0;                // (loss - mean) / deviation
 };
 

@@ -123,7 +123,7 @@ class Optimizer {
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
-  // Rounds the owned masters into the values again, after reading a checkpoint, if any.
+  // Rounds the owned masters (if any) into the values again, after a checkpoint was read.
   void RoundMasters();
 
   // Moments for a checkpoint, named "<prefix><parameter>", one moment after the other. rank, ranks:

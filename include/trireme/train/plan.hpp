@@ -49,7 +49,7 @@ struct RankKind {
 device::MemoryTerms PlanMemory(const Plan& plan, int rank);
 device::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank);
 
-// The ownership of this rank's elements. Its shard group has the same pieces.
+// The ownership of this rank's elements. All ranks of its shard group have the same pieces.
 kernels::Ownership PlanPieces(const Plan& plan, int rank);
 
 // Throws InputError, which names the deck's key, if a transfer of this rank (activations, gradients
@@ -70,7 +70,7 @@ std::vector<RankKind> PlanKinds(const Plan& plan);
 // Facts about a file of pairs.
 struct PairFacts {
   std::int64_t source_vocabulary = 0;  // token types of the source texts
-  bool shared_vocabulary = true;       // with the target texts
+  bool shared_vocabulary = true;       // shared with the target texts
   std::int64_t pairs = 0;              // of the training split
   std::int64_t steps = 0;              // steps per epoch, with the deck's limits
   std::int64_t batch = 0;              // most pairs of a step

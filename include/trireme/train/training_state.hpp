@@ -73,7 +73,7 @@ class TrainingState {
   // the micro-batches; sums over the data group start during the last micro-batch. On return, like
   // QueueSums, work is complete on a CPU and queued on a GPU.
   void QueueGradients(model::StagedBatches::Taken entries);
-  // Completes the sums over the data group and within the replica.
+  // Completes the sums of gradients over the data group and within the replica.
   void QueueSums();
   // Name of a parameter whose local gradient was not finite; empty: none.
   const std::string& NotFinite() const;

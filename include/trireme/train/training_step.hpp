@@ -157,7 +157,7 @@ class TrainingStep {
   std::int64_t step_ = 0;
   LoadedBatch now_, next_;   // batches of this step and, on a GPU, of the next
   StepTimes mine_;           // times of this rank since the last agreement
-  double window_start_ = 0;  // Seconds() from which mine_.total counts on
+  double window_start_ = 0;  // Seconds() up to which mine_.total has counted
   StepResult result_;
   std::function<void(std::int64_t targets)> look_;  // of BeforeNextUpdate; may be empty
 
