@@ -25,7 +25,7 @@ struct Holder {
 // Describes this process, with a new token.
 Holder ThisProcess(const BatchJob& job);
 
-// The content of a lock file, and its inverse; nullopt unless `text` is a complete lock.
+// Format makes the content of a lock file; Parse reads it, nullopt unless it is a complete lock.
 std::string Format(const Holder& holder);
 std::optional<Holder> Parse(const std::string& text);
 

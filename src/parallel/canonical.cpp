@@ -91,7 +91,7 @@ void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) con
   }
 }
 
-// Group g is collected in level popcount(g). With it, as many subtrees become complete as g has
+// Group g is collected in level popcount(g). When it is complete, so are as many subtrees as g has
 // trailing one bits: each is merged into the level below, which holds its sibling.
 int LeafSums::Enter(std::int64_t group, const Merge& add) {
   if (group < group_) {

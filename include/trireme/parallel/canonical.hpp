@@ -81,9 +81,8 @@ class LeafSums {
 // phase on its own. Does nothing unless `canonical`.
 class LeafGradients {
  public:
-  // Which gradients of a unit a task adds to. kWhole: all. kEarly, kLate: those of parameters with
-  // or without `early`, if weight gradients are a task of their own. kHead: the head's, of the
-  // token table.
+  // Which gradients of a unit a task adds to. kWhole: all. kEarly, kLate: of parameters with or
+  // without `early`, if weight gradients are a separate task. kHead: the head's, of a tied table.
   enum class Phase { kWhole, kEarly, kLate, kHead };
 
   // registry: holds the gradients; must outlive this.

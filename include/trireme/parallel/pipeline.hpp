@@ -43,8 +43,8 @@ struct PipelineShape {
   bool operator==(const PipelineShape&) const = default;
 };
 
-// Micro-batches that a step of `count` runs: a multiple of the stages if interleaved (the caller
-// adds empty micro-batches).
+// How many micro-batches a step with `count` of them runs: if interleaved, rounded up to a multiple
+// of the stages (the caller adds empty micro-batches).
 int PaddedMicroBatches(const PipelineShape& shape, int count);
 
 // The tasks of one stage, in order: the forward and the backward pass of each micro-batch, once per

@@ -110,8 +110,8 @@ class ShardedUnits {
   // Waits until this step's owned gradients are summed over the shard group.
   void FinishGradients();
   // Starts to gather values that are stored whole but that only their owners have updated. Use
-  // waits for the values of its unit, FinishUpdated for all. Until then, values may not be read or
-  // changed.
+  // waits for the values of its unit, FinishUpdated for all. Until then, values must stay
+  // untouched.
   void GatherUpdated();
   void FinishUpdated();          // not collective
   void LeaveUpdated() noexcept;  // as FinishUpdated, before the values are freed; in an exception,
