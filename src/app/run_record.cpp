@@ -356,7 +356,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
       throw InputError(fmt::format("{}: fp8_scales: {} are too many", path, scales.size()));
     }
     for (const nlohmann::json& scale : scales) {
-      // Refuses infinity, NaN and other values: an infinite scale makes all its products infinite.
+      // Refuses all but finite fp32 numbers: an infinite scale makes all its products infinite.
       const double value = scale.is_number() ? scale.get<double>() : INFINITY;
       if (std::abs(value) > std::numeric_limits<float>::max()) {
         throw InputError(

@@ -1,5 +1,5 @@
 // A site's deck: defaults that a centre sets for all users of its machine; a user's deck takes
-// precedence. And reading of small shared files.
+// precedence. Also a reader of small files that jobs share.
 #pragma once
 
 #include <cstddef>

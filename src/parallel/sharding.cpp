@@ -676,7 +676,7 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
   // Each level of gradients begins on a cache line, as matrix products need.
   if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
   if (second.Size() > 0) {
-    // Cut like its table, whose piece may only be longer by padding of less than a cut.
+    // Cut like its table. (The table's piece may be longer, by padding of up to a cache line.)
     kernels::Piece piece{second, second, 0, second.begin, 0};
     Share(list, setup, piece);
     owns.pieces.push_back(std::move(piece));

@@ -13,7 +13,7 @@ namespace trireme::app {
 class RunLock {
  public:
   // Takes the lock, even from a holder that is provably gone: on the same host (by /etc/machine-id)
-  // because its process has ended or the host was rebooted; elsewhere because Slurm has requeued
+  // because its process has ended or the host was rebooted; on any host because Slurm has requeued
   // its job or says that the job ended. A process in another container (process-id namespace)
   // cannot be checked. folder: exists. new_folder: this process made it, so it has no leftovers.
   // Throws InputError, with nothing changed, if another process may hold the lock or the lock

@@ -45,8 +45,7 @@ class GradientBuckets {
   void Wait();
   // Bytes of exchange buffers for canonical sums; else 0.
   std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
-  // Most bytes that Open MPI 4 allocates for sums under way, on the rank where it allocates most;
-  // on a GPU 0.
+  // Most bytes that Open MPI 4 allocates for sums under way, on the rank with most; on a GPU 0.
   std::int64_t LibraryBytes() const;
 
   // Name of the first parameter whose local gradient was not finite in this step; empty if all
@@ -101,8 +100,7 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
                            Part flat, void* gradients);
 
 // Memory that Open MPI 4's non-blocking reduce-scatter uses, in lengths of the operand, on the rank
-// that uses most: it sums along a binomial tree to rank 0, and ranks receive into two buffers in
-// turn.
+// that uses most: it sums along a binomial tree to rank 0, receiving into two buffers in turn.
 inline int ScatterCopies(int ranks) { return std::min(ranks - 1, 2); }
 
 }  // namespace trireme::parallel

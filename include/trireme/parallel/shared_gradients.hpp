@@ -70,8 +70,8 @@ class SharedGradients {
   // Sums all shared gradients; if sharded, only tied ones. Collective over the replica.
   void Sum() { SumPiece(kAll); }
   // If sharded: sums the shared gradients of this piece (an index in the registry's ownership)
-  // before it is scattered. They are whole and bound. Collective over the tensor group, whose ranks
-  // call this for the pieces in the same order.
+  // before it is scattered. They are whole and, if sharded themselves, bound. Collective over the
+  // tensor group, whose ranks call this for the pieces in the same order.
   void SumPiece(int piece);
   std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
