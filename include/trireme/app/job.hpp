@@ -161,7 +161,7 @@ struct Job {
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const deck::Schema& schema,
             device::StopSignals& signals);
 
-// Bytes of this rank's peak resident set or, on a GPU, bytes of it that are in use now.
+// Bytes of this rank's peak resident set or, on a GPU, of the GPU's memory in use now.
 std::int64_t MemoryInUse(const Device& device);
 
 // Facts about the token file, or the files of a mixture, for a plan of the deck's task. shared_by:

@@ -81,8 +81,8 @@ struct Sources {
 // Reads the deck of -i and the site's deck (TRIREME_SITE_DECK) or, without -i, the own deck of the
 // run that -r names. Finds the checkpoints that -r or checkpoint.start_from names. Not collective.
 // A run folder may hold no checkpoint because its run ended before the first: training with -r then
-// begins as the run's deck says, unless records mention a checkpoint, which must have been lost. If
-// deck.in was cut off, the deck in the newest checkpoint is taken, with a warning. Throws
+// begins as the run's deck says. InputError if the run's records mention a checkpoint all the same:
+// it is lost. If deck.in was cut off, a checkpoint's deck is taken, with a warning. Throws
 // InputError.
 Sources ReadSources(const deck::Schema& schema, const CommandLine& line);
 

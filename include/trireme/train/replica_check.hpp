@@ -23,7 +23,7 @@ std::uint64_t UpdateBits(const TrainingState& state);
 // Collective over the grid's world. kind: of this rank's processor ("AVX2") or GPU. Returns a
 // warning that names hosts and kinds if only data ranks differ and their `bits` (UpdateBits, called
 // only if needed) are equal; empty if no such ranks differ. Throws AgreedError (exit code 2) if
-// bits differ, or kinds within a tensor group, each of whose ranks computes gradients of norms.
+// bits differ, or if kinds differ in a tensor group, whose ranks each compute gradients of norms.
 std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& kind,
                             const std::function<std::uint64_t()>& bits, const comm::Hosts& hosts);
 
