@@ -1,4 +1,4 @@
-// Slurm's environment of a job.
+// The batch job: deadline, count of starts, Slurm's environment, and questions to squeue.
 #include "trireme/app/batch_job.hpp"
 
 #include <fcntl.h>
@@ -28,7 +28,7 @@
 
 namespace trireme::app {
 
-// The margin before the end of a batch job's time.
+// Deadline.
 
 Deadline::Deadline(std::optional<double> end_unix_seconds, double unix_now, double now) {
   if (end_unix_seconds) end_ = now + (*end_unix_seconds - unix_now);
@@ -57,7 +57,7 @@ bool Deadline::MustStop(double now, bool validation_follows) const {
   return Left(now) < Needed(validation_follows);
 }
 
-// Starts in a row from one step.
+// CountStart.
 
 namespace {
 
@@ -102,7 +102,7 @@ int CountStart(const std::string& folder, std::int64_t step) {
 }
 
 void ForgetStarts(const std::string& folder) {
-  std::error_code ignored;  // a file that stays cannot be written either: CountStart tells
+  std::error_code ignored;  // if removal fails, writing fails too, and CountStart throws
   std::filesystem::remove(PathIn(folder), ignored);
 }
 
@@ -110,14 +110,14 @@ std::int64_t LastStart(const std::string& folder) { return ReadNote(PathIn(folde
 
 namespace {
 
-constexpr std::size_t kLongestName = 128;  // of a cluster; Slurm's own limit is 40
+constexpr std::size_t kLongestName = 128;  // of a cluster's name; Slurm's own limit is 40
 
 std::string_view Variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
 
-// The whole text as a number; none if anything else stands in it.
+// The text as a number; nullopt if it contains anything else.
 template <typename Number>
 std::optional<Number> ParseNumber(std::string_view text) {
   Number number = 0;
@@ -126,7 +126,7 @@ std::optional<Number> ParseNumber(std::string_view text) {
   return number;
 }
 
-// Unix seconds of 2026-11-22T15:04:05, local time.
+// Unix seconds of a local time like 2026-11-22T15:04:05.
 std::optional<double> ParseLocalTime(const std::string& text) {
   constexpr std::string_view kForm = "YYYY-MM-DDTHH:MM:SS";
   std::tm local = {};
@@ -135,10 +135,10 @@ std::optional<double> ParseLocalTime(const std::string& text) {
       *end != '\0') {
     return std::nullopt;
   }
-  local.tm_isdst = -1;  // summer time as the place has it on that day
+  local.tm_isdst = -1;  // mktime finds out whether summer time applies
   const int month = local.tm_mon;
   const std::time_t seconds = std::mktime(&local);
-  // mktime moves the 31st of a shorter month into the next one.
+  // mktime turns the 31st of a shorter month into a day of the next month.
   if (seconds == -1 || local.tm_mon != month) return std::nullopt;
   return static_cast<double>(seconds);
 }
@@ -167,20 +167,20 @@ BatchJob ReadBatchJob() {
   return job;
 }
 
-// Runs squeue within a time limit and reads its answer.
+// WhyJobEnded: runs squeue within a time limit and reads its answer.
 
 namespace {
 
-constexpr std::size_t kMostOutput = std::size_t{1} << 16;  // a line for each task of a job array
+constexpr std::size_t kMostOutput = std::size_t{1} << 16;  // bytes; a job array has many lines
 constexpr std::size_t kBlock = 512;                        // bytes, the unit of ulimit -f
 
-// States of jobs without processes. COMPLETING is none of them: its processes are being ended.
+// States in which a job has no processes. COMPLETING is not one: its processes are still ending.
 constexpr std::array<const char*, 9> kEnded = {"BOOT_FAIL", "CANCELLED",     "COMPLETED",
                                                "DEADLINE",  "FAILED",        "NODE_FAIL",
                                                "PREEMPTED", "OUT_OF_MEMORY", "TIMEOUT"};
 
-// Starts a shell command whose output and errors go to `out`; returns its process, -1 if it cannot
-// be started. posix_spawn copies no memory, so pages registered with the network stay valid.
+// Starts a shell command with standard output and error to `out`. Returns its process id; -1 on
+// failure. posix_spawn copies no memory, so pages registered with the network stay valid.
 pid_t StartShell(std::string command, int out) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
@@ -208,9 +208,9 @@ struct Answer {
   std::string output;  // standard output and error
 };
 
-// None if squeue does not end in time. `timeout` (coreutils) then kills its whole group, itself
-// with it, so that the wait ends even if squeue hangs within the kernel. The output goes to memory,
-// of which the shell's limit lets it take little.
+// Asks squeue; nullopt if it does not end in time. `timeout` (coreutils) then kills the whole
+// process group including itself, so that the wait ends even if squeue hangs in the kernel. The
+// output goes to a file in memory, whose size the shell limits.
 std::optional<Answer> Ask(const std::string& id, double seconds) {
   const Descriptor out(::memfd_create("squeue", MFD_CLOEXEC));
   if (!out.Valid()) return std::nullopt;

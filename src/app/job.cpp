@@ -1,4 +1,4 @@
-// Job: from the command line to a parsed deck, an opened device and the request for a plan.
+// Job: makes a job from the command line (deck, device, start), and functions that tasks share.
 #include "trireme/app/job.hpp"
 
 #include <fmt/ranges.h>
@@ -19,13 +19,13 @@
 
 namespace trireme::app {
 
-// The kernels that compute a deck's attention, and why.
+// Which kernels compute attention, and why.
 
 namespace {
 
-// Why cuDNN computes no attention of this deck's training; "" if it may.
+// The reason why cuDNN cannot compute this deck's attention; "" if it can.
 std::string WhyNotCudnn(const DeckOptions& options) {
-  constexpr int kWidest = 256, kPiece = 8;  // cuDNN's, of a head
+  constexpr int kWidest = 256, kPiece = 8;  // cuDNN's limit and unit of head_dim
   const device::Precision precision = options.machine.precision;
   if (std::string why = kernels::WhyNoCudnn(); !why.empty()) return why;
   if (precision != device::Precision::kBf16 && precision != device::Precision::kFp8) {
@@ -51,7 +51,7 @@ std::string WhyNotCudnn(const DeckOptions& options) {
   return {};
 }
 
-// InputError with the deck's line where run.attention = cudnn and cuDNN cannot compute it.
+// InputError with the deck's line if run.attention = cudnn and cuDNN cannot compute the attention.
 void RequireCudnnIfAsked(const Request& request) {
   if (request.machine.attention != device::AttentionKernels::kCudnn) return;
   const std::string why = WhyNotCudnn(request);
@@ -60,7 +60,7 @@ void RequireCudnnIfAsked(const Request& request) {
                               "With auto it computes what it can, and our own kernels the rest.");
 }
 
-// InputError where a training is to be deterministic and cuDNN's backward pass is not, on this GPU.
+// InputError if a training must be deterministic, but cuDNN's backward pass on this GPU is not.
 void RequireFixedOrder(const Request& request, const Device& device) {
   const DeckOptions& options = request;
   if (!ReadsTraining(options.job.task) || !options.machine.deterministic) return;
@@ -100,7 +100,7 @@ double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
   switch (phase) {
     case comm::Phase::kStep:
       return steps;
-    case comm::Phase::kValidation:  // every round of it is progress
+    case comm::Phase::kValidation:  // each round counts as progress
       return stated > 0 ? stated : std::max(steps, kLongBound * longest.LongestValidation());
     case comm::Phase::kCheckpoint:
       return std::max(
@@ -120,7 +120,7 @@ const char* Device::Precision() const {
 
 namespace {
 
-// Opens the GPU if the ranks compute on theirs, and sets the arithmetic.
+// Opens the GPU if GPUs compute, and sets the arithmetic.
 void OpenDevice(const GpuChoice& choice, const Request& request, const comm::Communicator& world,
                 Device& device) {
   const device::Arithmetic arithmetic = device::ArithmeticOf(request.machine.precision, choice.use);
@@ -136,7 +136,7 @@ void OpenDevice(const GpuChoice& choice, const Request& request, const comm::Com
     device.dtype = arithmetic.dtype;
     device.stream.bf16 = arithmetic.bf16_products;
     device.stream.fp8 = arithmetic.fp8_products;
-    // A plan is of another machine.
+    // These tasks compute nothing on this machine.
     if (OnlyConverts(request.job.task) || request.job.task == Task::kPlan) return;
     device::CheckPrecision(request.machine.precision, device.stream, request.deck);
     if (!choice.use) return;
@@ -146,14 +146,14 @@ void OpenDevice(const GpuChoice& choice, const Request& request, const comm::Com
   });
 }
 
-// Name of what a rank runs: the program and its arguments.
+// Identifies what a rank runs: the program and its arguments.
 std::string Identity(const CommandLine& line, const std::string& file) {
   return fmt::format("Trireme {} ({}), build {}, file {}, -i '{}' -r '{}'{} {}", Version(),
                      Commit(), BuildId(), file, line.deck, line.resume,
                      line.validate_only ? " -v" : "", fmt::join(line.overrides, " "));
 }
 
-// Collective. A rank with another program or other arguments would compute something else.
+// Throws AgreedError unless all ranks run one program with the same arguments. Collective.
 void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
   const comm::Communicator& world = runtime.World();
   const std::string file = tools::ProgramFile(runtime.Node());
@@ -177,15 +177,15 @@ void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
   });
 }
 
-// Where a report of a set-up that hangs goes: the folder that the deck names, or the one that -r
-// continues; empty: neither, the report goes into the current folder.
+// The folder for a report on a set-up that hangs: job.output or the run of -r; empty: neither is
+// given, and the report goes into the current folder.
 std::string RunFolderBeforeLock(const Request& request) {
   if (request.job.output_given) return request.job.output;
   const std::filesystem::path resumed(request.line.resume), above = resumed.parent_path();
   return (above.filename() == "checkpoints" ? above.parent_path() : resumed).string();
 }
 
-// Start of a training job from a local checkpoint.
+// The start of a training job from a local checkpoint.
 
 std::string Instead(const RunRecord& record, std::int64_t local_step) {
   const std::int64_t lost = local_step - record.step;
@@ -195,7 +195,7 @@ std::string Instead(const RunRecord& record, std::int64_t local_step) {
                          : std::string());
 }
 
-// Collective. A local checkpoint that the records tell of and of which no file is left.
+// Notes in `start` a local checkpoint that records mention but that no host has. Collective.
 void SayLost(const Request& request, const comm::Communicator& world, Start& start) {
   std::int64_t told = 0;
   world.Together([&] {
@@ -209,7 +209,7 @@ void SayLost(const Request& request, const comm::Communicator& world, Start& sta
                   Instead(*start.record, told)));
 }
 
-// Collective. Whether the path is that of the first candidate, a checkpoint that was named alone.
+// Whether `path` is the first candidate, that is, names a checkpoint and not a run. Collective.
 bool IsFirst(const comm::Communicator& world, const Start& start, const std::string& path) {
   std::error_code error;
   const bool first = world.IsRoot() &&
@@ -217,7 +217,7 @@ bool IsFirst(const comm::Communicator& world, const Start& start, const std::str
   return world.Max(std::int64_t{first}) == 1;
 }
 
-// Collective. What the first candidate's run.json says.
+// Reads the first candidate's run.json. Collective.
 RunRecord ReadFirst(const comm::Communicator& world, const Start& start) {
   const std::string& path = start.candidates.front();
   const nlohmann::json run = checkpoint::ReadRun(world, path);
@@ -226,8 +226,8 @@ RunRecord ReadFirst(const comm::Communicator& world, const Start& start) {
   return record;
 }
 
-// Collective, for a deck that is read. With checkpoint.local and -r RUN: looks on the nodes, and
-// lets the job start from what is there; notes why it does not.
+// With checkpoint.local and -r RUN: looks for a local checkpoint on the nodes and lets the job
+// start from it, or notes in `start` why it cannot. Collective.
 void LookForLocal(const Request& request, const Ranks& ranks, Start& start) {
   const std::string& folder = request.checkpoint.local;
   if (request.job.task != Task::kTrain || folder.empty() || start.weights_alone || !start.record) {
@@ -257,7 +257,7 @@ void LookForLocal(const Request& request, const Ranks& ranks, Start& start) {
   start.local = search.found;
 }
 
-// Collective. Goes back to the first candidate; `why` is noted with the steps that are lost.
+// Replaces the local checkpoint by the first candidate; notes `why` and steps lost. Collective.
 void LeaveLocal(const comm::Communicator& world, Start& start, const std::string& why) {
   const std::int64_t step = start.local->Step();
   start.local.reset();
@@ -284,21 +284,21 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const deck::S
     request.deck = std::move(deck);
     job.start = std::move(sources.start);
     request.sources = std::move(sources);
-    // A run's go to its monitor.
+    // The warnings of a training go to its monitor.
     if (world.IsRoot() && request.job.task != Task::kTrain) PrintWarnings(job.start);
   });
   LookForLocal(request, job.ranks, job.start);
   if (const std::string folder = RunFolderBeforeLock(request); !folder.empty()) {
     runtime.Watch().WriteInto(folder);
   }
-  // Contexts of GPUs and their libraries are where a node's faults show first.
+  // Faults of a node often show when GPUs and their libraries are opened: watch from here on.
   ArmSetUp(runtime, request.machine.hang_timeout);
   Device& device = job.device;
   const GpuChoice choice = ChooseGpu(runtime, request.machine, request.deck);
   device.placement = PlaceThreads(runtime, request.machine, choice.use);
   device.stream.threads = device.placement.threads;
   OpenDevice(choice, request, world, device);
-  runtime.Watch().Disarm();  // a training arms it again
+  runtime.Watch().Disarm();  // a training arms them again
   device.program_bytes = MemoryInUse(device) + (device.stream.OnGpu() ? 0 : kLoadedLater);
   return job;
 }
@@ -330,7 +330,8 @@ train::MachineFacts FactsOf(const Device& device) {
 
 namespace {
 
-// Steps of a continued run that keeps them; 0: as its epochs say, also if the windows have changed.
+// The number of steps that a continued run keeps (RunRecord::planned); 0: schedule.epochs decides,
+// because the run never rolled back, or epochs or windows have changed.
 std::int64_t PlannedSteps(const Request& request, const Start& start) {
   const std::optional<RunRecord>& record = start.record;
   if (!record || request.line.resume.empty() || !record->planned) return 0;
@@ -358,7 +359,7 @@ train::Request RequestOf(const Request& request, const comm::Communicator& world
 
 namespace {
 
-// Collective. Leaves out the first candidate, whose bytes are damaged, or the local checkpoint.
+// Leaves out the damaged checkpoint, `local` if it is set or the first candidate. Collective.
 void PassOver(const comm::Communicator& world, Start& start,
               const checkpoint::DamagedError& damage) {
   if (start.local != nullptr) return LeaveLocal(world, start, damage.what());
@@ -372,8 +373,8 @@ void PassOver(const comm::Communicator& world, Start& start,
 
 std::string FirstLineOf(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// Throws for a run whose last checkpoint is damaged, too; again what was thrown for a checkpoint
-// that was named alone. Collective.
+// Throws for a run of which all checkpoints are damaged. If the user named a single checkpoint,
+// throws `damage` again. Collective.
 [[noreturn]] void ThrowNoneWhole(const Request& request, const comm::Communicator& world,
                                  const Start& start, const checkpoint::DamagedError& damage) {
   const std::string& path =

@@ -1,4 +1,4 @@
-// The keys of [job], and the reading of all sections.
+// The keys of [job], and reading all sections.
 #include "trireme/app/job.hpp"
 
 #include "trireme/deck/keys.hpp"

@@ -1,4 +1,4 @@
-// Placement of threads: shares of cores, pinning, and the warning about too few cores.
+// Placement of threads (shares of cores, pinning, a warning if cores are too few) and of GPUs.
 #include "trireme/app/placement.hpp"
 
 #include <fmt/ranges.h>
@@ -32,11 +32,11 @@ std::vector<HardwareThread> Cores(const std::vector<HardwareThread>& threads) {
   return cores;
 }
 
-// Ranks that share what they are bound to, and what that is.
+// Ranks whose bindings overlap with one rank's binding.
 struct Sharers {
-  std::vector<std::size_t> ranks;  // of the node
-  std::vector<HardwareThread> usable;
-  bool alike = true;  // all are bound to all of it
+  std::vector<std::size_t> ranks;      // on the node, including that rank
+  std::vector<HardwareThread> usable;  // that rank's binding
+  bool alike = true;                   // all these ranks have the same binding
 };
 
 Sharers SharersOf(const std::vector<RankThreads>& node, std::size_t rank) {
@@ -63,12 +63,12 @@ std::string Shortage(const std::vector<std::size_t>& threads, std::size_t total,
       room);
 }
 
-// Whole processors of a quota for one of so many ranks.
+// One rank's share of a quota of processors, rounded up.
 std::size_t QuotaShare(double quota, std::size_t ranks) {
   return static_cast<std::size_t>(std::ceil(quota / static_cast<double>(ranks)));
 }
 
-// As text, for the ranks of the node.
+// Encodes `mine` as text for the node's other ranks.
 std::string Pack(const RankThreads& mine) {
   std::string text = fmt::format("{} {}", mine.wanted, mine.quota);
   for (const HardwareThread& thread : mine.usable) {
@@ -87,14 +87,14 @@ RankThreads Unpack(const std::string& text) {
   return rank;
 }
 
-// Threads that the environment has placed are left alone; so are a GPU's, unless asked for.
+// kNo if the environment has placed threads, or if they are to be pinned automatically with a GPU.
 device::Pin ChoosePin(device::Pin wanted, bool on_gpu) {
   if (device::ThreadsArePlaced() || (wanted == device::Pin::kAuto && on_gpu))
     return device::Pin::kNo;
   return wanted;
 }
 
-// One line for all nodes.
+// Prints one warning for all nodes. Collective over the world.
 void Warn(const comm::Runtime& runtime, const std::string& shortage) {
   const comm::Communicator& world = runtime.World();
   const std::int64_t here = runtime.Node().Max(std::int64_t{shortage.empty() ? 0 : 1});
@@ -131,7 +131,7 @@ NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, device
   NodePlacement placement;
   placement.threads = node[self].wanted > 0 ? node[self].wanted : static_cast<int>(share);
   const auto& pool = total <= cores.size() ? cores : sharers.usable;
-  if (!sharers.alike) return placement;  // in part: who may use what is not for us to say
+  if (!sharers.alike) return placement;  // bindings overlap in part: cannot divide them
   if (total > pool.size()) {
     placement.shortage = Shortage(threads, total, Count(cores.size(), "core"));
     return placement;
@@ -168,7 +168,7 @@ Placement PlaceThreads(const comm::Runtime& runtime, const device::Options& opti
   return placement;
 }
 
-// Choice of GPUs: which rank takes which card, and why a job cannot have any.
+// The choice of GPUs: which rank takes which GPU, and errors if that is impossible.
 
 namespace {
 
@@ -186,7 +186,7 @@ Ids Split(const std::string& text) {
 int AssignGpu(const std::vector<Ids>& visible, int rank) {
   const Ids& mine = visible.at(static_cast<std::size_t>(rank));
   const auto before =
-      std::count(visible.begin(), visible.begin() + rank, mine);  // ranks that see the same
+      std::count(visible.begin(), visible.begin() + rank, mine);  // lower ranks that see the same
   return static_cast<int>(before % std::max<std::ptrdiff_t>(1, std::ssize(mine)));
 }
 
@@ -201,7 +201,7 @@ bool SeeApart(const std::vector<Ids>& visible) {
 
 namespace {
 
-// InputError where transfers inside and outside a step's graph may not use one communicator.
+// InputError if NCCL is set not to mix transfers inside and outside a graph on one communicator.
 void RequireMixing(const device::Options& options, const deck::Deck& deck, int ranks) {
   if (ranks == 1 || options.graphs == device::Graphs::kNo) return;
   const char* const mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");
@@ -238,7 +238,7 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const device::Options& options
     visible.push_back(Split(text));
   }
   choice.device = AssignGpu(visible, node.Rank());
-  std::map<std::string, int> ranks;  // of each card
+  std::map<std::string, int> ranks;  // by GPU: number of ranks
   for (int rank = 0; rank < node.Size(); ++rank) {
     const auto device = static_cast<std::size_t>(AssignGpu(visible, rank));
     ++ranks[visible[static_cast<std::size_t>(rank)][device]];

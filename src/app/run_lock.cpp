@@ -2,27 +2,28 @@
 //
 // Protocol. A lock is a file that names its holder and carries a random token T. It is written
 // under a name of its own, run.lock.T, synced, and put in place with link(2), which fails if the
-// name exists. A lost reply of an NFS server reports a failure for a link that was made, so the
-// outcome is read back: the place holds token T, or it does not.
+// name exists. If the reply of an NFS server is lost, link reports a failure although it succeeded;
+// so the outcome is read back: the file in place has token T, or it has not.
 //
 //   run.lock              the first holder, token A
 //   run.lock.after.A      a link to the lock of A's successor, token B
 //   run.lock.after.B      ... and so on
 //
-// The holder is the last of this chain. A newcomer that can prove the last one gone links its lock
-// to run.lock.after.<last>: of several newcomers that saw the same last one, one succeeds. It then
-// reads the chain anew from run.lock; only if that ends at its own token has it won. At last it
-// shortens the chain: it renames its own file over run.lock, and only then removes the links after
-// older tokens. A newcomer that saw the chain before the renaming may still make run.lock.after.A
-// once that name is free, but run.lock no longer holds A, so its second reading fails; it removes
-// its link and starts again. A chain that ends with a killed newcomer is continued like any other.
+// The last of this chain is the holder. A newcomer that can prove it gone links its own lock to
+// run.lock.after.<last>: of several newcomers that saw the same last lock, only one succeeds. It
+// then reads the chain again from run.lock, and has won only if the chain ends at its own token.
+// Finally it shortens the chain: it renames its own file over run.lock, and only then removes the
+// links after older tokens. A newcomer that read the chain before the renaming may still make
+// run.lock.after.A once that name is free, but run.lock no longer has token A, so its second
+// reading fails; it removes its link and starts again. A chain that ends with a killed newcomer is
+// continued in the same way.
 //
-// Why there is one holder: names within the chain are removed only after the holder has replaced or
-// removed run.lock, and a token never comes back. So as long as run.lock holds A, run.lock.after.A
-// is made once.
+// Why there is only one holder: links of the chain are removed only after the holder has replaced
+// or removed run.lock, and no token is used twice. So run.lock.after.A is made only once while
+// run.lock has token A.
 //
-// A holder that is replaced although it runs (its lock was removed by hand, or Slurm started its
-// job again while its node could not be reached) finds out through StillMine().
+// A holder that is replaced while it still runs (its lock was removed by hand, or Slurm requeued
+// its job while its node could not be reached) finds out through StillMine().
 #include "trireme/app/run_lock.hpp"
 
 #include <fmt/chrono.h>
@@ -53,15 +54,15 @@ namespace trireme::app {
 
 namespace fs = std::filesystem;
 
-// Holders of a run folder: their description, and the proof that one is gone.
+// Holders of a run folder: how they are described, and how one is proved gone.
 
 namespace {
 
 constexpr std::size_t kTokenDigits = 32;
-constexpr std::size_t kMostLockBytes = 8192;  // of a lock file; about 700 are used
-constexpr std::size_t kLongestValue = 256;    // of a lock's texts; the longest host name has 64
+constexpr std::size_t kMostLockBytes = 8192;  // of a lock file, which has about 700
+constexpr std::size_t kLongestValue = 256;    // of a lock's texts; host names have up to 64
 
-// Members of a lock file.
+// The members of a lock file.
 constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder::*>>(
     {{"host", &Holder::host},
      {"since", &Holder::since},
@@ -74,7 +75,7 @@ constexpr auto kTexts = std::to_array<std::pair<const char*, std::string Holder:
 constexpr auto kNumbers = std::to_array<std::pair<const char*, std::int64_t Holder::*>>(
     {{"pid", &Holder::pid}, {"restarts", &Holder::restarts}, {"started", &Holder::started}});
 
-// First line of a file of the system; empty if there is none.
+// The first line of a system file; empty if the file is missing.
 std::string FirstLine(const char* path) {
   std::ifstream file(path);
   std::string line;
@@ -82,7 +83,7 @@ std::string FirstLine(const char* path) {
   return line;
 }
 
-// Text that a lock file and a message can carry: anything else becomes '?'.
+// Cuts the text and replaces unprintable characters by '?', for lock files and messages.
 std::string Printable(std::string text) {
   text.resize(std::min(text.size(), kLongestValue));
   for (char& c : text) {
@@ -97,16 +98,16 @@ std::string LinkOf(const char* path) {
 }
 
 struct ProcessState {
-  char state = 0;             // 'Z': ended, and its parent has not looked yet
-  std::int64_t threads = 0;   // those that have not ended
-  std::int64_t started = -1;  // clock ticks since the boot
+  char state = 0;             // 'Z': ended, but its parent has not waited for it
+  std::int64_t threads = 0;   // threads that have not ended
+  std::int64_t started = -1;  // clock ticks since boot
 };
 
-// State of a process from /proc; none if it cannot be read.
+// The state of a process from /proc; nullopt if it cannot be read.
 std::optional<ProcessState> StateOf(std::int64_t pid) {
   std::ifstream file(fmt::format("/proc/{}/stat", pid));
   std::string line;
-  std::getline(file, line, '\0');  // all of it; none if the process has just ended
+  std::getline(file, line, '\0');  // the whole file; empty if the process has just ended
   // Field 2 is the program's name in parentheses, which may hold any character.
   const std::size_t name_end = line.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
@@ -120,14 +121,13 @@ std::optional<ProcessState> StateOf(std::int64_t pid) {
   return process;
 }
 
-// False if no such process is there any more. Asks kill(2) first: /proc may hide the processes of
-// other users.
+// False if the holder's process no longer exists. Asks kill(2), as /proc may hide processes.
 bool Runs(const Holder& holder) {
   if (::kill(static_cast<pid_t>(holder.pid), 0) != 0 && errno == ESRCH) return false;
   const std::optional<ProcessState> process = StateOf(holder.pid);
   if (!process) return true;
-  if (process->started != holder.started) return false;  // another process with its number
-  // A killed process that still has threads is inside a system call: writing, perhaps.
+  if (process->started != holder.started) return false;  // another process has this id now
+  // A killed process that still has threads is inside a system call, and may be writing.
   return process->state != 'Z' || process->threads > 1;
 }
 
@@ -197,7 +197,7 @@ Fate FateOf(const Holder& holder, const Holder& self) {
   const bool same_host =
       !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
   if (same_host && !self.boot.empty() && !holder.boot.empty()) {
-    // Two machines without an id may share a name: containers of both, say.
+    // Two machines without an id may share a name, for example containers on both.
     if (holder.boot != self.boot && !self.machine.empty()) {
       return {.runs = false, .gone = "the host was started again since"};
     }
@@ -206,7 +206,7 @@ Fate FateOf(const Holder& holder, const Holder& self) {
       return {.runs = false, .gone = "its process has ended"};
     }
   }
-  // Numbers of jobs mean something within one cluster only.
+  // Job ids are unique only within a cluster.
   const bool same_cluster = !self.cluster.empty() && holder.cluster == self.cluster;
   if (!same_cluster || holder.job.empty()) return {};
   if (holder.job == self.job) {
@@ -216,26 +216,27 @@ Fate FateOf(const Holder& holder, const Holder& self) {
   return {.runs = false, .gone = WhyJobEnded(holder.job)};
 }
 
-// RunLock: the chain of holders.
+// RunLock: reading, extending and shortening the chain of holders.
 
 namespace {
 
-constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while it started
-constexpr int kMostAttempts = 1000;          // each failure is another job's success
-// Errors of link(2) that other newcomers cause: the place is taken, or a new holder has cleaned up.
+constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while starting
+constexpr int kMostAttempts = 1000;          // each failed attempt means that another job succeeded
+// Errors of link(2) due to others: a newcomer has taken the place, or the holder cleaned up.
 constexpr std::array<int, 4> kRaceErrors = {0, EEXIST, ENOENT, ESTALE};
 
 std::string AfterName(const std::string& lock, const Holder& holder) {
   return lock + ".after." + holder.token;
 }
 
-// A lock of which nothing is known.
+// Thrown if a lock cannot be read, so that nothing is known about it.
 class Unreadable : public Error {
  public:
   explicit Unreadable(const Error& error) : Error(error.Code(), error.what()) {}
 };
 
-// A lock in a file; none if there is no file. Throws Unreadable, or InputError for anything else.
+// The lock in the file `path`; nullopt if there is no file. Throws Unreadable if it cannot be read,
+// InputError if it is damaged.
 std::optional<Holder> ReadLock(const std::string& path, const std::string& lock) {
   const SmallFile file = ReadSmallFile(path, kMostLockBytes);
   if (!file.exists) return std::nullopt;
@@ -253,7 +254,7 @@ std::optional<Holder> ReadLock(const std::string& path, const std::string& lock)
   throw error;
 }
 
-// Holders in the order of their succession; the last one counts. Empty: nobody holds the lock.
+// All locks of the chain in order; the last one is the holder. Empty: nobody holds the lock.
 std::vector<Holder> ReadChain(const std::string& lock) {
   std::vector<Holder> chain;
   std::optional<Holder> next = ReadLock(lock, lock);
@@ -277,8 +278,8 @@ bool Holds(const std::string& path, const std::string& lock, const std::string& 
   }
 }
 
-// Removes what killed newcomers have left. Spares a successor's claim, which there is only if this
-// process was taken for gone. Failures do no harm.
+// Removes files that killed newcomers have left, but not a successor's link after `token`, which
+// exists only if this process was believed gone. Failures do no harm.
 void RemoveLeftovers(const std::string& lock, const std::string& token) {
   const fs::path path(lock);
   const std::string prefix = path.filename().string() + ".";
@@ -336,8 +337,8 @@ RunLock::Standing RunLock::Look(std::string* why) const {
   }
 }
 
-// Tries once to take the lock; false if another newcomer interfered. What link(2) and rename(2)
-// return is no evidence, so that the outcome is read back.
+// Tries once to take the lock; false if another newcomer interfered. The outcome is read back,
+// because results of link(2) and rename(2) are not reliable on NFS.
 bool RunLock::Take(const BatchJob& job) {
   constexpr const char* kHint = "Check the run folder's permissions and free space (job.output).";
   const Holder self = ThisProcess(job);

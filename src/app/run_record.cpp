@@ -1,4 +1,4 @@
-// RunRecord: reading run.json, and holding a deck against it.
+// RunRecord: writes parts of run.json, reads it, and compares a deck with it.
 #include "trireme/app/run_record.hpp"
 
 #include <fmt/ranges.h>
@@ -18,15 +18,15 @@ namespace trireme::app {
 
 namespace {
 
-// Tokens of a training split that a run.json may tell of: sums of windows stay within 63 bits.
+// Most tokens of a training split in run.json: sums of windows then fit 63 bits.
 constexpr std::int64_t kMostTrainTokens = std::int64_t{1} << 50;
 constexpr std::int64_t kMostRecordedDeckBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMostProductsBytes = std::int64_t{16} << 20;
 constexpr std::size_t kMostScales = 1'000'000;
 constexpr std::int64_t kMostVersionBytes = 100;
-constexpr std::int64_t kFormat = 1;  // of checkpoints that this program reads; absent: 1
+constexpr std::int64_t kFormat = 1;  // latest format that this program reads; absent: 1
 
-// A value of run.json as a deck would have it.
+// A value of run.json as a deck would write it.
 std::string DeckText(const nlohmann::json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
@@ -35,8 +35,8 @@ std::string DeckText(const nlohmann::json& value) {
   return value.dump();
 }
 
-// A model as versions without some keys recorded it: biases of queries, keys and values as the
-// others, no norms of heads, plain rotation.
+// Adds keys that versions of run.json before them lack, with what those versions computed: biases
+// of queries, keys and values like the others, a decoder, no norms of heads, plain rotation.
 nlohmann::json WithLaterKeys(nlohmann::json model) {
   if (!model.contains("bias")) return model;
   const auto add = [&](const char* name, const nlohmann::json& value) {
@@ -53,7 +53,7 @@ nlohmann::json WithLaterKeys(nlohmann::json model) {
   return model;
 }
 
-// The recorded model, for a version that has no object of it: the keys of the recorded deck.
+// The recorded model: the object "model" or, from an older version, the recorded deck's keys.
 nlohmann::json ModelOf(const deck::Schema& schema, const RunRecord& record) {
   if (record.json.contains("model")) {
     static_cast<void>(deck::JsonObject(record.json, record.path).Object("model"));
@@ -65,7 +65,7 @@ nlohmann::json ModelOf(const deck::Schema& schema, const RunRecord& record) {
   return ModelJson(model::Read(deck));
 }
 
-// Whether two texts of values say the same: "1e-3" and "0.001".
+// Whether two texts denote the same value, like "1e-3" and "0.001".
 bool SameValue(const std::string& a, const std::string& b) {
   if (a == b) return true;
   try {
@@ -77,7 +77,7 @@ bool SameValue(const std::string& a, const std::string& b) {
   }
 }
 
-// A key of the model as the deck has it; automatic values follow from the checkpoint's others.
+// The deck's value of a model key. Automatic values (0) are derived from the checkpoint's keys.
 std::string Stated(const deck::Deck& deck, const nlohmann::json& model, const std::string& name) {
   const auto values = deck.Section("model");
   const auto found = std::find_if(values.begin(), values.end(),
@@ -106,7 +106,7 @@ std::string MaybeText(const deck::JsonObject& run, const std::string& name,
   return run.Has(name) ? run.Text(name, most) : std::string();
 }
 
-// Refuses what a later version wrote, before its members are read by the rules of this one.
+// Refuses a run.json of a later format, before its members are read by this version's rules.
 void CheckFormat(const deck::JsonObject& run, const std::string& path) {
   const std::int64_t format = run.Has("format") ? run.Integer("format", 1) : kFormat;
   if (format <= kFormat) return;
@@ -119,7 +119,7 @@ void CheckFormat(const deck::JsonObject& run, const std::string& path) {
                      : fmt::format("Use Trireme {} or a later version.", deck::Shown(writer)));
 }
 
-// The object "validation": the set whose loss decides on the best checkpoint.
+// The object "validation": the validation set whose loss decides on the best checkpoint.
 
 std::string Describe(const Decider& decider) {
   return fmt::format(
@@ -141,15 +141,15 @@ void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord&
                     .since = decider.Integer("since")};
 }
 
-// The list "mixture": the files of a run's training and how far each was used.
+// The list "mixture": the training files of a run, and how far each was used.
 
-constexpr double kLargestShare = 1e9;  // weight or epochs, as data.mixture allows
+constexpr double kLargestShare = 1e9;  // of weight or epochs, as in data.mixture
 
 const char* ShareName(const data::Proportion& proportion) {
   return proportion.epochs > 0 ? "epochs" : "weight";
 }
 
-// A list of anything in a run.json that may not be one.
+// The list "mixture" of a run.json that is not checked yet; null if there is none.
 const nlohmann::json* MixtureOf(const nlohmann::json& run) {
   const auto found = run.find("mixture");
   return found != run.end() && found->is_array() ? &*found : nullptr;
@@ -163,7 +163,7 @@ double ShareOf(const nlohmann::json& file) {
   return 0;
 }
 
-// The list as in a deck.
+// The list "mixture" as a deck would write it.
 std::string TextOf(const nlohmann::json& run) {
   const nlohmann::json* files = MixtureOf(run);
   if (files == nullptr) return "not set";
@@ -176,8 +176,8 @@ std::string TextOf(const nlohmann::json& run) {
   return text;
 }
 
-// Contents and shares of the files, whatever their names: lists with the same text have the same
-// order of windows.
+// The contents and shares of the files, without their names. Mixtures with equal identities have
+// the same order of windows.
 std::vector<std::string> IdentityOf(const nlohmann::json& run) {
   const nlohmann::json* files = MixtureOf(run);
   if (files == nullptr) return {run.value("source_sha256", "")};
@@ -195,8 +195,8 @@ std::vector<std::string> IdentityOf(const nlohmann::json& run) {
   return identity;
 }
 
-// Reads the list into record.mixture and the files' places into record.origin; no effect without
-// one. Throws InputError naming path and member.
+// Reads the list "mixture" into record.mixture and the files' places into record.origin; does
+// nothing if there is none. Throws InputError that names path and member.
 void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord& record) {
   if (!run.contains("mixture")) return;
   const nlohmann::json& list = deck::JsonObject(run, path).List("mixture");
@@ -226,7 +226,7 @@ void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord&
   }
 }
 
-// Difference between the mixtures of two run.json, in a sentence; empty: none.
+// A sentence on how the mixture differs between two run.json; empty: it does not.
 std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now) {
   if (MixtureOf(was) == nullptr && MixtureOf(now) == nullptr) return {};
   if (IdentityOf(was) == IdentityOf(now)) return {};
@@ -356,7 +356,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
       throw InputError(fmt::format("{}: fp8_scales: {} are too many", path, scales.size()));
     }
     for (const nlohmann::json& scale : scales) {
-      // No single-precision number: an infinite scale would make every product of it infinite.
+      // Refuses all but finite fp32 numbers: an infinite scale makes all its products infinite.
       const double value = scale.is_number() ? scale.get<double>() : INFINITY;
       if (std::abs(value) > std::numeric_limits<float>::max()) {
         throw InputError(
@@ -372,17 +372,18 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
 
 namespace {
 
-// Where another model comes from, and what is said of a deck that contradicts it.
+// Where another model comes from, and texts for messages about a deck that contradicts it.
 struct Other {
   std::string path, origin;
   const char *has, *hint;
 };
 
-// Values for what the deck leaves out. Throws with a line for each key of the function that the
-// deck states otherwise. any_rotation: keys of rotary positions may differ.
+// Supplies the model's values for keys that the deck leaves out. Throws InputError with a line for
+// each key that has another value in the deck and changes the function that the model computes.
+// any_rotation: keys of rotary positions may differ.
 void TakeKeys(const deck::Schema& schema, const nlohmann::json& model, const Other& other,
               bool any_rotation, deck::Deck& deck) {
-  // Keys that the deck does not state, by themselves or by its preset.
+  // Candidates to supply: all keys except those that the deck's preset has set.
   std::vector<std::pair<std::string, std::string>> values;
   for (const auto& [name, value] : model.items()) {
     const std::string key = "model." + name;
@@ -429,8 +430,8 @@ void TakeModel(const deck::Schema& schema, const nlohmann::json& model, const st
 
 namespace {
 
-// Refuses tokens of another tokenizer than those of the imported model; passes any other run.json,
-// and a model without tokenizer files.
+// Refuses tokens of another tokenizer than the imported model's. Accepts any tokens if the model
+// was not imported or has no tokenizer files.
 void CheckImportedTokenizer(const RunRecord& record, const data::TokenFile& tokens) {
   if (!record.json.contains("imported")) return;
   const deck::JsonObject run(record.json, record.path);
@@ -473,18 +474,18 @@ void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
 
 namespace {
 
-// Keys of a session, not of the numbers that a run computes.
+// Keys that end a session and do not affect what a run computes.
 bool EndsSession(const std::string& section, const std::string& name) {
   return section == "schedule" && (name == "stop_at" || name == "walltime_minutes");
 }
 
-// A member's value; "not set" for a key that lost to another, as schedule.steps to schedule.epochs.
+// A member's value; "not set" if it is absent, like schedule.steps if schedule.epochs is set.
 std::string TextOfMember(const nlohmann::json& section, const std::string& name) {
   return section.contains(name) ? DeckText(section.at(name)) : "not set";
 }
 
-// "data.file holds another text: 2,500 train tokens, was 2,000"; empty: it does not. The contents
-// of a mixture are compared apart.
+// "data.file holds another text: 2,500 train tokens, was 2,000"; empty: it has not changed. The
+// contents of a mixture are compared elsewhere (MixtureChange).
 std::string TextChange(const nlohmann::json& was, const nlohmann::json& now) {
   const auto differs = [&](const char* name) {
     return was.contains(name) && now.contains(name) &&
@@ -508,7 +509,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written",
                                   deck::Shown(name), deck::Shown(is), deck::Shown(was)));
   };
-  // Members of the record and the keys that they come from.
+  // Members of the record, and the deck's keys that they come from.
   constexpr std::pair<const char*, const char*> kMembers[] = {
       {"seed", "run.seed"},
       {"sequence_length", "data.sequence_length"},
@@ -525,7 +526,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
       change(key, DeckText(record.json.at(member)), DeckText(now.at(member)));
     }
   }
-  // Runs of versions without document masks have none.
+  // Versions that do not record this member had no document masks.
   const auto masked = [](const nlohmann::json& run) {
     return run.contains("document_mask") ? DeckText(run.at("document_mask")) : "no";
   };
@@ -542,7 +543,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     }
     for (const std::string& name : names) {
       if (EndsSession(section, name)) continue;
-      // A model has every key but those that came with a later version.
+      // A key that only one model has came with a later version: not a change.
       const bool on_both = was.contains(name) && is.contains(name);
       if (!on_both && section == std::string_view("model")) continue;
       change(fmt::format("{}.{}", section, name), TextOfMember(was, name), TextOfMember(is, name));

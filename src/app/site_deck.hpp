@@ -1,5 +1,5 @@
-// A site's deck: defaults that a centre gives to everybody on its machine, weaker than a user's
-// deck.
+// A site's deck: defaults that a centre sets for all users of its machine; a user's deck takes
+// precedence. Also a reader of small files that jobs share.
 #pragma once
 
 #include <cstddef>
@@ -11,31 +11,29 @@
 
 namespace trireme::app {
 
-// Environment variable that names the file; unset or empty: the site has none.
+// The environment variable that names the file; unset or empty: the site has no deck.
 inline constexpr const char* kSiteDeckVariable = "TRIREME_SITE_DECK";
 
-// Keys that a site may give: they say how jobs use the machine and change no number that a run
-// computes.
+// The keys that a site may set: how jobs use the machine, but nothing that a run computes.
 std::span<const std::string_view> SiteKeys();
 
-// Supplies the values of the site's deck, whose file `path` holds `text`, where the user's deck and
-// command line give none; of keys that decide on one thing together, none if the user gives one.
-// Throws InputError naming path and line for what Deck::Parse refuses and for other keys than
-// SiteKeys(), all in one message.
+// Sets keys that the user's deck and command line leave out to the values in the site's deck. path,
+// text: the site's file and its content. Of the keys that together decide when checkpoints are
+// written, none is set if the user sets one. Throws InputError with path and line like Deck::Parse,
+// and one that lists all keys that are not in SiteKeys().
 void SupplySite(const deck::Schema& schema, const std::string& text, const std::string& path,
                 deck::Deck& user);
 
-// Small files shared between jobs, through POSIX calls: read within bounds, never through a
-// symbolic link.
+// A small file that jobs share, read with POSIX calls up to a limit, through no symbolic link.
 
 struct SmallFile {
   bool exists = false;
-  std::string fault;        // why an existing one cannot be used; empty: `text` is its content
-  bool unreadable = false;  // the fault is a failed call, and may pass
+  std::string fault;        // why an existing file cannot be used; empty: `text` is its content
+  bool unreadable = false;  // a call failed, perhaps only for the moment
   std::string text;
 };
 
-// Reads at most `most_bytes`; a longer file, a symbolic link, a folder and the like have a fault.
+// Reads at most `most_bytes` bytes. Sets `fault` for a longer file, a symbolic link or a folder.
 SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes);
 
 }  // namespace trireme::app

@@ -1,4 +1,5 @@
-// Sources of a job: reading them, and the deck that follows from them.
+// Sources of a job: reads them and makes the deck from them. Also the command line, the site's deck
+// and small shared files.
 #include "trireme/app/sources.hpp"
 
 #include <fcntl.h>
@@ -34,7 +35,7 @@
 
 namespace trireme::app {
 
-// Parsing of the command line, and the answers that need no MPI.
+// The command line, and the options that are answered without MPI.
 
 namespace {
 
@@ -79,7 +80,7 @@ exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing wa
 )";
 
 std::string VersionText() {
-  // Allowed before MPI starts. The first line names the implementation.
+  // This call is allowed before MPI_Init. The first line names the implementation.
   std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> library = {};
   int length = 0;
   MPI_Get_library_version(library.data(), &length);
@@ -108,17 +109,17 @@ std::string VersionText() {
       data::Hdf5Version(), gpu);
 }
 
-// The deck as it will be used.
+// -n: prints the deck as it will be used.
 void PrintResolved(const CommandLine& line, const deck::Schema& schema) {
   const Sources sources = ReadSources(schema, line);
   const deck::Deck deck = ParseDeck(schema, line, sources);
-  ReadAll(deck);  // complains of values that contradict each other
+  ReadAll(deck);  // throws if values contradict each other
   PrintWarnings(sources.start);
   std::fputs(deck.Resolved().c_str(), stdout);
 }
 
-// --watch, --support and --self-test, each with what follows it and nothing else; nothing for any
-// other command line.
+// Parses --watch, --support and --self-test, which allow nothing but their own arguments; nullopt
+// for any other command line.
 std::optional<CommandLine> ParseStandalone(const std::vector<std::string>& arguments) {
   CommandLine line;
   for (const std::string& word : arguments) {
@@ -253,7 +254,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostDeckBytes = std::int64_t{1} << 20;
 
-// hint: made for a deck that cannot be read.
+// hint: called for the hint of the error if the deck cannot be read.
 std::string ReadDeckFile(const std::string& path, const std::function<std::string()>& hint) {
   std::error_code error;
   const bool regular = fs::is_regular_file(path, error);
@@ -287,8 +288,8 @@ bool Exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-// Advice for a deck that cannot be read: the one of that name that comes with Trireme, or where
-// such decks are.
+// Advice for a deck that cannot be read: names Trireme's own deck of that name or, if there is
+// none, the folder of its decks.
 std::string DeckHint(const std::string& path) {
   const std::string shared = SharedFolder(ProgramFile());
   if (shared.empty()) return "Check the path behind -i.";
@@ -306,11 +307,11 @@ RunRecord ReadRecord(const std::string& checkpoint) {
 
 struct Located {
   checkpoint::Choice choice;
-  std::optional<RunRecord> record;  // of the first candidate
+  std::optional<RunRecord> record;  // run.json of the first candidate
 };
 
-// Locates checkpoints, without those in `damaged`. A run that goes on may remove what was just
-// found: then it has written another one.
+// Locates checkpoints except those in `damaged`. Looks again if the run, which may still be going
+// on, has removed what was just found: it has then written a newer one.
 Located LocateWhole(const std::string& path, const std::vector<std::string>& damaged = {}) {
   constexpr int kMostLooks = 10;
   std::vector<std::string> before;
@@ -332,15 +333,15 @@ Located LocateWhole(const std::string& path, const std::vector<std::string>& dam
   }
 }
 
-// Whether the text of a deck.in is only the beginning of what was written.
+// Whether a deck.in has lost its end. recorded: the deck in the newest checkpoint; may be empty.
 bool IsCutOff(const std::string& text, const std::string& recorded) {
   const report::DeckEnd end = report::EndOf(text);
   if (end != report::DeckEnd::kUnmarked) return end == report::DeckEnd::kMissing;
   return text.size() < recorded.size() && recorded.starts_with(text);
 }
 
-// The run's own deck: of its folder, which its user may have changed, or of a checkpoint. Returns a
-// warning or nothing.
+// Reads the run's own deck: deck.in, which the user may have changed, or else the one in a
+// checkpoint. Returns a warning or "".
 std::string ReadOwnDeck(const CommandLine& line, Sources& sources) {
   const std::string path = line.resume + "/deck.in";
   const bool exists = Exists(path);
@@ -373,13 +374,13 @@ deck::Deck ParseAlone(const deck::Schema& schema, const CommandLine& line, const
   for (const std::string& key : sources.forgotten) deck.Forget(key);
   if (!sources.site_path.empty()) SupplySite(schema, sources.site_text, sources.site_path, deck);
   if (!line.deck.empty()) return deck;
-  // Keys of that session, not of the run.
+  // These keys concern the session that wrote the deck, not the run.
   for (const char* key : {"job.output", "schedule.stop_at"}) deck.Forget(key);
   if (!sources.start.weights_alone) deck.Forget("checkpoint.start_from");
   return deck;
 }
 
-// Refuses a run whose checkpoints are gone: beginning anew would erase its records.
+// Refuses a run whose checkpoints have been lost: starting again would erase its records.
 void RequireNoneWritten(const std::string& run, const std::string& folder) {
   const std::optional<std::int64_t> written = report::LastCheckpoint(run);
   const std::int64_t started = LastStart(run);
@@ -395,7 +396,7 @@ void RequireNoneWritten(const std::string& run, const std::string& folder) {
                   run));
 }
 
-// The site's deck for a deck of the user's. A run's own deck holds all that it was begun with.
+// Reads the site's deck, if -i names a user's deck. A run's own deck already has the site's values.
 void ReadSite(const CommandLine& line, Sources& sources) {
   const char* const path = std::getenv(kSiteDeckVariable);
   if (line.deck.empty() || path == nullptr || *path == '\0') return;
@@ -406,7 +407,7 @@ void ReadSite(const CommandLine& line, Sources& sources) {
   });
 }
 
-// The configuration of the model to import.
+// For job.task = import: reads the model's configuration.
 void ReadConfig(const deck::Deck& deck, Sources& sources) {
   if (Read(deck).task != Task::kImport) return;
   const std::string folder = hf::Read(deck).path;
@@ -427,7 +428,7 @@ Start StartOf(Located found, const std::vector<std::string>& damaged, bool weigh
           .record = std::move(found.record)};
 }
 
-// Checkpoints that give a new run its weights, without those in `damaged`.
+// The checkpoints that can give a new run its weights, except those in `damaged`.
 Start ReadWeights(const deck::Deck& deck, const std::vector<std::string>& damaged) {
   const std::string path = checkpoint::Read(deck).start_from;
   if (path.empty()) return {};
@@ -436,8 +437,8 @@ Start ReadWeights(const deck::Deck& deck, const std::vector<std::string>& damage
   return StartOf(std::move(found), damaged, true);
 }
 
-// The checkpoints that the job may start from, without those in `damaged`. Empty, too, for a run
-// that ended before its first one.
+// The checkpoints that the job may start from, except those in `damaged`. Also empty for a run that
+// ended before its first checkpoint.
 Start ReadStart(const CommandLine& line, const deck::Deck& deck,
                 const std::vector<std::string>& damaged = {}) {
   const Task task = Read(deck).task;
@@ -453,7 +454,7 @@ Start ReadStart(const CommandLine& line, const deck::Deck& deck,
   return {};
 }
 
-// Collective. Gives every rank world rank 0's.
+// Copies world rank 0's `start` to every rank. Collective.
 void Share(const comm::Communicator& world, Start& start) {
   for (auto* list : {&start.candidates, &start.passed_over, &start.damaged, &start.warnings}) {
     list->resize(std::stoul(world.Broadcast(std::to_string(list->size()))));
@@ -478,7 +479,7 @@ Sources ReadSources(const deck::Schema& schema, const CommandLine& line) {
   Sources sources;
   std::string warning;
   if (!line.calibrate.empty() && line.deck.empty()) {
-    sources.deck_path = "command line";  // keys alone, on no deck
+    sources.deck_path = "command line";  // there are only keys, and no deck
   } else if (line.deck.empty()) {
     warning = ReadOwnDeck(line, sources);
   } else {
@@ -490,7 +491,7 @@ Sources ReadSources(const deck::Schema& schema, const CommandLine& line) {
   sources.start = ReadStart(line, deck);
   ReadConfig(deck, sources);
   if (!line.resume.empty() && sources.start.candidates.empty()) {
-    sources.start.weights_alone = true;  // so that the deck keeps what the run began with
+    sources.start.weights_alone = true;  // keeps the deck's checkpoint.start_from
     sources.start = ReadWeights(ParseAlone(schema, line, sources), {});
   }
   if (!warning.empty()) sources.start.warnings.push_back(warning);
@@ -552,7 +553,7 @@ deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const 
   return ParseDeck(schema, line, {.deck_path = line.deck, .deck_text = text, .start = {}});
 }
 
-// A site's deck: which keys it may give, and how they give way to the user's.
+// A site's deck: the keys that it may set, unless the user does.
 
 namespace {
 
@@ -579,7 +580,7 @@ constexpr std::array<std::string_view, 22> kSiteKeys = {"run.pin",
                                                         "monitor.tensorboard",
                                                         "monitor.report"};
 
-// Keys that together decide when checkpoints are written: a site's count if the user gives none.
+// Keys that together decide when checkpoints are written. If the user sets one, the site sets none.
 constexpr std::array<std::string_view, 4> kWhenToWrite = {
     "checkpoint.every_steps", "checkpoint.every_minutes", "checkpoint.auto",
     "checkpoint.drain_every"};
@@ -621,10 +622,10 @@ void SupplySite(const deck::Schema& schema, const std::string& text, const std::
 
 namespace {
 
-// Openings of a file that another machine replaces over and over (ESTALE on NFS).
+// Attempts to open a file that another machine keeps replacing (ESTALE on NFS).
 constexpr int kStaleRetries = 10;
 
-// Reads an open file; returns 0 or an errno.
+// Reads an open file into `result`; returns 0 or an errno.
 int ReadAll(const Descriptor& file, std::size_t most_bytes, SmallFile& result) {
   struct stat status = {};
   if (::fstat(file.Get(), &status) != 0) return errno;
@@ -632,7 +633,7 @@ int ReadAll(const Descriptor& file, std::size_t most_bytes, SmallFile& result) {
     result.fault = "is not a plain file";
     return 0;
   }
-  // One byte more than allowed, so that a file that grows meanwhile is found out too.
+  // Reads one byte more than allowed, to notice a file that is longer or grows meanwhile.
   result.text.resize(most_bytes + 1);
   const auto most = static_cast<std::int64_t>(most_bytes);
   const std::int64_t got = ReadAt(file.Get(), result.text.data(), most + 1, 0);

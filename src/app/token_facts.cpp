@@ -1,4 +1,4 @@
-// Job: what it knows of its token files, where in them it goes on, and the opened files.
+// Job: facts about its token files, the position from which it continues, and opening the files.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -19,15 +19,15 @@ namespace trireme::app {
 
 namespace {
 
-// Whether the job computes losses of splits other than the training's.
+// Whether the job computes losses of the valid or test split.
 bool Evaluates(const DeckOptions& options) {
   const Task task = options.job.task;
   return task == Task::kEvaluate ||
          (task == Task::kTrain && options.monitor.validate_every_steps > 0);
 }
 
-// Parts that a job keeps of a token file: only training reads the train split, and of a mixture's
-// other files nothing else. reads: whether a stream is read on this rank.
+// What a job keeps of a token file: the train split only if it trains; valid and test only of the
+// `first` file of a mixture. reads: whether this rank reads a stream.
 data::Keeping KeepingOf(const DeckOptions& options, bool first, bool reads = true) {
   const bool trains = ReadsTraining(options.job.task);
   const bool evaluates = first && Evaluates(options);
@@ -40,13 +40,13 @@ data::Keeping KeepingOfSet(const DeckOptions& options, bool reads = true) {
   return {data.staging, {false, Evaluates(options), false}, data.read_ahead, reads};
 }
 
-// A rank's share of the bytes that are kept.
+// One rank's share of the bytes that are kept. shared_by: as in FactsOf.
 std::int64_t ShareOf(std::int64_t bytes, data::Staging staging, int shared_by) {
   if (staging != data::Staging::kSharedMemory) return bytes;
   return shared_by == 0 ? 0 : bytes / shared_by;
 }
 
-// Adds what is kept of a file, and notes the first split that is read without documents.
+// Adds the bytes that are kept of a file, and notes the first split read that has no documents.
 void AddFile(const std::string& path, const data::TokenCounts& counts, const data::Keeping& keeping,
              int shared_by, train::TokenFacts& facts) {
   facts.bytes += ShareOf(data::BytesOf(counts, keeping), keeping.staging, shared_by);
@@ -68,7 +68,7 @@ std::string DescribeVocabulary(const data::TokenCounts& counts) {
       counts.vocabulary_sha256, counts.eos, counts.unk);
 }
 
-// Ids of one file must mean the same in all others.
+// Throws InputError unless token ids mean the same in both files.
 void RequireOneVocabulary(const char* key, const std::string& path, const data::TokenCounts& counts,
                           const std::string& first_path, const data::TokenCounts& first,
                           const deck::Deck& deck) {
@@ -83,7 +83,7 @@ void RequireOneVocabulary(const char* key, const std::string& path, const data::
                       "Tokenise all texts with one tokenizer and one vocabulary.");
 }
 
-// Adds the sets of data.validation; first: of the deck's token file.
+// Adds the sets of data.validation. first: counts of the deck's token file.
 void AddValidation(const DeckOptions& options, const deck::Deck& deck, int shared_by,
                    data::KnownFiles* known, const data::TokenCounts& first,
                    train::TokenFacts& facts) {
@@ -101,9 +101,9 @@ void AddValidation(const DeckOptions& options, const deck::Deck& deck, int share
   }
 }
 
-// Facts of a job's file of pairs.
+// Facts about a file of pairs.
 
-// Tasks and keys that pairs have no part in yet.
+// Refuses tasks and keys that do not support pairs yet.
 void Check(const DeckOptions& options, const deck::Deck& deck) {
   const auto refuse = [&](bool wrong, const char* key, const char* what, const char* hint) {
     if (wrong) throw deck.Complain(key, what, hint);
@@ -126,12 +126,12 @@ void Check(const DeckOptions& options, const deck::Deck& deck) {
          "Leave this key out.");
 }
 
-// Tasks whose plan depends on the batches of the training split.
+// True for tasks whose plan depends on the batches of the training split.
 bool NeedsBatches(Task task) {
   return ReadsTraining(task) || task == Task::kVerify || task == Task::kPlan;
 }
 
-// Reads the lengths of the training split's pairs.
+// Counts the batches of an epoch, for which it reads the lengths of the training split's pairs.
 void CountBatches(const DeckOptions& options, train::PairFacts& facts) {
   const data::PairBatches batches(facts.pairs,
                                   data::LengthsOf(options.data.file, data::Split::kTrain),
@@ -144,7 +144,7 @@ void CountBatches(const DeckOptions& options, train::PairFacts& facts) {
   }
 }
 
-// Reads the lengths of the training split's pairs if the task's plan depends on its batches.
+// FactsOf for a file of pairs. Counts batches only if the task's plan depends on them.
 train::TokenFacts FactsOfPairs(const DeckOptions& options, const deck::Deck& deck, int shared_by) {
   Check(options, deck);
   const data::PairCounts counts = data::CountPairs(options.data.file);
@@ -202,7 +202,7 @@ train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, in
 
 namespace {
 
-// Collective. Chooses the folder of the copies on nodes, and counts them if they take memory.
+// Chooses the folder of copies on the nodes, and adds their bytes if it is in memory. Collective.
 void PlaceCopies(const Request& request, const Ranks& ranks, const Files& files,
                  train::TokenFacts& facts) {
   if (facts.staged == 0) return;
@@ -213,7 +213,7 @@ void PlaceCopies(const Request& request, const Ranks& ranks, const Files& files,
   facts.bytes += world.Sum(world.IsRoot() ? facts.staged / node.Size() : 0);
 }
 
-// Collective. Gives all ranks the facts of rank 0: sums of its numbers and of the others' zeros.
+// Gives all ranks the facts of rank 0. Numbers are summed: those of other ranks are 0. Collective.
 void ShareFacts(const comm::Communicator& world, train::TokenFacts& facts) {
   for (std::int64_t* number :
        {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead, &facts.staged}) {
@@ -232,11 +232,11 @@ train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, cons
   const comm::Communicator& world = ranks.World();
   DeckOptions options = request;
   std::vector<data::MixtureFile>& mixture = options.data.mixture;
-  // Other tasks take no training windows: they need the vocabulary, and the valid and test splits.
+  // Other tasks need only the first file, for the vocabulary and the valid and test splits.
   if (!ReadsTraining(request.job.task)) mixture.clear();
   train::TokenFacts facts;
   world.Together([&] {
-    // A wrong number of ranks is said before a missing file; a scaling study has others.
+    // Check the number of ranks before files. A scaling study has other numbers of ranks.
     if (request.job.task != Task::kScaling) {
       train::PlanGrid(request, request.deck, world.Size());
     }
@@ -280,13 +280,13 @@ train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
 
 namespace {
 
-// The files of the recorded training.
+// The training files of the recorded run.
 std::vector<RunRecord::Source> FilesOf(const RunRecord& record, const train::TokenFacts& tokens) {
   if (!record.mixture.empty()) return record.mixture;
   RunRecord::Source file;
   file.sha256 = record.source_sha256;
   file.source.tokens = record.train_tokens.value_or(0);
-  // Earlier versions did not write the number: contents tell it if the file is still there.
+  // Earlier versions did not record the number: take it from the file with the same contents.
   for (std::size_t i = 0; file.source.tokens == 0 && i < tokens.contents.size(); ++i) {
     if (tokens.contents[i] != file.sha256) continue;
     file.source.tokens = tokens.sources.empty() ? tokens.train : tokens.sources[i].tokens;
@@ -297,8 +297,8 @@ std::vector<RunRecord::Source> FilesOf(const RunRecord& record, const train::Tok
   return {file};
 }
 
-// For each file of now its place among those of the record, by contents and, of several alike, by
-// name; -1: a new one.
+// For each present file, the index of the same file in `then`; -1: a new file. Files are compared
+// by contents; among files with equal contents, the same name comes first.
 std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data::Options& options,
                          const train::TokenFacts& now) {
   std::vector<int> places(now.contents.size(), -1);
@@ -434,7 +434,7 @@ data::PairFile OpenPairs(const Request& request, const Ranks& ranks) {
 }
 
 nlohmann::json ImportedJson(const std::string& folder) {
-  // Files of one tokenizer, as tokenize takes them.
+  // The sets of files that make up a tokenizer, as job.task = tokenize reads them.
   const std::vector<std::vector<const char*>> sets = {
       {"tokenizer.json"}, {"merges.txt", "vocab.json"}, {"tokenizer.model"}};
   nlohmann::json hashes = nlohmann::json::array();

@@ -1,4 +1,4 @@
-// Sums in the perfect binary tree: of arrays side by side, over ranks, and of leaves one by one.
+// Sums in a perfect binary tree: over arrays in one buffer, over ranks, and over a rank's leaves.
 #include "trireme/parallel/canonical.hpp"
 
 #include <fmt/format.h>
@@ -15,10 +15,10 @@ namespace trireme::parallel {
 namespace {
 
 constexpr const char* kCanonicalBug = "This is a bug in Trireme.";
-// An operand that is exchanged at once has to fit an MPI count.
+// Most elements of one exchange: MPI counts are ints.
 constexpr std::int64_t kCanonicalMostElements = std::int64_t{1} << 28;
 
-// Elements of the largest part.
+// Elements of the largest of `ranks` parts of an operand of `most` elements.
 std::int64_t PartElements(int ranks, std::int64_t most) {
   return CeilDivide(CeilDivide(most, ranks), kCut) * kCut;
 }
@@ -50,7 +50,7 @@ TreeCollectives::TreeCollectives(const comm::Collectives& group, const device::S
   buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-// The sum of this rank's part, at the buffer's start.
+// Returns the sum of this rank's part, which lies at the start of the exchange buffer.
 void* TreeCollectives::Exchange(Dtype dtype, const void* from, const comm::Counts& counts) const {
   const std::int64_t largest = counts.Largest(group_.Size());
   if (largest > part_) {
@@ -92,7 +92,7 @@ void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) con
 }
 
 // Group g is collected in level popcount(g). When it is complete, so are as many subtrees as g has
-// trailing ones: each merges into the level below, where the other half of its tree lies.
+// trailing one bits: each is merged into the level below, which holds its sibling.
 int LeafSums::Enter(std::int64_t group, const Merge& add) {
   if (group < group_) {
     throw RunError(fmt::format("canonical sum: a leaf of group {} behind group {}", group, group_),
@@ -117,9 +117,9 @@ int LeafSums::Levels(std::int64_t groups) {
   return std::countr_zero(std::bit_ceil(static_cast<std::uint64_t>(groups))) + 1;
 }
 
-// LeafGradients: which ranges of the gradients a task adds to, and their sums over leaves.
+// LeafGradients: the ranges of gradients that a task adds to, and their sums over leaves.
 
-// Flat ranges of the gradients that a phase of a unit's tasks adds to.
+// The flat ranges of gradients to which tasks of this unit and phase add.
 std::vector<Part> LeafGradients::RangesOf(int unit, Phase phase) const {
   const Part whole = registry_.Units()[static_cast<std::size_t>(unit)].range;
   if (phase == Phase::kWhole) return {whole};
@@ -138,7 +138,7 @@ std::vector<Part> LeafGradients::RangesOf(int unit, Phase phase) const {
   return ranges;
 }
 
-// Level `to` += level `from`, which becomes zero.
+// Adds level `from` to level `to`, then sets `from` to zero.
 void LeafGradients::Merge(const std::vector<Part>& ranges, int from, int to) const {
   for (const Part& range : ranges) {
     const Dtype type = registry_.SumType();

@@ -1,4 +1,4 @@
-// GradientBuckets: the start of each piece's sums, and their order.
+// GradientBuckets: when each bucket's sums start, and in which order.
 #include "trireme/parallel/gradient_buckets.hpp"
 
 #include <array>
@@ -14,17 +14,17 @@ namespace trireme::parallel {
 
 namespace {
 
-// A bucket's second sum starts when that many later buckets are on their way: the first is
-// complete by then unless the network is slower than the backward pass. (Test could tell, but what
-// starts when must not depend on what has arrived.)
+// A bucket's second sum starts once this many later buckets have started. Its first sum is complete
+// by then unless the network is slower than the backward pass. (Test would tell, but the order of
+// starts must be the same on all ranks, whatever has arrived.)
 constexpr std::size_t kAcrossLag = 2;
 
-// Bytes of first sums under way at once on CPUs: as many of the oldest as exceed it are awaited
-// before the next one starts. Enough to keep a network busy.
+// Limit on the bytes of first sums under way at once on CPUs: above it, the oldest are awaited
+// before the next one starts. It is enough to keep a network busy.
 constexpr std::int64_t kUnderWayBytes = std::int64_t{16} << 20;
 
-// As ScatterCopies, for Open MPI 4's non-blocking all-reduce: the same tree and back with fewer
-// than four ranks, else a ring.
+// Like ScatterCopies, for Open MPI 4's non-blocking all-reduce: with fewer than four ranks it sums
+// along the same tree and sends the result back; with more it uses a ring.
 int ReduceCopies(int ranks) {
   constexpr int kRing = 4;
   return ranks < kRing ? ScatterCopies(ranks) : 1;
@@ -32,14 +32,14 @@ int ReduceCopies(int ranks) {
 
 using kernels::GradientSum;
 
-// Terms of a sum for which every order gives the same bits.
+// Sums of up to this many terms have the same bits in any order.
 constexpr int kCommute = 2;
 
-// The order in which all ranks enter the groups of SharedGradients: one order for all, or two could
-// wait for each other.
+// The order in which every rank enters the groups of SharedGradients. With different orders, two
+// ranks could wait for each other.
 constexpr std::array kOrder = {GradientSum::kTensor, GradientSum::kKeyValue, GradientSum::kTied};
 
-// Sums of sharded gradients are ShardedUnits' business.
+// Whether GradientBuckets itself scatters. (ShardedUnits scatters sharded gradients.)
 bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOptimizer; }
 
 }  // namespace
@@ -60,7 +60,7 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
     buckets_.push_back({static_cast<int>(i), pieces[i], {}, {}, 0});
   }
   if (!canonical_) return;
-  // Elements of the largest operands: a bucket at a time is enough for an all-reduce.
+  // Elements of the largest operands. An all-reduce may go in pieces: one bucket's size suffices.
   std::int64_t reduced = 0, scattered = 0;
   for (const kernels::Piece& piece : pieces) {
     reduced = std::max(reduced, piece.own.Size());
@@ -96,14 +96,14 @@ void GradientBuckets::CheckFinite(const Bucket& bucket) {
   not_finite_ = FirstNotFinite(stream_, *registry_, range, Gradient(range.begin));
 }
 
-// since: from when on nothing is computed.
+// since: the time since which this rank has computed nothing.
 void GradientBuckets::Await(comm::Request& request, double since) {
   const double start = Seconds();
   request.Wait(since);
   seconds_waited_ += Seconds() - start;
 }
 
-// Nothing where Wait does everything: sharded gradients, canonical sums.
+// Does nothing for sharded gradients and canonical sums, which are left to Wait.
 void GradientBuckets::Start(Bucket& bucket) {
   if (canonical_ || registry_->Owns().gradients_sharded) return;
   CheckFinite(bucket);
@@ -133,8 +133,8 @@ std::int64_t GradientBuckets::BytesOf(const Bucket& bucket) const {
   return bucket.cut.range.Size() * static_cast<std::int64_t>(SizeOf(registry_->SumType()));
 }
 
-// MPI holds copies of its own for sums under way. A backward pass that is faster than the network
-// waits here rather than at its end; the order is that of the buckets' sizes alone.
+// Bounds the copies that MPI holds for sums under way: a backward pass that is faster than the
+// network waits here rather than at its end. When it waits depends on the buckets' sizes alone.
 void GradientBuckets::MakeRoom() {
   if (stream_.OnGpu()) return;
   for (; under_way_ > kUnderWayBytes; ++awaited_) {
@@ -208,7 +208,7 @@ std::int64_t GradientBuckets::StartedBeforeEnd() const {
   });
 }
 
-// CopiedGradients: parameters that share a message, packing, and one rank's bits for all.
+// CopiedGradients: which parameters share a message, packing, and the broadcast.
 
 CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& groups,
                                  bool sharded, bool canonical, const device::Stream& stream)
@@ -231,8 +231,9 @@ CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& 
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
-// The parameters of this kind: shared heads or those that every tensor rank holds whole; summed
-// over their copies or complete on each. Nothing if there are none.
+// Adds `message` with the parameters of one kind, unless there are none. shared_heads: key/value
+// heads, or else parameters that every tensor rank holds whole. summed: gradients are summed over
+// their copies, or else complete on each.
 void CopiedGradients::AddMessage(Message message, bool shared_heads, bool summed) {
   const auto& parameters = registry_->Parameters();
   for (std::size_t id = 0; id < parameters.size(); ++id) {
@@ -263,7 +264,7 @@ void CopiedGradients::Share() {
   }
 }
 
-// Owned elements, into their places in the buffer or back.
+// Copies owned elements to their places in the buffer (pack), or back.
 void CopiedGradients::Copy(const Message& message, bool pack) {
   const Dtype type = registry_->SumType();
   std::int64_t at = 0;
@@ -280,7 +281,7 @@ void CopiedGradients::Copy(const Message& message, bool pack) {
   }
 }
 
-// SharedGradients: parameters that share a message, packing, one all-reduce per group, unpacking.
+// SharedGradients: which parameters share a message, packing, one all-reduce per message.
 
 SharedGradients::SharedGradients(kernels::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,
@@ -293,13 +294,13 @@ SharedGradients::SharedGradients(kernels::Registry& registry,
     const bool owned = sharded && sum == GradientSum::kTied;
     const bool by_piece = sharded && !owned;
     const comm::Collectives carrying = group->second.Carrying(comm::Payload::kGradients);
-    const std::size_t first = messages_.size();  // of this group
+    const std::size_t first = messages_.size();  // first message of this group
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].sum != sum || !parameters[i].Held()) continue;
       const auto id = static_cast<kernels::ParameterId>(i);
       const std::int64_t elements =
           owned ? registry.OwnedOf(id).flat.Size() : parameters[i].LocalSize();
-      if (elements == 0) continue;  // all of it is another rank's, in each rank of the group
+      if (elements == 0) continue;  // owned elsewhere, for every rank of the group
       const int piece = by_piece ? PieceOf(parameters[i]) : kAll;
       if (messages_.size() == first || messages_.back().piece != piece) {
         messages_.push_back({carrying, piece, {}, owned, 0});
@@ -343,7 +344,7 @@ SharedGradients::Span SharedGradients::SpanOf(const Message& message,
 
 void SharedGradients::Sum(const Message& message) {
   if (message.parameters.size() == 1) {
-    // Already in one piece, and an embedding is too big to copy for nothing.
+    // One parameter needs no packing, and an embedding would be large to copy.
     const Span span = SpanOf(message, message.parameters.front());
     return message.group.AllReduce(registry_->SumType(), span.data, span.elements);
   }
@@ -363,11 +364,11 @@ void SharedGradients::Copy(const Message& message, bool pack) {
   }
 }
 
-// FirstNotFinite: by sums of squares, of the range first and then of each parameter.
+// FirstNotFinite: tests the sum of squares of the whole range, then that of each parameter.
 
 std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry& registry,
                            Part flat, void* gradients) {
-  // The host would wait for the GPU here: there the norm of the sums finds them all at once.
+  // On a GPU the host would have to wait here; the norm of the summed gradients is checked instead.
   if (stream.OnGpu()) return {};
   const Dtype dtype = registry.SumType();
   const auto finite = [&](std::int64_t begin, std::int64_t end) {
@@ -380,7 +381,7 @@ std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry
     const std::int64_t end = std::min(parameter.offset + parameter.LocalSize(), flat.end);
     if (begin < end && !finite(begin, end)) return parameter.name;
   }
-  if (registry.SecondOf() == kernels::kNoParameter) return {};  // in between: nobody reads it
+  if (registry.SecondOf() == kernels::kNoParameter) return {};  // in unused padding
   return registry.Parameters()[static_cast<std::size_t>(registry.SecondOf())].name;
 }
 

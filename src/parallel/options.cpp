@@ -1,5 +1,4 @@
-// The keys of parallelism within and between replicas: [pipeline], canonical sums, and the pieces
-// in which gradients and sharded parameters travel.
+// The keys of [pipeline], of canonical sums, and of transfers of gradients and parameters.
 #include "trireme/parallel/options.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +18,7 @@ constexpr deck::Names<4> kSchedules = {"gpipe", "1f1b", "interleaved", "zero_bub
 constexpr int kMostChunks = 1024;  // far beyond any number of layers per stage
 constexpr int kMostPrefetch = 64;
 
-// "4x2" as two numbers; zeros for any other text.
+// Reads a text like "4x2" as two numbers; zeros if it has another form.
 std::pair<int, int> ParsePair(const std::string& text) {
   int groups = 0, slices = 0;
   const char *begin = text.data(), *end = begin + text.size();
@@ -34,7 +33,7 @@ bool PowerOfTwo(int value) {
   return value > 0 && std::has_single_bit(static_cast<unsigned>(value));
 }
 
-// Reads run.canonical into the options, and checks its leaf.
+// Reads run.canonical into `canonical`; InputError if it is wrong or a leaf is given without it.
 void ReadCanonical(const std::string& text, const deck::Deck& deck, CanonicalOptions& canonical) {
   if (text == "none") {
     if (canonical.leaf == 0) return;
@@ -48,7 +47,7 @@ void ReadCanonical(const std::string& text, const deck::Deck& deck, CanonicalOpt
                       "What fits: none, or for example 4x2: up to 4 data and 2 tensor ranks.");
 }
 
-// The options, and the text of run.canonical.
+// Options as the deck gives them, with the text of run.canonical.
 struct Asked : Options {
   std::string canonical_text = "none";
 };

@@ -1,4 +1,4 @@
-// Executes a stage's program: starts and awaits its transfers, hands its tasks to the work.
+// Executes a stage's program: starts and awaits its transfers, and has StageWork run its tasks.
 #include "trireme/parallel/pipeline.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +14,7 @@ namespace trireme::parallel {
 
 namespace {
 
-// The arena's boundary: buffers of one lane share no cache line.
+// Bytes, as in the arena: no two buffers of a lane share a cache line.
 constexpr std::int64_t kPipelineAlignment = 128;
 
 const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int micro_batches,
@@ -57,7 +57,7 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
                                shape.stages, shape.chunks, transfers.Size()));
   }
   shape_.micro_batches = Padded(std::max(shape.micro_batches, 1));
-  // An evaluation holds at most two messages a flow, as soon as every stage is busy.
+  // With this many micro-batches every stage is busy, and an evaluation needs its most buffers.
   const int busy = std::max(shape_.micro_batches, 2 * shape_.stages);
   const Buffers& training = TrainingProgram(shape_.micro_batches).buffers;
   const Buffers& evaluation =
@@ -88,7 +88,7 @@ const Program& Pipeline::EvaluationProgram(int micro_batches) {
 }
 
 const Program& Pipeline::TrainingProgram(int micro_batches) {
-  if (micro_batches > shape_.micro_batches) {  // on every stage alike: nobody waits for another
+  if (micro_batches > shape_.micro_batches) {  // every stage throws alike: none waits for another
     throw RunError(
         fmt::format("a pipeline step of {} micro-batches, planned for {}: a bug in "
                     "Trireme",
@@ -195,8 +195,8 @@ void Pipeline::Compute(const ProgramTask& task, const kernels::Matrix& in,
 
 std::int64_t Pipeline::BufferBytes() const {
   const std::int64_t bytes = rows_ * columns_ * static_cast<std::int64_t>(SizeOf(dtype_));
-  // At least one line: a matrix without rows still has an address, since only a message that does
-  // not exist is Empty().
+  // At least one cache line: even a matrix without rows needs an address, because Empty() means
+  // that there is no message.
   return std::max((bytes + kPipelineAlignment - 1) / kPipelineAlignment, std::int64_t{1}) *
          kPipelineAlignment;
 }

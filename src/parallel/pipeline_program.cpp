@@ -1,5 +1,5 @@
-// MakeProgram: slots for activations, buffers for messages, and the places at which each transfer
-// is started and awaited.
+// MakeProgram: assigns slots for activations and buffers for messages, and places the start and
+// the wait of each transfer.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -13,15 +13,15 @@ namespace trireme::parallel {
 
 namespace {
 
-// Two buffers per flow and direction let a message leave while the next one is computed. That is
-// enough for every schedule here: the tests run the programs of all stages against each other with
-// sends that complete only when their receive is posted.
+// Two send buffers per flow let a message leave while the next one is computed. They suffice for
+// every schedule here: tests run the programs of all stages against each other, with sends that
+// complete only when their receive is posted.
 constexpr int kOutBuffers = 2;
 
 constexpr int kFlows = 2;
 constexpr std::size_t At(Flow flow) { return static_cast<std::size_t>(flow); }
 
-// Numbers from 0, the lowest free one first.
+// Gives out numbers from 0, always the lowest free one.
 class Numbers {
  public:
   int Take() {
@@ -68,7 +68,7 @@ class Builder {
   struct ChunkSlots {
     Numbers input, weight, backward;
   };
-  struct Held {  // by a micro-batch of a chunk, from its forward pass on
+  struct Held {  // what a micro-batch holds in a chunk from its forward pass on
     Slots slots;
     int buffer = kNoBuffer;
   };
@@ -114,7 +114,7 @@ class Builder {
     Append(Action::kPostReceive, i, flow, TaskAt(i).receives_in);
   }
 
-  // While task i computes, the next message of each flow may already arrive.
+  // Posts the next receive of each flow, so that messages can arrive while task i computes.
   void PostNext(int i) {
     for (const Flow flow : {Flow::kActivation, Flow::kGradient}) {
       int& next = next_[At(flow)];
@@ -144,7 +144,7 @@ class Builder {
     now.slots = held.slots;
   }
 
-  // Slots and buffers that end with this task.
+  // Frees the slots and receive buffers whose lifetime ends with this task.
   void Release(const ProgramTask& now) {
     const TaskKind kind = now.task.kind;
     if (kind == TaskKind::kEvaluate) {
@@ -171,7 +171,7 @@ class Builder {
   std::vector<ChunkSlots> slots_;  // [chunks]
   std::array<Numbers, kFlows> in_;
   std::array<int, kFlows> next_{}, sent_{};
-  std::map<std::pair<Flow, int>, int> last_sender_;  // of an out buffer: index of the task
+  std::map<std::pair<Flow, int>, int> last_sender_;  // by send buffer: index of its last task
   std::map<Key, Held> held_;
 };
 

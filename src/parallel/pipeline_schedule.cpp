@@ -1,4 +1,4 @@
-// The four schedules: the order of one stage's tasks, and how many micro-batches it holds at most.
+// The four schedules: the order of a stage's tasks, and how many micro-batches are in flight.
 #include <fmt/format.h>
 #include <algorithm>
 #include <ranges>
@@ -13,10 +13,10 @@ namespace {
 
 using enum TaskKind;
 
-// gpipe, 1f1b and zero_bubble: some forward passes, then backward and forward passes in turn.
-// zero_bubble is 1f1b on forward passes and input gradients; weight gradients follow `stage`
-// micro-batches later. Memory that 1F1B's later stages save is thus spent on waiting weight
-// gradients, and every stage holds as much as 1F1B's first.
+// gpipe, 1f1b and zero_bubble: some forward passes first, then backward and forward passes in turn.
+// zero_bubble orders forward passes and input gradients as 1f1b; each weight gradient follows
+// `stage` micro-batches later. So later stages spend the memory that they save in 1f1b on waiting
+// weight gradients, and every stage holds as many micro-batches as the first stage of 1f1b.
 std::vector<Task> OneChunk(const PipelineShape& shape, int stage) {
   const int count = shape.micro_batches;
   const bool split = shape.kind == ScheduleKind::kZeroBubble && stage > 0;
@@ -36,8 +36,8 @@ std::vector<Task> OneChunk(const PipelineShape& shape, int stage) {
   return tasks;
 }
 
-// Chunks change every P micro-batches, P v tasks make a round; backward passes take the chunks from
-// the last to the first.
+// A stage runs P micro-batches through one chunk, then through the next; v chunks make a round of P
+// v tasks. Backward passes take the chunks from the last to the first.
 std::vector<Task> Interleaved(const PipelineShape& shape, int stage) {
   const int stages = shape.stages, chunks = shape.chunks;
   if (shape.micro_batches % stages != 0) {
@@ -127,7 +127,7 @@ int MostInFlight(const PipelineShape& shape, int stage) {
   throw RunError("unknown pipeline schedule");
 }
 
-// The best distribution of a model's blocks over the virtual stages, without trying all of them.
+// Finds the best distribution of blocks over the virtual stages without trying all of them.
 
 namespace {
 
@@ -139,8 +139,8 @@ class Balance {
     extra_.back() += head;
   }
 
-  // The dearest stage's cost is extra + n block for some stage and some n: the least such value
-  // within which all blocks find room.
+  // The lowest possible cost of the most expensive stage. That cost is extra_[stage] + n block_ for
+  // some stage and n: this is the least such value within which all blocks find room.
   double Least() const {
     std::vector<double> candidates;
     for (std::size_t stage : {std::size_t{0}, extra_.size() / 2, extra_.size() - 1}) {
@@ -153,8 +153,8 @@ class Balance {
                                  [&](double limit) { return !Fits(limit); });
   }
 
-  // Fills the stages evenly within the limit; of equally full ones the cheaper first, and the last
-  // one last.
+  // Blocks per stage, filled evenly, with no stage's cost above `limit`. Among stages with equally
+  // many blocks, a cheaper one is filled first, but the last stage never before others.
   std::vector<std::int64_t> Fill(double limit) const {
     std::vector<std::int64_t> counts;
     std::int64_t left = layers_;
@@ -183,7 +183,7 @@ class Balance {
   }
   std::int64_t Fewest(std::size_t stage) const { return stage + 1 < extra_.size() ? 1 : 0; }
 
-  std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: not even none
+  std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: not even 0 fit
     const auto counts = std::views::iota(0, static_cast<int>(layers_) + 1);
     const auto fits = [&](int blocks) { return Cost(stage, blocks) <= limit; };
     return std::ranges::partition_point(counts, fits) - counts.begin() - 1;
@@ -201,7 +201,7 @@ class Balance {
 
   std::int64_t layers_;
   double block_;
-  std::vector<double> extra_;  // [virtual stages]: cost besides blocks
+  std::vector<double> extra_;  // [virtual stages]: cost of embedding or head
 };
 
 }  // namespace

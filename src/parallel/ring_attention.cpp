@@ -1,6 +1,6 @@
-// RingAttention: at step s a rank has the block of the rank s places before it. The next block is
-// in flight while the queries attend to this one, and in the backward pass so is the gradient of
-// the block before, which each rank adds its part to.
+// RingAttention: at step s a rank has the block of the rank s places before it. While the queries
+// attend to this block, the next block is in flight; in the backward pass, so is the gradient of
+// the previous block, to which each rank adds its part.
 #include "trireme/parallel/ring_attention.hpp"
 
 #include <fmt/format.h>
@@ -24,15 +24,15 @@ using kernels::Matrix;
 using Flights = std::array<comm::Request, 2>;
 
 constexpr int kBlockTag = 1, kGradientTag = 2;
-constexpr std::int64_t kChunks = 8;  // of a step's work; transfers progress between them
-constexpr std::int64_t kRingAttentionAlignment = 32;  // elements: at least 128 bytes
-constexpr int kBlocks = 2, kGradients = 3;            // buffers
+constexpr std::int64_t kChunks = 8;  // parts of a step's work, between which transfers progress
+constexpr std::int64_t kRingAttentionAlignment = 32;  // elements of a buffer, 128 bytes or more
+constexpr int kBlocks = 2, kGradients = 3;            // numbers of buffers
 
 std::int64_t RoundUp(std::int64_t count, std::int64_t multiple) {
   return CeilDivide(count, multiple) * multiple;
 }
 
-// The largest of the blocks that `ranks` ranks cut sequences of `length` into.
+// Size of the largest block if sequences of `length` positions are cut over `ranks` ranks.
 struct LargestBlock {
   LargestBlock(std::int64_t length, int ranks) {
     for (int rank = 0; rank < ranks; ++rank) {
@@ -45,11 +45,11 @@ struct LargestBlock {
     return RoundUp(shape.sequences * positions * 2 * shape.kv_heads * shape.head_dim,
                    kRingAttentionAlignment);
   }
-  std::int64_t positions = 0;    // of a sequence on one rank
-  std::int64_t consecutive = 0;  // of those
+  std::int64_t positions = 0;    // most positions of a sequence on one rank
+  std::int64_t consecutive = 0;  // most consecutive ones among those
 };
 
-// One rank's way through one pass.
+// The buffers and transfers of one rank in one pass.
 class Trip {
  public:
   Trip(const comm::Collectives& context, std::int64_t length, const device::Stream& stream,
@@ -76,25 +76,25 @@ class Trip {
     kernels::Copy(stream_, KeysAndValues(qkv), Shaped(blocks_[0], 0));
   }
   KeyValueBlock Block(int step) const { return {Held(step), Shaped(blocks_[step % 2], step)}; }
-  // Sends this step's block on and receives the next one. Nothing in the last step.
+  // Starts to send this step's block and to receive the next one; nothing in the last step.
   Flights ShiftBlock(int step) const {
     if (step + 1 == Steps()) return {};
     return Shift(Block(step).data, Shaped(blocks_[(step + 1) % 2], step + 1), kBlockTag);
   }
 
-  // The gradient of this step's block: what this rank gives, and what those before it gave.
+  // The gradient of this step's block: this rank's part, and the sum from the ranks before it.
   Matrix Gradient(int step) const { return Shaped(gradients_[step % 2], step); }
   Matrix Arrived(int step) const { return Shaped(gradients_[2], step); }
   Flights ShiftGradient(int step) const {
     return Shift(Gradient(step), Arrived(step + 1), kGradientTag);
   }
 
-  // Calls compute(tasks) for all of `tasks` in pieces that keep all threads busy.
+  // Calls compute(part) for all parts of `tasks`; each part keeps all threads busy.
   template <typename Compute>
   void InChunks(const Part& tasks, std::span<comm::Request* const> flights,
                 Compute&& compute) const {
     const std::int64_t size =
-        stream_.OnGpu() ? std::max<std::int64_t>(1, tasks.Size())  // the host does not wait for it
+        stream_.OnGpu() ? std::max<std::int64_t>(1, tasks.Size())  // one part: it is only queued
                         : std::max<std::int64_t>(
                               1, RoundUp(CeilDivide(tasks.Size(), kChunks), stream_.threads));
     for (std::int64_t begin = tasks.begin; begin < tasks.end; begin += size) {
@@ -106,7 +106,7 @@ class Trip {
  private:
   int Owner(int step) const { return (context_.Rank() - step + Steps()) % Steps(); }
   Positions Held(int step) const { return PositionsOf(length_, Owner(step), Steps()); }
-  // A buffer as the block, or its gradient, of this step: dense.
+  // `buffer` as a dense matrix of the shape of this step's block.
   Matrix Shaped(const Matrix& buffer, int step) const {
     const std::int64_t width = 2 * shape_.kv_heads * shape_.head_dim;
     const std::int64_t rows = shape_.sequences * Held(step).Count();
@@ -120,9 +120,9 @@ class Trip {
   std::int64_t length_;
   const device::Stream& stream_;
   const AttentionShape& shape_;
-  Dtype dtype_;                   // of what travels; buffers may be of a wider one
-  Matrix blocks_[kBlocks];        // by step: even, odd
-  Matrix gradients_[kGradients];  // by step: even, odd; arrived
+  Dtype dtype_;                   // of the blocks; buffers may have a wider one
+  Matrix blocks_[kBlocks];        // of even steps, of odd steps
+  Matrix gradients_[kGradients];  // of even steps, of odd steps; received
   Matrix panels_;
 };
 
@@ -186,7 +186,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   }
   RingAttentionCheck(shape, own_);
   const Trip trip(context_, length_, stream, shape, qkv.dtype, buffers);
-  Flights block_flights, gradient_flights;  // each: out, in
+  Flights block_flights, gradient_flights;  // each: send, receive
   comm::Request* const flights[] = {&block_flights[1], &block_flights[0], &gradient_flights[1],
                                     &gradient_flights[0]};
   const auto compute = [&](const Part& part, const KeyValueBlock& block, const Matrix& dblock) {
@@ -198,7 +198,8 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   };
   kernels::AttentionPartStartBackward(stream, shape, dqkv, trip.Panels());
   trip.Pack(qkv);
-  // The rank's own block hides the first block's arrival and its own gradient's way home.
+  // Work on the rank's own block is split: the first part hides the arrival of the first block, the
+  // second part the return of this rank's gradient.
   const KeyValueBlock own = {own_, trip.KeysAndValues(qkv)};
   const Matrix own_gradient = trip.KeysAndValues(dqkv);
   const std::int64_t all = kernels::AttentionPartTasks(shape);

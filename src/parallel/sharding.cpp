@@ -1,4 +1,4 @@
-// Sharding: who owns which elements, and the transfers of units whose state is sharded.
+// Sharding: which rank owns which elements, and the transfers of units whose state is sharded.
 #include "trireme/parallel/sharding.hpp"
 
 #include <fmt/format.h>
@@ -17,9 +17,9 @@ namespace trireme::parallel {
 
 namespace {
 
-constexpr int kNone = -1;  // no buffer, no piece
+constexpr int kNone = -1;  // index: no buffer, no piece
 
-// Throws for a call that breaks the rules of ShardedUnits.
+// Throws RunError for a call that breaks the rules of ShardedUnits.
 [[noreturn]] void ThrowBug(const std::string& what) {
   throw RunError("sharding: " + what, "This is a bug in Trireme.");
 }
@@ -32,11 +32,11 @@ void Wait(comm::Request& request, double& seconds_waited) {
 
 }  // namespace
 
-// Memory for whole units of a sharded model: blocks share some buffers of the largest one's size,
-// every other unit has one of its own.
+// Memory for whole units of a sharded model. Blocks share some buffers of the largest block's size;
+// every other unit has a buffer of its own.
 class UnitBuffers {
  public:
-  // Allocates `block_buffers` for the blocks, at most one more than there are blocks.
+  // block_buffers: buffers for all blocks; at most the number of blocks + 1 are allocated.
   UnitBuffers(const kernels::Registry& registry, Dtype dtype, device::Kind where,
               std::int64_t block_buffers) {
     std::int64_t largest = 0, blocks = 0;
@@ -63,7 +63,7 @@ class UnitBuffers {
         places_.begin(), places_.end(), std::int64_t{0},
         [](std::int64_t sum, const Place& place) { return sum + device::BytesOf(place.memory); });
   }
-  // A free buffer for the unit; kNone: all are taken.
+  // Takes a free buffer for the unit and returns its index; kNone: all are taken.
   int Take(int unit) {
     const Part& choice = choices_[static_cast<std::size_t>(unit)];
     for (auto i = static_cast<int>(choice.begin); i < choice.end; ++i) {
@@ -73,8 +73,8 @@ class UnitBuffers {
     }
     return kNone;
   }
-  void Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)].users; }  // one user more
-  void Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }   // one user less
+  void Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)].users; }  // adds a user
+  void Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }   // removes a user
   void* At(int buffer) const { return places_[static_cast<std::size_t>(buffer)].memory.get(); }
 
  private:
@@ -82,11 +82,11 @@ class UnitBuffers {
     int users = 0;
     device::Buffer memory;
   };
-  std::vector<Place> places_;  // the blocks' first
-  std::vector<Part> choices_;  // [units]: places that the unit may take
+  std::vector<Place> places_;  // the blocks' buffers come first
+  std::vector<Part> choices_;  // [units]: range of places_ that the unit may take
 };
 
-// Pieces of a registry in which every unit is one piece.
+// The piece of each unit, in a registry in which every unit is one piece.
 class UnitPieces {
  public:
   // `registry` must outlive this.
@@ -102,8 +102,8 @@ class UnitPieces {
     }
   }
   bool Held(int unit) const { return Number(unit) != kNone; }
-  int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // of the piece
-  const kernels::Piece& PieceOf(int unit) const {  // of one that is held
+  int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // piece's index
+  const kernels::Piece& PieceOf(int unit) const {                                  // Held(unit)
     return registry_->Owns().pieces[static_cast<std::size_t>(Number(unit))];
   }
   const std::string& NameOf(int unit) const {
@@ -112,12 +112,12 @@ class UnitPieces {
 
  private:
   const kernels::Registry* registry_;
-  std::vector<int> numbers_;  // [units]; kNone: other ranks hold it
+  std::vector<int> numbers_;  // [units]; kNone: this rank does not hold the unit
 };
 
-// Values of sharded units, gathered ahead of their use. Every announced use is one gather. Gathers
-// start in the announced order, only in Announce, Use and Done, and never depend on what has
-// arrived: so all ranks start them in the same order.
+// Gathers the values of sharded units before they are used. Every announced use is one gather.
+// Gathers start in the announced order, in Announce, Use and Done only, whatever has arrived: so
+// all ranks start them in the same order.
 class UnitGathers {
  public:
   UnitGathers(const comm::Collectives& shard, kernels::Registry& registry,
@@ -207,7 +207,7 @@ class UnitGathers {
                               buffers_.At(gather.buffer), OwnCounts(piece));
   }
 
-  // Starts as many gathers as may be ahead, in order: if one finds no buffer, later ones wait too.
+  // Starts up to prefetch_ gathers, in order: if one finds no buffer, later ones wait too.
   void StartAhead() {
     const std::size_t most =
         std::min(static_cast<std::size_t>(prefetch_), announced_.size() - next_);
@@ -219,11 +219,11 @@ class UnitGathers {
     }
   }
 
-  // A buffer for the next use, which nobody started ahead.
+  // A buffer for the next use, whose gather has not started.
   int BufferNow(int unit) {
     const int buffer = buffers_.Take(unit);
     if (buffer != kNone) return buffer;
-    // Used twice at once: nobody reads it before this call returns, with the same values again.
+    // A nested use shares the buffer: the same values are gathered, and nobody reads them now.
     for (const Gather& other : in_use_) {
       if (other.unit != unit) continue;
       buffers_.Share(other.buffer);
@@ -238,17 +238,17 @@ class UnitGathers {
   int prefetch_ = 0;
   UnitBuffers buffers_;
   UnitPieces units_;
-  std::vector<Gather> announced_;  // in order
-  std::size_t next_ = 0;           // first one not used
-  std::size_t started_ = 0;        // from there on
-  std::vector<Gather> in_use_;     // the innermost last
+  std::vector<Gather> announced_;  // in the order of use
+  std::size_t next_ = 0;           // the first that is not used yet
+  std::size_t started_ = 0;        // gathers started from next_ on
+  std::vector<Gather> in_use_;     // the innermost use last
   std::int64_t count_ = 0, ready_ = 0;
   double seconds_waited_ = 0;
 };
 
-// Gradients of sharded units: whole where they are added up, then scattered to their owners. Every
-// End is one reduce-scatter. Results are added to the owned gradients in the order of the starts,
-// so that sums do not depend on arrival.
+// Gradients of sharded units: collected whole, then scattered to their owners. Every End is one
+// reduce-scatter. Results are added to the owned gradients in the order of the starts, so that sums
+// do not depend on which arrives first.
 class UnitScatters {
  public:
   UnitScatters(const comm::Collectives& shard, kernels::Registry& registry,
@@ -261,7 +261,7 @@ class UnitScatters {
         buffers_(registry, registry.SumType(), stream.Where(), kBlockBuffers),
         units_(registry),
         open_(registry.Units().size(), kNone) {
-    // Room for all: the number in flight at once depends on the speed of other ranks.
+    // Room for all units: how many are in flight depends on the speed of other ranks.
     running_.reserve(registry.Units().size());
   }
   std::int64_t Bytes() const { return buffers_.Bytes(); }
@@ -313,7 +313,7 @@ class UnitScatters {
       not_finite_ = FirstNotFinite(stream_, *registry_, piece.range, gradients);
     }
     if (shared_ != nullptr) shared_->SumPiece(units_.Number(unit));
-    // MPI holds copies of its own: of one unit at a time.
+    // On CPUs MPI holds copies of what it sums: let it hold those of one unit at a time.
     while (!stream_.OnGpu() && !running_.empty()) AddFront();
     scatter.request =
         shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(piece));
@@ -340,7 +340,7 @@ class UnitScatters {
   double SecondsWaited() const { return seconds_waited_; }  // since construction
 
  private:
-  // One is added up while the other one's scatter is on its way.
+  // One collects gradients while the other is being scattered.
   static constexpr int kBlockBuffers = 2;
 
   struct Scatter {
@@ -349,7 +349,7 @@ class UnitScatters {
     comm::Request request;
   };
 
-  // Adds the oldest one's part, when it has arrived.
+  // Waits for the oldest scatter and adds its result to the owned gradients.
   void AddFront() {
     Scatter& scatter = running_.front();
     Wait(scatter.request, seconds_waited_);
@@ -372,7 +372,7 @@ class UnitScatters {
   bool overlap_ = true;
   UnitBuffers buffers_;
   UnitPieces units_;
-  std::vector<int> open_;         // [units]: buffer of a unit begun
+  std::vector<int> open_;         // [units]: buffer between Begin and End, else kNone
   std::vector<Scatter> running_;  // the oldest first
   std::string not_finite_;
   double seconds_waited_ = 0;
@@ -453,7 +453,7 @@ void ShardedUnits::FinishGradients() {
 void ShardedUnits::OrderUpdated(bool first_stage) {
   const auto& pieces = registry_->Owns().pieces;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].range.begin < registry_->Size()) updated_.push_back(i);  // else a second gradient
+    if (pieces[i].range.begin < registry_->Size()) updated_.push_back(i);  // not second gradients
   }
   if (first_stage) return;
   const auto& units = registry_->Units();
@@ -482,8 +482,8 @@ void ShardedUnits::FinishUpdated() {
   updates_.clear();
 }
 
-// MPI writes to values until the last gather is complete. If an exception comes from a rank that is
-// gone, that is never.
+// MPI writes to the values until the last gather is complete. During an exception, another rank may
+// be gone and its gather never complete: the wait then ends after kPatience.
 void ShardedUnits::LeaveUpdated() noexcept {
   constexpr double kPatience = 10;  // seconds
   const double start = Seconds();
@@ -494,7 +494,7 @@ void ShardedUnits::LeaveUpdated() noexcept {
     }
     FinishUpdated();
   } catch (const std::exception&) {
-    // A failure has been reported at the wait for it.
+    // The exception in flight has already reported a failure.
   }
 }
 
@@ -510,23 +510,23 @@ double ShardedUnits::SecondsWaited() const {
          (scatters_ ? scatters_->SecondsWaited() : 0) - waited_before_;
 }
 
-// PlanOwnership: pieces of the flat range, the owned part of each, and its place in storage.
+// PlanOwnership: the pieces of the flat range, the owned part of each, and where it is stored.
 
 namespace {
 
 using comm::Sharding;
 
-// An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
+// Most elements of a bucket: MPI counts are ints. Larger parameters are cut.
 constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
 
-// From the end, as the backward pass finishes them.
+// Buckets from the end, in the order in which the backward pass finishes their gradients.
 std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucket_elements) {
   std::vector<Part> buckets;
   std::int64_t end = list.Size();
   const auto& parameters = list.Parameters();
   for (std::size_t i = parameters.size(); i-- > 0;) {
-    // Nothing becomes ready at a parameter that other ranks hold: a bucket cut there would wait for
-    // the next one before it.
+    // No gradient becomes ready at a parameter that this rank does not hold: a bucket cut there
+    // would become ready no earlier than the next one.
     if (i > 0 && !parameters[i].Held()) continue;
     const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
     while (end - begin > kMostElements) {
@@ -541,10 +541,10 @@ std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucke
   return buckets;
 }
 
-// Traits of a unit that decide about its grouping.
+// What decides how a unit is grouped with others.
 struct UnitTraits {
-  std::int64_t elements = 0;  // a tensor rank's share, the same on all of them
-  bool alone = false;         // holds the table that two stages or two gradients share
+  std::int64_t elements = 0;  // whole unit / tensor ranks, the same on every rank
+  bool alone = false;         // holds a table with a second gradient or on two stages
 };
 
 std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_ranks) {
@@ -562,7 +562,7 @@ std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_
   return traits;
 }
 
-// Groups of whole units, from the end, as many as make a bucket; with no bucket, each unit alone.
+// Groups of whole units, from the end, each of at least bucket_elements (0: one unit per group).
 std::vector<Part> UnitGroups(const kernels::ParameterList& list, std::int64_t bucket_elements,
                              int tensor_ranks) {
   const std::vector<UnitTraits> traits = TraitsOf(list, tensor_ranks);
@@ -600,8 +600,8 @@ std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
   }
 }
 
-// Cuts a piece between parameters only: each cut is the parameter's begin that lies nearest to an
-// even one. Elements of each rank.
+// Cuts a piece between parameters: each even cut moves to the nearest begin of a parameter, or end
+// of the piece. Returns the elements of each rank.
 std::vector<std::int64_t> CutBetweenParameters(const kernels::ParameterList& list,
                                                const Part& range, int ranks) {
   std::vector<std::int64_t> cuts = {range.begin, range.end};
@@ -624,7 +624,7 @@ std::vector<std::int64_t> CutBetweenParameters(const kernels::ParameterList& lis
   return counts;
 }
 
-// The elements of `range` that this rank owns; with parameters kept whole, every rank's count too.
+// Sets piece.own, this rank's part of piece.range; with whole_parameters, all ranks' counts too.
 void Share(const kernels::ParameterList& list, const ShardSetup& setup, kernels::Piece& piece) {
   const Part& range = piece.range;
   Part own = {0, range.Size()};
@@ -662,7 +662,7 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
       piece.gradient = owns.gradients_sharded ? owns.gradients : range.begin;
       piece.moment = owns.moments;
     }
-    // Each piece begins on a line, as even cuts make it by themselves.
+    // Each piece's storage begins on a cache line. Even cuts ensure that by themselves.
     const std::int64_t stored =
         piece.counts.empty() ? piece.own.Size() : CeilDivide(piece.own.Size(), kCut) * kCut;
     owns.values += stored;
@@ -673,10 +673,10 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
   if (none) owns.moments = list.Size();
   if (!owns.values_sharded) owns.values = list.Size();
   if (!owns.gradients_sharded) owns.gradients = list.GradientSize();
-  // Each copy begins where products want it.
+  // Each level of gradients begins on a cache line, as matrix products need.
   if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
   if (second.Size() > 0) {
-    // Cut as its table is, whose unit may end in up to a line of padding.
+    // Cut like its table. (The table's piece may be longer, by padding of up to a cache line.)
     kernels::Piece piece{second, second, 0, second.begin, 0};
     Share(list, setup, piece);
     owns.pieces.push_back(std::move(piece));

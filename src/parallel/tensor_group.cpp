@@ -1,4 +1,4 @@
-// TensorGroup: the residual stream between tensor ranks, whole on each or cut by rows.
+// TensorGroup: transfers of the residual stream, which each tensor rank holds whole or by rows.
 #include "trireme/parallel/tensor_group.hpp"
 
 #include <utility>
@@ -9,7 +9,7 @@ namespace trireme::parallel {
 
 namespace {
 
-// `part` rows of a stream whose whole is `full`; both without gaps, since they travel as one piece.
+// Checks that `shard` has the rows `part` of `full` and that both are dense, as transfers need.
 void TensorGroupCheck(const kernels::Matrix& full, const kernels::Matrix& shard, const Part& part,
                       bool sharded) {
   const auto dense = [](const kernels::Matrix& matrix) {
@@ -26,7 +26,7 @@ void TensorGroupCheck(const kernels::Matrix& full, const kernels::Matrix& shard,
   }
 }
 
-// Each rank's rows.
+// Elements of each rank's rows.
 comm::Counts RowCounts(const kernels::Matrix& full) {
   return comm::Counts::Cut(full.Size(), full.columns);
 }

@@ -1,15 +1,15 @@
-// Loading of a step's windows into entries.
+// Loads a step's windows or pairs into entries.
 #include "trireme/train/batch_loader.hpp"
 
 #include <algorithm>
 
 namespace trireme::train {
 
-// BlankEntries: sizes from the rank's share of a batch.
+// BlankEntries: entries without contents.
 
 namespace {
 
-// Gives an entry the lengths of the step's texts.
+// Sets the lengths of an entry of pairs.
 void SetLengths(const TrainingState& state, const StepShape& step, data::Entry& entry) {
   const std::int64_t tokens = state.Plan().model.tokens;
   if (step.target_length > 0) {
@@ -60,7 +60,8 @@ void BatchLoader::Move(const data::Origin& origin) {
 
 namespace {
 
-// Cuts the share of a batch into entries: fill(entry, part of the share) for those that have texts.
+// Cuts this rank's share of a batch of `all` windows or pairs into entries, and calls fill(entry,
+// part of the share) for those that are not empty.
 template <typename Fill>
 void FillEntries(const BatchShare& share, std::int64_t all, LoadedBatch& batch, const Fill& fill) {
   batch.count = static_cast<std::size_t>(share.Entries(all));
@@ -69,7 +70,7 @@ void FillEntries(const BatchShare& share, std::int64_t all, LoadedBatch& batch, 
     data::Entry& entry = batch.entries[i];
     entry.sequences = entry.valid = entry.visible_keys = 0;
     const Part part = share.Entry(all, static_cast<std::int64_t>(i));
-    // The schedule or other ranks may want more entries than there are.
+    // Entries beyond the share are empty; the schedule or other ranks may need them.
     if (part.Size() == 0 || batch.unread) continue;
     fill(entry, part);
     entry.group = share.GroupOf(static_cast<std::int64_t>(i));
@@ -89,7 +90,7 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
   });
 }
 
-// Loading of a step's pairs into entries.
+// PairLoader.
 
 PairLoader::PairLoader(const TrainingState& state, const data::PairFile& pairs)
     : pairs_(pairs),
@@ -99,7 +100,7 @@ PairLoader::PairLoader(const TrainingState& state, const data::PairFile& pairs)
 
 void PairLoader::Load(std::int64_t step, LoadedBatch& batch) {
   const data::PairBatchShape shape = order_.Shape(step);
-  // A pair's place in the split, one epoch after the other.
+  // Pairs in the epochs before this step's.
   const std::int64_t before = step / order_.StepsPerEpoch() * pairs_.Pairs(data::Split::kTrain);
   batch.step = step;
   batch.staged.reset();

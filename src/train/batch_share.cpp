@@ -1,4 +1,4 @@
-// Shares of a batch: the same functions of the batch's size on every rank.
+// Shares of a batch: functions of the batch's size that agree on every rank.
 #include "trireme/train/batch_share.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canoni
 
 namespace {
 
-// Places in the batch of a data rank with run.canonical; some may lie after its end.
+// A data rank's places in the batch with run.canonical; they may reach beyond the batch's end.
 Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
                     const parallel::Canonical& canonical) {
   const std::int64_t groups = canonical.data_groups / data_ranks;
@@ -43,7 +43,7 @@ std::int64_t BatchShare::Count(std::int64_t windows) const {
 }
 
 std::int64_t BatchShare::Entries(std::int64_t windows) const {
-  // Canonical shares are those of the largest batch, filled from the front.
+  // Canonical shares are cut from the largest batch; smaller batches fill them from the front.
   const std::int64_t most =
       alike ? std::min(windows, LargestShare(canonical.On() ? batch : windows, ranks, canonical))
             : Count(windows);

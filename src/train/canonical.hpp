@@ -1,4 +1,4 @@
-// run.canonical in a plan: whether the layout and the model suit it, and the size of its leaf.
+// run.canonical in a plan: checks of layout and model, and the size of a leaf.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 namespace trireme::train {
 
 // batch: most windows of a step. Throws InputError with the deck's line if layout, model, precision
-// or device do not suit it.
+// or device rule out run.canonical.
 parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
                                   const comm::GridShape& grid, std::int64_t batch);
 
-// Throws InputError if data.micro_batch is given and no multiple of the leaf.
+// Throws InputError if data.micro_batch is given and not a multiple of the leaf.
 void CheckLeaves(const Request& request, const parallel::Canonical& canonical);
 
 }  // namespace trireme::train

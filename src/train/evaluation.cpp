@@ -1,5 +1,5 @@
-// Evaluations: windows chosen, spread over the ranks, computed in rounds, their losses summed
-// exactly.
+// Evaluations: windows are chosen, spread over the ranks and computed in rounds, and their losses
+// are summed exactly.
 #include "trireme/train/evaluation.hpp"
 
 #include <fmt/format.h>
@@ -17,8 +17,7 @@
 
 namespace trireme::train {
 
-// LossWindow: mean and deviation anew for each loss, in the order of the steps, so that a resumed
-// run gets the same bits.
+// LossWindow computes mean and deviation from scratch each time, so a resumed run gets equal bits.
 
 LossWindow::LossWindow(std::int64_t window, double threshold)
     : window_(static_cast<std::size_t>(window)), threshold_(threshold) {
@@ -57,7 +56,7 @@ std::string NameOf(const data::TokenFile& tokens) {
   return tokens.Path().empty() ? "tokens in memory" : tokens.Path();
 }
 
-// Collective. Exact: the same in every layout that computes the same terms.
+// Collective over `world`. The sum is exact: the same in every layout that computes the same terms.
 double SumOver(const comm::Communicator& world, const ExactSum& mine) {
   const auto digits = mine.Digits();
   std::vector<double> sums(digits.begin(), digits.end());
@@ -65,7 +64,7 @@ double SumOver(const comm::Communicator& world, const ExactSum& mine) {
   return ExactSum::FromDigits(sums).Value();
 }
 
-// Windows of a split, all in one step.
+// A sampler with all windows of a split in one step.
 data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length, std::int64_t stride) {
   data::Sampler::Options options;
   options.tokens = tokens;
@@ -76,7 +75,7 @@ data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length, std::int64_t s
   return data::Sampler(options);
 }
 
-// Windows or pairs of a split that are evaluated, ascending: all, or a sample by the seed.
+// The windows or pairs of a split to evaluate, ascending: all, or a sample drawn by options.seed.
 std::vector<std::int64_t> Choose(std::int64_t all, const EvaluationOptions& options) {
   std::vector<std::int64_t> chosen;
   const bool sample = options.windows > 0 && options.windows < all;
@@ -87,12 +86,12 @@ std::vector<std::int64_t> Choose(std::int64_t all, const EvaluationOptions& opti
   return chosen;
 }
 
-// Windows of an evaluation: of this data rank, and their number.
+// The windows of an evaluation.
 struct Selection {
-  std::vector<data::Sample> share;
-  std::int64_t count = 0;  // over all data ranks
-  std::int64_t all = 0;    // that there are
-  // Targets at the beginning of a window, other than the split's first, that an earlier one counts.
+  std::vector<data::Sample> share;  // of this data rank
+  std::int64_t count = 0;           // windows over all data ranks
+  std::int64_t all = 0;             // windows in the split
+  // Targets at a window's beginning that an earlier window counts, except in the split's first.
   std::int64_t overlap = 0;
 };
 
@@ -131,7 +130,7 @@ void CheckDocuments(const model::ModelPlan& plan, const data::TokenFile& tokens,
                    "Make the file anew with task = tokenize, or use data.document_mask = no.");
 }
 
-// Targets at the beginnings of windows that an earlier window counts become masked.
+// Masks the targets at the beginnings of windows that an earlier window counts.
 void MaskOverlap(std::span<const data::Sample> samples, std::int64_t overlap, data::Entry& entry) {
   if (overlap == 0) return;
   for (std::size_t i = 0; i < samples.size(); ++i) {
@@ -146,8 +145,8 @@ void MaskOverlap(std::span<const data::Sample> samples, std::int64_t overlap, da
   }
 }
 
-// A data rank's part of an evaluation in turns, an entry each, and in rounds of as many as the
-// model takes at once.
+// A data rank's part of an evaluation. One entry is a turn; a round has as many turns as the model
+// takes entries at once.
 class Rounds {
  public:
   explicit Rounds(const model::ParallelModel& model)
@@ -156,13 +155,13 @@ class Rounds {
 
   std::int64_t Count() const { return count_; }      // the same on all ranks
   std::int64_t Targets() const { return targets_; }  // of the rounds so far
-  virtual std::int64_t Chosen() const = 0;           // windows or pairs, of all ranks
-  virtual std::int64_t All() const = 0;              // of the split
-  // Whether this rank could not read an entry's texts: it is empty.
+  virtual std::int64_t Chosen() const = 0;           // windows or pairs on all ranks
+  virtual std::int64_t All() const = 0;              // in the split
+  // Whether this rank failed to read an entry's tokens; the entry is then empty.
   virtual bool Failed() const { return false; }
   virtual void RequireRead() const {}
 
-  // Entries of the next round; none if this rank has no more.
+  // The entries of the next round; none if this rank has no more.
   std::span<const data::Entry> Next() {
     std::size_t filled = 0;
     first_ = next_;
@@ -178,23 +177,23 @@ class Rounds {
     return {entries_.data(), filled};
   }
 
-  // losses: [rows] of the entries that Next has returned.
+  // Calls `visit` for each target that counts. losses: [rows] of `entries`, which Next returned.
   virtual void Visit(std::span<const data::Entry> /*entries*/, const double* /*losses*/,
                      const std::function<void(std::int64_t, double)>& /*visit*/) const {}
 
  protected:
-  // own, longest: turns of this rank, and of the one with the most.
+  // own: turns of this rank; longest: turns of the rank with the most.
   void SetTurns(std::int64_t own, std::int64_t longest) {
     own_ = own;
     count_ = CeilDivide(longest, std::ssize(entries_));
-    // With gathered parameters all ranks take as many micro-batches as the one with the most.
+    // If parameters are gathered, all ranks must run equally many micro-batches.
     last_ = model_.Units().ValuesSharded() ? longest : own;
   }
-  // Leaves an entry without sequences if its texts cannot be read.
+  // Fills an entry; leaves it without sequences if its tokens cannot be read.
   virtual void Fill(std::int64_t turn, data::Entry& entry) = 0;
 
   const model::ParallelModel& model_;
-  std::int64_t first_ = 0;  // turn of the round's first entry
+  std::int64_t first_ = 0;  // turn of the current round's first entry
 
  private:
   std::vector<data::Entry> entries_;
@@ -250,7 +249,7 @@ class WindowRounds : public Rounds {
                     model_.Plan().document_mask);
     MaskOverlap(windows.Samples(), selection_.overlap, entry);
   }
-  // Windows of an entry; none after the last.
+  // The windows of a turn; none after the last turn.
   std::span<const data::Sample> TurnOf(std::int64_t turn) const {
     const std::vector<data::Sample>& share = selection_.share;
     const std::int64_t begin = std::min(turn * most_, std::ssize(share));
@@ -260,11 +259,11 @@ class WindowRounds : public Rounds {
   }
 
   const Selection selection_;
-  const std::int64_t most_;  // windows of an entry
-  data::Windows windows_;    // a turn is an entry
+  const std::int64_t most_;  // most windows of an entry
+  data::Windows windows_;    // one turn per entry
 };
 
-// The losses of a round's targets, and their sum.
+// Computes the next round and returns the sum of its losses. losses: scratch for `visit`.
 ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
                 const std::function<void(std::int64_t, double)>& visit,
                 std::vector<double>& losses) {
@@ -280,7 +279,7 @@ ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
   return sum;
 }
 
-// Collective. Whether a rank wishes to stop. AgreedError (exit code 1) if one could not read.
+// Whether any rank wants to stop. Collective. AgreedError (exit code 1) if a rank could not read.
 bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
                  const std::function<bool()>& stop) {
   constexpr std::int64_t kStop = 1, kUnread = 2;
@@ -291,7 +290,7 @@ bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
   return most == kStop;
 }
 
-// streams: a rank may fail to read in any round.
+// Runs an evaluation. streams: tokens are streamed, so a rank may fail to read in any round.
 Evaluation Run(model::ParallelModel& model, bool streams, const EvaluationOptions& options,
                const std::function<std::unique_ptr<Rounds>()>& make) {
   const double start = Seconds();
@@ -305,7 +304,7 @@ Evaluation Run(model::ParallelModel& model, bool streams, const EvaluationOption
     result.stopped = (options.stop || streams) && AgreeToStop(world, *rounds, options.stop);
     if (!result.stopped) sum.Add(LossOf(model, *rounds, options.visit, losses));
   }
-  if (!result.stopped && streams) AgreeToStop(world, *rounds, {});  // of the last round
+  if (!result.stopped && streams) AgreeToStop(world, *rounds, {});  // last round's failures
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
   result.nats = result.stopped ? std::numeric_limits<double>::quiet_NaN() : SumOver(world, sum);
   result.loss = result.nats / static_cast<double>(std::max<std::int64_t>(1, result.targets));
@@ -323,7 +322,7 @@ Evaluation RunWindows(model::ParallelModel& model, const data::TokenFile& tokens
   });
 }
 
-// The same on all ranks.
+// Gives the same answer on all ranks.
 bool HasLoss(const Evaluation& result) { return result.stopped || result.targets > 0; }
 
 void RequireLoss(const Evaluation& result, const data::TokenFile& tokens, data::Split split) {
@@ -369,12 +368,12 @@ Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& t
   return result;
 }
 
-// Evaluations of models that translate: pairs by length, spread over the data ranks.
+// Evaluations of encoder-decoders.
 
 namespace {
 
-// The chosen pairs in batches of what the model takes at once: an entry each, the same whatever the
-// layout.
+// The chosen pairs in batches, ordered by length. Each batch is one entry, the same in every
+// layout, and no larger than the model takes at once.
 class PairRounds : public Rounds {
  public:
   PairRounds(const model::ParallelModel& model, const data::PairFile& pairs, data::Split split,
@@ -426,7 +425,7 @@ class PairRounds : public Rounds {
   const std::vector<std::int64_t> chosen_;
   data::PairBatches batches_;
   std::vector<std::int64_t> places_;
-  Part share_;  // of this data rank: batches
+  Part share_;  // batches of this data rank
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Optimizer: owned gradients, their norm and their update.
+// Optimizer: the norm of owned gradients, and the update of owned values.
 #include "trireme/train/optimizer.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, kernels::Registry& registr
   FindOwned();
   FindUnowned();
   rule_ = MakeRule(options, owned_, registry, stream);
-  // The host reads and writes its side of these, also if the stream is planned.
+  // The host reads and writes its copies of these, even if the stream is planned.
   const device::Kind host = stream.Planned() ? device::Kind::kCpu : stream.Where();
   scalars_ = device::AllocatePinned(ScalarBytes(), host);
   if (!stream.OnGpu()) return;
@@ -50,7 +50,7 @@ void Optimizer::FindOwned() {
   }
 }
 
-// Finds the gaps between the owned gradients in their storage, padding included.
+// Finds the gaps between owned gradients in the storage, including padding.
 void Optimizer::FindUnowned() {
   std::vector<Part> owned;
   for (std::size_t id = 0; id < registry_->Parameters().size(); ++id) {
@@ -102,7 +102,7 @@ std::string Optimizer::FirstNotFinite() const {
 void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
                      std::int64_t count, bool clear) {
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
-  // The stream may still read those of the step before: that step's gradients were awaited since.
+  // This step's gradients were awaited, so the stream has read the previous step's scalars.
   const std::span scalars(static_cast<kernels::UpdateScalars*>(scalars_.get()),
                           static_cast<std::size_t>(rule_->ScalarSets()));
   const kernels::UpdateScalars common{
@@ -152,7 +152,7 @@ std::int64_t Optimizer::Bytes() const {
   return rule_->Bytes() + device::BytesOf(squares_there_) + device::BytesOf(scalars_there_);
 }
 
-// Rule: moments and their memory; and the choice of a rule.
+// Rule: memory for moments, and the choice of a rule.
 
 Rule::Rule(const kernels::Registry& registry, const device::Stream& stream,
            const std::vector<std::string>& prefixes)
@@ -190,12 +190,12 @@ bool NeedsWholeParameters(OptimizerKind kind) {
   switch (kind) {
     case OptimizerKind::kAdamW:
     case OptimizerKind::kSgd:
-      return false;  // element by element
+      return false;  // updates each element by itself
   }
   return false;
 }
 
-// AdamW: two moments, and one parallel pass over all owned elements.
+// AdamW: two moments, updated in one parallel pass over all owned elements.
 
 AdamW::AdamW(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
              const kernels::Registry& registry, const device::Stream& stream)
@@ -240,7 +240,7 @@ void Sgd::Update(const kernels::UpdateScalars* scalars, bool clear) {
   kernels::GradientDescent(Stream(), Type(), ranges_, scalars, clear);
 }
 
-// The learning-rate schedule: its length in steps, and the rate of a step.
+// The learning-rate schedule.
 
 Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_of_epochs) {
   return {.steps = options.steps > 0 ? options.steps : steps_of_epochs,

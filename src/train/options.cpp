@@ -1,4 +1,4 @@
-// The keys of [optimizer] and [schedule].
+// The keys of [optimizer], [schedule] and [plan], and the keys of [run] for steps that go wrong.
 #include "trireme/train/options.hpp"
 
 #include <limits>
@@ -30,7 +30,7 @@ void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
 
 void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
   using deck::AtLeast, deck::Between;
-  constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // so that samples stay within 64 bits
+  constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // numbers of samples fit 64 bits
   keys.Section("schedule", "How long to train, and at which rate.")
       .Real("schedule.epochs", o.epochs, {0, kMostEpochs, true, false}, "epochs",
             "Length of the run in passes over the training windows.")
@@ -66,11 +66,11 @@ void DeclareOptimizerAndSchedule(deck::Schema& schema) {
 OptimizerOptions ReadOptimizer(const deck::Deck& deck) { return deck::Read(deck, BindOptimizer); }
 ScheduleOptions ReadSchedule(const deck::Deck& deck) { return deck::Read(deck, BindSchedule); }
 
-// The keys of [run] about steps that go wrong.
+// The keys of [run] for steps that go wrong.
 
 namespace {
 constexpr deck::Names<2> kAnswers = {"report", "rollback"};
-constexpr double kMostWindow = 10'000;  // losses, all of which a checkpoint keeps
+constexpr double kMostWindow = 10'000;  // losses; a checkpoint keeps them all
 
 void BindSafeguards(deck::Keys keys, SafeguardOptions& o) {
   keys.Integer("run.max_bad_steps", o.max_bad_steps, deck::AtLeast(0), "steps",
@@ -97,12 +97,12 @@ void DeclareSafeguards(deck::Schema& schema) { deck::Declare(schema, BindSafegua
 
 SafeguardOptions ReadSafeguards(const deck::Deck& deck) { return deck::Read(deck, BindSafeguards); }
 
-// The keys of [plan], and the reading of the sections that a plan follows from.
+// The keys of [plan], and reading all sections that decide on a plan.
 
 namespace {
 constexpr double kLargestVocabulary = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostRows = 10'000;
-constexpr double kMostTokens = 0x1p50;  // steps times tokens stay within 64 bits
+constexpr double kMostTokens = 0x1p50;  // steps times tokens fit 64 bits
 
 void BindPlan(deck::Keys keys, PlanOptions& o) {
   keys.Section("plan",

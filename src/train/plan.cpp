@@ -1,4 +1,5 @@
-// Checks of run.canonical against grid, model and arithmetic, and its automatic leaf.
+// MakePlan: turns the deck's options, the ranks and the facts into decisions, or refuses them.
+// First run.canonical: checks against grid, model and arithmetic, and the automatic leaf.
 #include "trireme/train/plan.hpp"
 
 #include <fmt/format.h>
@@ -22,9 +23,9 @@ namespace trireme::train {
 namespace {
 
 constexpr const char* kKey = "run.canonical";
-constexpr std::int64_t kLeafTokens = 4096;  // of an automatic leaf
+constexpr std::int64_t kLeafTokens = 4096;  // tokens of an automatic leaf
 
-// "1, 2 or 4": the powers of two up to one of them.
+// The powers of two up to `most`, itself one: "1, 2 or 4".
 std::string PowersUpTo(std::int64_t most) {
   std::string text;
   for (std::int64_t power = 1; power <= most; power *= 2) {
@@ -33,7 +34,7 @@ std::string PowersUpTo(std::int64_t most) {
   return text;
 }
 
-// ", or run.canonical = 8x2", which would admit these ranks; empty if nothing does.
+// ", or run.canonical = 8x2", a value that allows `ranks` ranks; empty if no value does.
 std::string OrMore(int ranks, int groups, int slices) {
   if (ranks < 1 || !std::has_single_bit(static_cast<unsigned>(ranks))) return {};
   return fmt::format(", or {} = {}x{}", kKey, groups, slices);
@@ -117,20 +118,20 @@ void CheckLeaves(const Request& request, const parallel::Canonical& canonical) {
       fmt::format("What fits: data.micro_batch = {} or {}.", lower, lower + leaf));
 }
 
-// PlanKinds: ranks whose memory is alike, without planning each of a hundred thousand ranks.
+// PlanKinds: groups ranks that need the same memory, without planning each of 100,000 ranks.
 
 namespace {
 
 using Sizes = std::pair<std::int64_t, std::int64_t>;
 
-// Coordinates along one axis that cut all sizes alike.
+// Coordinates along one axis whose ranks hold slices of the same sizes.
 struct AxisClass {
   int first = 0;
   std::int64_t ranks = 0;
 };
 
-// Slices of hidden features and vocabulary; heads are cut evenly, and rows of the residual stream
-// are planned for the largest part.
+// Classes of tensor ranks by their slices of hidden features and vocabulary. Nothing else differs:
+// heads are cut evenly, and rows of the residual stream are planned for the largest part.
 std::map<Sizes, AxisClass> TensorClasses(const Plan& plan) {
   const model::Options& model = plan.training.model.options;
   std::map<Sizes, AxisClass> classes;
@@ -145,9 +146,9 @@ std::map<Sizes, AxisClass> TensorClasses(const Plan& plan) {
   return classes;
 }
 
-// Elements that each place of a shard group owns, [ranks]. Pieces of one length are cut alike.
+// Elements that each rank of a shard group owns, [ranks]. Pieces of the same length are cut alike.
 std::vector<std::int64_t> OwnedElements(const kernels::Ownership& owns, int ranks) {
-  std::map<std::int64_t, std::int64_t> lengths;  // length, pieces of it
+  std::map<std::int64_t, std::int64_t> lengths;  // length: number of pieces
   for (const kernels::Piece& piece : owns.pieces) ++lengths[piece.range.Size()];
   std::vector<std::int64_t> owned(static_cast<std::size_t>(ranks));
   for (int rank = 0; rank < ranks; ++rank) {
@@ -159,7 +160,7 @@ std::vector<std::int64_t> OwnedElements(const kernels::Ownership& owns, int rank
   return owned;
 }
 
-// Adds the kinds of the ranks of one stage and one class of slices.
+// Adds the kinds among the ranks of one stage and one class of tensor ranks.
 void AppendKinds(const Plan& plan, int stage, const AxisClass& tensor,
                  std::vector<RankKind>& kinds) {
   const int contexts = plan.grid.context, shard_ranks = comm::ShardRanks(plan.grid, plan.sharing);
@@ -167,7 +168,7 @@ void AppendKinds(const Plan& plan, int stage, const AxisClass& tensor,
     return comm::RankAt(
         {.pipeline = stage, .data = data, .context = context, .tensor = tensor.first}, plan.grid);
   };
-  std::vector<std::int64_t> owned(1, 0);  // [places of a shard group]
+  std::vector<std::int64_t> owned(1, 0);  // [ranks of a shard group]
   if (shard_ranks > 1) owned = OwnedElements(PlanPieces(plan, rank_of(0, 0)), shard_ranks);
   std::map<Sizes, RankKind> found;
   for (int data = 0; data < plan.grid.data; ++data) {
@@ -201,15 +202,15 @@ std::vector<RankKind> PlanKinds(const Plan& plan) {
   return kinds;
 }
 
-// MakePlan: the deck's options, the ranks and the facts become decisions, or are refused.
+// MakePlan: layout, micro-batch and batch.
 
 namespace {
 
-// MiB of gradients that are summed at once on a GPU, whose network is faster: enough to fill it.
+// MiB of gradients per bucket on a GPU: its faster network needs larger transfers.
 constexpr double kGpuBucketMib = 32;
 constexpr double kMib = 1024 * 1024;
 
-// Grid, schedule and architecture: what training and evaluation share.
+// What training and evaluation plans have in common: grid, schedule and architecture.
 struct Layout {
   comm::GridShape grid;
   comm::GridOptions sharing;
@@ -235,7 +236,7 @@ void CheckDocuments(const Request& request) {
       "data.document_mask = no.");
 }
 
-// Refuses choices that models that translate do not have.
+// Refuses settings that encoder-decoders do not have.
 void CheckPairs(const Request& request) {
   const DeckOptions& asked = request.options;
   const PairFacts& pairs = *request.tokens.pairs;
@@ -257,18 +258,18 @@ void CheckPairs(const Request& request) {
   }
 }
 
-// Steps of the deck's epochs, at least one.
+// Steps in `epochs` epochs, at least one.
 std::int64_t StepsOfPairs(const PairFacts& pairs, double epochs) {
   return std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(pairs.steps)));
 }
 
-// How pairs make batches.
+// How pairs form batches; empty if the tokens are not pairs.
 std::optional<data::PairBatches::Options> PairsOf(const Request& request) {
   if (!request.tokens.pairs) return {};
   return data::BatchesOf(request.options.data, request.options.machine.seed);
 }
 
-// Without training a schedule has no meaning on one stage and is not checked there.
+// Without `training`, the schedule has no effect on one stage and is not checked there.
 Layout MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
   Layout layout;
@@ -304,7 +305,7 @@ Layout MakeLayout(const Request& request, bool training) {
   return layout;
 }
 
-// A rule that reads whole matrices cannot have slices of them.
+// Refuses tensor ranks, which hold slices, with a rule that needs whole matrices.
 void CheckWholeParameters(const Request& request, const comm::GridShape& grid) {
   if (grid.tensor == 1 || !NeedsWholeParameters(request.options.optimizer.kind)) return;
   throw request.deck.Complain(
@@ -313,33 +314,33 @@ void CheckWholeParameters(const Request& request, const comm::GridShape& grid) {
       "Use grid.tensor = 1, with grid.sharding or grid.pipeline to share out the memory.");
 }
 
-// The micro-batch where the deck leaves it to the program.
+// The size of a micro-batch if the deck leaves it to the program.
 
-// Rows enough for the products to run at full speed, few enough for a layer's activations to stay
-// small.
+// Tokens of a micro-batch: enough rows for matrix products to run at full speed, few enough to keep
+// a layer's activations small.
 constexpr std::int64_t kTokens = 2048, kGpuTokens = 16384;
 
-// Micro-batches that keep a pipeline's bubble, (P - 1) / (M + P - 1), under a fifth.
+// Micro-batches per stage that keep a pipeline's bubble, (P - 1) / (M + P - 1), under a fifth.
 constexpr std::int64_t kPerStage = 4;
 
-// Sequences that suit the device.
+// Sequences per micro-batch that suit the device.
 std::int64_t SuitableMicroBatch(std::int64_t length, bool on_gpu) {
   return std::max<std::int64_t>(1, (on_gpu ? kGpuTokens : kTokens) / length);
 }
 
-// Sequences of a micro-batch for a data rank's share of the batch. given: data.micro_batch, no more
-// than the share; 0: about `suitable`, in whole grains, few enough that a pipeline has kPerStage
-// micro-batches per stage, and such that an interleaved schedule can take them if any size does.
+// Chooses the sequences of a micro-batch. Without `given`: up to `suitable`, in whole grains, but
+// few enough for kPerStage micro-batches per stage of a pipeline; an interleaved schedule gets the
+// next smaller number that it can take, else the next larger one.
 struct MicroBatchChoice {
-  std::int64_t given = 0;
-  std::int64_t suitable = 1;
-  std::int64_t share = 1;  // windows of the data rank with most
-  std::int64_t grain = 1;  // windows that stay together: a canonical leaf
+  std::int64_t given = 0;     // data.micro_batch, cut to the share; 0: chosen here
+  std::int64_t suitable = 1;  // SuitableMicroBatch
+  std::int64_t share = 1;     // windows of the data rank that has most
+  std::int64_t grain = 1;     // windows that stay together: a canonical leaf, else 1
   parallel::PipelineShape pipeline;
 
   std::int64_t Choose() const {
     if (given != 0) return std::min(given, share);
-    const std::int64_t all = CeilDivide(share, grain);  // in grains from here on
+    const std::int64_t all = CeilDivide(share, grain);  // counts in grains from here on
     const auto sequences = [&](std::int64_t grains) { return std::min(grains * grain, share); };
     std::int64_t wanted = std::clamp<std::int64_t>(suitable / grain, 1, all);
     if (pipeline.stages == 1) return sequences(wanted);
@@ -354,11 +355,11 @@ struct MicroBatchChoice {
     for (std::int64_t more = wanted + 1; more <= all; ++more) {
       if (fits(more)) return sequences(more);
     }
-    return sequences(wanted);  // none fits: model::CheckMicroBatches says so
+    return sequences(wanted);  // none fits: model::CheckMicroBatches will throw
   }
 };
 
-// Completes the layout's model.
+// Completes layout.model with micro-batch and canonical leaf, and returns all training options.
 TrainingOptions MakeTrainingOptions(const Request& request, Layout& layout) {
   const DeckOptions& asked = request.options;
   const bool on_gpu = request.machine.stream.OnGpu();
@@ -459,9 +460,9 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
         SuitableMicroBatch(data.sequence_length, request.machine.stream.OnGpu());
   }
   layout.model.canonical = MakeCanonical(request, layout.model.options, layout.grid, data.batch);
-  // Keys and values cut over context ranks are not kept.
+  // Keys and values that are cut over context ranks are not cached.
   if (layout.grid.context == 1) layout.model.cache_slots = cache_slots;
-  // A token of each sequence at once fits where whole windows do.
+  // A micro-batch must also hold one token of each cached sequence.
   layout.model.micro_batch =
       std::max(layout.model.micro_batch, CeilDivide(cache_slots, layout.model.length));
   return {.grid = layout.grid,
@@ -471,7 +472,7 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
           .tokens = request.tokens};
 }
 
-// Oddities: parts of a plan that are allowed and hardly anybody wants.
+// Oddities: warnings about settings that are allowed but hardly ever intended.
 
 namespace {
 

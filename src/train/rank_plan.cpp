@@ -1,5 +1,5 @@
-// PlanRank: one step of the real code on a planned grid and a planned device, which transfer and
-// compute nothing but keep account.
+// PlanRank: runs one step of the real code on a planned grid and a planned device, which count
+// transfers, operations and memory but neither transfer nor compute.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
@@ -21,7 +21,7 @@ namespace trireme::train {
 
 namespace {
 
-// Grid and stream of a rank that is not there, on which its real parts are constructed.
+// Planned grid and stream of a rank, on which its real objects can be constructed.
 class PlannedRank {
  public:
   template <typename AnyPlan>
@@ -51,8 +51,8 @@ void CheckShards(const model::ParallelModel& model) {
   parallel::CheckTransfers(model.Parameters().List(), model.Parameters().Owns());
 }
 
-// All transfers of a step, from one agreement to the next: the update comes first, whose gathers
-// the forward pass waits for.
+// Makes all transfers of a step, from one agreement to the next. The update comes first, because
+// the forward pass waits for its gathers.
 void PlanStep(TrainingState& state, const StepShape& step) {
   const std::vector<data::Entry> entries = BlankEntries(state, step);
   state.Update(1, 0, 1, 1);
@@ -65,10 +65,10 @@ void PlanStep(TrainingState& state, const StepShape& step) {
   state.GradientNorm(1);
   std::array<double, TrainingState::kAgreed> agreed{};
   state.Agree(agreed);
-  state.FinishUpdate();  // of a rank without samples
+  state.FinishUpdate();  // a rank without samples has not yet waited
 }
 
-// Bytes of a stream's windows on a rank: those in use, read ahead and passed on.
+// Bytes of streamed windows on a rank: in use, read in advance, and on the way to other ranks.
 std::int64_t StreamBytes(const TokenFacts& tokens, const comm::ProcessGrid& grid,
                          const model::ModelPlan& model, std::int64_t windows, std::int64_t files) {
   if (tokens.read_ahead == 0) return 0;
@@ -82,7 +82,7 @@ std::int64_t StreamBytes(const TokenFacts& tokens, const comm::ProcessGrid& grid
                             .passes = grid.Replica().Size() > 1});
 }
 
-// Bytes of the tokens on a rank; a stream's windows are those of a step and of a validation.
+// Bytes of the tokens on a rank. If streamed: the windows of a step and of a validation.
 std::int64_t TokenBytes(const Plan& plan, const comm::ProcessGrid& grid) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t share = LargestShare(plan.training.Batch(), plan.grid.data, model.canonical);
@@ -91,7 +91,7 @@ std::int64_t TokenBytes(const Plan& plan, const comm::ProcessGrid& grid) {
          StreamBytes(plan.tokens, grid, model, model.micro_batch, 1);
 }
 
-// Bytes of the communicators between GPUs on a rank.
+// Bytes that communicators between GPUs take on a rank.
 std::int64_t CommunicatorBytes(const MachineFacts& machine, const comm::ProcessGrid& grid,
                                const model::ModelPlan& model) {
   if (!machine.stream.OnGpu() || machine.gpu_staged) return 0;
@@ -125,7 +125,7 @@ kernels::Ownership PlanPieces(const Plan& plan, int rank) {
   return model.Parameters().Owns();
 }
 
-// A micro-batch shows all lengths of transfers.
+// Plans a step of one micro-batch, which has transfers of all lengths.
 void CheckTransfers(const Plan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   TrainingState state(planned.Grid(), plan.training, planned.Stream());
@@ -169,15 +169,15 @@ RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::Wor
   return result;
 }
 
-// A plan in words and tables, as -v prints it.
+// Describe: a plan in words and tables, as -v prints it.
 
 namespace {
 
 using report::AsBytes, report::Counted, report::WithThousands;
 
-constexpr std::size_t kIndent = 8;  // of the text after the first word of a line
+constexpr std::size_t kIndent = 8;  // columns before the text of a line
 
-// By Sharding: state that is stored once per shard group.
+// By comm::Sharding: which state is sharded.
 constexpr const char* kShardedState[] = {"nothing", "moments", "moments and gradients",
                                          "moments, gradients and parameters"};
 
@@ -185,7 +185,7 @@ std::string Line(const char* word, const std::string& text) {
   return fmt::format("{:<{}}{}\n", word, kIndent, text);
 }
 
-// "parameters 37 MiB + gradients 37 MiB = 74 MiB".
+// The terms of memory and their sum: "parameters 37 MiB + gradients 37 MiB = 74 MiB".
 std::string MemoryText(const device::MemoryTerms& memory) {
   std::string text;
   for (const device::MemoryTerm& term : device::kMemoryTerms) {
@@ -197,15 +197,15 @@ std::string MemoryText(const device::MemoryTerms& memory) {
                      WithThousands(memory.Total()));
 }
 
-// Neighbouring stages whose largest ranks need the same memory and have as many blocks.
+// Neighbouring stages with equally many blocks, whose largest ranks need the same memory.
 struct StageRow {
   int first = 0, last = 0;
-  std::int64_t blocks = 0, kept = 0;  // micro-batches whose activations are kept, over all chunks
+  std::int64_t blocks = 0, kept = 0;  // kept: micro-batches with saved activations, over chunks
   device::MemoryTerms memory;
 };
 
 std::vector<StageRow> StageRows(const Plan& plan, const std::vector<RankKind>& kinds) {
-  std::map<int, device::MemoryTerms> largest;  // of each stage: the first in the order of kinds
+  std::map<int, device::MemoryTerms> largest;  // by stage: its first kind
   for (const RankKind& kind : kinds) {
     largest.try_emplace(comm::Locate(kind.first, plan.grid).pipeline, kind.memory);
   }
@@ -248,7 +248,7 @@ std::string StageTable(const std::vector<StageRow>& rows) {
                             "", kIndent);
 }
 
-// Most traffic of any rank, by group and transfer.
+// The most traffic of any rank in one kind of transfer of one group.
 struct TrafficRow {
   comm::Traffic most;
   int rank = 0;
@@ -291,7 +291,7 @@ double Operations(const RankPlan& rank) {
   return sum;
 }
 
-// Operations of the dearest rank by task, and how far the cheapest one lies below it.
+// Operations of the busiest rank by kind of task, and the share that the idlest rank has.
 std::string OperationsText(const RankPlan& dearest, double least) {
   constexpr std::array<const char*, parallel::kTaskKinds> kNames = {
       "forward", "backward", "input gradient", "weight gradient", "evaluation"};
@@ -311,8 +311,8 @@ std::string OperationsText(const RankPlan& dearest, double least) {
                      100 * least / Sum(kinds));
 }
 
-// Ranks whose work differs: by stage, slices and positions; and by the batch, of which the first
-// and the last data rank take the smallest and the largest shares, in one order or the other.
+// Ranks that represent all amounts of work. Work depends on stage, slices and positions, and on the
+// share of the batch: the first and the last data rank have the largest and the smallest shares.
 std::set<int> WorkingRanks(const Plan& plan, const std::vector<RankKind>& kinds) {
   std::set<int> ranks;
   for (const RankKind& kind : kinds) {

@@ -1,4 +1,4 @@
-// ReplicaCheck: pieces, their hashes, and the agreement on them.
+// ReplicaCheck: cuts the state into pieces and compares their hashes over the ranks.
 #include "trireme/train/replica_check.hpp"
 
 #include <fmt/format.h>
@@ -19,15 +19,15 @@
 
 namespace trireme::train {
 
-// Votes of ranks on the elements that they hold alike, and who is outvoted.
+// Ranks with copies of the same elements vote by their hashes; a minority is outvoted.
 
 namespace {
 
-// One rank's hash of elements of a block. Copied as bytes between ranks.
+// One rank's hash of some elements of a block. Ranks exchange it as bytes.
 struct Vote {
   std::int64_t block = 0;
   Part elements;
-  std::int64_t rank = 0;  // of the world
+  std::int64_t rank = 0;  // world rank
   std::uint64_t hash = 0;
 };
 
@@ -52,8 +52,8 @@ Corruption Judge(const Camps& camps) {
   return found;
 }
 
-// Elements on which the votes differ, those with a majority first, then in the order of the
-// blocks. A tie that involves a rank outvoted elsewhere is explained by that and left out.
+// Returns the elements on which the votes differ: those with a majority first, each in the order of
+// the blocks. A tie with a rank that is outvoted elsewhere is left out: that explains it.
 std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
                                    const std::vector<kernels::StateBlock>& blocks) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
@@ -80,15 +80,15 @@ std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
   return found;
 }
 
-// CheckProcessors: kinds of processors within the groups whose ranks hold the same elements.
+// CheckProcessors: compares processors within groups whose ranks hold the same elements.
 
-// Two ranks of one group that differ.
+// Two ranks of one group whose texts differ.
 struct Pair {
   int one = 0, other = 0;
 };
 
-// The first pair of ranks of one group with different texts. group_of: what ranks of one group have
-// in common.
+// The first two ranks of one group with different texts. group_of(rank): a key that ranks of one
+// group have in common.
 template <typename GroupOf>
 std::optional<Pair> FindPair(std::span<const std::string> texts, GroupOf group_of) {
   std::map<decltype(group_of(0)), int> first;
@@ -103,9 +103,9 @@ std::optional<Pair> FindPair(std::span<const std::string> texts, GroupOf group_o
 }  // namespace
 
 std::uint64_t UpdateBits(const TrainingState& state) {
-  constexpr std::int64_t kElements = 10'007;  // vectors and a rest
+  constexpr std::int64_t kElements = 10'007;  // whole vectors and a remainder
   constexpr int kSteps = 3;
-  constexpr double kRate = 1e-2, kNorm = 3;  // a gradient that is clipped by usual settings
+  constexpr double kRate = 1e-2, kNorm = 3;  // usual settings clip this norm
   constexpr std::int64_t kTargets = 7;
   const device::Stream& stream = state.Stream();
   kernels::Parameter parameter;
@@ -184,8 +184,8 @@ std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& ki
 
 namespace {
 
-// A hash as numbers whose maxima over ranks tell whether all are equal: its halves and their
-// negatives, exact in fp64.
+// A hash as four numbers, exact in fp64: its halves and their negatives. Their maxima over ranks
+// tell whether all hashes are equal.
 constexpr std::size_t kNumbers = 4;
 constexpr double kAbsent = -std::numeric_limits<double>::infinity();
 
@@ -197,7 +197,7 @@ void Encode(std::uint64_t hash, double* to) {
   to[3] = -low;
 }
 
-// maxima: over the ranks that hold it; absent: none does.
+// maxima: [kNumbers], maxima of encoded hashes over ranks; kAbsent if no rank has the elements.
 bool Differ(const double* maxima) {
   if (maxima[0] == kAbsent) return false;
   return maxima[0] != -maxima[1] || maxima[2] != -maxima[3];
@@ -230,8 +230,8 @@ ReplicaCheck::ReplicaCheck(TrainingState& state)
   active_ = data || slots_ > 0;
 }
 
-// For each block of which ranks of one replica hold copies: where any rank's part begins or ends,
-// ascending, the same on all ranks. Parts of tensor ranks with uneven slices are cut differently.
+// For each block of which ranks of one replica hold copies: all places where a rank's part begins
+// or ends, ascending, the same on all ranks. (Tensor ranks with uneven slices are cut differently.)
 std::vector<std::vector<std::int64_t>> ReplicaCheck::FindCuts(const TrainingState& state) const {
   const auto& parameters = state.Net().Parameters().Parameters();
   std::vector<Held> mine;
@@ -271,7 +271,7 @@ void ReplicaCheck::MakePieces(const std::vector<std::vector<std::int64_t>>& cuts
 void ReplicaCheck::HashPieces(std::int64_t part, std::int64_t parts) {
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
     Piece& piece = pieces_[i];
-    // Numbers that are the same on all ranks that hold it.
+    // An index that is the same on all ranks that hold the piece.
     const auto place = static_cast<std::int64_t>(i < whole_pieces_ ? i : i - whole_pieces_);
     piece.chosen = (piece.slot == kNoSlot ? place : piece.slot) % parts == part;
     piece.hash = !piece.chosen ? 0
@@ -280,7 +280,7 @@ void ReplicaCheck::HashPieces(std::int64_t part, std::int64_t parts) {
   }
 }
 
-// Whether the copies of this rank differ from those of its data ranks.
+// Whether copies of this rank differ from those of other data ranks.
 bool ReplicaCheck::DataRanksDiffer() const {
   std::vector<std::uint64_t> whole, owned;
   for (std::size_t i = 0; i < pieces_.size(); ++i) {
@@ -301,8 +301,8 @@ bool ReplicaCheck::DataRanksDiffer() const {
   return owned_differ || Differ(numbers.data());
 }
 
-// Maxima over the world of what ranks of one replica hold alike, slot by slot. differs: this rank's
-// view before, the world's after.
+// Maxima over the world of the encoded hashes of each slot. differs: on entry, whether this rank
+// has found a difference; on return, whether any rank or slot has.
 std::vector<double> ReplicaCheck::SlotExtremes(bool& differs) const {
   std::vector<double> numbers(static_cast<std::size_t>(slots_) * kNumbers + 1, kAbsent);
   for (const Piece& piece : pieces_) {
@@ -318,8 +318,8 @@ std::vector<double> ReplicaCheck::SlotExtremes(bool& differs) const {
   return numbers;
 }
 
-// The first whole and the first owned piece of this rank that differ over its data ranks, and its
-// piece of the first slot that differs.
+// Indices of this rank's pieces that differ: the first whole and the first owned one that differ
+// over data ranks, and its piece of the first slot that differs.
 std::vector<std::size_t> ReplicaCheck::SuspectPieces(const std::vector<double>& slots) const {
   std::vector<double> numbers(pieces_.size() * kNumbers);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {

@@ -1,4 +1,4 @@
-// Completion of a training run's plan on a grid.
+// Completes the plan of a training run for a grid.
 #include "trireme/train/training_plan.hpp"
 
 #include <algorithm>
@@ -7,7 +7,7 @@ namespace trireme::train {
 
 namespace {
 
-// The model with the micro-batches that fit the largest share of a batch.
+// The model's plan with the micro-batches that the largest share of a batch needs.
 model::ModelPlan Complete(const TrainingOptions& options, const comm::GridShape& grid) {
   model::ModelPlan model = options.model;
   const std::int64_t batch = options.samples.batch;
@@ -17,7 +17,7 @@ model::ModelPlan Complete(const TrainingOptions& options, const comm::GridShape&
   model.pipeline.stages = grid.pipeline;
   model.pipeline.micro_batches =
       static_cast<int>(MicroBatches(batch, grid.data, model.micro_batch, canonical));
-  // A limit on the tokens of a step of pairs limits those of an entry.
+  // The limit on a step's tokens of pairs also limits an entry.
   if (options.pairs && options.pairs->target_tokens > 0) {
     model.tokens = std::max(options.pairs->source_tokens, options.pairs->target_tokens);
   }

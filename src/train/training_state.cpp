@@ -1,4 +1,4 @@
-// TrainingState: construction, the collective tasks of a step, and what checkpoints hold.
+// TrainingState: construction, the collective tasks of a step, and the content of checkpoints.
 #include "trireme/train/training_state.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
       plan_(plan),
       model_(grid, plan.model, stream, between),
       drain_(stream, [&grid] { grid.GiveUp(); }) {
-  // All ranks have the memory that they need, or all say which one has not.
+  // If the memory of one rank does not suffice, all ranks throw and name that rank.
   grid.World().Together([&] {
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
@@ -45,7 +45,7 @@ device::MemoryTerms TrainingState::Memory() const {
   terms.moments = optimizer_->Bytes();
   terms.mpi_buffers = model_.Buckets().LibraryBytes() + model_.Units().LibraryBytes();
   if (Stream().fp8) terms.fp8_operands += kernels::KeptWeightBytes(model_.SteadyLayers());
-  // A GPU's state is copied into the memory of the host.
+  // (The state of a GPU is copied to the host, which is not counted.)
   if (plan_.options.async_checkpoints && !Stream().OnGpu()) {
     terms.checkpoint_copy =
         checkpoint::CopyBytes(model_.Blocks()) + checkpoint::CopyBytes(MomentBlocks());
@@ -60,7 +60,7 @@ void TrainingState::QueueGradients(model::StagedBatches::Taken entries) {
   model::GradientsReady ready;
   if (!plan_.model.canonical.On()) ready = [=](std::int64_t begin) { buckets->Ready(begin); };
   model_.Tasks().StartTrain(std::move(entries), ready);
-  // The rest, the first stage's embedding for one; a rank without samples takes part with zeros.
+  // Sums the rest, such as the first stage's embedding. A rank without samples contributes zeros.
   buckets->Ready(0);
 }
 
@@ -83,8 +83,8 @@ void TrainingState::Agree(std::array<double, kAgreed>& sums) const {
   grid_.Over(comm::Group::kWorld).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
 }
 
-// Every stage and slice of a replica has the same windows: those of the first count. Whole numbers,
-// whose sum has no order.
+// All stages and tensor ranks of a replica have the same windows, so only the first ones count.
+// Sums of integers below 2^53 are exact in any order.
 void TrainingState::SumOfBatch(std::array<std::int64_t, kCounts>& counts) const {
   const bool counted = grid_.Coordinates().pipeline == 0 && grid_.Coordinates().tensor == 0;
   std::array<double, kCounts> sums{};
@@ -94,8 +94,8 @@ void TrainingState::SumOfBatch(std::array<std::int64_t, kCounts>& counts) const 
                  [](double sum) { return static_cast<std::int64_t>(sum); });
 }
 
-// Each element counts once: the sums of shards, stages and slices make up the replica's. A
-// canonical sum is exact, so that no layout changes it.
+// Each element counts once: sums over shard and replica groups cover all shards, stages and slices.
+// With run.canonical the sum is exact, and so the same in every layout.
 double TrainingState::GradientNorm(std::int64_t targets) const {
   const bool exact = plan_.model.canonical.On();
   std::array<double, ExactSum::kNumbers> digits{};
@@ -110,8 +110,8 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
     grid_.Over(group).OnHost().AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
   }
   const double mine = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
-  // Each replica has made the sum by itself, perhaps in another order: the clipping must be the
-  // same. A sum that is not finite on this rank alone is kept: the agreement that follows needs it.
+  // Each replica has its own sum, perhaps in another order, but all must clip alike: rank 0's sum
+  // is broadcast. A sum that is not finite on this rank alone is kept for the following agreement.
   double squares = mine;
   grid_.Over(comm::Group::kWorld).Broadcast(Dtype::kFloat64, &squares, 1, 0);
   if (!std::isfinite(mine)) squares = mine;
@@ -120,7 +120,7 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
 
 void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
                            std::int64_t targets) {
-  FinishUpdate();  // of the step before, on a rank without samples
+  FinishUpdate();  // a rank without samples has not yet waited for the previous step's
   optimizer_->Step(step, learning_rate, norm, targets, !plan_.options.keep_gradients);
   model_.Units().GatherUpdated();
   UpdateScales();
@@ -139,7 +139,7 @@ std::string TrainingState::FirstParameterNotFinite() {
   return {};
 }
 
-// Over all ranks: the scale of a tensor does not depend on which rank holds which part of it.
+// Maxima over all ranks: a tensor's scale must not depend on which rank holds which part of it.
 void TrainingState::UpdateScales() {
   kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
   if (libraries == nullptr) return;
@@ -206,8 +206,8 @@ void TrainingState::StoreWeights(const StateOnHost& weights) {
 
 namespace {
 
-// Collective. Whether the checkpoint has weights alone, as that of an imported model has. One whose
-// file cannot be read has not: what reads it says why.
+// Whether the checkpoint has weights only, like that of an imported model. Collective. False if the
+// file cannot be read: reading it later gives the reason.
 bool LacksMoments(const comm::Communicator& world, const std::string& checkpoint) {
   bool none = false;
   world.Together([&] {
@@ -256,7 +256,7 @@ device::MemoryTerms MemoryOf(const model::ParallelModel& model) {
   device::MemoryTerms terms = model.Memory();
   if (!model.Stream().OnGpu()) return terms;
   terms.gpu_libraries = comm::kGpuLibraryBytes;
-  // Two operands of a product, a byte per number.
+  // Two operands of a product, one byte per element.
   if (model.Stream().fp8) terms.fp8_operands = 2 * LargestOperand(model.Plan());
   return terms;
 }
@@ -274,11 +274,11 @@ void CheckInstructionSets(const comm::Communicator& world) {
       "Use nodes of one kind, or run.canonical = none.");
 }
 
-// StateOnHost: copies of training state between the device and the host.
+// StateOnHost: copies training state between device and host.
 
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // bytes, of a block
+constexpr std::int64_t kAlignment = 64;  // bytes, of each block's copy
 
 std::int64_t Bytes(const kernels::StateBlock& block) {
   return (block.end - block.begin) * static_cast<std::int64_t>(SizeOf(block.dtype));
@@ -333,8 +333,8 @@ void StateOnHost::Store() const {
 
 namespace {
 
-// Reads blocks of the device's memory through two page-locked buffers: the host copies out of one
-// while the device fills the other.
+// Reads blocks from the device's memory through two page-locked buffers: the host empties one while
+// the device fills the other.
 class DeviceReader {
  public:
   DeviceReader(const device::Stream& stream, const std::vector<kernels::StateBlock>& blocks)
@@ -345,7 +345,7 @@ class DeviceReader {
     }
   }
 
-  // Elements [first, last) of a block, in the type of sums.
+  // Reads elements [first, last) of a block into `to`, in the type of sums (SumTypeOf).
   void Read(const kernels::StateBlock& block, std::int64_t first, std::int64_t last, void* to) {
     const Dtype stored = stored_.at(block.data);
     const auto size = static_cast<std::int64_t>(SizeOf(stored));
@@ -378,7 +378,7 @@ class DeviceReader {
   static constexpr std::int64_t kBounceBytes = std::int64_t{1} << 20;
 
   device::Stream stream_;
-  std::map<const void*, Dtype> stored_;  // types in the device's memory
+  std::map<const void*, Dtype> stored_;  // type of each block on the device
   std::array<device::PinnedBuffer, 2> buffers_;
 };
 

@@ -1,4 +1,4 @@
-// TrainingStep: the tasks of a step on the CPU, and those that both kinds of device share.
+// TrainingStep: the tasks of a step, faults, steps on a GPU, and files of chosen algorithms.
 #include "trireme/train/training_step.hpp"
 
 #include <fmt/format.h>
@@ -81,8 +81,8 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on
 }
 
 void TrainingStep::Move(const data::Origin& origin) {
-  if (windows_ != nullptr) windows_->Move(origin);  // pairs have one order
-  next_.step = -1;                                  // loaded ahead from another place
+  if (windows_ != nullptr) windows_->Move(origin);  // the order of pairs is fixed
+  next_.step = -1;                                  // discards what was loaded from the old place
 }
 
 double TrainingStep::Waited() const {
@@ -134,7 +134,7 @@ void TrainingStep::AddTimes(double start, double exposed, double bubble) {
 }
 
 void TrainingStep::SumGradients() {
-  // Waits alone are counted.
+  // Only the waits are counted; the rest of the time is in no part of the step's times.
   const device::Scope scope(Trace(), {.name = device::SliceName::kSumGradients,
                                       .category = device::SliceCategory::kStep});
   const double waited = Waited();
@@ -142,8 +142,8 @@ void TrainingStep::SumGradients() {
   mine_.exposed_communication += Waited() - waited;
 }
 
-// A mean is one global sum over one global count. Without masks the count is a function of the
-// step.
+// The mean loss is a global sum divided by a global count. Without masks the count depends on the
+// step alone.
 void TrainingStep::CountTargets() {
   if (!masked_) return;
   const device::Scope scope(Trace(), {.name = device::SliceName::kCountTargets});
@@ -159,18 +159,18 @@ void TrainingStep::CountTargets() {
   AddTimes(start, Waited() - waited);
 }
 
-// Before the agreement: a sum that arrived on one rank as a value that is not finite is a fault for
-// all. On a GPU nobody has looked at the gradients before.
+// Comes before the agreement: a sum that is not finite on one rank is a fault for all ranks. On a
+// GPU this is the first check of the gradients.
 void TrainingStep::MeasureGradient() {
   const device::Scope scope(Trace(), {.name = device::SliceName::kGradientNorm});
   const double start = Seconds(), waited = Waited();
-  // No target: the gradient of no loss is zero.
+  // Without a target the gradient is zero; avoid 0 / 0.
   result_.gradient_norm = state_.GradientNorm(std::max<std::int64_t>(result_.targets, 1));
   AddTimes(start, Waited() - waited);
 }
 
-// One small all-reduce carries everything on which the ranks must agree before the weights change,
-// and the times of the last step's end and of this one so far.
+// One small all-reduce carries all that the ranks must agree on before the weights change, and the
+// times since the last agreement.
 void TrainingStep::AgreeOnStep(const Requests& mine) {
   const device::Scope scope(
       Trace(), {.name = device::SliceName::kAgreement, .category = device::SliceCategory::kWait});
@@ -194,7 +194,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   sums[State::kCompute] = mine_.compute;
   sums[State::kExposed] = mine_.exposed_communication;
   sums[State::kBubble] = mine_.bubble;
-  // The loss is summed exactly, so that no layout changes it but by its terms.
+  // The loss is summed exactly: layouts that compute the same terms get the same sum.
   const std::span<double> digits = std::span(sums).subspan(State::kLossDigits);
   std::ranges::copy((finite_loss ? loss : ExactSum()).Digits(), digits.begin());
   state_.Agree(sums);
@@ -234,13 +234,12 @@ void TrainingStep::UpdateWeights() {
   AddTimes(start, Waited() - waited);
 }
 
-// TrainingStep: values that are not finite, batches without targets, and what becomes of their
-// step.
+// TrainingStep: faults, which are values that are not finite and batches without targets.
 
 namespace {
 
-// Findings in the order in which they are told: a parameter spoils everything after it, a loss all
-// gradients, and one rank's gradient the sums of all.
+// Findings by priority of reporting, causes first: a parameter that is not finite spoils everything
+// after it, a loss all gradients, and one rank's gradient the sums.
 enum Order : std::int64_t { kParameter, kLoss, kGradient, kSummedGradient, kNorm, kNothing };
 
 }  // namespace
@@ -250,7 +249,7 @@ std::string Fault::Text(const std::string& host) const {
   return fmt::format("{} on rank {}{}{}", what, rank, host.empty() ? "" : " (" + host + ")", more);
 }
 
-// "blocks.1.ffn.down.weight (layer 2 of 12)"
+// Adds the layer to a parameter's name: "blocks.1.ffn.down.weight (layer 2 of 12)".
 std::string TrainingStep::Named(const std::string& parameter) const {
   constexpr std::string_view kBlocks = "blocks.";
   if (!parameter.starts_with(kBlocks)) return parameter;
@@ -287,7 +286,7 @@ TrainingStep::Finding TrainingStep::LookForFault(bool finite_loss) {
   return mine;
 }
 
-// Among equal findings, that of the lowest rank is told.
+// Among findings of equal order, that of the lowest rank is reported.
 Fault TrainingStep::FindFault(bool finite_loss) {
   const Finding mine = LookForFault(finite_loss);
   const comm::Communicator& world = Grid().World();
@@ -308,18 +307,18 @@ void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
   result_.loss = result_.gradient_norm = kNone;
   result_.learning_rate = state_.Plan().options.schedule.Rate(step_ + 1);
-  // Instead of an update: moments and the scales of fp8 stay, and nothing of this step's gradients
-  // is left for the next one. A graph may have been recorded without the clearing of an update.
+  // Zeroes the gradients, as the update would have done: the next step must not add to this step's.
+  // A recorded graph may rely on the update to do it.
   Net().Parameters().DropGradients();
 }
 
-// TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
-// loads the next batch.
+// TrainingStep on a GPU: the host queues a step's work or launches it as one graph, then loads the
+// next batch in the meantime.
 
 namespace {
 
-// While it lives, the host waits for products that it times as it waits for a step's work: such
-// that a lost rank is found, and the watchdogs know what is waited for.
+// While this object lives, the host waits for the matrix products that it times through grid.Await,
+// as for a step's work: so a lost rank is noticed, and watchdogs know what the host waits for.
 class GridWaits {
  public:
   GridWaits(kernels::Libraries& libraries, const comm::ProcessGrid& grid) : libraries_(libraries) {
@@ -351,7 +350,7 @@ void TrainingStep::Rehearse() {
   const comm::Ledger before = Grid().Traffic();
   Net().Tasks().Stages().ReceiveLate(true);
   {
-    // Products are timed behind transfers, which another rank may have left.
+    // Timed products are queued after transfers, whose other rank may be lost.
     const GridWaits waits(*libraries, Grid());
     QueueOnGpu(Net().Tasks().Batches().Take(now_.Entries()));
   }
@@ -359,7 +358,7 @@ void TrainingStep::Rehearse() {
   Grid().Await(done_);
   Grid().TakeExposed();
   if (!libraries->Sealed()) {
-    // Ranks with cards of different kinds keep what each has found.
+    // GPUs of different kinds each keep their own choices.
     AgreeOnChoices(world, *libraries);
     libraries->Seal();
     KeepChoices(world, file, *libraries);
@@ -368,8 +367,8 @@ void TrainingStep::Rehearse() {
   Grid().Traffic() = before;
 }
 
-// Not between stages, which take turns, and not with shards that come and go: there the host
-// decides on the way.
+// Whether steps are recorded as a graph. Impossible with several stages, or with gathered values or
+// scattered gradients: there the host makes decisions during the step.
 bool TrainingStep::RecordsGraph() const {
   return state_.Plan().options.graphs && Grid().Shape().pipeline == 1 &&
          !Net().Units().ValuesSharded() && !Net().Units().GradientsSharded() && Grid().Recordable();
@@ -389,9 +388,9 @@ void TrainingStep::GradientsOnGpu() {
     warm_ = warm_ || whole;
     return;
   }
-  // A graph cannot wait for what was started outside of it.
+  // A graph cannot wait for gathers that were started outside of it.
   state_.FinishUpdate();
-  // A graph from before the library that tells kernels apart was there is recorded anew.
+  // A graph that was recorded before kernels were traced is recorded again.
   const bool told = Trace() != nullptr && Trace()->TellsKernels();
   if (graph_.Recorded() && (!told || graph_told_)) {
     graph_.Launch(Stream());
@@ -406,7 +405,7 @@ void TrainingStep::GradientsOnGpu() {
 
 void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
   const comm::Ledger before = Grid().Traffic();
-  Grid().Traffic().TraceInto(nullptr);  // events of a graph tell no time
+  Grid().Traffic().TraceInto(nullptr);  // events inside a graph give no times
   graph_ = {};
   graph_.Begin(Stream());
   try {
@@ -431,7 +430,7 @@ void TrainingStep::LoadNextBatch() {
   next_.staged = Net().Tasks().Batches().Stage(next_.Entries());
   const double seconds = Seconds() - start;
   mine_.data += seconds;
-  gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for
+  gradients_start_ += seconds;  // of the GPU's work, only what the host waits for is counted
 }
 
 void TrainingStep::AwaitGradients() {
@@ -445,13 +444,13 @@ void TrainingStep::AwaitGradients() {
            Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_);
 }
 
-// Files of chosen matrix-product algorithms: reading, agreeing among ranks, keeping.
+// Files of chosen algorithms for matrix products: reading, agreement among ranks, writing.
 
 namespace fs = std::filesystem;
 
 namespace {
 
-// Number of a card, a library and a list of products, whatever was chosen for them.
+// A hash of GPU, library and list of products, without the choices made for them.
 std::uint64_t NumberOfProducts(const std::string& chosen) {
   const nlohmann::json text = nlohmann::json::parse(chosen);
   std::string names = text.at("card").get<std::string>() + text.at("library").get<std::string>();
@@ -512,7 +511,7 @@ void KeepChoices(const comm::Communicator& world, const std::string& file,
   std::error_code error;
   const fs::path folder = fs::path(file).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
-  // Other jobs on other nodes may be at the same file.
+  // Jobs on other nodes may be writing the same file: the temporary name must be unique.
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   const std::string temporary = fmt::format("{}.{}.{}", file, host.data(), getpid());

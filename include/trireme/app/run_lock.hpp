@@ -1,4 +1,4 @@
-// The lock of a run folder: two jobs must not write into one run.
+// The lock of a run folder, which keeps two jobs from writing into one run.
 #pragma once
 
 #include <string>
@@ -7,42 +7,41 @@
 
 namespace trireme::app {
 
-// Holds folder/run.lock from construction to destruction. Serial: world rank 0 only. Rests on
-// link(2), rename(2) and unlink(2), which are atomic on NFS and Lustre too; src/app/run_lock.cpp
-// describes the protocol. Clocks decide nothing.
+// Holds folder/run.lock from construction to destruction; on world rank 0 only. It relies on
+// link(2), rename(2) and unlink(2), which are atomic on NFS and Lustre too, and on no clock;
+// src/app/run_lock.cpp describes the protocol.
 class RunLock {
  public:
-  // Takes the lock, also from a holder that is provably gone: its process has ended or its host was
-  // started again, seen from the same host (by /etc/machine-id); Slurm has started its job again,
-  // or says that it ended. A process in another container (process-id namespace) of its host cannot
-  // be seen. folder: exists. Throws InputError, with nothing changed, if another process may hold
-  // the lock or the lock cannot be read; RunError if it cannot be written.
-  // new_folder: this process has made it, so that no other has left anything there.
+  // Takes the lock, even from a holder that is provably gone: on the same host (by /etc/machine-id)
+  // because its process has ended or the host was rebooted; on any host because Slurm has requeued
+  // its job or says that the job ended. A process in another container (process-id namespace)
+  // cannot be checked. folder: exists. new_folder: this process made it, so it has no leftovers.
+  // Throws InputError, with nothing changed, if another process may hold the lock or the lock
+  // cannot be read; RunError if it cannot be written.
   RunLock(const std::string& folder, const BatchJob& job, bool new_folder = false);
-  ~RunLock();  // removes the lock if it is still this one's
+  ~RunLock();  // removes the lock if this object still holds it
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Reads the lock anew. Unless it is kMine, nothing may be published in the folder. why: set to
-  // the reason of kUnknown.
+  // Reads the lock again. Unless the result is kMine, nothing may be published in the folder. why:
+  // receives the reason of kUnknown.
   enum class Standing {
     kMine,
     kLost,     // removed, replaced or damaged
-    kUnknown,  // unreadable just now: no descriptor is free, or the network is down
+    kUnknown,  // unreadable at present: no descriptor is free, or the network is down
   };
   Standing Look(std::string* why = nullptr) const;
   bool StillMine() const { return Look() == Standing::kMine; }
 
-  // The holder that was replaced, and why it is known to be gone: a sentence for a message; empty
-  // if the folder was free.
+  // A sentence with the holder that was replaced and the proof of its end; empty: there was none.
   const std::string& TakenFrom() const { return taken_from_; }
 
  private:
   bool Take(const BatchJob& job);
 
-  std::string path_;   // of the lock
+  std::string path_;   // path of the lock
   std::string token_;  // of this holder
-  int process_ = 0;    // the lock's; a forked one does not release it
+  int process_ = 0;    // process that took the lock; a forked one does not release it
   std::string taken_from_;
 };
 

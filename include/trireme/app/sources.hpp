@@ -1,4 +1,4 @@
-// Sources of a job: the deck's text and the checkpoint that the job starts from, read by one rank.
+// Sources of a job: the command line, the deck's text, and the checkpoints that it may start from.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@
 
 namespace trireme::app {
 
-// The command line of the program, and the questions that it answers without MPI.
+// The command line, and the options that are answered without MPI.
 
 struct CommandLine {
   std::string deck;                      // -i
@@ -28,22 +28,20 @@ struct CommandLine {
   std::string support = {};              // --support RUN: a run folder
   bool self_test = false;                // --self-test [FOLDER]
   std::string self_test_folder = {};     // empty: $TMPDIR, else /tmp
-  std::string calibrate = {};            // --calibrate FILE: a machine's description
+  std::string calibrate = {};            // --calibrate FILE: where to write a machine's description
   std::vector<std::string> overrides;    // section.key=value
 };
 
-std::string HelpText();  // of --help
+std::string HelpText();  // the text of --help
 
-// Throws InputError for an option that does not exist or lacks its value, naming those that do.
+// Throws InputError for an unknown option (naming the known ones) or one without its value.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
-// The exit code of an answer that was printed: kFailed, with a message, if standard output did not
-// take all of it.
+// Returns `code` after an answer was printed; kFailed, with a message, if standard output failed.
 ExitCode Answered(ExitCode code);
 
-// --help, --help-deck, --version, --watch, --support and -n: prints the answer and returns its exit
-// code; nothing if the command line asks for a task. Starts no MPI. A bad deck under -n goes to
-// standard error.
+// Answers --help, --help-deck, --version, --watch, --support and -n without MPI, and returns the
+// exit code; nullopt if the command line asks for something else. Errors go to standard error.
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const deck::Schema& schema);
 
 }  // namespace trireme::app
@@ -54,56 +52,57 @@ class LocalCheckpoint;
 
 namespace trireme::app {
 
-// Checkpoints that a job may start from.
+// The checkpoints that a job may start from.
 struct Start {
-  std::vector<std::string> candidates;  // complete ones, the newest first; empty: it starts afresh
-  // The run begins at step 0 with their weights (checkpoint.start_from); false: it goes on.
+  std::vector<std::string> candidates;  // complete ones, newest first; empty: a fresh start
+  // True: a new run begins at step 0 with a candidate's weights (checkpoint.start_from). False: the
+  // run of the candidates is continued.
   bool weights_alone = false;
-  // Newer ones and the reason for each: "step_00000020: it lacks run.json".
+  // Newer ones that were not taken, each with the reason: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
-  std::vector<std::string> damaged;   // folders among these whose bytes are wrong
-  std::vector<std::string> warnings;  // about the deck
-  std::optional<RunRecord> record;    // run.json of the first candidate, or of `local`
-  // The state comes from there: it is newer than the first candidate. Null: from the candidate.
+  std::vector<std::string> damaged;   // folders of those whose bytes are wrong
+  std::vector<std::string> warnings;  // about the deck, for PrintWarnings
+  std::optional<RunRecord> record;    // run.json of `local`, else of the first candidate
+  // A newer local checkpoint, which is loaded instead of the first candidate; null: none.
   std::shared_ptr<const checkpoint::LocalCheckpoint> local = {};
 };
 
 struct Sources {
   std::string deck_path;
   std::string deck_text;
-  std::string site_path = {};  // of the site's deck (TRIREME_SITE_DECK); empty: none
+  std::string site_path = {};  // of the site's deck (TRIREME_SITE_DECK); empty: no such deck
   std::string site_text = {};
   std::string config_path = {};  // config.json of hf.path, for job.task = import; else empty
   std::string config_text = {};
-  std::vector<std::string> forgotten = {};  // keys that are taken as if the deck left them out
+  std::vector<std::string> forgotten = {};  // keys to treat as if the deck left them out
   Start start;
 };
 
-// Serial. Reads the deck after -i, and for it the site's deck (TRIREME_SITE_DECK), or, without -i,
-// the deck of the run that -r names; finds the checkpoints
-// that -r or, in the deck, checkpoint.start_from names. A run folder that -r names for training may
-// hold none yet: its run ended before the first, and begins as its deck says. Refused if its
-// records tell of one: what they tell of is gone. A deck.in that was cut off gives way to the deck
-// in the newest checkpoint, with a warning, or is refused. Throws InputError.
+// Reads the deck of -i and the site's deck (TRIREME_SITE_DECK) or, without -i, the own deck of the
+// run that -r names. Finds the checkpoints that -r or checkpoint.start_from names. Not collective.
+// A run folder may hold no checkpoint because its run ended before the first: training with -r then
+// begins as the run's deck says. InputError if the run's records mention a checkpoint all the same:
+// it is lost. If deck.in was cut off, a checkpoint's deck is taken, with a warning. Throws
+// InputError.
 Sources ReadSources(const deck::Schema& schema, const CommandLine& line);
 
-// The same on every rank: world rank 0 reads. AgreedError (exit code 2).
+// World rank 0 reads the sources; all ranks return them. Collective. AgreedError (exit code 2).
 Sources ShareSources(const comm::Communicator& world, const deck::Schema& schema,
                      const CommandLine& line);
 
-// Collective. Finds the checkpoints anew after the first candidate has vanished: pruned by the run
-// that goes on writing them. `deck` is the job's. AgreedError (exit code 2) if there are none.
+// Finds the checkpoints again after the run that still writes them has removed the first candidate.
+// Collective. deck: the job's. AgreedError (exit code 2) if there are none.
 void FindAgain(const comm::Communicator& world, const CommandLine& line, const deck::Deck& deck,
                Start& start);
 
-// Serial. Prints the warnings to standard error.
+// Prints start.warnings to standard error.
 void PrintWarnings(const Start& start);
 
-// Parses the deck and supplies the site's values and those that follow from other keys: presets,
-// the checkpoint's model, the output folder. Throws InputError.
+// Parses the deck, and supplies the site's values and those that follow from others: presets, the
+// checkpoint's model, the output folder. Throws InputError.
 deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const Sources& sources);
 
-// The same for a deck's text alone, which starts from no checkpoint.
+// The same for the text of a deck that starts from no checkpoint.
 deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const std::string& text);
 
 }  // namespace trireme::app

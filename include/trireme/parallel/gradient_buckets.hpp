@@ -1,6 +1,6 @@
-// Data parallelism: sums of gradients over the data group in buckets, whose non-blocking
-// all-reduces (or reduce-scatters, if moments are sharded) start while the backward pass still
-// works on earlier layers (Li et al. 2020, "PyTorch Distributed").
+// Data parallelism: sums gradients over the data group in buckets. The non-blocking all-reduce of a
+// bucket (or reduce-scatter, if moments are sharded) starts while the backward pass still works on
+// earlier layers (Li et al. 2020, "PyTorch Distributed").
 #pragma once
 
 #include <algorithm>
@@ -20,59 +20,58 @@ namespace trireme::parallel {
 
 class GradientBuckets {
  public:
-  // The pieces of the registry's ownership are the buckets, from the end. `data`: ranks that own
-  // the same elements; `shard`: ranks that share out the pieces. Gradients are, by what is sharded:
+  // The buckets are the pieces of the registry's ownership, last piece first. `data`: ranks that
+  // own the same elements; `shard`: ranks among which the pieces are sharded. What happens to the
+  // gradients depends on setup.sharding:
   //   none        all-reduced over `data`
   //   optimizer   reduce-scattered over `shard`, then the owned ones all-reduced over `data`
   //   gradients   summed over `shard` by ShardedUnits before Wait, then all-reduced over `data`
-  // With setup.canonical all sums follow the fixed tree, in Wait, from whole gradients; exchange
-  // buffers are allocated here. All referred to must outlive it. `shared` (or null): sums within
-  // the replica that come before a reduce-scatter.
+  // With setup.canonical, Wait makes all sums in the fixed tree; its exchange buffers are allocated
+  // here. `shared`: sums within the replica before a reduce-scatter; null: none. All arguments but
+  // `setup` must outlive this.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
                   kernels::Registry& registry, const device::Stream& stream,
                   const ShardSetup& setup, SharedGradients* shared);
 
-  void Begin();  // a new step: nothing is ready
-  // Declares the gradients at flat offsets >= begin final on this rank: starts the sums of the
-  // buckets that are now whole, and gives running ones a chance to progress. Collective over both
-  // groups. On a CPU it waits for the oldest sums where more than 16 MiB are under way. For
-  // gradients that need a second sum (over `data`), it waits for the scatter of the bucket started
-  // two earlier.
+  void Begin();  // starts a new step: no bucket is ready
+  // Declares that the gradients at flat offsets >= begin are final on this rank. Starts the sums of
+  // the buckets that are now complete, and lets running sums progress. Collective over both groups.
+  // On a CPU, waits for the oldest sums while more than 16 MiB are under way. If gradients need a
+  // second sum (over `data`), also waits for the scatter of the bucket started two before.
   void Ready(std::int64_t begin);
-  void Progress();  // gives running sums a chance to progress
-  // Returns when every bucket is summed. RunError if one was never ready. If gradients are sharded,
-  // ShardedUnits::FinishGradients comes first.
+  void Progress();  // lets running sums progress (MPI_Test)
+  // Waits until every bucket is summed. RunError if one was never ready. If gradients are sharded,
+  // call ShardedUnits::FinishGradients first.
   void Wait();
-  // Bytes of exchange buffers; 0 unless canonical.
+  // Bytes of exchange buffers for canonical sums; else 0.
   std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
-  // Most bytes that MPI takes for sums under way on the rank of the group that takes most, as Open
-  // MPI 4 does; on a GPU none.
+  // Most bytes that Open MPI 4 allocates for sums under way, on the rank with most; on a GPU 0.
   std::int64_t LibraryBytes() const;
 
   // Name of the first parameter whose local gradient was not finite in this step; empty if all
-  // were (or gradients are sharded, which ShardedUnits checks).
+  // were finite, or if gradients are sharded (ShardedUnits checks those).
   const std::string& NotFinite() const { return not_finite_; }
-  double SecondsWaited() const { return seconds_waited_; }  // in this step: exposed
+  double SecondsWaited() const { return seconds_waited_; }  // in this step: not hidden
   std::size_t Count() const { return buckets_.size(); }
-  // Seconds() when this step's first sum started; 0 if none did.
+  // Seconds() when this step's first sum started; 0 if none has started.
   double FirstStart() const;
-  // Seconds() when the last call of Ready began: the end of the backward pass; 0 before the first.
+  // Seconds() at the last call of Ready, the end of the backward pass; 0 before the first call.
   double LastReady() const { return last_ready_; }
-  // Sums of this step that had started by then: in flight during the backward pass.
+  // Number of this step's sums that started before LastReady(), during the backward pass.
   std::int64_t StartedBeforeEnd() const;
 
  private:
   struct Bucket {
-    int piece = 0;          // number in the registry's ownership
+    int piece = 0;          // index in the registry's ownership
     kernels::Piece cut;     // the piece itself
-    comm::Request request;  // of the bucket's sum or scatter
-    comm::Request across;   // of the owned part, over `data`, after the scatter
+    comm::Request request;  // the all-reduce or reduce-scatter of the bucket
+    comm::Request across;   // after a scatter, the owned part's sum over `data`
     double started = 0;     // Seconds() of this step's first transfer; 0: none yet
   };
   void Start(Bucket& bucket);
-  void MakeRoom();  // for the next bucket's sum
+  void MakeRoom();  // waits for old sums before the next one starts
   std::int64_t BytesOf(const Bucket& bucket) const;
-  void StartAcross(Bucket& bucket, double since);  // when its scatter is complete
+  void StartAcross(Bucket& bucket, double since);  // waits for the scatter first
   void Await(comm::Request& request, double since);
   void CheckFinite(const Bucket& bucket);
   void SumInTree(const Bucket& bucket);
@@ -88,21 +87,20 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;  // in the order in which they become ready
   std::size_t next_ = 0;         // first bucket not started
   std::size_t across_ = 0;       // first bucket whose second sum has not started
-  std::size_t awaited_ = 0;      // first bucket that MakeRoom has not awaited
-  std::int64_t under_way_ = 0;   // bytes of the first sums from there on
+  std::size_t awaited_ = 0;      // first bucket for which MakeRoom has not waited
+  std::int64_t under_way_ = 0;   // bytes of the buckets [awaited_, next_)
   std::string not_finite_;
   double seconds_waited_ = 0;
   double last_ready_ = 0;
 };
 
-// Name of the first parameter in the flat range with a gradient that is not finite; empty: none.
-// gradients: of the range, from its first element on, in the stream's memory.
+// Name of the first parameter in the range `flat` whose gradient is not finite; empty: none (always
+// on a GPU). gradients: those of the range, beginning with its first, in the stream's memory.
 std::string FirstNotFinite(const device::Stream& stream, const kernels::Registry& registry,
                            Part flat, void* gradients);
 
-// Operands' lengths of memory that Open MPI 4's non-blocking reduce-scatter touches on the rank
-// that takes most: sums climb a binomial tree to rank 0, and what a rank receives comes into one of
-// two halves in turn.
+// Memory that Open MPI 4's non-blocking reduce-scatter uses, in lengths of the operand, on the rank
+// that uses most: it sums along a binomial tree to rank 0, receiving into two buffers in turn.
 inline int ScatterCopies(int ranks) { return std::min(ranks - 1, 2); }
 
 }  // namespace trireme::parallel

@@ -1,4 +1,4 @@
-// The [pipeline] section, and the keys of [grid] and [run] about transfers and canonical sums.
+// The [pipeline] section, and the keys of [grid] and [run] for transfers and canonical sums.
 #pragma once
 
 #include <cstdint>
@@ -8,11 +8,11 @@
 
 namespace trireme::parallel {
 
-// run.canonical = DxT and its leaf: the fixed tree of sums (doc/reference/numerics.md).
+// run.canonical = DxT and run.canonical_leaf: the fixed tree of sums (doc/reference/numerics.md).
 struct CanonicalOptions {
   int data_groups = 0;    // D, a power of two; 0: run.canonical = none
   int slices = 0;         // T, a power of two
-  std::int64_t leaf = 0;  // sequences that are computed together; 0: chosen by the program
+  std::int64_t leaf = 0;  // sequences per leaf, computed together; 0: chosen by the program
   bool On() const { return data_groups > 0; }
 };
 
@@ -20,22 +20,22 @@ struct Options {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
   bool schedule_given = false;
   int chunks = 1;             // parts of the model per stage
-  double bucket_mib = 4;      // MiB of gradients that are summed at once
-  bool bucket_given = false;  // by the deck or the command line
-  int prefetch = 1;           // layers whose sharded parameters are gathered ahead
-  bool overlap = true;        // transfers run during the computation
+  double bucket_mib = 4;      // MiB of gradients per bucket, summed by one transfer
+  bool bucket_given = false;  // bucket_mib is in the deck or on the command line
+  int prefetch = 1;           // layers whose sharded parameters are gathered in advance
+  bool overlap = true;        // transfers run while the model computes
   CanonicalOptions canonical;
 };
 
-// [pipeline]; grid.bucket_mib, prefetch, overlap; run.canonical, canonical_leaf.
+// Declares [pipeline]; grid.bucket_mib, prefetch, overlap; run.canonical, canonical_leaf.
 void Declare(deck::Schema& schema);
 
-// Throws InputError with the deck's line for a run.canonical that is no pair of powers of two, and
-// for a leaf without it.
+// Throws InputError with the deck's line if run.canonical is not DxT with powers of two, or if
+// run.canonical_leaf is given without it.
 Options Read(const deck::Deck& deck);
 
-// The schedule on `stages` stages; the number of micro-batches is left at 1. Throws InputError with
-// the deck's line if schedule, chunks and stages do not go together.
+// The shape of a pipeline of `stages` stages, with micro_batches left at 1. Throws InputError with
+// the deck's line if schedule, chunks and stages contradict each other.
 PipelineShape MakePipelineShape(const Options& options, const deck::Deck& deck, int stages);
 
 }  // namespace trireme::parallel

@@ -1,5 +1,5 @@
-// Attention over sequences that the ranks of a context group hold in blocks: keys and values travel
-// around a ring while each rank's queries attend to the current block (Liu et al. 2023).
+// Attention over sequences whose positions are cut over the ranks of a context group: blocks of
+// keys and values travel around a ring while each rank's queries attend to one (Liu et al. 2023).
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,31 @@
 
 namespace trireme::parallel {
 
-// With n_r positions on rank r of C, B sequences, w = 2 kv_heads head_dim and e bytes an element,
-// rank r sends in C - 1 messages B (T - n_(r+1)) w e bytes in the forward pass: all blocks but that
-// of the next rank. The backward pass sends them again, and in C - 1 more messages the gradients of
-// all blocks but its own, B (T - n_r) w e bytes. Receives mirror the previous rank's sends.
+// Bytes sent: let rank r of C hold n_r of T positions, and let there be B sequences, w = 2 kv_heads
+// head_dim and e bytes per element. In the forward pass rank r sends all blocks but the next
+// rank's, C - 1 messages of B (T - n_(r+1)) w e bytes in total. The backward pass sends them again,
+// and C - 1 messages with the gradients of all blocks but its own, B (T - n_r) w e bytes.
 class RingAttention {
  public:
-  RingAttention() = default;  // one rank, sequences of any length
-  // For sequences of `length`, cut by PositionsOf over the ranks of `context`. Cheap.
+  RingAttention() = default;  // for one rank; sequences of any length
+  // For sequences of `length` positions, which PositionsOf cuts over the ranks of `context`. Cheap.
   RingAttention(const comm::Collectives& context, std::int64_t length);
 
   int Size() const { return context_.Size(); }
   bool Active() const { return Size() > 1; }
-  const Positions& Own() const { return own_; }  // held by this rank
+  const Positions& Own() const { return own_; }  // positions that this rank holds
 
-  // Below, shape.length is Own().Count(), shape.positions is Own(), and rows are this rank's. With
-  // one rank: kernels::AttentionForward and AttentionBackward with their scratch.
+  // In the calls below, shape.length is Own().Count(), shape.positions is Own(), and matrices have
+  // this rank's rows. With one rank they are kernels::AttentionForward and AttentionBackward.
 
-  // Elements of scratch for either pass: panels, two blocks of keys and values, and for the
-  // backward pass three of their gradients. Falls as 1 / Size() once sequences are long. dtype,
-  // dropout: as of kernels::AttentionScratch.
+  // Elements of scratch that suffice for either pass: the kernels' panels, two blocks of keys and
+  // values, and three blocks of their gradients. For long sequences it shrinks as 1 / Size().
+  // dtype, dropout: as in kernels::AttentionScratch.
   std::int64_t BufferElements(const device::Stream& stream, const kernels::AttentionShape& shape,
                               Dtype dtype, bool dropout) const;
 
-  // Collective over the group. Operands as of kernels::AttentionForward and AttentionBackward;
-  // buffers: [1, BufferElements()].
+  // Collective over the context group. Operands as in kernels::AttentionForward and
+  // AttentionBackward; buffers: [1, BufferElements()].
   void Forward(const device::Stream& stream, const kernels::AttentionShape& shape,
                const kernels::Matrix& qkv, const kernels::Dropout& dropout,
                const kernels::Matrix& out, const kernels::Matrix& lse,

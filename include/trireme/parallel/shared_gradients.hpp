@@ -1,5 +1,5 @@
-// Sums of gradients of which several ranks of one data replica hold terms: packed into one message
-// per group and summed once per step; in sharded pieces before each piece is scattered.
+// Gradients of parameters that several ranks of one data replica hold. SharedGradients sums terms
+// that several ranks have; CopiedGradients makes all copies equal in every bit.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,12 @@
 
 namespace trireme::parallel {
 
-// Gradients of parameters that several ranks of one data replica hold (norms, shared key/value
-// heads): once all sums are made, one rank's bits become those of all copies. Sums that ranks make
-// in groups of their own may be added in another order in each group, by an MPI that looks at the
-// network, and copies would part in their last bits.
+// Makes copies of gradients within a data replica (norms, shared key/value heads) equal in every
+// bit, after all sums, by sending one rank's to the others. They can differ in their last bits
+// because each copy is summed in a group of its own, in which MPI may choose another order.
 
-// Transfers of the groups whose ranks hold copies (tensor, key_value) and of those over which
-// gradients are summed (data: ranks that own the same elements; shard).
+// Groups whose ranks hold copies (tensor, key_value), and groups over which gradients are summed
+// (data: ranks that own the same elements; shard).
 struct CopyGroups {
   comm::Collectives tensor, key_value, data, shard;
 };
@@ -28,23 +27,24 @@ class CopiedGradients {
   // Allocates the packing buffer. sharded: gradients are reduce-scattered (grid.sharding).
   // canonical: sums over data and shard group follow a fixed tree. registry must outlive this.
   //
-  // A sum of two terms is the same in any order, so that nothing is sent where no group of sums has
-  // more than two ranks. Tied tables need nothing for this reason: the last sum is that of two
-  // stages, whose terms are the same in all replicas. With three ranks or more:
-  //   not sharded, complete on each copy    broadcast over the copies, of the first one's
-  //   not sharded, summed over the copies   broadcast over the data group, of the first replica's
-  //   sharded                               the owned parts put together over the shard group, and
-  //                                         broadcast over the copies (whose cuts may differ)
+  // A sum of two terms has the same bits in any order, so nothing is sent unless a group of sums
+  // has more than two ranks. Tied tables are never sent: their last sum is over two stages.
+  // Otherwise:
+  //   not sharded, not summed over copies   the first copy is broadcast to the others
+  //   not sharded, summed over copies       the first replica's is broadcast over the data group
+  //   sharded                               owned parts are assembled over the shard group, then
+  //   the
+  //                                         first copy is broadcast (copies may be cut differently)
   CopiedGradients(kernels::Registry& registry, const CopyGroups& groups, bool sharded,
                   bool canonical, const device::Stream& stream);
-  // Collective over the replicas; queued on a GPU. Gradients are summed.
+  // Call after all gradients are summed. Collective over the replicas; queued on a GPU.
   void Share();
   std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
  private:
   struct Message {
-    comm::Collectives group;  // of the broadcast, from its rank 0
-    bool parts = false;       // first put together over the shard group
+    comm::Collectives group;  // over which rank 0 broadcasts
+    bool parts = false;       // first assembled over the shard group
     std::vector<kernels::ParameterId> parameters;
     std::int64_t elements = 0;
   };
@@ -55,23 +55,23 @@ class CopiedGradients {
   device::Stream stream_;
   comm::Collectives shard_;
   std::vector<Message> messages_;
-  device::Buffer buffer_;  // [most elements of a message], of the gradients' type
+  device::Buffer buffer_;  // [elements of the largest message], type of the gradients
 };
 
 class SharedGradients {
  public:
-  // Allocates the packing buffer. groups: the transfers for each GradientSum that occurs. registry
-  // must outlive this. All ranks of a group hold the same parameters of its kind, in the same
-  // sizes. sharded: gradients are reduce-scattered (grid.sharding); sums over tensor ranks come
-  // before that, piece by piece, and sums of tied gradients after it, of owned elements alone.
+  // Allocates the packing buffer. groups: the group of each GradientSum that occurs; all its ranks
+  // hold the same parameters of that kind, in the same sizes. sharded: gradients are
+  // reduce-scattered (grid.sharding); sums over tensor ranks come before that, piece by piece, and
+  // sums of tied gradients after it, over owned elements only. registry must outlive this.
   SharedGradients(kernels::Registry& registry,
                   const std::map<kernels::GradientSum, comm::Collectives>& groups,
                   bool sharded = false, const device::Stream& stream = {});
-  // Sums all gradients; if sharded, tied ones only. Collective over the replica.
+  // Sums all shared gradients; if sharded, only tied ones. Collective over the replica.
   void Sum() { SumPiece(kAll); }
-  // If sharded: sums the gradients of this piece (a number in the registry's ownership) before it
-  // is scattered. They are whole and, if sharded, bound. Collective over the tensor group, in the
-  // same order on all its ranks.
+  // If sharded: sums the shared gradients of this piece (an index in the registry's ownership)
+  // before it is scattered. They are whole and, if sharded themselves, bound. Collective over the
+  // tensor group, whose ranks call this for the pieces in the same order.
   void SumPiece(int piece);
   std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
@@ -81,7 +81,7 @@ class SharedGradients {
     comm::Collectives group;
     int piece = kAll;
     std::vector<kernels::ParameterId> parameters;
-    bool owned = false;  // owned elements only, instead of all held ones
+    bool owned = false;  // only owned elements, instead of all held ones
     std::int64_t elements = 0;
   };
   struct Span {
@@ -91,11 +91,11 @@ class SharedGradients {
   int PieceOf(const kernels::Parameter& parameter) const;
   Span SpanOf(const Message& message, kernels::ParameterId id) const;
   void Sum(const Message& message);
-  void Copy(const Message& message, bool pack);  // into the buffer, or back
+  void Copy(const Message& message, bool pack);  // pack: into the buffer; else back
   kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<Message> messages_;
-  device::Buffer buffer_;  // packs the largest message of more than one parameter
+  device::Buffer buffer_;  // as large as the largest message of several parameters
 };
 
 }  // namespace trireme::parallel

@@ -1,5 +1,5 @@
-// The two exchanges of tensor parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): from
-// partial sums of a product to the residual stream, and from the stream to the next product.
+// The two transfers of tensor parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): partial
+// sums of a product are reduced to the residual stream; later the stream is gathered.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace trireme::parallel {
 
 class TensorGroup {
  public:
-  TensorGroup() = default;  // one rank: nothing to exchange
+  TensorGroup() = default;  // one rank: no transfers
   TensorGroup(const comm::Collectives& collectives, bool sequence_parallel);
-  // Canonical: sliced dimensions are cut into `slices` for the whole group, a multiple of its size
-  // and a power of two, and sums over slices follow `tree`, over the same collectives.
+  // For canonical sums (run.canonical). slices: number of slices that the group cuts dimensions
+  // into, a power of two and a multiple of its size. tree: sums over the same `collectives`.
   TensorGroup(const comm::Collectives& collectives, bool sequence_parallel, int slices,
               TreeCollectives tree);
   std::int64_t Bytes() const { return tree_.Bytes(); }  // of the tree's exchange buffer
@@ -28,29 +28,29 @@ class TensorGroup {
   const comm::Collectives& Transfers() const { return collectives_; }
 
   Part Slice(std::int64_t total) const { return PartOf(total, Rank(), Size()); }
-  // Slices with separate sums: one, or this rank's canonical ones.
+  // Slices of this rank, each with a sum of its own: one unless canonical.
   int Slices() const { return slices_; }
-  int AllSlices() const { return slices_ * Size(); }   // of the group
-  int FirstSlice() const { return slices_ * Rank(); }  // of this rank
-  Part SliceOf(std::int64_t total, int slice) const {  // 0 <= slice < Slices(); global
+  int AllSlices() const { return slices_ * Size(); }   // slices of the group
+  int FirstSlice() const { return slices_ * Rank(); }  // this rank's first slice
+  Part SliceOf(std::int64_t total, int slice) const {  // 0 <= slice < Slices(); a part of `total`
     return PartOf(total, FirstSlice() + slice, AllSlices());
   }
   bool Canonical() const { return canonical_; }
-  // Rows that this rank holds of a residual stream with `rows` rows.
+  // The rows that this rank holds of a residual stream with `rows` rows.
   Part Rows(std::int64_t rows) const { return Sharded() ? Slice(rows) : Part{0, rows}; }
 
-  // Most rows that a rank holds of a stream of up to `rows`. (The rows of one rank may shrink as
-  // the stream grows by one.)
+  // The most rows that any rank holds of a stream of up to `rows` rows. (A particular rank may hold
+  // fewer rows of a stream that is longer by one.)
   std::int64_t MostRows(std::int64_t rows) const {
     return Sharded() ? CeilDivide(rows, Size()) : rows;
   }
 
-  // Sums over the group. full: [rows, columns], dense, this rank's partial sums. Sharded: `shard`
-  // becomes this rank's rows of the sum (full is lost). Else full becomes the sum, and shard must
-  // be full.
+  // Sums over the group. full: [rows, columns], dense, this rank's partial sums. If Sharded(),
+  // `shard` is overwritten with this rank's rows of the sum, and `full` is lost. Otherwise `full`
+  // becomes the sum, and `shard` must be the same matrix.
   void Reduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
   comm::Request StartReduce(const kernels::Matrix& full, const kernels::Matrix& shard) const;
-  // Gathers all ranks' rows, from `shard` into `full`, if sharded. Else shard must be full.
+  // If Sharded(), gathers all ranks' rows from `shard` into `full`; else both must be the same.
   void Gather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
   comm::Request StartGather(const kernels::Matrix& shard, const kernels::Matrix& full) const;
 

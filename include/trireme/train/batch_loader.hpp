@@ -1,4 +1,4 @@
-// Batches of a data rank: its share of a step's windows, cut into entries and filled with tokens.
+// The batches of a data rank: its share of a step's windows or pairs, as entries with tokens.
 #pragma once
 
 #include <cstdint>
@@ -16,52 +16,51 @@
 
 namespace trireme::train {
 
-// Entries of this rank's share of a batch, for plans and measurements: sizes, positions and groups;
-// inputs, targets and ordinals are empty.
+// The entries of this rank's share of a batch without contents, for plans and measurements: they
+// have sizes, positions and groups; their inputs, targets and ordinals are empty.
 std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShape& step);
 
-// A step's entries on this rank. Its memory is reused from step to step.
+// A step's entries on this rank. The memory is reused from step to step.
 struct LoadedBatch {
   std::int64_t step = -1;
-  std::vector<data::Entry> entries;  // as many as the largest step so far had
-  std::size_t count = 0;             // entries of this step, the empty ones included
+  std::vector<data::Entry> entries;  // as many as the largest step so far had; see Entries()
+  std::size_t count = 0;             // entries of this step, including empty ones
   bool unread = false;               // the windows could not be read: all entries are empty
-  std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
+  std::optional<model::StagedBatches::Staged> staged;  // copy for a GPU, if loaded in advance
   std::span<const data::Entry> Entries() const { return {entries.data(), count}; }
 };
 
-// Batches of steps, and the place of each step in the data: of windows (BatchLoader) or of pairs of
-// texts (PairLoader). Functions of a step are the same on all ranks.
+// Loads the batches of steps and tells where each step lies in the data. Batches are of windows
+// (BatchLoader) or pairs of texts (PairLoader). The functions of a step agree on all ranks.
 class StepLoader {
  public:
   virtual ~StepLoader() = default;
 
-  // Fills `batch` with this rank's part of step number `step` (from 0). Collective over the
-  // replica, if windows are streamed.
+  // Loads this rank's share of step `step` (from 0). Collective over the replica for streams.
   virtual void Load(std::int64_t step, LoadedBatch& batch) = 0;
-  // Throws what kept this rank from reading a batch.
+  // Throws the error that kept this rank from reading a batch, if there was one.
   virtual void RequireRead() const = 0;
 
   virtual std::int64_t StepsPerEpoch() const = 0;
-  virtual std::int64_t Targets(std::int64_t step) const = 0;  // that count, without masks
-  // Sums over all steps before this one: targets, samples, and epochs completed.
+  virtual std::int64_t Targets(std::int64_t step) const = 0;  // over all ranks, before masks
+  // Over all steps before this one: number of targets, number of samples, epochs completed.
   virtual std::int64_t TargetsBefore(std::int64_t step) const = 0;
   virtual std::int64_t NextSample(std::int64_t step) const = 0;
   virtual double Epochs(std::int64_t step) const = 0;
-  // True if the step's batch has the shapes of most others, so that it may be recorded.
+  // True if the step's batch has the usual shapes, so that it may be recorded as a graph.
   virtual bool Whole(std::int64_t step) const = 0;
 };
 
 class BatchLoader : public StepLoader {
  public:
-  // The files of `tokens` must outlive it.
+  // The files of `tokens` must outlive this.
   BatchLoader(const TrainingState& state, const data::Corpus& tokens);
 
   const data::Sampler& Samples() const { return sampler_; }
-  // Steps from origin.step on are counted from there.
+  // From step origin.step on, samples are taken from this origin on.
   void Move(const data::Origin& origin);
   void Load(std::int64_t step, LoadedBatch& batch) override;
-  // As data::Windows::RequireRead.
+  // See data::Windows::RequireRead.
   void RequireRead() const override { windows_.RequireRead(); }
   std::int64_t Targets(std::int64_t step) const override { return sampler_.BatchTargets(step); }
   std::int64_t StepsPerEpoch() const override { return sampler_.StepsPerEpoch(); }
@@ -75,17 +74,17 @@ class BatchLoader : public StepLoader {
  private:
   data::Sampler sampler_;
   BatchShare share_;
-  data::Windows windows_;  // a turn is a step
-  Positions positions_;    // of each window, held by this rank
+  data::Windows windows_;  // one turn per step
+  Positions positions_;    // positions of each window that this rank holds
   bool document_mask_ = false;
   std::int64_t length_ = 0;  // T of a window
 };
 
-// All entries of a step are padded to its longest texts, whatever the layout.
+// Batches of pairs. All entries of a step are padded to its longest texts, in every layout.
 class PairLoader : public StepLoader {
  public:
-  // Reads the lengths of all pairs of the training split. `pairs` must outlive it. Serial; throws
-  // InputError as data::PairBatches.
+  // Reads the lengths of all pairs of the training split. `pairs` must outlive this. Not
+  // collective; throws InputError if data::PairBatches does.
   PairLoader(const TrainingState& state, const data::PairFile& pairs);
 
   const data::PairBatches& Order() const { return order_; }
@@ -99,20 +98,22 @@ class PairLoader : public StepLoader {
   std::int64_t TargetsBefore(std::int64_t step) const override {
     return order_.TargetsBefore(step);
   }
-  // Pairs of whole epochs: those of a part are not counted.
+  // Counts the pairs of completed epochs only.
   std::int64_t NextSample(std::int64_t step) const override {
     return step / StepsPerEpoch() * order_.Pairs();
   }
   double Epochs(std::int64_t step) const override {
     return static_cast<double>(step) / static_cast<double>(StepsPerEpoch());
   }
-  bool Whole(std::int64_t /*step*/) const override { return false; }  // shapes differ
+  bool Whole(std::int64_t /*step*/) const override {
+    return false;
+  }  // shapes vary from step to step
 
  private:
   const data::PairFile& pairs_;
   data::PairBatches order_;
   BatchShare share_;
-  std::vector<std::int64_t> places_;  // of this rank's pairs
+  std::vector<std::int64_t> places_;  // places in the split of this rank's pairs
 };
 
 }  // namespace trireme::train

@@ -1,4 +1,5 @@
-// Shares of a step's batch: which windows a data rank takes, and how they make micro-batches. Pure.
+// Shares of a step's batch: which windows (or pairs) a data rank takes, and how they are cut into
+// entries and micro-batches. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -9,42 +10,42 @@
 
 namespace trireme::train {
 
-// Sizes of a step's batch, for plans and measurements.
+// The size of a step's batch, for plans and measurements.
 struct StepShape {
-  std::int64_t sequences = 0;  // windows, or pairs, over all ranks
-  // Padded lengths of pairs; 0: texts as long as the limit on a step's tokens allows.
+  std::int64_t sequences = 0;  // windows or pairs, over all ranks
+  // Padded lengths of pairs; 0: as long as the limit on a step's tokens allows.
   std::int64_t source_length = 0, target_length = 0;
 };
 
-// Most windows of a batch that a data rank takes.
+// Windows of a batch on the data rank that takes most.
 std::int64_t LargestShare(std::int64_t batch, int data_ranks, const parallel::Canonical& canonical);
-// Micro-batches of that share, of up to `micro_batch` windows each.
+// Micro-batches of that rank's share, with up to `micro_batch` windows each.
 std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
                           const parallel::Canonical& canonical = {});
 
-// run.canonical: leaves of one group in a batch of `batch` windows.
+// With run.canonical: leaves per group in a batch of `batch` windows.
 std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical);
 
-// How one data rank takes its part of every batch.
+// How one data rank takes its share of every batch.
 struct BatchShare {
-  int rank = 0, ranks = 1;       // place in the data axis, and its size
+  int rank = 0, ranks = 1;       // data rank, and the number of data ranks
   std::int64_t batch = 1;        // most windows of a step
   std::int64_t micro_batch = 1;  // B, most sequences of an entry
-  int leaves = 1;                // entries of a micro-batch
-  // True: all ranks run the same number of micro-batches, because they exchange shards.
+  int leaves = 1;                // entries per micro-batch
+  // True: all ranks must run the same number of micro-batches, because they exchange shards.
   bool alike = false;
   parallel::Canonical canonical;
   parallel::PipelineShape pipeline;
 
-  // Places in a batch of `windows` windows; those after its end do not exist.
+  // This rank's places in a batch of `windows` windows. They may reach beyond its end.
   Part Places(std::int64_t windows) const;
-  // Windows of that batch that this rank takes.
+  // Number of windows that this rank takes of a batch of `windows`.
   std::int64_t Count(std::int64_t windows) const;
-  // Entries of a step with a batch of `windows`, the empty ones included.
+  // Number of entries of this rank in a batch of `windows`, including empty ones.
   std::int64_t Entries(std::int64_t windows) const;
-  // Positions of entry `entry`, relative to Places().begin; empty where nothing is left.
+  // The windows of entry `entry`, relative to Places().begin; empty if none are left.
   Part Entry(std::int64_t windows, std::int64_t entry) const;
-  // Group of leaves that an entry belongs to, counted on this rank; run.canonical.
+  // With run.canonical: the group of leaves, counted on this rank, to which entry `entry` belongs.
   std::int64_t GroupOf(std::int64_t entry) const;
 };
 

@@ -1,5 +1,5 @@
-// Losses of trained weights: every target of a split once, or those of given windows, on any number
-// of ranks.
+// Evaluation: the loss of a model over all targets of a split, each counted once, or over given
+// windows, on any number of ranks. LossWindow finds spikes of the training loss.
 #pragma once
 
 #include <cstddef>
@@ -16,32 +16,32 @@
 
 namespace trireme::train {
 
-// A loss far above those before it.
+// A loss far above those of the steps before it.
 struct Spike {
   double loss = 0;
-  double mean = 0, deviation = 0;  // of the window; the deviation that `score` is counted in
+  double mean = 0, deviation = 0;  // of the window; deviation: at least kLeastDeviation |mean|
   double score = 0;                // (loss - mean) / deviation
 };
 
-// Looks for spikes of the loss: how far a loss lies above those of the steps before it. Pure.
+// Finds spikes: compares each loss with those of the steps before it.
 class LossWindow {
  public:
-  // Least deviation that a score is counted in, as a part of the mean: losses that are all the same
-  // make no spike of a rounding error.
+  // Lower limit of the deviation, as a fraction of the mean: after equal losses, a rounding error
+  // must not count as a spike.
   static constexpr double kLeastDeviation = 1e-3;
 
-  // window: losses that it holds; 0: none is ever a spike. threshold: of the score.
+  // window: losses to compare with; 0: no loss is a spike. threshold: a spike's score exceeds this.
   LossWindow(std::int64_t window, double threshold);
 
-  // Takes the loss of the next step. Returns a spike once the window is full and the score is above
-  // the threshold. A spike enters the window with the loss at the threshold, so that one spike does
-  // not hide the next one, and losses that stay high are spikes for few steps only. A loss that is
-  // not finite is passed over. Allocates nothing.
+  // Takes the loss of the next step. Returns a spike if the window is full and the score exceeds
+  // the threshold. A spike enters the window as the loss at the threshold: so one spike does not
+  // hide the next, and losses that stay high count as spikes for a few steps only. Losses that are
+  // not finite are ignored. Allocates nothing.
   std::optional<Spike> Take(double loss);
 
-  // All that later answers depend on: losses in the window, the oldest first.
+  // The losses in the window, the oldest first: the whole state, for Restore.
   const std::vector<double>& Losses() const { return losses_; }
-  // Goes on from there; of more losses than the window holds, the last ones.
+  // Sets the window to `losses`, or to the last of them if there are more than it holds.
   void Restore(const std::vector<double>& losses);
 
  private:
@@ -50,50 +50,50 @@ class LossWindow {
   std::vector<double> losses_;
 };
 
-// Windows of an evaluation, and functions that follow it.
+// Which windows are evaluated, and callbacks.
 struct EvaluationOptions {
-  // Tokens between the beginnings of neighbouring windows, at most their length; 0: the length.
-  // Windows that overlap count each target once, in the first one that holds it, so that all but
-  // those of the split's first window have at least length - stride tokens before them.
+  // Tokens from one window's beginning to the next one's, at most their length; 0: the length.
+  // If windows overlap, each target counts once, in the first window that contains it. Then every
+  // target outside the split's first window has at least length - stride tokens before it.
   std::int64_t stride = 0;
-  // At most as many, a sample by `seed` alone, twice as large as often as no target in it counts;
-  // 0: all.
+  // Most windows to evaluate, a random sample that depends on `seed` alone; 0: all windows. If no
+  // target of the sample counts, its size is doubled until some do.
   std::int64_t windows = 0;
   std::uint32_t seed = 0;
-  // Whether this rank wishes to stop, asked before every round of micro-batches; all ranks pass one
-  // or none does. They agree, and all stop if one wishes it.
+  // Asked before every round of micro-batches: whether this rank wants to stop. All ranks stop if
+  // one wants to. All ranks pass a function, or none does.
   std::function<bool()> stop = {};
-  // Called for every target that counts, on one of the ranks that compute its loss: its offset in
-  // the split, and its loss in nats. All ranks pass one or none does.
+  // Called for every target that counts, on one of the ranks that compute its loss. token: the
+  // target's offset in the split. loss: in nats. All ranks pass a function, or none does.
   std::function<void(std::int64_t token, double loss)> visit = {};
 };
 
 struct Evaluation {
   double loss = 0;  // nats per token, mean over the targets that count
-  double nats = 0;  // sum over these targets
+  double nats = 0;  // sum over the targets that count
   std::int64_t targets = 0;
-  std::int64_t windows = 0;      // evaluated
-  std::int64_t all_windows = 0;  // of the split
+  std::int64_t windows = 0;      // evaluated; or pairs
+  std::int64_t all_windows = 0;  // in the split
   double seconds = 0;
-  bool stopped = false;  // before the end: `loss` and `nats` are not numbers, `targets` 0
+  bool stopped = false;  // ended early: `loss` and `nats` are NaN, `targets` is 0
 };
-// Collective over the model's grid. The split's windows are spread over the data ranks; every
-// target counts once, whatever the layout, but those that a mask leaves out: of the loss, and of
-// documents as the model's plan says. Throws AgreedError (exit code 2) if none is left, and for
-// document masks without the split's documents; exit code 1 if a rank cannot read the windows of a
+// Evaluates a split. Collective over the model's grid; the windows are spread over the data ranks.
+// In every layout each target counts once, except those excluded by the loss mask or, if the
+// model's plan says so, by document masks. Throws AgreedError: with exit code 2 if no target
+// counts, or if document masks lack the split's documents; with code 1 if a rank cannot read a
 // stream.
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
                     const EvaluationOptions& options = {});
 
-// The same for given windows, equal on all ranks, each at most as long as the model's. Uses the
-// options stop and visit alone.
+// The same for given windows, equal on all ranks, none longer than the model's. Of `options`, only
+// stop and visit are used.
 Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
                            data::Split split, std::span<const data::Sample> windows,
                            const EvaluationOptions& options = {});
 
-// The same for a model that translates, with teacher forcing: each target token after those before
-// it. Leaves out pairs that are longer than the model takes. Uses the options windows (pairs), seed
-// and stop. The result counts pairs as windows.
+// The same for an encoder-decoder, with teacher forcing: each target token is predicted from the
+// true tokens before it. Pairs longer than the model takes are left out. Of `options`, only windows
+// (a number of pairs), seed and stop are used. The result counts pairs as windows.
 Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pairs,
                          data::Split split, const EvaluationOptions& options = {});
 

@@ -1,4 +1,5 @@
-// The optimizer: norm and clipping of the owned gradients, and their update by a rule.
+// The optimizer: norm and clipping of the owned gradients, the update of the owned values by a
+// rule, and the learning-rate schedule.
 #pragma once
 
 #include <cstdint>
@@ -15,24 +16,23 @@
 
 namespace trireme::train {
 
-// The rule by which an optimizer turns gradients into updates: an interface with one implementation
-// per method.
+// A rule turns gradients into updates: an interface with one implementation per method.
 
-// The elements of one parameter that this rank updates.
+// The part of one parameter that this rank owns and updates.
 struct OwnedParameter {
   const kernels::Parameter* parameter = nullptr;  // name and global shape
-  // Range in the flattened global tensor; this rank's whole slice if parameters are kept whole
-  // (NeedsWholeParameters).
+  // Range in the flattened global tensor; this rank's whole slice if the rule needs whole
+  // parameters (NeedsWholeParameters).
   Part elements;
-  std::int64_t moment = 0;  // place of the first one in storages of moments
-  // Addresses: gradients, values (masters if there are any), copies; no moments, no decay.
+  std::int64_t moment = 0;  // offset of the first element in Moment::storage
+  // Addresses of gradients, values (masters if any) and copies. Moments and decay are not set.
   kernels::UpdateRange storage;
 };
 
-// A quantity that the rule keeps for each element from step to step.
+// A quantity that a rule keeps for each element from step to step.
 struct Moment {
-  std::string prefix;      // of the names in a checkpoint: "first_moment."
-  device::Buffer storage;  // local, [owned elements], the registry's SumType, zero at first
+  std::string prefix;      // of its names in a checkpoint: "first_moment."
+  device::Buffer storage;  // [owned elements], the registry's SumType, zero at first
 };
 
 class Rule {
@@ -41,13 +41,13 @@ class Rule {
   Rule(const Rule&) = delete;
   Rule& operator=(const Rule&) = delete;
 
-  // Sets of scalars that Update reads: one for each pass over elements that needs its own.
+  // Number of sets of scalars that Update reads: one per pass over elements that needs its own.
   virtual int ScalarSets() const { return 1; }
-  // Adds the rule's own scalars for step number `step` (from 1). scalars: [ScalarSets()], all with
-  // the step's learning rate and gradient scale at first.
+  // Sets the rule's own scalars for step `step` (from 1). scalars: [ScalarSets()]; learning rate
+  // and gradient scale are already set.
   virtual void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const = 0;
   // Updates all owned values. scalars: [ScalarSets()], in the stream's memory, so that a recorded
-  // step replays with new ones. With `clear`, the owned gradients are zero afterwards.
+  // step can be replayed with new ones. clear: the owned gradients are zeroed.
   virtual void Update(const kernels::UpdateScalars* scalars, bool clear) = 0;
 
   const std::vector<Moment>& Moments() const { return moments_; }
@@ -55,7 +55,7 @@ class Rule {
   virtual std::int64_t Bytes() const;
 
  protected:
-  // Allocates a moment for each prefix.
+  // Allocates one moment per prefix.
   Rule(const kernels::Registry& registry, const device::Stream& stream,
        const std::vector<std::string>& prefixes);
   // Address of an element of moment number `which`.
@@ -69,12 +69,12 @@ class Rule {
   std::vector<Moment> moments_;
 };
 
-// Makes the rule that the options name. owned: copied; what it points to must outlive the rule.
+// Makes the rule of options.kind. owned: copied, but what its elements point to must outlive it.
 std::unique_ptr<Rule> MakeRule(const OptimizerOptions& options,
                                const std::vector<OwnedParameter>& owned,
                                const kernels::Registry& registry, const device::Stream& stream);
 
-// Whether the rule reads whole matrices. If so, sharding keeps each on one rank
+// Whether the rule needs whole matrices. If so, sharding keeps each matrix on one rank
 // (model::ModelPlan::whole_parameters), and MakePlan refuses tensor ranks, which hold slices.
 bool NeedsWholeParameters(OptimizerKind kind);
 
@@ -82,55 +82,54 @@ bool NeedsWholeParameters(OptimizerKind kind);
 
 struct Schedule {
   std::int64_t steps = 0;    // of the whole run
-  std::int64_t stop_at = 0;  // 0: at `steps`
+  std::int64_t stop_at = 0;  // step that ends this invocation; 0: `steps`
   std::int64_t warmup_steps = 0;
   Decay decay = Decay::kCosine;
   double peak = 1e-3;
   double decay_fraction = 0.2;  // wsd: share of the steps in the final, linear decay
-  double final_fraction = 0.1;  // of the peak, at the last step
-  double walltime_minutes = 0;  // 0: none
+  double final_fraction = 0.1;  // rate of the last step / peak
+  double walltime_minutes = 0;  // 0: no limit
 
-  // The step at which this invocation ends.
+  // The last step of this invocation.
   std::int64_t Last() const { return stop_at > 0 && stop_at < steps ? stop_at : steps; }
-  // Rate of step s = 1 .. steps: peak s / warmup_steps up to the warm-up's end, then the decay,
-  // which reaches final_fraction * peak at s = steps.
+  // Learning rate of step s = 1 .. steps: peak s / warmup_steps during the warm-up, then the decay,
+  // which reaches final_fraction * peak at s = steps (kConstant: peak).
   double Rate(std::int64_t step) const;
 };
 
-// The schedule with this peak rate. steps_of_epochs: length of a run of options.epochs, for decks
-// that give no steps.
+// The schedule with this peak rate. steps_of_epochs: steps of options.epochs, the length of the run
+// unless options.steps is given.
 Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_of_epochs);
 
 class Optimizer {
  public:
-  // Allocates the rule's moments of the owned elements. `registry` must outlive the optimizer.
+  // Allocates the rule's moments for the owned elements. `registry` must outlive this.
   Optimizer(const OptimizerOptions& options, kernels::Registry& registry,
             const device::Stream& stream);
 
-  // On a GPU: queues the sums that GradientSquares adds up; nothing on the CPU.
+  // On a GPU, queues the sums of squares that GradientSquares reads; does nothing on the CPU.
   void QueueSquares();
-  // Sum of squares of the owned gradients; elements that several ranks of a replica hold count on
-  // the one whose copy is the first. On a GPU: of the last QueueSquares that the host has awaited.
+  // Sum of squares of the owned gradients. An element of which a replica holds several copies
+  // counts only on the rank with the first copy. On a GPU: result of the last awaited QueueSquares.
   double GradientSquares() const;
-  // The sum of GradientSquares, exactly.
+  // The same sum without rounding; on the CPU.
   ExactSum ExactGradientSquares() const;
-  // Name of the first parameter with an owned gradient that is not finite; empty: none.
+  // Name of the first parameter whose owned gradient is not finite; empty: none.
   std::string FirstNotFinite() const;
   // Updates the values with the gradient of the mean loss, clipped to clip_norm. step: from 1.
-  // gradient_norm: of the mean loss, over all ranks. count: targets in the mean. With `clear` all
-  // gradients in storage are zero afterwards, as after Registry::ZeroGradients: owned elements in
-  // the pass that updates them, the rest separately; early gradients are cleared when taken.
+  // gradient_norm: norm of that gradient over all ranks. count: targets in the mean. clear: also
+  // zeroes all stored gradients, like Registry::ZeroGradients, the owned ones in the pass that
+  // updates them; early gradients are zeroed when they are taken.
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
-  // Rounds the owned masters into the values again, after a checkpoint was read; nothing if there
-  // are no masters.
+  // Rounds the owned masters (if any) into the values again, after a checkpoint was read.
   void RoundMasters();
 
-  // Moments for a checkpoint, named "<prefix><parameter>", moment by moment. rank of `ranks`: place
-  // in the data group; sharers: consecutive ranks that share one copy.
+  // Moments for a checkpoint, named "<prefix><parameter>", one moment after the other. rank, ranks:
+  // data rank and number of data ranks; sharers: how many consecutive ones share one copy.
   std::vector<kernels::StateBlock> Blocks(int rank, int ranks, int sharers) const;
-  std::int64_t Bytes() const;  // of the moments, and of small buffers on a GPU
+  std::int64_t Bytes() const;  // of the moments and of small buffers on a GPU
 
  private:
   void FindOwned();
@@ -140,16 +139,16 @@ class Optimizer {
   kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<OwnedParameter> owned_;
-  std::vector<kernels::FlatRange> counted_;  // of these, the gradients of first copies
-  std::vector<Part> unowned_;                // rest of the gradients' storage, elements
+  std::vector<kernels::FlatRange> counted_;  // gradients of owned_ that are a first copy
+  std::vector<Part> unowned_;                // other ranges of stored gradients, elements
   std::unique_ptr<Rule> rule_;
-  device::Buffer squares_there_;  // on a GPU: [counted_], fp64
-  device::PinnedBuffer squares_;  // the same on the host
-  device::PinnedBuffer scalars_;  // of the last step
-  device::Buffer scalars_there_;  // the same on a GPU
+  device::Buffer squares_there_;  // on a GPU: sums of squares, [counted_], fp64
+  device::PinnedBuffer squares_;  // their copy on the host
+  device::PinnedBuffer scalars_;  // scalars of the last step, on the host
+  device::Buffer scalars_there_;  // their copy on a GPU
 };
 
-// The rules, one class per method.
+// The rules follow, one class per method.
 
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
 class AdamW final : public Rule {

@@ -1,5 +1,5 @@
-// State of a training run on one rank: model, moments and gradient sums, and the collective tasks
-// of a step that change them. Training, verification, plans and tests all go through it.
+// The state of a training run on one rank: model, moments and sums of gradients, with the
+// collective tasks of a step that change them. Training, verification, plans and tests all use it.
 #pragma once
 
 #include <array>
@@ -22,15 +22,14 @@
 
 namespace trireme::train {
 
-// Blocks of training state on the host, for checkpoints and verification: the blocks themselves on
-// a CPU, copies of them on a GPU.
+// Blocks of training state in the host's memory, for checkpoints and verification. On a CPU these
+// are the blocks themselves; on a GPU they are copies.
 class StateOnHost {
  public:
-  // blocks: in the stream's memory, which must outlive this. Host copies have the type of sums
-  // (SumTypeOf): fp32 for bf16.
+  // blocks: in the stream's memory, which must outlive this. Copies have SumTypeOf: fp32 for bf16.
   StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks);
-  StateOnHost Fetch() &&;  // copies the device's contents in
-  void Store() const;      // copies the host's contents out
+  StateOnHost Fetch() &&;  // copies the contents from the device
+  void Store() const;      // copies the contents to the device
 
   const std::vector<kernels::StateBlock>& Blocks() const { return here_; }
   operator const std::vector<kernels::StateBlock>&() const {  // NOLINT(google-explicit-constructor)
@@ -46,15 +45,16 @@ class StateOnHost {
   device::Buffer memory_;  // of here_; none on the CPU
 };
 
-// State for a checkpoint: on a GPU, blocks in the type of sums that are read from the device in
-// pieces, so that no copy of all is needed.
+// State for a checkpoint. On a GPU its blocks are in the type of sums (SumTypeOf) and are read from
+// the device in pieces, so that no full copy is needed.
 checkpoint::State StateToRead(const device::Stream& stream, std::vector<kernels::StateBlock> model,
                               std::vector<kernels::StateBlock> optimizer);
 
 class TrainingState {
  public:
-  // Collective over the grid's world. Takes all memory and draws the initial weights; on a planned
-  // grid and stream it takes none. `grid` must outlive it. between: as of model::ParallelModel.
+  // Collective over the grid's world. Allocates all memory and draws the initial weights; on a
+  // planned grid and stream it does neither. `grid` must outlive this. between: as in
+  // model::ParallelModel.
   TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
                 const device::Stream& stream, const std::function<void()>& between = {});
   TrainingState(const TrainingState&) = delete;
@@ -65,29 +65,28 @@ class TrainingState {
   const device::Stream& Stream() const { return model_.Stream(); }
   model::ParallelModel& Net() { return model_; }
   const model::ParallelModel& Net() const { return model_; }
-  // Share of every batch that this data rank takes.
+  // This data rank's share of every batch.
   BatchShare Share() const;
-  device::MemoryTerms Memory() const;  // bytes of all buffers, without the tokens
+  device::MemoryTerms Memory() const;  // bytes of all buffers, except tokens
 
-  // Collective tasks of a step, in this order.
-  // Gradients of the taken entries, summed over the micro-batches; sums over the data group start
-  // with the last one. The gradients are complete on return on a CPU, queued on a GPU, as are the
-  // sums of QueueSums.
+  // The collective tasks of a step, in this order. Computes the gradients of `entries`, summed over
+  // the micro-batches; sums over the data group start during the last micro-batch. On return, like
+  // QueueSums, work is complete on a CPU and queued on a GPU.
   void QueueGradients(model::StagedBatches::Taken entries);
-  // Completes the sums over the data group and within the replica.
+  // Completes the sums of gradients over the data group and within the replica.
   void QueueSums();
-  // Parameter of a local gradient that was not finite; empty: none was.
+  // Name of a parameter whose local gradient was not finite; empty: none.
   const std::string& NotFinite() const;
-  // Sum over the world of what the ranks agree on before weights change: flags and times, and the
-  // digits of the loss.
+  // Sums over the world what the ranks must agree on before the weights change: flags, times, and
+  // the digits of the loss. Indices of `sums`:
   enum Agreed : std::size_t {
     kBad,     // something is not finite
-    kUnread,  // the batch could not be read
+    kUnread,  // a rank could not read its batch
     kSignal,
     kWalltime,
     kCheckpoint,
     kBusy,
-    kTotal,  // seconds, as the next four
+    kTotal,  // seconds, like the next four
     kData,
     kCompute,
     kExposed,
@@ -96,54 +95,52 @@ class TrainingState {
   };
   static constexpr std::size_t kAgreed = kLossDigits + ExactSum::kNumbers;
   void Agree(std::array<double, kAgreed>& sums) const;
-  // Replaces counts of this rank's part of a batch by those of the whole batch: the sums over the
-  // ranks that hold other windows or positions. Below 2^53 each.
+  // Replaces counts for this rank's part of a batch by those for the whole batch: sums over the
+  // ranks that hold other windows or positions. Each is below 2^53.
   static constexpr std::size_t kCounts = 2;
   void SumOfBatch(std::array<std::int64_t, kCounts>& counts) const;
-  // Norm of the gradient of the mean loss over `targets`, before clipping: the same on
-  // every rank, but where it is not finite.
+  // Norm of the gradient of the mean loss over `targets`, before clipping. The same on every rank,
+  // except that it may be finite on some ranks only.
   double GradientNorm(std::int64_t targets) const;
-  // Parameter of an owned gradient, summed over the ranks, that is not finite; empty: none.
+  // Name of the first parameter whose owned, summed gradient is not finite; empty: none.
   std::string FirstNotFinite() const { return optimizer_->FirstNotFinite(); }
-  // Clips, updates what this rank owns, and starts to gather what others updated, which the next
-  // step's forward pass waits for unit by unit. step counts from 1.
+  // Clips gradients, updates what this rank owns, and starts to gather what others have updated;
+  // the next forward pass waits for that unit by unit. step: from 1.
   void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
-  // Not collective: completes the gathers of Update, for those who read values otherwise than by a
-  // pass of the model.
+  // Completes the gathers of Update, for code that reads values outside a pass. Not collective.
   void FinishUpdate() { model_.Units().FinishUpdated(); }
-  // Parameter with an element that is not finite on this rank; empty: none, or they lie on a GPU.
+  // Name of a parameter with an element on this rank that is not finite; empty: none. Not on a GPU.
   std::string FirstParameterNotFinite();
-  // fp8: agrees on the scales of the next step.
+  // fp8: the ranks agree on the scales of the next step.
   void UpdateScales();
 
-  // Content of a checkpoint, wherever it lies; valid as long as this is, its values as they are
-  // when they are read, after FinishUpdate.
+  // The content of a checkpoint, in the memory of host or device. Call FinishUpdate first. Valid as
+  // long as this object; values are those at the time of reading.
   checkpoint::State CheckpointState();
-  // State that replicas hold alike: the stored values (model), then masters, if there are any, and
-  // moments (optimizer), each a list of all parameters. Valid as CheckpointState() is.
+  // The state of which ranks hold copies: stored values (as model); masters, if any, and moments
+  // (as optimizer), each a list of all parameters. Valid like CheckpointState().
   checkpoint::State ReplicatedState();
-  // Sums of a step's gradients over its targets (model), from QueueSums to Update; valid likewise.
+  // A step's gradients summed over its targets (as model); exists from QueueSums to Update.
   checkpoint::State GradientState() const;
-  // Blocks as they are now: parameters, moments, sums of the last step's gradients.
+  // Blocks with their present contents: parameters, moments, sums of the last step's gradients.
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;
   StateOnHost GradientBlocks() const;
-  // Collective over the grid's world: parameters and moments of a checkpoint folder; moments become
-  // zero if it has none, as that of an imported model. between: as of
+  // Reads parameters and moments from a checkpoint folder. Collective over the grid's world.
+  // Moments become zero if it has none, like that of an imported model. between: as in
   // checkpoint::ReadTensors.
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
-  // The same from any source: `fill` is called for the blocks of "model" and of "optimizer", on all
-  // ranks.
+  // The same from any source: all ranks call `fill` for the blocks of "model", then of "optimizer".
   using Fill =
       std::function<void(const char* file, const std::vector<kernels::StateBlock>& blocks)>;
   void Load(const Fill& fill);
-  // Parameters alone.
+  // Reads parameters only.
   void LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});
-  // Collective over the grid's world: blocks of ModelBlocks() that were changed on the host.
+  // Stores blocks of ModelBlocks() that were changed on the host. Collective over the grid's world.
   void StoreWeights(const StateOnHost& weights);
 
  private:
-  // In the stream's memory: moments, and sums of gradients.
+  // Moments and sums of gradients in the stream's memory.
   std::vector<kernels::StateBlock> MomentBlocks() const;
   std::vector<kernels::StateBlock> SumBlocks() const;
 
@@ -151,17 +148,17 @@ class TrainingState {
   const TrainingPlan plan_;
   model::ParallelModel model_;
   std::unique_ptr<Optimizer> optimizer_;
-  device::Drain drain_;  // ends before any of the above does
+  device::Drain drain_;  // destroyed before all members above
 };
 
-// Elements of the largest operand of a linear layer's products: of a micro-batch or a weight.
+// Elements of the largest operand of a linear layer: a micro-batch's activations or a weight.
 std::int64_t LargestOperand(const model::ModelPlan& plan);
 
-// Bytes of a model by purpose, with what a GPU's libraries take beside it.
+// Bytes of a model by purpose, including the memory of a GPU's libraries.
 device::MemoryTerms MemoryOf(const model::ParallelModel& model);
 
-// Collective. Throws AgreedError unless all ranks' processors have one instruction set, which
-// run.canonical needs: row kernels would round differently.
+// Collective over `world`. Throws AgreedError unless all ranks use one instruction set, as
+// run.canonical needs: kernels for different sets round differently.
 void CheckInstructionSets(const comm::Communicator& world);
 
 }  // namespace trireme::train
