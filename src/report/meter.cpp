@@ -49,10 +49,9 @@ struct NvmlMemory {  // nvmlMemory_t: bytes
 using NvmlInit = int (*)();      // nvmlInit_v2
 using NvmlShutdown = int (*)();  // nvmlShutdown
 using NvmlErrorString = const char* (*)(int);
-using NvmlHandleByUuid = int (*)(const char*, NvmlDevice*);  // nvmlDeviceGetHandleByUUID
-using NvmlTotalEnergy = int (*)(NvmlDevice,
-                                unsigned long long*);  // millijoules since the driver was loaded
-using NvmlPower = int (*)(NvmlDevice, unsigned int*);  // milliwatts
+using NvmlHandleByUuid = int (*)(const char*, NvmlDevice*);        // nvmlDeviceGetHandleByUUID
+using NvmlTotalEnergy = int (*)(NvmlDevice, unsigned long long*);  // mJ since the driver loaded
+using NvmlPower = int (*)(NvmlDevice, unsigned int*);              // milliwatts
 using NvmlUtilizationRates = int (*)(NvmlDevice, NvmlUtilization*);
 using NvmlMemoryInfo = int (*)(NvmlDevice, NvmlMemory*);
 }

@@ -17,10 +17,9 @@
 
 namespace trireme::report {
 
-inline constexpr std::int64_t kMaxLineBytes = std::int64_t{64}
-                                              << 10;  // longest record, newline not included
+inline constexpr std::int64_t kMaxLineBytes = std::int64_t{64} << 10;  // longest record
 
-const char* NameOf(Record::Kind kind);  // "step", "valid", "test", "done"
+const char* NameOf(Record::Kind kind);  // the kind in a record: "step", "valid", ...
 
 // exp(loss), held below the largest double: JSON knows no infinity.
 double Perplexity(double loss);

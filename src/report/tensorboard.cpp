@@ -69,8 +69,7 @@ class BucketFinder {
  private:
   static constexpr int kDropped = 52 - 4;  // low mantissa bits; ranges differ by at most 1/16
   static constexpr std::uint64_t kMagnitude = ~(std::uint64_t{1} << 63);
-  static constexpr std::size_t kFinite = std::size_t{0x7FF}
-                                         << (52 - kDropped);  // ranges of finite magnitudes
+  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // ranges
 
   const std::vector<double>& limits_;
   std::array<std::uint16_t, kFinite> first_{}, first_negative_{};
@@ -124,8 +123,7 @@ Histogram Histogram::Unpack(std::span<const double> addable, std::span<const dou
 
 namespace {
 
-constexpr std::int64_t kSegment = std::int64_t{1}
-                                  << 16;  // elements; replicas count segments in turn
+constexpr std::int64_t kSegment = std::int64_t{1} << 16;  // elements; replicas take turns
 
 // This rank's share of a tensor's histogram. The replicas of a tensor take turns at segments, whose
 // bounds depend on the whole tensor, not on the block.
@@ -270,8 +268,7 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
 // EventLog: buffers records; begins a new file when a run goes back to an earlier step.
 
 struct EventLog::State {
-  static constexpr const char* kVersion =
-      "brain.Event:2";  // readers obey SessionLog from version 2 on
+  static constexpr const char* kVersion = "brain.Event:2";            // SessionLog counts from 2 on
   static constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
 
   explicit State(Setup given) : setup(std::move(given)) {}

@@ -117,9 +117,8 @@ class EventLog {
 
 // Facts that TensorBoardSink::Begin writes.
 struct BoardFacts {
-  std::string layout;  // as in the banner
-  std::vector<std::pair<std::string, std::string>>
-      deck;  // hyperparameters as ("section.key", value)
+  std::string layout;                                     // as in the banner
+  std::vector<std::pair<std::string, std::string>> deck;  // ("section.key", value)
 };
 
 // Writes records as scalars and texts; doc/reference/records.md lists the tags. Every step has its
