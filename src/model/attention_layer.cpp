@@ -464,7 +464,7 @@ void CrossAttentionLayer::AddLayers(const kernels::Registry& registry,
   layers.push_back(Output(registry.Value(output_weight_)));
 }
 
-// Texts being continued read keys and values from the cache, up to their source text's last.
+// For texts being continued, the keys and values of their source texts come from the cache.
 void CrossAttentionLayer::Attend(const Pass& pass, Saved& saved) const {
   const CachedPass& cached = pass.cached;
   const kernels::AttentionShape shape = Shape(pass);

@@ -529,7 +529,7 @@ double Scaled(const Options& o, double plain, double pair) {
 struct Number {
   const char* key;
   double value, otherwise;  // otherwise: the key's default
-  bool read, needed;        // used, required by the deck's kind
+  bool read, needed;        // whether the deck's kind of scaling reads, needs it
 };
 
 }  // namespace

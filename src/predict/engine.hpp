@@ -23,7 +23,7 @@ struct Cost {
 // Tape: what one rank does in a step, in program order, with the undisturbed time of each piece.
 
 struct TapeTask {
-  int kind = 0, micro_batch = 0, chunk = 0;  // parallel::TaskKind
+  int kind = 0, micro_batch = 0, chunk = 0;  // kind: parallel::TaskKind
 };
 
 struct TapeTransfer {

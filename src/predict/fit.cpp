@@ -93,7 +93,7 @@ double SumOfSquares(const std::vector<std::vector<double>>& rows, const std::vec
   return sum;
 }
 
-// Stores the solution in `machine`. An unknown of 0 was left out by the fit: no limit is known.
+// Stores the solution in `machine`. An unknown of 0, left out by the fit, sets no limit.
 void Take(const std::vector<double>& x, Machine& machine) {
   for (std::size_t i = 0; i < kFittedTypes.size(); ++i) {
     if (x[i] > 0) (machine.*kFittedTypes[i]).efficiency = 1 / x[i];

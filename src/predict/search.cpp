@@ -21,7 +21,7 @@ using parallel::ScheduleKind;
 // Step time and least memory of a layout by simple formulas, to choose what is simulated.
 struct Estimate {
   double seconds = 0;
-  double least_bytes = 0;  // of a rank: parameter state and kept activations
+  double least_bytes = 0;  // per rank: parameter state and kept activations
 };
 
 // Bytes of one parameter on a rank: its value, and 4 bytes each for gradient, two moments and, if

@@ -136,7 +136,7 @@ class NodeSums {
   Counters counters_;
   CounterGroup all_;          // counters of the node's energy
   CounterGroup cards_apart_;  // counters of cards whose energy is part of the node's
-  double ticked_at_ = -1;     // negative: never
+  double ticked_at_ = -1;     // time of the last Tick; negative: none
   Sums sums_;
 };
 

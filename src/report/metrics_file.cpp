@@ -179,8 +179,7 @@ class LinesFromTheEnd {
   bool too_long_ = false;
 };
 
-// read(line) of the last record for which it is not nullopt; nullopt without one. Skips step
-// records.
+// The value of read(line) for the last record that has one; else nullopt. Skips step records.
 template <typename Read>
 auto LastRecord(const std::string& folder, Read&& read) -> decltype(read(std::string_view())) {
   const std::string path = folder + "/metrics.jsonl";

@@ -44,7 +44,7 @@ std::optional<StepFacts> ReadStepLine(std::string_view line);
 
 // What the kept records of earlier sessions say; the losses are for the closing summary.
 struct History {
-  std::optional<double> first_loss;  // of the first step record
+  std::optional<double> first_loss;  // in the first step record
   std::optional<double> best_valid;
   std::int64_t best_valid_step = 0;
   std::int64_t next_step = 1;  // the step after the last step record

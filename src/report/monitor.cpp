@@ -149,7 +149,7 @@ struct Monitor::State {
   bool log_failed = false;
   struct Kept {
     std::unique_ptr<Sink> sink;
-    bool failed = false;  // once
+    bool failed = false;  // has failed before
   };
   std::vector<Kept> sinks;
   MetricsSink* metrics = nullptr;   // the first of the sinks; null without a run folder

@@ -69,7 +69,7 @@ class BucketFinder {
  private:
   static constexpr int kDropped = 52 - 4;  // low mantissa bits; ranges differ by at most 1/16
   static constexpr std::uint64_t kMagnitude = ~(std::uint64_t{1} << 63);
-  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // ranges
+  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // finite ranges
 
   const std::vector<double>& limits_;
   std::array<std::uint16_t, kFinite> first_{}, first_negative_{};

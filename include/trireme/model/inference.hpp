@@ -107,8 +107,8 @@ class Inference : public StageTasks::Reader {
   // An entry that continues sequences by one token each. tokens, positions: [sequences].
   data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> positions) const;
-  // Packs the weights, if plan.pack_weights, for products with few rows. Must not change
-  // afterwards.
+  // Packs the weights, if plan.pack_weights, for products with few rows. Later changes of the
+  // weights have no effect on them.
   void PackWeights() { packed_.Pack(); }
   void AddMemory(device::MemoryTerms& memory) const;
 
@@ -126,7 +126,7 @@ class Inference : public StageTasks::Reader {
   StageTasks& tasks_;
   KeyValueCache cache_;
   kernels::PackedWeights packed_;
-  std::span<const CachedPlaces> places_;  // of the entries; empty: no cache is used
+  std::span<const CachedPlaces> places_;  // [entries]; empty: no cache is used
   std::int64_t position_ = 0;             // row whose logits are wanted, without a cache
   Matrix slice_;                          // [1, slice of the vocabulary]: its logits
   std::vector<double> cached_logits_;     // result of CachedLogits

@@ -120,9 +120,9 @@ class Network {
   std::vector<int> uses_;  // result of UsesOf
 
   std::unique_ptr<parallel::SharedGradients> shared_;
-  std::unique_ptr<parallel::CopiedGradients> copied_;  // of a model that learns
+  std::unique_ptr<parallel::CopiedGradients> copied_;  // null unless plan.training
   std::unique_ptr<parallel::ShardedUnits> units_;
-  std::unique_ptr<parallel::GradientBuckets> buckets_;  // of a model that learns
+  std::unique_ptr<parallel::GradientBuckets> buckets_;  // null unless plan.training
 };
 
 }  // namespace trireme::model

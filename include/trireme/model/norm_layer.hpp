@@ -14,7 +14,7 @@ struct Residual {
   Matrix x;                  // [rows, dim]
   Matrix branch;             // [rows, dim]
   Matrix bias;               // [1, dim] or Empty()
-  kernels::Dropout dropout;  // as of row 0
+  kernels::Dropout dropout;  // for operands that begin at row 0
 };
 
 // A norm of this rank's rows of the residual stream.

@@ -16,7 +16,7 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
-enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAngles
+enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAnglesOf
 enum class Init { kNormal, kGpt2, kXavier };
 // What the backward pass recomputes instead of keeping. kSelective: norms and activations, no
 // products (after Korthikanti et al. 2022). kFull: all but each block's input (Chen et al. 2016).
@@ -57,8 +57,8 @@ struct Options {
   Activation activation = Activation::kGelu;
   Position position = Position::kLearned;
   bool qk_norm = false;          // RMSNorm of each head's queries and keys, before the rotation
-  bool bias = true;              // of linear layers and LayerNorm; the head never has one
-  bool qkv_bias = true;          // biases of queries, keys and values, whatever `bias` says
+  bool bias = true;              // linear layers and LayerNorm have biases; the head never
+  bool qkv_bias = true;          // queries, keys and values have biases, whatever `bias` says
   bool tie_embeddings = true;    // head.weight is embedding.token.weight
   bool scale_embedding = false;  // multiply the embedding by sqrt(dim)
   double dropout = 0;            // embedding and residual branches

@@ -85,7 +85,7 @@ struct Pass {
   double* losses = nullptr;            // [tokens], nats, in host memory (pinned for a GPU)
   std::int64_t sequences = 0;          // B, of this entry
   std::int64_t length = 0;             // T, or this context rank's part of it
-  Positions positions;                 // of the micro-batch
+  Positions positions;                 // of each sequence, on this rank
   CachedPass cached;                   // use of a cache
   SourceStream source;                 // of an encoder-decoder
   std::uint32_t seed = 0;
@@ -99,7 +99,7 @@ struct Pass {
   void Progress() const {
     if (progress != nullptr && *progress) (*progress)();
   }
-  // Rows of the residual stream on this rank: all tokens, or a shard. Dry: most of any rank.
+  // Rows of the residual stream on this rank: all tokens, or a shard. Dry: the most of any rank.
   Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
   // The same for the source texts.
   Part SourceRows() const {

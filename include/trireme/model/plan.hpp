@@ -93,7 +93,7 @@ struct StagePlan {
 StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
                     const comm::GridOptions& options, int rank);
 
-// `bytes` as the allocator counts a buffer of this size.
+// The bytes that the allocator counts for a buffer of `bytes` bytes.
 std::int64_t BufferBytes(std::int64_t bytes);
 
 // Checks that a layout suits a model.

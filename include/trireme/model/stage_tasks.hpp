@@ -82,7 +82,7 @@ class ChunkActivations {
   int entries_;
   bool rotates_;
   std::int64_t input_bytes_ = 0, weight_bytes_ = 0, backward_bytes_ = 0,
-               frame_bytes_ = 0;  // of one
+               frame_bytes_ = 0;  // of one slot or frame
   std::vector<device::Arena> input_, weight_, backward_;
   std::vector<device::Arena> frames_;  // one per live block, and the spare one
   int spare_ = 0;
@@ -90,7 +90,7 @@ class ChunkActivations {
   std::vector<Block::Saved> passing_;
 };
 
-// Called during the backward pass when the gradients at flat offsets [begin, end) are final.
+// Called during the backward pass when the gradients from flat offset `begin` on are final.
 using GradientsReady = std::function<void(std::int64_t begin)>;
 
 // A micro-batch of the schedule is a list of entries: one in the fast mode, several canonical
@@ -279,7 +279,7 @@ class StageTasks : public parallel::StageWork {
   std::span<const data::Entry> batches_;
   GradientsReady ready_;
   Reader* reader_ = nullptr;  // null: compute losses
-  TaskEntries task_entries_;  // of the present task
+  TaskEntries task_entries_;  // entries of the present task
   bool planning_ = true;      // the passes are dry
 };
 

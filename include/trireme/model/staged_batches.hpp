@@ -25,7 +25,7 @@ class StagedBatches {
     std::int64_t sequences = 0, length = 0;  // per entry
     bool begins = false;                     // entries may have begins of documents
     bool pairs = false;                      // entries have source texts, up to `length` long
-    std::int64_t tokens = 0;                 // per entry, if below sequences x length; 0: that
+    std::int64_t tokens = 0;                 // per entry; 0: sequences x length
   };
   StagedBatches(const device::Stream& stream, const Limits& limits);
   std::int64_t Bytes() const;  // on the GPU; 0 on the CPU

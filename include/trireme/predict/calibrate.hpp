@@ -36,7 +36,7 @@ struct Calibration {
     double measured = 0, computed = 0;
   };
   std::vector<Step> steps;
-  double Worst() const;  // largest relative difference between the two
+  double Worst() const;  // largest relative error of `computed`
 };
 
 enum class Effort {

@@ -46,7 +46,7 @@ struct Machine {
   double kernel_seconds = 0;  // s, overhead per kernel
   Link node, network;
   bool background = true;                // transfers progress while the rank computes
-  double interference = 0;               // share of its speed that computation then loses
+  double interference = 0;               // share of its speed that computation loses to them
   double step_seconds = 0;               // s, overhead of a step besides kernels and transfers
   double file_bandwidth = 0;             // bytes/s, all ranks together; 0: not stated
   double watts_rank = 0;                 // power of a computing rank, W; 0: not stated
@@ -61,7 +61,8 @@ struct Machine {
 deck::Schema MachineSchema();
 
 // Reads a description. name: a path, or the name of a file in input/machines/ of `shared`
-// (SharedFolder), without ".in". Throws InputError that names the line or what there is.
+// (SharedFolder), without ".in". Throws InputError that names the line, or the descriptions that
+// exist.
 Machine ReadMachine(const std::string& name, const std::string& shared);
 // The description for a run on this device. name: as in ReadMachine, which may throw; kAutoMachine:
 // the GPU's description in `shared`. If there is none, or it is for another kind of device or lacks

@@ -27,7 +27,7 @@ struct Prediction {
   // Parts of `compute` on the stage that computes longest.
   double products = 0, attention = 0, passes = 0;
   double tokens_per_second = 0;    // all ranks together
-  double utilisation = 0;          // share of the peak of the precision's products
+  double utilisation = 0;          // model's operations, as a share of the products' peak
   std::int64_t micro_batches = 0;  // per data rank
   std::int64_t tasks = 0;          // tasks of the schedule, over all stages
   std::int64_t transfers = 0;      // transfers that the simulated ranks start

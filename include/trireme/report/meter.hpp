@@ -20,7 +20,7 @@ struct Places {
 
 struct Setup {
   Places places;
-  std::string host;        // of this rank
+  std::string host;        // this rank's host
   std::string card;        // this rank's card, as device::GpuIds names it; empty: none
   std::vector<int> cores;  // cores for the reading thread; empty: any
 };

@@ -44,7 +44,7 @@ Options Read(const deck::Deck& deck);
 
 // Which page to make, and how long that may take.
 struct PageOrder {
-  std::string folder;  // of the run
+  std::string folder;  // run folder
   double seconds = 0;  // time limit; 0: no time left, only print the command
 };
 
@@ -96,7 +96,7 @@ std::string BannerText(const BannerFacts& facts);  // several lines, without the
 // The facts of a session, from its start or resumption to its end.
 struct Session {
   bool root = false;              // this is world rank 0
-  std::string host = {};          // of world rank 0
+  std::string host = {};          // host of world rank 0
   std::string folder;             // the run folder; empty: no files are written
   std::int64_t every_steps = 50;  // steps between lines on the screen and records
   std::int64_t total_steps = 0;   // length of the schedule, for the time left

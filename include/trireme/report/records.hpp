@@ -47,7 +47,7 @@ struct Record {
   // World rank that computed longest over the steps since the last record; -1: unknown.
   int slowest_rank = -1;
   std::string slowest_host = {};
-  double seconds_slowest = 0;  // its computation per step
+  double seconds_slowest = 0;  // duration of its computation, per step
   // For a mixture, training targets seen so far from each file, by name; empty: one file.
   std::vector<std::pair<std::string, std::int64_t>> sources = {};
   // Further members of an interval record, such as "joules": (name, value).
@@ -67,7 +67,8 @@ struct Interval {
   Spread loss = {}, grad_norm = {}, step_seconds = {}, tokens_per_second = {};
 };
 
-// Name of the first event of a run that branches off another one, at the step it branches after.
+// Name of the event with which a run that branches off another run begins. Its step is the last one
+// that was taken in the other run.
 inline constexpr const char* kBranchedOff = "branched off";
 
 struct Event {

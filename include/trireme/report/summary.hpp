@@ -21,7 +21,7 @@ struct TrafficRow {
   double bytes = 0;           // sent, sum over ranks
   double seconds_waited = 0;  // mean over all ranks of the job
   double longest_waited = 0;  // by the rank that waited longest
-  double seconds_hidden = 0;  // mean over all ranks of the job
+  double seconds_hidden = 0;  // behind computation; mean over all ranks
 };
 
 // Gathers of sharded parameters, over the steps of this session.
@@ -113,7 +113,7 @@ struct Comparison {
   std::vector<Term> terms = {};
   // Bytes of the rank with the largest plan; planned_bytes includes the program's own memory.
   std::int64_t planned_bytes = 0, used_bytes = 0;
-  std::string not_available = "nothing was predicted";  // empty: it is known
+  std::string not_available = "nothing was predicted";  // why there is none; empty: there is one
 };
 
 struct Summary {
