@@ -17,7 +17,7 @@ device::Stream StreamOf(const ModelPlan& plan, device::Stream stream) {
   return stream;
 }
 
-// In canonical arithmetic with a buffer for the tree sums over the tensor ranks.
+// The tensor group; in canonical arithmetic it gets a buffer for tree sums over its ranks.
 parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const ModelPlan& plan,
                                       const StagePlan& local, const device::Stream& stream) {
   const comm::Collectives transfers = grid.Over(comm::Group::kTensor);
@@ -167,8 +167,7 @@ kernels::ParameterList Network::ListParameters() {
   head_.emplace(place, embedding_->Weight());
   if (last) chunks_.back().last_units = {tail_unit_};
   if (last && tied) chunks_.back().last_units.push_back(token_unit_);
-  // If one rank uses a tied table twice, its gradients are added where those of two stages would
-  // be.
+  // One rank that uses a tied table twice adds its two gradients where two stages would.
   if (local_plan_.shard.canonical && tied && local_plan_.First() && last && plan_.training) {
     list.AddSecondGradient(embedding_->Weight());
   }

@@ -89,7 +89,7 @@ class MetricsSink : public Sink {
   using Clock = std::chrono::steady_clock;
 
   // The caller of these holds the mutex, except that Write locks it itself.
-  void Write(const std::string& line, std::int64_t step);  // at once
+  void Write(const std::string& line, std::int64_t step);  // without waiting
   void WriteIfDue();
   void WriteAll();
   History CutFile();

@@ -268,7 +268,8 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
 // EventLog: buffers records; begins a new file when a run goes back to an earlier step.
 
 struct EventLog::State {
-  static constexpr const char* kVersion = "brain.Event:2";            // SessionLog counts from 2 on
+  // Readers obey SessionLog from version 2 on.
+  static constexpr const char* kVersion = "brain.Event:2";
   static constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
 
   explicit State(Setup given) : setup(std::move(given)) {}

@@ -107,8 +107,8 @@ class Inference : public StageTasks::Reader {
   // An entry that continues sequences by one token each. tokens, positions: [sequences].
   data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> positions) const;
-  // Packs the weights, if plan.pack_weights, for products with few rows. Later changes of the
-  // weights have no effect on them.
+  // Packs the weights, if plan.pack_weights, for products with few rows. The weights must not
+  // change afterwards.
   void PackWeights() { packed_.Pack(); }
   void AddMemory(device::MemoryTerms& memory) const;
 

@@ -98,7 +98,7 @@ struct Session {
   bool root = false;              // this is world rank 0
   std::string host = {};          // host of world rank 0
   std::string folder;             // the run folder; empty: no files are written
-  std::int64_t every_steps = 50;  // steps between lines on the screen and records
+  std::int64_t every_steps = 50;  // steps between lines and interval records
   std::int64_t total_steps = 0;   // length of the schedule, for the time left
   bool has_stages = false;        // there is a pipeline: step lines show the bubble
   bool resumed = false;           // the run goes on in its own folder

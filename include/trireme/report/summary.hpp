@@ -26,7 +26,7 @@ struct TrafficRow {
 
 // Gathers of sharded parameters, over the steps of this session.
 struct Gathers {
-  double count = 0;  // per rank, mean
+  double count = 0;  // gathers per rank, mean over the ranks
   double ready = 0;  // of `count`: complete before the parameters were needed
 };
 
@@ -39,7 +39,7 @@ struct RankUse {
   std::int64_t used_bytes = 0;     // peak resident set, or on a GPU the card's memory in use
   std::int64_t program_bytes = 0;  // of the program itself, not planned
   std::int64_t writer_bytes = 0;   // not planned: for writing the node's checkpoints
-  std::int64_t others_bytes = 0;   // part of used_bytes: shared memory that other ranks plan
+  std::int64_t others_bytes = 0;   // part of used_bytes: shared memory in other ranks' plans
   // Bytes foreseen for this rank and bytes it really took; comparable.
   std::int64_t Foreseen() const { return program_bytes + planned_bytes + writer_bytes; }
   std::int64_t Taken() const { return used_bytes - others_bytes; }
