@@ -84,10 +84,10 @@ class FileCounter : public Counter {
 
 // Sums over the readings of a node's counters.
 
-inline constexpr double kLeastSeconds = 0.05;  // shortest interval: counters jump
+inline constexpr double kLeastSeconds = 0.05;  // shortest time between readings
 inline constexpr double kMostWatts = 100e3;    // plausibility limit per counter
 inline constexpr double kStillSeconds = 10;  // a counter that does not change for so long is stuck
-// Highest power assumed when checking that a counter cannot wrap around twice between readings.
+// Highest power assumed when checking that a counter gained less than Range() between readings.
 inline constexpr double kWrapWatts = 3000;
 
 // Counters that are read together. The energy of an interval counts only if all counters could be

@@ -460,7 +460,7 @@ constexpr double kMicrojoule = 1e-6;
 constexpr std::chrono::milliseconds kProbePause{2};  // between two reads in DropStill
 
 // A RAPL domain. `core`, `uncore` and `dram` lie within the zone of a package, whose energy
-// includes the first two. `psys` includes the packages and more of the board.
+// includes the first two, but not `dram`. `psys` includes the packages and more of the board.
 struct Domain {
   std::unique_ptr<FileCounter> counter;
   Part part = kPackages;

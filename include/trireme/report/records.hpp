@@ -9,8 +9,9 @@
 
 namespace trireme::report {
 
-// A step, an evaluation or the end of a run. Times are those of one step; but for an evaluation,
-// step_seconds is its duration, and for Done(), seconds_checkpoint is the time since the last step.
+// A step, an evaluation or the end of a run. Times are those of one step, except that an
+// evaluation's step_seconds is its duration, and Done() takes seconds_checkpoint as the time of
+// checkpoints since the last step.
 struct Record {
   enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
   Kind kind = Kind::kStep;  // kValid decides on the best; kValidOther: further sets
