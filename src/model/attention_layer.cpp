@@ -1,4 +1,4 @@
-// Causal self-attention: projections, the query/key steps, attention over the context ring.
+// Self-attention (projections, query/key steps, attention over the context ring), cross-attention.
 #include "trireme/model/attention_layer.hpp"
 
 #include "trireme/base/partition.hpp"
@@ -10,7 +10,7 @@ namespace trireme::model {
 
 namespace {
 
-// Heads with queries or keys.
+// Number of query heads plus key heads.
 std::int64_t Heads(const kernels::AttentionShape& shape) { return shape.heads + shape.kv_heads; }
 
 Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_t head) {
@@ -22,8 +22,8 @@ Matrix OfHead(const kernels::AttentionShape& shape, const Matrix& m, std::int64_
 // RMSNorm of each head's queries and keys (Henry et al. 2020, arXiv:2010.04245; as in Qwen 3).
 
 // q_h = norm(q_h) * query weight and k_h = norm(k_h) * key weight for each head h; all heads share
-// the two weights. A tensor rank adds up the weights' gradients over its heads. Ranks that share a
-// key head see different query heads: the gradients of their copies are terms of one sum as well.
+// the two weights. A rank adds up the weights' gradients over its heads, then they are summed over
+// the tensor group. This holds for shared key heads, too: each rank has other query heads.
 class QueryKeyNorm : public QueryKeyStep {
  public:
   QueryKeyNorm(const ParameterPlace& place, const std::string& name)
@@ -87,8 +87,8 @@ class QueryKeyNorm : public QueryKeyStep {
 
 // Rotary positions (Su et al. 2021).
 
-// Turns each pair of a head's features by the angle of its position in pass.rope. The gradient is
-// turned back: nothing has to be kept.
+// Rotates each pair of a head's features by the angle of its position, from pass.rope. The backward
+// pass rotates the gradient back, so nothing is kept.
 class Rotation : public QueryKeyStep {
  public:
   void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* /*saved*/,
@@ -101,13 +101,13 @@ class Rotation : public QueryKeyStep {
   }
 };
 
-// Slices of the heads that a tensor rank holds, and sums over them.
+// The heads that a tensor rank holds, and sums over them.
 
 inline Part Times(const Part& part, std::int64_t factor) {
   return {part.begin * factor, part.end * factor};
 }
 
-// Heads of this rank, and the rows of weights that belong to them.
+// The heads of this rank, and the rows of the weights that belong to them.
 struct HeadSlices {
   HeadSlices(const Options& o, const parallel::TensorGroup& tensor)
       : heads(tensor.Slice(o.heads)), query_rows(Times(heads, o.head_dim)) {
@@ -120,7 +120,7 @@ struct HeadSlices {
     }
     key_rows = Times(kv_heads, o.head_dim);
   }
-  // Registers the rank's rows of a key's or a value's weight or bias.
+  // Registers this rank's rows of a weight or bias of keys or values.
   kernels::ParameterId AddKeyValue(const ParameterPlace& place,
                                    kernels::Parameter parameter) const {
     const auto sum = copies > 1 ? kernels::GradientSum::kKeyValue : kernels::GradientSum::kNone;
@@ -128,14 +128,14 @@ struct HeadSlices {
   }
 
   Part heads;
-  Part kv_heads;   // its slice, or the one head that its query heads read
-  int copies = 1;  // ranks that hold this head, too
+  Part kv_heads;   // this rank's slice, or the one head its queries use
+  int copies = 1;  // tensor ranks that hold each of these heads
   Part query_rows, key_rows;
 };
 
-// y = in weight, of the features of heads, canonical slices apart. in: [rows, heads head_dim] of
-// this rank, weight: [heads head_dim, dim], both with `parts` (keys, then values) one after the
-// other. all: heads of all ranks.
+// y = in weight, by canonical slices. in: [rows, parts heads head_dim], weight: [parts heads
+// head_dim, dim], with this rank's heads. parts: 2 for keys, then values; else 1. all: number of
+// heads of all ranks.
 inline void SumOverHeads(const Pass& pass, const Matrix& in, const Matrix& weight, std::int64_t all,
                          std::int64_t head_dim, int parts, const Matrix& y) {
   const Part own = pass.tensor->Slice(all);
@@ -151,7 +151,7 @@ inline void SumOverHeads(const Pass& pass, const Matrix& in, const Matrix& weigh
   });
 }
 
-// The kinds of steps between the projection of queries and keys and the attention.
+// Makes the steps between the projection of queries and keys and the attention.
 
 std::vector<std::unique_ptr<QueryKeyStep>> MakeQueryKeySteps(const ParameterPlace& place,
                                                              const std::string& name) {
@@ -212,7 +212,7 @@ kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kAttentionDropout, layer_);
 }
 
-// A linear layer without its weight, as its weight gradient needs it.
+// A linear layer without its weight; enough for the weight gradient.
 kernels::Linear AttentionLayer::Of(LinearSite site, const Saved* saved) const {
   const bool input = site == LinearSite::kQkv;
   kernels::Linear linear{SiteOf(layer_, site), input ? Form::kTransposed : Form::kPlain, {}};
@@ -348,8 +348,9 @@ kernels::BiasGradients AttentionLayer::InputBiasGradients(const Pass& pass) cons
   if (qkv_bias_ == kernels::kNoParameter || !steps_.empty()) {
     return pass.BiasGradients(qkv_bias_, 3, false);
   }
-  // Without steps a key's bias adds the same to all scores of a query, which softmax ignores:
-  // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
+  // Without query/key steps, a key's bias adds the same to all scores of a query, which softmax
+  // ignores: its gradient is zero. Computed, it would be rounding noise that AdamW turns into
+  // steps.
   kernels::BiasGradients biases = pass.BiasGradients(qkv_bias_, 1, false);
   biases.parts[1] = {(heads_ + kv_heads_) * head_dim_, pass.Gradient(qkv_bias_ + 2)};
   return biases;
@@ -377,7 +378,7 @@ using kernels::Form;
 
 namespace {
 
-// x W^T and x W, without a number: bf16 stays bf16 in fp8 runs.
+// Products x W^T and x W; without a layer number, so that fp8 runs compute them in bf16.
 kernels::Linear Input(const Matrix& weight) {
   return {.form = Form::kTransposed, .weight = weight};
 }
@@ -463,8 +464,7 @@ void CrossAttentionLayer::AddLayers(const kernels::Registry& registry,
   layers.push_back(Output(registry.Value(output_weight_)));
 }
 
-// Keys and values of texts that are being written come from the cache: a query sees the positions
-// up to its source text's last.
+// For texts being continued, the keys and values of their source texts come from the cache.
 void CrossAttentionLayer::Attend(const Pass& pass, Saved& saved) const {
   const CachedPass& cached = pass.cached;
   const kernels::AttentionShape shape = Shape(pass);

@@ -1,13 +1,13 @@
-// A block is its sub-layers and how residuals and norms join them, one step after the other:
+// A block is a list of steps: sub-layers, each joined to the residual stream with a norm:
 //   pre:   middle = x + drop(attention(norm(x)));   y = middle + drop(ffn(norm(middle)))
 //   post:  middle = norm(x + drop(attention(x)));   y = norm(middle + drop(ffn(middle)))
-// A decoder's block has cross-attention between the two, which reads the encoder's output `memory`;
-// the gradients of memory are added up over the decoder's blocks:
-//   pre:   cross middle = middle + drop(cross(norm(middle), memory)), and y from it
-//   post:  cross middle = norm(middle + drop(cross(middle, memory))), likewise
-// The stream is [rows, dim]. Tensor ranks add up their sub-layers' outputs (forward) and input
-// gradients (backward), which are [tokens, dim]. If the stream is sharded by rows, the sums are
-// reduce-scattered and a sub-layer's input is gathered; else rows are tokens.
+// A decoder that translates has cross-attention between the two. It reads the encoder's output
+// `memory`, whose gradients are added up over the decoder's blocks; y follows from `cross`:
+//   pre:   cross = middle + drop(cross-attention(norm(middle), memory))
+//   post:  cross = norm(middle + drop(cross-attention(middle, memory)))
+// The residual stream is [rows, dim]. Tensor ranks sum their sub-layers' outputs (forward) and
+// input gradients (backward), [tokens, dim]. If the stream is sharded by rows, these sums are
+// reduce-scattered and a sub-layer's input is all-gathered; else rows are tokens.
 #include "trireme/model/block.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ namespace {
 
 std::string Prefix(std::uint32_t layer) { return fmt::format("blocks.{}", layer); }
 
-// A product's rows are complete when this rank has computed them.
+// True if a product is complete on this rank, without a sum over tensor ranks or slices.
 bool Alone(const Pass& pass) { return pass.tensor->Size() == 1 && !pass.tensor->Canonical(); }
 
 }  // namespace
@@ -46,7 +46,7 @@ Block::Block(const ParameterPlace& place, std::uint32_t layer, bool cross)
   ffn_ = static_cast<const Ffn*>(steps_.back().layer.get());
 }
 
-// Forward: norm, sub-layer, join for each step; post-norm blocks have each norm behind its join.
+// Forward: for each step norm, sub-layer, join; in post-norm blocks the norm follows the join.
 
 void Block::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const {
   saved.x = x;
@@ -55,7 +55,7 @@ void Block::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matri
   for (std::size_t i = 0; i < steps_.size(); ++i) ForwardStep(pass, saved, i, y);
 }
 
-// A step, with the norm of the next one (pre). y: output of the last step.
+// Runs a step and, in pre-norm blocks, the norm of the next one. y: output of the last step.
 void Block::ForwardStep(const Pass& pass, Saved& saved, std::size_t i, const Matrix& y) const {
   SavedStep& step = saved.steps[i];
   const bool last = i + 1 == steps_.size();
@@ -69,9 +69,9 @@ void Block::ForwardStep(const Pass& pass, Saved& saved, std::size_t i, const Mat
   Branch(pass, step.normed, saved, i, junction);
 }
 
-// A sub-layer and the join behind it: gather `in` to [tokens, dim]; compute the branch; sum over
-// the tensor ranks, to [rows, dim]; join. On a rank alone the join follows on each range of rows at
-// once.
+// Runs a sub-layer and its join: gathers `in` to [tokens, dim], computes the branch, sums it over
+// the tensor ranks to [rows, dim], and joins. If there is nothing to sum, each range of rows is
+// joined as soon as it is computed.
 void Block::Branch(const Pass& pass, const Matrix& in, Saved& saved, std::size_t i,
                    const Junction& junction) const {
   const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
@@ -88,8 +88,8 @@ void Block::Branch(const Pass& pass, const Matrix& in, Saved& saved, std::size_t
   Join(pass, pass.stream, dropout, junction, layer.OutputBias(), {0, junction.out.rows});
 }
 
-// Joins some of the rows: out = residual + drop(branch + bias), and the norm of it if one follows.
-// The branch lies in `out`.
+// Joins some rows: out = residual + drop(branch + bias), where the branch is in `out` before, and
+// the norm of `out` if one follows.
 void Block::Join(const Pass& pass, const device::Stream& stream, const kernels::Dropout& dropout,
                  const Junction& junction, ParameterId bias, const Part& rows) const {
   const Residual residual{junction.residual, junction.out, pass.Value(bias), dropout};
@@ -110,16 +110,16 @@ kernels::Dropout Block::BranchDropout(const Pass& pass, const Saved& saved, std:
   return dropout;
 }
 
-// Backward: the same in reverse, from dy, the gradient of the block's output, to dx, that of its
-// input, both [rows, dim]. Each step takes the gradient of a sum, residual + drop(branch): it is
-// the residual's as it stands, and drop's of it the branch's.
+// Backward: the steps in reverse, from dy, the gradient of the block's output, to dx, that of its
+// input, both [rows, dim]. The gradient of a sum, residual + drop(branch), is also the residual's;
+// the branch's gradient is drop' of it.
 
 void Block::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                           const Matrix& dx) const {
   return pre_ ? BackwardInputPre(pass, dy, saved, dx) : BackwardInputPost(pass, dy, saved, dx);
 }
 
-// With a dash for "the gradient through", from dout = dy of the last step on:
+// f'(d) is the gradient d passed back through f. The last step has dout = dy; for each step
 //   dbranch = drop'(dout), dout of the step before = dout + norm'(layer'(dbranch))
 void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
                              const Matrix& dx) const {
@@ -142,7 +142,7 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
   }
 }
 
-//   dsum = norm'(dout + dsum of the step behind), dbranch = drop'(dsum),
+//   dsum = norm'(dout + dsum of the next step), dbranch = drop'(dsum),
 //   dout of the step before = layer'(dbranch); dx = dsum + layer'(dbranch) of the first step
 void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                               const Matrix& dx) const {
@@ -162,9 +162,9 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
   kernels::Add(pass.stream, saved.steps.front().dsum, dx);
 }
 
-// dx = gradient through a sub-layer, whose input was `in`. dy: [tokens, dim]; in, dx: [rows, dim].
-// Only the weight gradient needs the whole input: it is gathered behind the input gradient, whose
-// sum goes out behind the weight gradient.
+// dx = dy passed back through a sub-layer with input `in`. dy: [tokens, dim]; in, dx: [rows, dim].
+// Only the weight gradient needs the whole input: it is gathered while the input gradient is
+// computed, and dx is summed while the weight gradient is computed.
 void Block::BranchBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                            std::size_t i, const Matrix& dx) const {
   const bool sharded = pass.tensor->Sharded();
@@ -183,9 +183,9 @@ void Block::BranchBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
   pass.Progress();
 }
 
-// The matrix for a branch's gradient on this rank's rows, before they are gathered. Empty() if the
-// gradient of the sum before the branch serves: there is no dropout in between, and that matrix
-// lasts until the weights' gradients are computed, or is gathered into one that does.
+// The matrix for a branch's gradient on this rank's rows, before it is gathered. Empty() if the
+// gradient of the sum can be used itself: there is no dropout, and that matrix is kept until the
+// weight gradients are computed, or gathered into one that is.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, std::size_t i) const {
   const bool sharded = pass.tensor->Sharded();
   const bool dropout = BranchDropout(pass, saved, i).Active();
@@ -193,8 +193,8 @@ Matrix Block::BranchShard(const Pass& pass, const Saved& saved, std::size_t i) c
   return sharded ? saved.dshard : saved.steps[i].dbranch;
 }
 
-// The gradient of a branch for all tokens. shard: BranchShard's; dsum: [rows, dim], the gradient of
-// the sum before the branch.
+// The gradient of a branch for all tokens. shard: from BranchShard. dsum: [rows, dim], gradient of
+// the sum residual + drop(branch). dbranch: [tokens, dim], used if sharded.
 Matrix Block::WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& dsum,
                           const Matrix& dbranch) const {
   const Matrix& rows = shard.Empty() ? dsum : shard;
@@ -203,7 +203,7 @@ Matrix Block::WholeBranch(const Pass& pass, const Matrix& shard, const Matrix& d
   return dbranch;
 }
 
-// The weight gradients of the products, from what BackwardInput left in Saved.
+// The products' weight gradients, from what BackwardInput left in Saved.
 void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
   comm::Request none;
   for (std::size_t i = steps_.size(); i-- > 0;) {
@@ -211,7 +211,7 @@ void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
   }
 }
 
-// Recomputation: what the forward pass did not keep, before the backward pass.
+// Recomputation, before the backward pass, of what the forward pass did not keep.
 
 void Block::AllocateCheap(const Pass& pass, Saved& saved) const {
   AllocateCheapSteps(pass, saved);
@@ -234,12 +234,12 @@ void Block::RecomputeCheap(const Pass& pass, Saved& saved) const {
 
 void Block::Recompute(const Pass& pass, Saved& saved) const {
   SavedStep& last = saved.steps.back();
-  // Computed for its statistics: the output, sent on long ago, goes to memory not yet in use.
+  // The last norm is needed for its statistics only: its output goes to memory not in use yet.
   if (!pre_) return Forward(pass, saved.x, saved, last.dsum);
   SavedStep& first = saved.steps.front();
   steps_.front().norm.Forward(pass, saved.x, first.norm, first.normed);
   for (std::size_t i = 0; i + 1 < steps_.size(); ++i) ForwardStep(pass, saved, i, {});
-  last.kept = nullptr;  // the output that it masks is not computed
+  last.kept = nullptr;  // the masked output is not recomputed
   const Matrix full = pass.tensor->Sharded() ? saved.full_x : last.normed;
   pass.tensor->Gather(last.normed, full);
   ffn_->ForwardHidden(pass, full, *last.branch);
@@ -255,8 +255,8 @@ Block::Saved Block::MakeSaved() const {
 
 void Block::Allocate(const Pass& pass, Saved& saved) const {
   const std::int64_t rows = pass.Rows().Size();
-  // On a GPU the random numbers are most of the instructions of a pass over memory: the backward
-  // pass reads what the forward pass kept. CPUs draw again.
+  // On a GPU, drawing random numbers dominates a pass over memory: the forward pass keeps the mask
+  // for the backward pass. CPUs draw again.
   const bool keeps = pass.stream.OnGpu() && pass.training && dropout_ > 0;
   const std::int64_t kept_bytes = rows * kernels::Dropout::KeptBytes(dim_);
   for (std::size_t i = 0; i < steps_.size(); ++i) {
@@ -274,7 +274,7 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
   saved.full_y = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
 }
 
-// What norms give.
+// Allocates the outputs of the norms.
 void Block::AllocateCheapSteps(const Pass& pass, Saved& saved) const {
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     if (!pre_ && i + 1 == steps_.size()) continue;  // the block's output

@@ -1,4 +1,4 @@
-// EmbeddingLayer: its parameters, forward pass and weight gradient.
+// EmbeddingLayer: parameters, forward pass and weight gradient. PositionTable.
 #include "trireme/model/embedding_layer.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace trireme::model {
 
-// PositionTable: computed once on the host, in the type of sums, and rounded if kept in 16 bits.
+// PositionTable: computed once on the host in the type of sums; rounded if stored in 16 bits.
 
 PositionTable::PositionTable(const ModelPlan& plan, const StagePlan& local,
                              const device::Stream& stream)
@@ -25,7 +25,7 @@ PositionTable::PositionTable(const ModelPlan& plan, const StagePlan& local,
     columns_ = plan.options.head_dim;
     angles_ = RopeAnglesOf(plan.options);
   }
-  // Sinusoidal positions go with the embedding.
+  // The embedding's stage adds sinusoidal positions.
   if (plan.options.position == Position::kSinusoidal && local.First()) columns_ = plan.options.dim;
   if (columns_ == 0) return;
   storage_ = device::AllocateZeroed(length_ * columns_ * static_cast<std::int64_t>(SizeOf(type_)),
@@ -71,7 +71,7 @@ EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage, b
     table.spare = kernels::VocabularySpareRows(tables.stream, slice.Size()) * o.dim;
   }
   if (shared) {
-    // The first and the last stage hold a copy each, and each finds a part of the gradient.
+    // The first and the last stage each hold a copy and compute a term of the gradient.
     table.copies = 2;
     table.copy = first_stage ? 0 : 1;
     table.sum = kernels::GradientSum::kTied;

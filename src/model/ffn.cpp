@@ -5,7 +5,7 @@
 
 namespace trireme::model {
 
-// The usual feed-forward layer: two products around an activation, or SwiGLU with its gate.
+// DenseFfn: two products around an activation, or SwiGLU with its gate.
 
 // y = dropout(act(x W_up^T + b)) W_down. A tensor rank holds a slice of the hidden features.
 class DenseFfn : public Ffn {
@@ -38,10 +38,10 @@ class DenseFfn : public Ffn {
   std::unique_ptr<Ffn::Saved> MakeSaved() const override { return std::make_unique<Saved>(); }
   void Allocate(const Pass& pass, Ffn::Saved& base) const override {
     Saved& saved = Mine(base);
-    // ReLU keeps its output alone: the input was positive if the output is.
+    // ReLU keeps only its output, which is positive exactly if the input was (and was not dropped).
     device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
     saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
-    // `hidden` has no such room: blocks with norms before them do not multiply it again.
+    // `hidden` gets no transpose: recomputing a pre-norm block does not run its product.
     saved.up_transposes.x = pass.AllocateTranspose(pass.Tokens(), dim_);
     AllocateCheap(pass, base);
   }
@@ -84,7 +84,7 @@ class DenseFfn : public Ffn {
   void RecomputeCheap(const Pass& pass, Ffn::Saved& base) const override {
     Saved& saved = Mine(base);
     if (Relu()) return;
-    // The bias is in `pre` already.
+    // `pre` includes the bias already.
     kernels::ActivationForward(pass.stream, kind_, saved.pre, {}, HiddenDropout(pass),
                                saved.hidden);
   }
@@ -136,7 +136,7 @@ class DenseFfn : public Ffn {
   bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
   bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
   int UpParts() const { return Gated() ? 2 : 1; }
-  // dx = dpre W_up; canonical slices of gate and up apart.
+  // dx = dpre W_up; canonical: slice by slice, gate and up within each.
   void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
     const Matrix& dpre = saved.dpre;
     if (!pass.tensor->Canonical()) {
@@ -176,12 +176,12 @@ class DenseFfn : public Ffn {
 
   kernels::ActivationKind kind_;
   std::int64_t ffn_;  // hidden features, global
-  Part hidden_;       // of this rank
+  Part hidden_;       // hidden features of this rank
   bool bias_;
   double dropout_;
   std::uint32_t layer_;
   std::int64_t dim_;
-  ParameterId up_weight_;  // gate (SwiGLU) and up: adjacent
+  ParameterId up_weight_;  // gate (SwiGLU only) and up, adjacent
   ParameterId up_bias_ = kernels::kNoParameter;
   ParameterId down_weight_;                        // [ffn, dim], input-major
   ParameterId down_bias_ = kernels::kNoParameter;  // [dim]
@@ -202,8 +202,6 @@ std::unique_ptr<Ffn> MakeFfn(const ParameterPlace& place, const std::string& nam
                              std::uint32_t layer) {
   return std::make_unique<DenseFfn>(place, name, layer);
 }
-
-// DenseFfn: two products around an activation.
 
 using kernels::Form;
 

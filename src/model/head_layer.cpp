@@ -1,4 +1,4 @@
-// HeadLayer: tiles of logits, their losses and gradients, fused or in canonical slices.
+// HeadLayer: tiles of logits with their losses and gradients, fused or by canonical slices.
 #include "trireme/model/head_layer.hpp"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace trireme::model {
 
-// TokenLosses: host memory to which kernels copy the losses of tokens, and their sum.
+// TokenLosses: the losses of tokens, copied to host memory, and their sum.
 
 TokenLosses::TokenLosses(const device::Stream& stream, std::int64_t most)
     : stream_(stream), most_(most) {
@@ -57,7 +57,7 @@ HeadLayer::HeadLayer(const ParameterPlace& place, ParameterId embedding)
 }
 
 namespace {
-constexpr std::int64_t kVector = 32;  // a row of the tile starts on a boundary of 128 bytes
+constexpr std::int64_t kVector = 32;  // slices of a row are aligned to so many elements
 std::int64_t Padded(std::int64_t columns) { return CeilDivide(columns, kVector) * kVector; }
 }  // namespace
 
@@ -91,7 +91,7 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
   kernels::Linear linear = pass.Thin(Layer(*pass.registry));
-  linear.thin = true;  // in a pass that begins texts, too: few rows are asked for
+  linear.thin = true;  // even if the pass begins texts: few rows are asked for
   Matrix all = logits;
   linear.weight.rows += spare_;
   all.columns += spare_;
@@ -131,7 +131,7 @@ void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first
   }
 }
 
-// Statistics of all slices, of `count` rows each, from this rank's, which lie in their place.
+// Gathers all slices' softmax statistics in place (count: numbers per slice). Collective.
 void HeadLayer::GatherStatistics(const Pass& pass, std::int64_t count) const {
   const parallel::TensorGroup& tensor = *pass.tensor;
   if (tensor.Size() == 1) return;
@@ -140,7 +140,7 @@ void HeadLayer::GatherStatistics(const Pass& pass, std::int64_t count) const {
                                       comm::Counts::Cut(tensor.Size() * own, own));
 }
 
-// The losses of the rows of x; with dx its gradient and the weight's.
+// The losses of the rows of x; unless dx is Empty(), also the gradients of x and the weight.
 void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
                           double smoothing, double* losses, const Matrix& dx) const {
   const kernels::VocabularyTile tile{.x = x,
@@ -183,7 +183,7 @@ void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t fi
 
 std::int64_t HeadLayer::TileTokens(const Pass& pass) const {
   const std::int64_t rows = std::max<std::int64_t>(1, pass.Tokens());
-  // Sized by the largest slice: ranks whose slices differ exchange statistics tile by tile.
+  // Uses the largest slice: all ranks need equal tiles, since they exchange statistics per tile.
   const std::int64_t slice = CeilDivide(vocabulary_, std::int64_t{pass.tensor->Size()});
   return kernels::VocabularyTileTokens(pass.stream, rows, slice, pass.Type());
 }
@@ -211,7 +211,7 @@ Matrix HeadLayer::AllocateTile(const Pass& pass, device::Arena& arena, bool grad
   if (pass.tensor->Canonical()) return pass.Allocate(&arena, rows, TileColumns(*pass.tensor));
   const std::int64_t elements =
       kernels::VocabularyScratch(pass.stream, rows, slice_.Size(), dim_, gradient);
-  // Room for one token's logits at least (Logits).
+  // Logits() needs room for one token's logits.
   return pass.Allocate(&arena, 1, std::max(elements, slice_.Size()));
 }
 

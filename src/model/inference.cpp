@@ -1,4 +1,4 @@
-// Inference: what is read from the head's input, and logits gathered from the slices of the
+// Inference: computes logits from the head's input and gathers them over the slices of the
 // vocabulary. KeyValueCache: one buffer for all layers of the rank.
 #include "trireme/model/inference.hpp"
 
@@ -135,7 +135,7 @@ kernels::Matrix KeyValueCache::LogitsOnHost(std::int64_t rows) const {
 
 namespace {
 
-// The linear layers of passes of a few rows. An encoder sees whole texts.
+// The linear layers that run with few rows: all but the encoder's, which sees whole texts.
 std::vector<kernels::Linear> ThinLayers(const Network& network) {
   std::vector<kernels::Linear> layers;
   if (!network.Plan().pack_weights) return layers;
@@ -176,13 +176,13 @@ CachedPass Inference::CachedPassOf(std::size_t entry) const {
 void Inference::Read(const Pass& pass, const Matrix& x) {
   if (!places_.empty()) return ReadCached(pass, x);
   slice_ = {};
-  if (x.rows == 0) return;  // a context rank without positions
+  if (x.rows == 0) return;  // this context rank has no positions
   const HeadLayer& head = network_.Head();
   slice_ = pass.workspace.tile.Rows(0, 1).Columns(0, head.Slice().Size());
   head.Logits(pass, x.Rows(position_, 1), slice_);
 }
 
-// Logits of the rows that are asked for, in the order of the entries.
+// Logits of the rows asked for, in the order of the entries.
 void Inference::ReadCached(const Pass& pass, const Matrix& x) const {
   const std::int64_t count = std::ssize(pass.cached.asked), first = pass.cached.first;
   const Matrix picked = cache_.Picked(first + count).Rows(first, count);
@@ -197,7 +197,7 @@ void Inference::ReadCached(const Pass& pass, const Matrix& x) const {
   network_.Head().CachedLogits(pass, picked, cache_.Logits(first + count).Rows(first, count));
 }
 
-// to = m, which lies on the host, without what is between its rows.
+// Converts m, in host memory, to double; `to` has no gaps between rows.
 void Inference::Widen(const Matrix& m, std::span<double> to) const {
   const bool dense = m.stride == m.columns || m.rows == 1;
   const std::int64_t rows = dense ? 1 : m.rows, columns = dense ? m.Size() : m.columns;
@@ -220,7 +220,7 @@ void Inference::Widen(const Matrix& m, std::span<double> to) const {
   }
 }
 
-// logits: [vocabulary], of which this rank has its slice.
+// Fills logits, [vocabulary], from all ranks' slices. Collective over the tensor group.
 void Inference::GatherVocabulary(double* logits) const {
   const parallel::TensorGroup& tensor = network_.Tensor();
   std::vector<std::int64_t> counts;
@@ -230,7 +230,7 @@ void Inference::GatherVocabulary(double* logits) const {
   tensor.Transfers().OnHost().AllGatherInPlace(Dtype::kFloat64, logits, counts);
 }
 
-// The part on this context rank of a batch of one whole sequence, padded to the ring's length.
+// This context rank's part of a batch of one whole sequence, padded to the ring's length.
 data::Entry Inference::LocalPart(const data::Entry& batch) const {
   data::Entry local = batch;
   local.positions = network_.Context().Own();
@@ -247,7 +247,7 @@ data::Entry Inference::LocalPart(const data::Entry& batch) const {
   return local;
 }
 
-// The context rank that holds a position, and the place in its part.
+// The context rank that holds a position, and the position's index in its part.
 std::pair<int, std::int64_t> Inference::Find(std::int64_t position) const {
   for (int rank = 0; rank < network_.Context().Size(); ++rank) {
     const Positions held = PositionsOf(network_.Plan().length, rank, network_.Context().Size());
@@ -267,7 +267,7 @@ std::vector<double> Inference::Logits(const data::Entry& batch, std::int64_t pos
   if (network_.Context().Active()) {
     entries.front() = LocalPart(batch);
     std::tie(owner, position) = Find(position);
-    if (grid.Coordinates().context != owner) position = 0;  // any; the result is not used
+    if (grid.Coordinates().context != owner) position = 0;  // any: the result is not used
   }
   position_ = position;
   places_ = {};
@@ -290,13 +290,13 @@ std::vector<double> Inference::Logits(const data::Entry& batch, std::int64_t pos
   };
   broadcast(comm::Group::kPipeline, grid.Shape().pipeline - 1);
   broadcast(comm::Group::kContext, owner);
-  // Rows without a token are no choice.
+  // Drops logits of padding rows, which belong to no token.
   if (plan.options.types > 0) logits.resize(static_cast<std::size_t>(plan.options.types));
   return logits;
 }
 
-// All rows stand at the last position of a window, in documents that begin so that theirs is the
-// right one: tables of positions need no other way to it.
+// All rows are at the last position of a window. Each gets a document begin that makes its position
+// within the document the right one, so that tables of positions need no special case.
 data::Entry Inference::ContinuedEntry(std::span<const std::int32_t> tokens,
                                       std::span<const std::int32_t> positions) const {
   const std::int64_t last = network_.Plan().length - 1;

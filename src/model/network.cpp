@@ -1,5 +1,4 @@
-// Network: the groups of every parallelism, the registration of parameters, and which units the
-// tasks use.
+// Network: the groups of every parallelism, the registration of parameters, the use of units.
 #include "trireme/model/network.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +17,7 @@ device::Stream StreamOf(const ModelPlan& plan, device::Stream stream) {
   return stream;
 }
 
-// Canonical: with the exchange buffer of sums over the tensor ranks, the largest part for each.
+// The tensor group; in canonical arithmetic it gets a buffer for tree sums over its ranks.
 parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const ModelPlan& plan,
                                       const StagePlan& local, const device::Stream& stream) {
   const comm::Collectives transfers = grid.Over(comm::Group::kTensor);
@@ -37,35 +36,33 @@ Network::Network(const comm::ProcessGrid& grid, const ModelPlan& plan, const dev
       local_plan_(PlanStage(plan, grid.Shape(), grid.Options(), grid.World().Rank())),
       stream_(StreamOf(plan, stream)) {}
 
-// Every parallelism of the model in one place: the ranks that take part in each, and what they do
-// together. What this rank has of each (stage, positions, rows, shard) stands in local_plan_.
+// Every parallelism of the model in one place: which ranks take part in each, and what they do
+// together. This rank's part of each (stage, positions, rows, shard) is in local_plan_.
 void Network::Parallelise() {
   using comm::Group;
   const comm::Collectives tensor = grid_.Over(Group::kTensor), data = grid_.Over(Group::kData),
                           shard = grid_.Over(Group::kShard);
   const bool sharded = local_plan_.shard.sharding != comm::Sharding::kNone;
   const bool canonical = plan_.canonical.On();
-  // Context: each rank has a part of every sequence; keys and values go round in a ring.
+  // Context: each rank has a part of every sequence; keys and values travel around a ring.
   context_ = parallel::RingAttention(grid_.Over(Group::kContext), plan_.length);
-  // Tensor ranks that hold the same key/value head, where there are more ranks than heads.
+  // The tensor ranks that hold the same key/value head, if there are more ranks than heads.
   key_value_ = grid_.KeyValueGroup(plan_.options.kv_heads);
   key_value_channel_ = grid_.ChannelOver(key_value_, Group::kKeyValue);
   const comm::Collectives key_value(key_value_, Group::kKeyValue, grid_.Traffic(),
                                     key_value_channel_.get());
   grid_.World().Together([&] {
-    // Tensor: each rank has a slice of every matrix; the outputs of attention and feed-forward
-    // network are summed, and with sequence parallelism cut by rows.
+    // Tensor: each rank has a slice of every matrix. The outputs of attention and feed-forward
+    // layers are all-reduced, or with sequence parallelism reduce-scattered by rows.
     tensor_ = MakeTensorGroup(grid_, plan_, local_plan_, stream_);
-    // Pipeline: each rank has a stage. This rank's part is the layers of its stage, the slices of
-    // its tensor rank.
+    // Pipeline: each rank has a stage; it holds its tensor rank's slices of its stage's layers.
     kernels::ParameterList list = ListParameters();
     kernels::Ownership owns = parallel::PlanOwnership(list, plan_.dtype, local_plan_.shard);
     registry_ =
         kernels::Registry(std::move(list), plan_.dtype, std::move(owns), plan_.training, stream_);
-    // Gradients of which several ranks of a replica have terms are summed: those of norms and
-    // biases over the tensor group, of shared heads, of a tied table over the first and the last
-    // stage. Parameters that several ranks hold whole then get the gradient of one of them, bit by
-    // bit.
+    // Some gradients are sums over ranks of a replica: those of norms and biases over the tensor
+    // group, of shared key/value heads over the ranks that hold them, of a tied table over the
+    // first and last stage. Then all copies of a parameter get one rank's bits.
     std::map<kernels::GradientSum, comm::Collectives> sums;
     if (plan_.training) {
       sums = {{kernels::GradientSum::kTensor, tensor},
@@ -76,11 +73,12 @@ void Network::Parallelise() {
           stream_);
     }
     shared_ = std::make_unique<parallel::SharedGradients>(registry_, sums, sharded, stream_);
-    // Shard (ZeRO): each rank owns a part of every unit's moments, gradients or values; what
-    // others own is gathered where it is used, and gradients are scattered.
+    // Shard (ZeRO): each rank owns a part of every unit's moments, gradients or values. Values are
+    // gathered where they are used, and gradients reduce-scattered.
     units_ = std::make_unique<parallel::ShardedUnits>(shard, registry_, stream_, local_plan_.shard,
                                                       shared_.get());
-    // Data: each rank has other windows; gradients are summed in buckets during the backward pass.
+    // Data: each rank has its own windows; gradients are summed in buckets during the backward
+    // pass.
     if (plan_.training) {
       buckets_ = std::make_unique<parallel::GradientBuckets>(data, shard, registry_, stream_,
                                                              local_plan_.shard, shared_.get());
@@ -88,7 +86,7 @@ void Network::Parallelise() {
   });
 }
 
-// All ranks take as many pauses as the one with the most to draw.
+// All ranks call `between` equally often, as often as the rank with most to draw.
 void Network::DrawWeights(const std::function<void()>& between) {
   if (!between) return registry_.Initialise(plan_.seed);
   const std::int64_t pauses = grid_.World().Max(registry_.InitialPieces());
@@ -112,7 +110,7 @@ void Network::SumSharedGradients() {
   if (copied_) copied_->Share();
 }
 
-// Adds the second gradient of a tied table to its first.
+// Adds the second gradient of a tied table to its first one.
 void Network::AddSecondGradient() const {
   const kernels::ParameterId id = registry_.SecondOf();
   if (id == kernels::kNoParameter) return;
@@ -155,8 +153,7 @@ void Network::AddMemory(device::MemoryTerms& memory) const {
   if (plan_.training) memory.exchange_buffers += copied_->Bytes() + buckets_->Bytes();
 }
 
-// Lists all parameters of the model, in its order, on every rank, those of other stages without
-// memory.
+// Lists all parameters of the model in order, on every rank; those of other stages get no memory.
 kernels::ParameterList Network::ListParameters() {
   const bool last = local_plan_.Last(), tied = plan_.options.tie_embeddings;
   kernels::ParameterList list;
@@ -170,7 +167,7 @@ kernels::ParameterList Network::ListParameters() {
   head_.emplace(place, embedding_->Weight());
   if (last) chunks_.back().last_units = {tail_unit_};
   if (last && tied) chunks_.back().last_units.push_back(token_unit_);
-  // If one rank uses a tied table twice, the two gradients meet where those of two stages would.
+  // One rank that uses a tied table twice adds its two gradients where two stages would.
   if (local_plan_.shard.canonical && tied && local_plan_.First() && last && plan_.training) {
     list.AddSecondGradient(embedding_->Weight());
   }

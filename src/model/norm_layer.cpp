@@ -1,4 +1,4 @@
-// NormLayer: its parameters, forward and backward pass.
+// NormLayer: parameters, forward and backward pass.
 #include "trireme/model/norm_layer.hpp"
 
 namespace trireme::model {
@@ -7,8 +7,8 @@ NormLayer::NormLayer(const ParameterPlace& place, const std::string& name, bool 
     : kind_(place.options.norm == Norm::kLayerNorm ? kernels::NormKind::kLayerNorm
                                                    : kernels::NormKind::kRmsNorm),
       epsilon_(place.options.norm_epsilon) {
-  // With a shard of the rows, a rank's gradient is a part of the sum over all of them; a canonical
-  // one is summed at once.
+  // If the rows are sharded, a rank's gradient is one term of the sum over the tensor group; in
+  // canonical arithmetic Backward sums it already.
   const parallel::TensorGroup& tensor = place.tensor;
   const kernels::GradientSum sum = tensor.Sharded() && !tensor.Canonical()
                                        ? kernels::GradientSum::kTensor
@@ -59,8 +59,8 @@ void NormLayer::Backward(const Pass& pass, const Saved& saved,
   kernels::NormBackward(pass.stream, backward);
 }
 
-// The rows of all tensor ranks are cut into as many parts as there are slices, whatever the layout:
-// each part's gradient is computed apart, and the parts meet in the fixed tree.
+// The rows of all tensor ranks are cut into one part per canonical slice, whatever the layout. Each
+// part's gradient is computed alone, and the fixed tree adds them up.
 void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
                                         const Matrix& dy) const {
   const parallel::TensorGroup& tensor = *pass.tensor;

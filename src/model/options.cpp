@@ -1,4 +1,4 @@
-// The [model] section: its keys, its presets, its checks, and what follows from the options.
+// The [model] section: keys, presets and checks; parameter counts, costs, rotary angles.
 #include "trireme/model/options.hpp"
 
 #include <fmt/format.h>
@@ -10,11 +10,11 @@
 
 namespace trireme::model {
 
-// Known models: values for keys of [model] that a deck leaves out.
+// Presets: known models, as values for keys of [model] that a deck leaves out.
 
 using PresetValues = std::vector<std::pair<std::string, std::string>>;  // key, value
 
-const std::vector<std::pair<std::string, PresetValues>>& Presets();  // by name, as in help
+const std::vector<std::pair<std::string, PresetValues>>& Presets();  // by name, in help's order
 
 namespace {
 
@@ -27,9 +27,9 @@ constexpr deck::Names<4> kRopeScalings = {"none", "linear", "yarn", "llama3"};
 constexpr deck::Names<3> kInits = {"normal", "gpt2", "xavier"};
 constexpr deck::Names<3> kRecomputes = {"none", "selective", "full"};
 
-constexpr double kMostParameters = 1e14;  // in a matrix kind; byte counts stay within 64 bits
+constexpr double kMostParameters = 1e14;  // keeps byte counts within 64 bits
 
-// Divisibility; each complaint names the key and a remedy. asked: the deck's own values.
+// Checks what must divide what. asked: the options as the deck states them.
 void OptionsCheck(const deck::Deck& deck, const Options& asked, const Options& o) {
   if (o.head_dim * o.heads != o.dim && asked.head_dim == 0) {
     throw deck.Complain("model.heads",
@@ -127,7 +127,7 @@ void BindRope(deck::Keys keys, Options& o) {
 
 void BindTraining(deck::Keys keys, Options& o) {
   using deck::AtLeast, deck::Between;
-  constexpr double kMostDropout = 0.99;  // 16-bit lanes: something must be kept
+  constexpr double kMostDropout = 0.99;  // drawn with 16 bits: something must be kept
   keys.Real("model.dropout", o.dropout, Between(0, kMostDropout), "",
             "Probability of dropping an element of the embedding and of the residual branches.")
       .Real("model.attention_dropout", o.attention_dropout, Between(0, kMostDropout), "",
@@ -199,7 +199,7 @@ void Bind(deck::Keys keys, Options& o) {
 
 void Declare(deck::Schema& schema) {
   Options defaults;
-  defaults.kv_heads = defaults.head_dim = 0;  // they follow from heads and dim
+  defaults.kv_heads = defaults.head_dim = 0;  // 0: derived from heads and dim
   deck::Declare(schema, Bind, defaults);
 }
 
@@ -238,7 +238,7 @@ void Resolve(deck::Deck& deck) {
 
 namespace {
 
-// Keys of the other kind of model.
+// Refuses keys that the other kind of model has.
 void CheckKind(const deck::Deck& deck, const Options& o) {
   constexpr std::int64_t kMostBlocks = 4095;
   if (!o.Translates()) {
@@ -287,22 +287,22 @@ Options WithVocabulary(const Options& options, std::int64_t types, const deck::D
                       "Lower model.layers, model.dim, model.ffn or model.head_dim.");
 }
 
-// Numbers that follow from the options: parameters, floating-point operations, costs of parts.
+// What follows from the options: number of parameters, operations, costs of parts.
 
 namespace {
 
-// Elements of the matrices of queries and output, of keys and values, and of a block without
-// cross-attention.
+// Elements of one attention's query and output matrices, of its key and value matrices, and of all
+// matrices of a block without cross-attention.
 std::int64_t QueryMatrices(const Options& o) { return o.dim * o.head_dim * 2 * o.heads; }
 std::int64_t KeyMatrices(const Options& o) { return o.dim * o.head_dim * 2 * o.kv_heads; }
 std::int64_t BlockMatrices(const Options& o) {
   const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
   return QueryMatrices(o) + KeyMatrices(o) + (up + 1) * o.dim * o.ffn;
 }
-// Blocks with cross-attention.
+// Number of blocks with cross-attention.
 std::int64_t CrossBlocks(const Options& o) { return o.Translates() ? o.layers : 0; }
 
-// Operations of a query of a block that sees `keys` keys, forward and backward.
+// Operations of one query that sees `keys` keys in one block, forward and backward.
 double AttentionFlops(const Options& o, double keys) {
   return 12 * static_cast<double>(o.heads * o.head_dim) * keys;
 }
@@ -332,7 +332,7 @@ PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
   PartCosts costs;
   costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
   costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / blocks;
-  // The forward pass, a third of it all, once more.
+  // Adds a second forward pass, a third of the cost without recomputation.
   if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
   costs.embedding = kEmbeddingWork * dim * o.Streams();
   return costs;
@@ -365,12 +365,11 @@ double PairFlops(const Options& o, std::int64_t source_length, std::int64_t targ
          t * (target + decoders * (AttentionFlops(o, (t + 1) / 2) + AttentionFlops(o, s)));
 }
 
-// Presets of model.preset: keys of known models and their values.
+// The presets of model.preset.
 
 namespace {
 
-// The JSC course's Transformer (Vaswani et al. 2017 layers) for WikiText-2, here with a causal
-// mask.
+// The JSC course's Transformer (layers of Vaswani et al. 2017) for WikiText-2, but causal.
 PresetValues Jsc() {
   return {{"dim", "128"},
           {"heads", "4"},
@@ -471,20 +470,20 @@ const std::vector<std::pair<std::string, PresetValues>>& Presets() {
   return presets;
 }
 
-// RopeAngles: frequencies by kind of scaling, in double precision; checks of the scaling's numbers.
+// RopeAngles: frequencies for each kind of scaling, in double precision; checks of its numbers.
 
 namespace {
 
 constexpr double kTurn = 2 * std::numbers::pi;
 
-// Share of the interpolated frequency in pair i: 0 up to `low`, 1 from `high` on.
+// Weight of the interpolated frequency for pair i: 0 up to `low`, 1 from `high` on, linear between.
 struct Ramp {
   double low, high;
   double At(double i) const { return std::clamp((i - low) / (high - low), 0.0, 1.0); }
 };
 
-// Pair (not an integer) that turns `turns` times in the original positions: equation 17 solved for
-// the dimension.
+// The (fractional) index of the pair that turns `turns` times within the original positions:
+// equation 17 of Peng et al. 2023, solved for the dimension.
 double PairOfTurns(const Options& o, double turns) {
   const auto positions = static_cast<double>(o.rope_original_positions);
   return static_cast<double>(o.head_dim) * std::log(positions / (turns * kTurn)) /
@@ -492,7 +491,7 @@ double PairOfTurns(const Options& o, double turns) {
 }
 
 Ramp YarnRamp(const Options& o) {
-  constexpr double kLeastWidth = 0.001;  // of the published code, against a division by zero
+  constexpr double kLeastWidth = 0.001;  // as in the published code; avoids division by zero
   Ramp ramp{
       std::max(std::floor(PairOfTurns(o, o.rope_beta_fast)), 0.0),
       std::min(std::ceil(PairOfTurns(o, o.rope_beta_slow)), static_cast<double>(o.head_dim - 1))};
@@ -526,11 +525,11 @@ double Scaled(const Options& o, double plain, double pair) {
   return plain;
 }
 
-// A number of [model] that some kinds of scaling read.
+// A key with a number that some kinds of scaling use.
 struct Number {
   const char* key;
-  double value, otherwise;  // otherwise: its default
-  bool read, needed;        // by the deck's kind
+  double value, otherwise;  // otherwise: the key's default
+  bool read, needed;        // whether the deck's kind of scaling reads, needs it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// One rank's part of a model, from the plan of the whole.
+// PlanStage: one rank's part of a model. Checks of layouts.
 #include "trireme/model/plan.hpp"
 
 #include <fmt/ranges.h>
@@ -12,9 +12,9 @@ namespace trireme::model {
 
 namespace {
 
-constexpr std::int64_t kRoundsAStage = 8;  // micro-batches of an evaluation at once
+constexpr std::int64_t kRoundsAStage = 8;  // micro-batches per stage in a round of an evaluation
 
-// Blocks of each of a stage's chunks, by what blocks, embedding and head cost.
+// The blocks of each chunk of a stage, balanced by the costs of blocks, embedding and head.
 std::vector<Part> ChunksOf(const ModelPlan& plan, int stage) {
   const parallel::PipelineShape& shape = plan.pipeline;
   const PartCosts costs = CostsPerToken(plan.options, plan.length);
@@ -30,7 +30,7 @@ std::vector<Part> ChunksOf(const ModelPlan& plan, int stage) {
 parallel::ShardSetup ShardOf(const ModelPlan& plan, const comm::GridShape& grid,
                              const comm::GridOptions& options, const comm::GridShape& at) {
   parallel::ShardSetup shard;
-  // A model that does not learn has nothing to share out but its parameters.
+  // A model for evaluation has nothing to shard but its parameters.
   if (plan.training || options.sharding == comm::Sharding::kParameters) {
     shard.sharding = options.sharding;
   }
@@ -95,11 +95,11 @@ std::int64_t BufferBytes(std::int64_t bytes) {
   return measuring.Peak();
 }
 
-// Check that a layout suits a model; names of layouts that do.
+// Checks that a layout suits a model, and suggestions of layouts that do.
 
 namespace {
 
-// "1", "1 or 2", "1, 2 or 4".
+// Joins values as "1", "1 or 2", "1, 2 or 4".
 std::string Alternatives(const std::vector<std::int64_t>& values) {
   if (values.size() < 2) return fmt::format("{}", fmt::join(values, ""));
   return fmt::format("{} or {}", fmt::join(values.begin(), values.end() - 1, ", "), values.back());
@@ -108,12 +108,12 @@ std::string Alternatives(const std::vector<std::int64_t>& values) {
 bool HeadsFit(const Options& o, std::int64_t tensor) {
   return o.heads % tensor == 0 && (o.kv_heads % tensor == 0 || tensor % o.kv_heads == 0);
 }
-// A vocabulary of 0 is not known yet.
+// o.vocabulary = 0: not known yet, not checked.
 bool TensorFits(const Options& o, std::int64_t tensor) {
   return HeadsFit(o, tensor) && tensor <= o.ffn && (o.vocabulary == 0 || tensor <= o.vocabulary);
 }
 
-// At most three values around `wanted` that `fits` accepts, ascending.
+// The at most three values up to `most` nearest to `wanted` that `fits` accepts, ascending.
 template <typename Fits>
 std::vector<std::int64_t> Nearest(std::int64_t wanted, std::int64_t most, Fits fits) {
   constexpr std::size_t kShown = 3;
@@ -154,7 +154,7 @@ void CheckTensor(const deck::Deck& deck, const Options& o, const comm::GridShape
 
 void CheckStages(const deck::Deck& deck, const Options& o, const comm::GridShape& grid,
                  const parallel::PipelineShape& pipeline) {
-  const std::int64_t most = o.Blocks() + 1;  // the last may hold the head alone
+  const std::int64_t most = o.Blocks() + 1;  // the last stage may hold the head alone
   if (pipeline.VirtualStages() <= most) return;
   const int stages = pipeline.stages, chunks = pipeline.chunks;
   const std::string cut = chunks > 1 ? fmt::format("{} stages of {} chunks", stages, chunks)
@@ -181,7 +181,7 @@ bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::in
   return TensorFits(options, tensor) && pipeline <= (options.Blocks() + 1) / chunks;
 }
 
-// The interleaved schedule runs micro-batches in groups of as many as there are stages.
+// The interleaved schedule runs micro-batches in groups whose size is the number of stages.
 void CheckMicroBatches(const deck::Deck& deck, const parallel::PipelineShape& pipeline,
                        std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
                        std::int64_t unit) {

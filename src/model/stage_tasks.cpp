@@ -1,5 +1,4 @@
-// StageTasks: its memory, its batches, the entries of a task, the blocks of a stack, and the ends
-// of the stack of blocks.
+// StageTasks: memory, batches, entries of a task, blocks, embedding and head. ChunkActivations.
 #include "trireme/model/stage_tasks.hpp"
 
 #include <algorithm>
@@ -16,14 +15,14 @@ using Phase = parallel::LeafGradients::Phase;
 
 namespace {
 
-// Tells the products whether the model learns from what is computed next.
+// Tells the libraries of products whether a training step or an evaluation follows.
 void SetTraining(const device::Stream& stream, bool training) {
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
     libraries->SetTraining(training);
   }
 }
 
-// Stands for begins of documents, which nothing reads while memory is measured.
+// Placeholder for begins of documents: while memory is measured, nothing reads them.
 constexpr std::int32_t kSomeBegins = 0;
 
 }  // namespace
@@ -46,9 +45,9 @@ StageTasks::StageTasks(Network& network, bool pairs)
                plan_.document_mask || plan_.cache_slots > 0, pairs, local_.tokens}),
       losses_(network.Stream(), local_.Last() ? local_.entries * local_.tokens : 0) {}
 
-// Memory: sizes from dry passes, then one allocation, cut up.
+// Memory: dry passes measure the sizes; one allocation is then cut up.
 
-// Measures the allocations of the largest micro-batch in arenas that hand out no memory.
+// Measures what the largest micro-batch allocates, in arenas that hand out no memory.
 void StageTasks::PlanMemory() {
   device::Arena shared = device::Arena::Measuring(), training = device::Arena::Measuring(),
                 evaluation = device::Arena::Measuring();
@@ -76,7 +75,7 @@ void StageTasks::PlanMemory() {
   AllocateMemory(shared.Peak(), training.Peak());
 }
 
-// workspace, scratch: bytes of both.
+// workspace, scratch: bytes of the workspace and of the scratch for training.
 void StageTasks::AllocateMemory(std::int64_t workspace, std::int64_t scratch) {
   storage_ = device::AllocateZeroed(bytes_, network_.Stream().Where());
   char* begin = static_cast<char*>(storage_.get());
@@ -90,13 +89,13 @@ void StageTasks::AllocateMemory(std::int64_t workspace, std::int64_t scratch) {
   for (ChunkActivations& chunk : memory_) begin = chunk.Cut(begin);
 }
 
-// Null before there is any.
+// The arena for scratch; null before memory is allocated.
 device::Arena* StageTasks::Scratch(bool training) {
   std::optional<device::Arena>& scratch = training ? training_scratch_ : evaluation_scratch_;
   return scratch ? &*scratch : nullptr;
 }
 
-// The scratch that all layers share, sized for the largest micro-batch.
+// Allocates the scratch that all layers share, for the largest micro-batch.
 Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
   const Pass pass = MakePass(true);
   const Options& o = plan_.options;
@@ -112,12 +111,12 @@ Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
                                 .begins = plan_.document_mask ? &kSomeBegins : nullptr};
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
   if (pass.stream.OnGpu()) {
-    // A library's scratch memory is that of the very shape. On the CPU a slice of the heads needs
-    // no more than all of them.
+    // A library's scratch depends on the exact shape, so ask for this rank's heads. On the CPU, all
+    // heads need at least as much as a slice.
     shape.heads = std::max<std::int64_t>(1, o.heads / tensor.Size());
     shape.kv_heads = std::max<std::int64_t>(1, o.kv_heads / tensor.Size());
   }
-  // Without a backward pass it is planned as with dropout: a library has no backward pass then.
+  // A model for evaluation is planned as with dropout, for which a library has no backward pass.
   const bool dropout =
       !plan_.training || kernels::Dropout{.probability = o.attention_dropout}.Active();
   Workspace workspace;
@@ -160,14 +159,14 @@ int StageTasks::MicroBatches(std::span<const data::Entry> batches) const {
   return static_cast<int>(std::ssize(batches)) / plan_.leaves;
 }
 
-// Tells the sharding which units the program gathers, in order, and runs it.
+// Tells the sharding in which order the program uses its units, then runs the program.
 void StageTasks::RunProgram(const parallel::Program& program) {
   if (network_.Units().ValuesSharded()) network_.Units().BeginTasks(network_.UsesOf(program));
   pipeline_.Run(program, *this);
 }
 
 void StageTasks::StartTrain(StagedBatches::Taken taken, const GradientsReady& ready) {
-  if (taken.Batches().empty()) return;  // all ranks of the replica see this
+  if (taken.Batches().empty()) return;  // the same on all ranks of the replica
   const int count = MicroBatches(taken.Batches());
   SetTraining(network_.Stream(), true);
   Begin(std::move(taken), ready, nullptr);
@@ -254,7 +253,7 @@ Pass StageTasks::MakePass(std::size_t entry, bool training) {
   Pass pass = MakePass(training);
   pass.batch = &batch;
   pass.tokens = staged_.At(entry);
-  // A GPU's zeros for one that continues no text, which needs the kernels of plain windows.
+  // On a GPU `begins` is always there (zeros if unused), but plain windows use kernels without it.
   if (batch.begins.empty() && !plan_.document_mask) pass.tokens.begins = nullptr;
   pass.sequences = batch.sequences;
   pass.length = batch.length;
@@ -277,7 +276,7 @@ StageTasks::TaskEntries& StageTasks::TaskEntriesOf(const parallel::ProgramTask& 
   task_entries_.clear();
   for (int i = 0; i < plan_.leaves; ++i) {
     const std::size_t number = first + static_cast<std::size_t>(i);
-    if (batches_[number].sequences == 0) continue;  // padding
+    if (batches_[number].sequences == 0) continue;  // an empty entry, for padding
     TaskEntry& entry = task_entries_.emplace_back();
     ResidualStream &source = entry.source, &target = entry.target;
     target.pass = MakePass(number, training);
@@ -329,7 +328,7 @@ void StageTasks::Run(const parallel::ProgramTask& task, const Matrix& in, const 
       Backward(entries, chunk, arenas(), task.final);
       break;
     case TaskKind::kBackwardInput:
-      arenas().backward->Release(0);  // of no size if memory rotates
+      arenas().backward->Release(0);  // empty if memory rotates
       Backward(entries, chunk, arenas(), false);
       break;
     case TaskKind::kBackwardWeight:
@@ -376,7 +375,7 @@ void StageTasks::Report(int unit) const {
 
 // The forward pass of a training step.
 
-// The arenas in which a forward pass puts its matrices.
+// The arenas for the matrices of a forward pass.
 Lifetimes StageTasks::ForwardLives(const Arenas& arenas, device::Arena* scratch) const {
   switch (plan_.options.recompute) {
     case Recompute::kNone:
@@ -396,8 +395,9 @@ void StageTasks::AllocateBuffers(ResidualStream& stream) const {
   for (Matrix& buffer : stream.buffers) buffer = Allocate(stream.pass, stream.pass.lives.scratch);
 }
 
-// The residual stream between blocks: a norm's input, or (post-norm) a product's too. After the
-// last block it is the head's input, which is dead when the backward pass begins.
+// Allocates the residual stream before `block`. It is a norm's input (needed until the input
+// gradient) or, post-norm, also a product's (until the weight gradient). After the last block it is
+// the head's input, which no block's backward pass needs.
 Matrix StageTasks::ResidualOf(const TaskEntry& entry, const Stack& stack, std::size_t block,
                               const Arenas& arenas) {
   const bool pre = plan_.options.norm_position == NormPosition::kPre;
@@ -458,8 +458,7 @@ void StageTasks::ForwardBlock(TaskEntry& entry, const Stack& stack, std::size_t 
   scratch->Release(mark);
 }
 
-// Evaluation keeps two residual streams of each entry and the memory of one block. A block reads
-// one buffer of its stream and writes the other.
+// Evaluation keeps the memory of one block, and two buffers per stream for the blocks' outputs.
 void StageTasks::EvaluateBlocks(TaskEntries& entries, const Stack& stack, bool leaves,
                                 ForEntry then) {
   const Network::Chunk& layers = LayersOf(stack.chunk);
@@ -514,7 +513,7 @@ void StageTasks::RecomputeBlock(const Pass& pass, const Block& block, Block::Sav
   if (recompute == Recompute::kFull) block.Recompute(pass, saved);
 }
 
-// One block of one entry. Matrices that were not kept are computed again first.
+// The backward pass of one block and one entry; recomputes first what was not kept.
 void StageTasks::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                                const Matrix& dx) const {
   device::Arena *scratch = pass.lives.scratch, *backward = pass.lives.backward;
@@ -603,7 +602,7 @@ void StageTasks::BackwardWeight(TaskEntries& entries, int chunk, bool report) {
   }
 }
 
-// The two ends of the stack of blocks: the embedding, the final norm and the head.
+// Before and after the blocks: the embedding, the final norm and the head.
 
 void StageTasks::Embed(const EmbeddingLayer& layer, const ResidualStream& stream,
                        bool backward) const {
@@ -626,7 +625,7 @@ void StageTasks::Embed(const EmbeddingLayer& layer, const ResidualStream& stream
   pass.lives.scratch->Release(mark);
 }
 
-// The final norm and the head: losses, or what a reader computes.
+// The final norm, then the head's losses or what a reader computes.
 void StageTasks::EvaluateHead(const Pass& pass, const Matrix& x) {
   const NormLayer* final_norm = network_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
@@ -651,7 +650,7 @@ void StageTasks::EvaluateHead(const Pass& pass, const Matrix& x) {
   scratch->Release(mark);
 }
 
-// The final norm and the head: the loss, and its gradient by x: [rows, dim] in dx.
+// The final norm and the head: loss, and its gradient with respect to x. x, dx: [rows, dim].
 void StageTasks::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) const {
   const NormLayer* final_norm = network_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
@@ -684,7 +683,8 @@ void StageTasks::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& d
   scratch->Release(mark);
 }
 
-// The loss and the gradients of the head and the final norm; into `residual` that of its input.
+// The loss and the gradients of head and final norm. The gradient of the final norm's input goes to
+// the target stream's `residual`.
 void StageTasks::HeadGradients(TaskEntries& entries, int chunk, bool report) {
   const bool tied = plan_.options.tie_embeddings;
   const int tail = network_.TailUnit(), token = network_.TokenUnit();
@@ -699,7 +699,7 @@ void StageTasks::HeadGradients(TaskEntries& entries, int chunk, bool report) {
   }
   Done(units);
   EndGradient({&tail, 1});
-  // On one stage the embedding adds to the same gradient at the end of the backward pass.
+  // With one stage, the embedding adds to the same gradient at the end of the backward pass.
   if (tied && local_.stages > 1) EndGradient({&token, 1});
   if (report) Report(tail);
 }
@@ -714,7 +714,7 @@ void StageTasks::EmbeddingGradients(TaskEntries& entries, int chunk, ForEntry em
   EndGradient(units);
 }
 
-// ChunkActivations: how large a slot is, and how memory is cut into slots and frames.
+// ChunkActivations: measures the slots and cuts memory into slots and frames.
 
 ChunkActivations::ChunkActivations(const std::vector<Block>& blocks, const parallel::Slots& slots,
                                    int entries, bool recomputes)
@@ -730,7 +730,7 @@ std::vector<Block::Saved> ChunkActivations::MakeSaved() const {
   return saved;
 }
 
-// Frames 0, 1, ... belong to the first live entry's blocks, and so on; the last is the spare.
+// Each block of each live entry gets a frame, in order; the last frame is the spare one.
 void ChunkActivations::MakeLive(int weight_slots) {
   live_.clear();
   spare_ = 0;

@@ -1,4 +1,4 @@
-// StagedBatches: packing, the copy on the input queue, and the order of its three stages.
+// StagedBatches: packs batches, copies them on the input queue, checks the order of its calls.
 #include "trireme/model/staged_batches.hpp"
 
 #include <algorithm>
@@ -12,12 +12,12 @@ namespace trireme::model {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 128;  // bytes, of each array
+constexpr std::int64_t kAlignment = 128;  // bytes; each array begins at a multiple
 constexpr const char* kBug = "This is a bug in Trireme.";
 
 std::int64_t PaddedBytes(std::int64_t bytes) { return CeilDivide(bytes, kAlignment) * kAlignment; }
 
-// An entry's arrays, in the order in which they are packed.
+// The arrays of an entry, in the order in which they are packed.
 enum Array {
   kInputs,
   kTargets,
@@ -92,7 +92,7 @@ void StagedBatches::CheckBegins(const data::Entry& batch) const {
 
 void StagedBatches::CheckPairs(const data::Entry& batch) const {
   if (batch.sequences == 0 || (batch.source_length > 0) == limits_.pairs) return;
-  // Texts that are being written go on without their source texts.
+  // Texts being continued come without their source texts.
   if (limits_.pairs && limits_.begins && !batch.begins.empty()) return;
   throw RunError(limits_.pairs ? "single texts for a model that translates"
                                : "pairs of texts for a model of single ones",
@@ -104,7 +104,7 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
   bytes_ = 0;
   for (const data::Entry& batch : batches) {
     Places& at = next_places_.emplace_back();
-    if (batch.sequences == 0) continue;  // arrays may be an older batch's
+    if (batch.sequences == 0) continue;  // its arrays may still hold an older batch
     const auto arrays = ArraysOf(batch);
     for (std::size_t k = 0; k < kArrays; ++k) {
       at[k] = bytes_;
@@ -114,13 +114,13 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
   }
   if (bytes_ > Bytes() / 2) throw RunError("larger batches than a model was planned for", kBug);
   if (bytes_ == 0) return;
-  arrived_.Await();  // the copy before this one reads `packed_`
+  arrived_.Await();  // the previous copy may still read `packed_`
   char* const packed = static_cast<char*>(packed_.get());
   for (std::size_t i = 0; i < batches.size(); ++i) {
     if (batches[i].sequences == 0) continue;
     const auto arrays = ArraysOf(batches[i]);
     const Places& at = next_places_[i];
-    // Graphs read begins of every batch: 0 for one without, whose windows are a document each.
+    // CUDA graphs always read begins: 0 in entries without, where each window is one document.
     if (limits_.begins) std::memset(packed + at[kBegins], 0, arrays[kInputs].size());
     for (std::size_t k = 0; k < kArrays; ++k) {
       if (!arrays[k].empty()) std::memcpy(packed + at[k], arrays[k].data(), arrays[k].size());

@@ -1,8 +1,7 @@
 // The two kinds of stage tasks. A decoder has one residual stream. An encoder-decoder has two: the
 // encoder's blocks act on the source texts, the decoder's on the target texts and read the
-// encoder's output. Between stages the streams travel together, source rows first: what the stage
-// before has of each, and backward its gradient, so that gradients of the encoder's output add up
-// on the way.
+// encoder's output. A message between stages holds both streams (backward: their gradients), source
+// rows first, so that gradients of the encoder's output add up from stage to stage.
 #include <algorithm>
 
 #include "trireme/kernels/elementwise.hpp"
@@ -122,7 +121,7 @@ class EncoderDecoderTasks : public StageTasks {
   void MakeSource(TaskEntry& entry) const override {
     Pass& target = entry.target.pass;
     if (target.Dry()) target.source.length = target.length;
-    if (target.cached.continues) return;  // texts that go on have been read by the encoder before
+    if (target.cached.continues) return;  // the encoder has read the source texts already
     Pass& source = entry.source.pass;
     source = target;
     source.length = target.source.length;
@@ -139,7 +138,7 @@ class EncoderDecoderTasks : public StageTasks {
   }
   std::int64_t AttentionElements(const Pass& pass, kernels::AttentionShape shape,
                                  bool dropout) const override {
-    // Stands for lengths of keys, which nothing reads while memory is measured.
+    // Placeholder for key lengths: while memory is measured, nothing reads them.
     static constexpr std::int32_t kSomeLengths = 0;
     shape.key_lengths = &kSomeLengths;
     const std::int64_t whole = pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
@@ -156,15 +155,15 @@ class EncoderDecoderTasks : public StageTasks {
     const Network::Chunk& layers = LayersOf(chunk);
     return {chunk, layers.encoders, layers.blocks.size(), &TaskEntry::target};
   }
-  // All blocks are the encoder's: the target stream passes by.
+  // True if the chunk has only encoder blocks: the target stream passes through unchanged.
   static bool Passes(const Network::Chunk& layers) {
     return layers.encoders == layers.blocks.size() && !layers.last;
   }
   static void Copy(const Pass& pass, const Matrix& from, const Matrix& to) {
     if (!pass.Dry()) kernels::Copy(pass.stream, from, to);
   }
-  // Where the streams begin. The target stream waits while the encoder's blocks run, or goes on to
-  // the next stage; so does the encoder's output.
+  // Sets both streams to their start. The target stream waits while encoder blocks run, or is
+  // passed on to the next stage, as is the encoder's output.
   void EnterForward(TaskEntry& entry, int chunk, const Arenas& arenas) {
     const Network::Chunk& layers = LayersOf(chunk);
     const Stack encoder = Encoder(chunk), decoder = Decoder(chunk);
@@ -186,7 +185,7 @@ class EncoderDecoderTasks : public StageTasks {
       Copy(target.pass, target.in, target.out);
     }
   }
-  // The encoder's output, for this chunk's decoder and for later ones.
+  // Makes the encoder's output available to this chunk's decoder blocks and to later chunks.
   void LeaveEncoder(TaskEntry& entry, int chunk, const Arenas& arenas) const {
     const Network::Chunk& layers = LayersOf(chunk);
     if (!layers.ends_encoder) return;
@@ -226,9 +225,9 @@ class EncoderDecoderTasks : public StageTasks {
     scratch->Release(mark);
     source.residual = out;
   }
-  // The gradients of the target stream and of the encoder's output so far. If this chunk has blocks
-  // of the encoder alone, the latter is that of the source stream, and the former goes on to the
-  // stage before.
+  // Sets up the gradients of the target stream and of the encoder's output. If the chunk has only
+  // encoder blocks, the gradient of the encoder's output is that of the source stream, and the
+  // target stream's is passed on to the previous stage.
   void EnterBackward(TaskEntry& entry, int chunk, const Arenas& arenas) const {
     const Network::Chunk& layers = LayersOf(chunk);
     ResidualStream &source = entry.source, &target = entry.target;
@@ -246,7 +245,7 @@ class EncoderDecoderTasks : public StageTasks {
     if (!layers.last) return Copy(source.pass, source.in, read.dmemory);
     if (!source.pass.Dry()) kernels::Clear(source.pass.stream, read.dmemory);
   }
-  // The gradient of what the last of the encoder's blocks of a chunk wrote.
+  // Sets source.residual to the gradient of the output of the chunk's last encoder block.
   void EnterEncoderBackward(TaskEntry& entry, const Network::Chunk& layers) const {
     ResidualStream& source = entry.source;
     const Matrix& dmemory = entry.target.pass.source.dmemory;

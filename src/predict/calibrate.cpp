@@ -1,4 +1,4 @@
-// Calibrate: steps, their fit, links, and the facts of the node.
+// Calibrate: times steps and links, fits the description, fills in facts of the node.
 #include "trireme/predict/calibrate.hpp"
 
 #include <fmt/format.h>
@@ -26,15 +26,15 @@ namespace trireme::predict {
 
 namespace {
 
-// MeasureLinks: sums and gathers of one element and of megabytes.
+// MeasureLinks: times all-reduces of one element and of 4 MiB, and all-gathers of 4 MiB.
 
 constexpr std::int64_t kElements = std::int64_t{1} << 20;  // 4 MiB
 constexpr std::int64_t kLinkBytes = kElements * 4;
 
-// Seconds of transfers over a group; bandwidths: bytes that a rank sends (comm::Moved) by seconds.
+// Speeds over a group. A bandwidth is the bytes that a rank sends (comm::Moved) divided by seconds.
 struct Speeds {
   double reduction = 0, gather = 0;  // bytes/s
-  double latency = 0;                // s of a sum of one element
+  double latency = 0;                // s, of an all-reduce of one element
 };
 
 double MedianOf(std::vector<double>& seconds) {
@@ -43,11 +43,11 @@ double MedianOf(std::vector<double>& seconds) {
   return *middle;
 }
 
-// The median over repetitions of what the slowest rank takes.
+// Seconds that the slowest rank takes, median over repetitions.
 double Slowest(const comm::Communicator& group, const std::function<void()>& transfer) {
   constexpr int kTimes = 7;
   std::vector<double> seconds(kTimes);
-  transfer();  // makes connections
+  transfer();  // untimed: connects the ranks
   for (double& each : seconds) {
     group.Barrier();
     const double start = Seconds();
@@ -92,17 +92,17 @@ Speeds SpeedsOf(const Subject& subject, const comm::Communicator& group) {
   return speeds;
 }
 
-// Steps of a sum's algorithm over so many ranks, or nodes.
+// Steps of an all-reduce over so many ranks or nodes.
 double StepsOf(int ranks) { return 2 * std::ceil(std::log2(ranks)); }
 
-// Collective. Sets machine.node and machine.network, and says in machine.assumptions what could not
-// be measured. Sums and gathers run over the ranks of each node, then over the world, as training
-// starts them; their formulas are those of a simulation, solved for the link.
+// Sets machine.node and machine.network; machine.assumptions says what could not be measured.
+// Collective. Runs all-reduces and all-gathers over each node, then over the world, as training
+// does, and solves the simulation's formulas for the links.
 void MeasureLinks(const Subject& subject, Machine& machine) {
   const comm::Communicator& world = subject.world;
   const int node_ranks = static_cast<int>(world.Max(std::int64_t{subject.node.Size()}));
   const int nodes = static_cast<int>(CeilDivide(world.Size(), node_ranks));
-  // Ranks of several nodes measure their own at the same time; the slowest counts.
+  // All nodes measure at the same time; the slowest counts.
   Speeds inner;
   if (node_ranks > 1 && subject.node.Size() > 1) inner = SpeedsOf(subject, subject.node);
   const auto least = [&](double value) {
@@ -121,7 +121,7 @@ void MeasureLinks(const Subject& subject, Machine& machine) {
   machine.network = node;
   if (nodes > 1) {
     const Speeds outer = SpeedsOf(subject, world);
-    const double shared = node_ranks;  // ranks of a node send at once
+    const double shared = node_ranks;  // all ranks of a node send at once
     machine.network.bandwidth = outer.gather / shared;
     machine.network.reduction = outer.reduction / shared;
     const double inside = node_ranks > 1 ? node.latency * StepsOf(node_ranks) : 0;
@@ -131,14 +131,14 @@ void MeasureLinks(const Subject& subject, Machine& machine) {
   }
 }
 
-// MeasureSteps: models whose steps consist of products, attention, passes over memory and small
-// kernels in different shares, so that a fit can tell these apart.
+// MeasureSteps: times models whose steps differ in their shares of products, attention, passes over
+// memory and small kernels, so that a fit can tell these apart.
 
 struct Shape {
   int dim, heads, layers, ffn;
   std::int64_t length, batch, vocabulary;
   bool llama;    // RMSNorm, SwiGLU, rotary positions; else LayerNorm, GELU, learned ones
-  bool shortly;  // measured in a short calibration, too
+  bool shortly;  // part of a short calibration, too
 };
 constexpr Shape kOfCpu[] = {
     {32, 4, 4, 128, 32, 8, 256, false, true},    {64, 4, 2, 256, 64, 16, 512, false, true},
@@ -182,7 +182,7 @@ train::Plan PlanOf(const Shape& shape, const Subject& subject, device::Precision
                           .machine = facts});
 }
 
-// A batch of random tokens, in entries of one micro-batch each.
+// A batch of random tokens as entries, one per micro-batch.
 std::vector<data::Entry> EntriesOf(const train::TrainingState& state, std::int64_t vocabulary) {
   std::vector<data::Entry> entries = train::BlankEntries(state, {state.Plan().Batch()});
   std::uint32_t number = 0;
@@ -218,7 +218,7 @@ double RunStep(train::TrainingState& state, const std::vector<data::Entry>& entr
   return Seconds() - start;
 }
 
-// This rank's median. Models of microseconds run more often.
+// Median seconds of a step on this rank. Fast models run more steps.
 double Median(const train::Plan& plan, const comm::Communicator& self, Effort effort) {
   constexpr int kMost = 25;
   const int least = effort == Effort::kShort ? 2 : 3;
@@ -228,7 +228,7 @@ double Median(const train::Plan& plan, const comm::Communicator& self, Effort ef
   const std::vector<data::Entry> entries = EntriesOf(state, plan.tokens.vocabulary);
   const std::int64_t targets = plan.training.Batch() * plan.training.model.length;
   std::int64_t step = 1;
-  RunStep(state, entries, step, targets);  // finds its code and its memory
+  RunStep(state, entries, step, targets);  // untimed: warms up code and memory
   std::vector<double> seconds;
   double total = 0;
   while (std::ssize(seconds) < least || (total < enough && std::ssize(seconds) < kMost)) {
@@ -243,7 +243,7 @@ struct MeasuredStep {
   Observation observation;
 };
 
-// Collective. Appends the steps of one precision: medians over repetitions, means over ranks.
+// Appends the measured steps of one precision (median over steps, mean over ranks). Collective.
 void MeasureSteps(const Subject& subject, device::Precision precision, Effort effort,
                   std::vector<MeasuredStep>& steps) {
   const comm::Communicator& world = subject.world;
@@ -261,7 +261,7 @@ void MeasureSteps(const Subject& subject, device::Precision precision, Effort ef
                     shape.layers == 1 ? "" : "s", shape.batch, shape.length, shape.vocabulary);
     WorkSum log(measured.observation.work);
     train::PlanRank(plan, 0, {plan.training.Batch()}, &log);
-    world.Barrier();  // ranks of a node share its memory and its power
+    world.Barrier();  // all ranks compute at once: they share memory and power
     const double seconds = Median(plan, self, effort);
     measured.observation.seconds = world.Sum(seconds) / world.Size();
     steps.push_back(std::move(measured));
@@ -270,7 +270,7 @@ void MeasureSteps(const Subject& subject, device::Precision precision, Effort ef
 
 using device::Precision;
 
-// Precisions to measure: on a CPU both of its own types, on a GPU those of training.
+// Precisions to measure: the job's own (short), else fp32 and bf16 (GPU) or fp64 (CPU).
 std::vector<Precision> PrecisionsOf(const Subject& subject, Effort effort) {
   const Precision own = subject.precision;
   if (effort == Effort::kShort) return {own == Precision::kFp8 ? Precision::kBf16 : own};
@@ -283,7 +283,7 @@ Products& ProductsOf(Machine& machine, Dtype type) {
   return type == Dtype::kFloat64 ? machine.fp64 : machine.fp32;
 }
 
-// Facts of a rank and its node.
+// Fills in facts of a rank and its node. Collective.
 void Describe(const Subject& subject, Machine& machine) {
   const comm::Communicator& world = subject.world;
   machine.ranks_per_node = static_cast<int>(world.Max(std::int64_t{subject.node.Size()}));

@@ -1,5 +1,5 @@
-// Engine: tapes of planned ranks, played against each other. Each stage has a computation,
-// transfers on two links, and the time up to which both are known.
+// Engine: plays the tapes of planned ranks against each other. Each stage has a computation,
+// transfers on two links, and its own time, up to which both have been simulated.
 #include "engine.hpp"
 
 #include <algorithm>
@@ -27,9 +27,9 @@ bool IsReceive(const device::LoggedTransfer& what) {
   return static_cast<Transfer>(what.transfer) == Transfer::kReceive;
 }
 
-// The links as one rank sees them: seconds of a transfer, from the places of its ranks. Ring and
-// tree algorithms; bandwidth terms are those of Thakur et al. 2005 (comm::Moved); a ring takes
-// n - 1 steps (an all-reduce twice as many), a tree 2 log2 n.
+// The links of one rank: computes the cost of a transfer from where its ranks are. Assumes ring and
+// tree algorithms with the bandwidth terms of Thakur et al. 2005 (comm::Moved); a ring takes n - 1
+// steps (an all-reduce twice as many), a tree 2 log2 n.
 class Network {
  public:
   Network(const Machine& machine, const comm::GridShape& shape, const comm::GridOptions& options,
@@ -51,7 +51,7 @@ class Network {
     const auto speed = [sums](const Link& link) {
       return sums && link.reduction > 0 ? link.reduction : link.bandwidth;
     };
-    // The members of a node share their adapters.
+    // The members on a node share its network adapters.
     double bandwidth = speed(machine_.node);
     if (leaves) {
       bandwidth = here * speed(machine_.network);
@@ -59,7 +59,7 @@ class Network {
     }
     const double moved = comm::Moved(kind, ranks, transfer.bytes);
     const double rounds = kind == Transfer::kAllReduce ? 2 : 1;
-    // A ring goes through every rank, and leaves each node once.
+    // A ring passes through every rank and leaves each node once.
     const int crossings = leaves ? nodes : 0;
     const double ring = rounds * (crossings * machine_.network.latency +
                                   std::max(0, ranks - 1 - crossings) * machine_.node.latency);
@@ -70,7 +70,7 @@ class Network {
   }
 
  private:
-  // Ranks of a group, `stride` apart in the world.
+  // Distance between neighbouring ranks of a group, in world ranks.
   int StrideOf(Group group) const {
     switch (group) {
       case Group::kShard:
@@ -85,7 +85,7 @@ class Network {
         return 1;
     }
   }
-  // At most; groups may lie across nodes' borders.
+  // Most ranks of a group on one node; a group may straddle nodes.
   int RanksOnNode(Group group, int ranks) const {
     if (group == Group::kReplica) {
       return std::min({ranks, machine_.ranks_per_node, shape_.tensor});
@@ -94,7 +94,7 @@ class Network {
   }
   Cost OfMessage(const device::LoggedTransfer& transfer) const {
     const auto group = static_cast<Group>(transfer.group);
-    // A shift around the ring: some member sends to another node, and all wait for it.
+    // A shift around the ring: all wait for the member that sends to another node, if one does.
     bool leaves = RanksOnNode(group, transfer.ranks) < transfer.ranks;
     if (transfer.peer >= 0 && group == Group::kPipeline) {
       const int here = comm::Locate(rank_, shape_).pipeline;
@@ -110,8 +110,8 @@ class Network {
   const int shard_ranks_, rank_;
 };
 
-// Writes the tape of a planned rank. Kernels become seconds by a roofline (Williams et al. 2009):
-// the slower of their operations and their bytes.
+// Writes the tape of a planned rank. A kernel's time follows a roofline (Williams et al. 2009): the
+// longer of the time for its operations and the time for its bytes.
 class TapeWriter final : public device::WorkLog {
  public:
   TapeWriter(const Machine& machine, const Network& network, Tape& tape)
@@ -158,7 +158,7 @@ class TapeWriter final : public device::WorkLog {
   }
 
  private:
-  // Neighbouring kernels are one piece. sum: of the kernels of one kind.
+  // Adds a kernel; neighbouring kernels form one event. sum: seconds of all kernels of its kind.
   void Compute(double seconds, double& sum) {
     std::vector<TapeEvent>& events = tape_.events;
     if (events.empty() || events.back().kind != TapeEvent::Kind::kCompute) {
@@ -174,16 +174,16 @@ class TapeWriter final : public device::WorkLog {
   Tape& tape_;
 };
 
-// A transfer of a tape.
+// Identifies a transfer: its stage, and its index in the stage's tape.
 struct Place {
   static constexpr int kNone = -1;
   int stage = kNone, transfer = kNone;
 };
 constexpr int kNone = Place::kNone;
 constexpr double kNever = std::numeric_limits<double>::infinity();
-constexpr double kLeast = 1e-12;  // s: less is rounding
+constexpr double kLeast = 1e-12;  // s; shorter rests are rounding errors
 
-// A transfer on its link.
+// A transfer in progress on its link; times in s.
 struct Flow {
   int transfer = 0;
   double latency = 0, left = 0, began = 0;
@@ -192,30 +192,30 @@ struct Flow {
 
 enum class State : std::uint8_t { kUnknown, kStarted, kDone };
 
-// A transfer as the ranks of a stage see it.
+// State of a transfer on one stage.
 struct StageTransfer {
   Cost cost;
-  Place partner;             // the other end of a message between stages; kNone: it is none
-  std::vector<Place> joint;  // all stages' places of a transfer of several; empty: of this alone
+  Place partner;             // a message's other end; kNone: no message between stages
+  std::vector<Place> joint;  // its places on all stages; empty: on this stage alone
   State state = State::kUnknown;
-  bool ready = false;  // all ranks have started it
+  bool ready = false;  // all its ranks have started it
 };
 
-// The state of one stage's rank in a simulation.
+// State of one stage's rank in the simulation; times in s.
 struct Stage {
   int number = 0;
   const Tape* tape = nullptr;
-  std::size_t next = 0;  // event
+  std::size_t next = 0;  // index of the next event
   double now = 0;
   bool computes = false;
-  double compute_left = 0;  // s at full speed
-  int awaited = kNone;      // transfer
+  double compute_left = 0;  // s, at full speed
+  int awaited = kNone;      // index of the transfer it waits for
   double wait_began = 0, task_began = 0;
   std::vector<StageTransfer> transfers;
-  std::map<int, std::deque<int>> queues;  // of transfers, by group and payload
-  std::vector<Flow> flows;                // heads of queues
+  std::map<int, std::deque<int>> queues;  // transfers to run in order, per group, payload and peer
+  std::vector<Flow> flows;                // the transfers that run: heads of queues
   StageTimes times;
-  double next_time = kNever;  // of its next event, unless `changed`
+  double next_time = kNever;  // next end of its computation or a flow; stale if `changed`
   bool changed = true;
 
   bool Ended() const { return next == tape->events.size() && !computes && awaited == kNone; }
@@ -277,8 +277,8 @@ class Engine {
     return At(At(stages_, place.stage).transfers, place.transfer);
   }
 
-  // Finds the other end of each message. Those of one tag between two stages arrive in the order of
-  // their sends. RunError for one that nobody takes.
+  // Finds the other end of each message. Messages of one tag between two stages arrive in the order
+  // in which they are sent. Throws RunError for a message that nobody receives.
   void MatchMessages() {
     using Key = std::tuple<int, int, int>;  // from, to, tag
     std::map<Key, std::vector<Place>> sent, received;
@@ -302,12 +302,13 @@ class Engine {
         StageTransfer &send = Of(sends[k]), &receive = Of(receives[k]);
         send.partner = receives[k];
         receive.partner = sends[k];
-        receive.cost = send.cost;  // a message costs what its sender says
+        receive.cost = send.cost;  // the sender's cost counts
       }
     }
   }
 
-  // Finds all stages' places of each transfer over several stages: by group, in their order.
+  // Finds the places of each transfer that runs over several stages: the i-th transfer of a group
+  // on one stage is the i-th on the others.
   void MatchJoint() {
     std::map<int, std::vector<std::vector<Place>>> found;
     for (const Stage& stage : stages_) {
@@ -332,7 +333,7 @@ class Engine {
     }
   }
 
-  // Speed of a stage's computation and of a flow, of their speeds alone.
+  // Speed of a stage's computation, and of a flow, as a share of the undisturbed speed.
   double ComputeRate(const Stage& stage) const {
     if (machine_.interference <= 0) return 1;
     const bool busy =
@@ -357,7 +358,7 @@ class Engine {
     return stage.now + after;
   }
 
-  // Moves a stage on to `time`; an end at that time, but for rounding, leaves nothing at all.
+  // Advances a stage to `time`. A rest below kLeast becomes 0, so that what ends then really ends.
   void Advance(Stage& stage, double time) {
     stage.changed = true;
     const double passed = time - stage.now;
@@ -388,7 +389,7 @@ class Engine {
     stage.changed = true;
     if (queue.empty() || !At(stage.transfers, queue.front()).ready) return;
     const Cost& cost = At(stage.transfers, queue.front()).cost;
-    // Never instantaneous: its end is an event.
+    // Takes at least kLeast, since its end is an event.
     stage.flows.push_back({.transfer = queue.front(),
                            .latency = cost.latency,
                            .left = std::max(cost.seconds, kLeast),
@@ -418,7 +419,7 @@ class Engine {
     }
   }
 
-  // A message is on its way to a receiver that waits, or will.
+  // The sender's part of a message ends at `time`: completes or starts the receive.
   void Deliver(const Place& receive, double time) {
     Stage& stage = At(stages_, receive.stage);
     Advance(stage, time);
@@ -430,7 +431,7 @@ class Engine {
     }
   }
 
-  // Whether the stage goes on at once.
+  // Begins the wait for a transfer; true if it is done already, so that the stage goes on.
   bool Await(Stage& stage, int transfer) {
     const StageTransfer& one = At(stage.transfers, transfer);
     if (one.state == State::kDone) return true;
@@ -443,7 +444,7 @@ class Engine {
     return false;
   }
 
-  // Ends the wait of a stage, whose time is the present.
+  // Ends the present wait of a stage at stage.now.
   void Finish(Stage& stage) {
     const device::LoggedTransfer& what = stage.What(stage.awaited);
     const bool input = static_cast<Group>(what.group) == Group::kPipeline && IsReceive(what);
@@ -469,7 +470,7 @@ class Engine {
     if (stage.awaited == transfer) Finish(stage);
   }
 
-  // Events of the tape up to the next one that takes time.
+  // Runs the tape's events up to the next one that takes time.
   void Continue(Stage& stage) {
     stage.changed = true;
     while (stage.next < stage.tape->events.size()) {
@@ -497,7 +498,7 @@ class Engine {
     stage.times.end = stage.now;
   }
 
-  // What the stage has done from `begin` until now.
+  // Records what the stage has done from `begin` until now.
   void Add(SimulatedSlice::Kind kind, const Stage& stage, int index, double begin) {
     if (slices_) result_.slices.push_back({kind, stage.number, index, begin, stage.now});
   }
@@ -505,11 +506,11 @@ class Engine {
   const Machine& machine_;
   const bool slices_;
   std::vector<Stage> stages_;
-  std::vector<double> rates_;  // of Advance
+  std::vector<double> rates_;  // scratch of Advance
   Simulated result_;
 };
 
-// The data rank with the largest part of a batch.
+// The data rank with the largest share of a batch.
 int BusiestDataRank(const train::Plan& plan, std::int64_t batch) {
   int busiest = 0;
   std::int64_t most = 0;

@@ -1,4 +1,4 @@
-// Fit: linear in the inverse speeds, by trial in the size at which products have half of theirs.
+// Fit: least squares in the inverse speeds, for each trial of Products::half.
 #include "fit.hpp"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<Products Machine::*, 3> kFittedTypes = {&Machine::fp64, &Machine::fp32,
                                                              &Machine::bf16};
 
-// Columns of the fit: one over the efficiency of each type, then these.
+// The fit's unknowns: 1 / efficiency of each type of products, then these.
 enum Column : std::size_t { kAttention = kFittedTypes.size(), kBytes, kKernels, kSteps, kColumns };
 
 std::size_t NumberOf(Dtype type) {
@@ -38,14 +38,14 @@ double RateOf(const Work::Product& product, const Products& products) {
   return products.peak * products.efficiency * Filled(product, products.half);
 }
 
-// Whether memory holds the product up. A description without a memory speed has no such products.
+// True if memory limits the product's speed; false if the memory's speed is unknown.
 bool IsOfMemory(const Work::Product& product, Dtype type, const Machine& machine) {
   if (machine.memory <= 0) return false;
   return BytesOf(product, type) / machine.memory >
          Flops(product) / RateOf(product, machine.Of(type, false));
 }
 
-// The step in seconds for each unit of the columns.
+// A row of the fit: the factor of each unknown in the step's seconds.
 std::vector<double> RowOf(const Work& work, const Machine& machine) {
   std::vector<double> row(kColumns, 0);
   const Products& products = machine.Of(work.type, false);
@@ -63,8 +63,7 @@ std::vector<double> RowOf(const Work& work, const Machine& machine) {
   return row;
 }
 
-// Solves the symmetric equations a x = b by Gauss's elimination; false if they have no one
-// solution.
+// Solves a x = b, a symmetric, by Gaussian elimination; false if a is singular.
 bool Solve(std::vector<std::vector<double>> a, std::vector<double> b, std::vector<double>& x) {
   const std::size_t size = b.size();
   for (std::size_t at = 0; at < size; ++at) {
@@ -94,7 +93,7 @@ double SumOfSquares(const std::vector<std::vector<double>>& rows, const std::vec
   return sum;
 }
 
-// Sets what the numbers of the columns mean; a column that the fit has left out keeps nothing.
+// Stores the solution in `machine`. An unknown of 0, left out by the fit, sets no limit.
 void Take(const std::vector<double>& x, Machine& machine) {
   for (std::size_t i = 0; i < kFittedTypes.size(); ++i) {
     if (x[i] > 0) (machine.*kFittedTypes[i]).efficiency = 1 / x[i];
@@ -107,9 +106,9 @@ void Take(const std::vector<double>& x, Machine& machine) {
   machine.step_seconds = x[kSteps];
 }
 
-// The best description with these halves; returns the sum of squares.
+// Fits all but the halves, which stay as they are; returns the sum of squares.
 double FitLinear(const std::vector<Observation>& observations, Machine& machine) {
-  constexpr int kRounds = 3;  // in which products move between the columns
+  constexpr int kRounds = 3;  // each decides anew which products memory limits
   double sum = 0;
   machine.memory = 0;
   for (int round = 0; round < kRounds; ++round) {
@@ -126,7 +125,7 @@ double FitLinear(const std::vector<Observation>& observations, Machine& machine)
   return sum;
 }
 
-// Shares of the peaks are at most 1: where steps exceed a peak, it was measured too low.
+// If steps exceed a peak, it was measured too low: raises all, so that efficiencies are at most 1.
 void RaisePeaks(Machine& machine) {
   double most = 1;
   for (const auto products : kFittedTypes) most = std::max(most, (machine.*products).efficiency);
@@ -153,7 +152,7 @@ double SecondsOf(const Work& work, const Machine& machine) {
 
 std::vector<double> LeastSquares(const std::vector<std::vector<double>>& rows) {
   const std::size_t columns = rows.front().size();
-  // Columns in units of their size, so that small ones are not taken for zeros.
+  // Columns are scaled by their largest value, so that small ones do not count as zero.
   std::vector<double> scale(columns, 0);
   for (const std::vector<double>& row : rows) {
     for (std::size_t i = 0; i < columns; ++i) scale[i] = std::max(scale[i], row[i]);
@@ -196,7 +195,7 @@ void Fit(const std::vector<Observation>& observations, Machine& machine) {
         observations, [type](const Observation& each) { return NumberOf(each.work.type) == type; });
     if (has) types.push_back(kFittedTypes[type]);
   }
-  // All combinations, since the types share the other columns.
+  // Tries all combinations, since the types share the other unknowns.
   std::size_t combinations = 1;
   for (std::size_t i = 0; i < types.size(); ++i) combinations *= kHalves.size();
   double least = std::numeric_limits<double>::infinity();

@@ -9,17 +9,17 @@
 
 namespace trireme::predict {
 
-// Work of a step as the planned rank's log tells it, summed for a fit.
+// The work of a step, as a planned rank logs it, summed up for a fit.
 
 struct Work {
   struct Product {
     double m = 0, n = 0, k = 0;
   };
-  Dtype type = Dtype::kFloat32;   // of the products
+  Dtype type = Dtype::kFloat32;   // type of the products
   std::vector<Product> products;  // in the order of the step
   double attention_flops = 0;
-  double bytes = 0;    // of passes over memory
-  double kernels = 0;  // of all kinds
+  double bytes = 0;    // moved by passes over memory
+  double kernels = 0;  // number of kernels of all kinds
 };
 
 class WorkSum final : public device::WorkLog {
@@ -52,20 +52,20 @@ class WorkSum final : public device::WorkLog {
 
 struct Observation {
   Work work;
-  double seconds = 0;  // that a step took
+  double seconds = 0;  // measured duration of the step
 };
 
-// Seconds of a step by the description, with the formulas of a simulation.
+// Seconds of a step on `machine`, by the formulas of the simulation.
 double SecondsOf(const Work& work, const Machine& machine);
 
-// Numbers x >= 0 that make the sum of squares of 1 - (rows x) least (Lawson and Hanson 1974, by
-// trying all sets of columns: there are a few). rows: [observations, columns].
+// The x >= 0 that minimises the sum of squares of 1 - rows x (the problem of Lawson and Hanson
+// 1974, solved by trying all sets of columns, which are few). rows: [observations, columns].
 std::vector<double> LeastSquares(const std::vector<std::vector<double>>& rows);
 
-// Sets efficiencies and halves of the types that the observations have, the efficiency of
-// attention, and the speed and times of kernels and steps so that the relative differences of
-// SecondsOf to the observations are least. The peaks of those types must be set; a peak rises where
-// steps exceed it.
+// Sets efficiency and half of the observed types, the efficiency of attention, the memory's speed
+// and the overheads of kernels and steps, by least squares of the relative differences between
+// SecondsOf and the observations. The peaks of the observed types must be set; all peaks rise if
+// steps exceed one.
 void Fit(const std::vector<Observation>& observations, Machine& machine);
 
 }  // namespace trireme::predict

@@ -1,4 +1,4 @@
-// Machine: descriptions as decks of their own schema, and the keys of that.
+// Machine: descriptions are decks with a schema of their own; its keys.
 #include "trireme/predict/machine.hpp"
 
 #include <fmt/ranges.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6, kMilli = 1e-3;
 constexpr double kGib = 1024.0 * 1024 * 1024;
-constexpr double kMost = 1e9;  // of any number below: no machine is that large
+constexpr double kMost = 1e9;  // limit of the numbers below: no machine is that large
 
 struct TypeKeys {
   const char* name;
@@ -80,7 +80,7 @@ void BindLinks(deck::Keys keys, Machine& o) {
 
 constexpr deck::Names<2> kDevices = {"cpu", "cuda"};
 
-// A description: the machine, and what it has in other forms.
+// A description as bound to keys: the machine, and members that the deck states in another form.
 struct Description : Machine {
   std::string assumption;
   double memory_gib = 80;
@@ -116,7 +116,7 @@ void Bind(deck::Keys keys, Description& o) {
 }  // namespace
 
 deck::Schema MachineSchema() {
-  Description defaults;  // an H100's, where a description says nothing
+  Description defaults;  // keys that a description leaves out get an H100's values
   defaults.gpu = true;
   defaults.capability = 90;
   defaults.multiprocessors = 132;
@@ -156,7 +156,7 @@ std::vector<std::string> MachineNames(const std::string& shared) {
 
 namespace {
 
-// Throws InputError that says which machines there are.
+// The text of a description. Throws InputError that names the machines there are.
 std::string MachineText(const std::string& file, const std::string& shared) {
   if (std::ifstream in(file); in) return {std::istreambuf_iterator<char>(in), {}};
   const std::vector<std::string> known = MachineNames(shared);
@@ -194,7 +194,7 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
 std::string Write(const Machine& machine, const std::string& heading) {
   Description described{machine, fmt::format("{}", fmt::join(machine.assumptions, "; ")),
                         static_cast<double>(machine.memory_bytes) / kGib};
-  if (!machine.gpu) {  // numbers that the schema lets in; they are left out below
+  if (!machine.gpu) {  // placeholders that the schema accepts; left out below
     described.capability = 10;
     described.multiprocessors = 1;
   }

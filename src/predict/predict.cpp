@@ -1,4 +1,4 @@
-// Predict: tapes of the stages, played whole or in short.
+// Predict: simulates a step, whole or extrapolated from two shorter ones; writes its timeline.
 #include <fmt/format.h>
 #include <algorithm>
 #include <numeric>
@@ -16,17 +16,17 @@
 
 namespace trireme::predict {
 
-// DescribeRun: the description that goes with a run's device.
+// DescribeRun: finds the machine description for a run's device.
 
 namespace {
 
 struct Card {
-  const char* word;          // in the card's name
-  std::int64_t least_bytes;  // of its memory
+  const char* word;          // part of the card's name
+  std::int64_t least_bytes;  // least memory of the card
   const char* description;
 };
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
-// The first whose word and memory fit.
+// The first entry that fits is used.
 constexpr Card kCards[] = {{"GB200", 0, "gb200"},
                            {"H200", 0, "h200"},
                            {"H100", 0, "h100"},
@@ -51,7 +51,7 @@ Described DescribeRun(const std::string& name, const train::MachineFacts& facts,
     if (facts.stream.gpu == nullptr) return {{}, "no description of these CPUs was named"};
     chosen = NameOfCard(*facts.stream.gpu);
     if (chosen.empty()) return {{}, "there is no description of " + facts.stream.gpu->name};
-    // A program that was copied without its files trains all the same.
+    // A program copied without its files must still train.
     const std::vector<std::string> names = MachineNames(shared);
     if (std::ranges::find(names, chosen) == names.end()) {
       return {{}, fmt::format("input/machines/{}.in is not beside the program", chosen)};
@@ -76,7 +76,7 @@ std::int64_t MicroBatches(const train::Plan& plan) {
   return CeilDivide(share, model.micro_batch * model.leaves);
 }
 
-// Sums over the stages of a played step.
+// Sums over the stages of a simulated step, and its makespan.
 struct Sums {
   double makespan = 0;
   StageTimes times;
@@ -100,8 +100,7 @@ Sums SumsOf(const PlayedStep& step) {
   return sums;
 }
 
-// The line through two short steps; factor: a place on it, in units of their distance, from the
-// first one on.
+// Linear extrapolation through the values of two shorter steps: one + factor (two - one).
 template <typename Number>
 Number Along(Number one, Number two, double factor) {
   return static_cast<Number>(static_cast<double>(one) + factor * static_cast<double>(two - one));
@@ -120,7 +119,7 @@ Sums Extend(const Sums& one, const Sums& two, double factor) {
   return sums;
 }
 
-// The kernels of the stage that computes longest.
+// Seconds per kind of kernel on the stage whose kernels take longest.
 KernelSeconds KernelsOf(const PlayedStep& step) {
   KernelSeconds most;
   for (const Tape& tape : step.tapes) {
@@ -129,7 +128,7 @@ KernelSeconds KernelsOf(const PlayedStep& step) {
   return most;
 }
 
-// A step's target tokens without padding, and its operations with it.
+// A step's target tokens without padding, and its operations, which include padding.
 struct Work {
   double tokens = 0, flops = 0;
 };
@@ -178,7 +177,7 @@ double Prediction::Exposed() const { return std::accumulate(exposed.begin(), exp
 Prediction Predict(const train::Plan& plan, const Machine& machine) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t all = MicroBatches(plan), stages = plan.grid.pipeline;
-  // Enough for all stages to be busy, and multiples of the stages for interleaved schedules.
+  // Enough micro-batches to keep all stages busy; multiples of `stages` for interleaving.
   const std::int64_t one = 2 * stages, two = one + std::max<std::int64_t>(stages, 2);
   if (all <= two) {
     const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), false);
@@ -201,7 +200,7 @@ Prediction Predict(const train::Plan& plan, const Machine& machine) {
                     Along(first.passes, second.passes, factor)});
 }
 
-// WriteTimeline: a simulated step as a trace.
+// WriteTimeline: writes a simulated step as a trace.
 
 namespace {
 

@@ -1,5 +1,4 @@
-// Search: every layout is estimated, the best are planned to the byte, and those that fit
-// simulated.
+// Search: estimates every layout, plans the memory of the best exactly, simulates those that fit.
 #include "trireme/predict/search.hpp"
 
 #include <fmt/format.h>
@@ -19,14 +18,14 @@ using comm::Sharding;
 using model::Recompute;
 using parallel::ScheduleKind;
 
-// A layout's step time and least memory by formulas, to choose those that are simulated.
+// Step time and least memory of a layout by simple formulas, to choose what is simulated.
 struct Estimate {
   double seconds = 0;
-  double least_bytes = 0;  // of a rank: state, and what a block needs
+  double least_bytes = 0;  // per rank: parameter state and kept activations
 };
 
-// Bytes of a parameter's state: its gradient, master and moments, of 4 bytes each, beside the value
-// of 16-bit ones.
+// Bytes of one parameter on a rank: its value, and 4 bytes each for gradient, two moments and, if
+// the value is shorter than fp32, a master copy. value: bytes of the value.
 double StateBytes(const Layout& layout, double value, double replicas) {
   constexpr double kFp32 = 4;
   const double master = value < kFp32 ? kFp32 : 0, moments = 2 * kFp32;
@@ -38,7 +37,7 @@ double StateBytes(const Layout& layout, double value, double replicas) {
   return bytes;
 }
 
-// Residual-sized matrices that a block keeps of a token without recomputation, about.
+// About how many numbers a block keeps per token for the backward pass, in units of `dim`.
 double KeptMatrices(const model::Options& model, Recompute recompute) {
   if (recompute == Recompute::kFull) return 1;
   const double ffn = static_cast<double>(model.ffn) / static_cast<double>(model.dim);
@@ -46,7 +45,7 @@ double KeptMatrices(const model::Options& model, Recompute recompute) {
   return recompute == Recompute::kSelective ? 4 + (wide - 1) * ffn : 6 + wide * ffn;
 }
 
-// A batch's sequences: their number, and of one the rows of a block and the operations.
+// A step's sequences: their number, and the rows in a block and operations of each.
 struct Sequences {
   std::int64_t batch = 0;
   double rows = 0, flops = 0;
@@ -58,13 +57,13 @@ Sequences SequencesOf(const train::Request& request, const model::Options& model
     return {data.batch, length, model::FlopsPerToken(model, data.sequence_length) * length};
   }
   const data::PairBatchShape& typical = request.tokens.pairs->typical;
-  // The mean of the two stacks' rows.
+  // The mean of the encoder's and the decoder's rows.
   const double rows = static_cast<double>(typical.source_length + typical.target_length) / 2;
   return {typical.pairs, rows,
           model::PairFlops(model, typical.source_length, typical.target_length)};
 }
 
-// Operations, bubble (Narayanan et al. 2021) and transfers (comm::Moved) of a step.
+// Estimates a step from its operations, bubble (Narayanan et al. 2021) and transfers.
 Estimate EstimateOf(const train::Request& request, const Machine& machine, const Layout& layout) {
   const train::DeckOptions& asked = request.options;
   model::Options model = asked.model;
@@ -80,7 +79,7 @@ Estimate EstimateOf(const train::Request& request, const Machine& machine, const
   const double rows = taken * sequences.rows / layout.context;
   const auto parameters = static_cast<double>(model::ParameterCount(model)) / (tensor * stages);
 
-  // Computation of a micro-batch on a rank.
+  // Computation of one micro-batch on a rank.
   const Products& products = machine.Of(request.machine.dtype, request.machine.stream.fp8);
   const auto filled = [&](double size) { return size / (size + products.half); };
   const double rate = products.peak * products.efficiency * filled(rows) *
@@ -89,7 +88,7 @@ Estimate EstimateOf(const train::Request& request, const Machine& machine, const
                        : layout.recompute == Recompute::kSelective ? 1.03
                                                                    : 1;
   double task = taken * sequences.flops / layout.context * again / (tensor * stages * rate);
-  // Sums of the tensor ranks: two a block forward and two backward, half of them hidden.
+  // Sums over the tensor ranks: two per block forward and two backward, some of them hidden.
   const double layers = static_cast<double>(model.Blocks()) / stages;
   const double sum = rows * static_cast<double>(model.dim) * value;
   if (layout.tensor > 1) {
@@ -123,8 +122,8 @@ Estimate EstimateOf(const train::Request& request, const Machine& machine, const
 
 constexpr int kMostStages = 64, kMostContext = 16;
 constexpr std::int64_t kMostMicroBatch = 16;
-constexpr std::int64_t kLongSequence = 32768;  // from here on a context is worth its transfers
-constexpr int kMostLooks = 400;                // plans to the byte
+constexpr std::int64_t kLongSequence = 32768;  // shorter sequences are not worth context ranks
+constexpr int kMostLooks = 400;                // layouts planned exactly
 
 std::vector<int> DivisorsUpTo(int number, std::int64_t most) {
   std::vector<int> divisors;
@@ -150,7 +149,7 @@ std::vector<Schedule> SchedulesFor(int stages, std::int64_t layers) {
   return schedules;
 }
 
-// All layouts of the grid, without a choice of micro-batch and recomputation.
+// All layouts of the ranks; micro-batch and recomputation are chosen later.
 std::vector<Layout> GridsOf(const train::Request& request, const Machine& machine) {
   const std::int64_t layers = request.options.model.Blocks();
   const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
@@ -201,8 +200,8 @@ std::int64_t BatchOf(const train::Request& request) {
   return pairs && pairs->typical.pairs > 0 ? pairs->typical.pairs : request.options.data.batch;
 }
 
-// Micro-batches worth a look, up to a data rank's share; all of it for pairs, whose texts are
-// short.
+// Micro-batch sizes to try, up to `share`, a data rank's sequences; pairs, whose texts are short,
+// may take the whole share at once.
 std::vector<std::int64_t> MicroBatchesFor(const train::Request& request, std::int64_t share) {
   std::vector<std::int64_t> sizes;
   const std::int64_t most = request.tokens.pairs ? share : std::min(share, kMostMicroBatch);
@@ -211,7 +210,7 @@ std::vector<std::int64_t> MicroBatchesFor(const train::Request& request, std::in
   return sizes;
 }
 
-// Layouts with their micro-batches and recomputation, the quickest by estimate first.
+// All complete layouts with their estimated seconds, fastest first.
 std::vector<std::pair<double, Layout>> Estimated(const train::Request& request,
                                                  const Machine& machine) {
   std::vector<std::pair<double, Layout>> list;
@@ -307,7 +306,7 @@ Layout LayoutOf(const train::Plan& plan) {
 device::MemoryTerms LargestMemory(const train::Plan& plan) {
   device::MemoryTerms most;
   for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
-    // Ends have embeddings and head, the first of the others most micro-batches under way.
+    // The ends hold embeddings and head; of the others, stage 1 has most micro-batches in flight.
     if (stage > 1 && stage + 1 < plan.grid.pipeline) continue;
     const int rank =
         comm::RankAt({.pipeline = stage, .data = 0, .context = 0, .tensor = 0}, plan.grid);

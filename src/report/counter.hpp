@@ -1,4 +1,4 @@
-// Counters of energy and cards as a node offers them.
+// The counters of energy and the cards of a node.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace trireme::report {
 
-// An energy that only grows, until it begins anew after Range().
+// An energy counter: it only grows, and wraps around to 0 after Range().
 class Counter {
  public:
   Counter() = default;
@@ -18,21 +18,21 @@ class Counter {
   Counter(const Counter&) = delete;
   Counter& operator=(const Counter&) = delete;
 
-  virtual std::optional<double> Read() = 0;   // joules; nothing if they cannot be read now
-  virtual double Range() const { return 0; }  // joules; 0: never begins anew
+  virtual std::optional<double> Read() = 0;   // joules; nullopt: not readable now
+  virtual double Range() const { return 0; }  // joules; 0: never wraps around
 };
 
-// A card's state of the moment; its energy is a Counter.
+// The present state of a card. (Its energy is a Counter.)
 struct CardState {
-  double utilisation = 0;  // share of the last moment in which a kernel ran
-  double bytes = 0;        // of memory in use
+  double utilisation = 0;  // share of the last sample period in which a kernel ran
+  double bytes = 0;        // memory in use
 };
 class Card : public Counter {
  public:
   virtual std::optional<CardState> Look() = 0;
 };
 
-// Parts of a node, as bits of a set that is the same on all nodes.
+// Parts of a node whose energy is counted, as bits; all nodes must have the same set.
 enum Part : unsigned {
   kWholeNode = 1U << 0U,
   kPackages = 1U << 1U,
@@ -42,34 +42,34 @@ enum Part : unsigned {
 };
 std::string NameOf(unsigned parts);  // "CPU packages, memory, GPUs"
 
-// Counters of a node that count nothing twice.
+// The counters of a node, chosen so that nothing is counted twice.
 struct Counters {
-  std::vector<std::unique_ptr<Counter>> node;  // without the cards
+  std::vector<std::unique_ptr<Counter>> node;  // all counters but the cards'
   std::vector<std::unique_ptr<Card>> cards;
-  bool cards_within_node = false;  // the energy of `node` has theirs
-  unsigned parts = 0;              // counted ones
-  std::vector<std::string> why;    // parts that are not, and why
+  bool cards_within_node = false;  // the counters in `node` include the cards' energy
+  unsigned parts = 0;              // set of Part: what is counted
+  std::vector<std::string> why;    // reasons why other parts are not counted
 
   bool Empty() const { return node.empty() && (cards.empty() || cards_within_node); }
 };
-// cards: identities of the cards that ranks of this node compute on, each once.
+// cards: hexadecimal digits of the UUIDs of the cards that this node's ranks use, each once.
 Counters FindCounters(const Places& places, const std::vector<std::string>& cards);
 
-// The kinds, each of which adds to `counters` or says why not.
+// One function per kind of counter: each adds to `counters`, or the reason to counters.why.
 bool FindCray(const Places& places, Counters& counters);
 void FindRapl(const Places& places, Counters& counters);
 void FindCards(const Places& places, const std::vector<std::string>& cards, Counters& counters);
 
-// A counter in a file of a few characters, as the kernel shows them.
+// Counters that the kernel shows as small files.
 
-// The first line of a small file; nothing, with errno set, if it cannot be read.
+// The first line of a small file; nullopt, with errno set, if it cannot be read.
 std::optional<std::string> FirstLine(const std::string& path);
-// A number that is not negative at the start of a text, with nothing or a blank after it.
+// The number >= 0 at the start of a text, before a blank or the end; else nullopt.
 std::optional<double> NumberIn(const std::string& text);
 
 class FileCounter : public Counter {
  public:
-  // joules: of a unit in the file. range: joules, as Range().
+  // joules: per unit of the number in the file. range: as Range(), joules.
   FileCounter(std::string path, double joules, double range = 0)
       : path_(std::move(path)), joules_(joules), range_(range) {}
 
@@ -82,49 +82,50 @@ class FileCounter : public Counter {
   double joules_, range_;
 };
 
-// Readings of a node's counters, summed up.
+// Sums over the readings of a node's counters.
 
-inline constexpr double kLeastSeconds = 0.05;  // between readings: counters move in small jumps
-inline constexpr double kMostWatts = 100e3;    // of one counter; more is no energy
-inline constexpr double kStillSeconds = 10;    // most between moves of a counter that works
-// The power at which a counter could wrap around unseen between two readings.
+inline constexpr double kLeastSeconds = 0.05;  // shortest time between readings
+inline constexpr double kMostWatts = 100e3;    // plausibility limit per counter
+inline constexpr double kStillSeconds = 10;  // a counter that does not change for so long is stuck
+// Highest power assumed when checking that a counter gained less than Range() between readings.
 inline constexpr double kWrapWatts = 3000;
 
-// Counters that are read together. Their energy of a time counts if all could be read at its ends
-// and made sense.
+// Counters that are read together. The energy of an interval counts only if all counters could be
+// read at both ends and gave plausible values.
 class CounterGroup {
  public:
   struct Gain {
     double joules = 0, card_joules = 0;
-    double seconds = 0;  // since all were read last
+    double seconds = 0;  // since the last complete reading
   };
 
   void Add(Counter& counter, bool card) { places_.push_back({&counter, card}); }
   bool Empty() const { return places_.empty(); }
-  // Reads all. Nothing at the first reading, and if one cannot be read, stands still or jumps.
+  // Gain since the last complete reading; nullopt on the first call, or if a counter is unreadable,
+  // stuck or implausible. now: Seconds().
   std::optional<Gain> Advance(double now);
 
  private:
   struct Place {
     Counter* counter = nullptr;
     bool card = false;
-    double joules = 0;       // at the last reading of all
-    double moved_at = -1;    // when it had another value; negative: never read
-    double last_value = -1;  // as read, of this counter alone
-    double now = 0;          // at the reading under way
+    double joules = 0;       // value at the last complete reading
+    double moved_at = -1;    // time of the last change; negative: never read
+    double last_value = -1;  // value at this counter's own last reading
+    double now = 0;          // value at the present reading
   };
   static bool Read(Place& place, double now);
 
   std::vector<Place> places_;
-  double read_at_ = -1;  // all of them; negative: never
+  double read_at_ = -1;  // time of the last complete reading; negative: none
 };
 
 class NodeSums {
  public:
   explicit NodeSums(Counters counters);
 
-  // Reads all counters and adds what they have counted since they were read last, unless that was
-  // less than kLeastSeconds ago. now: of Seconds().
+  // Reads all counters and adds what they gained; does nothing if the last reading was less than
+  // kLeastSeconds ago. now: Seconds().
   void Tick(double now);
   // Sums since the last call.
   Sums Take();
@@ -133,9 +134,9 @@ class NodeSums {
   void LookAtCards(double seconds);
 
   Counters counters_;
-  CounterGroup all_;          // of the node's energy
-  CounterGroup cards_apart_;  // within it
-  double ticked_at_ = -1;     // negative: never
+  CounterGroup all_;          // counters of the node's energy
+  CounterGroup cards_apart_;  // counters of cards whose energy is part of the node's
+  double ticked_at_ = -1;     // time of the last Tick; negative: none
   Sums sums_;
 };
 

@@ -1,4 +1,4 @@
-// Format of numbers on every screen and in every log: thousands, suffixes, clocks, bytes, dates.
+// Formats numbers for screens and logs: thousands, suffixes, clocks, bytes, dates.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -58,7 +58,7 @@ std::string WithUnit(double value, const std::string& unit) {
 }
 
 std::string AsClock(double seconds) {
-  constexpr double kLongest = 999.0 * 86400;  // beyond it the figure says nothing
+  constexpr double kLongest = 999.0 * 86400;  // longer times say nothing
   if (!(seconds >= 0) || seconds > kLongest) return "-";
   const std::int64_t total = std::llround(seconds);
   const std::int64_t hours = total / 3600, minutes = total / 60 % 60;

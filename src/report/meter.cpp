@@ -1,4 +1,4 @@
-// Meter: a reader on each node, agreement on what all nodes can count, and sums over them.
+// Meter: one reader per node, agreement on what all nodes can count, and sums over the nodes.
 #include "trireme/report/meter.hpp"
 
 #include <dlfcn.h>
@@ -29,8 +29,8 @@
 
 namespace trireme::report {
 
-// Declarations of the few functions of NVIDIA's management library that are called, as its manual
-// states them, so that building needs no header of its and running no library.
+// Declarations of the few NVML functions that are called, following NVIDIA's manual. The build
+// needs no NVML header, and the program runs without the library.
 
 extern "C" {
 
@@ -50,7 +50,7 @@ using NvmlInit = int (*)();      // nvmlInit_v2
 using NvmlShutdown = int (*)();  // nvmlShutdown
 using NvmlErrorString = const char* (*)(int);
 using NvmlHandleByUuid = int (*)(const char*, NvmlDevice*);        // nvmlDeviceGetHandleByUUID
-using NvmlTotalEnergy = int (*)(NvmlDevice, unsigned long long*);  // since the driver: millijoules
+using NvmlTotalEnergy = int (*)(NvmlDevice, unsigned long long*);  // mJ since the driver loaded
 using NvmlPower = int (*)(NvmlDevice, unsigned int*);              // milliwatts
 using NvmlUtilizationRates = int (*)(NvmlDevice, NvmlUtilization*);
 using NvmlMemoryInfo = int (*)(NvmlDevice, NvmlMemory*);
@@ -58,7 +58,7 @@ using NvmlMemoryInfo = int (*)(NvmlDevice, NvmlMemory*);
 
 inline constexpr int kNvmlSuccess = 0;  // NVML_SUCCESS
 
-// Members that add up, over times and over nodes.
+// The members of Sums that are added up over time and over nodes.
 constexpr std::array kAdded = {&Sums::joules,      &Sums::node_seconds, &Sums::lost_seconds,
                                &Sums::card_joules, &Sums::card_seconds, &Sums::busy_seconds};
 
@@ -69,7 +69,7 @@ Sums& Sums::operator+=(const Sums& other) {
 }
 
 bool Sums::Whole() const {
-  constexpr double kRounding = 1e-6;  // of sums of times
+  constexpr double kRounding = 1e-6;  // tolerance for rounding in sums of times
   return node_seconds > 0 && std::abs(lost_seconds) < kRounding * node_seconds;
 }
 
@@ -103,14 +103,14 @@ class Meter::Reader {
       std::condition_variable_any never;
       while (!never.wait_for(lock, stop, period, [&stop] { return stop.stop_requested(); })) Read();
     } catch (const std::exception&) {
-      return;  // times without readings are told as lost
+      return;  // time without readings is reported as lost
     }
   }
 
-  std::mutex mutex_;  // of the sums
+  std::mutex mutex_;  // guards sums_
   NodeSums sums_;
   Setup setup_;
-  std::jthread thread_;  // ends before what it uses
+  std::jthread thread_;  // last member: stops before the members that it uses are destroyed
 };
 
 Meter::Meter(const comm::Communicator& world, const comm::Communicator& node, const Setup& setup)
@@ -134,7 +134,7 @@ Meter::Meter(const comm::Communicator& world, const comm::Communicator& node, co
     if (reads) reader_ = std::make_unique<Reader>(std::move(found), setup);
     return;
   }
-  // The first node that can count less than others speaks.
+  // The message comes from the first node that can count less than the others.
   const bool lacks = reads && parts != most;
   const bool none = most == 0;
   const auto first = world.Min(std::int64_t{(none ? reads : lacks) ? world.Rank() : world.Size()});
@@ -160,9 +160,9 @@ Sums Meter::Collect() {
   return sums;
 }
 
-// NodeSums: time without readings is lost until counters that only grow tell of it after all.
+// NodeSums: time without readings counts as lost until a complete reading makes up for it.
 
-// False if the counter cannot be read or stands still.
+// Reads one counter. False if it cannot be read or has been stuck for kStillSeconds.
 bool CounterGroup::Read(Place& place, double now) {
   const auto value = place.counter->Read();
   if (!value) return false;
@@ -227,7 +227,7 @@ void NodeSums::Tick(double now) {
 
 Sums NodeSums::Take() { return std::exchange(sums_, {}); }
 
-// FindCounters: the widest counters that a node has, each joule once.
+// FindCounters: picks the counters that cover most of a node, so that no joule is counted twice.
 
 Counters FindCounters(const Places& places, const std::vector<std::string>& cards) {
   Counters counters;
@@ -246,7 +246,7 @@ std::string NameOf(unsigned parts) {
                                                                        {kMemory, "memory"},
                                                                        {kPlatform, "boards (psys)"},
                                                                        {kCards, "GPUs"}}};
-  // The cards are within the whole.
+  // The energy of a whole node includes its cards.
   if ((parts & kWholeNode) != 0) parts &= ~unsigned{kCards};
   std::string text;
   for (const auto& [part, name] : kNames) {
@@ -257,10 +257,10 @@ std::string NameOf(unsigned parts) {
   return text;
 }
 
-// pm_counters: energies that the node's controller counts, ten times a second (HPE Cray EX).
+// pm_counters (HPE Cray EX): energies that the node's controller updates ten times a second.
 
-// The counter of the node alone: cpu_energy, memory_energy and accel[0-9]_energy beside it are
-// parts of it.
+// Uses only the counter of the whole node: cpu_energy, memory_energy and accel[0-9]_energy, which
+// stand beside it, are parts of it.
 bool FindCray(const Places& places, Counters& counters) {
   const std::string path = places.root + "/sys/cray/pm_counters/energy";
   auto counter = std::make_unique<FileCounter>(path, 1.0);
@@ -270,14 +270,14 @@ bool FindCray(const Places& places, Counters& counters) {
     counters.node.push_back(std::move(counter));
     return true;
   }
-  // A node of another make has no such folder, and needs no word about it.
+  // Nodes of other makes have no such folder; that is not worth a message.
   if (errno != ENOENT && errno != 0) {
     counters.why.push_back(fmt::format("node: {}: {}", path, ErrorText(errno)));
   }
   return false;
 }
 
-// FileCounter: the file is opened for each reading, so that one that was replaced is found again.
+// FileCounter opens its file for each reading, so that a replaced file is found again.
 
 std::optional<std::string> FirstLine(const std::string& path) {
   const Descriptor file(path, O_RDONLY | O_NONBLOCK);
@@ -305,14 +305,14 @@ std::optional<double> FileCounter::Read() {
   return *number * joules_;
 }
 
-// NVML: energy, utilisation and memory of cards, by a library that is loaded if it is there.
+// NVML: energy, utilisation and memory of cards. The library is loaded at run time, if present.
 
 namespace {
 
-// The library, opened and started; its functions.
+// The NVML library, loaded and initialised, and its functions.
 class Nvml {
  public:
-  // Why() says what failed; empty: nothing.
+  // Does not throw: Why() says what failed, and is empty if nothing did.
   explicit Nvml(const std::string& path) : library_(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) {
     if (library_ == nullptr) {
       const char* const reason = dlerror();
@@ -374,7 +374,7 @@ class NvmlCard : public Card {
     counts_ = nvml_->total_energy(device_, &ignored) == kNvmlSuccess;
   }
 
-  // Cards without a counter: their power, summed over the times between readings.
+  // For cards without an energy counter, integrates the power between readings (trapezoids).
   std::optional<double> Read() override {
     if (counts_) {
       unsigned long long millijoules = 0;
@@ -407,7 +407,7 @@ class NvmlCard : public Card {
   double joules_ = 0, last_ = 0, watts_ = 0;
 };
 
-// "GPU-01234567-89ab-..." of 32 hexadecimal digits.
+// Formats 32 hexadecimal digits as a UUID, "GPU-01234567-89ab-...". kind: "GPU-" or "MIG-".
 std::string Uuid(const char* kind, const std::string& digits) {
   std::string text = kind;
   for (std::size_t i = 0; i < digits.size(); ++i) {
@@ -441,7 +441,7 @@ void FindCards(const Places& places, const std::vector<std::string>& cards, Coun
       }
       why = "neither energy nor power can be read";
     }
-    // Without one of its cards a node's sum would be short.
+    // With one card missing, the node's sum would be too small: no card counts.
     counters.cards.clear();
     counters.why.push_back(fmt::format("GPUs: {}: {}", Uuid("GPU-", digits), why));
     return;
@@ -449,19 +449,18 @@ void FindCards(const Places& places, const std::vector<std::string>& cards, Coun
   counters.parts |= kCards;
 }
 
-// RAPL: energies that the processors count themselves, as Linux's power capping framework shows
-// them (Documentation/power/powercap/powercap.rst).
+// RAPL: energies that the processors count, as shown by Linux's power capping framework
+// (Documentation/power/powercap/powercap.rst).
 
 namespace {
 
 namespace fs = std::filesystem;
 
 constexpr double kMicrojoule = 1e-6;
-constexpr std::chrono::milliseconds kProbePause{2};  // between looks at counters that should move
+constexpr std::chrono::milliseconds kProbePause{2};  // between two reads in DropStill
 
-// Domains of RAPL by their names. `core`, `uncore` and `dram` lie within zones of packages; the
-// energy of the first two is part of their package's, that of memory is not. `psys` holds the
-// packages and more of the board.
+// A RAPL domain. `core`, `uncore` and `dram` lie within the zone of a package, whose energy
+// includes the first two, but not `dram`. `psys` includes the packages and more of the board.
 struct Domain {
   std::unique_ptr<FileCounter> counter;
   Part part = kPackages;
@@ -474,8 +473,8 @@ std::optional<Part> PartOf(const std::string& name) {
   return std::nullopt;
 }
 
-// Zones of the interface through the processors' registers. The same packages may be shown once
-// more through memory, as intel-rapl-mmio:0.
+// Folders of the RAPL zones that the MSR interface shows. The memory-mapped interface
+// (intel-rapl-mmio:0) may show the same packages again, so it is left out.
 std::vector<std::string> ZonesIn(const std::string& folder) {
   static const std::regex zone("intel-rapl(:[0-9]+)+");
   std::vector<std::string> zones;
@@ -489,13 +488,13 @@ std::vector<std::string> ZonesIn(const std::string& folder) {
   return zones;
 }
 
-// Drops the kinds of domains of which none moves within `seconds`: a virtual machine may show
-// counters that nothing feeds. A kind is never counted in part.
+// Drops each kind of domain of which no counter changes within `seconds`: a virtual machine may
+// show counters that stand still. A kind is kept or dropped as a whole.
 void DropStill(std::vector<Domain>& domains, double seconds, std::vector<std::string>& why) {
   if (seconds <= 0) return;
   std::vector<std::optional<double>> before;
   for (const Domain& domain : domains) before.push_back(domain.counter->Read());
-  unsigned all = 0, moved = 0;  // kinds
+  unsigned all = 0, moved = 0;  // bits of Part
   for (const Domain& domain : domains) all |= domain.part;
   for (const double end = Seconds() + seconds; moved != all && Seconds() < end;) {
     std::this_thread::sleep_for(kProbePause);
@@ -533,7 +532,7 @@ void FindRapl(const Places& places, Counters& counters) {
     domains.push_back({std::make_unique<FileCounter>(path, kMicrojoule, range), *part});
   }
   DropStill(domains, places.probe_seconds, why);
-  // The platform's counter has what packages and memory count.
+  // The counter of the platform includes packages and memory; it is used only without packages.
   const auto has = [&domains](Part part) {
     return std::any_of(domains.begin(), domains.end(),
                        [part](const Domain& domain) { return domain.part == part; });
@@ -546,7 +545,7 @@ void FindRapl(const Places& places, Counters& counters) {
     counters.node.push_back(std::move(domain.counter));
   }
   if (domains.empty() && why.empty()) why.push_back(folder + ": no counters of RAPL");
-  // One domain tells of the others.
+  // The reason of the first domain stands for all of them.
   if (!why.empty()) counters.why.push_back("CPUs: " + why.front());
 }
 

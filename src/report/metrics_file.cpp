@@ -1,4 +1,4 @@
-// The records of metrics.jsonl: cut when a run is resumed, searched for its end.
+// metrics.jsonl: writes the records, cuts them when a run is resumed, searches them from the end.
 #include "metrics_file.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ namespace trireme::report {
 namespace {
 
 struct StepRange {
-  std::int64_t last = 0;        // step that is kept
+  std::int64_t last = 0;        // last step whose records are kept
   std::int64_t best_after = 0;  // see CutMetrics
 };
 
@@ -31,9 +31,9 @@ void NoteStep(std::int64_t step, History& history) {
   history.next_step = std::max(history.next_step, step + 1);
 }
 
-// Whether a line is a record that a run resumed after `steps.last` keeps; notes what it says.
-// Members of other types than ours make a line no record, but for the loss, null after a
-// divergence.
+// True if `line` is a record that a run resumed after `steps.last` keeps; notes its facts in
+// `history`. A line whose step, kind or other members have the wrong type is no record, except that
+// the loss may be null (after a divergence).
 bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   if (const std::optional<StepFacts> facts = ReadStepLine(line)) {
     if (facts->step > steps.last) return false;
@@ -49,7 +49,7 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   const auto at = deck::WholeNumber(*step);
   if (!at || *at > steps.last || *kind == NameOf(Record::Kind::kDone)) return false;
   if (*kind == NameOf(Record::Kind::kStep)) NoteStep(*at, history);
-  // The steps before are in another folder.
+  // The run branched off here: earlier steps are in another folder.
   if (history.next_step == 1 && json->value("event", nlohmann::json()) == kBranchedOff) {
     history.next_step = *at + 1;
   }
@@ -65,7 +65,7 @@ bool Keeps(std::string_view line, const StepRange& steps, History& history) {
   return true;
 }
 
-// The record of a line that holds `word` as a text; null: another line.
+// Parses a line that contains "`word`" in quotes; null for any other line.
 nlohmann::json RecordWith(const std::string& word, std::string_view line) {
   if (line.find('"' + word + '"') == std::string_view::npos) return {};
   const auto json = deck::TryParseJson(line, kMaxLineBytes);
@@ -78,7 +78,7 @@ bool IsDone(std::string_view line) {
   return json.is_object() && json.value("kind", nlohmann::json()) == done;
 }
 
-// Step of an event of a published checkpoint.
+// The step of `line` if it records the event `event` (a published checkpoint); else nullopt.
 std::optional<std::int64_t> CheckpointIn(std::string_view line, const std::string& event) {
   const nlohmann::json json = RecordWith(event, line);
   if (!json.is_object() || json.value("kind", nlohmann::json()) != "event" ||
@@ -88,9 +88,9 @@ std::optional<std::int64_t> CheckpointIn(std::string_view line, const std::strin
   return deck::WholeNumber(json.value("step", nlohmann::json()));
 }
 
-// Calls use(line, whole) for each line of a file, without its newline; `whole` is false for one
-// longer than a record, of which only the start is passed, and for a last one without a newline.
-// Takes memory for one record.
+// Calls use(line, whole) for each line of a file, without its newline. `whole` is false for a line
+// longer than a record, of which only the start is passed, and for a last line without a newline.
+// Needs memory for one record only.
 template <typename Use>
 void ForEachLine(const std::string& path, Use&& use) {
   std::ifstream file(path, std::ios::binary);
@@ -99,7 +99,7 @@ void ForEachLine(const std::string& path, Use&& use) {
     file.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
     const auto taken = static_cast<std::size_t>(file.gcount());
     if (file.bad()) break;
-    if (file.eof()) {  // torn
+    if (file.eof()) {  // the last line has no newline
       if (taken > 0) use(std::string_view(buffer.data(), taken), false);
       return;
     }
@@ -112,7 +112,7 @@ void ForEachLine(const std::string& path, Use&& use) {
   throw RunError(path + ": cannot be read");
 }
 
-// Lines of a file from its end, read in blocks.
+// Reads the lines of a file from the last to the first, block by block.
 class LinesFromTheEnd {
  public:
   explicit LinesFromTheEnd(const std::string& path)
@@ -122,7 +122,7 @@ class LinesFromTheEnd {
   }
 
   // Calls found(line) for each whole line of at most kMaxLineBytes, the last one first, until it
-  // returns true. Takes memory for a block and a record.
+  // returns true. Needs memory for one block and one record.
   template <typename Found>
   void Search(Found&& found) {
     while (begin_ > 0) {
@@ -150,7 +150,7 @@ class LinesFromTheEnd {
     return {block_.data(), static_cast<std::size_t>(size)};
   }
 
-  // The line that `start` begins is complete.
+  // Completes the line that begins with `start`; true if the search ends with it.
   template <typename Found>
   bool Ends(std::string_view start, Found& found) {
     Keep(start);
@@ -173,14 +173,13 @@ class LinesFromTheEnd {
   const std::string path_;
   std::ifstream file_;
   std::string block_;
-  std::int64_t begin_;  // of the blocks read so far
-  std::string rest_;    // of the line whose start is not yet read
-  bool whole_ = false;  // a newline ends it
+  std::int64_t begin_;  // file offset; everything from here on has been read
+  std::string rest_;    // the end of the line whose start is not yet read
+  bool whole_ = false;  // the line in rest_ ends with a newline
   bool too_long_ = false;
 };
 
-// The last record for which read(line) has a value; none without such a file. Records of steps are
-// passed over.
+// The value of read(line) for the last record that has one; else nullopt. Skips step records.
 template <typename Read>
 auto LastRecord(const std::string& folder, Read&& read) -> decltype(read(std::string_view())) {
   const std::string path = folder + "/metrics.jsonl";
@@ -211,20 +210,20 @@ void KeepLines(std::string& text, std::int64_t resume_step) {
 History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64_t best_after) {
   History history;
   std::error_code error;
-  // A pipe or a device holds no records. A link is followed, here as by AppendFile.
+  // A pipe or a device holds no records. Links are followed, as AppendFile does.
   const auto type = std::filesystem::status(path, error).type();
   if (type == std::filesystem::file_type::not_found) NoteStep(resume_step + 1, history);
   if (type != std::filesystem::file_type::regular) return history;
   const std::string target = std::filesystem::canonical(path, error).string();
   if (error) throw RunError(fmt::format("{}: cannot be read: {}", path, error.message()));
-  std::vector<bool> kept;  // by line
+  std::vector<bool> kept;  // [lines]
   ForEachLine(target, [&](std::string_view line, bool whole) {
     kept.push_back(whole && Keeps(line, {resume_step, best_after}, history));
   });
   NoteStep(resume_step + 1, history);
   if (std::find(kept.begin(), kept.end(), false) == kept.end()) return history;
   Replacement file(target, DraftName(target));
-  constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes written at once
+  constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes per write
   std::string block;
   auto keep = kept.begin();
   ForEachLine(target, [&](std::string_view line, bool) {
@@ -250,7 +249,7 @@ std::optional<std::int64_t> LastCheckpoint(const std::string& folder, const std:
   return LastRecord(folder, [&](std::string_view line) { return CheckpointIn(line, event); });
 }
 
-// Records as lines of metrics.jsonl.
+// Turns records into lines of metrics.jsonl.
 
 namespace {
 
@@ -262,8 +261,8 @@ std::string Line(const Json& json) {
 
 constexpr std::string_view kStepStart = "{\"kind\":\"step\",\"step\":";
 
-// Calls visit(name, value) for each member of a step's line after its kind and step, in their
-// order; times and speeds, which are measured, as floats.
+// Calls visit(name, value) for each member of a step's line after `kind` and `step`, in the order
+// of the line. Measured times and speeds are passed as floats.
 template <typename Visit>
 void ForStepMembers(const Record& record, Visit&& visit) {
   const auto measured = [&](std::string_view name, double value) {
@@ -422,11 +421,11 @@ std::string ToJsonLine(const Event& event) {
   return Line(json);
 }
 
-// metrics.jsonl as a sink: when its records are written, and what becomes of those that cannot be.
+// MetricsSink: when records are written, and what happens if that fails.
 
 constexpr std::chrono::seconds kFlushEvery{2};
 constexpr std::size_t kFlushBytes = std::size_t{64} << 10;
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // kept while the disk is full
+constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // limit of the buffer while writing fails
 
 MetricsSink::MetricsSink(const std::string& path, bool truncate)
     : file_(std::make_shared<AppendFile>(path, truncate)), flushed_(Clock::now()) {
@@ -470,7 +469,7 @@ void MetricsSink::Flush() {
   WriteAll();
 }
 
-// Steps do not wait for a slow disk.
+// Syncs without the lock: training steps do not wait for a slow disk.
 void MetricsSink::Sync() {
   std::shared_ptr<AppendFile> file;
   {
@@ -494,7 +493,8 @@ History MetricsSink::CutTo(std::int64_t step, std::int64_t best_after) {
   return CutFile();
 }
 
-// As long as the disk has no room for the file without its void records, nothing follows them.
+// If the cut fails (a full disk), the file keeps its outdated records, and nothing is appended
+// until a later cut succeeds.
 History MetricsSink::CutFile() {
   const std::string path = file_->Path();
   file_.reset();  // the file is replaced
@@ -547,7 +547,7 @@ void MetricsSink::WriteAll() {
   buffer_.clear();
 }
 
-// The latest half is kept.
+// Drops the oldest records, keeping the latest half of kMostBytes.
 void MetricsSink::DropOverflow() {
   if (buffer_.size() <= kMostBytes) return;
   const std::size_t end = buffer_.find('\n', buffer_.size() - kMostBytes / 2) + 1;

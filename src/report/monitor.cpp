@@ -1,4 +1,4 @@
-// The monitor of a run: decides which steps are printed and recorded, and where lines go.
+// Monitor: decides which steps are printed and recorded, and where lines go. The banner.
 #include "trireme/report/monitor.hpp"
 
 #include <fmt/ranges.h>
@@ -20,13 +20,13 @@ namespace trireme::report {
 
 namespace {
 
-constexpr int kLinesPerHeader = 20;  // step lines on a terminal before the columns are named again
+constexpr int kLinesPerHeader = 20;  // step lines on a terminal between two headers
 
 double SecondsSince(std::chrono::steady_clock::time_point then) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
 }
 
-// Which steps of a resumed run have no record in metrics.jsonl; "": all have.
+// A warning that names the steps without a record in metrics.jsonl; empty if there are none.
 std::string MissingText(const History& history) {
   constexpr std::size_t kShown = 3;
   if (history.missing.empty()) return {};
@@ -55,10 +55,10 @@ struct Monitor::State {
     sinks.push_back({std::make_unique<SummaryFile>(options.folder, !options.resumed)});
   }
 
-  // One or more lines to the screen and the log.
+  // Prints one or more lines on the screen and in the log.
   void Put(const std::string& text) {
     screen.Line(text);
-    // Losing a log must not lose a run: the first failure is said, later ones are silent.
+    // A log that cannot be written must not end the run: only the first failure is reported.
     const std::string reason = log ? log->Append(text + "\n") : std::string();
     if (reason.empty() || log_failed) return;
     log_failed = true;
@@ -66,7 +66,7 @@ struct Monitor::State {
                     reason));
   }
 
-  // Calls give(sink) for each sink, and says what fails.
+  // Calls give(sink) for each sink and prints a warning for each new failure.
   template <typename Give>
   void Each(Give&& give) {
     GiveAll(give);
@@ -80,7 +80,7 @@ struct Monitor::State {
     }
   }
 
-  // Likewise, without a word: for any thread.
+  // Calls give(sink) for each sink and keeps failures in `untold`. Any thread may call it.
   template <typename Give>
   void GiveAll(Give&& give) {
     for (Kept& kept : sinks) {
@@ -93,18 +93,18 @@ struct Monitor::State {
     }
   }
 
-  // Files that someone has deleted, moved or replaced begin anew, and that is said.
+  // Begins files anew that someone has deleted, moved or replaced, and prints a warning for each.
   void Renew() {
     std::vector<std::string> anew;
     std::error_code ignored;
-    // Without the folder the checkpoint fails, and says so.
+    // If the folder is gone, the next checkpoint fails and reports it.
     if (options.folder.empty() || !std::filesystem::exists(options.folder, ignored)) return;
     if (log && log->Gone()) {
       try {
         log = std::make_unique<AppendFile>(log->Path(), false);
         anew.push_back(log->Path());
       } catch (const Error&) {
-        // The checkpoint will fail, and say why.
+        // The next checkpoint will fail and report the reason.
       }
     }
     Each([&](Sink& sink) {
@@ -128,7 +128,7 @@ struct Monitor::State {
     const std::string header =
         options.total_steps > 0 ? TableHeader(options.has_stages) : ShortTableHeader();
     if (header_shown) {
-      screen.Line(header);  // a log names its columns once
+      screen.Line(header);  // the header stands only once in the log
     } else {
       Put(header);
     }
@@ -136,7 +136,7 @@ struct Monitor::State {
     lines_since_header = 0;
   }
 
-  // Seconds to the end of the schedule at this session's pace, validation and checkpoints included.
+  // Seconds to the end of the schedule at this session's pace, validation included; -1: unknown.
   double Left(std::int64_t step) const {
     if (options.total_steps <= 0 || session.steps == 0) return -1;
     const double pace = SecondsSince(stepping_since) / static_cast<double>(session.steps);
@@ -149,20 +149,20 @@ struct Monitor::State {
   bool log_failed = false;
   struct Kept {
     std::unique_ptr<Sink> sink;
-    bool failed = false;  // once
+    bool failed = false;  // has failed before
   };
   std::vector<Kept> sinks;
   MetricsSink* metrics = nullptr;   // the first of the sinks; null without a run folder
-  std::mutex failing;               // of Kept::failed and untold
-  std::vector<std::string> untold;  // failures of sinks
+  std::mutex failing;               // guards Kept::failed and `untold`
+  std::vector<std::string> untold;  // failures of sinks not yet printed
   bool header_shown = false;
   int lines_since_header = 0;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point stepping_since;  // begin of this session's first step
-  Tally interval;                                        // steps since the last line
-  Tally session;                                         // steps since the start of the program
+  std::chrono::steady_clock::time_point stepping_since;  // start of this session's first step
+  Tally interval;                                        // steps since the last interval record
+  Tally session;                                         // steps of this session
   Losses losses;
-  std::int64_t step = options.resume_step;  // last one taken
+  std::int64_t step = options.resume_step;  // last step taken
   std::vector<std::string> samples;
 };
 
@@ -245,7 +245,7 @@ void Monitor::Step(const Record& record) {
                    record.step == state.options.total_steps;
   const double left = state.Left(record.step);
   state.Each([&](Sink& sink) { sink.Step(record); });
-  if (!due && record.ends_interval) {  // for the records; the screen shows what is due
+  if (!due && record.ends_interval) {  // recorded, but not printed
     state.Each(
         [&, interval = state.interval.Since(record)](Sink& sink) { sink.Interval(interval); });
     state.interval = {};
@@ -296,11 +296,11 @@ void Monitor::Done(const Record& record, Summary summary) {
                         elapsed, summary.files, summary.traffic, summary.gathers));
 }
 
-// The peak resident set of this process, and the shared memory in it.
+// Memory of this process, from /proc.
 
 namespace {
 
-// A line of /proc/self/status, bytes; -1: there is none.
+// The value of a line of /proc/self/status in bytes; -1 if there is no such line.
 std::int64_t StatusBytes(const std::string& name) {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -313,8 +313,8 @@ std::int64_t StatusBytes(const std::string& name) {
 
 }  // namespace
 
-// VmHWM belongs to this program alone; ru_maxrss survives exec, so a small program started by a
-// large one would report its parent's peak. It stands in where /proc is missing.
+// VmHWM counts this program alone. ru_maxrss, used where /proc is missing, survives exec: a small
+// program started by a large one would report its parent's peak.
 std::int64_t PeakResidentBytes() {
   if (const std::int64_t bytes = StatusBytes("VmHWM:"); bytes >= 0) return bytes;
   rusage usage{};
@@ -324,13 +324,13 @@ std::int64_t PeakResidentBytes() {
 
 std::int64_t SharedResidentBytes() { return std::max(StatusBytes("RssShmem:"), std::int64_t{0}); }
 
-// The banner: what runs where, in facts that each begin with one word.
+// The banner: what runs where, one fact per line, each after a keyword.
 
 namespace {
 
-constexpr std::size_t kIndent = 8;  // of the text after the first word
+constexpr std::size_t kIndent = 8;  // column where the text after the keyword begins
 
-// "parameters 37 + gradients 37 = 74 MiB": rounded so that the terms add up to the printed sum.
+// "parameters 37 + gradients 37 = 74 MiB"; the rounded terms add up to the printed sum.
 std::string MemoryText(const BannerFacts& facts) {
   constexpr double kMebi = 1024.0 * 1024.0, kGibi = 1024.0 * kMebi;
   double sum = 0;
@@ -341,7 +341,7 @@ std::string MemoryText(const BannerFacts& facts) {
   const double scale = decimals == 1 ? 10 : 1;
 
   std::string text;
-  double so_far = 0, printed = 0;  // bytes; unit / scale
+  double so_far = 0, printed = 0;  // in bytes; in multiples of unit / scale
   for (const auto& [term, bytes] : facts.memory) {
     so_far += static_cast<double>(bytes);
     const double rounded = std::round(so_far / unit * scale);
@@ -352,8 +352,8 @@ std::string MemoryText(const BannerFacts& facts) {
   return fmt::format("{} = {:.{}f} {}", text, printed / scale, decimals, in_gibi ? "GiB" : "MiB");
 }
 
-// Entries side by side, downwards first, as far as a line of 100 columns holds them: neighbouring
-// ranks stand below each other, and halves of the grid next to each other.
+// Arranges the entries in columns, filled downwards, in lines of at most 100 characters:
+// neighbouring ranks stand below each other, and halves of the grid side by side.
 std::string MapText(const std::vector<std::string>& entries) {
   constexpr std::size_t kWidth = 100 - kIndent, kGap = 4;
   if (entries.empty()) return {};

@@ -11,7 +11,7 @@ namespace trireme::report {
 
 namespace {
 
-// Reads a step from the whole text; false if the text is anything else.
+// Parses [begin, end) as a step; false if it is anything but a number >= 1.
 bool ParseStep(const char* begin, const char* end, std::int64_t& step) {
   const auto [stop, error] = std::from_chars(begin, end, step);
   return error == std::errc() && stop == end && step >= 1;
@@ -33,7 +33,7 @@ StepWindow ReadTraceSteps(const std::string& text, const deck::Deck& deck) {
                       "monitor.trace_steps = 10-12; or none.");
 }
 
-// The options, and the text of monitor.trace_steps.
+// The options as bound to keys, with the text of monitor.trace_steps.
 struct Asked : Options {
   std::string trace_text = "none";
 };

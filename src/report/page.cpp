@@ -1,4 +1,4 @@
-// Start of vis/report.py as a process of its own, bounded in time.
+// Runs vis/report.py in a process of its own, with a time limit.
 #include "trireme/report/monitor.hpp"
 
 #include <fcntl.h>
@@ -33,7 +33,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kPollMilliseconds = 50;           // how soon an end or a stop is seen
+constexpr int kPollMilliseconds = 50;           // interval between checks for an end or a stop
 constexpr std::size_t kLongestComplaint = 400;  // bytes of the script's message that are kept
 
 std::string FirstThatExists(std::initializer_list<fs::path> places) {
@@ -58,7 +58,7 @@ std::string OnThePath(std::string_view name) {
   return {};
 }
 
-// A word for a shell.
+// `word` quoted for a shell where needed.
 std::string Quoted(const std::string& word) {
   constexpr std::string_view kPlain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+,:@%";
@@ -74,10 +74,10 @@ struct Script {
   Descriptor errors;
 };
 
-// Settings of a new process; freed at the end of the scope.
+// posix_spawn settings of a new process.
 class SpawnSettings {
  public:
-  // errors: the process's standard error; its other streams are /dev/null.
+  // errors: file descriptor for the process's standard error; the other streams are /dev/null.
   explicit SpawnSettings(int errors) {
     posix_spawn_file_actions_init(&actions_);
     posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -113,7 +113,7 @@ class SpawnSettings {
   posix_spawnattr_t attributes_ = {};
 };
 
-// The script, or an errno in `error`.
+// Starts the script; on failure returns nullopt and sets `error` to an errno.
 std::optional<Script> StartScript(const PageCommand& command, double seconds, int& error) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -122,7 +122,7 @@ std::optional<Script> StartScript(const PageCommand& command, double seconds, in
   }
   Script script{.errors = Descriptor(ends[0])};
   const Descriptor written(ends[1]);
-  // The bound once more, for a script that outlives this program.
+  // The script gets the time limit, too, in case it outlives this program.
   const auto bound = static_cast<long>(std::ceil(seconds)) + 1;
   const SpawnSettings settings(written.Get());
   error = settings.Start(
@@ -132,7 +132,8 @@ std::optional<Script> StartScript(const PageCommand& command, double seconds, in
   return script;
 }
 
-// Adds to `text` bytes that come through the pipe within a moment; beyond a message, drops them.
+// Waits for at most kPollMilliseconds and appends what the pipe delivers to `text`; drops it once
+// `text` holds kLongestComplaint bytes.
 void ReadSome(const Script& script, std::string& text) {
   pollfd ready = {.fd = script.errors.Get(), .events = POLLIN, .revents = 0};
   if (poll(&ready, 1, kPollMilliseconds) <= 0) return;
@@ -141,7 +142,7 @@ void ReadSome(const Script& script, std::string& text) {
   if (count > 0 && text.size() < kLongestComplaint) {
     text.append(buffer.data(), static_cast<std::size_t>(count));
   } else if (count <= 0) {
-    usleep(kPollMilliseconds * 1000);  // the pipe is closed, its process about to end
+    usleep(kPollMilliseconds * 1000);  // the pipe is closed: the process is about to end
   }
 }
 
@@ -151,7 +152,7 @@ void End(const Script& script) {
   Retry([&] { return waitpid(script.process, &ignored, 0); });
 }
 
-// Why there is no page; empty if there is one.
+// Runs the script. Returns why there is no page, or an empty string if there is one.
 std::string RunScript(const PageCommand& command, double seconds,
                       const std::function<bool()>& stop) {
   int error = 0;
@@ -234,7 +235,7 @@ void MakePage(const PageOrder& order, const std::function<bool()>& stop) noexcep
       fmt::print("page    not made: {}; by hand: {}\n", reason, command.Text());
     }
     std::fflush(stdout);
-  } catch (...) {  // the run has ended well: nothing here may change that
+  } catch (...) {  // the run has succeeded; a failure here must not change that
   }
 }
 

@@ -1,4 +1,4 @@
-// The run folder: made for a new run, refused if it already holds a run's checkpoint.
+// The run folder, refused for a new run if it holds a checkpoint, and its files that only grow.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -20,7 +20,7 @@
 
 namespace trireme::report {
 
-// A file that only grows by whole pieces, and a file replaced as a whole.
+// AppendFile, which grows by whole pieces, and WriteWhole, which replaces a file as a whole.
 
 namespace {
 
@@ -44,13 +44,12 @@ void Place(Replacement& file, const std::string& path) {
 AppendFile::AppendFile(const std::string& path, bool truncate) : path_(path) {
   constexpr mode_t kMode = 0666;  // the user's umask decides
   std::error_code ignored;
-  // A link to a file is the user's way to keep a long log elsewhere, and is followed. One that
-  // leads nowhere would make a file in a place that nobody has looked at.
+  // A link to a file is followed: users keep a long log elsewhere this way. A dangling link is
+  // refused: opening it would create a file in a place that nobody has checked.
   if (std::filesystem::is_symlink(path, ignored) && !std::filesystem::exists(path, ignored)) {
     throw CannotWrite(path, "it is a link that leads nowhere");
   }
-  // Not blocking: the opening of a pipe without a reader would wait for one. Without effect on
-  // files.
+  // O_NONBLOCK: opening a pipe without a reader would block. It has no effect on regular files.
   const int flags =
       O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (truncate ? O_TRUNC : 0);
   file_ = open(path.c_str(), flags, kMode);
@@ -69,7 +68,7 @@ bool AppendFile::Gone() const {
   return mine.st_dev != there.st_dev || mine.st_ino != there.st_ino;
 }
 
-// A pipe or a terminal has nothing to flush; a disk that fails fails the checkpoint, too.
+// Ignores errors: pipes have nothing to flush, and on a failing disk the checkpoint fails, too.
 void AppendFile::Sync() const {
   Retry([this] { return fdatasync(file_); });
 }
@@ -95,13 +94,13 @@ void MakeFolder(const fs::path& folder) {
   }
 }
 
-// First and last line of a deck.in, by which one that was cut off is known.
+// First and last line of a deck.in: without the last line, the file was cut off.
 constexpr std::string_view kFirstLine =
     "# Deck of a run. Its last line is \"# end of the deck\": without it, it counts as cut off.\n";
 constexpr std::string_view kLastLine = "# end of the deck\n";
 
-// A run that died before its first checkpoint, or while it wrote it, left nothing to continue: its
-// folder is free.
+// False for a run that died before or during its first checkpoint: there is nothing to continue,
+// and its folder may be reused.
 bool HoldsCheckpoint(const fs::path& checkpoints) {
   std::error_code ignored;
   if (!fs::exists(checkpoints, ignored)) return false;
@@ -112,7 +111,7 @@ bool HoldsCheckpoint(const fs::path& checkpoints) {
   return false;
 }
 
-// Whether its deck.in is one that a run wrote, or began to write.
+// Whether the folder's deck.in was written by a run, in whole or in part.
 bool IsOfARun(const fs::path& run) {
   std::ifstream file(run / "deck.in", std::ios::binary);
   const std::string deck{std::istreambuf_iterator<char>(file), {}};
@@ -134,7 +133,7 @@ void CheckRunFolder(const std::string& folder, bool resume) {
   }
   if (resume) return;
   for (const char* const name : {"deck.in", "log.txt", "metrics.jsonl", "summary.json"}) {
-    // Nothing is lost with an empty file, a pipe or a device.
+    // Replacing an empty file, a pipe or a device loses nothing.
     if (!fs::is_regular_file(run / name, ignored) || fs::is_empty(run / name, ignored)) continue;
     if (IsOfARun(run)) return;
     throw InputError(
@@ -156,7 +155,7 @@ void RecordEvent(const std::string& folder, const Event& event) noexcept {
   try {
     AppendFile(folder + "/metrics.jsonl", false).Append(ToJsonLine(event));
   } catch (const std::exception&) {
-    // The message on the screen stands alone then.
+    // The event is then reported on the screen only.
   }
 }
 
@@ -182,7 +181,7 @@ void PrepareRunFolder(const std::string& folder, bool resume, const std::string&
   try {
     WriteWhole(deck_path.string(), MarkEnds(deck));
   } catch (...) {
-    // Leaves nothing that looks like a run.
+    // Removes what would look like a run.
     if (!had_checkpoints) fs::remove(checkpoints, ignored);
     if (!had_folder) fs::remove(run, ignored);
     throw;

@@ -1,4 +1,4 @@
-// summary.json: what a session of training did, in one object.
+// summary.json: one JSON object about a training session; the comparison with a prediction.
 #include <fmt/format.h>
 #include <algorithm>
 #include <filesystem>
@@ -17,8 +17,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
-constexpr std::ptrdiff_t kMostRanks = 1024;  // of a summary that has all of them
-constexpr std::ptrdiff_t kShownRanks = 64;   // of a larger one, at either end
+constexpr std::ptrdiff_t kMostRanks = 1024;  // up to this many ranks, all are listed
+constexpr std::ptrdiff_t kShownRanks = 64;   // otherwise this many at either end
 
 Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
@@ -208,7 +208,7 @@ void LeaveOutRanks(Summary& summary) {
 
 SummaryFile::SummaryFile(const std::string& folder, bool fresh) : folder_(folder) {
   std::error_code ignored;
-  // The end of an earlier session would pass for that of this one, if it is killed.
+  // If this session is killed, the summary of an earlier session must not pass for its own.
   std::filesystem::remove(folder + "/summary.json", ignored);
   if (!fresh) return;
   for (const char* name : {"trace.json.gz", "report.html"}) {
@@ -220,7 +220,7 @@ void SummaryFile::Done(const Summary& summary) {
   WriteWhole(folder_ + "/summary.json", ToJson(summary, folder_));
 }
 
-// ComparisonText: predicted and actual times of a step, term by term.
+// ComparisonText: predicted and actual step time, term by term.
 
 namespace {
 
@@ -238,7 +238,7 @@ std::string ComparisonText(const Comparison& comparison) {
   if (!comparison.not_available.empty()) {
     return fmt::format("{:<8}{}", "predict", "not compared: " + comparison.not_available);
   }
-  constexpr double kShown = 0.002;  // of a step
+  constexpr double kShown = 0.002;  // share of a step; shorter terms are left out
   std::string text = fmt::format("{:<8}by {}\n{:<8}{:<22}{:>12}{:>12}{:>8}", "predict",
                                  comparison.machine, "", "a step", "predicted", "actual", "ratio");
   double step = 0;

@@ -1,5 +1,4 @@
-// The columns of the screen. Every field falls back to a shorter form before it outgrows its
-// column.
+// The lines of the screen in columns. Fields too long for their column take a shorter form.
 #include "table.hpp"
 
 #include <fcntl.h>
@@ -14,11 +13,11 @@
 
 namespace trireme::report {
 
-// Sums over step records and the closing summary made of them.
+// Sums over step records, and the closing summary made from them.
 
 void Range::Add(double value) {
   if (!std::isfinite(value)) return;
-  min_ = std::fmin(min_, value);  // of a number and NaN: the number
+  min_ = std::fmin(min_, value);  // fmin of a number and NaN is the number
   max_ = std::fmax(max_, value);
   sum_ += value;
   ++count_;
@@ -130,7 +129,7 @@ std::string TotalsText(const Record& record, const Tally& session, double elapse
   return text;
 }
 
-// Shares of the session's wall clock; what no clock saw is "other".
+// Shares of the session's wall time; "other" is the time that no timer measured.
 std::string TimeText(const Tally& session, double elapsed) {
   std::string text;
   double other = elapsed;
@@ -287,7 +286,7 @@ std::string CallsField(double calls) {
   return calls < 9999.95 ? fmt::format("{:.1f}", calls) : WithThousands(std::llround(calls));
 }
 
-// A receive sends nothing.
+// "-" for transfers that send nothing, such as receives.
 std::string BytesField(double bytes) {
   return bytes > 0 ? AsBytes(std::llround(bytes)) : std::string("-");
 }
@@ -331,7 +330,7 @@ constexpr std::chrono::milliseconds kLiveInterval{200};
 constexpr std::string_view kClear = "\r\x1b[K";
 constexpr int kDefaultColumns = 80;
 
-// The launcher's standard output: a terminal is named /dev/..., a pipe or a file is not.
+// True if the standard output of the launcher (the parent process) is a terminal.
 bool LauncherHasTerminal() {
   const std::string link = fmt::format("/proc/{}/fd/1", getppid());
   std::array<char, 256> target{};
@@ -346,8 +345,8 @@ bool LauncherHasTerminal() {
   return terminal;
 }
 
-// A reader that went away raises SIGPIPE at the next write, which would end the run: held back
-// while this lives, and taken off the list.
+// Blocks SIGPIPE while it lives and discards a pending one at the end: if the reader of standard
+// output has gone, the next write raises SIGPIPE, which would end the run.
 class WithoutPipeSignal {
  public:
   WithoutPipeSignal() {

@@ -1,4 +1,4 @@
-// The columns of the screen: one function per kind of line, all of one width.
+// The lines of the screen in columns: one function per kind of line.
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ namespace trireme::report {
 
 // Sums over step records, for the means of the next line and the totals of the closing summary.
 
-// Range and mean of the finite ones among the values added.
+// Minimum, maximum and mean of the values added; values that are not finite are ignored.
 class Range {
  public:
   void Add(double value);
@@ -29,58 +29,57 @@ class Range {
   std::int64_t count_ = 0;
 };
 
-// Sums over the steps added; seconds, tokens and operations, from which means follow.
+// Sums over the steps added, from which means are computed.
 struct Tally {
   std::int64_t steps = 0;
-  double seconds = 0;  // of the steps themselves
+  double seconds = 0;  // duration of the steps
   double tokens = 0;
-  double operations = 0;    // floating-point, of all ranks
+  double operations = 0;    // floating-point operations of all ranks
   double roof_seconds = 0;  // roof_fraction x seconds
   double compute = 0, communication = 0, bubble = 0, data = 0, checkpoint = 0;  // seconds
-  double validation = 0;    // seconds, beside the steps
-  std::int64_t memory = 0;  // bytes, the largest seen
+  double validation = 0;    // seconds, not part of the steps
+  std::int64_t memory = 0;  // bytes, maximum over the steps
   Range loss_range, norm_range, seconds_range, speed_range;
 
   void Add(const Record& record);
-  // `record` with its times and speeds replaced by the means over the steps added.
+  // Returns `record` with its times and speeds replaced by means over the steps added.
   Record Mean(Record record) const;
-  // The steps added, of which `record` is the last.
+  // The interval that consists of the steps added. record: the last of them.
   Interval Since(const Record& record) const;
   TimeFacts Times(double elapsed) const;
 };
 
-// The losses that the summary names.
+// The losses that the closing summary prints.
 struct Losses {
-  History history;  // first step loss and best validation, of all sessions
+  History history;  // first step loss and best validation over all sessions
   double last_step = NAN, last_valid = NAN, test = NAN;
 
   void Add(const Record& record);
   LossFacts Facts() const;
 };
 
-// The closing lines, without the last newline. `how`: "done" or "stopped"; `elapsed`: seconds of
-// this session.
+// The closing lines, without the last newline. how: "done" or "stopped". elapsed: seconds.
 std::string SummaryText(const char* how, const Record& record, const Tally& session,
                         const Losses& losses, double elapsed,
                         const std::vector<std::pair<std::string, std::string>>& files,
                         const std::vector<TrafficRow>& traffic = {}, const Gathers& gathers = {});
 
-// Lines without a newline. has_stages: with a column for the pipeline's bubble.
+// These return lines without a newline. has_stages: with a column for the pipeline's bubble.
 std::string TableHeader(bool has_stages = false);
-std::string ShortTableHeader();  // the columns that an evaluation line fills
-// `elapsed` and `left` in seconds; a negative `left` is unknown and prints as "-".
+std::string ShortTableHeader();  // only the columns that an evaluation line fills
+// elapsed, left: seconds; a negative `left` is unknown and printed as "-".
 std::string StepLine(const Record& record, double elapsed, double left, bool has_stages = false);
 std::string EvaluationLine(const Record& record);
 std::string LiveLine(const Record& record, std::int64_t total_steps, double left);
 
-// Several lines, the first with the names of the columns; `steps` and `seconds` of the session's
-// steps. Empty without rows.
+// The table of transfers, with a header line; empty without rows. steps, seconds: number and total
+// duration of this session's steps.
 std::string TrafficTable(const std::vector<TrafficRow>& rows, std::int64_t steps, double seconds);
 
 // Standard output as a terminal or as a batch log.
 
-// True if a person watches standard output. Open MPI gives each rank a pseudo-terminal of its own,
-// so under mpirun the launcher's output decides.
+// True if standard output is a terminal that a person watches. Open MPI gives each rank a
+// pseudo-terminal of its own, so under mpirun the launcher's output decides.
 bool IsTerminal();
 
 class Screen {
@@ -89,9 +88,8 @@ class Screen {
   ~Screen();
 
   bool Terminal() const { return terminal_; }
-  void Line(std::string_view text);  // a line, or several; clears a live line first
-  // WantsLive is true at most every 0.2 s, on a terminal only, and is asked before the text is
-  // made; Live shows `text` until the next line.
+  void Line(std::string_view text);  // prints one or more lines; clears a live line first
+  // True at most every 0.2 s, and only on a terminal: asked before the text of Live is made.
   bool WantsLive();
   void Live(std::string_view text);
 
@@ -99,8 +97,8 @@ class Screen {
   void Put(std::string_view text);
 
   bool terminal_;
-  bool live_ = false;    // a live line stands on the screen
-  bool broken_ = false;  // the reader went away: the run goes on, log.txt has all
+  bool live_ = false;    // the screen shows a live line
+  bool broken_ = false;  // the reader has gone: nothing is printed any more, log.txt has everything
   std::chrono::steady_clock::time_point last_live_{};
 };
 

@@ -1,4 +1,4 @@
-// Histograms: buckets, and their sums over the ranks that hold parts of a tensor.
+// TensorBoard's event files: histograms summed over ranks, EventLog, its records, its sink.
 #include "trireme/report/tensorboard.hpp"
 
 #include <fmt/format.h>
@@ -42,8 +42,8 @@ std::vector<double> MakeLimits() {
   return limits;
 }
 
-// Finds buckets without a search: the first limit that can be above a value, for each range of
-// values with the same leading bits, which are narrower than a bucket.
+// Finds a value's bucket without a search. The leading bits of a value select a range narrower than
+// a bucket; a table holds the first bucket of each range.
 class BucketFinder {
  public:
   BucketFinder() : limits_(Histogram::Limits()) {
@@ -57,7 +57,7 @@ class BucketFinder {
     }
   }
 
-  // Bucket of a number; infinities are in the outermost ones.
+  // Index of the bucket that holds `value`; infinities belong to the outermost buckets.
   std::size_t operator()(double value) const {
     const std::uint64_t key = (std::bit_cast<std::uint64_t>(value) & kMagnitude) >> kDropped;
     if (key >= kFinite) return value < 0 ? 0 : limits_.size() - 1;
@@ -67,9 +67,9 @@ class BucketFinder {
   }
 
  private:
-  static constexpr int kDropped = 52 - 4;  // bits: ranges are at most 1/16 wide
+  static constexpr int kDropped = 52 - 4;  // low mantissa bits; ranges differ by at most 1/16
   static constexpr std::uint64_t kMagnitude = ~(std::uint64_t{1} << 63);
-  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // of the exponent
+  static constexpr std::size_t kFinite = std::size_t{0x7FF} << (52 - kDropped);  // finite ranges
 
   const std::vector<double>& limits_;
   std::array<std::uint16_t, kFinite> first_{}, first_negative_{};
@@ -123,10 +123,10 @@ Histogram Histogram::Unpack(std::span<const double> addable, std::span<const dou
 
 namespace {
 
-constexpr std::int64_t kSegment = std::int64_t{1} << 16;  // elements that one copy counts in turn
+constexpr std::int64_t kSegment = std::int64_t{1} << 16;  // elements; replicas take turns
 
-// Part of this rank: copies of a tensor take turns at segments, which lie at the same places of it
-// whatever the block.
+// This rank's share of a tensor's histogram. The replicas of a tensor take turns at segments, whose
+// bounds depend on the whole tensor, not on the block.
 Histogram PartOf(const kernels::StateBlock& block, const ReadBlock& read, double divisor,
                  std::vector<std::byte>& buffer) {
   Histogram histogram;
@@ -158,7 +158,7 @@ std::vector<NamedHistogram> HistogramsOf(const comm::Collectives& world,
                                          std::span<const kernels::StateBlock> blocks,
                                          const ReadBlock& read, const std::string& prefix,
                                          double divisor) {
-  constexpr std::size_t kAtOnce = 32;  // tensors in a transfer: below a MiB
+  constexpr std::size_t kAtOnce = 32;  // tensors per all-reduce: below 1 MiB
   const std::size_t addable = Histogram::Addable();
   std::vector<NamedHistogram> whole;
   std::vector<double> sums(kAtOnce * addable), maxima(kAtOnce * 2);
@@ -192,7 +192,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-// Seconds in a file's name; 0 for a name of another form.
+// The Unix seconds in an event file's name; 0 if the name has another form.
 std::int64_t TimeIn(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   std::int64_t seconds = 0;
@@ -210,7 +210,8 @@ std::string HostName() {
   return name;
 }
 
-// Bytes of a file that are kept; none: its session began at `step` or later.
+// Bytes at the start of an event file to keep when the run goes back to `step`; 0 if the file's
+// session began at `step` or later.
 std::int64_t KeptBytes(const std::string& path, std::int64_t step) {
   RecordReader reader(path);
   std::int64_t kept = 0;
@@ -241,7 +242,7 @@ std::vector<std::string> EventFiles(const std::string& folder) {
 
 std::string NextEventFile(const std::string& folder, const std::vector<std::string>& files,
                           std::int64_t unix_seconds) {
-  // Files of one second, and of hosts whose clocks differ, would be sorted by host.
+  // TensorBoard sorts by name, and clocks of hosts differ: the seconds must exceed the last file's.
   if (!files.empty()) unix_seconds = std::max(unix_seconds, TimeIn(files.back()) + 1);
   return fmt::format("{}/{}{:010}.{}.{}.0", folder, kPrefix, unix_seconds, HostName(), getpid());
 }
@@ -264,15 +265,16 @@ std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step)
   return left;
 }
 
-// EventLog: buffers records, and begins a new file wherever a run goes on from an earlier step.
+// EventLog: buffers records; begins a new file when a run goes back to an earlier step.
 
 struct EventLog::State {
-  static constexpr const char* kVersion = "brain.Event:2";  // from 2 on readers obey SessionLog
+  // Readers obey SessionLog from version 2 on.
+  static constexpr const char* kVersion = "brain.Event:2";
   static constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
 
   explicit State(Setup given) : setup(std::move(given)) {}
 
-  // First failure: kept until it is told.
+  // Keeps the first failure until Tell() throws it.
   void Fail(const std::string& text) {
     if (failure.empty() && !told) failure = text;
   }
@@ -282,7 +284,7 @@ struct EventLog::State {
     throw RunError(failure);
   }
 
-  // Cuts what the session does again, and opens a file of its own.
+  // Cuts the events after `step` (all events unless `continues`) and opens a new file.
   void Begin(bool continues, std::int64_t step) {
     file.reset();
     buffer.clear();
@@ -296,11 +298,11 @@ struct EventLog::State {
         return false;
       }
     };
-    // Not durably: the records are not flushed to the disk either.
+    // The folder need not be durable: the records are not flushed to the disk either.
     std::error_code error;
     const bool fresh = std::filesystem::create_directories(setup.folder, error);
     if (error) return Fail(fmt::format("{}: cannot be made: {}", setup.folder, error.message()));
-    // Events that cannot be cut would be shown beside those to come: better none.
+    // TensorBoard would show old events that cannot be cut beside new ones: write nothing.
     std::vector<std::string> files;
     if (!fresh && !attempt([&] { files = CutEvents(setup.folder, continues ? step : 0); })) return;
     has_start = !files.empty();
@@ -330,7 +332,7 @@ struct EventLog::State {
     return event;
   }
 
-  // Runs a change under the lock, and tells what failed.
+  // Runs `change` under the lock, then throws a failure that has not been reported yet.
   template <typename Change>
   void Guarded(Change&& change) {
     const std::lock_guard lock(mutex);
@@ -338,7 +340,7 @@ struct EventLog::State {
     Tell();
   }
 
-  // Fills and puts an event of `step`; none: of the last step that had values.
+  // Fills an event of `step` and appends it; without `step`, the last step that had values is used.
   template <typename Fill>
   void PutOne(std::optional<std::int64_t> step, const Fill& fill) {
     Guarded([&] {
@@ -354,8 +356,8 @@ struct EventLog::State {
     if (buffer.size() >= kMostBuffered || Seconds() - flushed > setup.flush_seconds) Write();
   }
 
-  // Records that a full disk refuses are tried again until they are too many, and then lost; those
-  // in the file stay whole.
+  // Records that cannot be written (a full disk) are kept and tried again, and dropped once there
+  // are too many. Records in the file are never torn.
   void Write() {
     flushed = Seconds();
     if (file == nullptr || buffer.empty()) return;
@@ -365,11 +367,11 @@ struct EventLog::State {
   }
 
   const Setup setup;
-  std::mutex mutex;                  // of all below
-  std::shared_ptr<AppendFile> file;  // null: it could not be opened
-  std::string buffer;                // records that are not in the file yet
+  std::mutex mutex;                  // guards all members below
+  std::shared_ptr<AppendFile> file;  // null: no file is open
+  std::string buffer;                // records not yet written to the file
   double flushed = Seconds();
-  std::int64_t last_step = 0;  // last one with values
+  std::int64_t last_step = 0;  // last step with values
   bool has_start = false;
   std::string failure;
   bool told = false;
@@ -394,7 +396,7 @@ void EventLog::AddText(const std::string& tag, const std::string& text) {
   state_->PutOne({}, [&](proto::Event& event) { report::AddText(tag, text, event); });
 }
 
-// An event each: one of all would be as long as the model has tensors.
+// One event per histogram: a single event's length would grow with the number of tensors.
 void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms) {
   const std::lock_guard lock(state_->mutex);
   for (const NamedHistogram& named : histograms) {
@@ -429,7 +431,7 @@ std::string EventLog::Renew() {
   const std::lock_guard lock(state_->mutex);
   State& state = *state_;
   if (state.file == nullptr || !state.file->Gone()) return {};
-  std::error_code ignored;  // the opening says it
+  std::error_code ignored;  // Open() reports the failure
   std::filesystem::create_directories(state.setup.folder, ignored);
   const std::vector<std::string> files = EventFiles(state.setup.folder);
   state.Open(files);
@@ -444,7 +446,7 @@ void EventLog::Flush() {
   state_->Guarded([&] { state_->Write(); });
 }
 
-// Steps do not wait for a slow disk.
+// Syncs without the lock: training steps do not wait for a slow disk.
 void EventLog::Sync() {
   std::shared_ptr<AppendFile> file;
   state_->Guarded([&] {
@@ -454,13 +456,13 @@ void EventLog::Sync() {
   if (file != nullptr) file->Sync();
 }
 
-// TensorBoard's messages, filled in.
+// Fills in TensorBoard's messages.
 
 namespace {
 
 constexpr const char* kEndTag = "_hparams_/session_end_info";
 
-// JSON's writer replaces what is not UTF-8.
+// Returns `text` as valid UTF-8: the JSON writer replaces invalid bytes.
 std::string Utf8(const std::string& text) {
   if (AsciiEnd(text) == text.size()) return text;
   using Json = nlohmann::json;
@@ -473,7 +475,7 @@ proto::Summary::Value& AddValue(const std::string& tag, proto::Event& event) {
   return value;
 }
 
-// Bytes of a plugin's message, beside a tensor without elements: the reader wants one.
+// Adds a message of the HParams plugin, beside an empty tensor, which readers require.
 void AddPluginData(const std::string& tag, const proto::HParamsPluginData& data,
                    proto::Event& event) {
   proto::Summary::Value& value = AddValue(tag, event);
@@ -505,10 +507,10 @@ void AddScalar(const std::string& tag, double value, proto::Event& event) {
   AddValue(tag, event).set_simple_value(static_cast<float>(value));
 }
 
-// Lines that begin with four blanks are code to Markdown.
+// Markdown shows lines that begin with four blanks as code, unchanged.
 void AddText(const std::string& tag, const std::string& text, proto::Event& event) {
   std::string plain = Utf8(text);
-  std::ranges::replace(plain, '\r', '\n');  // a line's end to Markdown, too
+  std::ranges::replace(plain, '\r', '\n');  // Markdown takes a carriage return as a line's end, too
   std::istringstream lines(plain);
   std::string code;
   for (std::string line; std::getline(lines, line);) code += "    " + line + "\n";
@@ -519,8 +521,7 @@ void AddText(const std::string& tag, const std::string& text, proto::Event& even
   value.mutable_tensor()->add_string_val(code);
 }
 
-// Empty buckets at both ends are left out, and of several in between only their common right end is
-// kept, as TensorFlow does.
+// As TensorFlow does, leaves out empty buckets at both ends and merges runs of them in between.
 void AddHistogram(const std::string& tag, const Histogram& histogram, proto::Event& event) {
   proto::HistogramProto& message = *AddValue(tag, event).mutable_histo();
   const double count = histogram.Count();
@@ -572,7 +573,7 @@ bool EndsRun(const proto::Event& event) {
                              [](const auto& value) { return value.tag() == kEndTag; });
 }
 
-// Records of an event file: their framing, and its check.
+// Records of an event file: framing and checksums.
 
 namespace {
 
@@ -627,7 +628,7 @@ bool RecordReader::Take(std::string& bytes, std::size_t count) {
   return !file_.fail();
 }
 
-// Ends the reading: nothing tells where another record begins.
+// Stops reading: after a damaged record, the start of the next one is unknown.
 std::optional<std::string> RecordReader::Refuse() {
   failed_ = failed_ || file_.bad();
   size_ = end_;
@@ -651,12 +652,12 @@ std::optional<std::string> RecordReader::Next() {
   return payload;
 }
 
-// TensorBoardSink: records become scalars, texts and the session of a run.
+// TensorBoardSink: turns records into scalars, texts and the HParams session.
 
 TensorBoardSink::TensorBoardSink(std::shared_ptr<EventLog> log, BoardFacts facts)
     : log_(std::move(log)), facts_(std::move(facts)) {}
 
-// TensorBoard takes hyperparameters from a run's first session alone.
+// TensorBoard reads hyperparameters only from a run's first session.
 void TensorBoardSink::Begin() {
   if (!log_->HasStart()) log_->AddHParams(facts_.deck);
   log_->AddText("layout", facts_.layout);

@@ -1,4 +1,4 @@
-// Self-attention with grouped queries, causal or not, as the pass says.
+// Self-attention with grouped queries and its query/key steps; cross-attention.
 #pragma once
 
 #include <cstdint>
@@ -13,34 +13,32 @@
 
 namespace trireme::model {
 
-// Steps on queries and keys between their projection and the attention: rotation by position.
-// Another kind (a norm of each head, for example) is a file pair that implements QueryKeyStep, and
-// a line in MakeQueryKeySteps.
+// A step on queries and keys between their projection and the attention, such as rotation by
+// position. A new kind is a class that implements QueryKeyStep, and a line in MakeQueryKeySteps.
 
 class QueryKeyStep {
  public:
-  // Matrices that a kind keeps from its forward to its backward pass.
+  // Matrices kept from the forward to the backward pass.
   struct Saved {
     virtual ~Saved() = default;
   };
   virtual ~QueryKeyStep() = default;
 
-  // Null if nothing is kept. Made once per slot of activations, not per step.
+  // Null if nothing is kept. Called once per slot of activations, not per training step.
   virtual std::unique_ptr<Saved> MakeSaved() const { return nullptr; }
-  // Allocates what Saved keeps, by the lifetimes of `pass`.
+  // Allocates the matrices of Saved from pass.lives.
   virtual void Allocate(const Pass& /*pass*/, const kernels::AttentionShape& /*shape*/,
                         Saved* /*saved*/) const {}
-  // In place on the queries and keys of qkv: [tokens, shape.Width()].
+  // Changes queries and keys of qkv, [tokens, shape.Width()], in place.
   virtual void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
                        const Matrix& qkv) const = 0;
-  // In place on dqkv, [tokens, shape.Width()]: the gradient of the step's output becomes that of
-  // its input. Adds the gradients of the step's own parameters, which are `early`.
+  // Turns dqkv, [tokens, shape.Width()], from the gradient of the step's output into that of its
+  // input, in place. Adds to the gradients of the step's parameters, which must be `early`.
   virtual void Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
                         const Matrix& dqkv) const = 0;
 };
 
-// The steps that the options ask for, in the order of the forward pass. `name` is the prefix of
-// their parameters.
+// The steps that the options ask for, in forward order. name: prefix of their parameters' names.
 std::vector<std::unique_ptr<QueryKeyStep>> MakeQueryKeySteps(const ParameterPlace& place,
                                                              const std::string& name);
 
@@ -61,7 +59,7 @@ class AttentionLayer : public SubLayer {
   ParameterId OutputBias() const override { return output_bias_; }
   void AddLayers(const kernels::Registry& registry,
                  std::vector<kernels::Linear>& layers) const override;
-  // Heads of this rank and their size, as a cache of keys and values has them.
+  // This rank's heads and their size, for a cache of keys and values.
   kernels::AttentionShape CacheShape() const;
 
  private:
@@ -78,7 +76,7 @@ class AttentionLayer : public SubLayer {
   static const Saved& Mine(const SubLayer::Saved& saved) {
     return static_cast<const Saved&>(saved);
   }
-  // Attention within the pass' sequences, or to what a cache keeps of them.
+  // Attention within the pass's sequences, or to the cache if they are continued.
   void Attend(const Pass& pass, const Saved& saved) const;
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
@@ -86,7 +84,7 @@ class AttentionLayer : public SubLayer {
   kernels::Linear Of(LinearSite site, const Saved* saved = nullptr) const;
   kernels::Linear Input(const Pass& pass, const Saved& saved) const;   // x W_qkv^T
   kernels::Linear Output(const Pass& pass, const Saved& saved) const;  // out W_o
-  // dqkv W_qkv: partial sums, slice by slice in canonical arithmetic.
+  // dx = dqkv W_qkv (partial sums); slice by slice in canonical arithmetic.
   void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const;
   kernels::BiasGradients InputBiasGradients(const Pass& pass) const;
 
@@ -95,16 +93,16 @@ class AttentionLayer : public SubLayer {
   double dropout_;
   std::uint32_t layer_;
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;
-  ParameterId qkv_weight_;  // query, key, value: adjacent
+  ParameterId qkv_weight_;  // query; key and value are adjacent
   ParameterId qkv_bias_ = kernels::kNoParameter;
   ParameterId output_weight_;                        // [heads head_dim, dim], input-major
   ParameterId output_bias_ = kernels::kNoParameter;  // [dim]
 };
 
-// Attention of a decoder's positions to the encoder's output (Vaswani et al. 2017, section 3.2.3).
+// Cross-attention of the decoder to the encoder's output (Vaswani et al. 2017, section 3.2.3).
 
-// y = softmax(q k^T / sqrt(d)) v W_o, with q of the decoder's stream, k and v of the encoder's
-// output `memory` without its padding; no positions. A tensor rank holds a slice of the heads.
+// y = softmax(q k^T / sqrt(d)) v W_o, with q from the decoder's stream, k and v from the encoder's
+// output `memory` without its padding. Uses no positions. A tensor rank holds a slice of the heads.
 class CrossAttentionLayer : public SubLayer {
  public:
   CrossAttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
@@ -112,7 +110,7 @@ class CrossAttentionLayer : public SubLayer {
   std::unique_ptr<SubLayer::Saved> MakeSaved() const override { return std::make_unique<Saved>(); }
   void Allocate(const Pass& pass, SubLayer::Saved& saved) const override;
   void AllocateBackward(const Pass& pass, SubLayer::Saved& saved) const override;
-  // Reads pass.source.memory, all of whose rows it gathers.
+  // Reads pass.source.memory, whose rows are gathered over the tensor ranks.
   void Forward(const Pass& pass, const Matrix& x, SubLayer::Saved& saved, const Matrix& y,
                RowsDone then) const override;
   // Adds to pass.source.dmemory.
@@ -134,11 +132,11 @@ class CrossAttentionLayer : public SubLayer {
     Matrix dquery;       // like query
     Matrix dkey_values;  // like key_values
     // [source tokens, dim]
-    Matrix memory;        // the encoder's output, as one of the next two or the caller's
-    Matrix full_memory;   // sharded: forward
-    Matrix whole_memory;  // sharded: for the weight gradient
-    Matrix dfull_memory;  // its gradient by this block, partial sums
-    Matrix dmemory;       // sharded, [source rows, dim]: the same, added up
+    Matrix memory;        // the encoder's output: one of the next two, or the caller's
+    Matrix full_memory;   // sharded: gathered for the forward pass
+    Matrix whole_memory;  // sharded: gathered for the weight gradient
+    Matrix dfull_memory;  // this block's gradient of memory, partial sums
+    Matrix dmemory;       // sharded: [source rows, dim], their reduce-scattered sum
   };
   static Saved& Mine(SubLayer::Saved& saved) { return static_cast<Saved&>(saved); }
   static const Saved& Mine(const SubLayer::Saved& saved) {
@@ -153,7 +151,7 @@ class CrossAttentionLayer : public SubLayer {
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
   double dropout_;
   std::uint32_t layer_;
-  ParameterId query_weight_, key_weight_;  // key, value: adjacent
+  ParameterId query_weight_, key_weight_;  // value is adjacent to key
   ParameterId query_bias_ = kernels::kNoParameter, key_bias_ = kernels::kNoParameter;
   ParameterId output_weight_;                        // [heads head_dim, dim], input-major
   ParameterId output_bias_ = kernels::kNoParameter;  // [dim]

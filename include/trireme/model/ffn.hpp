@@ -1,5 +1,5 @@
-// Feed-forward layers: one interface for all kinds. Another kind is a file pair that implements
-// Ffn, and a line in MakeFfn.
+// The interface of feed-forward layers. A new kind is a class derived from Ffn, and a line in
+// MakeFfn.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@
 
 namespace trireme::model {
 
-// y = f(x), token by token.
+// y = f(x), for each token alone.
 class Ffn : public SubLayer {
  public:
-  // The forward pass in two: all that the backward pass needs, then the output.
+  // The forward pass in two parts: all that the backward pass needs, then the output.
   virtual void ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const = 0;
   virtual void ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y,
                              RowsDone then) const = 0;
@@ -28,11 +28,11 @@ class Ffn : public SubLayer {
   }
 };
 
-// The deck's activation in the words of the kernels.
+// The kernels' name of the deck's activation.
 kernels::ActivationKind KindOf(Activation activation);
 
-// The kind that the options ask for. `name` is the prefix of its parameters, `layer` the block's
-// number in the model.
+// Makes the kind that the options ask for. name: prefix of its parameters' names. layer: the
+// block's number in the model.
 std::unique_ptr<Ffn> MakeFfn(const ParameterPlace& place, const std::string& name,
                              std::uint32_t layer);
 

@@ -1,4 +1,4 @@
-// The vocabulary head with its loss, fused.
+// The vocabulary head, fused with its loss.
 #pragma once
 
 #include <cstdint>
@@ -10,19 +10,19 @@
 
 namespace trireme::model {
 
-// Losses of the tokens of a step or an evaluation, on the host, and their exact sum.
+// The losses of a step's or an evaluation's tokens, in host memory, and their exact sum.
 
 class TokenLosses {
  public:
-  // most: tokens at once; 0: no loss is computed here.
+  // most: largest number of tokens; 0: this rank computes no losses.
   TokenLosses(const device::Stream& stream, std::int64_t most);
 
-  // Begins anew: losses of `tokens` tokens will be copied. copy (or null): [tokens], filled by Sum.
-  // Throws RunError if there is no room for as many.
+  // Starts over: losses of `tokens` tokens will arrive. copy: null, or [tokens], filled by Sum.
+  // Throws RunError if there are more than `most`.
   void Expect(std::int64_t tokens, double* copy);
-  // Address of a token's loss, in host memory that a GPU copies to; null: none is computed here.
+  // Where a token's loss goes, in (pinned) host memory; null: this rank computes no losses.
   double* At(std::int64_t token) const;
-  // In nats. The first call after Expect waits for the stream.
+  // Sum of the losses, nats. The first call after Expect waits for the stream.
   const ExactSum& Sum();
 
  private:
@@ -31,46 +31,46 @@ class TokenLosses {
   std::int64_t tokens_ = 0;
   double* copy_ = nullptr;
   bool known_ = false;
-  ExactSum sum_;                  // if known_
+  ExactSum sum_;                  // valid if known_
   device::PinnedBuffer storage_;  // [most_] doubles
 };
 
-// Logits exist for a tile of tokens at a time. While a tile is in memory its gradient goes into dx
-// and into the weight's gradient: three products per tile instead of four or five
-// (kernels/vocabulary_loss.hpp; separate products in canonical arithmetic). A tensor rank holds a
-// slice of the vocabulary; only softmax statistics travel, never logits.
+// Logits exist only for one tile of tokens at a time. While a tile is in memory, dx and the
+// weight's gradient are computed from it: three products per tile instead of four or five
+// (kernels/vocabulary_loss.hpp; canonical arithmetic uses separate products). A tensor rank holds a
+// slice of the vocabulary; ranks exchange softmax statistics, never logits.
 class HeadLayer {
  public:
-  // embedding: the table that is the weight if tied.
+  // embedding: token table, which is the head's weight if embeddings are tied.
   HeadLayer(const ParameterPlace& place, ParameterId embedding);
 
-  std::int64_t TileTokens(const Pass& pass) const;  // of the workspace's tile
-  // The workspace's tile: logits and the kernels' scratch; gradient: Loss will be asked for dx.
+  std::int64_t TileTokens(const Pass& pass) const;  // tokens per tile
+  // Allocates the workspace's tile: logits and scratch of kernels. gradient: Loss will compute dx.
   Matrix AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const;
-  // x: [tokens, dim]. Queues the targets' losses in nats to pass.losses, one per token, 0 if
-  // masked, the same on every tensor rank. Unless dx is Empty() it is overwritten, [tokens, dim]
-  // (partial sums), and the weight's gradient is added to.
+  // Queues the computation of the targets' losses, nats, to pass.losses: one per token, 0 if
+  // masked, the same on every tensor rank. x, dx: [tokens, dim]. dx is overwritten (partial sums),
+  // and the weight's gradient accumulated; if dx is Empty(), no gradient is computed.
   void Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const;
-  // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
+  // logits = x W^T for this rank's slice of the vocabulary; overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
-  // The same for rows of a pass that uses a cache, at the speed of the weight's memory. Rows of
-  // logits have room for SpareRows() more, which are overwritten.
+  // The same for few rows of a pass that uses a cache, limited by reading the weight. Each row of
+  // logits has room for SpareRows() more elements, which are overwritten.
   void CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   kernels::Linear Layer(const kernels::Registry& registry) const {
     return {.form = kernels::Form::kTransposed, .weight = registry.Value(weight_)};
   }
-  const Part& Slice() const { return slice_; }  // of the vocabulary, this rank's
+  const Part& Slice() const { return slice_; }  // this rank's slice of the vocabulary
   std::int64_t SpareRows() const { return spare_; }
 
  private:
-  // Canonical: columns of a tile with each slice's logits on a boundary of 128 bytes.
+  // Canonical: columns of a tile, in which each slice's logits are aligned.
   std::int64_t TileColumns(const parallel::TensorGroup& tensor) const;
-  // Slice number `slice` of this rank (one, or the canonical ones): tokens, logits, weight rows.
+  // The tokens, logits and weight rows of this rank's slice number `slice` (canonical: several).
   Part SliceOf(const Pass& pass, int slice) const;
   Matrix TileOf(const Pass& pass, std::int64_t rows, int slice) const;
   Matrix WeightSlice(const Pass& pass, int slice) const;
   void TileLogits(const Pass& pass, const Matrix& x) const;
-  // Canonical: losses of a tile; with `gradient` the tile becomes the gradient of the logits.
+  // Canonical: losses of a tile. gradient: the tile's logits are replaced by their gradients.
   void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row, double smoothing,
                 bool gradient, double* losses) const;
   void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
@@ -80,7 +80,7 @@ class HeadLayer {
   void GatherStatistics(const Pass& pass, std::int64_t count) const;
   std::int64_t vocabulary_, dim_;
   Part slice_;          // of this rank
-  std::int64_t spare_;  // rows of zeros after it
+  std::int64_t spare_;  // rows of zeros after the slice
   ParameterId weight_;  // [vocabulary, dim]; the embedding's if tied
 };
 

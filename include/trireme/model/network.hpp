@@ -1,5 +1,5 @@
-// The network on one rank: the groups of ranks that compute together, the layers of this rank's
-// stage, the registry of their parameters, and who holds what.
+// Network: the groups of ranks that compute together, the layers of this rank's stage, and the
+// registry of their parameters.
 #pragma once
 
 #include <cstdint>
@@ -26,14 +26,14 @@ namespace trireme::model {
 
 class Network {
  public:
-  // The part of a stage that a task runs.
+  // The part of a stage that one task runs.
   struct Chunk {
     std::vector<Block> blocks;
-    std::vector<int> units;            // [blocks]: of the registry
-    std::size_t encoders = 0;          // blocks of the encoder, which come first
-    bool ends_encoder = false;         // the last of them is the encoder's last
-    bool first = false, last = false;  // has the embedding, the head
-    // Units of the embeddings and of the head; empty unless the chunk has them.
+    std::vector<int> units;            // [blocks]: their units in the registry
+    std::size_t encoders = 0;          // encoder blocks; they come first
+    bool ends_encoder = false;         // contains the encoder's last block
+    bool first = false, last = false;  // contains the embedding; the head
+    // Units of the embeddings (first) and of the head (last); empty unless in this chunk.
     std::vector<int> first_units, last_units;
   };
 
@@ -43,56 +43,56 @@ class Network {
   const comm::ProcessGrid& Grid() const { return grid_; }
   const ModelPlan& Plan() const { return plan_; }
   const StagePlan& LocalPlan() const { return local_plan_; }
-  const device::Stream& Stream() const { return stream_; }  // canonical if the plan is
+  const device::Stream& Stream() const { return stream_; }  // its `canonical` is the plan's
   const parallel::TensorGroup& Tensor() const { return tensor_; }
   const parallel::RingAttention& Context() const { return context_; }
 
   const std::vector<Chunk>& Chunks() const { return chunks_; }
   const EmbeddingLayer& Embedding() const { return *embedding_; }
   const EmbeddingLayer& SourceEmbedding() const { return *source_embedding_; }
-  // Of the encoder's output; pre-norm encoder-decoders only, in the unit of its last block.
+  // Norm of the encoder's output; null except in pre-norm encoder-decoders. It belongs to the unit
+  // of the encoder's last block.
   const NormLayer* EncoderNorm() const { return encoder_norm_ ? &*encoder_norm_ : nullptr; }
-  const NormLayer* FinalNorm() const { return norm_ ? &*norm_ : nullptr; }  // pre-norm models only
+  const NormLayer* FinalNorm() const { return norm_ ? &*norm_ : nullptr; }  // null if post-norm
   const HeadLayer& Head() const { return *head_; }
   kernels::Registry& Parameters() { return registry_; }
   const kernels::Registry& Parameters() const { return registry_; }
 
-  // Units of the registry. -1: the model has no such unit.
+  // Units of the registry; -1: none.
   int TokenUnit() const { return token_unit_; }  // the token table
   int TailUnit() const { return tail_unit_; }    // final norm and head
-  bool Has(int unit) const;                      // held by this rank
-  // The held units whose values the program's tasks use, in order; until the next call.
+  bool Has(int unit) const;                      // whether this rank holds it
+  // The units held here whose values the program's tasks use, in order; valid until the next call.
   const std::vector<int>& UsesOf(const parallel::Program& program);
 
-  void BeginStep();  // gradients become zero
-  // The sharding of values and gradients.
+  void BeginStep();  // clears the gradients
+  // Sharding of values and gradients.
   parallel::ShardedUnits& Units() { return *units_; }
   const parallel::ShardedUnits& Units() const { return *units_; }
-  // The sums of gradients over the data group; of a model that learns.
+  // Sums of gradients over the data group; only if plan.training.
   parallel::GradientBuckets& Buckets() { return *buckets_; }
   const parallel::GradientBuckets& Buckets() const { return *buckets_; }
-  // Collective over the replicas, after the sums over the data group: gradients that several ranks
-  // of the replica hold parts of (see kernels::GradientSum), then one rank's bits for all copies.
+  // Sums gradients of which several ranks of a replica hold terms (kernels::GradientSum); then all
+  // copies take one rank's bits. Collective over the replica, after the sums over the data group.
   void SumSharedGradients();
 
-  // Blocks that this rank holds of every tensor of the model, for a checkpoint. Their values are
-  // complete.
+  // The blocks that this rank holds of each tensor of the model, for a checkpoint; values are
+  // final.
   std::vector<kernels::StateBlock> Blocks() const;
-  // The linear layers of this rank's blocks, with weights that lie in one place and keep their
-  // values within a step: none if they are gathered for each use (grid.sharding = parameters).
+  // The linear layers of this rank's blocks, if their weights keep place and value during a step;
+  // empty if they are gathered for each use (grid.sharding = parameters).
   std::vector<kernels::Linear> SteadyLayers() const;
   // Adds the bytes of parameters, gradients, and buffers of transfers.
   void AddMemory(device::MemoryTerms& memory) const;
 
  protected:
-  // `grid` must outlive it. Parallelise follows.
+  // grid must outlive this. Call Parallelise next.
   Network(const comm::ProcessGrid& grid, const ModelPlan& plan, const device::Stream& stream);
   ~Network() = default;
-  // Collective over the grid's world. Makes the groups and the layers, decides who owns what, and
-  // takes the memory of parameters and gradients. The sequence must fit the table of learned
-  // positions.
+  // Makes groups and layers, decides which rank owns what, and allocates parameters and gradients.
+  // Collective over the grid's world. Sequences must fit the table of learned positions.
   void Parallelise();
-  // Collective over the grid's world: the initial weights. between: see ParallelModel.
+  // Draws the initial weights. Collective over the grid's world. between: see ParallelModel.
   void DrawWeights(const std::function<void()>& between);
 
  private:
@@ -117,12 +117,12 @@ class Network {
   std::optional<NormLayer> norm_, encoder_norm_;
   std::optional<HeadLayer> head_;
   int token_unit_ = -1, tail_unit_ = -1;
-  std::vector<int> uses_;  // of the last program
+  std::vector<int> uses_;  // result of UsesOf
 
   std::unique_ptr<parallel::SharedGradients> shared_;
-  std::unique_ptr<parallel::CopiedGradients> copied_;  // of a model that learns
+  std::unique_ptr<parallel::CopiedGradients> copied_;  // null unless plan.training
   std::unique_ptr<parallel::ShardedUnits> units_;
-  std::unique_ptr<parallel::GradientBuckets> buckets_;  // of a model that learns
+  std::unique_ptr<parallel::GradientBuckets> buckets_;  // null unless plan.training
 };
 
 }  // namespace trireme::model

@@ -9,34 +9,34 @@
 
 namespace trireme::model {
 
-// Operands of x + dropout(branch + bias): a sub-layer's output meets the residual stream.
+// Operands of x + dropout(branch + bias), which adds a sub-layer's output to the residual stream.
 struct Residual {
   Matrix x;                  // [rows, dim]
   Matrix branch;             // [rows, dim]
   Matrix bias;               // [1, dim] or Empty()
-  kernels::Dropout dropout;  // of row 0
+  kernels::Dropout dropout;  // for operands that begin at row 0
 };
 
-// Works on this rank's rows of the residual stream.
+// A norm of this rank's rows of the residual stream.
 class NormLayer {
  public:
   struct Saved {
-    Matrix x;           // [rows, dim], the caller's: input
+    Matrix x;           // [rows, dim], input; the caller's memory
     Matrix statistics;  // [rows, 2]
   };
-  // early: its weight gradient is computed with the input gradients.
+  // early: the weight gradient is computed together with the input gradient.
   NormLayer(const ParameterPlace& place, const std::string& name, bool early = false);
 
   void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
   // x, y: [rows, dim]; y is overwritten.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
-  // x = residual + dropout(branch + bias), then y = norm(x), for some rows of all operands; x may
-  // be the branch. Several threads may call this, each for its own rows: saved.x is set by the
-  // caller.
+  // saved.x = residual.x + dropout(branch + bias), then y = norm(saved.x), for the rows `rows` of
+  // all operands. The caller sets saved.x, which may be the branch's memory. Several threads may
+  // call this, each for its own rows.
   void Forward(const Pass& pass, const device::Stream& stream, const Residual& residual,
                const Saved& saved, const Matrix& y, const Part& rows) const;
-  // Gradients of input and weights. The caller fills in dy, more, residual, dx, dropout and dbranch
-  // (kernels::NormBackwardPass); canonical arithmetic overwrites dy.
+  // Gradients of input and weights. The caller sets dy, more, residual, dx, dropout and dbranch of
+  // kernels::NormBackwardPass. Canonical arithmetic overwrites dy.
   void Backward(const Pass& pass, const Saved& saved, kernels::NormBackwardPass backward) const;
 
  private:

@@ -1,4 +1,4 @@
-// The [model] section as a plain struct: every choice of the architecture.
+// The [model] section as a plain struct: every choice of the architecture; what follows from it.
 #pragma once
 
 #include <cstdint>
@@ -16,22 +16,21 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
-enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAngles
+enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // see RopeAnglesOf
 enum class Init { kNormal, kGpt2, kXavier };
-// Values that the backward pass computes again instead of keeping. kSelective: norms and
-// activations, no products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen
-// et al. 2016).
+// What the backward pass recomputes instead of keeping. kSelective: norms and activations, no
+// products (after Korthikanti et al. 2022). kFull: all but each block's input (Chen et al. 2016).
 enum class Recompute { kNone, kSelective, kFull };
 const char* NameOf(Recompute recompute);  // as in the deck
 const char* NameOf(RopeScaling scaling);
 
 struct Options {
-  std::string preset = "none";        // or the preset's name
-  std::int64_t vocabulary = 0;        // rows of embedding and head: asked_vocabulary, or `types`
-  std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: as many as types
-  std::int64_t types = 0;             // of the token file, ids below; 0: not known
-  // Of kEncoderDecoder: whether source and target texts have one table of tokens, and the number of
-  // types of source texts, ids below; else 0.
+  std::string preset = "none";        // "none" or a preset's name
+  std::int64_t vocabulary = 0;        // rows of embedding and head
+  std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: use `types`
+  std::int64_t types = 0;             // token ids in the file are below it; 0: unknown
+  // kEncoderDecoder: whether source and target texts share one token table; source ids are below
+  // source_types (0 for kDecoder).
   Kind kind = Kind::kDecoder;
   bool shared_vocabulary = true;
   std::int64_t source_types = 0;
@@ -40,16 +39,16 @@ struct Options {
   std::int64_t heads = 4;     // query heads
   std::int64_t kv_heads = 4;  // key and value heads; divides heads
   std::int64_t head_dim = 32;
-  std::int64_t layers = 2;            // of the decoder
+  std::int64_t layers = 2;            // blocks of the decoder
   std::int64_t ffn = 512;             // hidden width of the feed-forward layer
   std::int64_t max_positions = 1024;  // rows of the learned position table
   double rope_theta = 10000;
   RopeScaling rope_scaling = RopeScaling::kNone;
-  double rope_factor = 0;                    // of all kinds; 0: none given
-  std::int64_t rope_original_positions = 0;  // of kYarn and kLlama3; 0: none given
-  double rope_low_frequency_factor = 1;      // of kLlama3, and the next one
+  double rope_factor = 0;                    // all kinds of scaling; 0: not given
+  std::int64_t rope_original_positions = 0;  // kYarn, kLlama3; 0: not given
+  double rope_low_frequency_factor = 1;      // this and the next: kLlama3 only
   double rope_high_frequency_factor = 4;
-  double rope_beta_fast = 32;  // of kYarn, as the next two
+  double rope_beta_fast = 32;  // this and the next two: kYarn only
   double rope_beta_slow = 1;
   double rope_attention_factor = 0;  // 0: 0.1 ln(rope_factor) + 1
   double norm_epsilon = 1e-5;
@@ -58,10 +57,10 @@ struct Options {
   Activation activation = Activation::kGelu;
   Position position = Position::kLearned;
   bool qk_norm = false;          // RMSNorm of each head's queries and keys, before the rotation
-  bool bias = true;              // of linear layers and LayerNorm; the head never has one
-  bool qkv_bias = true;          // of queries, keys and values, whatever `bias` says
+  bool bias = true;              // linear layers and LayerNorm have biases; the head never
+  bool qkv_bias = true;          // queries, keys and values have biases, whatever `bias` says
   bool tie_embeddings = true;    // head.weight is embedding.token.weight
-  bool scale_embedding = false;  // embedding times sqrt(dim)
+  bool scale_embedding = false;  // multiply the embedding by sqrt(dim)
   double dropout = 0;            // embedding and residual branches
   double attention_dropout = 0;  // attention weights
   double ffn_dropout = 0;        // hidden activations of the feed-forward layer
@@ -70,12 +69,10 @@ struct Options {
   Recompute recompute = Recompute::kNone;
 
   bool Translates() const { return kind == Kind::kEncoderDecoder; }
-  int Streams() const {
-    return Translates() ? 2 : 1;
-  }  // residual streams, each of a stack of blocks
-  // Encoder's and decoder's. Blocks are numbered over both, the encoder's first.
+  int Streams() const { return Translates() ? 2 : 1; }  // residual streams, one per stack of blocks
+  // Blocks of encoder and decoder, numbered together, the encoder's first.
   std::int64_t Blocks() const { return encoder_layers + layers; }
-  // Rows of the source texts' own table; 0: they share that of the target texts, or have none.
+  // Rows of the source texts' own token table; 0: there is none.
   std::int64_t SourceVocabulary() const {
     return Translates() && !shared_vocabulary ? source_types : 0;
   }
@@ -83,62 +80,59 @@ struct Options {
 
 void Declare(deck::Schema& schema);  // [model]
 
-// Gives the keys that the deck leaves out the values of its preset; kv_heads, head_dim and qkv_bias
-// follow from heads, dim and bias.
+// Supplies keys left out: from the preset; kv_heads, head_dim, qkv_bias from heads, dim, bias.
 void Resolve(deck::Deck& deck);
-// The first part of it: the preset's values.
+// Does only the first part of Resolve: the preset's values.
 void ResolvePreset(deck::Deck& deck);
-// Supplies keys of the section, named without "model.", from `origin`. Numbers of a rotary scaling
-// stay out if the deck states another kind of scaling.
+// Supplies values for keys that the deck leaves out. values: (key without "model.", value). origin:
+// their source, for messages. Skips numbers of a rotary scaling if the deck states another kind.
 void Supply(deck::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
             const std::string& origin);
 
-// All keys, without the vocabulary. Throws InputError with the deck's line for sizes that do not
-// divide.
+// Reads and checks all keys; the vocabulary is set later. Throws InputError with the deck's line
+// for sizes that do not divide.
 Options Read(const deck::Deck& deck);
 
-// The same for a token file of `types` words. Throws InputError with the deck's line for more words
-// than model.vocabulary says, and for more parameters than can be addressed.
+// The options with the vocabulary for a token file whose ids are below `types`. Throws InputError
+// with the deck's line if `types` exceeds model.vocabulary, or if there are too many parameters to
+// address.
 Options WithVocabulary(const Options& options, std::int64_t types, const deck::Deck& deck);
 
 // One key of the section and its effective value.
 struct Setting {
-  std::string name;  // without "model."
+  std::string name;  // the key without "model."
   std::variant<bool, std::int64_t, double, std::string> value;
-  // Part of the function that the weights compute; false: only of how they are trained.
+  // True if it changes the function that the weights compute; false: only how they are trained.
   bool of_function = true;
-  // Of rotary positions: weights that begin a new run may be given others, for longer sequences.
+  // True for rotary positions: a run from given weights may change them, for longer sequences.
   bool of_rotation = false;
 };
-// All keys but preset and recompute, which leave no trace in a trained model.
+// All keys except preset and recompute, which leave no trace in a trained model.
 std::vector<Setting> SettingsOf(const Options& options);
 
-// Number of parameters, tied ones counted once.
+// Number of parameters; tied ones count once.
 std::int64_t ParameterCount(const Options& options);
-// Floating-point operations of a forward and backward pass, a token (products only, causal
-// attention counted at its mean length): 6 x matrix parameters + attention.
+// Floating-point operations per token of a forward and backward pass: 6 x matrix parameters +
+// attention at the mean causal length. Only products count.
 double FlopsPerToken(const Options& options, std::int64_t sequence_length);
-// The same if a query sees `mean_keys` keys on average: (length + 1) / 2 without documents, fewer
-// with them.
+// The same if a query sees `mean_keys` keys on average; without documents (length + 1) / 2.
 double FlopsPerTokenOf(const Options& options, double mean_keys);
 
-// Of a pair of texts of a model that translates, padding included. FlopsPerToken of such a model is
-// that of a target token, with a source text as long as the target.
+// Operations for a pair of texts, padding included, of an encoder-decoder; its FlopsPerToken is per
+// target token, with source texts as long as target texts.
 double PairFlops(const Options& options, std::int64_t source_length, std::int64_t target_length);
 
-// The same for the parts that pipeline stages are made of, in one unit; the embedding's, which is
-// bound by memory, is an estimate.
+// Operations per token of the parts of pipeline stages; for the embedding an estimate.
 struct PartCosts {
   double block = 0, embedding = 0, head = 0;
 };
 PartCosts CostsPerToken(const Options& options, std::int64_t sequence_length);
 
-// Angles of rotary positions, plain (Su et al. 2021) or scaled for sequences longer than those that
-// a model was trained on.
+// Angles of rotary positions, plain (Su et al. 2021) or scaled for longer sequences.
 
 struct RopeAngles {
   std::vector<double> frequencies;  // [head_dim / 2], radians per position
-  double magnitude = 1;             // factor of cosines and sines; its square multiplies scores
+  double magnitude = 1;             // factor of cosines and sines; scores change by its square
 };
 
 // With theta_i = rope_theta^(-2 i / head_dim), L = rope_original_positions, s = rope_factor:
@@ -151,8 +145,8 @@ struct RopeAngles {
 //            between them a mean by L / wavelength (Llama 3.1's published code)
 RopeAngles RopeAnglesOf(const Options& options);
 
-// Throws InputError with the deck's line for numbers that the kind of scaling needs and does not
-// have, and for numbers of other kinds.
+// Throws InputError with the deck's line if a number that the kind of scaling needs is missing, or
+// a number of another kind is given.
 void CheckRopeScaling(const deck::Deck& deck, const Options& options);
 
 }  // namespace trireme::model

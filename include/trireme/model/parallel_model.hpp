@@ -1,4 +1,4 @@
-// A model spread over the ranks of one data replica: the network, its stage's tasks, and inference.
+// A model spread over the ranks of a replica: the network, its stage's tasks, and inference.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@ namespace trireme::model {
 
 class ParallelModel : public Network {
  public:
-  // Collective over the grid's world. Takes all memory and draws the initial weights. `grid` must
-  // outlive it. between (may be empty) is called on all ranks about every second of the drawing,
-  // equally often, and may throw an AgreedError.
+  // Allocates all memory and draws the initial weights. Collective over the grid's world. grid must
+  // outlive this. between: empty, or called about once a second while weights are drawn, equally
+  // often on all ranks; it may throw an AgreedError.
   ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& plan, const device::Stream& stream,
                 const std::function<void()>& between = {})
       : Network(grid, plan, stream), drain_(stream, [&grid] { grid.GiveUp(); }) {
@@ -27,14 +27,14 @@ class ParallelModel : public Network {
   }
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
-  ~ParallelModel() { Units().LeaveUpdated(); }  // before drain_ waits for what is queued
+  ~ParallelModel() { Units().LeaveUpdated(); }  // before drain_ waits for queued work
 
   StageTasks& Tasks() { return *tasks_; }
   const StageTasks& Tasks() const { return *tasks_; }
   model::Inference& Inference() { return *inference_; }
 
-  // Bytes of this rank's buffers, each rounded up as device::AllocateZeroed does: the sum is what
-  // the allocator counts.
+  // Bytes of this rank's buffers. Each is rounded up as in device::AllocateZeroed, so that the sum
+  // is what the allocator counts.
   device::MemoryTerms Memory() const {
     device::MemoryTerms memory;
     AddMemory(memory);

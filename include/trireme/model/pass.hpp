@@ -1,5 +1,5 @@
-// What layers are made of and work with: a pass of one entry (where to run, which parameters, whose
-// memory, which samples), the scratch that all share, and the registration of parameters.
+// What layers work with: the pass of one entry (where to run, which parameters, memory and
+// samples), the interface of sub-layers, the shared scratch, and the registration of parameters.
 #pragma once
 
 #include <cmath>
@@ -27,82 +27,81 @@
 
 namespace trireme::model {
 
-// Called with ranges of rows of a product as they are complete (kernels/linear.hpp).
+// Called with ranges of a product's rows as soon as they are complete (kernels/linear.hpp).
 using RowsDone = FunctionRef<void(const Part& rows)>;
 
-// Scratch shared by all layers; nothing in it outlives one call of a layer.
+// Scratch shared by all layers; its content is valid only within one call of a layer.
 struct Workspace {
-  kernels::Matrix attention;   // panels of scores, a pair per thread; blocks that go round a ring
+  kernels::Matrix attention;   // panels of scores, two per thread; blocks of the ring
   kernels::Matrix reduction;   // partial sums over blocks of rows
   kernels::Matrix tile;        // scratch of the vocabulary's loss (HeadLayer::AllocateTile)
-  kernels::Matrix statistics;  // fp64 [slices, 4 kTileTokens]: softmax statistics of all slices
-  kernels::Matrix losses;      // fp64 [1, kTileTokens]
-  kernels::Matrix slices;      // canonical, [levels rows, dim]: partial sums over slices
-  kernels::Matrix norm_parts;  // canonical, [slices, 2 dim]: norms' gradients by parts of the rows
+  kernels::Matrix statistics;  // fp64 [slices, kSoftmaxStatistics tile rows]
+  kernels::Matrix losses;      // fp64 [1, tile rows]
+  kernels::Matrix slices;      // canonical: [levels rows, dim], partial sums over slices
+  kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], gradients of norms by row parts
 };
 
-// A pass' use of a cache of keys and values (KeyValueCache).
+// How a pass uses a cache of keys and values (KeyValueCache).
 struct CachedPass {
-  const class KeyValueCache* cache = nullptr;  // null: nothing is kept
+  const class KeyValueCache* cache = nullptr;  // null: no cache
   kernels::CachedRows rows;
-  kernels::CachedRows source_rows;                 // of an encoder-decoder: the source texts' last
-  std::span<const std::int64_t> asked;             // rows of the entry whose logits are wanted
-  std::int64_t first = 0;                          // row of the first one's logits
-  bool continues = false;                          // attends to what is kept; thin products
+  kernels::CachedRows source_rows;                 // encoder-decoder: last source positions
+  std::span<const std::int64_t> asked;             // rows whose logits are wanted
+  std::int64_t first = 0;                          // row of the first of these logits
+  bool continues = false;                          // attends to the cache; thin products
   const kernels::PackedWeights* packed = nullptr;  // for thin products
 };
 
-// How long a matrix is needed. Each lifetime has its own arena in each phase of a pass, so that
-// recomputation and the delayed weight gradients of zero-bubble schedules need no other code.
+// Arenas by how long a matrix is needed. Each phase of a pass sets its own arenas, so that layers
+// need no extra code for recomputation and the delayed weight gradients of zero-bubble schedules.
 struct Lifetimes {
   device::Arena* weight = nullptr;    // up to the weight gradient
   device::Arena* input = nullptr;     // up to the input gradient
-  device::Arena* cheap = nullptr;     // up to the weight gradient, but cheap to compute again
+  device::Arena* cheap = nullptr;     // up to the weight gradient; cheap to recompute
   device::Arena* backward = nullptr;  // from the input gradient to the weight gradient
   device::Arena* scratch = nullptr;   // up to the end of the block
 };
 
-// Source texts as a decoder's blocks read them, and the gradient that they add to.
+// The encoder's output as the decoder's blocks read it, and the gradient that they add to.
 struct SourceStream {
-  std::int64_t length = 0;                    // S, padding included; 0: there are none
-  const std::int32_t* key_lengths = nullptr;  // [sequences]: without padding
+  std::int64_t length = 0;                    // S, padding included; 0: no source texts
+  const std::int32_t* key_lengths = nullptr;  // [sequences]: lengths without padding
   kernels::Matrix memory;                     // [rows, dim]: the encoder's output on this rank
-  kernels::Matrix dmemory;                    // likewise: its gradient so far
+  kernels::Matrix dmemory;                    // [rows, dim]: its gradient so far
 };
 
-// State of one pass; copied freely. Pointers are null or outlive the pass.
+// State of one pass; may be copied. Pointers are null or outlive the pass.
 struct Pass {
   device::Stream stream;
   const kernels::Registry* registry = nullptr;
   const parallel::TensorGroup* tensor = nullptr;
   const parallel::RingAttention* ring = nullptr;
-  const std::function<void()>* progress = nullptr;  // chances for transfers; may be empty
+  const std::function<void()>* progress = nullptr;  // lets transfers progress; may be empty
   Lifetimes lives;
   Workspace workspace;
-  const data::Entry* batch = nullptr;  // null while the memory plan is measured
+  const data::Entry* batch = nullptr;  // null: a dry pass, which only allocates
   StagedBatches::Entry tokens;         // arrays of `batch`, in the stream's memory
-  kernels::Matrix rope;                // rotary positions: [length, head_dim], or Empty()
-  double* losses = nullptr;            // [tokens], nats, on the host; pinned for a GPU
-  std::int64_t sequences = 0;          // B of this micro-batch
-  std::int64_t length = 0;             // T, or what this context rank has of it
-  Positions positions;                 // of the micro-batch
-  CachedPass cached;                   // keys and values that are kept
-  SourceStream source;                 // of a decoder that translates
+  kernels::Matrix rope;                // table of rotary positions [length, head_dim], or Empty()
+  double* losses = nullptr;            // [tokens], nats, in host memory (pinned for a GPU)
+  std::int64_t sequences = 0;          // B, of this entry
+  std::int64_t length = 0;             // T, or this context rank's part of it
+  Positions positions;                 // of each sequence, on this rank
+  CachedPass cached;                   // use of a cache
+  SourceStream source;                 // of an encoder-decoder
   std::uint32_t seed = 0;
-  bool training = false;     // dropout acts
-  bool causal = true;        // false for an encoder: positions see those after them
-  bool weights_too = false;  // backward: weight gradients follow each layer's input gradient
+  bool training = false;     // dropout is on
+  bool causal = true;        // false (encoder): positions see later ones
+  bool weights_too = false;  // backward: compute weight gradients right after input gradients
 
-  bool Dry() const { return batch == nullptr; }  // allocations only
+  bool Dry() const { return batch == nullptr; }  // only allocates
   std::int64_t Tokens() const { return sequences * length; }
   std::int64_t SourceTokens() const { return sequences * source.length; }
   void Progress() const {
     if (progress != nullptr && *progress) (*progress)();
   }
-  // Rows of the residual stream on this rank: all tokens, or a shard of them. Dry: the most that
-  // any micro-batch has.
+  // Rows of the residual stream on this rank: all tokens, or a shard. Dry: the most of any rank.
   Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
-  // The same of the source texts.
+  // The same for the source texts.
   Part SourceRows() const {
     return Dry() ? Part{0, tensor->MostRows(SourceTokens())} : tensor->Rows(SourceTokens());
   }
@@ -110,13 +109,13 @@ struct Pass {
   kernels::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return kernels::Allocate(*arena, Type(), rows, columns);
   }
-  // A matrix of sums or statistics, whose type is no narrower than fp32.
+  // Allocates a matrix of sums or statistics, whose type is at least fp32.
   kernels::Matrix AllocateSums(device::Arena* arena, std::int64_t rows,
                                std::int64_t columns) const {
     return kernels::Allocate(*arena, registry->SumType(), rows, columns);
   }
-  // Room for the transpose of an operand of fp8 products, if the weight gradient that needs it
-  // follows in the same pass of the block: nothing is kept from one pass to another.
+  // Room for the transposed operand of an fp8 product, if the weight gradient that needs it follows
+  // in the same pass of the block; else empty: transposes are not kept between passes.
   kernels::Fp8Transpose AllocateTranspose(std::int64_t rows, std::int64_t columns) const {
     if (!stream.fp8 || !weights_too || lives.backward == nullptr) return {};
     return {lives.backward->Allocate(rows * columns)};
@@ -124,13 +123,13 @@ struct Pass {
   kernels::Matrix Value(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Value(id, count);
   }
-  // Gradients of a bias of dy's whole width. alike: tensor ranks hold it whole.
+  // Gradients of a bias as wide as dy. alike: every tensor rank holds the whole bias.
   kernels::BiasGradients BiasGradients(kernels::ParameterId id, int count, bool alike) const {
     return {.parts = {{0, Gradient(id, count)}},
             .scratch = workspace.reduction,
             .alike = alike && tensor->Size() > 1};
   }
-  // A product that is thin in a pass that continues texts.
+  // Marks a product as thin (few rows) if the pass continues texts.
   kernels::Linear Thin(kernels::Linear linear) const {
     linear.thin = cached.continues;
     linear.packed = cached.packed;
@@ -139,7 +138,7 @@ struct Pass {
   kernels::Matrix Gradient(kernels::ParameterId id, int count = 1) const {
     return id == kernels::kNoParameter ? kernels::Matrix{} : registry->Gradient(id, count);
   }
-  // The dropout of a matrix whose row 0 is row `first_row` of the micro-batch.
+  // The dropout of a matrix whose row 0 is row `first_row` of the entry.
   kernels::Dropout MakeDropout(double probability, Purpose purpose, std::uint32_t layer,
                                std::uint32_t site = 0, std::int64_t first_row = 0,
                                std::int64_t first_feature = 0) const {
@@ -156,43 +155,43 @@ struct Pass {
   }
 };
 
-// A sub-layer of a block (attention, cross-attention, feed-forward): y = f(x). The output's bias is
-// left to the residual addition. x, y, dy, dx: [tokens, dim]; y and dx are overwritten (partial
-// sums on tensor ranks), weight gradients are added to.
+// A sub-layer of a block (attention, cross-attention, feed-forward): y = f(x), without the output's
+// bias, which the residual addition adds. x, y, dy, dx: [tokens, dim]. y and dx are overwritten
+// (partial sums on tensor ranks); weight gradients are accumulated.
 class SubLayer {
  public:
-  // Matrices of one micro-batch. A kind adds its own.
+  // Matrices kept for one entry; each kind of sub-layer adds its own.
   struct Saved {
     virtual ~Saved() = default;
-    kernels::Matrix x;   // [tokens, dim], the caller's: input
-    kernels::Matrix dy;  // [tokens, dim], the caller's: gradient of the output
+    kernels::Matrix x;   // [tokens, dim], input; the caller's memory
+    kernels::Matrix dy;  // [tokens, dim], gradient of the output; the caller's memory
   };
   virtual ~SubLayer() = default;
 
-  // Made once per slot of activations, not per training step.
+  // Called once per slot of activations, not per training step.
   virtual std::unique_ptr<Saved> MakeSaved() const = 0;
   virtual void Allocate(const Pass& pass, Saved& saved) const = 0;  // for Forward
-  // The `cheap` matrices of Allocate alone, to be computed again by RecomputeCheap.
+  // Allocates only the `cheap` matrices, which RecomputeCheap then computes.
   virtual void AllocateCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
   virtual void AllocateBackward(const Pass& pass, Saved& saved) const = 0;
-  // Calls `then` with ranges of rows of y as they are complete.
+  // then: called with ranges of rows of y as soon as they are complete.
   virtual void Forward(const Pass& pass, const kernels::Matrix& x, Saved& saved,
                        const kernels::Matrix& y, RowsDone then) const = 0;
   virtual void RecomputeCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
   virtual void BackwardInput(const Pass& pass, const kernels::Matrix& dy, Saved& saved,
                              const kernels::Matrix& dx) const = 0;
-  // pending: a transfer that is given chances to progress between the products.
+  // pending: a transfer that is tested between the products, so that it progresses.
   virtual void BackwardWeight(const Pass& pass, const Saved& saved,
                               comm::Request& pending) const = 0;
   virtual kernels::ParameterId OutputBias() const = 0;  // [dim], or kNoParameter
-  // Adds the linear layers whose products Pass::Thin makes thin.
+  // Appends the linear layers that Pass::Thin makes thin.
   virtual void AddLayers(const kernels::Registry& /*registry*/,
                          std::vector<kernels::Linear>& /*layers*/) const {}
 };
 
 // Initial values of a model's parameters, and the part of each that this rank holds.
 
-// A matrix of `rows` x `columns`; `residual`: its product is added to the residual stream.
+// Initialiser of a rows x columns matrix. residual: its product is added to the residual stream.
 // kXavier: uniform, half-width sqrt(6 / (rows + columns)) (Glorot and Bengio 2010). kGpt2: residual
 // projections are scaled by 1 / sqrt(2 blocks) (Radford et al. 2019, section 2.3).
 inline kernels::Initialiser MatrixInitialiser(const Options& options, std::int64_t rows,
@@ -233,7 +232,7 @@ inline kernels::Parameter BiasOf(const std::string& name, std::int64_t size,
   return VectorOf(name + ".bias", size, 0, adjacent);
 }
 
-// Registers rows `part` of the parameter (elements of a vector); `copies` tensor ranks hold them.
+// Registers rows `part` of a parameter (a vector's elements). copies: tensor ranks that hold them.
 inline kernels::ParameterId AddSlice(const ParameterPlace& place, kernels::Parameter parameter,
                                      Part part, int copies = 1,
                                      kernels::GradientSum sum = kernels::GradientSum::kNone) {
@@ -255,18 +254,19 @@ inline kernels::ParameterId AddWhole(const ParameterPlace& place, kernels::Param
   return AddSlice(place, std::move(parameter), whole, place.tensor.Size(), sum);
 }
 
-// Sums over slices of the contracted dimension: heads, hidden features, vocabulary. One product in
-// the fast mode; canonical slices apart, joined in the fixed tree (doc/reference/numerics.md).
+// Sums over slices of the contracted dimension (heads, hidden features, vocabulary). The fast mode
+// has one slice, hence one product; canonical slices are added in the fixed tree
+// (doc/reference/numerics.md).
 
-// Levels of scratch that SumSlices needs: log2 of the slices.
+// Levels of scratch that SumSlices needs: log2(slices), rounded up.
 inline int SliceLevels(int slices) {
   int levels = 0;
   while ((1 << levels) < slices) ++levels;
   return levels;
 }
 
-// y = sum of this rank's slices [begin, begin + count); product(slice, out) overwrites `out` with
-// one of them. y: [rows, dim], no more rows than the workspace's.
+// y = sum of this rank's slices [begin, begin + count). product(slice, out): overwrites `out` with
+// one slice's product. y: [rows, dim], with at most as many rows as the workspace was made for.
 template <typename Product>
 void SumSlices(const Pass& pass, const kernels::Matrix& y, const Product& product, int begin,
                int count, int level) {

@@ -1,5 +1,4 @@
-// Calibration: a machine's description, filled in from steps and transfers that the ranks at hand
-// run for seconds.
+// Calibration: fills in a machine's description by timing steps and transfers on the ranks at hand.
 #pragma once
 
 #include <functional>
@@ -16,38 +15,38 @@
 
 namespace trireme::predict {
 
-// Ranks and what they compute on. All must outlive the call.
+// The ranks, and what they compute on. References must outlive the call.
 struct Subject {
   const comm::Communicator& world;
   const comm::Communicator& node;
   const comm::Hosts& hosts;
-  const deck::Schema& schema;  // of decks
+  const deck::Schema& schema;  // schema of decks
   device::Stream stream;
   const device::Gpu* gpu = nullptr;
-  device::Precision precision = device::Precision::kFp32;  // of the job
-  // Gives a grid the job's way of moving the memory of GPUs.
+  device::Precision precision = device::Precision::kFp32;  // the job's
+  // Makes a grid transfer GPU memory as the job does.
   std::function<void(comm::ProcessGrid&)> use_gpu = {};
 };
 
 struct Calibration {
   Machine machine;  // the same on all ranks
-  // Steps that were measured and computed from the result: "dim 256, 128 tokens", seconds of both.
+  // A step as measured and as computed from the description, s; text: "fp32, dim 256, ...".
   struct Step {
     std::string text;
     double measured = 0, computed = 0;
   };
   std::vector<Step> steps;
-  double Worst() const;  // largest relative difference of these
+  double Worst() const;  // largest relative error of `computed`
 };
 
 enum class Effort {
-  kWhole,  // products of all types that training may use on the device: up to a minute
-  kShort   // those of the job's precision: a second or two on a CPU
+  kWhole,  // all types of the device: up to a minute
+  kShort   // the job's precision only: a second or two on a CPU
 };
 
-// Collective over the world. Runs steps of small models, each rank its own and all at the same
-// time, and sums and gathers over the world; fits the description to them by least squares of
-// relative differences. AgreedError as of the grid and of training.
+// Collective over the world. Each rank runs steps of small models, all ranks at the same time; then
+// all-reduces and all-gathers run over each node and the world. The description is fitted to the
+// steps by least squares of relative differences. Throws AgreedError as the grid and training do.
 Calibration Calibrate(const Subject& subject, Effort effort);
 
 }  // namespace trireme::predict

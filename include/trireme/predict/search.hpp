@@ -1,4 +1,4 @@
-// Search: layouts of a run that fit a machine, by predicted step time.
+// Predictions of a step's time, and the search for the fastest layout that fits a machine.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace trireme::predict {
 
 // Prediction: the time of a training step before it runs.
 
-// Times are those of a step, s, as metrics.jsonl has them: means over the pipeline's stages.
+// Times of a step, s, as in metrics.jsonl: means over the pipeline's stages.
 struct Prediction {
   double step = 0;
   double compute = 0;
@@ -26,19 +26,19 @@ struct Prediction {
   double Exposed() const;                       // over all groups
   // Parts of `compute` on the stage that computes longest.
   double products = 0, attention = 0, passes = 0;
-  double tokens_per_second = 0;    // of all ranks
-  double utilisation = 0;          // model's operations over the peak of the precision's products
-  std::int64_t micro_batches = 0;  // of a data rank
-  std::int64_t tasks = 0;          // of the pipeline's schedule, over all stages
-  std::int64_t transfers = 0;      // that the stages' ranks start
+  double tokens_per_second = 0;    // all ranks together
+  double utilisation = 0;          // model's operations, as a share of the products' peak
+  std::int64_t micro_batches = 0;  // per data rank
+  std::int64_t tasks = 0;          // tasks of the schedule, over all stages
+  std::int64_t transfers = 0;      // transfers that the simulated ranks start
 };
 
-// Plays a step of the plan on the machine. With many micro-batches two shorter steps are played,
-// and the rest goes on at the rate of their difference. The plan's device must be the machine's.
+// Simulates a step of the plan on the machine. With many micro-batches, two shorter steps are
+// simulated and the result is extrapolated. The plan's device must be the machine's.
 Prediction Predict(const train::Plan& plan, const Machine& machine);
 
-// Plays the whole step, and writes its timeline to `path` (trace/trace_file.hpp), one process for
-// each stage. RunError if it cannot be written.
+// Simulates the whole step and writes its timeline to `path` (device/trace_file.hpp), one process
+// per stage. Throws RunError if it cannot be written.
 void WriteTimeline(const train::Plan& plan, const Machine& machine, const std::string& path);
 
 // The keys of a deck that make up a layout.
@@ -54,34 +54,33 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
-// Keys and values as a deck or a command line has them; data is left to the program.
+// Deck keys and values of a layout; grid.data is left out: the program derives it.
 std::vector<std::pair<std::string, std::string>> KeysOf(const Layout& layout);
 
 struct Candidate {
   Layout layout;
-  device::MemoryTerms memory;  // bytes of the rank with most
-  bool fits = true;            // the memory of a rank
+  device::MemoryTerms memory;  // bytes, of the rank that needs most
+  bool fits = true;            // it fits a rank's memory
   Prediction prediction;
-  bool own = false;  // the deck's
+  bool own = false;  // the deck's own layout
 };
 
 struct SearchResult {
   std::vector<Candidate> rows;  // fastest first; the deck's own, if it states a layout, first
-  std::int64_t looked_at = 0;   // layouts that the grid allows
+  std::int64_t looked_at = 0;   // layouts that were estimated
   std::int64_t simulated = 0;
-  std::string own_refused;  // why the deck's own layout cannot be; empty: it can
+  std::string own_refused;  // why the deck's own layout is impossible; empty: it is not
 };
 
-// The plan of the deck on `request.ranks` ranks with another layout. Throws InputError as
-// train::MakePlan does.
+// The plan of the request with another layout. Throws InputError as train::MakePlan does.
 train::Plan PlanWith(const train::Request& request, const Layout& layout);
 Layout LayoutOf(const train::Plan& plan);
 
-// Memory of the rank of a plan that needs most, among one of each stage. Bytes.
+// Bytes of the rank that needs most memory, among one rank of each stage.
 device::MemoryTerms LargestMemory(const train::Plan& plan);
 
-// Layouts that fit, by predicted time. Those that a quick estimate puts first are simulated, `most`
-// of them. own: the deck states a layout.
+// Layouts that fit, by predicted time. The `most` best by a quick estimate are simulated. own: the
+// deck states a layout, which is predicted, too.
 SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most);
 
 }  // namespace trireme::predict

@@ -1,4 +1,4 @@
-// A run's records as TensorBoard shows them: which member becomes which tag.
+// A run's records as event files of TensorBoard: histograms, the event log and its sink.
 #pragma once
 
 #include <cstddef>
@@ -18,19 +18,19 @@
 
 namespace trireme::report {
 
-// Histograms of whole tensors, whose elements may be spread over any number of ranks.
+// Histograms of whole tensors whose elements are spread over any number of ranks.
 
-// Counts of values between fixed limits, TensorFlow's: they grow by a tenth from 1e-12 to 1e20,
-// on both sides of zero. Counts and exact sums have no order, so that parts may be added in any.
+// Counts of values between TensorFlow's fixed limits, which grow by a tenth from 1e-12 to 1e20 on
+// both sides of zero. Counts and exact sums do not depend on the order in which parts are added.
 class Histogram {
  public:
   Histogram();
 
-  // Adds one value. One that is not a number is left out of everything.
+  // Adds one value; ignores NaN.
   void Add(double value);
 
   const std::vector<double>& Counts() const { return counts_; }  // [Limits()]
-  // Right ends of the buckets, ascending: a value below a limit and not below the one before.
+  // Right ends of the buckets, ascending. Bucket i holds values in [limit i - 1, limit i).
   static const std::vector<double>& Limits();
   double Min() const { return min_; }  // infinity if empty
   double Max() const { return max_; }  // -infinity if empty
@@ -38,7 +38,8 @@ class Histogram {
   double Sum() const { return sum_.Value(); }          // rounded once
   double Squares() const { return squares_.Value(); }  // rounded once
 
-  // As numbers that add up over ranks, and two whose maxima are to be taken.
+  // Packs the histogram for reduction over ranks: numbers to be summed, and two to be maximised.
+  // Addable: how many numbers are summed.
   static std::size_t Addable();
   void Pack(std::span<double> addable, std::span<double, 2> maxima) const;
   static Histogram Unpack(std::span<const double> addable, std::span<const double, 2> maxima);
@@ -55,60 +56,58 @@ struct NamedHistogram {
   Histogram histogram;
 };
 
-// Copies elements [first, last) of a block to `to`, in the block's type; none: they lie at its
-// data.
+// Copies elements [first, last) of a block to `to`, in its type; empty: block.data is read instead.
 using ReadBlock = std::function<void(const kernels::StateBlock& block, std::int64_t first,
                                      std::int64_t last, void* to)>;
 
-// Collective over `world` (host memory), whose ranks all name the same tensors in the same order.
-// Histograms of the whole tensors, each element counted once and divided by `divisor`; on rank 0,
-// empty on the others. Changes nothing. prefix: of the names.
+// Histograms of whole tensors, each element counted once and divided by `divisor`; on rank 0, empty
+// on the others. Collective over `world` (host memory); all ranks name the same tensors in the same
+// order. prefix: put before the tensors' names.
 std::vector<NamedHistogram> HistogramsOf(const comm::Collectives& world,
                                          std::span<const kernels::StateBlock> blocks,
                                          const ReadBlock& read, const std::string& prefix,
                                          double divisor = 1);
 
-// The event files of a run, as TensorBoard reads them: scalars, texts, histograms, hyperparameters.
-// Written in the background of a training: buffered, and never a reason to end it.
+// EventLog: the event files of a run, with scalars, texts, histograms and hyperparameters. Events
+// are buffered; failures throw but need not end the run.
 
 using Scalars = std::vector<std::pair<std::string, double>>;  // (tag, value)
 
 class EventLog {
  public:
   struct Setup {
-    std::string folder;      // of the event files; made if it is missing
-    bool continues = false;  // events up to resume_step are kept; else the folder's are removed
+    std::string folder;      // folder of the event files; made if missing
+    bool continues = false;  // keep events up to resume_step; else remove all
     std::int64_t resume_step = 0;
-    double flush_seconds = 2;  // events may wait so long in memory
+    double flush_seconds = 2;  // events wait at most so long in memory
   };
-  // Nothing is thrown in here; what fails is told by the next call that may throw.
+  // Does not throw: a failure here is thrown by the next call that may throw.
   explicit EventLog(Setup setup);
-  ~EventLog();  // flushes, as well as that goes
+  ~EventLog();  // flushes and ignores failures
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
-  // Whether the files hold the start of the run already.
+  // True if files of an earlier session, with the start of the run, are kept.
   bool HasStart() const;
 
-  // Values of a step, steps in order. These and all below, but for AddHistograms, throw a RunError
-  // for the first thing that cannot be written, once.
+  // Adds the values of a step; steps come in order. This and the functions below, except
+  // AddHistograms, throw RunError once, for the first failure.
   void Add(std::int64_t step, const Scalars& scalars);
-  // Puts the text at the last step that had values, whatever step it is about: readers take a step
-  // back for a restart.
+  // Adds the text at the last step that had values, whatever step it is about, because readers take
+  // a smaller step for a restart.
   void AddText(const std::string& tag, const std::string& text);
   void AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms);
-  // The session of the HParams plugin: its values, as a deck has them, and the end of a run that is
-  // done, whose last scalars are the final metrics.
+  // Adds the start of a session of the HParams plugin, with the values of a deck. AddEnd adds the
+  // end of a completed run; its last scalars are the final metrics.
   void AddHParams(const std::vector<std::pair<std::string, std::string>>& values);
   void AddEnd();
 
-  // Later events are cut, in the files and in TensorBoard, and a new file begins after `step`.
+  // Cuts events after `step` from the files and from TensorBoard, and begins a new file.
   void GoBack(std::int64_t step);
-  // Begins a new file if someone has deleted, moved or replaced the one that is written, and
-  // returns its path; else "".
+  // Begins a new file if the present one was deleted, moved or replaced; returns its path, or "".
   std::string Renew();
   void Flush();
-  // Flushes to the disk. Any thread.
+  // Flushes to the disk. Any thread may call it.
   void Sync();
 
  private:
@@ -116,14 +115,14 @@ class EventLog {
   std::unique_ptr<State> state_;
 };
 
-// Facts of a session; the deck is that of the run's first one.
+// Facts that TensorBoardSink::Begin writes.
 struct BoardFacts {
-  std::string layout;                                     // as the screen's banner has it
-  std::vector<std::pair<std::string, std::string>> deck;  // hyperparameters, by "section.key"
+  std::string layout;                                     // as in the banner
+  std::vector<std::pair<std::string, std::string>> deck;  // ("section.key", value)
 };
 
-// Tags are listed in doc/reference/records.md. Of a step its loss, rate, norm and speed; the rest once an
-// interval.
+// Writes records as scalars and texts; doc/reference/records.md lists the tags. Every step has its
+// loss, rate, norm and speed; the other values are written once per interval.
 class TensorBoardSink : public Sink {
  public:
   // The log is shared with whoever writes histograms.
