@@ -57,8 +57,8 @@ struct Running {
   S total = 0;  // sum of logits; added to by the caller of AddLogits
 };
 
-// Adds kWidth logits, but not those that are minus infinity. `total` sees all of them before. What
-// is not a number is never the largest, and makes none of the sum.
+// Adds kWidth logits to the maximum and the sum; -infinity adds nothing. A NaN never becomes the
+// maximum, but makes the sum NaN. The caller updates `total` before.
 template <typename T, int kWidth>
 __device__ __forceinline__ void AddLogits(const SumOf<T> (&logits)[kWidth],
                                           Running<SumOf<T>>& running) {
