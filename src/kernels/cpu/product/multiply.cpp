@@ -174,7 +174,7 @@ void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& le
                    stride, add, {left.data + next, inner, rows, left.inner_stride});
 }
 
-// c[rows, columns] += left · right, within one superblock, whose columns p has.
+// c += left right within one superblock. p: restricted to the superblock's columns.
 template <typename K>
 void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Range columns,
                     Range inner, const typename K::Word* right, typename K::Word* left) {
