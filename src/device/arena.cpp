@@ -31,8 +31,7 @@ std::int64_t RoundUp(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Clears memory with all threads, in huge pages, since a page is placed near the processor whose
-// thread touches it first.
+// Clears memory with all threads, in huge pages: a page is placed near the thread that clears it.
 void ZeroByAll(char* data, std::int64_t bytes) {
 #pragma omp parallel for schedule(static)
   for (std::int64_t begin = 0; begin < bytes; begin += kHugePage) {

@@ -1,6 +1,5 @@
 // Chooses between CPU, CUDA and a planned device: the only file in this folder that depends on
-// whether CUDA was built. Without CUDA, opening a GPU is an error; only a planned stream may have a
-// GPU.
+// whether CUDA was built. Without CUDA only a planned stream may have a GPU.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>

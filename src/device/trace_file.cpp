@@ -1,5 +1,4 @@
-// TraceFile: events as JSON, compressed as they come, so that at most one rank's slices are in
-// memory.
+// TraceFile: JSON events, compressed as they come: at most one rank's slices are in memory.
 #include "trireme/device/trace_file.hpp"
 
 #include <fmt/format.h>

@@ -148,8 +148,7 @@ std::int64_t CachedPiece(std::int64_t positions);
 // own; a product has two operands (the places).
 inline constexpr int kFp8Roles = 3;
 inline constexpr int kFp8Places = 2;
-inline constexpr std::int64_t kFp8Unit =
-    16;  // all dimensions of an fp8 product are multiples of this
+inline constexpr std::int64_t kFp8Unit = 16;  // dimensions of fp8 products are multiples of this
 // Tensors with scales: kFp8Roles per linear layer, and kFp8Places * kFp8Roles for operands outside
 // of training. Each has a scale and a maximum, 4 bytes each, and the inverse of the scale, which
 // cuBLASLt requires at a multiple of 16 bytes.

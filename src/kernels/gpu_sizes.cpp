@@ -35,8 +35,7 @@ std::int64_t gpu::CachedRow(std::int64_t head_dim) {
 }
 
 std::int64_t gpu::CachedPiece(std::int64_t positions) {
-  // Enough pieces to occupy a card with a single sequence, each with enough positions to be worth a
-  // block.
+  // Enough pieces to occupy a card with one sequence, each large enough to be worth a block.
   constexpr std::int64_t kMostPieces = 32, kLeast = 256, kTile = 64;
   return std::max(kLeast, CeilDivide(CeilDivide(positions, kMostPieces), kTile) * kTile);
 }

@@ -1,5 +1,4 @@
-// Registry: storages, views of them, the owned elements of each parameter, checkpoint blocks and
-// initial weights.
+// Registry: storages, views, owned elements of parameters, checkpoint blocks, initial weights.
 #include "trireme/kernels/registry.hpp"
 
 #include <xxhash.h>
@@ -275,7 +274,7 @@ void Registry::DropGradients() {
     device::SetZero(stream_, storage.get(), Bytes(SumType(), elements));
   };
   clear(gradients_,
-        ownership_.gradients);  // other levels are already zero: their readers clear them
+        ownership_.gradients);  // other levels are zero already
   clear(early_gradients_, list_.EarlySize());
   GradientsCleared();
 }
@@ -343,8 +342,7 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
       const auto four = InitialValues(parameter.initialiser, seed, hash, block);
       const std::int64_t begin = std::max(part.begin, 4 * block);
       for (std::int64_t i = begin; i < std::min(part.end, 4 * block + 4); ++i) {
-        // Rounded through fp32, so that an fp64 verification starts from the weights of the fp32
-        // run.
+        // Rounded through fp32: an fp64 verification then starts from the fp32 run's weights.
         out[i - part.begin] = round(static_cast<float>(four[static_cast<std::size_t>(i % 4)]));
       }
     }
@@ -360,8 +358,7 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
     }
   };
   if (stream_.Where() == device::Kind::kCpu) return fill_as(elements, values);
-  constexpr std::int64_t kPiece = std::int64_t{1}
-                                  << 22;  // elements copied through the host at a time
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements, through the host
   const std::int64_t most = std::min(kPiece, elements.Size());
   const auto size = static_cast<std::int64_t>(SizeOf(dtype));
   std::vector<std::byte> host(static_cast<std::size_t>(most * size));
@@ -377,7 +374,7 @@ void Registry::EachInitialPiece(
     FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const {
   if (stream_.Planned()) return;  // a planned stream has no memory
   constexpr std::int64_t kPiece = std::int64_t{1}
-                                  << 24;  // elements; takes one thread less than a second
+                                  << 24;  // elements: less than a second of one thread
   const auto in_pieces = [&](const Parameter& parameter, Part all, Dtype dtype, void* values) {
     for (std::int64_t begin = all.begin; begin < all.end; begin += kPiece) {
       visit(parameter, {begin, std::min(begin + kPiece, all.end)}, dtype,

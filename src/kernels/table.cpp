@@ -25,8 +25,7 @@ double BytesOf(const Matrix& matrix) {
   return static_cast<double>(matrix.Size()) * static_cast<double>(SizeOf(matrix.dtype));
 }
 
-// Replaces a kernel without products that reads or writes each of its matrices once. It returns 0
-// or nothing.
+// Replaces a kernel without products that touches each of its matrices once. Returns 0 or nothing.
 struct PassOver {
   template <typename Result, typename... Arguments>
   using Function = Result(const device::Stream&, Arguments...);
@@ -46,8 +45,7 @@ struct PassOver {
 };
 constexpr PassOver kPass;
 
-// Of a table only the rows that tokens or positions select are read, so bytes follow from the other
-// matrix.
+// Only the selected rows of a table are read, so the bytes follow from the other matrix.
 void PassEmbedding(const device::Stream& stream, const std::int32_t*, std::int32_t, const Matrix&,
                    double, const Matrix& out) {
   LogPass(stream, 2 * BytesOf(out));
@@ -193,8 +191,7 @@ double VisiblePairs(const Part& queries, const Part& keys, bool causal) {
          ClampedSum(queries.begin - keys.begin, keys.Size());
 }
 
-// The same for one head of one sequence. length: number of the sequence's queries that this rank
-// has.
+// The same for one head of one sequence. length: number of its queries that this rank has.
 double VisiblePairs(const Positions& queries, std::int64_t length, const Positions& keys,
                     bool causal) {
   const std::int64_t early = std::min(queries.early.Size(), length);

@@ -57,8 +57,7 @@ struct MaybeActivities {
 // variable TRIREME_CUPTI may name the library to load. Only one recording at a time.
 MaybeActivities RecordActivities(const Stream& stream, std::int64_t most);
 
-// Version of the CUPTI header of the build: "CUPTI 13.0"; "no CUPTI" if there was none; "" without
-// CUDA.
+// Version of the build's CUPTI header: "CUPTI 13.0"; "no CUPTI" if there was none; "" without CUDA.
 std::string ActivityLibrary();
 
 // WorkLog: receives what a planned rank computes and transfers, in program order.

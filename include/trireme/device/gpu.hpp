@@ -12,8 +12,7 @@
 
 namespace trireme::device {
 
-// Which kernels compute attention to whole sequences. kAuto: cuDNN's if it can and it pays, else
-// ours.
+// Kernels of attention to whole sequences. kAuto: cuDNN's if it can and it pays, else our own.
 enum class AttentionKernels { kAuto, kCudnn, kOwn };
 
 // What launchers need to know about a card, and what they borrow from it.
@@ -32,8 +31,7 @@ struct GpuContext {
   std::int64_t scratch_bytes = 0;
   std::byte* workspace = nullptr;  // the same for the matrix library
   std::int64_t workspace_bytes = 0;
-  void* bounce =
-      nullptr;  // page-locked host memory, through which copies of ordinary host memory go
+  void* bounce = nullptr;  // page-locked; copies of ordinary host memory pass through it
   std::int64_t bounce_bytes = 0;
   AttentionKernels attention = AttentionKernels::kAuto;  // run.attention
   bool deterministic = true;                             // run.deterministic
@@ -78,8 +76,7 @@ class Gpu {
   Buffer scratch_, workspace_;
 };
 
-// Bytes of the card that are free now, or used only by its file cache; 0 for CPU and planned
-// streams.
+// Bytes of the card that are free or used by its file cache; 0 for CPU and planned streams.
 std::int64_t FreeBytes(const Stream& stream);
 
 // A moment in a queue. On the CPU and on a planned stream it happens as soon as it is recorded.
@@ -95,8 +92,7 @@ class Event {
   ~Event();
 
   bool Made() const { return handle_ != nullptr; }  // false on the CPU
-  void Record(
-      void* queue);  // queue: of GpuContext; the moment is after all work queued there so far
+  void Record(void* queue);          // queue: of GpuContext; after the work queued there
   void MakeWait(void* queue) const;  // work queued there from now on waits for the moment
   bool Happened() const;
   void Await() const;  // blocks the host until it has happened

@@ -1,5 +1,4 @@
-// Memory of one rank by purpose: what a plan predicts before a run, and what a node's ranks add up
-// to.
+// Memory of one rank by purpose: predicted by a plan before a run, and added up over a node.
 #pragma once
 
 #include <array>
@@ -15,8 +14,7 @@ struct MemoryTerms {
   std::int64_t activations = 0;      // activations of the schedule, scratch, tables of positions
   std::int64_t vocabulary_tile = 0;  // logits of the tokens that the head computes at once
   std::int64_t key_value_cache = 0;  // for generating text
-  std::int64_t packed_weights =
-      0;  // second copies of weights, for generating several texts at once
+  std::int64_t packed_weights = 0;   // second copies of weights, to generate several texts
   std::int64_t gathered_parameters = 0;  // sharded parameters while they are in use
   std::int64_t gradients_under_way = 0;  // whole gradients on the way to their owners
   std::int64_t exchange_buffers = 0;     // messages between stages; packed sums that are exchanged

@@ -48,8 +48,7 @@ struct Arithmetic {
 Arithmetic ArithmeticOf(Precision precision, bool on_gpu);
 
 // Throws an InputError that names the deck's line if the stream's device does not support the
-// precision. bf16 without instructions for it is refused too: emulated, it would be slower than
-// fp32.
+// precision. bf16 without instructions for it is refused too: emulated, it is slower than fp32.
 void CheckPrecision(Precision precision, const device::Stream& stream, const deck::Deck& deck);
 
 }  // namespace trireme::device

@@ -19,8 +19,7 @@ namespace trireme::device {
 
 // A slice of a timeline: something that a rank did from one moment to another.
 
-// What time is spent on. Slices on the host's queue nest, and each moment counts for its innermost
-// slice.
+// What time is spent on. Slices on the host's queue nest; a moment counts for its innermost slice.
 enum class SliceCategory : std::uint8_t {
   kStep,  // part of a step that is in no other category
   kCompute,
@@ -81,9 +80,8 @@ inline constexpr std::int8_t kNoGroup = -1;
 struct Slice {
   double begin = 0, end = 0;  // on the rank's clock Seconds()
   std::int64_t bytes = 0;     // of a transfer
-  std::int64_t sequence =
-      0;  // of a message: its number among those with this peer and tag, from 1; 0: unknown
-  std::int32_t step = 0;  // from 1
+  std::int64_t sequence = 0;  // of a message: its number, from 1, for its peer and tag; 0: unknown
+  std::int32_t step = 0;      // from 1
   std::int32_t layer = -1, micro_batch = -1, chunk = -1;
   std::int32_t peer = -1, tag = -1;  // of a message; peer: rank in the group
   SliceName name = SliceName::kStep;
@@ -100,15 +98,14 @@ struct Kernel {
   double begin = 0, end = 0;  // on the rank's clock Seconds()
   std::int64_t bytes = 0;     // of a copy or a fill
   std::int32_t step = 0, layer = -1, micro_batch = -1, chunk = -1;
-  std::int32_t name = -1;  // index into the rank's kernel names
-  std::uint32_t graph =
-      0;  // CUPTI's number of the recorded graph to which it belongs; 0: queued by itself
-  std::int16_t queue = 0;  // 0: computation, 1: input, then others
+  std::int32_t name = -1;   // index into the rank's kernel names
+  std::uint32_t graph = 0;  // CUPTI's number of the graph that contains it; 0: none
+  std::int16_t queue = 0;   // 0: computation, 1: input, then others
   device::Activity::Kind kind = device::Activity::Kind::kKernel;
   SliceName task = SliceName::kStep;  // innermost slice of the host when it was queued
   Phase phase = Phase::kNone;
-  bool tagged = false;  // whether task, phase and layer to chunk are known; if not, `step` follows
-                        // from the time
+  bool tagged =
+      false;  // whether all but `step` is known from a slice; else `step` follows from the time
 };
 static_assert(std::is_trivially_copyable_v<Kernel>);  // sent between ranks as it is
 
@@ -135,8 +132,7 @@ class Recorder {
   }
 
   bool OnGpu() const { return stream_.Where() == device::Kind::kCuda; }
-  // Whether there is a GPU and room for one more slice of its queue. If there is no room, counts
-  // the slice as left out.
+  // Whether there is a GPU and room for a slice of its queue; without room, counts it as left out.
   bool TakesQueued();
   // Marks a moment in the GPU's queue, for AddQueued.
   std::size_t Mark();
@@ -156,9 +152,7 @@ class Recorder {
   double GpuClockError() const { return gpu_clock_error_; }
 
   std::span<const Slice> Slices() const { return slices_; }
-  std::int64_t LeftOut() const {
-    return left_out_;
-  }  // number of slices for which there was no room
+  std::int64_t LeftOut() const { return left_out_; }          // slices without room
   std::int64_t FirstStepLeftOut() const { return full_at_; }  // 0: none
 
   // Valid after Finish.

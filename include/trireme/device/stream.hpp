@@ -25,9 +25,8 @@ class LibraryState {
 
 // Work that kernels would have done on a planned device.
 struct OperationCount {
-  double flops = 0;  // floating-point operations of matrix products and attention
-  WorkLog* log =
-      nullptr;  // is told of each kernel, which then must run on one thread; null: no log
+  double flops = 0;        // floating-point operations of matrix products and attention
+  WorkLog* log = nullptr;  // told of each kernel (on one thread then); null: no log
 };
 
 struct Stream {

@@ -16,15 +16,13 @@ struct AttentionShape {
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
   bool causal = true;           // false: a query sees all keys of its sequence
-  Positions positions =
-      {};  // of the rows within their sequence; read by Rope and AttentionPart* only
+  Positions positions = {};     // of the rows in their sequence, for Rope and AttentionPart*
   // [sequences, length] in the stream's memory: for each row, the position in the sequence of the
   // first token of its document (never decreases along a sequence); null: each sequence is one
   // document. A query sees only keys of its own document, and Rope counts positions from its begin.
   const std::int32_t* begins = nullptr;
   // [sequences] in the stream's memory: number of keys of each sequence. Later positions are
-  // padding: nobody attends to them, their memory is not read, and their gradients become 0. Null:
-  // no padding.
+  // padding: they are not attended to or read, and their gradients become 0. Null: no padding.
   const std::int32_t* key_lengths = nullptr;
 
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
@@ -32,8 +30,7 @@ struct AttentionShape {
 
 // AttentionForward and AttentionBackward attend within whole sequences and do not read
 // shape.positions; Rope does. On the CPU all products are our own, in the operands' type (fp32 on a
-// bf16 stream). Each element of a result depends on its sequence and head alone, computed in one
-// fixed order.
+// bf16 stream). An element of a result depends on its sequence and head alone, in one fixed order.
 
 // Number of elements of scratch for both passes, enough for all shapes up to this one (with begins
 // only if this shape has begins). On the CPU: tiles for each thread, whose size does not grow with
@@ -70,8 +67,7 @@ extern const Kernel<void(const AttentionShape& shape, const Matrix& table, bool 
                          const Matrix& qkv)>
     Rope;
 // Fills `table`, in host memory: [positions, head_dim], cosines then sines of position * frequency,
-// both times `magnitude`. It needs a row for every position that occurs. frequencies: [head_dim /
-// 2], radians.
+// times `magnitude`, for every position that occurs. frequencies: [head_dim / 2], radians.
 void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table);
 // The same with f_i = theta^(-2 i / head_dim) and magnitude 1.
 void RopeTable(double theta, const Matrix& table);
@@ -122,8 +118,8 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 extern const Kernel<void(const Matrix& out, const Matrix& lse)> AttentionPartStart;
 
 // Merges attention to `block` into out and lse by a running maximum and sum (Milakov and Gimelshein
-// 2018; Liu et al. 2023, "Ring attention"). After the last block out and lse are the results of
-// AttentionForward.
+// 2018; Liu et al. 2023, "Ring attention"). After the last block they are AttentionForward's
+// results.
 extern const Kernel<void(const AttentionShape& shape, const Part& tasks, const Matrix& qkv,
                          const KeyValueBlock& block, const Dropout& dropout, const Matrix& out,
                          const Matrix& lse, const Matrix& scratch)>
@@ -153,8 +149,7 @@ struct KeyValueCache {
   std::int64_t slots = 0, positions = 0;
 };
 
-// Where the sequences of a pass lie in the cache. Arrays: [shape.sequences], in the stream's
-// memory.
+// Where a pass's sequences lie in the cache. Arrays: [shape.sequences], in the stream's memory.
 struct CachedRows {
   const std::int32_t* slots = nullptr;   // slot of each sequence; all different
   const std::int32_t* firsts = nullptr;  // position of each sequence's first row
@@ -165,8 +160,7 @@ extern const Kernel<std::int64_t(const AttentionShape& shape, std::int64_t posit
     KeyValueElements;
 
 // Copies key_values ([rows, 2 kv_heads head_dim], keys then values, any stride) into the cache at
-// the positions of its rows, overwriting what was there. Later positions of these sequences count
-// as empty afterwards.
+// the positions of its rows. Later positions of these sequences count as empty afterwards.
 extern const Kernel<void(const AttentionShape& shape, const Matrix& key_values,
                          const CachedRows& rows, const KeyValueCache& cache)>
     KeepKeyValues;

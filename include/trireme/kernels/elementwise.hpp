@@ -95,8 +95,8 @@ extern const Kernel<void(ActivationKind kind, const Matrix& pre, const Dropout& 
 
 // Token embedding on a slice of the vocabulary, then positions and dropout on a shard of the rows.
 
-// out[r] = scale * weight[tokens[r] - first], or 0 if the token is outside this slice of the
-// vocabulary, [first, first + weight.rows). tokens: [rows]; weight: [slice, dim]; out: [rows, dim],
+// out[r] = scale * weight[tokens[r] - first], or 0 for tokens outside this slice of the vocabulary,
+// [first, first + weight.rows). tokens: [rows]; weight: [slice, dim]; out: [rows, dim],
 // overwritten.
 extern const Kernel<void(const std::int32_t* tokens, std::int32_t first, const Matrix& weight,
                          double scale, const Matrix& out)>
@@ -110,8 +110,7 @@ extern const Kernel<void(const std::int32_t* tokens, std::int32_t first, double 
 
 // In PositionForward and PositionBackward t is the position of row r as `dropout` gives it, less
 // begins[dropout.first_row + r]. begins: [rows of the micro-batch] in the stream's memory, as in
-// AttentionShape; null: nothing is subtracted. Dropout masks use the position in the sequence, not
-// t.
+// AttentionShape; null: nothing is subtracted. Dropout masks do not depend on begins.
 
 // x[r] = dropout(x[r] + positions[t]). x: [rows, dim], in place; positions: [all positions that
 // occur, dim] or Empty().
@@ -133,8 +132,7 @@ void SinusoidalPositions(const Matrix& table);
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// statistics    [rows, 2], overwritten: mean, rstd; dense (like all scratch: its stride is not
-// read)
+//   statistics    [rows, 2], overwritten: mean, rstd; dense (no stride is read, as for all scratch)
 extern const Kernel<void(NormKind kind, const Matrix& x, const Matrix& weight, const Matrix& bias,
                          double epsilon, const Matrix& y, const Matrix& statistics)>
     NormForward;

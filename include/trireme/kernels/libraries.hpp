@@ -34,8 +34,7 @@ class Libraries : public device::LibraryState {
   // version, or was chosen with another workspace size. If the library does not support an
   // algorithm for its product, a warning goes to stderr and the product counts as unknown.
   virtual bool Adopt(const std::vector<std::string>& /*texts*/) { return true; }
-  // Ends timing: from now on an unknown product takes the library's first proposal, so that no two
-  // runs choose differently.
+  // Ends timing: from now on unknown products take the library's first proposal: runs choose alike.
   virtual void Seal() {}
   virtual bool Sealed() const { return true; }
   // fp8: reserves memory for two operands of `fp8_elements` each, the size of the largest operand;
@@ -81,8 +80,7 @@ inline Libraries* LibrariesOf(const device::Stream& stream) {
   return static_cast<Libraries*>(stream.libraries);
 }
 
-// Libraries for a GPU's stream, for a model with `sites` linear layers (Linear::site); null on the
-// CPU.
+// Libraries for a GPU's stream and a model with `sites` linear layers (Linear::site); CPU: null.
 extern const Kernel<std::unique_ptr<Libraries>(int sites)> MakeLibraries;
 
 // Bytes that Libraries::KeepWeights takes on a GPU for these layers; layers whose products cannot

@@ -20,9 +20,8 @@ namespace trireme::kernels {
 // The roof is the speed at which this machine multiplies matrices right now.
 
 // Measures the roof in FLOP/s: multiplies 1024 x 1024 matrices, by the same kernels as the model,
-// for about a tenth of a second (at least twice, if ranks share cores and one product takes longer)
-// and returns the best. All ranks should measure at the same time, since they train at the same
-// time.
+// for about a tenth of a second (at least twice, if ranks share cores and a product takes longer)
+// and returns the best. All ranks should measure at the same time, as they will train.
 double MeasureRoof(const device::Stream& stream, Dtype dtype);
 
 // Matrix products: every product of the program goes through MatrixMultiply.
@@ -78,17 +77,15 @@ struct BiasGradients {
 // A linear layer of the model: y = x form(weight). weight: [out, in] with Form::kTransposed, [in,
 // out] with Form::kPlain.
 struct Linear {
-  int site =
-      -1;  // number of the layer in the model, under which its fp8 scales are kept; < 0: never fp8
+  int site = -1;  // number of the layer in the model, for its fp8 scales; < 0: never fp8
   Form form = Form::kTransposed;
   Matrix weight;
   // Set if there are few rows: on the CPU LinearForward and LinearActivation then run at the speed
   // of the weight's memory, with slightly different rounding. Canonical and bf16 streams ignore it.
   bool thin = false;
-  const class PackedWeights* packed =
-      nullptr;  // if thin: may hold a second copy of the weight; null: none
-  const Fp8Transposes* transposes = nullptr;  // fp8 on GPUs; null: no transposes are kept
-  const BiasGradients* biases = nullptr;      // read by LinearWeightGradient; null: none
+  const class PackedWeights* packed = nullptr;  // if thin: may have a copy of the weight
+  const Fp8Transposes* transposes = nullptr;    // fp8 on GPUs; null: no transposes are kept
+  const BiasGradients* biases = nullptr;        // read by LinearWeightGradient; null: none
 };
 
 // Second copies of layers' weights, stored in the order in which thin products of two or more rows

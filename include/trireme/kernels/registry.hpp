@@ -27,7 +27,7 @@ namespace trireme::kernels {
 struct Piece {
   Part range;  // flat offsets
   Part own;    // the elements in `range` whose moments and update this rank owns
-  // Where element own.begin lies in the storages of values, (summed) gradients and moments; in
+  // Places of element own.begin in the storages of values, (summed) gradients and moments;
   // elements.
   std::int64_t value = 0, gradient = 0, moment = 0;
   // Number of elements that each rank of the shard group owns, in rank order; empty: equal parts.
@@ -40,7 +40,7 @@ struct Ownership {
   bool gradients_sharded = false;  // the storage of gradients holds owned elements only
   int gradient_levels = 1;         // copies of the gradients' storage, for canonical sums
   std::int64_t values = 0, gradients = 0,
-               moments = 0;  // elements of each storage; gradients: of one level
+               moments = 0;  // elements; gradients: of one level
 };
 
 // Ownership of all `size` elements by this rank, in one piece.
@@ -84,8 +84,7 @@ enum class InitialiserKind { kConstant, kNormal, kUniform };
 
 struct Initialiser {
   InitialiserKind kind = InitialiserKind::kConstant;
-  double scale =
-      0;  // kConstant: the value; kNormal: the standard deviation; kUniform: the half-width
+  double scale = 0;  // constant: value; normal: deviation; uniform: half-width
 };
 
 // Which ranks sum a parameter's gradient, besides the data group.
@@ -103,15 +102,13 @@ struct Parameter {
   Shape shape;       // global shape, row-major; layouts slice axis 0
   Initialiser initialiser;
   bool decay = false;  // whether weight decay applies (matrices: yes; norms and biases: no)
-  // Whether the input-gradient task computes this gradient when weight gradients are a separate
-  // task (true for norms).
+  // Whether its gradient is computed in the input-gradient task, if weight gradients are a task of
+  // their own (true for norms).
   bool early = false;
-  bool adjacent =
-      false;  // stored directly after the previous parameter, so that both form one matrix
+  bool adjacent = false;      // stored right after the previous parameter, as one matrix
   std::int64_t begin = 0;     // this rank's elements: [begin, end) of the flattened global tensor;
   std::int64_t end = kWhole;  // begin == end: only other ranks hold it
-  int copies =
-      1;  // how many ranks of a data replica hold these elements; this rank is number `copy`
+  int copies = 1;  // ranks of a data replica that hold these elements; this one is number `copy`
   int copy = 0;
   GradientSum sum = GradientSum::kNone;
   // Elements stored after the parameter that stay zero in values and gradients, so that products
@@ -156,8 +153,7 @@ class ParameterList {
     return {size_, size_ + second_size_};
   }                                                 // of second gradients; empty: none
   ParameterId SecondOf() const { return second_; }  // the parameter that has one, or kNoParameter
-  // Gradients of `early` parameters have a compact storage: its number of elements, and where a
-  // parameter begins in it.
+  // Early gradients have a compact storage: its number of elements, and a parameter's first.
   std::int64_t EarlySize() const { return early_size_; }
   std::int64_t EarlyOffset(ParameterId id) const {
     return early_at_.at(static_cast<std::size_t>(id));
@@ -257,8 +253,7 @@ class Registry {
  private:
   // The view of `count` parameters (without data) and the flat offset of its first element.
   std::pair<Matrix, std::int64_t> ViewOf(ParameterId id, int count, Dtype dtype) const;
-  // Calls visit for each piece of parameter elements that Initialise sets, with the piece's
-  // address.
+  // Calls visit for each piece that Initialise sets of a parameter, with the piece's address.
   void EachInitialPiece(
       FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const;
   void Initialise(const Parameter& parameter, std::uint32_t seed, Part elements, Dtype dtype,

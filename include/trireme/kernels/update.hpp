@@ -11,8 +11,7 @@
 
 namespace trireme::kernels {
 
-// Scalars of one update; kernels read them through a pointer, so that a recorded step can replay
-// with new values.
+// Scalars of one update, read through a pointer, so that a recorded step can replay with new ones.
 struct UpdateScalars {
   double learning_rate = 0;
   double beta1 = 0, beta2 = 0, epsilon = 0;
@@ -26,11 +25,10 @@ struct UpdateRange {
   std::int64_t count = 0;
   double decay = 0;
   void *gradients = nullptr, *values = nullptr, *first = nullptr, *second = nullptr;
-  void* copies = nullptr;  // bf16 copies of the values, overwritten with the new values rounded to
-                           // nearest; may be null
+  void* copies = nullptr;  // bf16 copies of the new values, rounded to nearest; may be null
   double scale = 1;        // factor of the gradients
-  // In the stream's memory, from SquareSums: gradients are divided by sqrt(*squares), unless it is
-  // 0. Null: no division.
+  // From SquareSums, in the stream's memory: gradients are divided by sqrt(*squares) unless it is
+  // 0.
   const double* squares = nullptr;
 };
 
@@ -70,16 +68,14 @@ inline double SquareSumOf(const device::Stream& stream, Dtype dtype, std::int64_
 extern const Kernel<void(Dtype dtype, std::span<const FlatRange> ranges, double* sums)> SquareSums;
 
 // sum += the squares of all values, each as a double (exact for fp32, rounded for fp64). Nothing
-// else rounds: the sum does not depend on the order, the threads or how the storage is cut. CPU
-// only.
+// else rounds: the sum does not depend on order, threads or the cut of the storage. CPU only.
 extern const Kernel<void(Dtype dtype, std::span<const FlatRange> ranges, ExactSum& sum)>
     ExactSquareSum;
 
 // to += from, element by element. from, to: [count], in the stream's memory.
 extern const Kernel<void(Dtype dtype, std::int64_t count, const void* from, void* to)> Accumulate;
 
-// to = from, fp32 to bf16 (rounded to nearest) or bf16 to fp32. from, to: [count], in the stream's
-// memory. GPU only.
+// to = from: fp32 to bf16 (rounded to nearest), or back. from, to: [count], on the GPU. GPU only.
 extern const Kernel<void(std::int64_t count, Dtype from_type, const void* from, Dtype to_type,
                          void* to)>
     Convert;

@@ -24,8 +24,7 @@ extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, doub
                          bool gradient, double* losses)>
     CrossEntropy;
 
-// The same when each rank has a slice of the vocabulary: two passes, between which ranks exchange
-// statistics.
+// The same for slices of the vocabulary: two passes, between which ranks exchange statistics.
 inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers per row
 
 // Statistics of a slice (not empty). Logits of masked rows do not change; their statistics are 0.
@@ -66,17 +65,15 @@ struct VocabularyTile {
 // products with 50,257 columns use slower kernels than products with 50,304. 0 on the CPU.
 std::int64_t VocabularySpareRows(const device::Stream& stream, std::int64_t slice);
 inline constexpr std::int64_t kVocabularyUnit =
-    64;  // a GPU's logits have a multiple of this many columns
+    64;  // a GPU's logits have a multiple of so many columns
 
-// Number of elements of scratch, of x's type, for a tile of up to `rows` tokens. With `gradient`:
-// rows * slice. Without: on the CPU one block of the vocabulary per thread, on a GPU the tile's
-// logits.
+// Elements of scratch, of x's type, for a tile of up to `rows` tokens. With `gradient`: rows *
+// slice. Without: on the CPU a block of the vocabulary per thread, on a GPU the tile's logits.
 extern const Kernel<std::int64_t(std::int64_t rows, std::int64_t slice, std::int64_t dim,
                                  bool gradient)>
     VocabularyScratch;
 // Number of tokens per tile, for `rows` tokens in all: enough for products at full speed. On a GPU
-// the tiles have about equal sizes, since each reads and writes the whole weight gradient. dtype:
-// of x.
+// tiles have about equal sizes, as each reads and writes the whole weight gradient. dtype: of x.
 inline constexpr std::int64_t kVocabularyTileTokens = 512;  // on the CPU
 extern const Kernel<std::int64_t(std::int64_t rows, std::int64_t slice, Dtype dtype)>
     VocabularyTileTokens;

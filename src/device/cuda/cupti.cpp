@@ -136,8 +136,7 @@ class CuptiLibrary {
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // some five thousand records
 constexpr int kMostBuffers = 64;                            // that the library holds at a time
 constexpr int kReadings = 64;  // readings of both clocks, of which the closest pair is kept
-constexpr std::size_t kCallsAnActivity =
-    4;  // tagged calls kept per activity; not all calls queue work
+constexpr std::size_t kCallsAnActivity = 4;  // tagged calls kept per activity
 constexpr double kNano = 1e-9;
 
 constexpr std::array kKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
@@ -253,7 +252,7 @@ class Recording : public Activities {
   std::size_t enabled_ = 0;  // how many of kKinds are enabled
   bool started_ = false;
   Moment first_, last_;
-  int buffers_ = 0;  // that the library holds
+  int buffers_ = 0;  // buffers that the library holds
   std::vector<Raw> raw_;
   std::vector<TaggedCall> calls_;
   std::map<std::string, std::int32_t, std::less<>> names_;
@@ -327,7 +326,7 @@ void Recording::Take(const CUpti_Activity* record) {
   }
 }
 
-// The library has lost a record whose times are missing.
+// A record without times is one that the library has lost.
 void Recording::Put(const Raw& raw) {
   if (raw.begin == 0 || raw.end < raw.begin) return LeaveOut(1, first_.library);
   if (raw_.size() == most_) return LeaveOut(1, raw.begin);

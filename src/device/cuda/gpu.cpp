@@ -40,8 +40,8 @@ std::string AdviceFor(cudaError_t code) {
 
 std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// Whether a launcher says that there are other ranks, before MPI starts: Open MPI, PMI (MPICH,
-// Cray), Slurm, PMIx.
+// Whether a launcher (Open MPI, PMI of MPICH and Cray, Slurm, PMIx) says that there are other
+// ranks.
 bool MayHaveOtherRanks() {
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
     const char* const size = std::getenv(name);
@@ -77,8 +77,7 @@ void Check(cudaError_t code, const char* what) {
 }
 
 void AllowSharedMemory(const void* kernel, std::size_t bytes) {
-  constexpr std::size_t kAlwaysAllowed =
-      46 << 10;  // 48 KiB, less the shared memory that kernels declare statically
+  constexpr std::size_t kAlwaysAllowed = 46 << 10;  // 48 KiB, less what kernels declare statically
   if (bytes <= kAlwaysAllowed) return;
   static std::mutex mutex;
   static std::map<std::pair<int, const void*>, std::size_t> allowed;  // key: card and kernel
@@ -95,16 +94,16 @@ void AllowSharedMemory(const void* kernel, std::size_t bytes) {
 
 // Called before CUDA starts; keeps variables that the user has set. A receive that waits for its
 // sender must not share a hardware queue with work for which the sender waits, nor delay the
-// loading of a kernel. A single rank loads kernels when first used: loading a whole library takes
+// loading of a kernel. A single rank loads kernels when first used: loading a library takes
 // seconds.
 void PrepareEnvironment() {
   constexpr int kKeep = 0;
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
   setenv("CUDA_MODULE_LOADING", MayHaveOtherRanks() ? "EAGER" : "LAZY", kKeep);
   setenv("NCCL_RUNTIME_CONNECT", "0",
-         kKeep);  // connect when a communicator is created, not within a step
+         kKeep);  // connect with a communicator's creation
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1",
-         kKeep);  // with several communicators, launch in the host's order
+         kKeep);  // launch in the host's order
 }
 
 std::string WhyNoGpu() {

@@ -393,7 +393,7 @@ class BackwardHead {
     add(weights_, dout_, 1);
   }
 
-  // Number of the tile's queries up to the last one whose document begins before the last of these
+  // Number of the tile's queries up to the last whose document begins before the last of these
   // keys.
   std::int64_t SeenUntil(const AttentionTile& queries, const AttentionTile& keys) const {
     std::int64_t end = queries.count;

@@ -54,8 +54,7 @@ struct AttentionKernelsOf {
   // terms. s has visible.keys columns, padded; top, sum and keep have an element per row.
   void (*softmax)(std::int64_t rows, const AttentionVisible& visible, T* s, std::int64_t stride,
                   T* top, T* sum, T* keep);
-  // out /= sum; lse (natural logarithm) = ln 2 top + ln sum. Without keys (sum = 0): lse =
-  // -infinity.
+  // out /= sum; lse = ln 2 top + ln sum (natural logarithm), or -infinity without keys (sum = 0).
   void (*finish)(std::int64_t rows, std::int64_t columns, const T* top, const T* sum, T* out,
                  std::int64_t stride, T* lse, std::int64_t lse_stride);
 
@@ -187,8 +186,7 @@ struct AttentionCall {
     if (shape.key_lengths == nullptr) return keys.count;
     return std::clamp<std::int64_t>(shape.key_lengths[sequence] - keys.position, 0, keys.count);
   }
-  // Number of the tile's keys, counted from its first, that the query at `position` sees, apart
-  // from documents.
+  // Number of the tile's first keys that the query at `position` sees, apart from documents.
   std::int64_t Visible(std::int64_t sequence, std::int64_t position,
                        const AttentionTile& keys) const {
     const std::int64_t present = Present(sequence, keys);
@@ -244,8 +242,7 @@ struct AttentionHead {
   T* Lse(const AttentionCall& call, const AttentionTile& tile) const {
     return call.lse.As<T>() + (sequence * call.shape.length + tile.row) * call.lse.stride + head;
   }
-  // The same for the key/value head that it reads, in block.data or dblock: keys (which = 0) or
-  // values (which = 1).
+  // The same for its key/value head in block.data or dblock: keys (which = 0) or values (1).
   template <typename T>
   T* KeysOrValues(const AttentionCall& call, const Matrix& m, int which,
                   const AttentionTile& tile) const {

@@ -34,8 +34,7 @@ template <typename V>
   return top;
 }
 
-// s = 2^(s - shift) for [0, count), then zeros up to the padded `columns`. Returns the sum, lane by
-// lane.
+// s = 2^(s - shift) for [0, count), then zeros to the padded `columns`. Returns sums lane by lane.
 template <typename V>
 [[gnu::always_inline]] inline typename V::Register RowExp(typename V::Scalar* s, std::int64_t count,
                                                           std::int64_t columns,
@@ -256,8 +255,7 @@ void MultiplyBlock(const Product<typename V::Scalar>& p, std::int64_t columns) {
   }
 }
 
-// Kernels for 1 to kRows rows and 1 to kVectors vectors, so that edges cost no more than their
-// size.
+// Kernels for 1 to kRows rows and 1 to kVectors vectors, so that edges cost what they hold.
 template <typename V, int kRows, int kVectors>
 struct MultiplyTable {
   using Function = void (*)(const Product<typename V::Scalar>&, std::int64_t);

@@ -18,8 +18,7 @@ struct Vector {
   using Integer = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   typedef T Register __attribute__((vector_size(kBytes)));
   typedef Integer Bits __attribute__((vector_size(kBytes)));
-  typedef std::make_unsigned_t<Integer> Words
-      __attribute__((vector_size(kBytes)));  // unsigned: may wrap
+  typedef std::make_unsigned_t<Integer> Words __attribute__((vector_size(kBytes)));  // may wrap
   static constexpr int kLanes = kBytes / static_cast<int>(sizeof(T));
   static constexpr T kLowest = std::is_same_v<T, float> ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
 
@@ -49,8 +48,7 @@ struct Vector {
     return Lanes(std::make_integer_sequence<int, kLanes>()) < static_cast<Integer>(count);
   }
 
-  // Turns rows into columns, in rounds that each interleave the first half of the rows with the
-  // second.
+  // Turns rows into columns: each round interleaves the first half of the rows with the second.
   [[gnu::always_inline]] static void Transpose(Register (&block)[kLanes]) {
 #pragma GCC unroll 4
     for (int round = 1; round < kLanes; round *= 2) {
@@ -125,8 +123,7 @@ void Transposed(const typename V::Scalar* from, std::int64_t stride, std::int64_
   }
 }
 
-// Coefficients of 2^f, |f| <= 1/2, interpolated at Chebyshev nodes (relative error 2.5e-9), from
-// f^6 down to f^0.
+// Coefficients of 2^f, |f| <= 1/2, from f^6 to f^0, from Chebyshev nodes (relative error 2.5e-9).
 inline constexpr float kExp2[] = {1.546144469646e-4f,
                                   1.340042817774e-3f,
                                   9.618056678526e-3f,

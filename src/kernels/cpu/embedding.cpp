@@ -1,6 +1,5 @@
 // Embeddings: EmbeddingForward overwrites out, PositionForward changes x; the backward passes add
-// to dweight and dpositions. Rows are added in order, each table row by one thread, without
-// atomics.
+// to dweight and dpositions, in the order of rows, each table row by one thread: no atomics.
 #include "backends.hpp"
 #include "trireme/kernels/elementwise.hpp"
 
@@ -86,8 +85,7 @@ void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* beg
       return AddByPlace(stream, T(1), dout, dpositions,
                         [&](std::int64_t row) { return PositionIn(begins, dropout, row); });
     }
-    // The first rows of the shard have each of its positions once; one thread adds up all rows of a
-    // position.
+    // The first rows of the shard have each position once; one thread adds all rows of a position.
     const std::int64_t distinct = std::min(dropout.length, dout.rows);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t begin = 0; begin < distinct; ++begin) {

@@ -210,8 +210,7 @@ void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Ma
   }
 }
 
-// Thin products: overwrite y. Each thread has some of the columns, and so its own part of the
-// weight.
+// Thin products: overwrite y. Each thread has some columns, and so its own part of the weight.
 
 namespace {
 

@@ -89,8 +89,7 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// Describes a dense bf16 operand [rows, columns], or the transposed view of a dense [columns,
-// rows].
+// A dense bf16 operand [rows, columns], or the transposed view of a dense [columns, rows].
 dnnl::memory::desc Operand(std::int64_t rows, std::int64_t columns, bool transposed) {
   const dnnl::memory::dims strides =
       transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1};

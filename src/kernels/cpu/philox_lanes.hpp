@@ -7,8 +7,7 @@
 
 namespace trireme::kernels {
 
-// The key, and the counter of the row's first eight lanes; the next eight lanes have c0 + 1, and so
-// on.
+// The key, and the counter of the row's first eight lanes; each next eight have one more in c0.
 struct PhiloxRow {
   std::uint32_t k0, k1;
   std::uint32_t c0, c1, c2, c3;

@@ -17,8 +17,7 @@ namespace {
 template <typename Vector>
 inline constexpr int kLanesOf = 8 * Vector::kCounters;
 
-// Computes kSets registers of counters side by side: independent chains, since a product takes
-// several cycles.
+// Computes kSets registers of counters: independent chains, as a product takes several cycles.
 template <typename Vector, int kSets, typename Store>
 [[gnu::always_inline]] inline void PhiloxPass(const PhiloxRow& row, std::uint32_t number,
                                               Store store) {

@@ -1,5 +1,4 @@
-// Vectorised loops on one row. Sums are added up in blocks, so that long rows (the vocabulary) lose
-// no precision.
+// Vectorised loops on one row. Sums are added up in blocks, so that long rows lose no precision.
 #include "rows.hpp"
 
 #include <algorithm>

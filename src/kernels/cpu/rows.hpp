@@ -13,8 +13,7 @@
 
 namespace trireme::kernels::rows {
 
-// Sums are computed in blocks of this many elements, in the row's own type; the blocks' sums are
-// added up in fp64.
+// Sums are taken over blocks of so many elements, in the row's type; blocks are added up in fp64.
 inline constexpr std::int64_t kSumBlock = 1024;
 
 // max of x[0, n), n >= 1.
@@ -132,8 +131,7 @@ void NormBackward(const NormBackwardRow<double>& row);
 
 namespace trireme::kernels {
 
-// Scratch of a thread, which grows to the largest use and is kept, so that the step loop allocates
-// nothing.
+// A thread's scratch, which grows to the largest use and stays: the step loop allocates nothing.
 
 inline constexpr std::int64_t kPage = 4096;  // alignment of a thread's scratch, bytes
 

@@ -11,8 +11,8 @@
 
 namespace trireme::kernels {
 
-// all: the kernels for AVX-512, for AVX2, and the portable ones. Returns those that the CPU can
-// run, fastest first.
+// all: kernels for AVX-512, AVX2, and portable ones. Returns those that the CPU runs, fastest
+// first.
 template <typename Kernels>
 std::span<const Kernels> UsableOf(const std::array<Kernels, 3>& all) {
   const std::string set = device::InstructionSet();

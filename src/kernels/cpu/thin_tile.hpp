@@ -9,8 +9,7 @@ namespace trireme::kernels {
 
 namespace {
 
-inline constexpr std::int64_t kThinBlock =
-    128;  // inner indices per block of ThinTransposed and ThinPlain
+inline constexpr std::int64_t kThinBlock = 128;   // inner indices per block, without panels
 inline constexpr std::int64_t kPanelBlock = 256;  // the same for ThinPanels
 
 // Dot products of the single row of a with kColumns <= kLanes rows of w, from row `column` on.
@@ -143,8 +142,7 @@ void Dots(const ThinProduct<typename V::Scalar>& p) {
   for (; column < p.columns; ++column) DotBlock<V, 1>(p, column);
 }
 
-// Number of AddBlock calls for all rows; times the inner indices, the steps in which memory is
-// fetched.
+// Number of AddBlock calls for all rows. Each inner index of each call fetches some memory.
 template <int kMany>
 std::int64_t BlocksOf(std::int64_t rows) {
   std::int64_t blocks = rows / kMany;
@@ -155,8 +153,7 @@ std::int64_t BlocksOf(std::int64_t rows) {
   return blocks;
 }
 
-// w: [columns, inner]. For more than one row, w is transposed piece by piece into the first-level
-// cache, for all rows.
+// w: [columns, inner]. For several rows: transposes w piece by piece into the first-level cache.
 template <typename V, int kMany, int kVectors, int kAlone>
 void ThinTransposed(const ThinProduct<typename V::Scalar>& p) {
   using T = typename V::Scalar;

@@ -96,9 +96,8 @@ class VocabularyCut {
 
  private:
   static constexpr std::int64_t kUnit = 32;  // so that the rows of blocks are aligned to 128 bytes
-  // For 512 tokens, the narrowest block fills a core's cache of 1 MiB. A larger dim needs wider
-  // blocks, to outweigh the work that each block's products repeat: packing x, reading and writing
-  // the sums.
+  // For 512 tokens the narrowest block fills a core's cache of 1 MiB. A larger dim needs wider
+  // blocks, to outweigh the work that each block repeats: packing x, reading and writing the sums.
   static constexpr std::int64_t kNarrowest = 512, kWidest = 4096;
 
   std::int64_t LargestPart() const { return CeilDivide(units_, parts_) * kUnit; }
@@ -165,9 +164,8 @@ class Rescue {
   std::exception_ptr first_;
 };
 
-// CrossEntropy overwrites losses and, with `gradient`, the logits. On slices: SoftmaxStatistics
-// overwrites statistics and logits; CrossEntropySlice overwrites losses and, with `gradient`,
-// logits.
+// CrossEntropy overwrites losses and, with `gradient`, logits. On slices: SoftmaxStatistics
+// overwrites statistics and logits, CrossEntropySlice losses and, with `gradient`, logits.
 
 namespace {
 
@@ -507,8 +505,7 @@ void cpu::VocabularyGradient(const device::Stream& stream, const VocabularyTile&
     using T = decltype(zero);
     const Work<T> work(stream, tile, scratch);
     const int own = work.Parts();
-    const Matrix gradient =
-        dweight;  // a local variable, which the lambda in the parallel region can capture
+    const Matrix gradient = dweight;  // local, for the lambda in the parallel region
     work.Weigh(statistics, parts);
     Rescue rescue;
 #pragma omp parallel num_threads(own)

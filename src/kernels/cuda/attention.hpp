@@ -64,8 +64,8 @@ void UnpackLse(const device::Stream& stream, const AttentionWindow& window, cons
 // heads * head_dim], fp32, dense. Whoever adds to the sum must read this, not the bf16 copy.
 Matrix ExactSum(const AttentionShape& shape, const Matrix& scratch);
 
-// A sum over blocks: `stored` in bf16, only written, and `exact` before rounding (fp32). Rows are
-// aligned to 16 bytes.
+// A sum over blocks: `stored`, bf16, only written; `exact`, fp32, before rounding. Rows aligned to
+// 16 bytes.
 struct RoundedSum {
   Matrix stored, exact;
 };
@@ -88,9 +88,8 @@ struct DocumentIndex {
   static constexpr int kOffsets = 5;  // number of operands with strides of their own
   std::int32_t* lengths;              // [sequences, documents]: tokens of each document
   std::int32_t* served;               // [sequences]: 1; 0 if the sequence is not served
-  // Each [pieces, sequences of a piece * documents + 1], in elements, for operands whose rows are
-  // `strides` elements apart: from the piece's first row to the begin of each document, and to the
-  // end of the piece.
+  // Each [pieces, sequences of a piece * documents + 1], for operands whose rows are `strides`
+  // elements apart: elements from the piece's first row to each document's begin, and to its end.
   std::int64_t* offsets[kOffsets];
   std::int64_t strides[kOffsets];
 };

@@ -267,7 +267,7 @@ __device__ __forceinline__ void WriteQueryGradient(
                                     });
 }
 
-// kAll: queries and keys fit in one tile each; then it also overwrites dquery and does not read
+// kAll: queries and keys are one tile each; then it overwrites dquery too and does not read
 // a.delta.
 template <typename Sizes, typename T, bool kAll>
 __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
@@ -375,8 +375,7 @@ template void LaunchAttentionBackward(const device::Stream&, const AttentionOper
 template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<double>&);
 template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<Bf16>&);
 
-// Copies of the log-sum-exp of attention's rows between our layout and that of cuDNN. Overwrites
-// the destination.
+// Copies attention's log-sum-exp between our layout and cuDNN's. Overwrites the destination.
 
 namespace {
 

@@ -38,16 +38,14 @@ struct AttentionRows {
     const int row = (index - early_tiles) * size;
     return {early_count + row, late_begin + row, min(size, late_count - row)};
   }
-  // Whether the held positions include one <= `position` and one >= `first`, both in the same block
-  // (exact if none lies between).
+  // Whether any of the positions [first, position] is held.
   __device__ bool Reach(int position, int first) const {
     return (early_count > 0 && early_begin <= position && early_begin + early_count > first) ||
            (late_count > 0 && late_begin <= position && late_begin + late_count > first);
   }
 };
 
-// Pointers point to the first row of head 0; strides are in elements. What a pass does not use is
-// null.
+// Pointers are to the first row of head 0; strides are in elements. Unused operands are null.
 template <typename T>
 struct AttentionOperands {
   using Sum = SumOf<T>;
@@ -193,10 +191,9 @@ struct AttentionSizes {
   static constexpr int kThreads = kRowThreads * kColumnThreads;
   static constexpr int kMyQueries = kMyQueries_, kMyKeys = kMyKeys_;
   static constexpr int kQueries = kRowThreads * kMyQueries, kKeys = kColumnThreads * kMyKeys;
-  static constexpr int kKeyRows =
-      kKeys / kRowThreads;                   // number of keys whose gradients a thread computes
-  static constexpr int kDims = kDims_;       // largest head_dim
-  static constexpr bool kDocuments = false;  // AttentionDocuments
+  static constexpr int kKeyRows = kKeys / kRowThreads;  // keys whose gradients a thread computes
+  static constexpr int kDims = kDims_;                  // largest head_dim
+  static constexpr bool kDocuments = false;             // AttentionDocuments
   // A thread's columns of an output: kPieces groups of kAttentionWidth columns, kStep apart.
   static constexpr int kStep = kColumnThreads * kAttentionWidth, kPieces = kDims / kStep;
   // Row lengths in shared memory, padded so that neighbouring rows lie in different banks.
@@ -516,7 +513,7 @@ bool AttentionIsOneTile(const AttentionOperands<T>& a);
 // Launchers, for T = float, double and Bf16. Queued; they do nothing if there is nothing to write.
 template <typename T>
 void LaunchAttentionDelta(const device::Stream& stream,
-                          const AttentionOperands<T>& a);  // computes a.delta
+                          const AttentionOperands<T>& a);  // sets a.delta
 template <typename T>
 void LaunchAttentionForward(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>

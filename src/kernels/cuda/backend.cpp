@@ -25,8 +25,7 @@ bool HasCudnn() {
   return false;
 }
 
-// Up to this length a sequence is a single tile of our own kernels, whose backward pass is one
-// launch.
+// Up to this length a sequence is one tile of our own kernels, with a backward pass in one launch.
 constexpr std::int64_t kLongestOwn = 64;
 
 bool Pays(const device::Stream& stream, std::int64_t length) {

@@ -16,8 +16,7 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Column c of the pass is element c % row of part c / row: the parts are the heads of the keys,
-// then of the values.
+// Column c of the pass is element c % row of part c / row (heads of the keys, then of the values).
 template <typename T, int kElements>
 struct KeepOperation {
   static constexpr int kWidth = kElements;
@@ -115,8 +114,7 @@ struct CachedPlace {
   }
 };
 
-// Writes the exponents of `count` keys to shared.weights, and -infinity beyond. kKeyLanes lanes
-// share a key.
+// Writes exponents of `count` keys, then -infinity, to shared.weights. kKeyLanes lanes share a key.
 template <typename T, int kHeads>
 __device__ __forceinline__ void CachedScores(const T* keys, int row, int count,
                                              const CachedShared<T, kHeads>& shared) {
@@ -175,8 +173,7 @@ __device__ __forceinline__ void CachedSoftmax(const CachedShared<T, kHeads>& sha
   }
 }
 
-// Adds up the threads' sums of each column and writes them to out, or to the piece's partial
-// result.
+// Adds up the threads' sums of each column into out, or into the piece's partial result.
 template <typename T, int kHeads>
 __device__ __forceinline__ void FinishCached(const CachedOperands<T>& a,
                                              const CachedPlace<T, kHeads>& at,
@@ -302,8 +299,7 @@ CachedOperands<T> OperandsOf(const AttentionShape& shape, const Matrix& qkv, con
   a.heads = static_cast<int>(shape.heads), a.kv_heads = static_cast<int>(shape.kv_heads);
   a.head_dim = static_cast<int>(shape.head_dim);
   a.row = static_cast<int>(gpu::CachedRow(shape.head_dim));
-  // Several rows are enough blocks, so only a single row is cut into pieces (for which there is
-  // room).
+  // Only a single row is cut into pieces: several are blocks enough, and there is room for one's.
   a.piece =
       static_cast<int>(shape.length == 1 ? gpu::CachedPiece(cache.positions) : cache.positions);
   a.pieces = static_cast<int>(CeilDivide(cache.positions, std::int64_t{a.piece}));

@@ -174,8 +174,7 @@ __global__ void __launch_bounds__(kRangeThreads)
   if (threadIdx.x == 0) *total = sum;
 }
 
-// Number of blocks for a range: enough to read it fast, but at most kMost, to keep partial sums
-// few.
+// Blocks for a range: enough to read it fast, at most kMost, to keep partial sums few.
 template <typename T>
 std::int64_t BlocksOf(const FlatRange& range) {
   constexpr std::int64_t kAccessesEach = 8, kMost = 1024;

@@ -162,8 +162,7 @@ struct Places {
   std::int64_t statistics, part, workspace;
 };
 
-// Calls body(window, strides, backward) for every call that ring attention makes with blocks of one
-// size.
+// Calls body(window, strides, backward) for each call of ring attention with blocks of one size.
 template <typename Body>
 void ForEachCall(const device::Stream& stream, const AttentionShape& s, bool backward,
                  const Body& body) {

@@ -70,8 +70,7 @@ void AddOffsets(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnPr
       List(g, kOffsets + operand, Entries(p) + 1, cudnn_frontend::DataType_t::INT64));
 }
 
-// Describes the heads of a matrix's rows with cuDNN's dimensions: sequence, head, position,
-// feature.
+// Describes the heads of a matrix's rows in cuDNN's order: sequence, head, position, feature.
 void Describe(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProblem& p,
               CudnnOperand operand, bool of_keys, const CudnnRows& at) {
   tensor.set_uid(operand)
@@ -148,8 +147,7 @@ void AddBackward(graph::Graph& g, const CudnnProblem& p) {
   DescribeStatistics(g, statistics, p);
   auto attributes = AttributesOf<graph::SDPA_backward_attributes>(g, p);
   attributes.set_deterministic_algorithm(p.deterministic);
-  if (p.documents >
-      0) {  // the workspace then has sums for this many rows, not for entries * length
+  if (p.documents > 0) {  // workspace for so many rows, not entries * length
     attributes.set_max_total_seq_len_q(p.sequences * p.queries)
         .set_max_total_seq_len_kv(p.sequences * p.keys);
   }
@@ -318,7 +316,7 @@ std::optional<CudnnChoice> CudnnSearch::Largest(
     if (count % pieces != 0) continue;
     const CudnnProblem problem = piece(count / pieces);
     if (LeastWorkspace(problem) > kUsualWorkspace)
-      continue;  // avoids building a plan, which takes seconds
+      continue;  // avoids building a plan, which is slow
     if (auto choice = Accept(problem, kUsualWorkspace)) return choice;
   }
   return std::nullopt;

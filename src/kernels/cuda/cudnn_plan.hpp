@@ -250,8 +250,7 @@ std::optional<std::int64_t> PlanCudnnPass(const device::Stream& stream, const Cu
 // Prints a warning, once per pass, with the first reason.
 void WarnOfOwnAttention(const device::Stream& stream, bool backward, std::string why);
 
-// Addresses of the first elements of a problem's operands; null if a pass does not have the
-// operand.
+// Addresses of the first elements of a problem's operands; null if a pass has no such operand.
 struct CudnnPlaces {
   void *query = nullptr, *key = nullptr, *value = nullptr, *out = nullptr;
   void *dout = nullptr, *dquery = nullptr, *dkey = nullptr, *dvalue = nullptr;

@@ -1,5 +1,4 @@
-// Embeddings: EmbeddingForward overwrites out, PositionForward changes x in place, the backward
-// passes add.
+// Embeddings: EmbeddingForward overwrites out, PositionForward changes x, backward passes add.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -97,8 +96,7 @@ struct TokenSlice {
   std::uint32_t count;
 };
 
-// What rows are sorted by: their tokens or, if `tokens` is null, their positions in their
-// documents.
+// Keys by which rows are sorted: tokens or, if `tokens` is null, positions in their documents.
 struct RowTokens {
   const std::int32_t* tokens = nullptr;
   const std::int32_t* begins = nullptr;  // as in kernels/elementwise.hpp
@@ -316,7 +314,7 @@ struct Gradient {
   SumOf<T> scale;
   View<const T> dout;      // [rows, dim]
   View<SumOf<T>> dweight;  // [slice of the vocabulary, dim]
-  // Per piece: the sum of a run that began in an earlier piece, and of one that continues in the
+  // Per piece: the sum of a run begun in an earlier piece, and that of one that goes on in the
   // next.
   SumOf<T>*heads, *tails;  // [pieces, dim]
   std::int64_t dim;
@@ -342,7 +340,7 @@ template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of) {
   using S = SumOf<T>;
   __shared__ std::uint32_t keys[kMostPiece + 2],
-      rows[kMostPiece];  // keys[0]: the key before the piece
+      rows[kMostPiece];  // keys[0]: before the piece
   const unsigned begin = blockIdx.x * of.piece, end = min(begin + of.piece, of.rows);
   for (unsigned i = threadIdx.x; i < end - begin + 2; i += blockDim.x) {
     keys[i] = begin + i == 0 ? kNoKey : of.KeyAt(begin + i - 1);
@@ -365,8 +363,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
 #pragma unroll
     for (unsigned j = 0; j < kBatch; ++j) {
       const unsigned i = first + j;
-      if (i >= count || key == of.outside)
-        return;  // the outside key is the largest: all later rows have it too
+      if (i >= count || key == of.outside) return;  // the largest key: later rows have it too
       S values[kWidth];
       WidenPack(batch[j], values);
 #pragma unroll
@@ -403,7 +400,7 @@ __device__ unsigned RowsUpTo(const Gradient<T>& of, std::uint32_t key) {
   return low;
 }
 
-// For a run that begins in the block's piece and continues: adds the tail, then later heads, in
+// For a run that begins in the block's piece and goes on: adds the tail, then later heads, in
 // order.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) RunsKernel(const Gradient<T> of) {

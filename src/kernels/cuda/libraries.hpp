@@ -24,8 +24,7 @@ namespace trireme::kernels::cuda {
 
 // Owning handles of cuBLASLt, and its status codes as exceptions.
 
-// Throws a RunError unless status is success: "what: cuBLASLt says the requested functionality is
-// not supported (15)".
+// RunError "what: cuBLASLt says the requested functionality is not supported (15)", unless success.
 void Check(cublasStatus_t status, const char* what);
 
 template <auto Destroy>
@@ -104,8 +103,7 @@ struct Product {
 Product MakeProduct(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
                     bool accumulate);
 
-// All properties on which an algorithm may depend. Alignments are in bytes; 256 stands for 256 or
-// more.
+// All properties on which an algorithm may depend. Alignments in bytes; 256 means 256 or more.
 struct ProductKey {
   cudaDataType_t a_type, b_type, c_type;
   Form a_form, b_form;
@@ -137,8 +135,7 @@ class Plan {
   bool Admits(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
               std::int64_t workspace) const;
   // Queues the product. trial (for timing): a product that accumulates adds only the smallest
-  // normal number times its sums. That takes as long and leaves c unchanged (zeros may become as
-  // small as that).
+  // normal number times its sums, which takes as long and leaves c unchanged (but for zeros).
   cublasStatus_t Run(cublasLtHandle_t handle, const device::GpuContext& gpu, const Product& product,
                      const cublasLtMatmulAlgo_t& algorithm, bool trial) const;
 
@@ -161,8 +158,7 @@ class Algorithms {
   // Queues the product. Returns false, and queues nothing, if the library has no algorithm for it
   // (some epilogues, types, alignments), or if `apart` was clearly faster when the algorithm was
   // chosen. `apart` queues the same result by a product without epilogue and a separate pass.
-  // Epilogues that sum an operand are used only if they were timed and gave the same bits several
-  // times.
+  // Epilogues that sum an operand are used only if timed, with the same bits several times.
   bool Run(const device::Stream& stream, const Product& product,
            const FunctionRef<void()>* apart = nullptr);
   // Queues a trial (Plan::Run) of a product without an epilogue.
@@ -241,7 +237,7 @@ class Fp8 {
   // that place is used again.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
-  // The same, untransposed, in place 0; also writes the transposed form to `transpose`, if that has
+  // The same, untransposed, in place 0; also writes the transpose to `transpose`, if that has
   // memory.
   Operand QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                        const Fp8Transpose& transpose);
@@ -258,8 +254,7 @@ class Fp8 {
   std::span<float> Largest();
   void UpdateScales(const device::Stream& stream);
   bool Scaled() const { return scaled_ || scales_.tensors == 0; }
-  // [tensors, 1 + kFp8History]: the scale (0: tensor never seen), then largest magnitudes, latest
-  // step first.
+  // [tensors, 1 + kFp8History]: scale (0: never seen), then largest magnitudes, latest step first.
   std::vector<float> State() const { return scaled_ ? state_ : std::vector<float>(); }
   bool SetState(const device::Stream& stream, std::span<const float> state);
 
@@ -289,11 +284,10 @@ class Fp8 {
   std::vector<char> met_;  // [tensors]: whether the tensor has a scale
   bool training_ = true;
   device::Buffer rooms_[kFp8Places];
-  std::int64_t reserved_ = 0;        // bytes of each room
-  std::vector<KeptWeight> weights_;  // [sites]
-  device::Buffer kept_;              // memory of weights_
-  std::vector<device::Buffer>
-      outgrown_;  // replaced buffers, whose addresses recorded graphs may still use
+  std::int64_t reserved_ = 0;             // bytes of each room
+  std::vector<KeptWeight> weights_;       // [sites]
+  device::Buffer kept_;                   // memory of weights_
+  std::vector<device::Buffer> outgrown_;  // earlier buffers, which recorded graphs may still use
 };
 
 // Launchers (fp8.cu). x: bf16. Fp8Largest: largest = max(largest, |x|).
@@ -338,8 +332,7 @@ class GpuLibraries final : public Libraries {
     algorithms_.Try(stream, product);
   }
   Fp8& Quantiser() { return fp8_; }
-  // State of cuDNN, created by its first user (cudnn_plan.hpp); null before that, and without
-  // cuDNN.
+  // State of cuDNN, created by its first user (cudnn_plan.hpp); null before, and without cuDNN.
   std::unique_ptr<device::LibraryState>& Attention() { return attention_; }
 
  private:

@@ -1,8 +1,7 @@
 // Linear layers on the GPU: LinearWeightGradient accumulates, everything else overwrites. Only
 // types, shapes and addresses decide whether a product includes its bias or activation and whether
 // it uses fp8 operands; whether it includes GELU is chosen once and kept with the product's
-// algorithm. So repeated runs give the same results. The library's GELU is the same tanh form as
-// ours.
+// algorithm. So runs repeat. The library's GELU is the same tanh form as ours.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -18,9 +17,8 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr std::size_t kState =
-    1 + kFp8History;                // numbers kept per tensor: its scale, then the history
-constexpr std::int64_t kBytes = 4;  // bytes of such a number
+constexpr std::size_t kState = 1 + kFp8History;  // per tensor: its scale, then the history
+constexpr std::int64_t kBytes = 4;               // bytes of such a number
 
 }  // namespace
 
@@ -272,8 +270,7 @@ bool IsAligned(const Matrix& m) {
   return reinterpret_cast<std::uintptr_t>(m.data) % kBytes == 0 && stride % kBytes == 0;
 }
 
-// Whether fp8 suits a product of x with a matrix of `columns` columns, ignoring where the result
-// goes.
+// Whether fp8 suits a product of x with a matrix of `columns` columns, wherever its result goes.
 bool IsForFp8(const device::Stream& stream, const Linear& linear, const Matrix& x,
               std::int64_t columns) {
   const auto whole = [](std::int64_t size) { return size > 0 && size % kFp8Unit == 0; };
@@ -304,8 +301,7 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
       fp8.QuantiseBoth(stream, linear.site, Fp8Role::kValue, x, TransposesOf(linear).x);
   const Operand b = fp8.Weight(stream, linear, transposed);
   Product product = ProductOf(a, b, y, x.columns);
-  product.fast_sums =
-      true;  // as is usual in forward passes: only gradients need the more precise sums
+  product.fast_sums = true;  // as is usual: only gradients need the more precise sums
   const bool with_bias = !bias.Empty() && bias.dtype == y.dtype;
   product.epilogue = with_bias ? Epilogue::kBias : Epilogue::kNone;
   product.bias = with_bias ? bias.data : nullptr;
@@ -425,8 +421,8 @@ bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, cons
   Product product = plain;
   product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
   product.bias = stream.gpu->scratch;
-  // What the epilogue replaces, for the comparison of times; the sums it writes, at the end of the
-  // scratch, are not used.
+  // What the epilogue replaces, to compare times. Its sums, at the end of the scratch, are not
+  // used.
   std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
   const auto apart = [&] {
     GpuLibrariesOf(stream).Try(stream, plain);

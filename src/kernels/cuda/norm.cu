@@ -64,8 +64,7 @@ __device__ __forceinline__ void LaneSums(S (&values)[kCount], int lanes) {
 }
 
 // Replaces each value by its sum over the threads that share a row (same threadIdx.y). All threads
-// of the block must call it. shared: [warps of the block, kCount]; may be reused after another
-// barrier.
+// of the block must call it. shared: [warps of the block, kCount]; reusable after another barrier.
 template <int kCount, typename S>
 __device__ __forceinline__ void TeamSum(S (&values)[kCount], S (*shared)[kCount]) {
   const int lanes = static_cast<int>(blockDim.x);
@@ -101,9 +100,8 @@ __device__ __forceinline__ void EachAccess(std::int64_t columns, Body body) {
   }
 }
 
-// Where the forward kernel gets its rows from. Hold loads one access, Take converts it to values,
-// so that all loads of a thread are under way before the first is needed. Again reads a row a
-// second time.
+// Where the forward kernel gets its rows from. Hold loads an access, Take converts it to values:
+// all loads of a thread are under way before the first is needed. Again reads a row a second time.
 template <typename T, int kWidth>
 struct PlainRows {
   using Held = HeldPack<T, kWidth>;
@@ -212,7 +210,7 @@ __global__ void __launch_bounds__(kForwardLanes)
   __shared__ S shared[2][kForwardLanes / kWarpLanes][1];  // one buffer for each of the two sums
   constexpr int kKept = kChunks == 0 ? 1 : kChunks;
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  // Threads of rows beyond the last only take part in the barriers.
+  // Threads of rows beyond the last take part in the sums, with zeros.
   const std::int64_t width = row < rows ? columns : 0;
   S x[kKept][kWidth] = {};
   S sum[1] = {0}, square[1] = {0};
@@ -329,8 +327,7 @@ __device__ __forceinline__ void LoadGradient(const Operands<T>& of, std::int64_t
   const bool two = of.more.data != nullptr;
   HeldPack<T, kWidth> more{};
   if (two)
-    more.Hold(
-        of.more.At(row, column));  // so that all loads are under way before the first is needed
+    more.Hold(of.more.At(row, column));  // all loads are under way before the first is needed
   Load<kWidth>(of.x.At(row, column), h);
   Load<kWidth>(of.dy.At(row, column), d);
   if (two) {
@@ -453,8 +450,7 @@ template <typename T, int kWidth, int kChunks>
 __global__ void __launch_bounds__(kBackwardThreads, kChunks == 1 ? 2 : 1)
     NormBackwardKernel(const Operands<T> of, SumOf<T>* partials) {
   using S = SumOf<T>;
-  __shared__ S
-      shared[2][kBackwardThreads / kWarpLanes][2];  // consecutive rows alternate between the two
+  __shared__ S shared[2][kBackwardThreads / kWarpLanes][2];  // consecutive rows alternate
   const std::int64_t begin = of.rows * blockIdx.x / gridDim.x;
   const std::int64_t end = of.rows * (blockIdx.x + 1) / gridDim.x;
   S dweight[kChunks][kWidth] = {}, dbias[kChunks][kWidth] = {};

@@ -75,9 +75,8 @@ __device__ __forceinline__ S BlockSum(S value, S* shared) {
   return value;
 }
 
-// Sums over rows, for each column. Rows form fixed groups (one per block), and the block's threads
-// add fixed shares of a group, whose sums are added up in order. No atomics: the same bits in every
-// run.
+// Sums over rows, for each column. Rows form fixed groups (one per block); the block's threads add
+// fixed shares of a group, whose sums are added up in order. No atomics, so the bits repeat.
 
 inline constexpr int kReduceThreads = 512;
 

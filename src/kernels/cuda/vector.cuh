@@ -95,9 +95,8 @@ using WordsOf = std::conditional_t<
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, unsigned, unsigned short>>>;
 
-// `from` is aligned to 16 bytes, or to the pack's size if that is smaller (likewise `to` below).
-// kConstant: nobody writes this memory while the kernel runs, so such loads may be moved before
-// stores.
+// `from` (and `to` below) is aligned to 16 bytes, or to the pack's size if that is smaller.
+// kConstant: nobody writes this memory while the kernel runs, so loads may be moved before stores.
 template <int kWidth, bool kConstant = false, typename T>
 __device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
@@ -217,8 +216,7 @@ inline bool RowsOnVectorBoundaries(const Matrix& matrix) {
   return OnVectorBoundary(matrix.data) && (matrix.rows <= 1 || bytes % kVectorBytes == 0);
 }
 
-// Whether all operands allow accesses of kVectorWidth<T> columns; T is the narrowest operand's
-// type.
+// Whether all operands allow accesses of kVectorWidth<T> columns; T: the narrowest type.
 template <typename T>
 bool AllowVectors(std::int64_t columns, std::initializer_list<Matrix> operands) {
   return columns % kVectorWidth<T> == 0 && std::ranges::all_of(operands, RowsOnVectorBoundaries);

@@ -226,8 +226,7 @@ struct GradientTerms {
   }
 };
 
-// to = gradient of the logits `from`, possibly in place. Each thread reads and writes its own
-// columns.
+// to = gradient of the logits `from`, maybe in place. Each thread reads and writes its own columns.
 template <typename T, int kWidth>
 __device__ __forceinline__ void GradientOfRow(const T* from, T* to, std::int64_t columns,
                                               std::int64_t at, const VocabularyRows& rows,
@@ -406,8 +405,7 @@ VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
   return {tile.targets, tile.first, tile.vocabulary, tile.smoothing, parts};
 }
 
-// Whether statistics and gradients are computed in one kernel; an unsupported card may have too
-// little shared memory.
+// Whether one kernel computes statistics and gradients; some cards have too little shared memory.
 bool AtOnce(const device::Stream& stream, const VocabularyTile& tile) {
   return gpu::LogitsReadOnce(tile) && stream.gpu->shared_bytes >= gpu::kLogitsOfBlock;
 }

@@ -17,8 +17,7 @@ struct VocabularyRows {
   int parts = 1;
 };
 
-// statistics: [rows, kSoftmaxStatistics] of this slice, overwritten. logits: [rows, slice], only
-// read.
+// statistics: [rows, kSoftmaxStatistics] of this slice, overwritten. logits: [rows, slice].
 void LogitStatistics(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
                      double* statistics);
 // The same for a slice that is the whole vocabulary (rows.parts = 1); also turns logits into d loss

@@ -15,9 +15,9 @@ namespace trireme::kernels {
 // multiplying rows by a packed superblock.
 
 inline constexpr std::int64_t kRightBytes =
-    512 << 10;  // a packed superblock; it stays in the second-level cache
+    512 << 10;  // a packed superblock, in the second-level cache
 inline constexpr std::int64_t kLeftBytes =
-    336 * 256 * 4;                          // a packed chunk of rows: a third of a 1 MiB L2
+    336 * 256 * 4;                          // a packed chunk of rows: a third of 1 MiB
 inline constexpr std::int64_t kSlack = 64;  // words: room for a vector beyond the last panel
 inline constexpr std::int64_t kLeastPerThread =
     64 * 64 * 64;  // multiply-adds that are worth waking a thread
@@ -118,8 +118,7 @@ struct Blocks {
   }
 };
 
-// Packs this thread's share of a superblock of the right operand: whole panels of whole inner
-// blocks.
+// Packs this thread's share of a superblock: whole panels of whole inner blocks.
 template <typename K>
 void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thread,
                std::int64_t threads, typename K::Word* packed) {
@@ -186,8 +185,7 @@ void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Ra
     const std::int64_t height = std::min(chunk, rows.end - i);
     for (std::int64_t k = inner.begin; k < inner.end; k += p.kernels.block) {
       const std::int64_t depth = std::min(p.kernels.block, inner.end - k);
-      // Offset of the memory that is read next: this row chunk's next block, or the next chunk's
-      // first.
+      // Offset of the memory read next: this chunk's next block, or the next chunk's first.
       const std::int64_t next = k + depth < inner.end ? depth * p.left.inner_stride
                                                       : chunk * p.left.lane_stride -
                                                             (k - inner.begin) * p.left.inner_stride;
@@ -353,7 +351,7 @@ namespace {
 constexpr std::int64_t kMostRightBytes = 2 << 20;
 constexpr std::int64_t kBlockBytes = 512 << 10;  // bytes of c per block: half of a 1 MiB L2
 constexpr std::int64_t kLeastPanels = 4,
-                       kMostPanels = 36;  // per block: 56 to 504 rows with AVX-512
+                       kMostPanels = 36;  // per block: 56 to 504 rows in AVX-512
 
 // Packs the right operand: superblocks of blocks.wide columns one after the other.
 template <typename K>

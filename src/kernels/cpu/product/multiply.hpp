@@ -1,7 +1,6 @@
 // Our own matrix product, in fp32, fp64 and bf16. fp32 and fp64 have the canonical form: each
 // element of c is one chain of operations, independent of the rest of the matrix, the threads and
-// the instruction set (doc/reference/numerics.md). In bf16 operands are rounded while they are
-// packed.
+// the instruction set (doc/reference/numerics.md). bf16: operands are rounded while packed.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +11,15 @@
 namespace trireme::kernels {
 
 // Kernels of our own matrix product for one instruction set: packing, and the product of one block
-// of the inner dimension. Files compiled for different instruction sets include this header, so
-// neither it nor a header that includes it may define inline functions that those files could
-// share.
+// of the inner dimension. Files compiled for different instruction sets include this header: it,
+// and headers that include it, must not define inline functions that those files could share.
 
 // Number of inner indices in one chain of fused multiply-adds; the chains are added to c in order.
 inline constexpr std::int64_t kInnerBlock = 256;
 // The same for bf16, which multiplies two inner indices at a time.
 inline constexpr std::int64_t kBf16Block = 512;
 
-// A word of a packed bf16 operand: two consecutive inner indices of a lane. For the other types a
-// word is one element.
+// A word of a packed bf16 operand: two consecutive inner indices of a lane. Otherwise an element.
 struct Bf16Pair {
   std::uint16_t first, second;
 };
@@ -47,8 +44,7 @@ struct LeftPanels {
   std::int64_t panel_stride, row_stride, word_stride;
 };
 
-// Memory that will be read next; it is prefetched while a block is multiplied. Any address is
-// allowed.
+// Memory that is read next, prefetched while a block is multiplied. Any address is allowed.
 template <typename T>
 struct Ahead {
   const T* data;

@@ -215,8 +215,7 @@ void Tile(const TileCall<V>& call) {
 template <typename V>
 using TileFunction = void (*)(const TileCall<V>&);
 
-// at[v][r]: tile with r + 1 rows and v + 1 vectors, so that tiles at the edge cost no more than
-// their size.
+// at[v][r]: tile with r + 1 rows and v + 1 vectors, so that tiles at edges cost what they hold.
 template <typename V, int kRows, int kVectors>
 struct TileTable {
   TileFunction<V> at[kVectors][kRows];

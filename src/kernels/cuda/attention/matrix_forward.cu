@@ -1,8 +1,7 @@
 // Attention's forward pass on tensor cores (Dao 2023, "FlashAttention-2"). A warp has 16 or 32
 // queries of one head and goes through keys and values tile by tile; scores and weights stay in its
-// registers. Weights are rounded to bf16 for the product with the values; their sum uses the
-// weights before rounding. For whole sequences it overwrites out and lse, for parts it merges into
-// them.
+// registers. Weights are rounded to bf16 for the product with the values, and summed before that.
+// For whole sequences it overwrites out and lse, for parts it merges into them.
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
@@ -69,8 +68,7 @@ __device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlac
   }
 }
 
-// Sets the scores of keys that are not seen to -infinity. first: the warp's first query in its
-// tile.
+// Sets scores of keys that are not seen to -infinity. first: the warp's first query in its tile.
 template <typename Shape>
 __device__ __forceinline__ void HideScores(const AttentionOperands<Bf16>& a, int sequence,
                                            const AttentionTile& queries, const MatrixKeys& keys,

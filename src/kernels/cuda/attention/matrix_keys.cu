@@ -133,8 +133,7 @@ __device__ void StoreKeyGradient(const AttentionHead<Bf16>& head, const MatrixKe
                                    all.count - first, first_dim);
 }
 
-// A block's place, its tiles in shared memory, and the order in which its keys meet query heads and
-// tiles of queries.
+// A block's place, its tiles in shared memory, and the order of query heads and tiles of queries.
 template <typename Shape>
 struct KeyBlock {
   using Tile = typename Shape::Tile;
@@ -263,7 +262,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     __syncthreads();  // the next queries have arrived, all are done with these
     stage ^= 1;
   }
-  // Writes through the rows of key_tile and value_tile that belong to this warp; they are wide
+  // Writes through those rows of key_tile and value_tile that are this warp's; they are wide
   // enough.
   const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
   using OutTile = MatrixTile<Shape::kOutDims>;

@@ -17,8 +17,7 @@ inline constexpr int kMatrixRows = 16;    // rows, and inner elements, of one pr
 inline constexpr int kMatrixColumns = 8;  // columns of one product
 inline constexpr int kMatrixPiece = 8;    // elements in 16 bytes
 
-// Sums of products, [kMatrixRows, 8 kColumns]: each lane holds four per 8 columns
-// (MultiplyMatrices).
+// Sums of products, [kMatrixRows, 8 kColumns]: a lane has four per 8 columns (MultiplyMatrices).
 template <int kColumns>
 using MatrixSums = float[kColumns][4];
 
@@ -41,8 +40,7 @@ struct MatrixTile {
 
   static constexpr int Bytes(int rows) { return rows * kDims * static_cast<int>(sizeof(Bf16)); }
 
-  // XOR mask of a row's pieces. Eight pieces span all banks once: they belong to one row, or to
-  // two.
+  // XOR mask of a row's pieces. Eight pieces, of one row or of two, span all banks once.
   __device__ __forceinline__ static int Swapped(int row) {
     return kPieces >= 8 ? row & 7 : row >> 1 & 3;
   }
@@ -219,8 +217,7 @@ __device__ __forceinline__ void StoreExactPair(const AttentionHead<float>& exact
 }
 
 // Rounds sums into the 16 rows from `row` on of `tile` (this warp's own), then copies rows [first,
-// count) of these to `head`, to rows from to_row and dims from first_dim on. kOut: columns of sums,
-// in units of 8.
+// count) of these to `head`, from row to_row and dim first_dim on. kOut: columns of sums / 8.
 template <int kDims, int kOut>
 __device__ __forceinline__ void StoreMatrixSums(const MatrixSums<kOut>& sums,
                                                 const MatrixTile<kDims>& tile, int row,
@@ -324,8 +321,8 @@ struct MatrixKeyWalk {
   }
 };
 
-// Begin of the document of the last of the tile's queries [first, first + count); 0 if there are no
-// such queries.
+// Begin of the document of the last of the tile's queries [first, first + count); 0 if there is
+// none.
 __device__ __forceinline__ int LastBegin(const AttentionOperands<Bf16>& a, int sequence,
                                          const AttentionTile& queries, int first, int count) {
   const int last = min(first + count, queries.count) - 1;
@@ -372,7 +369,7 @@ struct MatrixDropout {
 template <int kKeys>
 struct MatrixRowMasks {
   static constexpr int kDrawn =
-      kKeys / 32;     // bytes of a row that a lane draws, for groups of 8 keys, 4 groups apart
+      kKeys / 32;     // bytes per row and lane: groups of 8 keys, 4 groups apart
   unsigned words[4];  // from the four lanes of this row: row g, then g + 8
 
   __device__ __forceinline__ void Draw(const MatrixDropout& dropout, int query, int position) {
