@@ -273,8 +273,7 @@ void Registry::DropGradients() {
     if (storage == nullptr) return;
     device::SetZero(stream_, storage.get(), Bytes(SumType(), elements));
   };
-  clear(gradients_,
-        ownership_.gradients);  // other levels are zero already
+  clear(gradients_, ownership_.gradients);  // other levels are zero: their readers clear them
   clear(early_gradients_, list_.EarlySize());
   GradientsCleared();
 }
@@ -372,9 +371,8 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
 
 void Registry::EachInitialPiece(
     FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const {
-  if (stream_.Planned()) return;  // a planned stream has no memory
-  constexpr std::int64_t kPiece = std::int64_t{1}
-                                  << 24;  // elements: less than a second of one thread
+  if (stream_.Planned()) return;                          // a planned stream has no memory
+  constexpr std::int64_t kPiece = std::int64_t{1} << 24;  // elements: under a second of a thread
   const auto in_pieces = [&](const Parameter& parameter, Part all, Dtype dtype, void* values) {
     for (std::int64_t begin = all.begin; begin < all.end; begin += kPiece) {
       visit(parameter, {begin, std::min(begin + kPiece, all.end)}, dtype,

@@ -113,7 +113,7 @@ class Graph {
   Graph& operator=(const Graph&) = delete;
   ~Graph();
   // Work queued between Begin and End is recorded and not run. Meanwhile no memory may be allocated
-  // and nothing awaited. Work on other queues is recorded if events connect them to the stream's
+  // and nothing awaited. Work on other queues is recorded if events connect it to the stream's
   // queue, in both directions.
   void Begin(const Stream& stream);
   void End(const Stream& stream);

@@ -26,8 +26,8 @@ using PinnedBuffer = std::unique_ptr<void, FreePinned>;
 //   kPlanned  no memory: a unique address, which faults when it is touched
 PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind);
 
-// host: any host memory. Both run after the work queued before and are complete on return. On a
-// planned stream CopyOut leaves `host` unchanged.
+// host: any host memory. The copies run after the work queued before and are complete on return. On
+// a planned stream CopyOut leaves `host` unchanged.
 void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes);
 void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes);
 
@@ -81,7 +81,7 @@ class ProfileRange {
 // activations and scratch, which is handed out in order and given back in reverse.
 
 struct Free {
-  std::int64_t bytes = 0;  // that the counters below subtract
+  std::int64_t bytes = 0;  // subtracted from the counters below
   Kind kind = Kind::kCpu;
   void operator()(void* data) const;
 };

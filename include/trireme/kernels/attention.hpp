@@ -118,8 +118,7 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 extern const Kernel<void(const Matrix& out, const Matrix& lse)> AttentionPartStart;
 
 // Merges attention to `block` into out and lse by a running maximum and sum (Milakov and Gimelshein
-// 2018; Liu et al. 2023, "Ring attention"). After the last block they are AttentionForward's
-// results.
+// 2018; Liu et al. 2023, "Ring attention"). After the last block they equal AttentionForward's.
 extern const Kernel<void(const AttentionShape& shape, const Part& tasks, const Matrix& qkv,
                          const KeyValueBlock& block, const Dropout& dropout, const Matrix& out,
                          const Matrix& lse, const Matrix& scratch)>

@@ -27,8 +27,7 @@ namespace trireme::kernels {
 struct Piece {
   Part range;  // flat offsets
   Part own;    // the elements in `range` whose moments and update this rank owns
-  // Places of element own.begin in the storages of values, (summed) gradients and moments;
-  // elements.
+  // Places of element own.begin in the storages of values, (summed) gradients and moments.
   std::int64_t value = 0, gradient = 0, moment = 0;
   // Number of elements that each rank of the shard group owns, in rank order; empty: equal parts.
   std::vector<std::int64_t> counts = {};
@@ -39,8 +38,8 @@ struct Ownership {
   bool values_sharded = false;     // the storage of values holds owned elements only
   bool gradients_sharded = false;  // the storage of gradients holds owned elements only
   int gradient_levels = 1;         // copies of the gradients' storage, for canonical sums
-  std::int64_t values = 0, gradients = 0,
-               moments = 0;  // elements; gradients: of one level
+  // Elements of each storage; gradients: of one level.
+  std::int64_t values = 0, gradients = 0, moments = 0;
 };
 
 // Ownership of all `size` elements by this rank, in one piece.
@@ -149,9 +148,7 @@ class ParameterList {
   int UnitOf(ParameterId id) const { return unit_of_.at(static_cast<std::size_t>(id)); }
   std::int64_t Size() const { return size_; }  // flat elements of all parameters, padding included
   std::int64_t GradientSize() const { return size_ + second_size_; }  // with second gradients
-  Part SecondRange() const {
-    return {size_, size_ + second_size_};
-  }                                                 // of second gradients; empty: none
+  Part SecondRange() const { return {size_, size_ + second_size_}; }  // of second gradients, if any
   ParameterId SecondOf() const { return second_; }  // the parameter that has one, or kNoParameter
   // Early gradients have a compact storage: its number of elements, and a parameter's first.
   std::int64_t EarlySize() const { return early_size_; }

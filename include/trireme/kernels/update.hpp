@@ -27,8 +27,8 @@ struct UpdateRange {
   void *gradients = nullptr, *values = nullptr, *first = nullptr, *second = nullptr;
   void* copies = nullptr;  // bf16 copies of the new values, rounded to nearest; may be null
   double scale = 1;        // factor of the gradients
-  // From SquareSums, in the stream's memory: gradients are divided by sqrt(*squares) unless it is
-  // 0.
+  // From SquareSums, in the stream's memory: gradients are divided by sqrt(*squares) if that is >
+  // 0. Null: no division.
   const double* squares = nullptr;
 };
 

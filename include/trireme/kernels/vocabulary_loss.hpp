@@ -64,8 +64,8 @@ struct VocabularyTile {
 // Number of spare rows that a slice should have: a GPU's matrix units read 16 bytes at a time, and
 // products with 50,257 columns use slower kernels than products with 50,304. 0 on the CPU.
 std::int64_t VocabularySpareRows(const device::Stream& stream, std::int64_t slice);
-inline constexpr std::int64_t kVocabularyUnit =
-    64;  // a GPU's logits have a multiple of so many columns
+// The number of columns of a GPU's logits is a multiple of this.
+inline constexpr std::int64_t kVocabularyUnit = 64;
 
 // Elements of scratch, of x's type, for a tile of up to `rows` tokens. With `gradient`: rows *
 // slice. Without: on the CPU a block of the vocabulary per thread, on a GPU the tile's logits.

@@ -40,8 +40,7 @@ std::string AdviceFor(cudaError_t code) {
 
 std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// Whether a launcher (Open MPI, PMI of MPICH and Cray, Slurm, PMIx) says that there are other
-// ranks.
+// Whether a launcher (Open MPI, PMI of MPICH and Cray, Slurm, PMIx) announces other ranks.
 bool MayHaveOtherRanks() {
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
     const char* const size = std::getenv(name);
@@ -100,10 +99,8 @@ void PrepareEnvironment() {
   constexpr int kKeep = 0;
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
   setenv("CUDA_MODULE_LOADING", MayHaveOtherRanks() ? "EAGER" : "LAZY", kKeep);
-  setenv("NCCL_RUNTIME_CONNECT", "0",
-         kKeep);  // connect with a communicator's creation
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1",
-         kKeep);  // launch in the host's order
+  setenv("NCCL_RUNTIME_CONNECT", "0", kKeep);        // connect at creation, not within a step
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", kKeep);  // all communicators in the host's order
 }
 
 std::string WhyNoGpu() {

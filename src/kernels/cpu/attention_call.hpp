@@ -186,7 +186,7 @@ struct AttentionCall {
     if (shape.key_lengths == nullptr) return keys.count;
     return std::clamp<std::int64_t>(shape.key_lengths[sequence] - keys.position, 0, keys.count);
   }
-  // Number of the tile's first keys that the query at `position` sees, apart from documents.
+  // How many of the tile's first keys the query at `position` sees, apart from documents.
   std::int64_t Visible(std::int64_t sequence, std::int64_t position,
                        const AttentionTile& keys) const {
     const std::int64_t present = Present(sequence, keys);

@@ -11,8 +11,7 @@
 
 namespace trireme::kernels {
 
-// all: kernels for AVX-512, AVX2, and portable ones. Returns those that the CPU runs, fastest
-// first.
+// all: kernels for AVX-512, AVX2, and portable ones. Returns those that the CPU runs, best first.
 template <typename Kernels>
 std::span<const Kernels> UsableOf(const std::array<Kernels, 3>& all) {
   const std::string set = device::InstructionSet();

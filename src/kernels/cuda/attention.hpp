@@ -89,7 +89,7 @@ struct DocumentIndex {
   std::int32_t* lengths;              // [sequences, documents]: tokens of each document
   std::int32_t* served;               // [sequences]: 1; 0 if the sequence is not served
   // Each [pieces, sequences of a piece * documents + 1], for operands whose rows are `strides`
-  // elements apart: elements from the piece's first row to each document's begin, and to its end.
+  // elements apart: elements from the piece's first row to each document, and to the piece's end.
   std::int64_t* offsets[kOffsets];
   std::int64_t strides[kOffsets];
 };

@@ -267,8 +267,7 @@ __device__ __forceinline__ void WriteQueryGradient(
                                     });
 }
 
-// kAll: queries and keys are one tile each; then it overwrites dquery too and does not read
-// a.delta.
+// kAll: queries and keys are one tile each; it then overwrites dquery too, and ignores a.delta.
 template <typename Sizes, typename T, bool kAll>
 __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
     KeyGradientKernel(AttentionOperands<T> a) {

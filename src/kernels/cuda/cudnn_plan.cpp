@@ -315,8 +315,7 @@ std::optional<CudnnChoice> CudnnSearch::Largest(
   for (std::int64_t pieces = 1; pieces <= count; ++pieces) {
     if (count % pieces != 0) continue;
     const CudnnProblem problem = piece(count / pieces);
-    if (LeastWorkspace(problem) > kUsualWorkspace)
-      continue;  // avoids building a plan, which is slow
+    if (LeastWorkspace(problem) > kUsualWorkspace) continue;  // avoids building a slow plan
     if (auto choice = Accept(problem, kUsualWorkspace)) return choice;
   }
   return std::nullopt;

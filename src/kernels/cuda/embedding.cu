@@ -314,8 +314,7 @@ struct Gradient {
   SumOf<T> scale;
   View<const T> dout;      // [rows, dim]
   View<SumOf<T>> dweight;  // [slice of the vocabulary, dim]
-  // Per piece: the sum of a run begun in an earlier piece, and that of one that goes on in the
-  // next.
+  // Per piece: sums of a run begun in an earlier piece, and of one that goes on in the next.
   SumOf<T>*heads, *tails;  // [pieces, dim]
   std::int64_t dim;
 
@@ -339,8 +338,7 @@ __device__ __forceinline__ void AddToWeight(const Gradient<T>& of, std::uint32_t
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of) {
   using S = SumOf<T>;
-  __shared__ std::uint32_t keys[kMostPiece + 2],
-      rows[kMostPiece];  // keys[0]: before the piece
+  __shared__ std::uint32_t keys[kMostPiece + 2], rows[kMostPiece];  // keys[0]: before the piece
   const unsigned begin = blockIdx.x * of.piece, end = min(begin + of.piece, of.rows);
   for (unsigned i = threadIdx.x; i < end - begin + 2; i += blockDim.x) {
     keys[i] = begin + i == 0 ? kNoKey : of.KeyAt(begin + i - 1);
@@ -400,8 +398,7 @@ __device__ unsigned RowsUpTo(const Gradient<T>& of, std::uint32_t key) {
   return low;
 }
 
-// For a run that begins in the block's piece and goes on: adds the tail, then later heads, in
-// order.
+// For a run that begins in the block's piece and goes on: adds tail, then later heads, in order.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) RunsKernel(const Gradient<T> of) {
   using S = SumOf<T>;

@@ -237,8 +237,7 @@ class Fp8 {
   // that place is used again.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
-  // The same, untransposed, in place 0; also writes the transpose to `transpose`, if that has
-  // memory.
+  // The same, untransposed, in place 0; also writes the transpose to `transpose` if it has memory.
   Operand QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                        const Fp8Transpose& transpose);
   // The transposed operand: from `transpose` if it was written, else rounded now.

@@ -421,8 +421,7 @@ bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, cons
   Product product = plain;
   product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
   product.bias = stream.gpu->scratch;
-  // What the epilogue replaces, to compare times. Its sums, at the end of the scratch, are not
-  // used.
+  // What the epilogue replaces, to compare times. Its sums, at the scratch's end, are not used.
   std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
   const auto apart = [&] {
     GpuLibrariesOf(stream).Try(stream, plain);

@@ -458,8 +458,8 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product,
   return true;
 }
 
-// Library version and workspace size for which algorithms are kept (one chosen with more workspace
-// may need it), and at the end the alternatives that were timed.
+// What kept algorithms depend on: the library's version and the workspace's size (an algorithm may
+// need all of it), and the alternatives that were timed.
 std::string Algorithms::Library() const {
   return fmt::format("cuBLASLt {}, workspace {}, GELU apart too", cublasLtGetVersion(),
                      gpu_.workspace_bytes);

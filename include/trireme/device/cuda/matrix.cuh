@@ -60,8 +60,7 @@ __device__ __forceinline__ void CopyAsync(void* shared, const void* global, bool
 __device__ __forceinline__ void CommitCopies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Waits for all groups of this thread but the last kPending. Other threads see them after a
-// barrier.
+// Waits for this thread's groups but the last kPending. Other threads see them after a barrier.
 template <int kPending>
 __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" : : "n"(kPending) : "memory");

@@ -14,10 +14,9 @@ namespace trireme::kernels {
 // Pieces of the product: its operands, sizes of packed blocks, packing the right operand, and
 // multiplying rows by a packed superblock.
 
-inline constexpr std::int64_t kRightBytes =
-    512 << 10;  // a packed superblock, in the second-level cache
-inline constexpr std::int64_t kLeftBytes =
-    336 * 256 * 4;                          // a packed chunk of rows: a third of 1 MiB
+inline constexpr std::int64_t kRightBytes = 512
+                                            << 10;  // a packed superblock: stays in the L2 cache
+inline constexpr std::int64_t kLeftBytes = 336 * 256 * 4;  // a packed chunk: a third of a 1 MiB L2
 inline constexpr std::int64_t kSlack = 64;  // words: room for a vector beyond the last panel
 inline constexpr std::int64_t kLeastPerThread =
     64 * 64 * 64;  // multiply-adds that are worth waking a thread
@@ -350,8 +349,7 @@ namespace {
 // block of rows, which costs more than a second pass over c (measured: 1024 x 3072 x 768).
 constexpr std::int64_t kMostRightBytes = 2 << 20;
 constexpr std::int64_t kBlockBytes = 512 << 10;  // bytes of c per block: half of a 1 MiB L2
-constexpr std::int64_t kLeastPanels = 4,
-                       kMostPanels = 36;  // per block: 56 to 504 rows in AVX-512
+constexpr std::int64_t kLeastPanels = 4, kMostPanels = 36;  // per block: 56 to 504 rows (AVX-512)
 
 // Packs the right operand: superblocks of blocks.wide columns one after the other.
 template <typename K>

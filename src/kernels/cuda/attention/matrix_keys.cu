@@ -262,8 +262,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     __syncthreads();  // the next queries have arrived, all are done with these
     stage ^= 1;
   }
-  // Writes through those rows of key_tile and value_tile that are this warp's; they are wide
-  // enough.
+  // Writes through this warp's rows of key_tile and value_tile, which are wide enough.
   const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
   using OutTile = MatrixTile<Shape::kOutDims>;
   StoreKeyGradient<Shape>(block.at.Dkey(a), block.all, first, first_dim, a.scale,

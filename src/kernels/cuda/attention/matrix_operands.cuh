@@ -321,8 +321,7 @@ struct MatrixKeyWalk {
   }
 };
 
-// Begin of the document of the last of the tile's queries [first, first + count); 0 if there is
-// none.
+// Begin of the document of the last of the tile's queries [first, first + count); 0: no queries.
 __device__ __forceinline__ int LastBegin(const AttentionOperands<Bf16>& a, int sequence,
                                          const AttentionTile& queries, int first, int count) {
   const int last = min(first + count, queries.count) - 1;
@@ -368,8 +367,8 @@ struct MatrixDropout {
 // draws a quarter.
 template <int kKeys>
 struct MatrixRowMasks {
-  static constexpr int kDrawn =
-      kKeys / 32;     // bytes per row and lane: groups of 8 keys, 4 groups apart
+  // Bytes of a row that a lane draws, each for 8 keys: every fourth one.
+  static constexpr int kDrawn = kKeys / 32;
   unsigned words[4];  // from the four lanes of this row: row g, then g + 8
 
   __device__ __forceinline__ void Draw(const MatrixDropout& dropout, int query, int position) {
