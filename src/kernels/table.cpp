@@ -1,7 +1,7 @@
 // The table of kernels, the only file in this folder that depends on whether CUDA was built. It
-// also has the kernels of a planned device, which touch no memory and count floating-point
-// operations: 2 m n k per product, and those of attention. Recomputation inside a kernel is not
-// counted. A log, if there is one, is told of it, and of the bytes of all other kernels.
+// also has a planned device's kernels, which touch no memory and count floating-point operations: 2
+// m n k per product, and those of attention, without recomputation inside a kernel. A log, if there
+// is one, is also told of that recomputation, and of the bytes of all other kernels.
 #include <fmt/format.h>
 #include <algorithm>
 #include <atomic>

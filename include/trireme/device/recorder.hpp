@@ -151,7 +151,7 @@ class Recorder {
   double GpuClockError() const { return gpu_clock_error_; }
 
   std::span<const Slice> Slices() const { return slices_; }
-  std::int64_t LeftOut() const { return left_out_; }          // slices without room
+  std::int64_t LeftOut() const { return left_out_; }          // slices that found no room
   std::int64_t FirstStepLeftOut() const { return full_at_; }  // 0: none
 
   // Valid after Finish.

@@ -19,9 +19,10 @@ namespace trireme::kernels {
 
 // The roof is the speed at which this machine multiplies matrices right now.
 
-// Measures the roof in FLOP/s: multiplies 1024 x 1024 matrices, by the same kernels as the model,
-// for about a tenth of a second (at least twice, if ranks share cores and a product takes longer)
-// and returns the best. All ranks should measure at the same time, as they will train.
+// Measures the roof in FLOP/s: multiplies 1024 x 1024 matrices (on a GPU larger ones, too) as the
+// model does, for about a tenth of a second (at least twice, if ranks share cores and a product
+// takes longer) and returns the best. All ranks should measure at the same time, as they will
+// train.
 double MeasureRoof(const device::Stream& stream, Dtype dtype);
 
 // Matrix products: every product of the program goes through MatrixMultiply.

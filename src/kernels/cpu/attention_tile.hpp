@@ -99,7 +99,7 @@ void Finish(std::int64_t rows, std::int64_t columns, const typename V::Scalar* t
   for (std::int64_t first = 0; first < rows; first += V::kLanes) {
     const std::int64_t count = rows - first < V::kLanes ? rows - first : V::kLanes;
     const Register total = V::Load(sum + first);
-    // A sum that is no number stays none.
+    // A sum that is NaN or infinite must make the result NaN.
     // NOLINTNEXTLINE(misc-redundant-expression): 0, or no number
     const Register log = V::Load(top + first) * kLn2 + Log<V>(total) + (total - total);
     const Register all = total == T(0) ? V::Broadcast(-T(__builtin_inf())) : log;

@@ -510,10 +510,10 @@ void LaunchAttention(const device::Stream& stream, void (*kernel)(AttentionOpera
 template <typename T>
 bool AttentionIsOneTile(const AttentionOperands<T>& a);
 
-// Launchers, for T = float, double and Bf16. Queued; they do nothing if there is nothing to write.
+// Launchers, for T = float, double and Bf16. Queued; nothing if there is nothing to write.
+// LaunchAttentionDelta computes a.delta.
 template <typename T>
-void LaunchAttentionDelta(const device::Stream& stream,
-                          const AttentionOperands<T>& a);  // sets a.delta
+void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>
 void LaunchAttentionForward(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>

@@ -217,7 +217,7 @@ inline constexpr int kFp8History = 16;  // number of steps whose maxima count
 struct Fp8Scales {
   float* scale = nullptr;       // stored = value * scale
   float* inverse = nullptr;     // value = stored * inverse; kFp8InverseStep numbers apart
-  unsigned* largest = nullptr;  // of this step: bits of a float >= 0 (which sort like the floats)
+  unsigned* largest = nullptr;  // of this step: a float >= 0 as bits, which sort like the floats
   int tensors = 0;
 };
 

@@ -94,10 +94,10 @@ extern const ProductSet kProductAvx2;    // x86-64 with AVX2 and FMA only
 extern const ProductSet kProductAvx512;  // x86-64-v4 only
 extern const Bf16Kernels kBf16Avx512;    // x86-64-v4 with AVX512-BF16 only
 
-// Sets of kernels that this CPU can run, the fastest first; all give the same bits.
+// Kernel sets that this CPU can run, fastest first; all give the same bits.
 std::span<const ProductSet> UsableProductSets();
 
-// Whether a set is made for this CPU, hence about as fast as a library.
+// Whether one of the sets is made for this CPU, and so about as fast as a library.
 bool HasFastKernels();
 
 // Kernels in bf16 for this CPU; null if it has no bf16 instructions.
