@@ -1,4 +1,4 @@
-// Memory of AllocateZeroed that is not the host's: of other devices, and of a planned one.
+// Memory for AllocateZeroed that is not the host's: on other devices, and planned.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,13 @@
 
 namespace trireme::device {
 
-// Zeroed memory of a device on a 128-byte boundary; never null. `kind`: neither kCpu nor kPlanned.
-// `bytes`: a multiple of 128, the same in both calls. RunError if there is too little, or no such
-// device in this program.
-//   kCuda     on the GPU that this thread has opened
+// Zeroed memory on a device, 128-byte aligned; never null. kind: kCuda, on the GPU that this thread
+// has opened. bytes: a multiple of 128, the same in both calls. RunError if there is too little, or
+// if the program has no such device.
 void* AllocateOn(Kind kind, std::int64_t bytes);
 void FreeOn(Kind kind, void* data, std::int64_t bytes);
 
-// An address of planned memory, 128-byte aligned: distinct from all that live, and faulting.
+// An address of planned memory: 128-byte aligned, different from all live ones, and faulting.
 void* PlannedAddress(std::int64_t bytes);
 
 }  // namespace trireme::device

@@ -1,4 +1,4 @@
-// Memory on the host and addresses of planned memory: allocation, counters, arenas.
+// Memory on the host, and addresses of planned memory: allocation, counters, arenas.
 #include "trireme/device/memory.hpp"
 
 #include <fmt/format.h>
@@ -20,10 +20,10 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 47;  // user space of x86
 constexpr std::int64_t kAlignment = 128;  // two cache lines: the adjacent-line prefetcher's unit
 
 constexpr std::int64_t kHugePage = std::int64_t{1} << 21;
-constexpr std::int64_t kHugeFrom = 4 * kHugePage;  // buffers for which rounding up does not matter
-// Addresses of planned memory: beyond user space on every 64-bit processor, so that an access
-// faults (bit 55 chooses the kernel's half on aarch64, and is not canonical on x86-64 unless user
-// space has 56 bits, of which the upper half stays unmapped).
+constexpr std::int64_t kHugeFrom = 4 * kHugePage;  // so large that rounding up does not matter
+// Addresses of planned memory: outside of user space on every 64-bit processor, so that an access
+// faults (on aarch64 bit 55 selects the kernel's half; on x86-64 it is not canonical or, if user
+// space has 56 bits, in its upper half, which stays unmapped).
 constexpr std::uint64_t kPlannedBegin = std::uint64_t{1} << 55;
 constexpr std::uint64_t kPlannedEnd = std::uint64_t{1} << 56;
 
@@ -31,8 +31,7 @@ std::int64_t RoundUp(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Clears memory with all threads, in huge pages: a page lies in the memory of the processor whose
-// thread touches it first.
+// Clears memory with all threads, in huge pages: a page is placed near the thread that clears it.
 void ZeroByAll(char* data, std::int64_t bytes) {
 #pragma omp parallel for schedule(static)
   for (std::int64_t begin = 0; begin < bytes; begin += kHugePage) {
@@ -57,7 +56,7 @@ void CountAllocation(std::int64_t bytes) {
 void* PlannedAddress(std::int64_t bytes) {
   const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
   const std::uint64_t at = next_planned.fetch_add(static_cast<std::uint64_t>(size));
-  // The first addresses come again after 2^55 bytes, when their owners have gone.
+  // After 2^55 bytes addresses repeat; their first owners are gone by then.
   return reinterpret_cast<void*>(kPlannedBegin + at % (kPlannedEnd - kPlannedBegin));
 }
 
@@ -96,7 +95,7 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   }
   const bool large = size >= kHugeFrom;
   const auto alignment = static_cast<std::size_t>(large ? kHugePage : kAlignment);
-  // aligned_alloc would ask for a multiple of the alignment (C11), and other C libraries insist.
+  // aligned_alloc requires a multiple of the alignment (C11), and some C libraries insist on that.
   void* memory = nullptr;
   const int error = ::posix_memalign(&memory, alignment, static_cast<std::size_t>(size));
   Buffer buffer(error == 0 ? memory : nullptr, Free{size, kind});
@@ -107,7 +106,7 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   }
   CountAllocation(size);
   if (large) {
-    // Advice to the system: one page fault for 2 MiB instead of 512.
+    // Advises the system: one page fault per 2 MiB instead of 512.
     madvise(buffer.get(), static_cast<std::size_t>(size), MADV_HUGEPAGE);
     ZeroByAll(static_cast<char*>(buffer.get()), size);
   } else {

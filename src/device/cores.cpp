@@ -1,4 +1,4 @@
-// Cores and hardware threads as Linux and OpenMP describe them, and binding threads to them.
+// Cores and hardware threads as Linux and OpenMP describe them, and binding of threads.
 #include "trireme/device/cores.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// The first number in a file of the system; `otherwise` if there is none.
+// The first number in a system file; `otherwise` if there is none.
 int FirstNumber(const std::string& path, int otherwise) {
   std::ifstream file(path);
   int number = 0;
@@ -40,7 +40,7 @@ bool Lists(const std::string& controllers, const std::string& controller) {
 }  // namespace
 
 std::vector<int> UsableNumbers() {
-  // OpenMP confines this thread to its own place if it was told to place threads.
+  // If OpenMP was told to place threads, this thread is bound to its own place only, so ask OpenMP.
   std::set<int> numbers;
   for (int place = 0; place < omp_get_num_places(); ++place) {
     std::vector<int> ids(static_cast<std::size_t>(omp_get_place_num_procs(place)));
@@ -63,7 +63,7 @@ std::vector<HardwareThread> DescribeThreads(std::span<const int> numbers,
   std::vector<std::tuple<int, int, int>> found;  // package, core, number
   for (const int number : numbers) {
     const std::string topology = fmt::format("{}/cpu{}/topology/", system, number);
-    // A list in rising order, "0,64" or "0-1".
+    // A list in ascending order: "0,64" or "0-1".
     const int core = FirstNumber(topology + "thread_siblings_list", number);
     found.emplace_back(FirstNumber(topology + "physical_package_id", 0), core, number);
   }
@@ -140,7 +140,7 @@ void ForEachGroup(const std::string& controller, const std::string& proc,
 double CpuQuota(const std::string& proc, const std::string& cgroups) {
   double least = 0;
   ForEachGroup("cpu", proc, cgroups, [&](const std::string& group, int version) {
-    double quota = 0, period = 0;  // microseconds; "max" or -1: no quota
+    double quota = 0, period = 0;  // in microseconds; "max" or -1: no quota
     if (version == 2) {
       std::ifstream file(group + "/cpu.max");
       if (!(file >> quota >> period)) return;

@@ -1,5 +1,5 @@
-// The CPU, CUDA or a planned device: the only place in this folder that knows whether CUDA was
-// built. Without it opening a GPU is an error, and only a planned stream may be a GPU's.
+// Chooses between CPU, CUDA and a planned device: the only file in this folder that depends on
+// whether CUDA was built. Without CUDA only a planned stream may have a GPU.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -131,7 +131,7 @@ void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t 
 }
 
 namespace {
-// `queue`: a member of GpuContext.
+// queue: which queue of GpuContext.
 void StartCopy(const Stream& stream, void* const GpuContext::*queue, const void* from, void* to,
                std::int64_t bytes) {
   if (stream.Planned()) return;
@@ -206,7 +206,7 @@ Drain::~Drain() {
     if constexpr (kCuda) {
       if (stream_.Where() == Kind::kCuda) cuda::Synchronise(stream_.gpu->input_queue);
     }
-  } catch (const Error&) {  // reported by an earlier call that waited
+  } catch (const Error&) {  // an earlier call that waited has reported it
     return;
   }
 }

@@ -85,7 +85,7 @@ void Declare(deck::Schema& schema) { deck::Declare(schema, Bind); }
 
 Options Read(const deck::Deck& deck) { return deck::Read(deck, Bind); }
 
-// Precision: which arithmetic run.precision asks for, and which a device lacks.
+// Precision: the arithmetic that run.precision means, and whether a device supports it.
 
 Arithmetic ArithmeticOf(Precision precision, bool on_gpu) {
   if (precision == Precision::kFp64) return {.dtype = Dtype::kFloat64};

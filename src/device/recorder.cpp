@@ -1,4 +1,4 @@
-// Recorder: slices of the host as they end, slices of a GPU's queue from pairs of events.
+// Recorder: adds the host's slices as they end, and a GPU queue's slices from pairs of events.
 #include "trireme/device/recorder.hpp"
 
 #include <cxxabi.h>
@@ -15,7 +15,7 @@
 
 namespace trireme::device {
 
-// Names of categories, phases and slices, as the trace file has them.
+// Names of categories, phases and slices in the trace file.
 
 const char* NameOf(SliceCategory category) {
   constexpr std::array<const char*, kCategories> kTexts = {
@@ -45,7 +45,7 @@ Recorder::Recorder(std::int64_t most, const device::Stream& stream,
       since_(Seconds()),
       stream_(stream),
       activities_(std::move(activities)) {
-  slices_.reserve(most_);  // pages are taken as they are written
+  slices_.reserve(most_);  // the system provides the pages when they are written
   if (!OnGpu()) return;
   origin_ = device::Event(stream_, true);
   CompareClocks();
@@ -72,7 +72,7 @@ void Recorder::SetStep(std::int64_t step) {
   if (TellsKernels()) steps_.emplace_back(Seconds(), step_);
 }
 
-// Beyond the bound what is queued counts for the slices around.
+// When there is no room for more tags, queued work counts for the enclosing slice.
 void Recorder::Enter(const Slice& slice) {
   if (!TellsKernels()) return;
   std::uint64_t tag = open_.empty() ? 0 : open_.back();
@@ -114,7 +114,7 @@ void Recorder::AddQueued(const Slice& slice, std::size_t begin, std::size_t end)
   queued_.back().slice.queue = SliceQueue::kGpu;
 }
 
-// A moment that lies between two readings of the host's clock.
+// The origin event is between two readings of the host's clock: takes their middle.
 void Recorder::CompareClocks() {
   device::Synchronise(stream_);
   const double before = Seconds();
@@ -208,7 +208,7 @@ void Scope::End() {
   if (what_.queues) recorder_->AddQueued(slice, mark_, recorder_->Mark());
 }
 
-// Lanes: greedy colouring of intervals, which needs no more lanes than slices overlap at a time.
+// Greedy colouring of intervals: needs no more lanes than slices overlap at any time.
 
 std::vector<int> Lanes(const std::vector<Slice>& slices) {
   std::vector<int> lanes;
@@ -227,7 +227,7 @@ std::vector<int> Lanes(const std::vector<Slice>& slices) {
   return lanes;
 }
 
-// Names of kernels from their symbols.
+// Short names of kernels from their symbols.
 
 namespace {
 
@@ -247,7 +247,7 @@ void EraseAll(std::string& text, const std::string& part) {
   }
 }
 
-// The arguments, the outermost brackets at the end, and what follows them.
+// Erases the arguments (the last outermost parentheses) and what follows them.
 void EraseArguments(std::string& text) {
   int depth = 0;
   for (std::size_t at = text.rfind(')'); at != std::string::npos && at > 0; --at) {
@@ -259,7 +259,7 @@ void EraseArguments(std::string& text) {
   }
 }
 
-// The result, up to the last space outside all brackets.
+// Erases the result: everything up to the last space outside all brackets.
 void EraseResult(std::string& text) {
   int depth = 0;
   std::size_t begin = 0;
@@ -271,7 +271,7 @@ void EraseResult(std::string& text) {
   text.erase(0, begin);
 }
 
-// SliceName spaces and classes, within template arguments too.
+// Erases name spaces and classes, in template arguments too.
 void EraseScopes(std::string& text) {
   const auto in_name = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';

@@ -1,4 +1,4 @@
-// Stop signals: blocked everywhere, awaited by one thread.
+// Stop signals: blocked in all threads; one thread waits for them.
 #include "trireme/device/signals.hpp"
 
 #include <csignal>
@@ -11,7 +11,7 @@ namespace trireme::device {
 
 namespace {
 
-// A blocked signal counts even if it is ignored: what nohup has set is left out.
+// sigtimedwait also returns signals that are ignored, so leave out SIGHUP if nohup ignores it.
 bool IsIgnored(int signal) {
   struct sigaction action {};
   return sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
@@ -33,7 +33,7 @@ StopSignals::StopSignals() : usable_(device::UsableNumbers()) {
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-StopSignals::~StopSignals() = default;  // the thread is asked to stop, and joined
+StopSignals::~StopSignals() = default;  // jthread asks the thread to stop and joins it
 
 void StopSignals::Watch(std::function<void(int)> announce) {
   announce_ = std::move(announce);
@@ -46,10 +46,10 @@ void StopSignals::Release() {
 }
 
 void StopSignals::Wait(const std::stop_token& stop) {
-  device::BindThisThread(usable_);               // not where the thread that began it is pinned
-  constexpr timespec kPause = {0, 200'000'000};  // how soon the thread sees that it is to end
+  device::BindThisThread(usable_);               // not where the thread that started it is pinned
+  constexpr timespec kPause = {0, 200'000'000};  // how soon the thread notices that it must end
   const sigset_t set = StopSet();
-  bool asked_to_end = false;  // SIGINT, SIGTERM or SIGHUP before: the next one means now
+  bool asked_to_end = false;  // after SIGINT, SIGTERM or SIGHUP the next one ends the process
   while (!stop.stop_requested()) {
     const int signal = sigtimedwait(&set, nullptr, &kPause);
     if (signal < 0) continue;  // nothing came

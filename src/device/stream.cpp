@@ -1,4 +1,4 @@
-// Names of devices, threads of a process, and the instruction sets of its CPU.
+// Names of devices, threads of a process, and instruction sets of its CPU.
 #include "trireme/device/stream.hpp"
 
 #if defined(__x86_64__)
@@ -15,10 +15,10 @@ namespace trireme::device {
 
 namespace {
 
-// The matrix library allocates and frees its packing buffers in every product. Handed back to the
-// system each time, their pages would be cleared and mapped again: an eighth of a training step.
+// The matrix library allocates and frees packing buffers in every product. If they went back to the
+// system each time, clearing and mapping their pages again would cost an eighth of a training step.
 void KeepFreedMemory() {
-  constexpr int kLargest = 32 << 20;  // the most that glibc takes as M_MMAP_THRESHOLD
+  constexpr int kLargest = 32 << 20;  // the largest M_MMAP_THRESHOLD that glibc accepts
   mallopt(M_MMAP_THRESHOLD, kLargest);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
@@ -39,7 +39,7 @@ const char* NameOf(Kind kind) {
 
 int RequestedThreads(int requested) {
   if (requested > 0) return requested;
-  // OpenMP has read it (it may be a list for nested regions) by itself.
+  // OpenMP has parsed the variable already (it may be a list for nested regions).
   const char* variable = std::getenv("OMP_NUM_THREADS");
   return variable != nullptr && *variable != '\0' ? omp_get_max_threads() : 0;
 }
@@ -80,8 +80,8 @@ std::string InstructionSet() {
 
 std::string Bf16Instructions() {
 #if defined(__x86_64__)
-  // Leaf 7: subleaf 0 EDX bit 22 is AMX-BF16, subleaf 1 EAX bit 5 AVX512-BF16. The operating
-  // system's part of AMX (tile state) is the matrix library's affair.
+  // Leaf 7: subleaf 0 EDX bit 22 means AMX-BF16, subleaf 1 EAX bit 5 means AVX512-BF16. The matrix
+  // library itself asks the operating system for AMX's tile state.
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (InstructionSet() != "AVX-512" || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return "";
   const bool amx = (d >> 22 & 1) != 0;

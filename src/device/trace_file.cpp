@@ -1,5 +1,4 @@
-// TraceFile: events as JSON, deflated as they come, so that no more than one rank's slices are in
-// memory.
+// TraceFile: JSON events, compressed as they come: at most one rank's slices are in memory.
 #include "trireme/device/trace_file.hpp"
 
 #include <fmt/format.h>
@@ -19,11 +18,11 @@ namespace trireme::device {
 
 namespace {
 
-constexpr int kGzip = 15 + 16;  // zlib: the largest window, with gzip's header
+constexpr int kGzip = 15 + 16;  // zlib: largest window, with a gzip header
 constexpr int kLevel = 6, kMemory = 8;
 constexpr std::size_t kBuffer = std::size_t{1} << 16;
 constexpr int kGpuThread = 2, kKernelPlace = 3, kFirstThread = 10, kLanes = 100;
-constexpr int kFirstKernelThread = 10'000;  // shown at kKernelPlace, in ascending order
+constexpr int kFirstKernelThread = 10'000;  // displayed at kKernelPlace, in ascending order
 
 struct Thread {
   SliceQueue queue;
@@ -31,12 +30,12 @@ struct Thread {
   auto operator<=>(const Thread&) const = default;
 };
 
-// Whole nanoseconds: rounding keeps the order, so that slices nest as they did.
+// Whole nanoseconds: rounding keeps the order, so slices remain nested.
 std::int64_t Nanoseconds(double seconds) { return std::llround(1e9 * seconds); }
 
 double Microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
 
-// Threads in the order of the picture: the host, the GPU, checkpoint files, transfers by group.
+// Thread numbers in the order of display: host, GPU, checkpoint files, then transfers by group.
 int NumberOf(const Thread& thread, int lane) {
   if (thread.queue == SliceQueue::kHost) return 1;
   if (thread.queue == SliceQueue::kGpu) return kGpuThread;
@@ -194,7 +193,7 @@ void TraceFile::Write(const nlohmann::json& event) {
 }
 
 void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
-  // If two begin together, the longer one is around the other.
+  // If two begin together, the longer one comes first: it encloses the other.
   std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
     return a.begin < b.begin || (a.begin == b.begin && a.end > b.end);
   });
@@ -234,7 +233,7 @@ void TraceFile::Add(const RankFacts& facts, std::vector<Kernel> kernels,
   for (auto first = kernels.begin(); first != kernels.end();) {
     const auto last = std::find_if(
         first, kernels.end(), [&](const Kernel& kernel) { return kernel.queue != first->queue; });
-    // Kernels of a graph, or of programmatic launches, may overlap.
+    // Kernels of graphs and of programmatic launches may overlap.
     std::vector<Slice> times;
     for (auto kernel = first; kernel != last; ++kernel) {
       times.push_back({.begin = kernel->begin, .end = kernel->end});

@@ -1,5 +1,5 @@
-// The functions of the back ends, which table.cpp connects with the public kernels, and the list of
-// those that the back ends have in common.
+// The functions of the back ends, which table.cpp connects to the public kernels, and lists of the
+// kernels that the back ends implement.
 #pragma once
 
 #include "trireme/kernels/attention.hpp"
@@ -11,7 +11,7 @@
 
 namespace trireme::kernels {
 
-// Adds the gradients of a layer's biases, each by a pass of its own.
+// Adds the gradients of a layer's biases, one column_sum for each.
 inline void AddBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& dy,
                              decltype(kernels::ColumnSum)::Function* column_sum) {
   if (linear.biases == nullptr) return;
@@ -22,15 +22,15 @@ inline void AddBiasGradients(const device::Stream& stream, const Linear& linear,
   }
 }
 
-// Keys and values of whole sequences are columns of their qkv.
+// The keys and values of whole sequences, as columns of their qkv.
 inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
   const std::int64_t queries = shape.heads * shape.head_dim;
   return {{{0, shape.length}, {shape.length, shape.length}},
           qkv.Columns(queries, qkv.columns - queries)};
 }
 
-// The kernels of the CPU and of CUDA (products, then others), which implement the public one of the
-// same name, and those of the CPU alone; each with what stands for it on a planned device.
+// Lists of kernels: those that both the CPU and CUDA implement (products, then others), then those
+// of the CPU alone. The second argument is the function that a planned device runs instead.
 #define TRIREME_PRODUCTS(KERNEL)                                  \
   KERNEL(MatrixMultiply, CountMultiply)                           \
   KERNEL(LinearForward, CountLinearForward)                       \
@@ -92,14 +92,14 @@ decltype(kernels::KeyValueElements)::Function KeyValueElements;
 decltype(kernels::VocabularyScratch)::Function VocabularyScratch;
 decltype(kernels::VocabularyTileTokens)::Function VocabularyTileTokens;
 // MatrixMultiply with `then` as in LinearForward. On canonical streams the bits are the same as
-// without; on others a different algorithm may compute the product.
+// without `then`; on others another algorithm may compute the product.
 void MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
                         const Matrix& b, const Matrix& c, bool accumulate,
                         FunctionRef<void(const Part& rows)> then);
 }  // namespace cpu
 
-// Operands lie in the GPU's memory, and calls return when their work is queued, unless stated
-// otherwise: SquareSum waits for its result. Built with CUDA only.
+// Operands lie in the GPU's memory. Calls return once their work is queued; only SquareSum waits
+// for its result. Only in builds with CUDA.
 namespace cuda {
 TRIREME_PRODUCTS(DECLARE)
 TRIREME_KERNELS(DECLARE)
@@ -117,49 +117,49 @@ decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 
 namespace trireme::kernels::gpu {
 
-// Sizes of a GPU's memory for our own kernels: scratch, tiles, fp8 operands. All follow from
-// shapes, so that they are known without CUDA, for a GPU that is only planned.
+// Memory sizes of our own GPU kernels: scratch, tiles, fp8 operands. All follow from shapes, so
+// that they are known without CUDA, for a planned GPU.
 
-inline constexpr int kMostHeadDim = 256;  // of attention
+inline constexpr int kMostHeadDim = 256;  // largest head_dim of attention
 // RunError if head_dim is above kMostHeadDim.
 void CheckHeadDim(const AttentionShape& shape);
 
-// Elements of attention's delta = rowsum(dO * O), [sequences, heads, length], the first part of its
-// scratch, rounded up to 128 bytes.
+// Number of elements of attention's delta = rowsum(dO * O), [sequences, heads, length], the first
+// part of its scratch, rounded up to 128 bytes.
 std::int64_t AttentionDelta(const AttentionShape& shape);
 
-// Elements from one row of logits to the next: rows begin on 128 bytes in bf16.
+// Elements from one row of logits to the next: in bf16 each row begins at a multiple of 128 bytes.
 std::int64_t LogitStride(std::int64_t slice);
-// Logits of a row that a block keeps in shared memory, in bytes: two blocks fit on a multiprocessor
-// of an H100 (228 KiB), one on that of an A100 (164 KiB).
+// Bytes of a row of logits that a thread block keeps in shared memory: two blocks fit on a
+// multiprocessor of an H100 (228 KiB), one on that of an A100 (164 KiB).
 inline constexpr std::int64_t kLogitsOfBlock = std::int64_t{112} << 10;
-// Whether the tile's gradients are made together with the statistics, from logits that are read
-// once: it has the whole vocabulary, and a row fits into kLogitsOfBlock. Else they are read again.
+// Whether the statistics pass also computes the gradient of the logits, so that logits are read
+// only once: if the tile has the whole vocabulary and a row fits into kLogitsOfBlock.
 bool LogitsReadOnce(const VocabularyTile& tile);
 
-// A cache of keys and values. Rows of head_dim elements are filled up to whole vectors of every
-// type; a long cache is attended to in pieces of CachedPiece(positions) positions, whose results
-// have kCachedExtra numbers more than a row.
+// Sizes of a key/value cache. A row of head_dim elements is padded to whole vectors of every type
+// (CachedRow). A long cache is attended to in pieces of CachedPiece(positions) positions, each of
+// which yields a row and kCachedExtra further numbers.
 inline constexpr std::int64_t kCachedExtra = 8;
 std::int64_t CachedRow(std::int64_t head_dim);
 std::int64_t CachedPiece(std::int64_t positions);
 
-// fp8 operands of linear layers: values, weights and gradients have a scale each; a product has two
-// operands.
+// fp8 operands of linear layers: values, weights and gradients (the roles) have scales of their
+// own; a product has two operands (the places).
 inline constexpr int kFp8Roles = 3;
 inline constexpr int kFp8Places = 2;
-inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
+inline constexpr std::int64_t kFp8Unit = 16;  // dimensions of fp8 products are multiples of this
 // Tensors with scales: kFp8Roles per linear layer, and kFp8Places * kFp8Roles for operands outside
-// of training. Each has a scale and a maximum, of 4 bytes, and the scale's inverse, which cuBLASLt
-// reads on a boundary of 16 bytes.
-inline constexpr int kFp8InverseStep = 4;  // numbers from one inverse to the next
+// of training. Each has a scale and a maximum, 4 bytes each, and the inverse of the scale, which
+// cuBLASLt requires at a multiple of 16 bytes.
+inline constexpr int kFp8InverseStep = 4;  // numbers from one inverse scale to the next
 std::int64_t Fp8ScaleBytes(int sites);
-// Elements of a weight that is kept in fp8, as it is and transposed; 0 if the layer has no number
-// or its shape does not fit.
+// Number of elements of a weight that is kept in fp8, plain and transposed together; 0 if the layer
+// has no number (site) or its shape does not suit fp8.
 std::int64_t Fp8WeightElements(const Linear& linear);
 
-// As the public functions of the same name, for our own kernels on any GPU: nothing of the stream
-// is read. RunError as CheckHeadDim.
+// The public functions of the same names, for our own kernels on any GPU: the stream is not read.
+// RunError as in CheckHeadDim.
 decltype(kernels::AttentionScratch)::Function AttentionScratch;
 decltype(kernels::AttentionPartScratch)::Function AttentionPartScratch;
 decltype(kernels::VocabularyScratch)::Function VocabularyScratch;

@@ -1,4 +1,4 @@
-// Sizes of a GPU's memory for our own kernels.
+// Memory sizes of our own GPU kernels.
 #include "backends.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ void gpu::CheckHeadDim(const AttentionShape& shape) {
 }
 
 std::int64_t gpu::AttentionDelta(const AttentionShape& shape) {
-  constexpr std::int64_t kUnit = 32;  // elements: pieces of scratch begin on 128 bytes
+  constexpr std::int64_t kUnit = 32;  // elements: parts of scratch are aligned to 128 bytes
   return CeilDivide(shape.sequences * shape.length * shape.heads, kUnit) * kUnit;
 }
 
@@ -35,14 +35,14 @@ std::int64_t gpu::CachedRow(std::int64_t head_dim) {
 }
 
 std::int64_t gpu::CachedPiece(std::int64_t positions) {
-  // Enough pieces to occupy a card with one text, each of enough positions to be worth a block.
+  // Enough pieces to occupy a card with one sequence, each large enough to be worth a block.
   constexpr std::int64_t kMostPieces = 32, kLeast = 256, kTile = 64;
   return std::max(kLeast, CeilDivide(CeilDivide(positions, kMostPieces), kTile) * kTile);
 }
 
 std::int64_t gpu::KeyValueElements(const device::Stream&, const AttentionShape& shape,
                                    std::int64_t positions) {
-  constexpr std::int64_t kSums = 2;  // elements of bf16 that a sum takes
+  constexpr std::int64_t kSums = 2;  // elements of bf16 per sum
   const std::int64_t row = CachedRow(shape.head_dim);
   const std::int64_t pieces = CeilDivide(positions, CachedPiece(positions));
   const std::int64_t parts = pieces > 1 ? kSums * shape.heads * pieces * (row + kCachedExtra) : 0;
@@ -85,8 +85,8 @@ std::int64_t gpu::VocabularyScratch(const device::Stream&, std::int64_t rows, st
 
 std::int64_t gpu::VocabularyTileTokens(const device::Stream&, std::int64_t rows, std::int64_t slice,
                                        Dtype dtype) {
-  // Beyond some thousand rows products gain no speed; logits of half a gigabyte are a small part
-  // of any card.
+  // Beyond some thousand rows products gain no speed; half a gigabyte of logits is a small part of
+  // any card's memory.
   constexpr std::int64_t kMostBytes = std::int64_t{512} << 20, kUnit = 128, kMost = 8192;
   const std::int64_t row_bytes =
       std::max<std::int64_t>(1, LogitStride(slice)) * static_cast<std::int64_t>(SizeOf(dtype));

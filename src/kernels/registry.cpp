@@ -1,4 +1,4 @@
-// Registry: storages, views of them, and the owned elements of each parameter.
+// Registry: storages, views, owned elements of parameters, checkpoint blocks, initial weights.
 #include "trireme/kernels/registry.hpp"
 
 #include <xxhash.h>
@@ -13,11 +13,11 @@
 
 namespace trireme::kernels {
 
-// ParameterList: offsets of parameters and units in the flat range; and the ownership of all of it.
+// ParameterList: offsets of parameters and units in the flat range; and ownership of all of it.
 
 namespace {
 
-// Elements: 128 bytes in fp32, so that products start aligned.
+// Elements: 128 bytes in fp32, so that the operands of products are aligned.
 constexpr std::int64_t kAlignment = 32;
 
 std::int64_t Aligned(std::int64_t size) { return CeilDivide(size, kAlignment) * kAlignment; }
@@ -32,8 +32,8 @@ void RequireMemory(const void* base, const std::string& what, const std::string&
                  "This is a bug in Trireme.");
 }
 
-// Values of the global elements 4 block to 4 block + 3 of the tensor whose name hashes to `hash`
-// (doc/reference/numerics.md).
+// Initial values of the global elements 4 block to 4 block + 3 of the tensor whose name has this
+// hash (doc/reference/numerics.md).
 std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_t seed,
                                     std::uint64_t hash, std::int64_t block) {
   const double scale = initialiser.scale;
@@ -50,7 +50,7 @@ std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_
     }
     return values;
   }
-  // Box-Muller: lanes (0, 1) and (2, 3) are two pairs, cosine first.
+  // Box-Muller: words (0, 1) and (2, 3) give two pairs of values, cosine first.
   for (std::size_t lane = 0; lane < 4; lane += 2) {
     const double radius = std::sqrt(-2 * std::log(UniformFrom(words[lane])));
     const double angle = 2 * std::numbers::pi * UniformFrom(words[lane + 1]);
@@ -62,7 +62,7 @@ std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_
 
 }  // namespace
 
-// Whether this rank holds an earlier one of the adjacent parameters that this one belongs to.
+// Whether this rank holds an earlier parameter of the adjacent group to which this one belongs.
 bool ParameterList::FollowsItsGroup(const Parameter& parameter) const {
   bool adjacent = parameter.adjacent;
   for (auto before = parameters_.rbegin(); adjacent && before != parameters_.rend(); ++before) {
@@ -166,7 +166,7 @@ Owned Registry::OwnedOf(ParameterId id) const {
       owned = {
           {begin, end}, piece.value + skipped, piece.gradient + skipped, piece.moment + skipped};
     } else if (begin == owned.flat.end) {
-      owned.flat.end = end;  // unsharded: a very large parameter in several pieces, side by side
+      owned.flat.end = end;  // unsharded: a very large parameter in several consecutive pieces
     } else {
       throw RunError("registry: " + parameter.name + " is owned in several places");
     }
@@ -273,7 +273,7 @@ void Registry::DropGradients() {
     if (storage == nullptr) return;
     device::SetZero(stream_, storage.get(), Bytes(SumType(), elements));
   };
-  clear(gradients_, ownership_.gradients);  // other levels are left zero by their readers
+  clear(gradients_, ownership_.gradients);  // other levels are zero: their readers clear them
   clear(early_gradients_, list_.EarlySize());
   GradientsCleared();
 }
@@ -310,7 +310,7 @@ std::vector<StateBlock> Registry::GradientBlocks(int rank, int ranks, int sharer
   return OwnedBlocks(gradients_.get(), SumType(), &Owned::gradient, "", rank, ranks, sharers);
 }
 
-// Owned elements: as many ranks hold them as there are groups of sharers, times the copies.
+// Owned elements are held by one rank in each group of sharers, times the parameter's copies.
 std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
                                               std::int64_t Owned::*place, const std::string& prefix,
                                               int rank, int ranks, int sharers) const {
@@ -331,7 +331,7 @@ std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
 
 // Registry: initial weights, each element from its global coordinates (doc/reference/numerics.md).
 
-// Global elements of a parameter to `values`, where the first of them lies.
+// Writes these global elements of a parameter to `values`, the address of the first.
 void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part elements,
                           Dtype dtype, void* values) const {
   const std::uint64_t hash = XXH64(parameter.name.data(), parameter.name.size(), 0);
@@ -341,7 +341,7 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
       const auto four = InitialValues(parameter.initialiser, seed, hash, block);
       const std::int64_t begin = std::max(part.begin, 4 * block);
       for (std::int64_t i = begin; i < std::min(part.end, 4 * block + 4); ++i) {
-        // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
+        // Rounded through fp32: an fp64 verification then starts from the fp32 run's weights.
         out[i - part.begin] = round(static_cast<float>(four[static_cast<std::size_t>(i % 4)]));
       }
     }
@@ -357,7 +357,7 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
     }
   };
   if (stream_.Where() == device::Kind::kCpu) return fill_as(elements, values);
-  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements that pass through the host
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements, through the host
   const std::int64_t most = std::min(kPiece, elements.Size());
   const auto size = static_cast<std::int64_t>(SizeOf(dtype));
   std::vector<std::byte> host(static_cast<std::size_t>(most * size));
@@ -371,8 +371,8 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
 
 void Registry::EachInitialPiece(
     FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const {
-  if (stream_.Planned()) return;                          // no memory
-  constexpr std::int64_t kPiece = std::int64_t{1} << 24;  // elements: below a second of one thread
+  if (stream_.Planned()) return;                          // a planned stream has no memory
+  constexpr std::int64_t kPiece = std::int64_t{1} << 24;  // elements: under a second of a thread
   const auto in_pieces = [&](const Parameter& parameter, Part all, Dtype dtype, void* values) {
     for (std::int64_t begin = all.begin; begin < all.end; begin += kPiece) {
       visit(parameter, {begin, std::min(begin + kPiece, all.end)}, dtype,

@@ -16,19 +16,19 @@ namespace trireme::kernels {
 
 namespace {
 
-constexpr double kSeconds = 0.1;  // of measuring a size
+constexpr double kSeconds = 0.1;  // for measuring one size
 constexpr int kLeast = 5, kMost = 50;
-// Ranks that share cores have slow products: a start does not wait for many of them.
+// Ranks that share cores have slow products, and starting up should not wait for many of them.
 constexpr double kPatience = 0.25;  // seconds
-// Memory that a C library maps for itself, and gives back to the system at the end (glibc: from 32
-// MiB on).
+// Larger memory than a C library keeps for reuse, so that it goes back to the system at the end
+// (glibc maps blocks from 32 MiB on separately).
 constexpr std::int64_t kMapped = std::int64_t{40} << 20;
 
-// Different numbers; a prime, so that rows of any size differ.
+// Number of different values; a prime, so that rows of any size differ.
 constexpr std::int64_t kPattern = 4093;
 
 // Normally distributed (Box-Muller), as weights and activations nearly are: a GPU multiplies
-// numbers of few bits with less power, hence at a higher clock than it has in training.
+// numbers with few bits at less power, so at a higher clock than it reaches in training.
 std::vector<std::byte> Pattern(Dtype dtype) {
   std::vector<std::byte> bytes(kPattern * SizeOf(dtype));
   for (std::int64_t i = 0; i < kPattern; ++i) {
@@ -48,7 +48,7 @@ std::vector<std::byte> Pattern(Dtype dtype) {
   return bytes;
 }
 
-// The best of several products of this size, and how long one takes.
+// The speed of the fastest of several products of this size, and the seconds it took.
 struct Speed {
   double flops = 0, seconds = 0;
 };
@@ -68,7 +68,7 @@ Speed Measure(const device::Stream& stream, Dtype dtype, std::int64_t size) {
   Speed best;
   double total = 0;
   const auto goes_on = [&](int done) {
-    if (done < 2) return true;  // the first one finds its code and its memory
+    if (done < 2) return true;  // the first product loads code and touches memory
     return total < kSeconds ? done < kMost : done < kLeast && total < kPatience;
   };
   for (int i = 0; goes_on(i); ++i) {
@@ -86,9 +86,9 @@ Speed Measure(const device::Stream& stream, Dtype dtype, std::int64_t size) {
 
 double MeasureRoof(const device::Stream& stream, Dtype dtype) {
   constexpr std::int64_t kSize = 1024, kLargest = 8192;
-  constexpr double kLongEnough = 1e-3;  // seconds, beside which a launch does not count
+  constexpr double kLongEnough = 1e-3;  // seconds; beside this the launch does not matter
   Speed best = Measure(stream, dtype, kSize);
-  // A GPU needs larger ones to show what it can do.
+  // A GPU needs larger matrices to reach its speed.
   for (std::int64_t size = 2 * kSize; stream.OnGpu() && size <= kLargest; size *= 2) {
     if (best.seconds > kLongEnough) break;
     const Speed speed = Measure(stream, dtype, size);

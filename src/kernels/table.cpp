@@ -1,7 +1,7 @@
-// The table of kernels, and the only place in this folder that knows whether CUDA was built. A
-// planned device's kernels stand here too: they touch no memory and count the floating-point
-// operations of products, 2 m n k each, and of attention. Recomputation inside a kernel is not
-// counted, but a log is told of it, and of the bytes of all other kernels.
+// The table of kernels, the only file in this folder that depends on whether CUDA was built. It
+// also has a planned device's kernels, which touch no memory and count floating-point operations: 2
+// m n k per product, and those of attention, without recomputation inside a kernel. A log, if there
+// is one, is also told of that recomputation, and of the bytes of all other kernels.
 #include <fmt/format.h>
 #include <algorithm>
 #include <atomic>
@@ -15,8 +15,8 @@ namespace trireme::kernels {
 
 namespace {
 
-// Kernels without products on a planned device: nothing is done, and a log is told of the bytes
-// that they would read and write.
+// Kernels without products on a planned device: they do nothing but tell the log, if any, how many
+// bytes they would read and write.
 
 using device::LogPass;
 
@@ -25,8 +25,7 @@ double BytesOf(const Matrix& matrix) {
   return static_cast<double>(matrix.Size()) * static_cast<double>(SizeOf(matrix.dtype));
 }
 
-// Stands for a kernel without products whose matrices are each read or written once; returns 0 or
-// nothing.
+// Replaces a kernel without products that touches each of its matrices once. Returns 0 or nothing.
 struct PassOver {
   template <typename Result, typename... Arguments>
   using Function = Result(const device::Stream&, Arguments...);
@@ -46,7 +45,7 @@ struct PassOver {
 };
 constexpr PassOver kPass;
 
-// Tables are read where tokens and positions point to: rows of the other matrix count.
+// Only the selected rows of a table are read, so the bytes follow from the other matrix.
 void PassEmbedding(const device::Stream& stream, const std::int32_t*, std::int32_t, const Matrix&,
                    double, const Matrix& out) {
   LogPass(stream, 2 * BytesOf(out));
@@ -80,7 +79,7 @@ double BytesOf(std::int64_t count, Dtype dtype) {
   return static_cast<double>(count) * static_cast<double>(SizeOf(dtype));
 }
 
-// Gradients, values and the optimizer's moments are read and written.
+// Counts gradients, values and the optimizer's moments as read and written.
 template <int kMoments>
 void PassUpdate(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
                 const UpdateScalars*, bool) {
@@ -92,7 +91,7 @@ void PassUpdate(const device::Stream& stream, Dtype dtype, std::span<const Updat
   LogPass(stream, bytes);
 }
 
-// Sums over ranges; returns 0 or nothing.
+// Replaces sums over ranges; returns 0 or nothing.
 template <typename Result, typename... Sums>
 Result PassRanges(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
                   Sums...) {
@@ -112,7 +111,7 @@ void PassConvert(const device::Stream& stream, std::int64_t count, Dtype from_ty
   LogPass(stream, BytesOf(count, from_type) + BytesOf(count, to_type));
 }
 
-// Stands for a kernel without products; returns 0 or nothing.
+// Replaces a kernel whose bytes do not matter; returns 0 or nothing.
 struct Nothing {
   template <typename Result, typename... Arguments>
   using Function = Result(Arguments...);
@@ -124,12 +123,12 @@ struct Nothing {
 };
 constexpr Nothing kNothing;
 
-// Tasks of several threads may count at once, unless there is a log.
+// Atomic, since tasks of several threads may count at once; but not while there is a log.
 void Count(const device::Stream& stream, double flops) {
   std::atomic_ref(stream.planned->flops).fetch_add(flops, std::memory_order_relaxed);
 }
 
-// fp8: operands are rounded to it first.
+// fp8: whether the operands are rounded to fp8 first.
 void CountProduct(const device::Stream& stream, std::int64_t m, std::int64_t n, std::int64_t k,
                   Dtype type, bool fp8 = false) {
   Count(stream, 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
@@ -176,23 +175,23 @@ void CountLinearWeightGradient(const device::Stream& stream, const Linear& linea
   AddBiasGradients(stream, linear, dy, kPass);
 }
 
-// Sum of min(max(t, 0), most) over t <= last.
+// Sum of min(max(t, 0), most) over all t <= last.
 double ClampedSum(std::int64_t last, std::int64_t most) {
   const auto full = static_cast<double>(std::max<std::int64_t>(last - most, 0));
   const auto rising = static_cast<double>(std::clamp<std::int64_t>(last, 0, most));
   return rising * (rising + 1) / 2 + full * static_cast<double>(most);
 }
 
-// Pairs of a query and a key that it sees, both at consecutive positions.
+// Number of (query, key) pairs in which the query sees the key; both at consecutive positions.
 double VisiblePairs(const Part& queries, const Part& keys, bool causal) {
   if (queries.Size() <= 0 || keys.Size() <= 0) return 0;
   if (!causal) return static_cast<double>(queries.Size()) * static_cast<double>(keys.Size());
-  // The query at q sees q + 1 - keys.begin of them.
+  // The query at position q sees the first q + 1 - keys.begin keys.
   return ClampedSum(queries.end - keys.begin, keys.Size()) -
          ClampedSum(queries.begin - keys.begin, keys.Size());
 }
 
-// Pairs of one head of one sequence. `length`: queries held of the sequence.
+// The same for one head of one sequence. length: number of its queries that this rank has.
 double VisiblePairs(const Positions& queries, std::int64_t length, const Positions& keys,
                     bool causal) {
   const std::int64_t early = std::min(queries.early.Size(), length);
@@ -205,15 +204,15 @@ double VisiblePairs(const Positions& queries, std::int64_t length, const Positio
   return pairs;
 }
 
-// Products of attention, each of 2 head_dim operations per pair: scores and outputs forward;
-// gradients of values, weights, queries and keys backward, and scores again, which only a log hears
-// of.
+// Products of attention, each with 2 head_dim operations per pair. Forward: scores and outputs.
+// Backward: gradients of values, weights, queries and keys; the scores, computed again, count as
+// `done` (for the log) but not as `counted`.
 struct AttentionProducts {
   double counted = 0, done = 0;
 };
 constexpr AttentionProducts kForwardProducts{2, 2}, kBackwardProducts{4, 5};
 
-// operations: of one product. bytes: of all operands.
+// operations: per product. bytes: of all operands.
 void CountAttention(const device::Stream& stream, double operations,
                     const AttentionProducts& products, double bytes, Dtype type) {
   Count(stream, products.counted * operations);
@@ -251,7 +250,7 @@ void CountAttentionBackward(const device::Stream& stream, const AttentionShape& 
   CountWhole(stream, shape, kBackwardProducts, 2 * (BytesOf(qkv) + BytesOf(out)), qkv.dtype);
 }
 
-// The sums of a GPU's parts in bf16 are cleared with the gradient that they are rounded to.
+// On a GPU, parts in bf16 also clear the sum that is rounded to this gradient.
 void PassStartBackward(const device::Stream& stream, const AttentionShape& shape,
                        const Matrix& dqkv, const Matrix& scratch) {
   const bool exact = stream.OnGpu() && dqkv.dtype == Dtype::kBfloat16;
@@ -272,7 +271,7 @@ void CountAttentionPartBackward(const device::Stream& stream, const AttentionSha
   CountPart(stream, shape, tasks, block, kBackwardProducts);
 }
 
-// Times that the logits of a tile are read or written for the statistics, and for the gradient.
+// How often the logits of a tile are read or written for the statistics, and for the gradient.
 struct LogitPasses {
   int statistics = 1, gradient = 2;
 
@@ -288,7 +287,7 @@ void CountVocabularyStatistics(const device::Stream& stream, const VocabularyTil
                       BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
 }
 
-// Gradients of x and of the weight.
+// Counts the products for the gradients of x and of the weight.
 void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                              const Matrix&, const double*, int, const Matrix&, const Matrix&) {
   const int passes = LogitPasses(stream, tile).gradient;
@@ -299,13 +298,13 @@ void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile&
   CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows, tile.x.dtype);
 }
 
-// Elements or tokens by the back end whose place the planned device takes.
+// A size (elements or tokens) as the back end computes it that the planned device stands for.
 template <auto* kCpu, auto* kGpu, typename... Arguments>
 std::int64_t SizeOn(const device::Stream& stream, Arguments... arguments) {
   return (stream.OnGpu() ? kGpu : kCpu)(stream, arguments...);
 }
 
-// Libraries of a planned GPU: no algorithms to choose, and the memory of fp8 operands.
+// Libraries of a planned GPU: no algorithms to choose, but the memory of fp8 operands.
 class PlannedLibraries final : public Libraries {
  public:
   PlannedLibraries(const device::Stream& stream, int sites)
@@ -338,7 +337,7 @@ std::unique_ptr<Libraries> MakePlannedLibraries(const device::Stream& stream, in
 
 }  // namespace
 
-// The table: CPU, CUDA, planned device.
+// The table: for each kernel the functions of the CPU, CUDA and a planned device.
 
 #if TRIREME_CUDA
 #define GPU(function) function

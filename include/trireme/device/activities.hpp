@@ -1,5 +1,5 @@
-// Activities: kernels, copies and fills of a card one by one, with their times, as NVIDIA's
-// profiling library (CUPTI) tells them. The library is loaded if it is there.
+// Activities: each kernel, copy and fill of a card, with its times, as recorded by NVIDIA's
+// profiling library CUPTI. The library is loaded if it can be found.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@ namespace trireme::device {
 
 struct Activity {
   enum class Kind : std::uint8_t { kKernel, kCopy, kFill };
-  double begin = 0, end = 0;  // of Seconds()
+  double begin = 0, end = 0;  // on the clock of Seconds()
   std::int64_t bytes = 0;     // of a copy or a fill
-  std::uint64_t tag = 0;      // of the innermost Push around the call that queued it; 0: none
-  std::uint32_t queue = 0;    // number of the queue, the library's
-  std::uint32_t graph = 0;    // number of the graph that it is part of; 0: none
-  std::int32_t name = -1;     // of a kernel: index of ActivityRecord::names
+  std::uint64_t tag = 0;      // tag of the innermost Push around the call that queued it; 0: none
+  std::uint32_t queue = 0;    // CUPTI's number of the queue
+  std::uint32_t graph = 0;    // number of the recorded graph to which it belongs; 0: none
+  std::int32_t name = -1;     // of a kernel: index into ActivityRecord::names
   Kind kind = Kind::kKernel;
 };
 
 struct ActivityRecord {
-  std::vector<Activity> all;       // in no order
-  std::vector<std::string> names;  // symbols of kernels, as compiled
-  std::int64_t left_out = 0;       // found no room, from the first such moment on
-  double full_at = 0;              // the first such moment, of Seconds()
-  double clock_error = 0;   // the most by which the library's clock is placed wrongly, seconds
-  std::uint32_t queue = 0;  // number of the stream's own queue
-  std::uint32_t input_queue = 0;  // and of that for its input
+  std::vector<Activity> all;       // in no particular order
+  std::vector<std::string> names;  // kernel symbols, as compiled
+  std::int64_t left_out = 0;       // activities for which there was no room
+  double full_at = 0;              // when room first ran out, on the clock of Seconds()
+  double clock_error = 0;          // largest possible error of the times, seconds
+  std::uint32_t queue = 0;         // CUPTI's number of the stream's queue
+  std::uint32_t input_queue = 0;   // the same for its input queue
 };
 
-// A recording of everything that this process's card does, from construction to Finish.
+// Records everything that this process's card does, from construction to Finish.
 class Activities {
  public:
   Activities() = default;
@@ -41,31 +41,31 @@ class Activities {
   Activities& operator=(const Activities&) = delete;
   virtual ~Activities() = default;  // ends the recording
 
-  // Calls of this thread that queue work carry `tag` (from 1) until Pop.
+  // Work that this thread queues from now on carries `tag` (>= 1), until Pop.
   virtual void Push(std::uint64_t tag) = 0;
   virtual void Pop() = 0;
-  // Waits for the card, and ends the recording.
+  // Waits for the card and ends the recording.
   virtual ActivityRecord Finish() = 0;
   virtual std::string Library() const = 0;  // "CUPTI 13.0 (/usr/lib/libcupti.so.13)"
 };
 
 struct MaybeActivities {
-  std::unique_ptr<Activities> activities;  // null: none, because of
+  std::unique_ptr<Activities> activities;  // null: could not be recorded; `why` says the reason
   std::string why;
 };
-// Starts recording; at most `most` activities are kept, in memory of about 100 bytes each. The
-// environment variable TRIREME_CUPTI names a library to be taken. One recording at a time.
+// Starts recording. Keeps at most `most` activities, of about 100 bytes each. The environment
+// variable TRIREME_CUPTI may name the library to load. Only one recording at a time.
 MaybeActivities RecordActivities(const Stream& stream, std::int64_t most);
 
-// "CUPTI 13.0", of the header that the program was built with; "no CUPTI"; "" without CUDA.
+// Version of the build's CUPTI header: "CUPTI 13.0"; "no CUPTI" if there was none; "" without CUDA.
 std::string ActivityLibrary();
 
-// WorkLog: told what a planned rank computes and transfers, in the order of its program.
+// WorkLog: receives what a planned rank computes and transfers, in program order.
 
-// A transfer of a planned group. Numbers of enumerations as in Slice.
+// A transfer of a planned group. The numbers are those of the enumerations, as in Slice.
 struct LoggedTransfer {
   std::int8_t group = 0, transfer = 0, payload = 0;  // comm::Group, comm::Transfer, comm::Payload
-  int ranks = 1;                                     // of the group
+  int ranks = 1;                                     // ranks in the group
   std::int64_t bytes = 0;                            // comm::Traffic::payload
   int peer = -1, tag = -1;                           // of a message; peer: rank in the group
 };
@@ -77,22 +77,22 @@ class WorkLog {
   WorkLog& operator=(const WorkLog&) = delete;
   virtual ~WorkLog() = default;
 
-  // [m, k] x [k, n], with operands of this type; fp8: rounded to fp8 first.
+  // A product [m, k] x [k, n] with operands of this type; fp8: they are rounded to fp8 first.
   virtual void Product(std::int64_t m, std::int64_t n, std::int64_t k, Dtype type, bool fp8) = 0;
-  // Attention of one call. flops: of its products; bytes: of its operands.
+  // One call of attention. flops: of its products; bytes: of its operands.
   virtual void Attention(double flops, double bytes, Dtype type) = 0;
-  // Any other kernel. bytes: read and written, each operand once.
+  // Any other kernel. bytes: read and written, each operand counted once.
   virtual void Pass(double bytes) = 0;
-  // A transfer begins after all work so far; the number goes to Wait.
+  // A transfer starts after all work logged so far. Returns its number, for Wait.
   virtual int Start(const LoggedTransfer& transfer) = 0;
-  // Work from now on follows the end of that transfer.
+  // Work from now on starts after that transfer has ended.
   virtual void Wait(int number) = 0;
   // A task of the pipeline's schedule begins or ends. kind: parallel::TaskKind.
   virtual void BeginTask(int kind, int micro_batch, int chunk) = 0;
   virtual void EndTask() = 0;
 };
 
-// Tells the log of a planned stream, if it has one, of a kernel without products.
+// Tells the log of a planned stream, if there is one, about a kernel without products.
 inline void LogPass(const Stream& stream, double bytes) {
   if (stream.planned->log != nullptr && bytes > 0) stream.planned->log->Pass(bytes);
 }

@@ -1,4 +1,4 @@
-// The GPU of a rank: the card, its queues, its events and graphs, and memory that kernels borrow.
+// The GPU of a rank: the card, its queues, events and graphs, and memory that kernels borrow.
 // Declared without CUDA's headers, for code that only passes it on.
 #pragma once
 
@@ -12,27 +12,26 @@
 
 namespace trireme::device {
 
-// Kernels of attention to whole sequences. kAuto: cuDNN's where it serves and pays, else our own.
+// Kernels of attention to whole sequences. kAuto: cuDNN's if it can and it pays, else our own.
 enum class AttentionKernels { kAuto, kCudnn, kOwn };
 
-// The facts of a card that launchers need, and what they borrow of it.
+// What launchers need to know about a card, and what they borrow from it.
 struct GpuContext {
   int device = 0;            // number among the cards visible to this process
   std::string name;          // "NVIDIA H100 80GB HBM3"
   std::string address = {};  // on the PCI bus: "0000:41:00.0"
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
-  int shared_bytes = 0;           // largest shared memory of a block
+  int shared_bytes = 0;           // most shared memory per thread block
   std::int64_t memory_bytes = 0;  // of the card
-  void* queue = nullptr;          // cudaStream_t: the computation
+  void* queue = nullptr;          // cudaStream_t: computation
   void* input_queue = nullptr;    // cudaStream_t: copies of input, ahead of the computation
-  // Device memory for launchers on `queue`: partial sums that no later call reads. 256-byte
-  // aligned.
+  // Device memory that launchers on `queue` may use within a call (partial sums), 256-byte aligned.
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
-  std::byte* workspace = nullptr;  // the same, for the matrix library
+  std::byte* workspace = nullptr;  // the same for the matrix library
   std::int64_t workspace_bytes = 0;
-  void* bounce = nullptr;  // page-locked host memory, for copies of host memory that is not
+  void* bounce = nullptr;  // page-locked; copies of ordinary host memory pass through it
   std::int64_t bounce_bytes = 0;
   AttentionKernels attention = AttentionKernels::kAuto;  // run.attention
   bool deterministic = true;                             // run.deterministic
@@ -40,26 +39,26 @@ struct GpuContext {
 inline constexpr std::int64_t kGpuScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
 
-// Sets what CUDA and NCCL read from the environment, except what the user has set; nothing without
-// CUDA. Call it before anything that may start CUDA, MPI included.
+// Sets environment variables that CUDA and NCCL read, unless the user has set them; does nothing
+// without CUDA. Call it before anything that may start CUDA, MPI included.
 void PrepareGpuEnvironment();
 
 // Whether this program was built with CUDA.
 bool GpuBuilt();
-// Why no card can be used, "" if one can: "no CUDA device: the driver is not loaded".
+// Why no card can be used: "no CUDA device: the driver is not loaded"; "" if one can be used.
 std::string WhyNoGpu();
-// UUIDs of the cards (or parts of cards) visible to this process.
+// UUIDs of the cards (or parts of cards) that are visible to this process.
 std::vector<std::string> GpuIds();
-// "CUDA 13.0, driver for CUDA 13.0"; "" without CUDA.
+// "CUDA 13.0, driver for CUDA 13.0"; "" in a build without CUDA.
 std::string GpuLibraries();
 
 class Gpu {
  public:
-  // Opens card `device` of those visible to this process, and makes it this thread's card. RunError
-  // if it cannot be opened.
+  // Opens card `device` of those visible to this process, and makes it this thread's current card.
+  // RunError if it cannot be opened.
   explicit Gpu(int device);
-  // A planned card: name and numbers of `facts`, scratch and workspace of Kind::kPlanned, no
-  // queues. Needs neither CUDA nor a card.
+  // A planned card: has the name and numbers of `facts`, and scratch and workspace of
+  // Kind::kPlanned, but no queues. Needs neither CUDA nor a card.
   explicit Gpu(const GpuContext& facts);
   ~Gpu();  // waits for its queues
   Gpu(const Gpu&) = delete;
@@ -77,15 +76,14 @@ class Gpu {
   Buffer scratch_, workspace_;
 };
 
-// Free bytes of the card, now, and those of its file cache; 0 on the CPU and on a planned stream.
+// Bytes of the card that are free or used by its file cache; 0 for CPU and planned streams.
 std::int64_t FreeBytes(const Stream& stream);
 
-// A moment in a queue. On the CPU and on a planned stream it has happened as soon as it is
-// recorded.
+// A moment in a queue. On the CPU and on a planned stream it happens as soon as it is recorded.
 class Event {
  public:
   Event() = default;
-  // timed: SecondsSince may be called.
+  // timed: allows SecondsSince.
   explicit Event(const Stream& stream, bool timed = false);
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
@@ -93,20 +91,19 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event();
 
-  bool Made() const { return handle_ != nullptr; }  // on a GPU
-  void Record(void* queue);          // of GpuContext; after the work queued there so far
-  void MakeWait(void* queue) const;  // work queued there from now on runs after this moment
+  bool Made() const { return handle_ != nullptr; }  // false on the CPU
+  void Record(void* queue);          // queue: of GpuContext; after the work queued there
+  void MakeWait(void* queue) const;  // work queued there from now on waits for the moment
   bool Happened() const;
-  void Await() const;  // blocks the host
-  // Seconds from `earlier` to this event; both are timed and have happened.
+  void Await() const;  // blocks the host until it has happened
+  // Seconds from `earlier` to this event. Both must be timed and have happened.
   double SecondsSince(const Event& earlier) const;
 
  private:
   void* handle_ = nullptr;
 };
 
-// A recording of queued work, queued again with one call (a CUDA graph). On a planned stream
-// nothing is recorded.
+// Recorded work that one call queues again (a CUDA graph). On a planned stream nothing is recorded.
 class Graph {
  public:
   Graph() = default;
@@ -115,8 +112,9 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph();
-  // Work queued between Begin and End is recorded and does not run; no memory may be allocated and
-  // nothing awaited. Other queues take part as far as events lead there and back.
+  // Work queued between Begin and End is recorded and not run. Meanwhile no memory may be allocated
+  // and nothing awaited. Work on other queues is recorded if events connect it to the stream's
+  // queue, in both directions.
   void Begin(const Stream& stream);
   void End(const Stream& stream);
   // Drops the recording, after an exception since Begin.

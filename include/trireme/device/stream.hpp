@@ -1,7 +1,6 @@
-// Place where a kernel runs: the handle that every kernel launcher takes. On the CPU a stream is a
-// number of threads, and every call is complete when it returns; on a GPU it is a queue, and every
-// call returns when its work is queued; on a planned device nothing is executed, and work is
-// counted.
+// Where a kernel runs: every kernel launcher takes a stream. On the CPU a stream is a number of
+// threads, and calls are complete when they return. On a GPU it is a queue, and calls return when
+// their work is queued. On a planned device nothing runs, and work is counted.
 #pragma once
 
 #include <string>
@@ -9,13 +8,13 @@
 namespace trireme::device {
 
 enum class Kind { kCpu, kCuda, kPlanned };
-const char* NameOf(Kind kind);  // "cpu", "cuda", as run.device names them; "planned"
+const char* NameOf(Kind kind);  // "cpu", "cuda" (as in run.device), "planned"
 
 struct GpuContext;  // device/gpu.hpp
 class WorkLog;      // device/activities.hpp
 
-// State that libraries keep between calls of kernels: handles, chosen algorithms, scratch. Defined
-// by the callers of the libraries; owned by the job, destroyed before the device and MPI.
+// State that libraries keep between kernel calls: handles, chosen algorithms, scratch. Defined by
+// the code that calls the library; owned by the job, destroyed before the device and MPI.
 class LibraryState {
  public:
   LibraryState() = default;
@@ -27,21 +26,21 @@ class LibraryState {
 // Work that kernels would have done on a planned device.
 struct OperationCount {
   double flops = 0;        // floating-point operations of matrix products and attention
-  WorkLog* log = nullptr;  // told of each kernel; null: of none. Then one thread runs kernels
+  WorkLog* log = nullptr;  // told of each kernel (on one thread then); null: no log
 };
 
 struct Stream {
   const GpuContext* gpu = nullptr;    // null: the CPU
-  LibraryState* libraries = nullptr;  // null: the CPU, which keeps none
-  OperationCount* planned = nullptr;  // not null: a planned device, CPU or GPU by `gpu`
+  LibraryState* libraries = nullptr;  // null: none (CPU)
+  OperationCount* planned = nullptr;  // not null: a planned device; `gpu` says whether CPU or GPU
   int threads = 1;                    // OpenMP threads of a CPU kernel
-  // Matrix products in canonical form: each element is one chain of operations, whatever the number
-  // of threads and the rest of the matrix. run.canonical (doc/reference/numerics.md).
+  // Matrix products in canonical form (run.canonical): each element is one fixed chain of
+  // operations, independent of the threads and the rest of the matrix (doc/reference/numerics.md).
   bool canonical = false;
-  // fp32 products round their operands to bf16 and add up in fp32: run.precision = bf16. Needs a
+  // fp32 products round their operands to bf16 and add up in fp32 (run.precision = bf16). Needs a
   // CPU with Bf16Instructions().
   bool bf16 = false;
-  // On a GPU: products of linear layers take fp8 operands, scaled tensor by tensor.
+  // On a GPU: products of linear layers use fp8 operands, with one scale per tensor.
   bool fp8 = false;
 
   Kind Where() const {
@@ -50,10 +49,10 @@ struct Stream {
   }
   // True for a planned GPU too: memory is laid out as on a GPU.
   bool OnGpu() const { return gpu != nullptr; }
-  // Nothing is executed, and no memory is touched.
+  // Whether nothing is executed and no memory is touched.
   bool Planned() const { return planned != nullptr; }
 
-  // The stream of one task among several: its kernels run on the calling thread.
+  // The stream for one task among several: its kernels run on the calling thread alone.
   Stream Serial() const {
     Stream serial = *this;
     serial.threads = 1;
@@ -61,15 +60,15 @@ struct Stream {
   }
 };
 
-// `requested`; if that is 0, OMP_NUM_THREADS; 0 if neither is set.
+// Returns `requested` or, if that is 0, OMP_NUM_THREADS; 0 if neither is set.
 int RequestedThreads(int requested);
-// Threads of this rank: RequestedThreads, else `share`, the rank's share of the cores (at least 1).
-// Sets the number of threads of OpenMP and of the matrix library, and keeps memory that libraries
-// free within the process.
+// Returns the threads of this rank: RequestedThreads or, if that is 0, `share` (the rank's share of
+// the cores), at least 1. Sets the number of threads of OpenMP and the matrix library, and makes
+// the process keep memory that libraries free.
 int ConfigureThreads(int requested, int share);
 
 std::string CpuName();           // "AMD EPYC 9004", from /proc/cpuinfo; "unknown CPU" elsewhere
-std::string InstructionSet();    // widest of this CPU: "AVX-512", "AVX2", "NEON", "baseline"
-std::string Bf16Instructions();  // bf16 products of this CPU: "AMX", "AVX512-BF16", or ""
+std::string InstructionSet();    // the widest of this CPU: "AVX-512", "AVX2", "NEON", "baseline"
+std::string Bf16Instructions();  // for bf16 products on this CPU: "AMX", "AVX512-BF16", or ""
 
 }  // namespace trireme::device

@@ -1,5 +1,5 @@
-// TraceFile: timelines of ranks as one gzip'ed JSON file in the Trace Event Format, which Perfetto
-// and Chrome's tracing page open: a process for each rank, a thread for each queue.
+// TraceFile: timelines of ranks in one gzip'ed JSON file in the Trace Event Format, which Perfetto
+// and Chrome's tracing page open: one process per rank, one thread per queue.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,14 @@
 
 namespace trireme::device {
 
-// Names of a process and of what its slices refer to.
+// The name of a rank's process, and what the numbers in its slices mean.
 struct RankFacts {
-  int rank = 0;  // of the world
+  int rank = 0;  // in the world
   std::string host;
   std::function<std::string(int group)> group;        // "tensor"
   std::function<std::string(int transfer)> transfer;  // "all-reduce"
-  std::function<int(const Slice& message)> peer;      // world rank of a message's other end
-  std::function<double(double seconds)> aligned;      // the rank's clock to the file's; ascending
+  std::function<int(const Slice& message)> peer;      // world rank of the other end of a message
+  std::function<double(double seconds)> aligned;      // the rank's clock to the file's; increasing
 };
 
 class TraceFile {
@@ -31,13 +31,14 @@ class TraceFile {
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
-  // One rank's slices, in any order.
+  // Adds one rank's slices, in any order.
   void Add(const RankFacts& facts, std::vector<Slice> slices);
-  // The same rank's kernels, in any order, a thread for each queue of its card. names: theirs.
+  // Adds the same rank's kernels, in any order, as a thread for each queue of its card. names:
+  // kernel names, indexed by Kernel::name.
   void Add(const RankFacts& facts, std::vector<Kernel> kernels,
            const std::vector<std::string>& names);
-  // Ends the file with these members of otherData and moves it to its path, over what lies there.
-  // The first failure of all.
+  // Ends the file with `other` as its otherData and moves it to its path, replacing what is there.
+  // Returns the first error of any call.
   std::error_code Place(const nlohmann::json& other);
 
  private:
@@ -48,8 +49,8 @@ class TraceFile {
   bool first_ = true;
 };
 
-// Threads for slices that may overlap: [i] is the lane of slices[i], from 0; those of one lane
-// follow each other. Slices are in the order of their beginnings; as few lanes as there can be.
+// Distributes slices that may overlap over lanes: [i] is the lane of slices[i], from 0; slices of a
+// lane do not overlap. Slices must be sorted by their begin. Uses as few lanes as possible.
 std::vector<int> Lanes(const std::vector<Slice>& slices);
 
 }  // namespace trireme::device

@@ -10,34 +10,35 @@
 
 namespace trireme::kernels {
 
-// Dropout as a pure function of global coordinates: the mask of each element, whatever the layout.
+// Dropout as a pure function of global coordinates: an element has the same mask in every layout.
 
-// A place of a model where dropout acts. Row r of a matrix is row R = first_row + r of the
-// micro-batch, in sequence R / length at position positions.At(R % length); column c is feature f =
-// first_feature + c. The 16-bit lane f % 8 of
+// A place of the model where dropout acts, and its mask. Row r of a matrix is row R = first_row + r
+// of the micro-batch: sequence R / length, position positions.At(R % length); column c is feature f
+// = first_feature + c. An element is kept, and multiplied by 65536 / (65536 - threshold), if the
+// 16-bit lane f % 8 of
 //   Philox({f / 8, position, ordinal low, ordinal high}, MakeKey(seed, purpose, layer, site))
-// decides: an element is kept, and multiplied by 65536 / (65536 - threshold), if lane >= threshold.
+// is at least the threshold.
 struct Dropout {
   double probability = 0;
   std::uint32_t seed = 0;
   Purpose purpose = Purpose::kResidualDropout;
   std::uint32_t layer = 0;
-  std::uint32_t site = 0;                   // number of the place in its layer, or the head
-  const std::uint64_t* ordinals = nullptr;  // [sequences], global sample numbers
+  std::uint32_t site = 0;  // number of this place in its layer; in attention the head
+  const std::uint64_t* ordinals = nullptr;  // [sequences]: global sample numbers
   std::int64_t length = 1;                  // positions of a sequence on this rank
-  std::int64_t first_row = 0;               // first row of a shard of the micro-batch's rows
-  std::int64_t first_feature = 0;           // first feature of a slice
-  Positions positions = {};                 // of the `length` rows in their sequence
-  // On a GPU, or null; first_feature is 0. Bit f % 8 of kept[row * kept_stride + f / 8] says
-  // whether the element is kept: ResidualForward and ResidualNormForward write it, NormBackward and
-  // DropoutForward read it instead of drawing again.
+  std::int64_t first_row = 0;               // where a shard of the rows begins in the micro-batch
+  std::int64_t first_feature = 0;           // where a slice of the features begins
+  Positions positions = {};                 // of the `length` rows within their sequence
+  // Stored mask, GPU only (then first_feature is 0); null: none. Bit f % 8 of kept[row *
+  // kept_stride + f / 8] is 1 if the element is kept. ResidualForward and ResidualNormForward write
+  // it; NormBackward and DropoutForward read it instead of drawing again.
   std::uint8_t* kept = nullptr;
   std::int64_t kept_stride = 0;  // bytes from row to row: KeptBytes(features)
 
   static std::int64_t KeptBytes(std::int64_t features) {
     return CeilDivide(features, std::int64_t{8});
   }
-  // The same place, for a matrix that begins `rows` rows further on.
+  // Dropout for the rows of a matrix from its row `rows` on.
   Dropout From(std::int64_t rows) const {
     Dropout later = *this;
     later.first_row += rows;
@@ -52,7 +53,7 @@ struct Dropout {
   double Scale() const { return 65536.0 / (65536.0 - Threshold()); }
 };
 
-// out = mask(x) (out may be x). x, out: [rows, features].
+// out = dropout(x); out may be x. x, out: [rows, features].
 extern const Kernel<void(const Matrix& x, const Dropout& dropout, const Matrix& out)>
     DropoutForward;
 
@@ -77,48 +78,48 @@ extern const Kernel<void(const Matrix& x, const Matrix& y)> Add;
 enum class ActivationKind { kRelu, kGelu, kSwiglu };
 
 // pre += bias (unless Empty()), then out = dropout(act(pre)). out: [rows, ffn], overwritten.
-//   kRelu, kGelu  pre: [rows, ffn]; kGelu in tanh form (Hendrycks and Gimpel 2016); kRelu allows
+//   kRelu, kGelu  pre: [rows, ffn]; kGelu is the tanh form (Hendrycks and Gimpel 2016); kRelu
+// allows
 //                 out = pre
 //   kSwiglu       pre: [rows, 2 ffn], gate then up; out = silu(gate) * up (Shazeer 2020)
 extern const Kernel<void(ActivationKind kind, const Matrix& pre, const Matrix& bias,
                          const Dropout& dropout, const Matrix& out)>
     ActivationForward;
 
-// dpre (overwritten, of the shape of pre) from dout, [rows, ffn]. `pre`: as the forward pass left
-// it; for kRelu the `out` of the forward pass. All kinds allow dpre = pre (the same memory and
-// stride), kRelu and kGelu also dpre = dout.
+// Overwrites dpre (shape of pre), given dout: [rows, ffn]. `pre`: as the forward pass left it; for
+// kRelu it is the forward pass's `out`. All kinds allow dpre = pre (same memory and stride), kRelu
+// and kGelu also dpre = dout.
 extern const Kernel<void(ActivationKind kind, const Matrix& pre, const Dropout& dropout,
                          const Matrix& dout, const Matrix& dpre)>
     ActivationBackward;
 
 // Token embedding on a slice of the vocabulary, then positions and dropout on a shard of the rows.
 
-// out[r] = scale * weight[tokens[r] - first]; 0 for a token outside of the slice of the vocabulary,
+// out[r] = scale * weight[tokens[r] - first], or 0 for tokens outside this slice of the vocabulary,
 // [first, first + weight.rows). tokens: [rows]; weight: [slice, dim]; out: [rows, dim],
 // overwritten.
 extern const Kernel<void(const std::int32_t* tokens, std::int32_t first, const Matrix& weight,
                          double scale, const Matrix& out)>
     EmbeddingForward;
 
-// dweight[tokens[r] - first] += scale * dout[r] for the tokens of the slice, in the order of the
-// rows, whatever the number of threads. tokens: [rows]; dout: [rows, dim]; dweight: [slice, dim],
-// added to.
+// dweight[tokens[r] - first] += scale * dout[r] for the tokens of this slice, in the order of the
+// rows for any number of threads. tokens: [rows]; dout: [rows, dim]; dweight: [slice, dim].
 extern const Kernel<void(const std::int32_t* tokens, std::int32_t first, double scale,
                          const Matrix& dout, const Matrix& dweight)>
     EmbeddingBackward;
 
-// Begins of documents, [rows of the micro-batch] in the stream's memory (AttentionShape::begins): t
-// below is the position of row r by `dropout`, less begins[dropout.first_row + r] unless begins is
-// null. Masks are those of the position in the sequence.
+// In PositionForward and PositionBackward t is the position of row r as `dropout` gives it, less
+// begins[dropout.first_row + r]. begins: [rows of the micro-batch] in the stream's memory, as in
+// AttentionShape; null: nothing is subtracted. Dropout masks do not depend on begins.
 
-// x[r] = dropout(x[r] + positions[t]). x: [rows, dim], in place; positions: [more than the last
-// position, dim] or Empty().
+// x[r] = dropout(x[r] + positions[t]). x: [rows, dim], in place; positions: [all positions that
+// occur, dim] or Empty().
 extern const Kernel<void(const Matrix& positions, const std::int32_t* begins,
                          const Dropout& dropout, const Matrix& x)>
     PositionForward;
 
-// dpositions[t] += dout[r], in the order of the rows; nothing if dpositions is Empty(). dout:
-// [rows, dim], already masked; dpositions: of the shape of positions.
+// dpositions[t] += dout[r], in the order of the rows; does nothing if dpositions is Empty(). dout:
+// [rows, dim], already masked; dpositions: shape of positions.
 extern const Kernel<void(const std::int32_t* begins, const Dropout& dropout, const Matrix& dout,
                          const Matrix& dpositions)>
     PositionBackward;
@@ -131,26 +132,24 @@ void SinusoidalPositions(const Matrix& table);
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0).
-//   x, y          [rows, dim]; y overwritten
-//   weight, bias  [1, dim]; bias may be Empty()
-//   statistics    [rows, 2], overwritten: mean, rstd; dense (as all scratch: strides are not read)
+//   statistics    [rows, 2], overwritten: mean, rstd; dense (no stride is read, as for all scratch)
 extern const Kernel<void(NormKind kind, const Matrix& x, const Matrix& weight, const Matrix& bias,
                          double epsilon, const Matrix& y, const Matrix& statistics)>
     NormForward;
 
-// dweight += , dbias += (unless Empty()); the same bits for any number of threads. CPU only.
+// dweight += its gradient; dbias += its gradient (unless Empty()). Same bits for any number of
+// threads. CPU only.
 //   dy, x           [rows, dim]
 //   dweight, dbias  [1, dim]
-//   statistics      [rows, 2], of NormForward
+//   statistics      [rows, 2], from NormForward
 //   scratch         [kReductionBlocks, 2 * dim]
 extern const Kernel<void(const Matrix& dy, const Matrix& x, const Matrix& statistics,
                          const Matrix& dweight, const Matrix& dbias, const Matrix& scratch)>
     NormBackwardWeight;
 
-// A residual addition and the norm after it in one pass: sum = residual + dropout(branch + bias), y
-// = norm(sum), statistics as in NormForward. Matrices: [rows, dim]; weight, norm_bias, bias: [1,
-// dim]; both biases may be Empty(). branch is only read; sum may be residual or branch.
+// A residual addition and the norm after it in one pass: sum = residual + dropout(branch + bias),
+// then y = norm(sum) with statistics as in NormForward. Matrices: [rows, dim]; weight, norm_bias,
+// bias: [1, dim]; both biases may be Empty(). branch is not changed; sum may be residual or branch.
 extern const Kernel<void(NormKind kind, const Matrix& residual, const Matrix& branch,
                          const Matrix& bias, const Dropout& dropout, const Matrix& sum,
                          const Matrix& weight, const Matrix& norm_bias, double epsilon,
@@ -160,12 +159,12 @@ extern const Kernel<void(NormKind kind, const Matrix& residual, const Matrix& br
 // The backward pass of a norm and of the dropout before it in one pass. With g = dy + more:
 //   dx = residual + gradient of g through the norm
 //   dbranch = gradient of dx through the dropout
-//   dweight += , dbias += weight gradients of the norm, as in NormBackwardWeight
+//   dweight, dbias += gradients of the norm's parameters, as in NormBackwardWeight
 // Empty() means: more = 0, residual = 0; dbranch, dweight, dbias not wanted. dx may be residual, dy
-// or more; dbranch is none of them.
+// or more; dbranch may be none of them.
 //   dy, more, x, residual, dx, dbranch  [rows, dim]
 //   weight, dweight, dbias              [1, dim]
-//   statistics                          [rows, 2], of NormForward
+//   statistics                          [rows, 2], from NormForward
 //   scratch                             [kReductionBlocks, 2 * dim]
 struct NormBackwardPass {
   NormKind kind = NormKind::kLayerNorm;
@@ -175,8 +174,8 @@ struct NormBackwardPass {
 };
 extern const Kernel<void(const NormBackwardPass& pass)> NormBackward;
 
-// Number of blocks that a sum over rows is cut into, to be added up in order: fixed, whatever the
-// number of threads.
+// Number of blocks into which a sum over rows is cut; their sums are added up in order. Fixed, so
+// that the result is the same for any number of threads.
 inline constexpr int kReductionBlocks = 16;
 
 // sums += sum over rows of x. x: [rows, columns], sums: [1, columns], scratch: [kReductionBlocks,

@@ -8,7 +8,7 @@
 
 namespace trireme::kernels {
 
-// A RunError: the stream's back end has no such kernel.
+// Throws a RunError: the stream's back end does not implement this kernel.
 [[noreturn]] void ThrowNoKernel(const device::Stream& stream);
 
 // Kernel<void(const Matrix& x)> F is called as F(stream, x).

@@ -1,6 +1,6 @@
-// The storages of a rank's parameters: values, gradients and masters, in one memory each, as the
-// ownership cuts them. Gradient sums, the optimizer, checkpoints and the memory plan walk the
-// registry and know nothing else of the model.
+// The memory of a rank's parameters: one storage each for values, gradients and masters, which the
+// ownership divides among ranks. Gradient sums, the optimizer, checkpoints and the memory plan use
+// the registry and know nothing else of the model.
 #pragma once
 
 #include <cstdint>
@@ -19,36 +19,36 @@
 
 namespace trireme::kernels {
 
-// Ownership: the elements of its parameters that a rank owns, and their places in its storages.
+// Ownership: which parameter elements a rank owns, and where they lie in its storages.
 
-// Part of the flat range that is summed, scattered or gathered in one transfer. Pieces do not
-// overlap, follow each other in order, cover all parameters, and begin and end between parameters
-// (or, unsharded, within a very large one).
+// A part of the flat range that is reduced, scattered or gathered in one transfer. Pieces do not
+// overlap, follow each other in order and cover all parameters. They begin and end between
+// parameters (unsharded: possibly within a very large one).
 struct Piece {
   Part range;  // flat offsets
-  Part own;    // of these, the elements whose moments and update are this rank's
-  // Place of element own.begin in the storages of values, gradients (after their sum) and moments;
-  // elements.
+  Part own;    // the elements in `range` whose moments and update this rank owns
+  // Places of element own.begin in the storages of values, (summed) gradients and moments.
   std::int64_t value = 0, gradient = 0, moment = 0;
-  // Elements that each rank of the shard group owns, in order; empty: cut evenly.
+  // Number of elements that each rank of the shard group owns, in rank order; empty: equal parts.
   std::vector<std::int64_t> counts = {};
 };
 
 struct Ownership {
   std::vector<Piece> pieces;
-  bool values_sharded = false;     // storage of values holds owned elements only
-  bool gradients_sharded = false;  // storage of gradients holds owned elements only
-  int gradient_levels = 1;         // copies of the gradients' storage: canonical sums
-  std::int64_t values = 0, gradients = 0, moments = 0;  // elements of the storages; of one level
+  bool values_sharded = false;     // the storage of values holds owned elements only
+  bool gradients_sharded = false;  // the storage of gradients holds owned elements only
+  int gradient_levels = 1;         // copies of the gradients' storage, for canonical sums
+  // Elements of each storage; gradients: of one level.
+  std::int64_t values = 0, gradients = 0, moments = 0;
 };
 
-// All `size` elements are this rank's, in one piece.
+// Ownership of all `size` elements by this rank, in one piece.
 Ownership OwnAll(std::int64_t size);
 
-// The owned elements of one parameter.
+// The elements of one parameter that this rank owns.
 struct Owned {
   Part flat;                                         // flat offsets; empty: none
-  std::int64_t value = 0, gradient = 0, moment = 0;  // of element flat.begin, as in Piece
+  std::int64_t value = 0, gradient = 0, moment = 0;  // places of element flat.begin, as in Piece
 };
 
 // StateBlock: a named piece of training state, as checkpoints walk it.
@@ -61,13 +61,12 @@ inline std::int64_t ElementCount(std::span<const std::int64_t> shape) {
   return count;
 }
 
-// The elements [begin, end) of the flattened global tensor, held contiguously at `data` on this
-// rank. Each element is held by `replicas` ranks, each with another number `replica` (a writer may
-// split the work among them by number and place in the tensor; the ranges of ranks that are sharded
-// differently may begin and end elsewhere). A list of blocks names every tensor of the model once
-// and in the same order on every rank: a rank that holds nothing of a tensor (another pipeline
-// stage's, another shard's) lists it with begin == end. So the order in a file is a property of the
-// model, never of the layout.
+// The elements [begin, end) of the flattened global tensor, contiguous at `data` on this rank.
+// `replicas` ranks hold each element, numbered by `replica`; writers may divide the work among them
+// by element and replica number (other ranks' ranges may begin and end elsewhere). Every rank lists
+// every tensor of the model once, in the same order; for a tensor of which it holds nothing
+// (another pipeline stage's or another shard's) begin == end. So the order in a file depends on the
+// model, never on the layout.
 struct StateBlock {
   std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
   Shape shape;       // global shape
@@ -77,22 +76,22 @@ struct StateBlock {
   int replica = 0, replicas = 1;
 };
 
-// Every parameter of the model once, as a named, globally shaped block with a place in a flat
-// range: what is known of the parameters before any memory exists.
+// Every parameter of the model, listed once as a named, globally shaped block with a place in a
+// flat range: what is known of parameters before any memory is allocated.
 
 enum class InitialiserKind { kConstant, kNormal, kUniform };
 
 struct Initialiser {
   InitialiserKind kind = InitialiserKind::kConstant;
-  double scale = 0;  // the constant; the standard deviation; the half-width
+  double scale = 0;  // constant: value; normal: deviation; uniform: half-width
 };
 
-// Ranks over which a parameter's gradient is summed, besides the data group.
+// Which ranks sum a parameter's gradient, besides the data group.
 enum class GradientSum {
-  kNone,      // none: the gradient of a rank is complete
-  kTensor,    // tensor ranks, each of which saw other rows (norms under sequence parallelism)
-  kKeyValue,  // tensor ranks that share a key/value head, each of which saw other query heads
-  kTied,      // first and last stage: gradient as embedding, gradient as head
+  kNone,      // none: each rank's gradient is already complete
+  kTensor,    // all tensor ranks: each saw other rows (norms under sequence parallelism)
+  kKeyValue,  // the tensor ranks that share a key/value head: each saw other query heads
+  kTied,      // first and last stage: one has the gradient as embedding, the other as head
 };
 
 inline constexpr std::int64_t kWhole = -1;
@@ -101,20 +100,20 @@ struct Parameter {
   std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
   Shape shape;       // global shape, row-major; layouts slice axis 0
   Initialiser initialiser;
-  bool decay = false;  // takes weight decay (matrices do; norms and biases do not)
-  // Gradient found in the input-gradient task, where weight gradients are a task of their own
-  // (norms).
+  bool decay = false;  // whether weight decay applies (matrices: yes; norms and biases: no)
+  // Whether its gradient is computed in the input-gradient task, if weight gradients are a task of
+  // their own (true for norms).
   bool early = false;
-  bool adjacent = false;      // stored right after its predecessor, so that both are one matrix
-  std::int64_t begin = 0;     // elements of this rank: [begin, end) of the flattened global tensor;
-  std::int64_t end = kWhole;  // begin == end: held by other ranks only
-  int copies = 1;  // ranks of one data replica that hold these elements; this is number `copy`
+  bool adjacent = false;      // stored right after the previous parameter, as one matrix
+  std::int64_t begin = 0;     // this rank's elements: [begin, end) of the flattened global tensor;
+  std::int64_t end = kWhole;  // begin == end: only other ranks hold it
+  int copies = 1;  // ranks of a data replica that hold these elements; this one is number `copy`
   int copy = 0;
   GradientSum sum = GradientSum::kNone;
-  // Elements after it in the flat storage that stay zero, in values and gradients: products may
-  // take them along. Only of a held parameter to which nothing is adjacent.
+  // Elements stored after the parameter that stay zero in values and gradients, so that products
+  // may include them. Only for a held parameter with nothing adjacent to it.
   std::int64_t spare = 0;
-  std::int64_t offset = 0;  // of element `begin` in the flat range (set by Add)
+  std::int64_t offset = 0;  // place of element `begin` in the flat range (set by Add)
 
   std::int64_t LocalSize() const { return end - begin; }  // elements, local
   bool Held() const { return end > begin; }               // by this rank
@@ -123,25 +122,25 @@ struct Parameter {
 using ParameterId = int;
 inline constexpr ParameterId kNoParameter = -1;
 
-// Parameters that are used together, a layer's. Flat offsets, local.
+// Parameters that are used together, such as a layer's. Offsets are flat and local.
 struct Unit {
   std::string name;    // "embedding.token", "blocks.3", "head" ...
   Part range;          // empty if other ranks hold it
-  bool block = false;  // one of many alike, used one after the other
+  bool block = false;  // one of many equal blocks that run one after the other
 };
 
-// Filled in the order of the forward pass with every parameter of the model, on every rank.
+// Every rank fills it with all parameters of the model, in the order of the forward pass.
 class ParameterList {
  public:
-  // Starts a unit, to which parameters added from here on belong; returns its number. The first Add
-  // without one starts a unit without a name.
+  // Starts a unit and returns its number; parameters added from now on belong to it. If Add is
+  // called first, it starts a unit without a name.
   int BeginUnit(const std::string& name, bool block = false);
-  // Appends a parameter. A parameter held by other ranks only (begin == end) takes no storage and
-  // does not change offsets or adjacency of the others. RunError for a range outside of the tensor
-  // or an impossible copy.
+  // Appends a parameter. One that only other ranks hold (begin == end) takes no storage and does
+  // not change the offsets or adjacency of the others. RunError if the range is outside the tensor
+  // or the copy number is impossible.
   ParameterId Add(Parameter parameter);
-  // Gives a parameter a second gradient with a flat range of its own after all parameters; after
-  // the last Add. Only gradients are stored there.
+  // Gives a parameter a second gradient, in a flat range after all parameters; call it after the
+  // last Add. Only gradients are stored there.
   void AddSecondGradient(ParameterId id);
 
   const std::vector<Parameter>& Parameters() const { return parameters_; }
@@ -149,9 +148,9 @@ class ParameterList {
   int UnitOf(ParameterId id) const { return unit_of_.at(static_cast<std::size_t>(id)); }
   std::int64_t Size() const { return size_; }  // flat elements of all parameters, padding included
   std::int64_t GradientSize() const { return size_ + second_size_; }  // with second gradients
-  Part SecondRange() const { return {size_, size_ + second_size_}; }  // flat; empty: there is none
-  ParameterId SecondOf() const { return second_; }                    // or kNoParameter
-  // Early gradients have a compact storage of their own: their elements, and a parameter's first.
+  Part SecondRange() const { return {size_, size_ + second_size_}; }  // of second gradients, if any
+  ParameterId SecondOf() const { return second_; }  // the parameter that has one, or kNoParameter
+  // Early gradients have a compact storage: its number of elements, and a parameter's first.
   std::int64_t EarlySize() const { return early_size_; }
   std::int64_t EarlyOffset(ParameterId id) const {
     return early_at_.at(static_cast<std::size_t>(id));
@@ -162,27 +161,27 @@ class ParameterList {
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
   std::vector<int> unit_of_;            // [parameters]
-  std::vector<std::int64_t> early_at_;  // [parameters]: in the early storage
+  std::vector<std::int64_t> early_at_;  // [parameters]: place in the early storage
   ParameterId second_ = kNoParameter;
   std::int64_t size_ = 0, second_size_ = 0, early_size_ = 0;
 };
 
 class Registry {
  public:
-  Registry() = default;  // of no parameters
-  // Allocates values and, with `gradients`, gradients, zeroed, in the stream's memory. Gradients
-  // are of SumTypeOf(dtype). If that is another type, and with gradients, the owned elements'
-  // values are kept in it too: the masters, which updates move and checkpoints hold, and of which
-  // the values are roundings.
+  Registry() = default;  // no parameters
+  // Allocates values and (with `gradients`) gradients in the stream's memory, zeroed. Gradients
+  // have the type SumTypeOf(dtype). If that differs from dtype, and with `gradients`, owned
+  // elements also have masters in it: updates change the masters, checkpoints store them, and the
+  // values are the masters rounded.
   Registry(ParameterList list, Dtype dtype, Ownership ownership, bool gradients = true,
            const device::Stream& stream = {});
-  // All parameters are this rank's.
+  // The same, with all parameters owned by this rank.
   Registry(const ParameterList& list, Dtype dtype, bool gradients = true,
            const device::Stream& stream = {});
 
-  // Sets every owned (or, unsharded, held) element from its global coordinates (rule 2): the same
-  // weights in every layout. Nothing on a planned stream. after_piece (may be empty) is called
-  // InitialPieces() times, each time after at most 2^24 elements.
+  // Sets every owned (unsharded: every held) element from its global coordinates (rule 2), so that
+  // all layouts get the same weights. Does nothing on a planned stream. after_piece (may be empty)
+  // is called after every piece of at most 2^24 elements, InitialPieces() times in all.
   void Initialise(std::uint32_t seed, const std::function<void()>& after_piece = {});
   std::int64_t InitialPieces() const;
 
@@ -199,58 +198,59 @@ class Registry {
   Dtype Type() const { return dtype_; }                // of values
   Dtype SumType() const { return SumTypeOf(dtype_); }  // of gradients, moments and masters
 
-  // A parameter as a matrix: axis 0 (the local part) are rows, the other axes columns; a vector is
-  // one row; one held by other ranks is Empty(), with no rows. With `count` > 1, the matrix of that
-  // many adjacent parameters, rows added up. RunError if a range is not of whole rows, or if the
-  // memory of a sharded unit is absent (not gathered, or not to be written).
+  // A parameter as a matrix: rows are axis 0 (the local part), columns all other axes; a vector is
+  // one row. If only other ranks hold it: Empty(), with 0 rows. With `count` > 1: the matrix of
+  // that many adjacent parameters, one below the other. RunError if a range is not of whole rows,
+  // or if a sharded unit has no memory bound (not gathered, or not to be written).
   Matrix Value(ParameterId id, int count = 1) const;
   Matrix Gradient(ParameterId id, int count = 1) const;
-  Matrix SecondGradient(ParameterId id) const;  // the gradient itself if there is no second
+  Matrix SecondGradient(ParameterId id) const;  // the (first) gradient if there is no second one
 
-  // Binds a unit's whole range, from range.begin on, to memory that holds gathered values or
-  // collects gradients; null: unbinds. Unsharded storages need no binding.
+  // Binds a sharded unit to memory for its whole range, starting at range.begin: for gathered
+  // values, or for gradients. null: unbinds. Unsharded storages need no binding.
   void BindValues(int unit, void* base);
   void BindGradients(int unit, void* base);
-  // Selects the level (copy) of unsharded storage for the unit's gradients.
+  // Chooses to which level (copy) of unsharded storage the unit's gradients go.
   void BindGradientLevel(int unit, int level);
-  // Gradients of `early` parameters of the unit go to a small storage of their own (sharded
-  // gradients only), because the unit's memory is not there yet.
+  // While `early` is set, gradients of the unit's `early` parameters go to a small storage of their
+  // own, because the unit's memory is not there yet. Sharded gradients only.
   void BindEarly(int unit, bool early);
-  // Moves the unit's part of that storage to its bound gradients: take(from, to, count) for each
-  // parameter adds and clears. Elements of SumType().
+  // Moves these early gradients to the unit's bound gradients: calls take(from, to, count) for each
+  // parameter, which must add and clear `from`. Elements are of SumType().
   void TakeEarly(int unit, FunctionRef<void(void* from, void* to, std::int64_t count)> take) const;
 
-  // Clears the gradients: level 0 and the early ones; other levels are zero once added up.
+  // Clears the gradients: level 0 and the early ones. Other levels are zero once they are added up.
   void ZeroGradients();
-  // Gradients are zero: the next ZeroGradients has nothing to do.
+  // Says that the gradients are zero already: the next ZeroGradients does nothing.
   void GradientsCleared() { gradients_cleared_ = true; }
-  // Clears them now, whatever they hold and whoever was to clear them.
+  // Clears the gradients at once, even if an update was going to clear them.
   void DropGradients();
 
   void* Values() const { return values_.get(); }
-  // [owned elements], laid out like the moments, of SumType(); null if the values serve.
+  // [owned elements] of SumType(), laid out like the moments; null if there are no masters.
   void* Masters() const { return masters_.get(); }
   void* Gradients() const { return gradients_.get(); }  // level 0
-  void* GradientLevel(int level) const;                 // storage of that copy
-  // Bytes that the buffers take.
+  void* GradientLevel(int level) const;                 // storage of that level
+  // Bytes of the storages.
   std::int64_t ValueBytes() const;     // with masters
-  std::int64_t GradientBytes() const;  // all levels; with the early gradients'
+  std::int64_t GradientBytes() const;  // all levels and the early gradients
 
-  // Blocks for a checkpoint, in the stream's memory. rank of `ranks`: this rank's place in the data
-  // group, of whose ranks `sharers` consecutive ones share one copy of what is sharded.
-  std::vector<StateBlock> ValueBlocks(int rank, int ranks, int sharers) const;  // or masters
-  // The values themselves, of Type(), beside masters too.
+  // Blocks for a checkpoint, in the stream's memory: of the masters if there are any, else of the
+  // values. This rank is number `rank` of the `ranks` ranks of the data group, in which `sharers`
+  // consecutive ranks together hold one copy of sharded state.
+  std::vector<StateBlock> ValueBlocks(int rank, int ranks, int sharers) const;
+  // The same for the values themselves (Type()), even if there are masters.
   std::vector<StateBlock> StoredValueBlocks(int rank, int ranks, int sharers) const;
-  // Blocks of a storage laid out like the moments; names get `prefix`.
+  // Blocks of a storage that is laid out like the moments; each name gets `prefix`.
   std::vector<StateBlock> MomentBlocks(void* storage, const std::string& prefix, int rank,
                                        int ranks, int sharers) const;
-  // The summed gradients, as far as they are owned.
+  // Blocks of the summed gradients: the owned elements.
   std::vector<StateBlock> GradientBlocks(int rank, int ranks, int sharers) const;
 
  private:
-  // Shape of the view of `count` parameters and the flat offset of its first element.
+  // The view of `count` parameters (without data) and the flat offset of its first element.
   std::pair<Matrix, std::int64_t> ViewOf(ParameterId id, int count, Dtype dtype) const;
-  // Visits the global elements of each parameter that Initialise sets, in pieces, with their place.
+  // Calls visit for each piece that Initialise sets of a parameter, with the piece's address.
   void EachInitialPiece(
       FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const;
   void Initialise(const Parameter& parameter, std::uint32_t seed, Part elements, Dtype dtype,

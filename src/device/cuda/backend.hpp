@@ -1,5 +1,5 @@
-// Functions of the device layer in CUDA, built with CUDA only. Queues, events and graphs are CUDA's
-// own handles.
+// Functions of the device layer in CUDA; only built with CUDA. Pointers to queues, events and
+// graphs are CUDA's handles.
 #pragma once
 
 #include <cstdint>

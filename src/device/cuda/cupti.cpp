@@ -1,6 +1,6 @@
-// Activities by CUPTI: buffers that the library fills, the records in them, and the clock by which
-// their times are read. Times, queues, names and graphs lie in the same places of a record in all
-// versions of CUDA 12.4 to 13, whatever follows them.
+// Activities by CUPTI: buffers that the library fills, the records in them, and its clock. Times,
+// queues, names and graphs are at the same offsets of a record in all versions from CUDA 12.4 to
+// 13; only what follows them differs.
 #include <cuda_runtime.h>
 #include <cupti.h>
 #include <dlfcn.h>
@@ -26,10 +26,10 @@ namespace trireme::device::cuda {
 
 namespace {
 
-constexpr std::uint32_t kNewNumbers = 10000;  // from CUDA 13.0 on: major * 10000 + minor * 100
+constexpr std::uint32_t kNewNumbers = 10000;  // since CUDA 13.0: major * 10000 + minor * 100
 constexpr int kOldMajor = 12;
 
-// The folder of the CUDA runtime in use; of the program, if that is linked into it.
+// The folder of the CUDA runtime in use; of the program, if the runtime is linked into it.
 std::filesystem::path RuntimeFolder() {
   Dl_info place{};
   if (dladdr(reinterpret_cast<const void*>(&cudaRuntimeGetVersion), &place) == 0) return {};
@@ -37,8 +37,8 @@ std::filesystem::path RuntimeFolder() {
   return std::filesystem::canonical(place.dli_fname, error).parent_path();
 }
 
-// In the order in which they are tried: of the toolkit, of NVIDIA's packages of PyPI (a folder for
-// all libraries, or one for each), of the system.
+// Paths in the order in which they are tried: the toolkit's, those of NVIDIA's PyPI packages (one
+// folder for all libraries, or one each), then the system's library path.
 std::vector<std::string> Candidates() {
   if (const char* const given = std::getenv("TRIREME_CUPTI")) return {given};
   const std::uint32_t api = CUPTI_API_VERSION;
@@ -56,15 +56,15 @@ std::vector<std::string> Candidates() {
   return paths;
 }
 
-// "13.0" of 130001; "12" of the numbers of before.
+// Version text of CUPTI's number: "13.0" for 130001; "12" for the older numbering.
 std::string CuptiVersion(std::uint32_t number) {
   if (number < kNewNumbers) return fmt::format("{}", kOldMajor);
   return fmt::format("{}.{}", number / kNewNumbers, number % kNewNumbers / 100);
 }
 
-// CUPTI's functions, from a library that is loaded when they are first wanted and never unloaded: a
-// thread of its own may still be running. It is the library of TRIREME_CUPTI; else one beside the
-// CUDA runtime, else one on the library path. Members are found in the order in which they stand.
+// CUPTI's functions, from a library that is loaded when first needed and never unloaded, as one of
+// its threads may still be running. Tries TRIREME_CUPTI or, without it, libraries near the CUDA
+// runtime and then the library path. Members are initialised in the order of declaration.
 class CuptiLibrary {
   struct Symbol {
     void* address;
@@ -134,18 +134,18 @@ class CuptiLibrary {
 };
 
 constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // some five thousand records
-constexpr int kMostBuffers = 64;                            // in the library's hands at a time
-constexpr int kReadings = 64;                // of both clocks, of which the closest is kept
-constexpr std::size_t kCallsAnActivity = 4;  // tagged calls kept, more than queue something
+constexpr int kMostBuffers = 64;                            // that the library holds at a time
+constexpr int kReadings = 64;  // readings of both clocks, of which the closest pair is kept
+constexpr std::size_t kCallsAnActivity = 4;  // tagged calls kept per activity
 constexpr double kNano = 1e-9;
 
 constexpr std::array kKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                CUPTI_ACTIVITY_KIND_MEMSET,
-                               // Calls that queue work, for the tags alone.
+                               // Calls that queue work: needed only for the tags.
                                CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
                                CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER};
 
-// Calls that queue nothing and come often, above all from a host that waits.
+// Frequent calls that queue nothing, mostly from a host that waits; these are not recorded.
 constexpr std::array kIdleRuntimeCalls = {
     CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020, CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_v3020,
     CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020, CUPTI_RUNTIME_TRACE_CBID_cudaGetLastError_v3020,
@@ -154,11 +154,11 @@ constexpr std::array kIdleDriverCalls = {
     CUPTI_DRIVER_TRACE_CBID_cuEventQuery, CUPTI_DRIVER_TRACE_CBID_cuStreamQuery,
     CUPTI_DRIVER_TRACE_CBID_cuEventRecord, CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent};
 
-// The library's clock and the host's at one moment.
+// The same moment on the library's clock and on the host's.
 struct Moment {
   std::uint64_t library = 0;  // nanoseconds
-  double host = 0;            // of Seconds()
-  double error = 0;           // the most by which `host` is wrong
+  double host = 0;            // on the clock of Seconds()
+  double error = 0;           // largest possible error of `host`, seconds
 };
 
 Moment ReadClocks(const CuptiLibrary& library) {
@@ -175,7 +175,7 @@ Moment ReadClocks(const CuptiLibrary& library) {
   return best;
 }
 
-// A record before its times are known on the host's clock.
+// A record whose times are still on the library's clock.
 struct Raw {
   std::uint64_t begin = 0, end = 0, bytes = 0;
   std::uint32_t correlation = 0, queue = 0, graph = 0;
@@ -224,7 +224,7 @@ class Recording : public Activities {
   }
   ~Recording() override { Stop(); }
 
-  std::string Start();  // why not; empty: it runs
+  std::string Start();  // returns the reason if it fails; empty: it runs
   void Push(std::uint64_t tag) override {
     library_->push(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, tag);
   }
@@ -232,7 +232,7 @@ class Recording : public Activities {
   ActivityRecord Finish() override;
   std::string Library() const override { return library_->Name(); }
 
-  // Called by the library's threads, within the lock of TheCurrent.
+  // Called by the library's threads while they hold the lock of TheCurrent.
   std::uint8_t* NewBuffer();
   void Take(std::uint8_t* buffer, std::size_t bytes);
 
@@ -249,10 +249,10 @@ class Recording : public Activities {
   const GpuContext& gpu_;
   std::size_t most_;
   CUpti_SubscriberHandle subscriber_ = nullptr;
-  std::size_t enabled_ = 0;  // of kKinds
+  std::size_t enabled_ = 0;  // how many of kKinds are enabled
   bool started_ = false;
   Moment first_, last_;
-  int buffers_ = 0;  // in the library's hands
+  int buffers_ = 0;  // buffers that the library holds
   std::vector<Raw> raw_;
   std::vector<TaggedCall> calls_;
   std::map<std::string, std::int32_t, std::less<>> names_;
@@ -260,7 +260,7 @@ class Recording : public Activities {
   std::uint64_t full_at_ = 0;
 };
 
-// The recording that the library's callbacks, which carry no pointer of the caller's, belong to.
+// The recording to which CUPTI's callbacks belong: they carry no pointer of the caller.
 struct Current {
   std::mutex mutex;
   Recording* recording = nullptr;
@@ -326,7 +326,7 @@ void Recording::Take(const CUpti_Activity* record) {
   }
 }
 
-// A record without its times is one that the library lost.
+// A record without times is one that the library has lost.
 void Recording::Put(const Raw& raw) {
   if (raw.begin == 0 || raw.end < raw.begin) return LeaveOut(1, first_.library);
   if (raw_.size() == most_) return LeaveOut(1, raw.begin);

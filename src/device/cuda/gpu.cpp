@@ -1,5 +1,5 @@
 // CUDA's part of the device layer: cards and their environment, memory and copies, queues, events,
-// recorded graphs and ranges for profilers.
+// recorded graphs, and ranges for profilers.
 #include <fmt/format.h>
 #include <nvtx3/nvToolsExt.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ namespace trireme::device::cuda {
 
 namespace {
 
-constexpr std::size_t kBounceBytes = std::size_t{16} << 20;  // of copies of ordinary host memory
+constexpr std::size_t kBounceBytes = std::size_t{16} << 20;  // for copies of ordinary host memory
 
 std::size_t Size(std::int64_t bytes) { return static_cast<std::size_t>(bytes); }
 cudaStream_t Stream(void* queue) { return static_cast<cudaStream_t>(queue); }
@@ -40,8 +40,7 @@ std::string AdviceFor(cudaError_t code) {
 
 std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// Whether launchers announce other ranks, before MPI starts: Open MPI, PMI (MPICH, Cray), Slurm,
-// PMIx.
+// Whether a launcher (Open MPI, PMI of MPICH and Cray, Slurm, PMIx) announces other ranks.
 bool MayHaveOtherRanks() {
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
     const char* const size = std::getenv(name);
@@ -50,16 +49,16 @@ bool MayHaveOtherRanks() {
   return std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
 }
 
-// Bytes of files that the system keeps in this thread's card, where its memory is a NUMA node of
-// the host (GH200, GB200): not free, but given up to whoever allocates.
+// Bytes of files that the system caches in this thread's card if its memory is a NUMA node of the
+// host (GH200, GB200): not free, but released when someone allocates.
 std::int64_t FilePages() {
   int device = 0, config = 0, node = -1;
   Check(cudaGetDevice(&device), "the GPU in use");
-  // Drivers before CUDA 12.2 do not know what is asked.
+  // Drivers before CUDA 12.2 do not know these attributes.
   if (cudaDeviceGetAttribute(&config, cudaDevAttrNumaConfig, device) != cudaSuccess ||
       config != cudaDeviceNumaConfigNumaNode ||
       cudaDeviceGetAttribute(&node, cudaDevAttrNumaId, device) != cudaSuccess) {
-    cudaGetLastError();  // is no later call's
+    cudaGetLastError();  // clears the error, so that no later call reports it
     return 0;
   }
   const std::string file = fmt::format("/sys/devices/system/node/node{}/meminfo", node);
@@ -77,10 +76,10 @@ void Check(cudaError_t code, const char* what) {
 }
 
 void AllowSharedMemory(const void* kernel, std::size_t bytes) {
-  constexpr std::size_t kAlwaysAllowed = 46 << 10;  // 48 KiB, less what kernels declare themselves
+  constexpr std::size_t kAlwaysAllowed = 46 << 10;  // 48 KiB, less what kernels declare statically
   if (bytes <= kAlwaysAllowed) return;
   static std::mutex mutex;
-  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // of cards and kernels
+  static std::map<std::pair<int, const void*>, std::size_t> allowed;  // key: card and kernel
   int device = 0;
   Check(cudaGetDevice(&device), "the GPU in use");
   const std::scoped_lock lock(mutex);
@@ -93,21 +92,22 @@ void AllowSharedMemory(const void* kernel, std::size_t bytes) {
 }
 
 // Called before CUDA starts; keeps variables that the user has set. A receive that waits for its
-// sender must not share a hardware queue with work that the sender waits for, nor delay the loading
-// of a kernel. Alone, kernels are loaded when first used: loading all of a library takes seconds.
+// sender must not share a hardware queue with work for which the sender waits, nor delay the
+// loading of a kernel. A single rank loads kernels when first used: loading a library takes
+// seconds.
 void PrepareEnvironment() {
   constexpr int kKeep = 0;
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
   setenv("CUDA_MODULE_LOADING", MayHaveOtherRanks() ? "EAGER" : "LAZY", kKeep);
-  setenv("NCCL_RUNTIME_CONNECT", "0", kKeep);  // when a communicator is made, not within a step
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", kKeep);  // of several communicators: the host's order
+  setenv("NCCL_RUNTIME_CONNECT", "0", kKeep);        // connect at creation, not within a step
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", kKeep);  // all communicators in the host's order
 }
 
 std::string WhyNoGpu() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count > 0) return "";
-  cudaGetLastError();  // reported by the return value
+  cudaGetLastError();  // clears the error; the return value reports it
   return fmt::format("no CUDA device: {}",
                      code == cudaSuccess ? "the driver shows none" : cudaGetErrorString(code));
 }
@@ -115,7 +115,7 @@ std::string WhyNoGpu() {
 std::vector<std::string> GpuIds() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();  // a driver that is not there has no cards
+    cudaGetLastError();  // without a driver there are no cards
     return {};
   }
   std::vector<std::string> ids;
@@ -166,7 +166,7 @@ void Open(int device, GpuContext& context) {
 void Close(GpuContext& context) {
   for (void* queue : {context.queue, context.input_queue}) {
     if (queue == nullptr) continue;
-    // Errors of earlier work have been reported by the calls that waited for it.
+    // Ignores errors of earlier work: calls that waited for it have reported them.
     cudaStreamSynchronize(Stream(queue));
     cudaStreamDestroy(Stream(queue));
   }
@@ -183,7 +183,7 @@ void* AllocateZeroed(std::int64_t bytes) {
   void* data = nullptr;
   Check(cudaMalloc(&data, Size(bytes)), "memory of the GPU");
   Check(cudaMemset(data, 0, Size(bytes)), "clearing memory of the GPU");
-  // Our queues do not wait for the one in which it is cleared.
+  // Our queues do not wait for the default queue, which clears the memory.
   Check(cudaDeviceSynchronize(), "clearing memory of the GPU");
   return data;
 }
@@ -250,7 +250,7 @@ void MakeWait(void* event, void* queue) {
 bool Happened(void* event) {
   const cudaError_t code = cudaEventQuery(EventOf(event));
   if (code == cudaErrorNotReady) {
-    cudaGetLastError();  // no error
+    cudaGetLastError();  // clears the status: this is not an error
     return false;
   }
   Check(code, "work of the GPU");
@@ -278,7 +278,7 @@ void* EndGraph(void* queue, std::int64_t& nodes) {
   Check(cudaGraphGetNodes(graph, nullptr, &count), "nodes of a graph");
   nodes = static_cast<std::int64_t>(count);
   cudaGraphExec_t ready = nullptr;
-  // A transfer stays ahead of the computation, as the priority of its queue had it.
+  // Transfers keep the priority of their queue over the computation.
   const cudaError_t code =
       cudaGraphInstantiate(&ready, graph, cudaGraphInstantiateFlagUseNodePriority);
   cudaGraphDestroy(graph);

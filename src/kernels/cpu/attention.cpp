@@ -1,6 +1,6 @@
-// Fetches rows of attention's operands into the caches before they are needed, some at a time
-// between products: a head's columns are a few cache lines per row, far apart, which processors do
-// not predict.
+// Prefetches rows of attention's operands into the caches, a few at a time between products: a
+// head's columns are a few cache lines per row, far apart, a pattern that processors do not
+// predict.
 #include "attention_call.hpp"
 #include "backends.hpp"
 
@@ -9,12 +9,12 @@ namespace trireme::kernels {
 template <typename T>
 class AttentionAhead {
  public:
-  // `at`: this head; `next`: the one after it.
+  // `at`: the current head; `next`: the head after it.
   AttentionAhead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
       : call_(call), at_(at), next_(next) {}
 
-  // Selects what to fetch while the queries of `span` meet `keys`: the next keys and values of this
-  // head, or the first rows of the next head.
+  // Selects what to prefetch while the queries of `span` are multiplied by `keys`: this head's next
+  // keys and values or, at its end, the first rows of the next head.
   void Aim(const AttentionTile& span, const AttentionTile& keys) {
     const KeyValueBlock& block = call_.block;
     const std::int64_t after = keys.row + keys.count, left = block.positions.Count() - after;
@@ -39,7 +39,7 @@ class AttentionAhead {
     }
   }
 
-  // Fetches the next rows of each selected operand.
+  // Prefetches the next few rows of each selected operand.
   void Step() {
     constexpr std::int64_t kRows = 8, kLine = 64;
     const std::int64_t end = std::min(row_ + kRows, count_);
@@ -70,13 +70,13 @@ class AttentionAhead {
   std::int64_t row_ = 0, count_ = 0;
 };
 
-// Attention's forward pass (Dao 2023, "FlashAttention-2"): a few queries at a time meet a tile of
-// packed keys and values; scores never leave the first-level cache. Rows of out hold sums over the
-// tiles so far, relative to a running maximum, until they are finished.
+// Attention's forward pass (Dao 2023, "FlashAttention-2"): a few queries at a time are multiplied
+// by a tile of packed keys and values; scores stay in the first-level cache. Until they are
+// finished, rows of out hold sums over the tiles so far, relative to a running maximum.
 
 namespace {
 
-// One thread's way through a query head.
+// One thread's work on one query head.
 template <typename T>
 class ForwardHead {
  public:
@@ -106,7 +106,7 @@ class ForwardHead {
 
   void Span(const AttentionTile& span) {
     Begin(span);
-    bool first = call_.whole;  // no query of a whole sequence lies before the first tile seen
+    bool first = call_.whole;  // whether `out` holds no sum yet; then the first tile overwrites it
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
                   const std::int64_t seen = call_.Visible(at_.sequence, span.Last(), keys);
@@ -123,7 +123,7 @@ class ForwardHead {
                     call_.out.stride, at_.Lse<T>(call_, span), call_.lse.stride);
   }
 
-  // Maximum and sum of the blocks before: out is normalised, and so the sum is 1.
+  // Starts from the maximum and sum of earlier blocks: their out is normalised, so the sum is 1.
   void Begin(const AttentionTile& span) {
     const T* const lse = at_.Lse<T>(call_, span);
     for (std::int64_t i = 0; i < span.count; ++i) {
@@ -143,7 +143,7 @@ class ForwardHead {
                             values_memory_);
   }
 
-  // Some rows of the span against the packed keys of a tile.
+  // Multiplies some rows of the span by the packed keys of a tile.
   void Rows(const AttentionTile& span, const Part& rows, const AttentionTile& tile, bool first) {
     const AttentionTile queries = span.Piece(rows.begin, rows.Size());
     const std::int64_t skip = call_.Skipped(at_.sequence, queries.row, tile);
@@ -168,7 +168,7 @@ class ForwardHead {
                       at_.Queries<T>(call_, call_.out, queries), call_.out.stride);
   }
 
-  // Queries that see nothing of the first tile: later ones add to zeros.
+  // For queries that see nothing of the first tile: later tiles add to these zeros.
   void ZeroOut(const AttentionTile& queries) {
     T* const out = at_.Queries<T>(call_, call_.out, queries);
     for (std::int64_t i = 0; i < queries.count; ++i) {
@@ -184,14 +184,14 @@ class ForwardHead {
   T* const values_memory_;     // [keys, width]
   AttentionRows<T> values_{};  // [keys, dim], padded
   T* const scores_;            // [rows, keys]
-  T* const keep_;              // [rows]: what remains of the sums so far
-  T* const top_;               // [span]: maximum so far, of exponents of 2
-  T* const sum_;               // [span]: of 2^(score - top)
+  T* const keep_;              // [rows]: factor by which the sums so far shrink
+  T* const top_;               // [span]: maximum so far of the scores, as exponents of 2
+  T* const sum_;               // [span]: sum of 2^(score - top)
   AttentionMask mask_;
   AttentionAhead<T> ahead_;
 };
 
-// A task is a query head.
+// Computes `tasks` in parallel, one query head at a time per thread.
 void Forward(const AttentionCall& call, const Part& tasks) {
   const std::int64_t heads = call.shape.heads, group = heads / call.shape.kv_heads;
   const std::int64_t end = tasks.end * group;
@@ -237,14 +237,14 @@ void cpu::AttentionPartForward(const device::Stream& stream, const AttentionShap
   Forward({stream, shape, qkv, block, dropout, out, lse, scratch, false, {}, {}, {}}, tasks);
 }
 
-// Attention's backward pass (Dao et al. 2022, appendix B). With weights P = 2^(s - lse), their
-// dropped form D(P), dO and delta = rowsum(dO * O): dV += D(P)^T dO; dP = D(dO V^T); dS = P (dP -
-// delta); dQ += scale dS K; dK += scale dS^T Q. P and dS exist for a tile at a time.
+// Attention's backward pass (Dao et al. 2022, appendix B). With weights P = 2^(s - lse), D =
+// dropout, and delta = rowsum(dO * O): dV += D(P)^T dO; dP = D(dO V^T); dS = P (dP - delta); dQ +=
+// scale dS K; dK += scale dS^T Q. P and dS exist for one tile at a time.
 
 namespace {
 
-// One thread's way through a query head. Of whole sequences it overwrites dquery, and as the first
-// of its key/value head dkey and dvalue; else it adds to them.
+// One thread's work on one query head. For whole sequences it overwrites dquery and, if it is the
+// first head of its key/value head, dkey and dvalue; otherwise it adds to them.
 template <typename T>
 class BackwardHead {
  public:
@@ -279,7 +279,7 @@ class BackwardHead {
 
   void Span(const AttentionTile& span) {
     Begin(span);
-    bool first = call_.whole;  // no query of a whole sequence lies before the first tile seen
+    bool first = call_.whole;  // whether dquery holds no sum yet; then the first tile overwrites it
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
                   const std::int64_t seen = call_.Visible(at_.sequence, span.Last(), keys);
@@ -317,7 +317,7 @@ class BackwardHead {
     keys_ = PackedRows<T>(call_, key, seen, keys_memory_);
   }
 
-  // Queries from row `begin` of the span on against the packed keys.
+  // The tile's queries, from row `begin` of the span on, against the packed keys.
   void Tile(const AttentionTile& queries, std::int64_t begin, const AttentionTile& keys,
             bool first) {
     const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys);
@@ -332,8 +332,8 @@ class BackwardHead {
     });
   }
 
-  // D(P) and dS of some rows of the tile, zeros where a key of the tile's `all` first is not
-  // seen; what they give to the queries.
+  // Computes D(P) and dS for some rows of the tile (0 for those of the tile's first `all` keys that
+  // a row does not see), and adds their contribution to the queries' gradient.
   void Rows(const AttentionTile& tile, std::int64_t begin, const Part& rows,
             const AttentionTile& all_keys, std::int64_t all, bool first) {
     const AttentionTile queries = tile.Piece(rows.begin, rows.Size());
@@ -354,7 +354,7 @@ class BackwardHead {
                       dout_.stride, 1, values_transposed_ + skip, sizes_.keys, nullptr, ds,
                       sizes_.keys);
     call_.HideOthers(at_.sequence, queries, keys, weights, sizes_.keys);
-    // A masked row at a time, so that it is drawn once.
+    // With dropout one row at a time, so that each row's mask is drawn once.
     const std::int64_t step = mask_.Active() ? 1 : queries.count;
     for (std::int64_t i = 0; i < queries.count; i += step) {
       const std::int64_t position = queries.position + i,
@@ -374,8 +374,8 @@ class BackwardHead {
                       at_.Queries<T>(call_, call_.dqkv, queries), call_.dqkv.stride);
   }
 
-  // Contribution of the tile's D(P) and dS to some of the keys and values, from the first
-  // query that sees one of these to the last.
+  // Adds what the tile's D(P) and dS contribute to some of the keys and values, using only the
+  // queries from the first to the last that sees one of them.
   void Columns(const AttentionTile& queries, std::int64_t begin, const Part& columns,
                const AttentionTile& keys, bool overwrite) {
     const AttentionTile some = keys.Piece(columns.begin, columns.Size());
@@ -393,8 +393,8 @@ class BackwardHead {
     add(weights_, dout_, 1);
   }
 
-  // Number of the tile's queries, from its first on, up to the last whose document begins before
-  // the last of these keys.
+  // Number of the tile's queries up to the last whose document begins before the last of these
+  // keys.
   std::int64_t SeenUntil(const AttentionTile& queries, const AttentionTile& keys) const {
     std::int64_t end = queries.count;
     while (end > 0 && call_.Unseen(at_.sequence, queries.Piece(end - 1, 1), keys)) --end;
@@ -406,7 +406,7 @@ class BackwardHead {
       std::fill_n(dquery + i * call_.dqkv.stride, sizes_.dim, T(0));
     }
   }
-  // D(P) and dS of these rows of a tile for its first `count` keys, which they do not see.
+  // Sets D(P) and dS of these rows to 0 for the tile's first `count` keys, which they do not see.
   void ZeroSkipped(const Part& rows, std::int64_t count) {
     for (std::int64_t row = rows.begin; count > 0 && row < rows.end; ++row) {
       std::fill_n(weights_ + row * sizes_.keys, count, T(0));
@@ -423,19 +423,19 @@ class BackwardHead {
   T* const keys_memory_;        // [keys, width]
   T* const queries_memory_;     // [span, width]
   T* const dout_memory_;        // [span, width]
-  T* const lse_;                // [span], to base 2
+  T* const lse_;                // [span], base 2
   T* const delta_;              // [span]
   T* const weights_;            // [queries, keys]
-  T* const ds_;                 // [queries, keys]: scale dS
+  T* const ds_;                 // [queries, keys]: dS times scale
   AttentionMask mask_;
   AttentionAhead<T> ahead_;
-  // Whether the first queries that see a key overwrite its gradient.
+  // Whether the first queries that see a key overwrite its gradient instead of adding to it.
   const bool overwrite_ = call_.whole && at_.head % (call_.shape.heads / call_.shape.kv_heads) == 0;
   AttentionRows<T> keys_{}, queries_{}, dout_{};  // [.., dim], padded
   T ones_[kAttentionMostRows];
 };
 
-// The task's columns of dblock.
+// Sets the columns of dblock that belong to this task to 0.
 template <typename T>
 void ZeroGradient(const AttentionCall& call, std::int64_t task, T zero) {
   const AttentionShape& s = call.shape;
@@ -445,7 +445,7 @@ void ZeroGradient(const AttentionCall& call, std::int64_t task, T zero) {
   Fill(rows.Columns((s.kv_heads + kv_head) * s.head_dim, s.head_dim), zero);
 }
 
-// A task is a key/value head: all query heads that read it, in order, so sums never race.
+// One thread computes all query heads of a key/value head (a task), in order, so sums never race.
 void Backward(const AttentionCall& call, const Part& tasks) {
   const AttentionShape& s = call.shape;
   const std::int64_t group = s.heads / s.kv_heads;

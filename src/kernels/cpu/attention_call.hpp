@@ -1,5 +1,5 @@
-// Common parts of attention's two passes: pairs of queries and keys, places of operands, and the
-// scratch of a thread. Whole sequences are a block of keys at the queries' own positions.
+// What the two passes of attention share: pairs of queries and keys, places of operands, and a
+// thread's scratch. For whole sequences the block of keys has the queries' own positions.
 #pragma once
 
 #include <omp.h>
@@ -15,54 +15,55 @@
 namespace trireme::kernels {
 
 // Kernels of attention's tiles for one instruction set. Files compiled for different instruction
-// sets include this header: it and the headers that include it must not define inline functions
-// that files could share.
+// sets include this header, so neither it nor a header that includes it may define inline functions
+// that those files could share.
 
-// Packed rows are padded to a multiple of this many elements: the widest vector.
+// Packed rows are padded to a multiple of this many elements, the widest vector.
 inline constexpr std::int64_t kAttentionPad = 16;
 
-// Keys of a tile, counted from its first, that consecutive queries can see: query i sees
+// How many keys of a tile, counted from its first, consecutive queries see: query i sees
 // clamp(first + i * step, 0, keys).
 struct AttentionVisible {
   std::int64_t first, step, keys;
 };
 
-// Logarithms and exponentials are to base 2: packed keys hold log2(e) / sqrt(head_dim) besides, so
-// that scores are exponents of 2. Strides count elements. No function allocates or reads beyond
-// what is padded.
+// Logarithms and exponentials have base 2: packed keys include the factor log2(e) / sqrt(head_dim),
+// so that scores are exponents of 2. Strides are in elements. No function allocates memory or reads
+// beyond the padding.
 template <typename T>
 struct AttentionKernelsOf {
-  std::int64_t rows;  // most rows of a call of multiply: what registers hold
+  std::int64_t rows;  // most rows per call of multiply: as many as registers hold
 
-  // to[k * to_stride + i] = scale * from[i * stride + k] for i < rows, k < columns; zeros for i
-  // from rows to the next multiple of kAttentionPad.
+  // to[k * to_stride + i] = scale * from[i * stride + k] for i < rows, k < columns. Zeros for i
+  // from `rows` to the next multiple of kAttentionPad.
   void (*pack_transposed)(const T* from, std::int64_t stride, std::int64_t rows,
                           std::int64_t columns, T scale, T* to, std::int64_t to_stride);
-  // to[i * to_stride + k] = from[i * stride + k], zeros for k from columns to the next multiple.
+  // to[i * to_stride + k] = from[i * stride + k]; zeros for k from `columns` to that multiple.
   void (*pack)(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* to,
                std::int64_t to_stride);
 
-  // c = keep c + a b, keep with a factor per row; c = a b without keep. Element (i, k) of a lies
-  // at i * a_row + k * a_inner; b has `inner` padded rows. Every element is one chain of fused
+  // c = keep c + a b with one factor `keep` per row, or c = a b if keep is null. Element (i, k) of
+  // a is at i * a_row + k * a_inner; b has `inner` padded rows. Each element is one chain of fused
   // multiply-adds in the order of k.
   void (*multiply)(std::int64_t rows, std::int64_t columns, std::int64_t inner, const T* a,
                    std::int64_t a_row, std::int64_t a_inner, const T* b, std::int64_t b_stride,
                    const T* keep, T* c, std::int64_t c_stride);
 
-  // Scores s of rows <= `rows` queries become 2^(s - m), zero if they are not visible, with m
-  // the maximum of the scores and `top`, which becomes m. keep = 2^(top - m); sum = keep sum + the
-  // new terms. Columns of s: visible.keys, padded; those of top, sum, keep: rows.
+  // Turns the scores s of up to `rows` queries into 2^(s - m), or 0 where not visible. m is the
+  // maximum of the scores and of `top`; top becomes m, keep = 2^(old top - m), sum = keep sum + new
+  // terms. s has visible.keys columns, padded; top, sum and keep have an element per row.
   void (*softmax)(std::int64_t rows, const AttentionVisible& visible, T* s, std::int64_t stride,
                   T* top, T* sum, T* keep);
-  // out /= sum; lse (natural) = ln 2 top + ln sum. No keys, sum = 0: lse = -infinity.
+  // out /= sum; lse = ln 2 top + ln sum (natural logarithm), or -infinity without keys (sum = 0).
   void (*finish)(std::int64_t rows, std::int64_t columns, const T* top, const T* sum, T* out,
                  std::int64_t stride, T* lse, std::int64_t lse_stride);
 
-  // Row by row, dot = x y^T. A vector after the last may be written.
+  // dot[i] = (row i of x) . (row i of y). May write up to one vector beyond the last row.
   void (*dot)(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t x_stride,
               const T* y, std::int64_t y_stride, T* dot);
-  // Scores p become weights 2^(p - lse), and their gradient dP, in ds, becomes scale dS = scale p
-  // (dP - delta); both zero if not visible. Columns: visible.keys, padded; lse, delta: rows.
+  // Turns scores p into weights 2^(p - lse), and their gradient dP (in ds) into scale dS = scale p
+  // (dP - delta); both 0 where not visible. p and ds have visible.keys columns, padded; lse and
+  // delta have an element per row.
   void (*gradient)(std::int64_t rows, const AttentionVisible& visible, T scale, const T* lse,
                    const T* delta, T* p, T* ds, std::int64_t stride);
 };
@@ -77,20 +78,20 @@ extern const AttentionKernels kAttentionPortable;
 extern const AttentionKernels kAttentionAvx2;    // x86-64-v3 only
 extern const AttentionKernels kAttentionAvx512;  // x86-64-v4 only
 
-// Tiles, by measurement. Packed keys and values of a tile fit the first-level cache beside some
-// rows of scores; a span's queries share one packing and fit the second level.
+// Tile sizes, chosen by measurement. A tile's packed keys and values fit the first-level cache
+// beside some rows of scores; the queries of a span share one packing and fit the second level.
 inline constexpr std::int64_t kAttentionKeys = 128;     // keys of a tile
 inline constexpr std::int64_t kAttentionQueries = 128;  // queries of a tile, backward
 inline constexpr std::int64_t kAttentionSpan = 256;     // queries of a span
-inline constexpr std::int64_t kAttentionMostRows = 16;  // at least AttentionKernelsOf::rows
-// The first queries that see a key of a whole sequence then see all of its tile.
+inline constexpr std::int64_t kAttentionMostRows = 16;  // upper limit of AttentionKernelsOf::rows
+// Hence the first queries of a whole sequence that see any key of a tile see all of it.
 static_assert(kAttentionQueries % kAttentionKeys == 0);
 
 inline std::int64_t AttentionPadded(std::int64_t count) {
   return CeilDivide(count, kAttentionPad) * kAttentionPad;
 }
 
-// Consecutive positions: rows from `row` on of each sequence that is held.
+// `count` consecutive positions from `position` on, held in rows from `row` on of each sequence.
 struct AttentionTile {
   std::int64_t row = 0, position = 0, count = 0;
 
@@ -100,8 +101,8 @@ struct AttentionTile {
   std::int64_t Last() const { return position + count - 1; }
 };
 
-// Calls body(tile) for the first `count` of `positions` in tiles of `size` at most; none spans both
-// blocks.
+// Calls body(tile) for the first `count` positions, in tiles of at most `size`; no tile spans the
+// early and the late block.
 template <typename Body>
 void ForEachTile(const Positions& positions, std::int64_t count, std::int64_t size, Body&& body) {
   const std::int64_t early = std::min(positions.early.Size(), count);
@@ -112,7 +113,7 @@ void ForEachTile(const Positions& positions, std::int64_t count, std::int64_t si
   }
 }
 
-// Sizes of what a thread packs, in elements.
+// Sizes of the arrays that a thread packs, in elements.
 struct AttentionSizes {
   AttentionSizes(const AttentionShape& shape, std::int64_t most_keys)
       : dim(shape.head_dim),
@@ -126,15 +127,15 @@ struct AttentionSizes {
   std::int64_t Backward() const {
     return keys * (2 * dim + width) + 2 * (span * width + State()) + 2 * queries * keys + Lanes();
   }
-  std::int64_t State() const { return span + kAttentionPad; }  // an element per row, and a vector
-  std::int64_t Lanes() const { return keys + kAttentionPad; }  // 16 bits each, an element reserved
+  std::int64_t State() const { return span + kAttentionPad; }  // an element per row, and one vector
+  std::int64_t Lanes() const { return keys + kAttentionPad; }  // elements reserved for 16-bit lanes
   std::int64_t AThread() const { return std::max(Forward(), Backward()); }
 
-  std::int64_t dim, width;  // of a head, and padded
+  std::int64_t dim, width;  // of a head: unpadded, padded
   std::int64_t keys, queries, span;
 };
 
-// Calls body(begin, count) for pieces of [0, count), of `most` at most and nearly equal.
+// Calls body(begin, count) for nearly equal pieces of [0, count), each of at most `most`.
 template <typename Body>
 void InPieces(std::int64_t count, std::int64_t most, Body&& body) {
   const std::int64_t size = CeilDivide(count, CeilDivide(count, most));
@@ -157,7 +158,7 @@ class AttentionScratchOf {
   T* next_;
 };
 
-// Operands of one call; those of the backward pass are Empty() in the forward pass.
+// Operands of one call; dout, dqkv and dblock are Empty() in the forward pass.
 struct AttentionCall {
   const device::Stream& stream;
   const AttentionShape& shape;
@@ -167,56 +168,55 @@ struct AttentionCall {
   const Matrix& out;
   const Matrix& lse;
   const Matrix& scratch;
-  bool whole;  // the block is all there is: results are overwritten
+  bool whole;  // the block has all keys, so results are overwritten, not merged
   Matrix dout, dqkv, dblock;
 
   AttentionSizes Sizes() const {
     return {shape, std::max(block.positions.early.Size(), block.positions.late.Size())};
   }
-  // Packing a single tile would not pay.
+  // Whether operands are packed: it does not pay for a single tile.
   bool Packs() const {
     return shape.head_dim % kAttentionPad != 0 || shape.length > kAttentionKeys ||
            block.positions.Count() > kAttentionKeys;
   }
   Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
 
-  // Number of the tile's keys, from its first on, that are no padding.
+  // Number of the tile's keys, counted from its first, that are not padding.
   std::int64_t Present(std::int64_t sequence, const AttentionTile& keys) const {
     if (shape.key_lengths == nullptr) return keys.count;
     return std::clamp<std::int64_t>(shape.key_lengths[sequence] - keys.position, 0, keys.count);
   }
-  // The same that a query at `position` can see if its document begins before them.
+  // How many of the tile's first keys the query at `position` sees, apart from documents.
   std::int64_t Visible(std::int64_t sequence, std::int64_t position,
                        const AttentionTile& keys) const {
     const std::int64_t present = Present(sequence, keys);
     if (!shape.causal) return present;
     return std::clamp<std::int64_t>(position + 1 - keys.position, 0, present);
   }
-  // The same for queries from `position` on, none of which sees more than `seen` keys.
+  // The same for consecutive queries from `position` on, each limited to `seen` keys.
   AttentionVisible VisibleFrom(std::int64_t position, const AttentionTile& keys,
                                std::int64_t seen) const {
     if (!shape.causal) return {seen, 0, seen};
     return {position + 1 - keys.position, 1, seen};
   }
-  // Number of the tile's keys, from its first on, that lie before the document of the query in
-  // `row` of a sequence. Falls along the rows' documents: no later query sees them.
+  // Number of the tile's keys, counted from its first, that come before the document of the query
+  // in `row`. It never decreases along the rows: later queries do not see these keys either.
   std::int64_t Hidden(std::int64_t sequence, std::int64_t row, const AttentionTile& keys) const {
     if (shape.begins == nullptr) return 0;
     const std::int64_t begin = shape.begins[sequence * shape.length + row];
     return std::clamp<std::int64_t>(begin - keys.position, 0, keys.count);
   }
-  // Whether all of the keys lie before the documents of these queries.
+  // Whether all keys of the tile come before the documents of these queries.
   bool Unseen(std::int64_t sequence, const AttentionTile& queries,
               const AttentionTile& keys) const {
     return Hidden(sequence, queries.row, keys) == keys.count;
   }
-  // The same as Hidden, in whole pads: keys that products with this query and later ones may leave
-  // out.
+  // Hidden, rounded down to whole pads: keys that products with this and later queries may skip.
   std::int64_t Skipped(std::int64_t sequence, std::int64_t row, const AttentionTile& keys) const {
     return Hidden(sequence, row, keys) / kAttentionPad * kAttentionPad;
   }
-  // Scores of the `count` queries from `queries` on with `keys`, rows of `stride`: minus infinity
-  // where a key lies before the query's document.
+  // Sets the scores of these queries (rows `stride` elements apart) to -infinity where a key comes
+  // before the query's document.
   template <typename T>
   void HideOthers(std::int64_t sequence, const AttentionTile& queries, const AttentionTile& keys,
                   T* scores, std::int64_t stride) const {
@@ -231,8 +231,8 @@ struct AttentionCall {
 struct AttentionHead {
   std::int64_t sequence = 0, head = 0;
 
-  // From the tile's first row on, the head's columns of a matrix of all queries: qkv, dqkv, out,
-  // dout; and its column of lse.
+  // The head's columns from the tile's first row on: Queries in a matrix of all queries (qkv, dqkv,
+  // out, dout), Lse in lse.
   template <typename T>
   T* Queries(const AttentionCall& call, const Matrix& m, const AttentionTile& tile) const {
     return m.As<T>() + (sequence * call.shape.length + tile.row) * m.stride +
@@ -242,7 +242,7 @@ struct AttentionHead {
   T* Lse(const AttentionCall& call, const AttentionTile& tile) const {
     return call.lse.As<T>() + (sequence * call.shape.length + tile.row) * call.lse.stride + head;
   }
-  // The key/value head that it reads, in block.data or dblock: keys (which 0) or values (1).
+  // The same for its key/value head in block.data or dblock: keys (which = 0) or values (1).
   template <typename T>
   T* KeysOrValues(const AttentionCall& call, const Matrix& m, int which,
                   const AttentionTile& tile) const {
@@ -253,7 +253,7 @@ struct AttentionHead {
   }
 };
 
-// Dropout of a head's weights, one row of a tile at a time.
+// Dropout of a head's weights, for one row of a tile at a time.
 class AttentionMask {
  public:
   AttentionMask(const AttentionCall& call, const AttentionHead& at, void* lanes)
@@ -264,9 +264,9 @@ class AttentionMask {
         scale_(call.dropout.Scale()),
         lanes_(static_cast<std::uint16_t*>(lanes)) {}
   bool Active() const { return threshold_ > 0; }
-  // Draws for the query at `position` and the first `count` keys from `key` on; then masks them.
+  // Draw: draws the mask for the query at `position` and `count` keys from `key` on. Apply uses it.
   void Draw(std::int64_t position, std::int64_t key, std::int64_t count) {
-    skipped_ = key % kLanes;  // a counter's first key may lie before
+    skipped_ = key % kLanes;  // the counter's first key may come before `key`
     rows::PhiloxLanes(key_, static_cast<std::uint32_t>(key / kLanes),
                       static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(ordinal_),
                       static_cast<std::uint32_t>(ordinal_ >> 32), skipped_ + count, lanes_);
@@ -286,7 +286,7 @@ class AttentionMask {
   std::int64_t skipped_ = 0;
 };
 
-// Kernels that this CPU can run, the fastest first.
+// Kernels that this CPU can run, fastest first.
 std::span<const AttentionKernels> UsableAttentionKernels();
 
 template <typename T>
@@ -322,7 +322,7 @@ inline double AttentionScale(const AttentionShape& shape) {
   return 1 / std::sqrt(static_cast<double>(shape.head_dim));
 }
 
-// Factor of packed keys: scores become exponents of 2.
+// Factor of packed keys that makes scores exponents of 2.
 template <typename T>
 T KeyScale(const AttentionShape& shape) {
   return static_cast<T>(kLog2E * AttentionScale(shape));

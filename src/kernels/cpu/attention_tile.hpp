@@ -1,6 +1,6 @@
-// Packing and products of attention's tiles over a vector type (attention_vector.hpp). Each file
-// that includes this has its own copy, for its instruction set: everything is in an unnamed
-// namespace.
+// Packing and products of attention's tiles over a vector type (attention_vector.hpp). Everything
+// is in an unnamed namespace, so that each file that includes this has a copy for its own
+// instruction set.
 #pragma once
 
 #include "attention_call.hpp"
@@ -8,9 +8,8 @@
 
 namespace trireme::kernels {
 
-// The rows of attention's tiles between the products: online softmax (Milakov and Gimelshein 2018)
-// and its gradient (Dao et al. 2022, appendix B). Each file that includes this has its own copy,
-// for its instruction set: everything is in an unnamed namespace.
+// Rows of attention's tiles between the products: online softmax (Milakov and Gimelshein 2018) and
+// its gradient (Dao et al. 2022, appendix B).
 
 namespace {
 
@@ -24,7 +23,7 @@ constexpr std::int64_t Padded(std::int64_t count) {
   return (count + kAttentionPad - 1) / kAttentionPad * kAttentionPad;
 }
 
-// Largest element of s[0, count) in each lane.
+// The largest elements of s[0, count), lane by lane.
 template <typename V>
 [[gnu::always_inline]] inline typename V::Register RowMax(const typename V::Scalar* s,
                                                           std::int64_t count) {
@@ -35,7 +34,7 @@ template <typename V>
   return top;
 }
 
-// s = 2^(s - shift) for [0, count), zeros to the padded `columns`; the sum in each lane.
+// s = 2^(s - shift) for [0, count), then zeros to the padded `columns`. Returns sums lane by lane.
 template <typename V>
 [[gnu::always_inline]] inline typename V::Register RowExp(typename V::Scalar* s, std::int64_t count,
                                                           std::int64_t columns,
@@ -58,7 +57,7 @@ template <typename V>
   return sum;
 }
 
-// kLanes rows at a time, so that their maxima and sums are vectors.
+// Works on kLanes rows at a time, so that their maxima and sums form vectors.
 template <typename V>
 void Softmax(std::int64_t rows, const AttentionVisible& visible, typename V::Scalar* s,
              std::int64_t stride, typename V::Scalar* top, typename V::Scalar* sum,
@@ -100,7 +99,7 @@ void Finish(std::int64_t rows, std::int64_t columns, const typename V::Scalar* t
   for (std::int64_t first = 0; first < rows; first += V::kLanes) {
     const std::int64_t count = rows - first < V::kLanes ? rows - first : V::kLanes;
     const Register total = V::Load(sum + first);
-    // A sum that is no number stays none.
+    // A sum that is NaN or infinite must make the result NaN.
     // NOLINTNEXTLINE(misc-redundant-expression): 0, or no number
     const Register log = V::Load(top + first) * kLn2 + Log<V>(total) + (total - total);
     const Register all = total == T(0) ? V::Broadcast(-T(__builtin_inf())) : log;
@@ -195,7 +194,7 @@ void Pack(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows
   }
 }
 
-// Operands of a product, as AttentionKernelsOf::multiply has them.
+// Operands of AttentionKernelsOf::multiply.
 template <typename T>
 struct Product {
   std::int64_t inner;
@@ -208,7 +207,7 @@ struct Product {
   std::int64_t c_stride;
 };
 
-// kRows x (kVectors * kLanes) elements in registers, of which `columns` exist.
+// Computes kRows x (kVectors * kLanes) elements in registers, of which `columns` columns exist.
 template <typename V, int kRows, int kVectors>
 void MultiplyBlock(const Product<typename V::Scalar>& p, std::int64_t columns) {
   using Register = typename V::Register;
@@ -241,7 +240,7 @@ void MultiplyBlock(const Product<typename V::Scalar>& p, std::int64_t columns) {
     }
     return;
   }
-  // The sums pass through memory, so that above they need not.
+  // An incomplete block passes through memory, so that the code above can stay in registers.
   typename V::Scalar part[kRows][kVectors * kLanes];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -256,7 +255,7 @@ void MultiplyBlock(const Product<typename V::Scalar>& p, std::int64_t columns) {
   }
 }
 
-// Kernels of 1 to kRows rows and 1 to kVectors vectors, so that an edge costs what it holds.
+// Kernels for 1 to kRows rows and 1 to kVectors vectors, so that edges cost what they hold.
 template <typename V, int kRows, int kVectors>
 struct MultiplyTable {
   using Function = void (*)(const Product<typename V::Scalar>&, std::int64_t);

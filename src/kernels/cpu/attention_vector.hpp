@@ -1,7 +1,7 @@
-// Vectors of one instruction set's width for attention's tiles, in the compilers' own notation:
-// arithmetic, comparison and selection are operators. Each file that includes this has its own
-// copy: everything is in an unnamed namespace. Sums of products are fused in files compiled with
-// -ffp-contract=fast.
+// Vectors of one instruction set's width for attention's tiles, as vector types of the compiler,
+// whose arithmetic, comparisons and selections are operators. Everything is in an unnamed
+// namespace, so that each file that includes this has its own copy. Files compiled with
+// -ffp-contract=fast fuse products and sums.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ struct Vector {
     return y;
   }
   [[gnu::always_inline]] static void Store(T* x, Register y) { __builtin_memcpy(x, &y, sizeof(y)); }
-  // The first `count` elements, zeros after them.
+  // The first `count` elements, then zeros.
   [[gnu::always_inline]] static Register LoadPart(const T* x, std::int64_t count) {
     Register y{};
     for (int i = 0; i < kLanes; ++i) {
@@ -43,13 +43,12 @@ struct Vector {
     }
   }
   [[gnu::always_inline]] static Register Max(Register x, Register y) { return x > y ? x : y; }
-  // Lane i of the mask is set if i < count.
+  // A mask whose lane i is set if i < count.
   [[gnu::always_inline]] static Bits First(std::int64_t count) {
     return Lanes(std::make_integer_sequence<int, kLanes>()) < static_cast<Integer>(count);
   }
 
-  // Rows of a block become its columns: rounds that each interleave the first half of the rows with
-  // the second.
+  // Turns rows into columns: each round interleaves the first half of the rows with the second.
   [[gnu::always_inline]] static void Transpose(Register (&block)[kLanes]) {
 #pragma GCC unroll 4
     for (int round = 1; round < kLanes; round *= 2) {
@@ -63,7 +62,7 @@ struct Vector {
       for (int i = 0; i < kLanes; ++i) block[i] = next[i];
     }
   }
-  // Lane i of the result is combine() of all lanes of x[i]. Overwrites x.
+  // Lane i of the result combines all lanes of x[i]. Overwrites x.
   template <typename Combine>
   [[gnu::always_inline]] static Register Reduce(Register (&x)[kLanes], Combine combine) {
 #pragma GCC unroll 4
@@ -86,7 +85,7 @@ struct Vector {
                                                     std::integer_sequence<int, kIndex...>) {
     return __builtin_shufflevector(x, y, (kFrom + kIndex / 2 + kIndex % 2 * kLanes)...);
   }
-  // The lower (upper) halves of x and y, interleaved.
+  // Low (High) interleaves the lower (upper) halves of x and y.
   [[gnu::always_inline]] static Register Low(Register x, Register y) {
     return Interleave<0>(x, y, std::make_integer_sequence<int, kLanes>());
   }
@@ -95,8 +94,8 @@ struct Vector {
   }
 };
 
-// to[k * to_stride + i] = scale * from[i * stride + k] for one vector of rows i, of which `rows`
-// are there, and k < columns; zeros for the others.
+// to[k * to_stride + i] = scale * from[i * stride + k] for one vector of rows i and k < columns.
+// Only the first `rows` rows exist; the others become zeros.
 template <typename V>
 void Transposed(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows,
                 std::int64_t columns, typename V::Scalar scale, typename V::Scalar* to,
@@ -124,8 +123,7 @@ void Transposed(const typename V::Scalar* from, std::int64_t stride, std::int64_
   }
 }
 
-// Coefficients of 2^f, |f| <= 1/2, interpolated at Chebyshev's nodes (relative error 2.5e-9), from
-// f^6 on.
+// Coefficients of 2^f, |f| <= 1/2, from f^6 to f^0, from Chebyshev nodes (relative error 2.5e-9).
 inline constexpr float kExp2[] = {1.546144469646e-4f,
                                   1.340042817774e-3f,
                                   9.618056678526e-3f,
@@ -133,13 +131,13 @@ inline constexpr float kExp2[] = {1.546144469646e-4f,
                                   2.402265092229e-1f,
                                   6.931472067028e-1f,
                                   1.0f};
-// Coefficients of ln(1 + f), sqrt(1/2) <= 1 + f < sqrt(2), as Cephes has it (Moshier 1989), from
-// f^9 to f^3.
+// Coefficients of ln(1 + f), sqrt(1/2) <= 1 + f < sqrt(2), from Cephes (Moshier 1989), f^9 down to
+// f^3.
 inline constexpr float kLog[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
                                  -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
                                  2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};
 
-// 2^x; 0 below 2^-126, in fp32 2^127 above it.
+// 2^x; 0 for x < -126; in fp32 2^127 for x > 127.
 template <typename V>
 [[gnu::always_inline]] inline typename V::Register Exp2(typename V::Register x) {
   using Register = typename V::Register;
@@ -157,7 +155,7 @@ template <typename V>
     Register p = f * kExp2[0] + kExp2[1];
 #pragma GCC unroll 8
     for (int i = 2; i < 7; ++i) p = p * f + kExp2[i];
-    // n is added to the exponent of p.
+    // Adds the integer part to the exponent of p.
     const Register y = reinterpret_cast<Register>(reinterpret_cast<Words>(p) +
                                                   (reinterpret_cast<Words>(shifted) << 23));
     return small ? Register{} : y;

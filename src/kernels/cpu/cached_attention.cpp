@@ -1,4 +1,4 @@
-// cached_attention: overwrites out. A slot holds, head by head, keys in tiles as AttentionForward
+// CachedAttention overwrites out. For each head, a slot holds keys in tiles as AttentionForward
 // packs them ([dim, kAttentionKeys], scaled), then values in padded rows, so that the same kernels
 // work on them in the same order.
 #include "attention_call.hpp"
@@ -29,7 +29,7 @@ struct Kept {
   T* values;  // [tiles * kAttentionKeys, width]
 };
 
-// Rows of one sequence, `count` of them from `first` on, into the cache.
+// Copies `count` rows of one sequence into the cache, to the positions from `first` on.
 template <typename T>
 void Keep(const Kept<T>& kept, const AttentionShape& shape, const T* keys, const T* values,
           std::int64_t stride, std::int64_t first, std::int64_t count) {
@@ -53,7 +53,7 @@ void Keep(const Kept<T>& kept, const AttentionShape& shape, const T* keys, const
   kernels.pack(values, stride, count, kept.dim, kept.ValueAt(first), kept.width);
 }
 
-// Query heads of one key/value head at one position.
+// Attention of the query heads of one key/value head, at one position.
 template <typename T>
 void Attend(const Kept<T>& kept, std::int64_t heads, const T* queries, std::int64_t position,
             T* out) {
@@ -123,7 +123,7 @@ void cpu::CachedAttention(const device::Stream& stream, const AttentionShape& sh
   DispatchDtype(qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t group = shape.heads / shape.kv_heads;
-    // Sequences have different lengths: tasks go to whichever thread is free.
+    // Dynamic, since sequences have different lengths.
 #pragma omp parallel for num_threads(stream.threads) schedule(dynamic)
     for (std::int64_t task = 0; task < shape.sequences * shape.kv_heads; ++task) {
       const std::int64_t sequence = task / shape.kv_heads, head = task % shape.kv_heads;

@@ -1,5 +1,5 @@
-// elementwise: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite out (and
-// keep the bias in pre); ActivationBackward overwrites dpre.
+// Element-wise passes: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite
+// out (ActivationForward also adds the bias to pre); ActivationBackward overwrites dpre.
 #include "trireme/kernels/elementwise.hpp"
 
 #include <cmath>
@@ -45,7 +45,7 @@ void cpu::ResidualForward(const device::Stream& stream, const Matrix& residual,
   EachMaskedRow(stream, out, dropout, [&](auto zero, std::int64_t row, const RowMask& mask) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
-    T* b = RowOf<T>(branch, row);  // scratch of the caller: changed in place
+    T* b = RowOf<T>(branch, row);  // may be overwritten
     if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), b, n);
     if (mask.Active()) mask.Apply(row, b, b, n);
     T* to = RowOf<T>(out, row);
@@ -83,7 +83,7 @@ void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind, 
     const T* d = RowOf<T>(dout, row);
     T* to = RowOf<T>(dpre, row);
     if (kind == ActivationKind::kRelu) {
-      // A value that is positive after dropout was kept and positive before: no mask is needed.
+      // A value > 0 after dropout was kept and was > 0 before: no mask is needed.
       const T scale = static_cast<T>(dropout.Scale());
 #pragma omp simd
       for (std::int64_t i = 0; i < n; ++i) to[i] = p[i] > T(0) ? scale * d[i] : T(0);
@@ -102,7 +102,7 @@ void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind, 
   });
 }
 
-// dropout: overwrites out; x is read once.
+// Dropout: overwrites out; reads x once.
 
 void cpu::DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
                          const Matrix& out) {
@@ -118,7 +118,7 @@ void cpu::DropoutForward(const device::Stream& stream, const Matrix& x, const Dr
   });
 }
 
-// rope: rotates the query and key heads of qkv in place.
+// Rope: rotates the query and key heads of qkv in place.
 
 void RopeTable(std::span<const double> frequencies, double magnitude, const Matrix& table) {
   DispatchDtype(table.dtype, [&](auto zero) {

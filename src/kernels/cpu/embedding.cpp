@@ -1,5 +1,5 @@
-// embedding: EmbeddingForward overwrites out, PositionForward changes x; backward accumulates into
-// dweight and dpositions. Rows are added in order, each table row by one thread: no float atomics.
+// Embeddings: EmbeddingForward overwrites out, PositionForward changes x; the backward passes add
+// to dweight and dpositions, in the order of rows, each table row by one thread: no atomics.
 #include "backends.hpp"
 #include "trireme/kernels/elementwise.hpp"
 
@@ -34,8 +34,8 @@ std::int64_t PositionIn(const std::int32_t* begins, const Dropout& dropout, std:
   return dropout.PositionOf(row) - begin;
 }
 
-// table[place(row)] += scale * dout[row]; places outside of the table are left out. Table row t
-// belongs to thread t % threads: each thread walks all rows and adds its own.
+// table[place(row)] += scale * dout[row]; places outside of the table are skipped. Thread t %
+// threads owns table row t: each thread goes through all rows and adds those of its own.
 template <typename T, typename Place>
 void AddByPlace(const device::Stream& stream, T scale, const Matrix& dout, const Matrix& table,
                 const Place& place) {
@@ -81,12 +81,11 @@ void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* beg
   if (dpositions.Empty()) return;
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (begins != nullptr) {  // positions restart in documents
+    if (begins != nullptr) {  // positions restart in each document
       return AddByPlace(stream, T(1), dout, dpositions,
                         [&](std::int64_t row) { return PositionIn(begins, dropout, row); });
     }
-    // The first rows of the shard have all its positions; one thread adds up all rows of a
-    // position.
+    // The first rows of the shard have each position once; one thread adds all rows of a position.
     const std::int64_t distinct = std::min(dropout.length, dout.rows);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t begin = 0; begin < distinct; ++begin) {

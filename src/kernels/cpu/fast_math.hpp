@@ -18,8 +18,8 @@
 
 namespace trireme::kernels {
 
-// exp(x) for -87 <= x <= 88, relative error below 1.2e-7: Cephes' polynomial (Moshier 1989) after x
-// = n ln 2 + r.
+// exp(x) for -87 <= x <= 88 with relative error below 1.2e-7: Cephes' polynomial (Moshier 1989)
+// after the reduction x = n ln 2 + r.
 [[gnu::always_inline]] inline float ExpWithin(float x) {
   constexpr float kLog2e = 1.44269504088896341f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
@@ -36,7 +36,7 @@ namespace trireme::kernels {
   return p * std::bit_cast<float>((std::bit_cast<std::int32_t>(shifted) << 23) + 0x3F800000);
 }
 
-// exp(x); arguments below -87 give exp(-87), above 88 exp(88).
+// exp(x), with x clamped to [-87, 88].
 [[gnu::always_inline]] inline float Exp(float x) {
   x = x < -87.0f ? -87.0f : x;
   x = x > 88.0f ? 88.0f : x;
@@ -44,10 +44,10 @@ namespace trireme::kernels {
 }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
-// 1 / (1 + exp(-x)); unspecified for NaN, since callers multiply by x.
+// 1 / (1 + exp(-x)); unspecified for NaN, but callers multiply the result by x.
 [[gnu::always_inline]] inline float Sigmoid(float x) {
-  // |x| at most 87 through its bits: comparisons of floats make the compiler blend in what follows
-  // from a constant after every later operation.
+  // Limits |x| to 87 by its bits: after a comparison of floats the compiler would blend in a
+  // constant after every later operation.
   constexpr std::uint32_t kSign = 0x80000000;
   const auto bits = std::bit_cast<std::uint32_t>(-x);
   const auto magnitude =

@@ -1,5 +1,5 @@
-// Linear layers on the CPU: the pass after a product runs on blocks of its rows, by the thread that
-// has them in its cache. LinearWeightGradient accumulates, everything else is overwritten.
+// Linear layers on the CPU: what follows a product runs on blocks of its rows, in the thread that
+// has them in its cache. LinearWeightGradient accumulates, everything else overwrites.
 #include "trireme/kernels/linear.hpp"
 
 #include <omp.h>
@@ -14,9 +14,9 @@
 
 namespace trireme::kernels {
 
-// Products with an empty dimension, on which libraries disagree.
+// Products with an empty dimension are handled here, as libraries disagree on them.
 
-// True if a dimension of the product is 0; c then has its final value.
+// Returns true if a dimension of the product is 0; then c has its final value.
 inline bool NoProduct(std::int64_t inner, const Matrix& c, bool accumulate) {
   if (c.rows == 0 || c.columns == 0) return true;
   if (inner > 0) return false;
@@ -35,13 +35,13 @@ Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : For
 
 Matrix Of(const Matrix& m, const Part& rows) { return m.Rows(rows.begin, rows.Size()); }
 
-// Whether a stream's products of this type may be thin: on CPUs, neither canonical nor in bf16.
+// Whether a stream may use thin products of this type: on CPUs, unless canonical or in bf16.
 bool HasThinProducts(const device::Stream& stream, Dtype dtype) {
   const bool bf16 = dtype == Dtype::kBfloat16 || (stream.bf16 && dtype == Dtype::kFloat32);
   return !stream.OnGpu() && !stream.canonical && !bf16;
 }
 
-// y = x form(weight), then `then` for each row.
+// y = x form(weight), then calls `then` for each range of rows.
 void Multiply(const device::Stream& stream, const Linear& linear, const Matrix& x, const Matrix& y,
               FunctionRef<void(const Part& rows)> then) {
   if (!linear.thin || x.rows > kThinRows || x.columns == 0 || !HasThinProducts(stream, y.dtype)) {
@@ -102,13 +102,13 @@ void cpu::LinearWeightGradient(const device::Stream& stream, const Linear& linea
   AddBiasGradients(stream, linear, dy, cpu::ColumnSum);
 }
 
-// matrix_multiply: the choice between our own product (on canonical and bf16 streams, and where it
-// is faster) and the library's (in bf16 only on CPUs with AMX, which our own does not use).
+// MatrixMultiply: chooses between our own product (on canonical and bf16 streams, and where it is
+// faster) and the library's (in bf16 only on CPUs with AMX, which our own does not use).
 
 namespace {
 
-// Multiply-adds below which rounding both operands beforehand and calling the library would take
-// longer than our own product on AVX512-BF16 (some microseconds).
+// For fewer multiply-adds our own product on AVX512-BF16 (some microseconds) is faster than
+// rounding both operands and calling the library.
 constexpr std::int64_t kLeastForAmx = 64 * 64 * 128;
 
 bool MultipliesWithAmx() {
@@ -133,10 +133,10 @@ void MultiplyBf16(const device::Stream& stream, Form form_a, const Matrix& a, Fo
   Bf16Multiply(*kernels, stream, form_a, a, form_b, b, c, accumulate);
 }
 
-// Whether our own product is the faster one in fp32. Speeds of own : oneDNN 2.6 measured on a Zen 5
-// core: 1.1 to 1.25 below 2^18 multiply-adds, which end before the library is set up; 1.05 to 1.2
-// for weight gradients whose left operand no cache holds and the library transposes beforehand,
-// 0.85 to 0.95 for smaller ones; 1.15 with both operands transposed; otherwise 0.85 to 1.05.
+// Whether our own fp32 product is faster. Speed of ours relative to oneDNN 2.6, measured on a Zen 5
+// core: 1.1 to 1.25 below 2^18 multiply-adds, where the library's setup dominates; for weight
+// gradients 1.05 to 1.2 if the left operand exceeds the caches (the library transposes it first),
+// else 0.85 to 0.95; 1.15 with both operands transposed; otherwise 0.85 to 1.05.
 bool OwnIsFaster(Form form_a, Form form_b, const Matrix& c, std::int64_t inner) {
   constexpr std::int64_t kSmall = 1 << 18, kLarge = 1 << 22;  // multiply-adds, elements
   if (!HasFastKernels() || c.dtype != Dtype::kFloat32) return false;
@@ -145,7 +145,7 @@ bool OwnIsFaster(Form form_a, Form form_b, const Matrix& c, std::int64_t inner) 
   return form_b == Form::kTransposed || c.rows * inner > kLarge;
 }
 
-// then(rows) by all threads, for rows that are complete.
+// Calls then(rows) on all threads, for rows that are complete.
 void Follow(const device::Stream& stream, const Part& rows,
             FunctionRef<void(const Part& rows)> then) {
   const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
@@ -157,7 +157,7 @@ void Follow(const device::Stream& stream, const Part& rows,
   }
 }
 
-// In blocks of rows, by our own product. False, with nothing done, if that would be slower.
+// Our own product, by blocks of rows. Returns false, and does nothing, if that would be slower.
 bool MultiplyInRows(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
                     const Matrix& b, const Matrix& c, bool accumulate,
                     FunctionRef<void(const Part& rows)> then) {
@@ -189,8 +189,8 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix
 void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a,
                              Form form_b, const Matrix& b, const Matrix& c, bool accumulate,
                              FunctionRef<void(const Part& rows)> then) {
-  // Bytes of c in a slice, which is gone through again while a third-level cache holds it; rows
-  // that make up for packing the right operand for each slice.
+  // kSliceBytes: bytes of c per slice, which the third-level cache still holds when `then` runs.
+  // kLeastRows: enough to make up for packing the right operand once per slice.
   constexpr std::int64_t kSliceBytes = 16 << 20, kLeastRows = 1024;
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (c.rows == 0) return;
@@ -210,12 +210,11 @@ void cpu::MatrixMultiplyThen(const device::Stream& stream, Form form_a, const Ma
   }
 }
 
-// thin_product: overwrites y. Each thread has some of the columns, and with them its own part of
-// the weight.
+// Thin products: overwrite y. Each thread has some columns, and so its own part of the weight.
 
 namespace {
 
-// Elements of the weight that are worth a thread.
+// Elements of the weight that make a thread worthwhile.
 constexpr std::int64_t kAThread = 1 << 13;
 
 template <typename T>
@@ -254,7 +253,7 @@ void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, cons
   Multiply(kernels.fp32, stream, x, form, weight, y, panels);
 }
 
-// PackedWeights: panels are filled up with zeros beyond the last output.
+// PackedWeights: the last panel is filled with zeros beyond the last output.
 
 namespace {
 
@@ -272,7 +271,7 @@ struct Panels {
 template <typename T>
 void PackPanels(const device::Stream& stream, const Linear& layer, T* to) {
   const Panels panels(layer, sizeof(T));
-  // Strides of the weight by output and by inner index.
+  // Elements from one output to the next in the weight, and from one inner index to the next.
   const std::int64_t by_output = panels.transposed ? layer.weight.stride : 1;
   const std::int64_t by_inner = panels.transposed ? 1 : layer.weight.stride;
 #pragma omp parallel for num_threads(stream.threads) schedule(static) if (stream.threads > 1)

@@ -1,5 +1,5 @@
-// Products of oneDNN: dnnl_sgemm in fp32. In fp64, which oneDNN does not multiply, Eigen's. Both
-// run on the calling thread alone inside a parallel region.
+// Products of oneDNN: dnnl_sgemm in fp32. oneDNN has no fp64 product, so that is Eigen's. Inside a
+// parallel region both use the calling thread alone.
 #include <dnnl.h>
 #include <fmt/format.h>
 #include <omp.h>
@@ -75,9 +75,9 @@ const char* MatrixLibrary() {
   return text.c_str();
 }
 
-// oneDNN's product in bf16, for CPUs with AMX: both operands are rounded beforehand, in their
-// layout, and multiplied by a matmul primitive. A primitive runs with the number of threads that it
-// was created for; each thread keeps the primitives that it has used lately.
+// oneDNN's product in bf16, for CPUs with AMX: both operands are rounded first, in their layout,
+// then a matmul primitive multiplies them. A primitive runs with the number of threads for which it
+// was created; each thread caches the primitives that it used last.
 
 namespace {
 
@@ -89,14 +89,14 @@ struct Shape {
   bool operator==(const Shape&) const = default;
 };
 
-// A bf16 operand [rows, columns] without gaps, or the transposed view of one [columns, rows].
+// A dense bf16 operand [rows, columns], or the transposed view of a dense [columns, rows].
 dnnl::memory::desc Operand(std::int64_t rows, std::int64_t columns, bool transposed) {
   const dnnl::memory::dims strides =
       transposed ? dnnl::memory::dims{1, rows} : dnnl::memory::dims{columns, 1};
   return {{rows, columns}, dnnl::memory::data_type::bf16, strides};
 }
 
-// A primitive and the memory objects of its arguments, without data.
+// A primitive and the memory objects of its arguments, which have no data yet.
 struct Matmul {
   Shape shape;
   std::uint64_t used = 0;
@@ -138,7 +138,7 @@ class Matmuls {
   const dnnl::stream& Stream() const { return stream_; }
 
  private:
-  static constexpr std::size_t kMost = 128;  // a model multiplies some dozens of shapes
+  static constexpr std::size_t kMost = 128;  // a model uses some dozens of shapes
 
   Matmul& Add(const Shape& shape) {
     Matmul made(shape, engine_);
@@ -156,7 +156,7 @@ class Matmuls {
   std::uint64_t clock_ = 0;
 };
 
-// m [rows, columns], rounded, without gaps.
+// Rounds m, [rows, columns], into a dense matrix.
 void Round(const Matrix& m, int threads, std::uint16_t* to) {
   const auto round = UsableBf16Kernels()->round;
 #pragma omp parallel for num_threads(threads) if (threads > 1)

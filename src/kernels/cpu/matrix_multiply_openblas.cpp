@@ -1,5 +1,5 @@
-// Products of OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. Its OpenMP build runs on the calling
-// thread alone inside a parallel region. Not used in bf16.
+// Products of OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. Its OpenMP build uses the calling
+// thread alone inside a parallel region. Not used for bf16.
 #include <cblas.h>
 
 #include <string>

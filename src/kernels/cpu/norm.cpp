@@ -1,5 +1,5 @@
-// norm: NormForward overwrites y and statistics; NormBackwardWeight accumulates, in
-// kReductionBlocks blocks of rows whatever the number of threads.
+// Norms and column sums: NormForward overwrites y and statistics; NormBackwardWeight and ColumnSum
+// accumulate. Sums over rows use fixed blocks of rows, whatever the number of threads.
 #include <algorithm>
 #include <cstdint>
 
@@ -9,11 +9,11 @@
 
 namespace trireme::kernels {
 
-// Sums over rows in kReductionBlocks fixed blocks of rows: the same bits for any number of threads.
+// Sums over rows in kReductionBlocks fixed blocks, with the same bits for any number of threads.
 
-// Runs add(begin, end, partial) for the rows [begin, end) of every block, partial being the block's
-// zeroed row of scratch; returns the number of blocks. The caller adds the partials up in order.
-// `width` may be 0, for rows that leave no sum.
+// Calls add(begin, end, partial) for the rows [begin, end) of every block; partial: the block's row
+// of scratch, `width` elements, zeroed (width may be 0 if nothing is summed). Returns the number of
+// blocks; the caller adds up the partials in order.
 template <typename T, typename Add>
 int ReduceRows(const device::Stream& stream, std::int64_t row_count, std::int64_t width,
                const Matrix& scratch, Add add) {
@@ -29,7 +29,7 @@ int ReduceRows(const device::Stream& stream, std::int64_t row_count, std::int64_
 
 namespace {
 
-// The norm of one row, with its mean and rstd.
+// The norm of one row; also writes its mean and rstd.
 template <typename T>
 void NormRow(NormKind kind, const T* x, std::int64_t n, const Matrix& weight, const Matrix& bias,
              double epsilon, T* y, T* statistics) {
@@ -91,8 +91,8 @@ void cpu::ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix&
   });
 }
 
-// Norms in one pass with the operations around them: ResidualNormForward overwrites sum, y and
-// statistics; NormBackward overwrites dx and dbranch and accumulates into dweight and dbias.
+// Norms fused with the operations around them: ResidualNormForward overwrites sum, y and
+// statistics; NormBackward overwrites dx and dbranch and adds to dweight and dbias.
 
 void cpu::ResidualNormForward(const device::Stream& stream, NormKind kind, const Matrix& residual,
                               const Matrix& branch, const Matrix& bias, const Dropout& dropout,
@@ -104,7 +104,7 @@ void cpu::ResidualNormForward(const device::Stream& stream, NormKind kind, const
     T* s = RowOf<T>(sum, row);
     rows::ResidualSum(RowOf<T>(residual, row), RowOf<T>(branch, row), bias.As<T>(),
                       mask.Lanes(row, n), s, n);
-    // As NormForward, to the bit: recomputation may do this part alone.
+    // The same bits as NormForward, so that recomputation can run this part alone.
     NormRow<T>(kind, s, n, weight, norm_bias, epsilon, RowOf<T>(y, row),
                statistics.As<T>() + 2 * row);
   });

@@ -1,5 +1,5 @@
 // Philox lanes of one row, for each instruction set. Files compiled for different instruction sets
-// include this header: it must not define inline functions that files could share.
+// include this header, so it must not define inline functions that those files could share.
 #pragma once
 
 #include <cstdint>
@@ -7,14 +7,14 @@
 
 namespace trireme::kernels {
 
-// The key, and the counter of the row's first eight lanes; the next eight have c0 + 1.
+// The key, and the counter of the row's first eight lanes; each next eight have one more in c0.
 struct PhiloxRow {
   std::uint32_t k0, k1;
   std::uint32_t c0, c1, c2, c3;
 };
 
-// Fills lanes[0, n rounded up to 8) with the row's 16-bit lanes: each counter's four words, lower
-// half first.
+// Fills lanes[0, n rounded up to 8) with the row's 16-bit lanes: the four words of each counter,
+// lower half first.
 using PhiloxLanesFunction = void (*)(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes);
 
 struct PhiloxLanesKernel {
@@ -25,7 +25,7 @@ extern const PhiloxLanesKernel kPhiloxPortable;
 extern const PhiloxLanesKernel kPhiloxAvx2;    // x86-64 with AVX2 only
 extern const PhiloxLanesKernel kPhiloxAvx512;  // x86-64-v4 only
 
-// Kernels that this CPU can run, the fastest first.
+// Kernels that this CPU can run, fastest first.
 std::span<const PhiloxLanesKernel> UsablePhiloxLanes();
 
 }  // namespace trireme::kernels

@@ -1,6 +1,6 @@
-// Philox4x32-10 (base/philox.hpp) on registers of 64-bit lanes: the lower half of a lane is a word
-// of one counter, its upper half the rest of a product, which no product reads. A round is two
-// products, two shifts and two exclusive ors; nothing is shuffled until the lanes are stored.
+// Philox4x32-10 (base/philox.hpp) on registers of 64-bit lanes. The lower half of a lane is a word
+// of one counter; the upper half is left over from a product, and no product reads it. A round is
+// two products, two shifts and two exclusive ors; nothing is shuffled until the lanes are stored.
 #pragma once
 
 #include "philox_lanes.hpp"
@@ -9,14 +9,15 @@ namespace trireme::kernels {
 
 namespace {
 
-// A Vector has: Register; kCounters, lanes of a register; Broadcast; Numbers(first), consecutive
-// counters in the order that Store wants; Add of words; Multiply, 32 x 32 bits to 64; High, the
-// upper halves; Xor of three; Interleave two words of the counters; Store two such pairs, counter
-// by counter, or StoreFirst those of the first counters only.
+// A Vector provides: Register; kCounters, the lanes of a register; Broadcast; Numbers(first),
+// consecutive counters in the order that Store expects; Add for words; Multiply, 32 x 32 bits to
+// 64; High, the upper halves; Xor of three operands; Interleave, which combines two words of the
+// counters; Store, which writes two such pairs counter by counter, and StoreFirst, for the first
+// counters only.
 template <typename Vector>
 inline constexpr int kLanesOf = 8 * Vector::kCounters;
 
-// kSets registers of counters: independent chains of rounds, since a product takes several cycles.
+// Computes kSets registers of counters: independent chains, as a product takes several cycles.
 template <typename Vector, int kSets, typename Store>
 [[gnu::always_inline]] inline void PhiloxPass(const PhiloxRow& row, std::uint32_t number,
                                               Store store) {
@@ -53,7 +54,7 @@ template <typename Vector, int kSets, typename Store>
   }
 }
 
-// kSets registers at a time, then fewer, then a part of one.
+// Fills lanes with kSets registers at a time, then with fewer, at the end with part of one.
 template <typename Vector, int kSets>
 void FillLanes(const PhiloxRow& row, std::uint32_t number, std::int64_t n, std::uint16_t* lanes) {
   using Register = typename Vector::Register;
@@ -77,7 +78,7 @@ void FillLanes(const PhiloxRow& row, std::uint32_t number, std::int64_t n, std::
 
 template <typename Vector>
 void FillPhiloxLanes(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes) {
-  constexpr int kMostSets = 4;  // 16 of the registers
+  constexpr int kMostSets = 4;  // they take 16 registers
   FillLanes<Vector, kMostSets>(row, row.c0, n, lanes);
 }
 

@@ -1,4 +1,4 @@
-// Sums over one row, in blocks, so that long rows (the vocabulary) lose no precision.
+// Vectorised loops on one row. Sums are added up in blocks, so that long rows lose no precision.
 #include "rows.hpp"
 
 #include <algorithm>
@@ -36,22 +36,22 @@ template <typename T>
   return total;
 }
 
-// Lanes of a sum: 32 bytes, which every instruction set has in one register or two, so that sums
-// have the same bits with all of them.
+// Lanes of a sum: 32 bytes, which every instruction set holds in one or two registers, so that sums
+// have the same bits with each of them.
 template <typename T>
 struct LanesOf {
   using Type [[gnu::vector_size(32)]] = T;
   static constexpr std::int64_t kCount = 32 / sizeof(T);
 };
 
-// x = from[0], or as many as x has lanes.
+// x = from[0], or as many elements as x has lanes.
 template <typename T, typename Lanes>
 [[gnu::always_inline]] inline void Load(const T* from, Lanes& x) {
   std::memcpy(&x, from, sizeof(x));
 }
 
-// total of [0, n): add(i, sum) adds element i to a sum, or that element and the next ones to its
-// lanes. Eight sums of lanes side by side, since an addition takes several cycles.
+// Sum over [0, n). add(i, sum) adds element i to a scalar sum, or the elements from i on to the
+// lanes of a vector sum. Eight vector sums are independent, since an addition takes several cycles.
 template <typename T, typename AddTerm>
 [[gnu::always_inline]] inline double BlockedSum(std::int64_t n, AddTerm add) {
   using Lanes = typename LanesOf<T>::Type;
@@ -120,7 +120,7 @@ template <typename T>
 template <typename T>
 [[gnu::always_inline]] inline void AddRowsOf(const T* x, std::int64_t stride, std::int64_t count,
                                              T* sum, std::int64_t n) {
-  // Four at a time, so that sums are not stored and loaded again after each.
+  // Four rows at a time, so that sums are not stored and loaded again after each row.
   for (; count >= 4; count -= 4, x += 4 * stride) {
 #pragma omp simd
     for (std::int64_t i = 0; i < n; ++i) {
@@ -178,8 +178,8 @@ void AddRows(const double* x, std::int64_t stride, std::int64_t count, double* s
 
 namespace {
 
-// GELU, tanh form: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3). Written as
-// x sigmoid(2u), which is the same and does not cancel in the negative tail.
+// GELU, tanh form: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3). Computed as x
+// sigmoid(2u), which is equal and does not cancel in the negative tail.
 constexpr double kGeluScale = 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 
@@ -275,7 +275,7 @@ void SwigluGradient(const double* gate, const double* up, const double* dout, do
   SwigluGradientOf(gate, up, dout, dgate, dup, n);
 }
 
-// Philox lanes for one row, and the mask made of them.
+// Philox lanes for one row, and the dropout mask made from them.
 
 namespace {
 
@@ -303,7 +303,7 @@ void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, 
   MaskOf(x, lanes, threshold, scale, y, n);
 }
 
-// Norms on one row. Each pass over a row except the first finds it in the nearest cache.
+// Norms on one row. All passes over a row but the first find it in the nearest cache.
 
 namespace {
 
@@ -329,8 +329,8 @@ template <typename T>
   }
 }
 
-// The loops below exist once for every set of optional operands: a condition inside would be one
-// for each element.
+// These loops are compiled once for every combination of optional operands: a condition in the loop
+// would be evaluated for each element.
 template <bool kBias, bool kMask, typename T>
 [[gnu::always_inline]] inline void ResidualSumLoop(const T* residual, const T* branch,
                                                    const T* bias, const RowLanes& lanes, T* sum,
@@ -360,8 +360,8 @@ template <typename T>
 }
 
 // With g = dy + more and h = (x - mean) * rstd: dx = rstd (g weight - mean(g weight) - h mean(g
-// weight h)) + residual; RMSNorm has no mean(g weight). Here are the means; what they sum is added
-// to the weights' gradients, if wanted.
+// weight h)) + residual; RMSNorm has no mean(g weight). NormBackwardMeans computes the two means
+// and, if wanted, adds to the gradients of weight and bias.
 template <typename T>
 struct GradientMeans {
   T g, gh;

@@ -1,5 +1,5 @@
-// Primitives on one contiguous row: the vectorised inner loops of all CPU kernels except products.
-// float versions are compiled for several instruction sets; double versions serve verification.
+// Operations on one contiguous row: the vectorised inner loops of all CPU kernels except products.
+// The float versions are compiled for several instruction sets; double versions serve verification.
 #pragma once
 
 #include <cmath>
@@ -13,14 +13,14 @@
 
 namespace trireme::kernels::rows {
 
-// Sums are taken in blocks of this many elements in the row's own type and added up in fp64.
+// Sums are taken over blocks of so many elements, in the row's type; blocks are added up in fp64.
 inline constexpr std::int64_t kSumBlock = 1024;
 
 // max of x[0, n), n >= 1.
 float Max(const float* x, std::int64_t n);
 double Max(const double* x, std::int64_t n);
 
-// x = exp(scale * x - shift) in place; returns the sum, added up in fp64 over blocks.
+// x = exp(scale * x - shift) in place; returns the sum of the results, blocks added up in fp64.
 double ExpSum(float* x, std::int64_t n, float scale, float shift);
 double ExpSum(double* x, std::int64_t n, double scale, double shift);
 
@@ -28,7 +28,7 @@ double ExpSum(double* x, std::int64_t n, double scale, double shift);
 double Sum(const float* x, std::int64_t n);
 double Sum(const double* x, std::int64_t n);
 
-// sum of (x - mean)^2.
+// Sum of (x - mean)^2.
 double SquaredDeviation(const float* x, std::int64_t n, float mean);
 double SquaredDeviation(const double* x, std::int64_t n, double mean);
 
@@ -36,17 +36,17 @@ double SquaredDeviation(const double* x, std::int64_t n, double mean);
 double Dot(const float* x, const float* y, std::int64_t n);
 double Dot(const double* x, const double* y, std::int64_t n);
 
-// y = a x + b, y += a x.
+// Affine: y = a x + b. Axpy: y += a x.
 void Affine(const float* x, float a, float b, float* y, std::int64_t n);
 void Affine(const double* x, double a, double b, double* y, std::int64_t n);
 void Axpy(float a, const float* x, float* y, std::int64_t n);
 void Axpy(double a, const double* x, double* y, std::int64_t n);
 
-// sum += `count` rows of x, one after the other for each column.
+// sum += `count` rows of x, in order for each column.
 void AddRows(const float* x, std::int64_t stride, std::int64_t count, float* sum, std::int64_t n);
 void AddRows(const double* x, std::int64_t stride, std::int64_t count, double* sum, std::int64_t n);
 
-// out = act(pre + bias) with pre += bias kept; bias may be null.
+// pre += bias (may be null), then out = act(pre).
 void BiasRelu(float* pre, const float* bias, float* out, std::int64_t n);
 void BiasRelu(double* pre, const double* bias, double* out, std::int64_t n);
 void BiasGelu(float* pre, const float* bias, float* out, std::int64_t n);
@@ -54,7 +54,7 @@ void BiasGelu(double* pre, const double* bias, double* out, std::int64_t n);
 // d = dout * act'(pre).
 void GeluGradient(const float* pre, const float* dout, float* d, std::int64_t n);
 void GeluGradient(const double* pre, const double* dout, double* d, std::int64_t n);
-// out = silu(gate) * up, and its two gradients.
+// out = silu(gate) * up, and the gradients of gate and up.
 void Swiglu(const float* gate, const float* up, float* out, std::int64_t n);
 void Swiglu(const double* gate, const double* up, double* out, std::int64_t n);
 void SwigluGradient(const float* gate, const float* up, const float* dout, float* dgate, float* dup,
@@ -62,8 +62,8 @@ void SwigluGradient(const float* gate, const float* up, const float* dout, float
 void SwigluGradient(const double* gate, const double* up, const double* dout, double* dgate,
                     double* dup, std::int64_t n);
 
-// Fills lanes[0, 8 ceil(n / 8)) with the 16-bit lanes of Philox counters {c0 + i / 8, c1, c2, c3}:
-// those of features 8 c0 .. 8 c0 + n - 1. `lanes` needs room for n rounded up to 8.
+// Fills lanes[0, 8 ceil(n / 8)) with the 16-bit lanes of the Philox counters {c0 + i / 8, c1, c2,
+// c3}, i.e. of features 8 c0 to 8 c0 + n - 1. `lanes` needs room for n rounded up to 8.
 void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                  std::uint32_t c3, std::int64_t n, std::uint16_t* lanes);
 // y = lanes >= threshold ? scale * x : 0; y may be x.
@@ -71,7 +71,7 @@ void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold, f
           float* y, std::int64_t n);
 void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
           double* y, std::int64_t n);
-// Mask of the elements of a row; inactive: all are kept as they are.
+// Dropout mask of a row's elements; inactive: all elements are kept unchanged.
 struct RowLanes {
   const std::uint16_t* lanes = nullptr;
   std::uint32_t threshold = 0;
@@ -83,8 +83,8 @@ void Mask(const T* x, const RowLanes& by, T* y, std::int64_t n) {
   Mask(x, by.lanes, by.threshold, static_cast<T>(by.scale), y, n);
 }
 
-// Norms on one contiguous row: forward, backward, and both in one pass with the operations before
-// the norm (bias, dropout, residual).
+// Norms on one contiguous row: forward, backward, and fused with the operations before the norm
+// (bias, dropout, residual).
 
 // y = (x - mean) * rstd * weight + bias; bias may be null.
 void Normalize(const float* x, float mean, float rstd, const float* weight, const float* bias,
@@ -92,7 +92,7 @@ void Normalize(const float* x, float mean, float rstd, const float* weight, cons
 void Normalize(const double* x, double mean, double rstd, const double* weight, const double* bias,
                double* y, std::int64_t n);
 
-// 1 / sqrt(mean of (x - mean)^2 + epsilon).
+// 1 / sqrt(mean of (x - mean)^2, plus epsilon).
 template <typename T>
 T ReciprocalDeviation(const T* x, std::int64_t n, T mean, double epsilon) {
   return static_cast<T>(1.0 /
@@ -105,15 +105,15 @@ void NormWeightTerm(const float* dy, const float* x, float mean, float rstd, flo
 void NormWeightTerm(const double* dy, const double* x, double mean, double rstd, double* dweight,
                     double* dbias, std::int64_t n);
 
-// sum = residual + mask(branch + bias); bias may be null; sum may be residual or branch.
+// sum = residual + dropout(branch + bias); bias may be null; sum may be residual or branch.
 void ResidualSum(const float* residual, const float* branch, const float* bias,
                  const RowLanes& lanes, float* sum, std::int64_t n);
 void ResidualSum(const double* residual, const double* branch, const double* bias,
                  const RowLanes& lanes, double* sum, std::int64_t n);
 
 // One row of kernels::NormBackwardPass: with g = dy + more, dx = residual + gradient of the input,
-// dbranch = mask(dx), dweight += and dbias += as NormWeightTerm. Null: more, residual, dbranch,
-// dweight and dbias (both or none).
+// dbranch = dropout(dx), dweight and dbias as in NormWeightTerm. May be null: more, residual,
+// dbranch, and dweight with dbias (both or neither).
 template <typename T>
 struct NormBackwardRow {
   const T *dy, *more, *x, *weight;
@@ -131,13 +131,12 @@ void NormBackward(const NormBackwardRow<double>& row);
 
 namespace trireme::kernels {
 
-// Memory of a thread that grows to the largest use and stays, so that the step loop allocates
-// nothing.
+// A thread's scratch, which grows to the largest use and stays: the step loop allocates nothing.
 
 inline constexpr std::int64_t kPage = 4096;  // alignment of a thread's scratch, bytes
 
-// `count` uninitialised elements, page-aligned, valid until this thread asks for the same Use
-// again. Use: a type that names the purpose.
+// `count` uninitialised elements, page-aligned, valid until this thread calls it again with the
+// same Use (a type that names the purpose).
 template <typename Use, typename T>
 T* ThreadScratch(std::int64_t count) {
   struct Free {
@@ -158,7 +157,7 @@ T* ThreadScratch(std::int64_t count) {
 
 class RowMask {
  public:
-  // For rows of up to `features` columns. An inactive dropout changes nothing.
+  // For rows of up to `features` columns. Inactive dropout changes nothing.
   RowMask(const Dropout& dropout, std::int64_t features)
       : dropout_(dropout),
         key_(MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site)),
@@ -166,18 +165,18 @@ class RowMask {
         scale_(dropout.Scale()),
         room_(features + 2 * kLanes) {}
 
-  // Lanes of the matrix's row `row`, valid until this thread's next call on any mask.
+  // Lanes of row `row` of the matrix, valid until this thread's next call on any mask.
   rows::RowLanes Lanes(std::int64_t row, std::int64_t n) const {
     if (!Active()) return {};
     const std::int64_t global = dropout_.first_row + row;
     return Lanes(dropout_.ordinals[global / dropout_.length], dropout_.PositionOf(row), n);
   }
-  // y = mask of the matrix's row `row` applied to x; y may be x. Active() only.
+  // y = dropout of row `row`, x; y may be x. Only if Active().
   template <typename T>
   void Apply(std::int64_t row, const T* x, T* y, std::int64_t n) const {
     rows::Mask(x, Lanes(row, n), y, n);
   }
-  // The same for a row of that sample and that position in its sequence.
+  // The same for the row at `position` in its sequence, of the sample `ordinal`.
   template <typename T>
   void Apply(std::uint64_t ordinal, std::int64_t position, const T* x, T* y, std::int64_t n) const {
     rows::Mask(x, Lanes(ordinal, position, n), y, n);
@@ -186,7 +185,7 @@ class RowMask {
 
  private:
   rows::RowLanes Lanes(std::uint64_t ordinal, std::int64_t position, std::int64_t n) const {
-    // A slice may begin within a counter's lanes: from the counter's first one on.
+    // A slice may begin within a counter's lanes: draws from the counter's first lane on.
     const std::int64_t skipped = dropout_.first_feature % kLanes;
     auto* lanes = ThreadScratch<RowMask, std::uint16_t>(room_);
     rows::PhiloxLanes(key_, static_cast<std::uint32_t>(dropout_.first_feature / kLanes),
@@ -200,7 +199,7 @@ class RowMask {
   PhiloxKey key_;
   std::uint32_t threshold_;
   double scale_;
-  std::int64_t room_;  // elements that the lanes of a row may take
+  std::int64_t room_;  // elements that a row's lanes may take
 };
 
 // Row `row` of a matrix; null if it is Empty().
@@ -209,7 +208,7 @@ T* RowOf(const Matrix& x, std::int64_t row) {
   return x.Empty() ? nullptr : x.As<T>() + row * x.stride;
 }
 
-// Calls body(T{}, row), with T the C++ type of `dtype`, for all rows by the stream's threads.
+// Calls body(T{}, row), T being the C++ type of `dtype`, for all rows, on the stream's threads.
 template <typename Body>
 void EachRow(const device::Stream& stream, Dtype dtype, std::int64_t rows, const Body& body) {
   DispatchDtype(dtype, [&](auto zero) {
@@ -217,7 +216,7 @@ void EachRow(const device::Stream& stream, Dtype dtype, std::int64_t rows, const
     for (std::int64_t row = 0; row < rows; ++row) body(zero, row);
   });
 }
-// The same for the rows of x: body(T{}, row, mask), with a mask of this thread's.
+// The same for the rows of x: calls body(T{}, row, mask) with a mask generator per thread.
 template <typename Body>
 void EachMaskedRow(const device::Stream& stream, const Matrix& x, const Dropout& dropout,
                    const Body& body) {

@@ -1,4 +1,4 @@
-// Kernels that are compiled for several instruction sets, on other CPUs than x86-64: portable ones.
+// Kernels that exist for several instruction sets: on CPUs other than x86-64 the portable ones.
 #include "attention_call.hpp"
 #include "cpu/product/multiply.hpp"
 #include "philox_lanes.hpp"

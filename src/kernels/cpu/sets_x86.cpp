@@ -1,4 +1,4 @@
-// Kernels that are compiled for several instruction sets: those that this x86-64 CPU can run.
+// Kernels that exist for several instruction sets: those that this x86-64 CPU can run.
 #include <array>
 #include <span>
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace trireme::kernels {
 
-// all: for AVX-512, for AVX2, and portable ones. Returns the fastest usable ones first.
+// all: kernels for AVX-512, AVX2, and portable ones. Returns those that the CPU runs, best first.
 template <typename Kernels>
 std::span<const Kernels> UsableOf(const std::array<Kernels, 3>& all) {
   const std::string set = device::InstructionSet();

@@ -8,21 +8,20 @@
 
 namespace trireme::kernels {
 
-// Kernels of products whose left operand has few rows, for one instruction set. Such a product
-// reads the right operand, a weight, once: memory bounds it, and packing would double the traffic.
-// Files compiled for different instruction sets include this header: it and the headers that
-// include it must not define inline functions that files could share.
+// Kernels for products whose left operand has few rows, for one instruction set. They read the
+// right operand, a weight, once: memory limits the speed, and packing would double the traffic.
+// Files compiled for different instruction sets include this header, so neither it nor a header
+// that includes it may define inline functions that those files could share.
 
-// Most rows of a thin product. Beyond, packing pays.
+// Most rows of a thin product. With more, packing pays.
 inline constexpr std::int64_t kThinRows = 32;
-inline constexpr std::int64_t kThinColumns =
-    64;  // of the plain form: threads' shares are multiples
+inline constexpr std::int64_t kThinColumns = 64;  // threads get multiples of so many columns
 
 // Width of a panel of a weight's second copy (PackedWeights), in bytes.
 inline constexpr std::int64_t kPanelBytes = 128;
 
-// c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order
-// that depends on `inner` and on whether there is one row, not on the columns of a call.
+// c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. The order of each element's sum depends
+// on `inner` and on whether there is a single row, not on the columns of a call.
 template <typename T>
 struct ThinProduct {
   std::int64_t rows, columns, inner;
@@ -38,8 +37,8 @@ template <typename T>
 struct ThinKernelsOf {
   void (*transposed)(const ThinProduct<T>&);  // w: [columns, inner]
   void (*plain)(const ThinProduct<T>&);       // w: [inner, columns]
-  // At least two rows; the bits of the other two. w: [panels, inner, kPanelBytes / sizeof(T)],
-  // without gaps; w_stride is not read.
+  // For two rows or more; gives the bits of the other two. w: [panels, inner, kPanelBytes /
+  // sizeof(T)], dense; w_stride is not read.
   void (*panels)(const ThinProduct<T>&);
 };
 
@@ -53,12 +52,12 @@ extern const ThinKernels kThinPortable;
 extern const ThinKernels kThinAvx2;    // x86-64-v3 only
 extern const ThinKernels kThinAvx512;  // x86-64-v4 only
 
-// Kernels that this CPU can run, the fastest first. Their sums have different orders.
+// Kernels that this CPU can run, fastest first. They add in different orders.
 std::span<const ThinKernels> UsableThinKernels();
 
 // y = x form(weight), with these kernels and the stream's threads. x: [rows, in], rows <=
-// kThinRows; y: [rows, out], overwritten. panels: the weight's second copy (PackedWeights::Of) or
-// null. The bits of y depend on neither the number of threads nor on panels.
+// kThinRows; y: [rows, out], overwritten. panels: the weight's second copy (PackedWeights::Of), or
+// null. The bits of y do not depend on the number of threads or on panels.
 void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const Matrix& x,
                   Form form, const Matrix& weight, const Matrix& y, const void* panels = nullptr);
 

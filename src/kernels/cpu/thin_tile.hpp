@@ -1,5 +1,5 @@
-// Products with few rows over a vector type (attention_vector.hpp). Each file that includes this
-// has its own copy, for its instruction set: everything is in an unnamed namespace.
+// Products with few rows over a vector type (attention_vector.hpp). Everything is in an unnamed
+// namespace, so that each file that includes this has a copy for its own instruction set.
 #pragma once
 
 #include "attention_vector.hpp"
@@ -9,10 +9,10 @@ namespace trireme::kernels {
 
 namespace {
 
-inline constexpr std::int64_t kThinBlock = 128;   // inner indices of a strip
-inline constexpr std::int64_t kPanelBlock = 256;  // and of a panel
+inline constexpr std::int64_t kThinBlock = 128;   // inner indices per block, without panels
+inline constexpr std::int64_t kPanelBlock = 256;  // the same for ThinPanels
 
-// One row of a with kColumns <= kLanes rows of w, from row `column` on.
+// Dot products of the single row of a with kColumns <= kLanes rows of w, from row `column` on.
 template <typename V, int kColumns>
 void DotBlock(const ThinProduct<typename V::Scalar>& p, std::int64_t column) {
   using Register = typename V::Register;
@@ -36,13 +36,13 @@ void DotBlock(const ThinProduct<typename V::Scalar>& p, std::int64_t column) {
   for (int j = 0; j < kColumns; ++j) p.c[column + j] = all[j];
 }
 
-// A part of w that is wanted next, fetched line by line, as it lies in memory, while the part
-// before it is multiplied: `per` lines with each inner index.
+// Prefetches the part of w that is needed next, line by line in the order of memory, while the part
+// before it is multiplied: `per_` lines for each inner index.
 template <typename T>
 class ThinAhead {
  public:
   ThinAhead() = default;
-  // Rows of `columns` elements. steps: about as many calls of Fetch follow.
+  // The part: `rows` rows of `columns` elements. steps: about how many calls of Fetch will follow.
   ThinAhead(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
             std::int64_t steps)
       : at_(from), stride_(stride), lines_((columns + kLine - 1) / kLine), rows_(rows) {
@@ -64,13 +64,13 @@ class ThinAhead {
   std::int64_t stride_ = 0, line_ = 0, lines_ = 0, rows_ = 0, per_ = 0;
 };
 
-// c (+)= a w for kRows rows and kVectors vectors of columns.
+// c = a w, or c += a w with `add`, for kRows rows and kVectors vectors of columns.
 template <typename V, int kRows, int kVectors>
 void AddBlock(const ThinProduct<typename V::Scalar>& p, bool add,
               ThinAhead<typename V::Scalar>& ahead) {
   using Register = typename V::Register;
   constexpr int kLanes = V::kLanes;
-  ThinAhead<typename V::Scalar> lines = ahead;  // in registers
+  ThinAhead<typename V::Scalar> lines = ahead;  // a copy, to keep it in registers
   Register sum[kRows][kVectors];
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
@@ -99,7 +99,7 @@ void AddBlock(const ThinProduct<typename V::Scalar>& p, bool add,
   ahead = lines;
 }
 
-// The same for the last columns, one by one in the lanes of a vector.
+// The same for one row and the last few columns, which do not fill a vector.
 template <typename V>
 void AddRest(const ThinProduct<typename V::Scalar>& p, bool add) {
   using Register = typename V::Register;
@@ -121,7 +121,7 @@ void AddSome(const ThinProduct<typename V::Scalar>& p, bool add, std::int64_t& r
   }
 }
 
-// The same for all rows.
+// The same for all rows: in blocks of kMany rows, then of fewer.
 template <typename V, int kMany, int kVectors>
 void AddRows(const ThinProduct<typename V::Scalar>& p, bool add,
              ThinAhead<typename V::Scalar>& ahead) {
@@ -132,7 +132,7 @@ void AddRows(const ThinProduct<typename V::Scalar>& p, bool add,
   AddSome<V, 1, kVectors>(p, add, row, ahead);
 }
 
-// One row: dots, which read a and w in vectors, wait for w's memory alone.
+// One row: dot products, which read a and w in vectors and are limited only by w's memory.
 template <typename V, int kColumns>
 void Dots(const ThinProduct<typename V::Scalar>& p) {
   std::int64_t column = 0;
@@ -142,7 +142,7 @@ void Dots(const ThinProduct<typename V::Scalar>& p) {
   for (; column < p.columns; ++column) DotBlock<V, 1>(p, column);
 }
 
-// Calls of AddBlock for all rows: their inner indices are the steps in which memory is fetched.
+// Number of AddBlock calls for all rows. Each inner index of each call fetches some memory.
 template <int kMany>
 std::int64_t BlocksOf(std::int64_t rows) {
   std::int64_t blocks = rows / kMany;
@@ -153,7 +153,7 @@ std::int64_t BlocksOf(std::int64_t rows) {
   return blocks;
 }
 
-// More rows: w is transposed, piece by piece, into the first-level cache for all of them.
+// w: [columns, inner]. For several rows: transposes w piece by piece into the first-level cache.
 template <typename V, int kMany, int kVectors, int kAlone>
 void ThinTransposed(const ThinProduct<typename V::Scalar>& p) {
   using T = typename V::Scalar;
@@ -167,7 +167,7 @@ void ThinTransposed(const ThinProduct<typename V::Scalar>& p) {
                        : rest < kWide ? rest
                                       : kWide,
                        p.inner, BlocksOf<kMany>(p.rows) * p.inner);
-    // Sums of the last columns lie apart: whole vectors would not fit.
+    // The sums of the last columns go to memory of their own, since whole vectors would not fit.
     ThinProduct<T> piece = p;
     piece.w = packed;
     piece.w_stride = kWide;
@@ -189,8 +189,8 @@ void ThinTransposed(const ThinProduct<typename V::Scalar>& p) {
   }
 }
 
-// Blocks of inner indices, in them strips of columns, in them the rows of a: while a block comes
-// from the second-level cache, the next one is fetched there.
+// w: [inner, columns]. For each block of inner indices, for each strip of columns, for the rows of
+// a: while a block is read from the second-level cache, the next one is fetched into it.
 template <typename V, int kMany, int kVectors, int kAlone>
 void ThinPlain(const ThinProduct<typename V::Scalar>& p) {
   using T = typename V::Scalar;
@@ -235,7 +235,7 @@ void ThinPlain(const ThinProduct<typename V::Scalar>& p) {
   }
 }
 
-// w lies in panels: memory is read in its order, and nothing is transposed on the way.
+// w in panels: memory is read in its order, and nothing needs to be transposed.
 template <typename V, int kMany, int kVectors>
 void ThinPanels(const ThinProduct<typename V::Scalar>& p) {
   using T = typename V::Scalar;

@@ -1,4 +1,4 @@
-// Attention's tiles for AVX2, compiled for x86-64-v3: 6 rows and two vectors of sums in 16
+// Attention's tiles for AVX2, compiled for x86-64-v3: the sums take 6 rows of two vectors in 16
 // registers.
 #include <immintrin.h>
 
@@ -29,7 +29,7 @@ struct Words4 {
   using Register = __m256i;
   static constexpr int kCounters = 4;
   static Register Broadcast(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
-  // Order of counters that Store's unpacking, which works on pairs of lanes, restores.
+  // Counters in an order that Store's unpacking, which works on pairs of lanes, puts right.
   static Register Numbers(std::uint32_t first) {
     return Add(Broadcast(first), _mm256_setr_epi64x(0, 2, 1, 3));
   }

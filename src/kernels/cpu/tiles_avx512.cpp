@@ -1,4 +1,4 @@
-// Attention's tiles for AVX-512, compiled for x86-64-v4: 8 rows and two vectors of sums in 32
+// Attention's tiles for AVX-512, compiled for x86-64-v4: the sums take 8 rows of two vectors in 32
 // registers, which measured faster than more.
 #include <immintrin.h>
 
@@ -28,11 +28,11 @@ namespace {
 struct Words8 {
   using Register = __m512i;
   static constexpr int kCounters = 8;
-  // All lanes: the forms without a mask are the same, but GCC 12 warns of undefined values in its
-  // own header.
+  // All lanes. The forms without a mask do the same, but in them GCC 12 warns of undefined values
+  // in its own header.
   static constexpr __mmask8 kAll = 0xFF;
   static Register Broadcast(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
-  // Order of counters that Store's unpacking, which works on pairs of lanes, restores.
+  // Counters in an order that Store's unpacking, which works on pairs of lanes, puts right.
   static Register Numbers(std::uint32_t first) {
     return Add(Broadcast(first), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
   }

@@ -24,7 +24,7 @@ constinit const ThinKernels kThinPortable{
 
 namespace {
 
-constexpr int kWide = 16;  // counters a pass
+constexpr int kWide = 16;  // counters per pass
 
 void Fill(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes) {
   const std::int64_t counters = (n + 7) / 8;
@@ -32,7 +32,7 @@ void Fill(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes) {
     std::uint32_t words[4][kWide];
 #pragma omp simd
     for (int j = 0; j < kWide; ++j) {
-      // Rounds as in base/philox.hpp, here so that the loop over counters vectorises.
+      // The rounds of base/philox.hpp, repeated here so that the loop over counters vectorises.
       std::uint32_t a = row.c0 + static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(j);
       std::uint32_t b = row.c1, c = row.c2, d = row.c3, k0 = row.k0, k1 = row.k1;
 #pragma GCC unroll 10

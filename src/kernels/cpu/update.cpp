@@ -1,5 +1,5 @@
-// update: values and moments are updated in place; gradients are read and, on request, cleared;
-// sums are added to.
+// Updates of the weights: values and moments are updated in place; gradients are read and, on
+// request, cleared; sums are added up.
 #include "trireme/kernels/update.hpp"
 #include "backends.hpp"
 
@@ -15,7 +15,7 @@ namespace trireme::kernels {
 
 namespace {
 
-constexpr std::int64_t kChunk = 8192;  // elements a task: two pages of each of four fp32 arrays
+constexpr std::int64_t kChunk = 8192;  // elements per task: two pages of each of four fp32 arrays
 
 template <typename T>
 [[gnu::always_inline]] inline void AdamWOf(std::int64_t n, const UpdateScalars& s, double decay,
@@ -34,7 +34,7 @@ template <typename T>
     second[i] = v;
     values[i] = keep * values[i] - rate * m / (std::sqrt(v) * root + epsilon);
   }
-  if (clear) std::fill_n(gradients, n, T(0));  // a chunk: still in cache
+  if (clear) std::fill_n(gradients, n, T(0));  // the chunk is still in the cache
 }
 TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear,
                              float* gradients, float* values, float* first, float* second) {
@@ -70,7 +70,7 @@ void DescentRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range
   DescentOf(n, s, range, clear, gradients, values);
 }
 
-// visit(range, begin, size) for the chunks of all ranges, in one parallel region.
+// Calls visit(range, begin, size) for the chunks of all ranges, in one parallel region.
 template <typename Range, typename Visit>
 void EachChunk(const device::Stream& stream, std::span<const Range> ranges, Visit visit) {
 #pragma omp parallel num_threads(stream.threads)
@@ -82,12 +82,12 @@ void EachChunk(const device::Stream& stream, std::span<const Range> ranges, Visi
   }
 }
 
-// Squares by their exponents: what ExactSum does, with one place a term instead of three.
+// Sums squares by exponent, like ExactSum, but with one memory access per term instead of three.
 struct SquareBins {
-  static constexpr std::int64_t kMostTerms = 1 << 20;  // sums of halves stay exact in a double
+  static constexpr std::int64_t kMostTerms = 1 << 20;  // half mantissas still add up exactly
   static constexpr int kExponents = 2048;
   struct Bin {
-    std::uint64_t low = 0, high = 0;  // sums of the lower 32 and the upper 21 bits of mantissas
+    std::uint64_t low = 0, high = 0;  // sums of the mantissas' lower 32 and upper 21 bits
   };
   std::array<Bin, kExponents> bins{};
 
@@ -102,7 +102,7 @@ struct SquareBins {
       bin.high += (bits >> 32 & 0xFFFFF) | std::uint64_t{exponent != 0} << 20;
     }
   }
-  // Adds the finite terms to `sum`. True if a term was not finite.
+  // Adds the finite terms to `sum`. Returns true if a term was not finite.
   bool MoveTo(ExactSum& sum) const {
     for (int exponent = 0; exponent < kExponents - 1; ++exponent) {
       const Bin& bin = bins[static_cast<std::size_t>(exponent)];
@@ -117,7 +117,7 @@ struct SquareBins {
 
 template <typename T>
 void AddSquares(const T* values, std::int64_t n, ExactSum& sum) {
-  constexpr std::int64_t kFew = 2048;  // emptying the bins costs more
+  constexpr std::int64_t kFew = 2048;  // for fewer values, emptying the bins would cost more
   const auto add = [&](bool finite_too) {
     for (std::int64_t i = 0; i < n; ++i) {
       const double square = static_cast<double>(values[i]) * static_cast<double>(values[i]);
@@ -197,7 +197,7 @@ void cpu::ExactSquareSum(const device::Stream& stream, Dtype dtype,
     {
       ExactSum own;
       for (const FlatRange& range : ranges) {
-        // As few blocks as the threads and the bins allow.
+        // As few blocks as the numbers of threads and of terms per bin allow.
         const std::int64_t share = (range.count + stream.threads - 1) / stream.threads;
         const std::int64_t block = std::clamp<std::int64_t>(share, 1, SquareBins::kMostTerms);
 #pragma omp for schedule(static) nowait

@@ -1,13 +1,12 @@
-// Every thread has a part of the slice and walks it in blocks, relative to the largest logit of a
-// row so far, as attention in blocks does (Dao et al. 2022). With e = exp(logit - reference), 0 for
-// the target, s = sum of e over the vocabulary and a row's pull p[target] - (1 - smoothing):
-//
+// The vocabulary head with its loss. Each thread has a part of the slice and goes through it in
+// blocks, relative to the largest logit of a row so far, like blockwise attention (Dao et al.
+// 2022). Let e = exp(logit - reference), but 0 for the target; s = sum of exp(logit) over the
+// vocabulary; and a row's pull = p[target] - (1 - smoothing):
 //   VocabularyStatistics  e = exp(x W_b^T - reference), kept;  sums = sums exp(old - new) + e W_b
-//   VocabularyGradient    dW_b += e^T (x exp(reference - ln s)), + pull x in the targets' rows
+//   VocabularyGradient    dW_b += e^T (x exp(reference - ln s)), and pull x in the targets' rows
 //                         dx = sums exp(reference - ln s) + pull W[target]
-//
-// so that the exponentials are the last pass over the tile but for the products. Smoothing adds
-// -smoothing / V times the sum of W to dx and the sum of x to dW.
+// So only products follow the exponentials. Smoothing also adds -smoothing / V times the sum of W's
+// rows to dx, and -smoothing / V times the sum of x's rows to dW.
 #include "trireme/kernels/vocabulary_loss.hpp"
 
 #include <algorithm>
@@ -23,16 +22,16 @@
 
 namespace trireme::kernels {
 
-// Statistics of a row of logits, from slices of the vocabulary to the whole row.
+// Statistics of one row of logits, over a slice of the vocabulary or all of it.
 
 struct Statistics {
   double top = 0;     // largest logit
-  double sum = 0;     // of exp(logit - top)
+  double sum = 0;     // sum of exp(logit - top)
   double picked = 0;  // the target's logit, 0 if another slice has it
   double total = 0;   // sum of logits
 
   double LogSum() const { return top + std::log(sum); }
-  // Not finite if a logit is not: the total includes all of them.
+  // Not finite if any logit is not: `total` includes all of them.
   double Loss(double smoothing, std::int64_t vocabulary) const {
     return LogSum() - (1 - smoothing) * picked -
            smoothing * (total / static_cast<double>(vocabulary));
@@ -46,8 +45,8 @@ inline void Store(const Statistics& s, double* out) {
   out[3] = s.total;
 }
 
-// Statistics of the whole row, from those of its parts: [parts, rows, kSoftmaxStatistics]. NaN gets
-// past the maximum, but not past the sums.
+// Statistics of the whole row from those of its slices: [parts, rows, kSoftmaxStatistics]. std::max
+// may drop a NaN, but the sums keep it.
 inline Statistics Combine(const double* statistics, std::int64_t rows, std::int64_t row,
                           int parts) {
   const auto part = [&](int p) { return statistics + (p * rows + row) * kSoftmaxStatistics; };
@@ -61,7 +60,7 @@ inline Statistics Combine(const double* statistics, std::int64_t rows, std::int6
   return whole;
 }
 
-// Cut of a slice into parts, one per thread, and of parts into blocks.
+// Divides a slice into parts, one per thread, and each part into blocks.
 class VocabularyCut {
  public:
   VocabularyCut(std::int64_t slice, std::int64_t dim, int threads)
@@ -72,18 +71,18 @@ class VocabularyCut {
 
   static std::int64_t RoundUp(std::int64_t n) { return CeilDivide(n, kUnit) * kUnit; }
   std::int64_t Slice() const { return slice_; }
-  std::int64_t Columns() const { return units_ * kUnit; }  // of the slice, rounded up
-  int Parts() const { return parts_; }                     // none is empty
+  std::int64_t Columns() const { return units_ * kUnit; }  // of the slice, rounded up to kUnit
+  int Parts() const { return parts_; }                     // no part is empty
   Part ColumnsOf(int part) const {
     const Part range = PartOf(units_, part, parts_);
     return {range.begin * kUnit, std::min(range.end * kUnit, slice_)};
   }
-  // Largest number of blocks of a part.
+  // Largest number of blocks in a part.
   std::int64_t Blocks() const { return CeilDivide(LargestPart(), width_); }
   std::int64_t Width() const { return std::min(width_, LargestPart()); }
 
-  // Calls body(block, columns) for each block of a part; blocks are numbered over all parts and of
-  // nearly equal width.
+  // Calls body(block, columns) for each block of a part. Block numbers run through all parts; the
+  // blocks of a part have nearly equal widths.
   template <typename Body>
   void ForBlocks(int part, Body body) const {
     const Part columns = ColumnsOf(part);
@@ -96,9 +95,9 @@ class VocabularyCut {
   }
 
  private:
-  static constexpr std::int64_t kUnit = 32;  // rows of blocks start on boundaries of 128 bytes
-  // 512 tokens of a narrowest block fill a core's cache of 1 MiB. The wider dim, the wider a block
-  // has to be to outweigh what its products do again: packing x, reading and writing the sums.
+  static constexpr std::int64_t kUnit = 32;  // so that the rows of blocks are aligned to 128 bytes
+  // For 512 tokens the narrowest block fills a core's cache of 1 MiB. A larger dim needs wider
+  // blocks, to outweigh the work that each block repeats: packing x, reading and writing the sums.
   static constexpr std::int64_t kNarrowest = 512, kWidest = 4096;
 
   std::int64_t LargestPart() const { return CeilDivide(units_, parts_) * kUnit; }
@@ -107,17 +106,17 @@ class VocabularyCut {
   int parts_;
 };
 
-// Offsets in the scratch, in elements.
+// Places of arrays in the scratch, in elements.
 struct VocabularyLayout {
   std::int64_t statistics = 0;  // fp64 [parts, rows, 4]
   std::int64_t log_sums = 0;    // fp64 [rows]: ln of the sum of exp(logit)
   std::int64_t pulls = 0;       // fp64 [rows]: p[target] - (1 - smoothing)
   std::int64_t references =
-      0;  // [parts, blocks, rows]: logits that a block's exponentials are relative to
-  std::int64_t sums = 0;    // [parts, rows, dim]: of exponentials times W
+      0;  // [parts, blocks, rows]: the logit to which a block's exponentials are relative
+  std::int64_t sums = 0;    // [parts, rows, dim]: exponentials times W
   std::int64_t scaled = 0;  // [parts, rows, dim]: x exp(reference - log_sum)
-  std::int64_t totals = 0;  // [parts + 1, dim]: sums of W, and of x
-  std::int64_t exps = 0;    // [rows, width] for every block, or one per part
+  std::int64_t totals = 0;  // [parts + 1, dim]: sums of the rows of W, and of x
+  std::int64_t exps = 0;    // [rows, width]: for every block, or one per part
   std::int64_t size = 0;
 
   VocabularyLayout(const VocabularyCut& cut, std::int64_t rows, std::int64_t dim, bool gradient) {
@@ -126,7 +125,7 @@ struct VocabularyLayout {
       size += VocabularyCut::RoundUp(elements);
       return at;
     };
-    constexpr std::int64_t kDouble = 2;  // elements at most
+    constexpr std::int64_t kDouble = 2;  // elements per double, at most
     statistics = take(kDouble * cut.Parts() * rows * kSoftmaxStatistics);
     if (!gradient) {
       exps = take(rows * cut.Parts() * cut.Width());
@@ -142,11 +141,11 @@ struct VocabularyLayout {
   }
 };
 
-// Carries an exception out of an OpenMP region, which it must not leave by itself.
+// Carries an exception out of an OpenMP region: an exception must not leave it directly.
 
 class Rescue {
  public:
-  // Runs `body` on the calling thread; keeps the first exception of all threads.
+  // Runs `body` on the calling thread; keeps the first exception of any thread.
   template <typename Body>
   void Run(Body&& body) noexcept {
     try {
@@ -156,7 +155,7 @@ class Rescue {
       if (!first_) first_ = std::current_exception();
     }
   }
-  // Throws the exception that was kept, if any; called after the region.
+  // Throws the kept exception, if any. Call it after the region.
   void Rethrow() const {
     if (first_) std::rethrow_exception(first_);
   }
@@ -165,12 +164,13 @@ class Rescue {
   std::exception_ptr first_;
 };
 
-// cross_entropy: overwrites losses, and with `gradient` the logits. On slices: SoftmaxStatistics
-// overwrites statistics and logits, CrossEntropySlice losses, and with `gradient` the logits.
+// CrossEntropy overwrites losses and, with `gradient`, logits. On slices: SoftmaxStatistics
+// overwrites statistics and logits, CrossEntropySlice losses and, with `gradient`, logits.
 
 namespace {
 
-// From exp(logit - largest) of [first, first + n) to p - (1 - e) onehot - e / V; `factor` makes p.
+// Turns exp(logit - largest) of n tokens into p - (1 - e) onehot - e / V, where p = factor *
+// exp(...). at: the target's place among these tokens, or outside [0, n).
 template <typename T>
 void RowGradient(T* logits, std::int64_t n, std::int64_t at, double factor, double smoothing,
                  std::int64_t vocabulary) {
@@ -179,7 +179,7 @@ void RowGradient(T* logits, std::int64_t n, std::int64_t at, double factor, doub
   if (at >= 0 && at < n) logits[at] -= static_cast<T>(1 - smoothing);
 }
 
-// Loss of one row; with `gradient`, logits become p - (1 - e) onehot - e / V.
+// Returns the loss of one row; with `gradient`, logits become p - (1 - e) onehot - e / V.
 template <typename T>
 double RowLoss(T* logits, std::int64_t n, std::int32_t target, double smoothing, bool gradient) {
   if (target < 0) {
@@ -220,7 +220,7 @@ void cpu::CrossEntropy(const device::Stream& stream, const Matrix& logits,
 void cpu::SoftmaxStatistics(const device::Stream& stream, const Matrix& logits,
                             const std::int32_t* targets, std::int32_t first, double* statistics) {
   EachRow(stream, logits.dtype, logits.rows, [&](auto zero, std::int64_t row) {
-    Statistics s;  // of a masked row: finite, not used
+    Statistics s;  // masked rows: finite, but not used
     if (targets[row] >= 0) {
       s = RowStatistics(RowOf<decltype(zero)>(logits, row), logits.columns, targets[row] - first);
     }
@@ -273,7 +273,7 @@ TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
 }
 Largest<double> LargestAndSum(const double* x, std::int64_t n) { return LargestOf(x, n); }
 
-// One call of a pass, part by part of the slice.
+// The work of one call, for each part of the slice.
 template <typename T>
 class Work {
  public:
@@ -290,7 +290,7 @@ class Work {
   }
 
   void Forward(int part) const;
-  // Between the passes: what the whole rows' statistics say.
+  // Between the passes: computes log-sums and pulls from the statistics of whole rows.
   void Weigh(const double* statistics, int parts) const;
   void WeightGradient(int part, const Matrix& dweight) const;
   void InputGradient(std::int64_t row, T* dx) const;
@@ -310,7 +310,7 @@ class Work {
     return {scratch_ + layout_.exps + tile_.x.rows * at, tile_.x.dtype, tile_.x.rows,
             columns.Size(), VocabularyCut::RoundUp(columns.Size())};
   }
-  // The target's place among columns of the slice, or -1.
+  // The target's place in the slice if it is among these columns, else -1.
   std::int64_t TargetIn(const Part& columns, std::int64_t row) const {
     const std::int64_t at = tile_.targets[row] - tile_.first;
     return tile_.targets[row] >= 0 && at >= columns.begin && at < columns.end ? at : -1;
@@ -325,7 +325,7 @@ class Work {
   T* scratch_;
 };
 
-// logits become e; sums follow the reference.
+// Turns a row's logits into e, updates the statistics, and rescales `sums` if the reference grows.
 template <typename T>
 void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* logits,
                          double* statistics, T* sums) const {
@@ -351,7 +351,7 @@ void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* l
   T* const picked = target < 0 ? nullptr : logits + (target - columns.begin);
   if (picked != nullptr) {
     s.picked = static_cast<double>(*picked);
-    // In fp64: beside a target that is nearly certain the others still count.
+    // In fp64, so that the other tokens still count when the target is nearly certain.
     s.sum += std::exp(s.picked - s.top);
     *picked = -std::numeric_limits<T>::infinity();  // its exponential is 0
   }
@@ -395,7 +395,7 @@ void Work<T>::Weigh(const double* statistics, int parts) const {
     if (tile_.targets[row] < 0) continue;
     const Statistics whole = Combine(statistics, tile_.x.rows, row, parts);
     Doubles(layout_.log_sums)[row] = whole.LogSum();
-    // expm1: if the target is nearly certain, the rest of 1 still counts.
+    // expm1 keeps the small remainder when the target is nearly certain (p close to 1).
     Doubles(layout_.pulls)[row] = std::expm1(whole.picked - whole.LogSum()) + tile_.smoothing;
     if (tile_.smoothing > 0) rows::Axpy(T(1), RowOf<T>(tile_.x, row), total, dim);
   }
@@ -505,7 +505,7 @@ void cpu::VocabularyGradient(const device::Stream& stream, const VocabularyTile&
     using T = decltype(zero);
     const Work<T> work(stream, tile, scratch);
     const int own = work.Parts();
-    const Matrix gradient = dweight;  // of this scope, for the region within
+    const Matrix gradient = dweight;  // local, for the lambda in the parallel region
     work.Weigh(statistics, parts);
     Rescue rescue;
 #pragma omp parallel num_threads(own)

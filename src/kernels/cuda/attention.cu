@@ -1,6 +1,6 @@
-// Attention to whole sequences and to parts of them by our own kernels: from matrices to the
-// kernels' operands. Scratch holds `delta` (dout . out) and, for parts in bf16, a sum before it is
-// rounded to the stored type, so that merging many blocks costs no precision.
+// Attention by our own kernels, to whole sequences and to parts of them: converts matrices to the
+// kernels' operands. Scratch holds `delta` (dout . out) and, for parts in bf16, a sum before
+// rounding, so that merging many blocks loses no precision.
 #include "attention.hpp"
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct Call {
   const Matrix& scratch;
   bool whole;
   const std::int32_t* served = nullptr;      // AttentionOperands::served
-  Matrix dout = {}, dqkv = {}, dblock = {};  // backward only
+  Matrix dout = {}, dqkv = {}, dblock = {};  // backward pass only
 };
 
 AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
@@ -94,8 +94,8 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   return a;
 }
 
-// Whether tensor cores serve the call. Short sequences stay with the kernels whose backward pass is
-// one launch.
+// Whether tensor cores compute this call. Short sequences use the other kernels, whose backward
+// pass is a single launch.
 bool OnMatrices(const AttentionOperands<Bf16>& a) { return a.vector && !AttentionIsOneTile(a); }
 
 void Forward(const Call& call) {
@@ -221,19 +221,19 @@ void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape
             dqkv, dblock});
 }
 
-// A warp merges one row of one head. A block's output o with log-sum-exp s joins those of the
-// blocks before, O and S: S' = log(e^S + e^s), O' = O e^(S - S') + o e^(s - S') (Liu et al. 2023,
-// "Ring attention").
+// A warp merges one row of one head. A block's output o with log-sum-exp s is merged into those of
+// the earlier blocks, O and S: S' = log(e^S + e^s), O' = O e^(S - S') + o e^(s - S') (Liu et al.
+// 2023, "Ring attention").
 
 namespace {
 
 constexpr int kMergeThreads = 256, kWarp = 32;
-constexpr int kWidth = kVectorWidth<Bf16>;  // elements of a lane
+constexpr int kWidth = kVectorWidth<Bf16>;  // elements per lane
 static_assert(kWarp * kWidth >= 256, "a warp holds a row of the widest head");
 
 struct MergeOperands {
   const Bf16* part;
-  const float* part_lse;  // [sequences, heads, rows] of `part`; null: a plain sum
+  const float* part_lse;  // [sequences, heads, rows] of `part`; null: just add
   Bf16* stored;
   float *exact, *lse;
   std::int64_t stored_stride, exact_stride, lse_stride;
@@ -241,8 +241,8 @@ struct MergeOperands {
   int heads, head_dim;
 };
 
-// Factors of what is there and of what is added, from the log-sum-exps of both; lane 0 keeps that
-// of the merged.
+// Returns the factors of the existing and of the added output, computed from both log-sum-exps;
+// lane 0 stores the merged one.
 __device__ __forceinline__ float2 Factors(float* lse, float added, int lane) {
   const float before = *lse;
   const float most = fmaxf(before, added);
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(kMergeThreads) MergeKernel(MergeOperands o) {
   const Pack<float, kWidth> before = LoadPack<kWidth>(exact);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) {
-    // Before the first block of a forward pass `exact` holds anything.
+    // Before the first block of a forward pass, `exact` is uninitialised.
     const float kept = factors.x == 0 ? 0.0F : before.values[i];
     sum[i] = kept * factors.x + added[i] * factors.y;
   }
@@ -300,8 +300,8 @@ void MergeAttention(const device::Stream& stream, const AttentionWindow& window,
                        dim3(static_cast<unsigned>(blocks)), dim3(kMergeThreads), 0, o);
 }
 
-// The documents of a batch as cuDNN reads them: how long each is, and where it begins in each
-// operand. Everything is overwritten.
+// The documents of a batch as cuDNN reads them: their lengths, and where they begin in each
+// operand. Overwrites everything.
 
 namespace {
 
@@ -313,8 +313,8 @@ struct IndexOperands {
   int length, documents, sequences_of_piece;
 };
 
-// firsts[i] = row of the first token of document i of the sequence, for the first `documents` of
-// them. Returns how many documents there are. All threads of the block take part and have met.
+// firsts[i] = row of the first token of the sequence's document i, for the first `documents` ones.
+// Returns the number of documents. All threads of the block must call it; it ends with a barrier.
 __device__ int FindDocuments(const std::int32_t* begins, int length, int documents, int* firsts) {
   __shared__ int counts[kWarps];
   const int thread = static_cast<int>(threadIdx.x);
@@ -332,12 +332,12 @@ __device__ int FindDocuments(const std::int32_t* begins, int length, int documen
       found += counts[w];
     }
     if (begins_here && before < documents) firsts[before] = row;
-    __syncthreads();  // counts are read, firsts are written
+    __syncthreads();  // everyone has read `counts` and written `firsts`
   }
   return found;
 }
 
-// A block has a sequence.
+// One block per sequence.
 __global__ void __launch_bounds__(kThreads) DocumentIndexKernel(const IndexOperands o) {
   __shared__ int firsts[kMostDocuments];
   const int sequence = static_cast<int>(blockIdx.x);
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kThreads) DocumentIndexKernel(const IndexOpera
   const int piece = sequence / o.sequences_of_piece, place = sequence % o.sequences_of_piece;
   const std::int64_t first_entry = std::int64_t{place} * o.documents;
   const std::int64_t of_piece = std::int64_t{o.sequences_of_piece} * o.documents + 1;
-  // The entry behind the last of a piece is its end.
+  // After its last entry a piece has one more offset: its end.
   const bool last = place == o.sequences_of_piece - 1;
   for (int i = static_cast<int>(threadIdx.x); i < o.documents + (last ? 1 : 0); i += kThreads) {
     const bool real = served && i < found;

@@ -1,7 +1,6 @@
-// Common parts of the two kernels of attention's backward pass (Dao et al. 2022, appendix B). With
-// weights P = 2^(s - lse), their dropped form D(P), dO and delta = rowsum(dO * O): dV = D(P)^T dO;
-// dP = D(dO V^T); dS = P (dP - delta); dQ = scale dS K; dK = scale dS^T Q. P and dS exist for a
-// tile at a time.
+// Attention's backward pass (Dao et al. 2022, appendix B), and what its two kernels share. With
+// weights P = 2^(s - lse), D = dropout, and delta = rowsum(dO * O): dV = D(P)^T dO; dP = D(dO V^T);
+// dS = P (dP - delta); dQ = scale dS K; dK = scale dS^T Q. P and dS exist for one tile at a time.
 #include "attention.hpp"
 #include "attention_kernels.cuh"
 
@@ -17,8 +16,8 @@ struct AttentionBackwardShared {
   Sum* douts;           // [kQueries, kRow]
   Sum* keys;            // [kKeys, kRow]
   Sum* values;          // [kKeys, kRow]
-  Sum* ds;              // [kQueries, kScoreRow]: scale dS
-  Sum* weights;         // [kQueries, kScoreRow]: D(P); not of the kernel of the queries
+  Sum* ds;              // [kQueries, kScoreRow]: dS times scale
+  Sum* weights;         // [kQueries, kScoreRow]: D(P); null in the query kernel
   unsigned char* kept;  // [kQueries, Mask::kRow]
 
   static constexpr int kRows = 2 * (Sizes::kQueries + Sizes::kKeys) * Sizes::kRow;
@@ -38,10 +37,10 @@ struct AttentionBackwardShared {
         kept(reinterpret_cast<unsigned char*>(ds + (with_weights ? 2 : 1) * kScores)) {}
 };
 
-// What a thread knows of its queries.
+// What a thread holds about each of its queries.
 template <typename Sizes, typename Sum>
 struct AttentionQueryRows {
-  Sum lse[Sizes::kMyQueries];  // to base 2
+  Sum lse[Sizes::kMyQueries];  // base 2
   Sum delta[Sizes::kMyQueries];
   AttentionBegins<Sizes> begins;
 
@@ -59,8 +58,8 @@ struct AttentionQueryRows {
   }
 };
 
-// scale dS, and D(P) where there is room for it, of a tile whose operands lie in shared memory:
-// zero if a key is not seen.
+// Computes scale dS, and D(P) if shared.weights is set, of a tile whose operands are in shared
+// memory; both are 0 for keys that the query does not see.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void AttentionScoreGradients(
     const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,
@@ -97,7 +96,7 @@ __device__ __forceinline__ void AttentionScoreGradients(
   }
 }
 
-// Tiles by head_dim, and by what shared memory holds.
+// Tile sizes for each head_dim, limited by shared memory.
 template <typename Sum, int kDims>
 struct AttentionBackwardSizes;
 template <typename Sum>
@@ -113,21 +112,20 @@ struct AttentionBackwardSizes<float, 256> : AttentionSizes<8, 16, 4, 2, 256> {};
 template <>
 struct AttentionBackwardSizes<double, 256> : AttentionSizes<8, 16, 2, 1, 256> {};
 
-// Attention's gradient of the queries, after delta = rowsum(dO * O): a block has a tile of queries
-// and goes through the keys tile by tile. For whole sequences dquery is overwritten, for parts it
-// is added to.
+// Gradient of the queries, computed after delta = rowsum(dO * O). A block has a tile of queries and
+// goes through the keys tile by tile. For whole sequences it overwrites dquery, for parts it adds.
 
-constexpr int kDeltaThreads = 128, kDeltaLanes = 8;  // lanes that share a row of a head
+constexpr int kDeltaThreads = 128, kDeltaLanes = 8;  // kDeltaLanes lanes share a row of a head
 
-// a.delta of all query heads of the tasks.
+// Computes a.delta for all query heads of the tasks.
 template <typename T>
 __global__ void __launch_bounds__(kDeltaThreads) DeltaKernel(AttentionOperands<T> a) {
   using Sum = SumOf<T>;
   const int heads = a.tasks * a.Group(), lane = static_cast<int>(threadIdx.x) % kDeltaLanes;
   const std::int64_t i = std::int64_t{blockIdx.x} * (kDeltaThreads / kDeltaLanes) +
                          static_cast<int>(threadIdx.x) / kDeltaLanes;
-  // Neighbouring heads of one row first: they lie side by side. Lanes beyond the end meet the
-  // others, and write nothing.
+  // Neighbouring heads of one row come first, since they are side by side in memory. Lanes beyond
+  // the end take part in the warp's sums, but write nothing.
   bool inside = i < std::int64_t{heads} * a.queries.Count();
   const int group = a.Group() * a.kv_heads;
   AttentionPlace<T> at{};
@@ -160,7 +158,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   using Sum = SumOf<T>;
   constexpr int kRows = Sizes::kMyQueries;
   const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), false);
-  // The last queries first: they see the most keys.
+  // Last queries first: they see the most keys, so their blocks take longest.
   const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
   if (IsServed(a, at.sequence)) return;
   const AttentionTile queries =
@@ -187,7 +185,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     }
     __syncthreads();
     AttentionScoreGradients(a, queries, keys, rows, shared);
-    __syncwarp();  // the threads of a row are of one warp
+    __syncwarp();  // the threads of a row belong to one warp
     AddAttentionProduct<Sizes, kRows>(shared.ds + Sizes::Row() * kRows * Sizes::kScoreRow,
                                       shared.keys + Sizes::Column() * kAttentionWidth, keys.count,
                                       a.head_dim, sums);
@@ -208,7 +206,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
       });
 }
 
-// a.delta has been computed.
+// Call it after a.delta has been computed.
 template <typename T>
 void LaunchAttentionQueryGradient(const device::Stream& stream, const AttentionOperands<T>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
@@ -221,11 +219,11 @@ void LaunchAttentionQueryGradient(const device::Stream& stream, const AttentionO
   });
 }
 
-// Attention's gradients of keys and values, overwritten: a block has a tile of keys of one
-// key/value head and goes through the query heads that read it, in order, and their queries tile by
-// tile. For short sequences, which are one tile, also the gradient of the queries.
+// Gradients of keys and values, overwritten. A block has a tile of keys of one key/value head and
+// goes through the query heads that read it, in order, and through their queries tile by tile. For
+// short sequences, which are one tile, it also computes the gradient of the queries.
 
-// rowsum(dO * O) of this thread's queries; dO lies in shared memory.
+// rowsum(dO * O) of this thread's queries; dO is in shared memory.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void AttentionDelta(const AttentionOperands<T>& a,
                                                const AttentionPlace<T>& at,
@@ -248,7 +246,7 @@ __device__ __forceinline__ void AttentionDelta(const AttentionOperands<T>& a,
   }
 }
 
-// dquery of the tile: scale dS and the keys lie in shared memory.
+// Writes dquery of the tile; scale dS and the keys are in shared memory.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void WriteQueryGradient(
     const AttentionOperands<T>& a, const AttentionPlace<T>& at, const AttentionTile& queries,
@@ -269,14 +267,14 @@ __device__ __forceinline__ void WriteQueryGradient(
                                     });
 }
 
-// kAll: queries and keys are one tile each; dquery is overwritten, a.delta is not read.
+// kAll: queries and keys are one tile each; it then overwrites dquery too, and ignores a.delta.
 template <typename Sizes, typename T, bool kAll>
 __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
     KeyGradientKernel(AttentionOperands<T> a) {
   using Sum = SumOf<T>;
   constexpr int kRows = Sizes::kKeyRows;
   const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), true);
-  // The first keys first: the most queries see them.
+  // First keys first: most queries see them, so their blocks take longest.
   AttentionPlace<T> at = AttentionPlace<T>::OfKeys(a, static_cast<int>(blockIdx.x));
   if (IsServed(a, at.sequence)) return;
   const AttentionTile tile = a.keys.Tile(at.block, Sizes::kKeys);
@@ -350,7 +348,7 @@ template bool AttentionIsOneTile(const AttentionOperands<Bf16>&);
 
 template <typename T>
 void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a) {
-  constexpr std::int64_t kRows = kDeltaThreads / kDeltaLanes;  // of a block
+  constexpr std::int64_t kRows = kDeltaThreads / kDeltaLanes;  // rows per block
   const std::int64_t rows = std::int64_t{a.tasks} * a.Group() * a.queries.Count();
   LaunchAttention(stream, &DeltaKernel<T>, CeilDivide(rows, kRows), kDeltaThreads, 0, a);
 }
@@ -376,14 +374,14 @@ template void LaunchAttentionBackward(const device::Stream&, const AttentionOper
 template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<double>&);
 template void LaunchAttentionBackward(const device::Stream&, const AttentionOperands<Bf16>&);
 
-// Copies of the log-sum-exp of attention's rows between our layout and that of libraries.
-// Overwrites its destination.
+// Copies attention's log-sum-exp between our layout and cuDNN's. Overwrites the destination.
 
 namespace {
 
 constexpr int kLseThreads = 256;
 
-// lse: rows stride elements apart, sequences sequence_rows rows; packed: [sequences, heads, rows].
+// lse: rows are `stride` elements apart, sequences `sequence_rows` rows apart. packed: [sequences,
+// heads, rows].
 template <bool kPack>
 __global__ void __launch_bounds__(kLseThreads)
     LseKernel(float* lse, std::int64_t stride, float* packed, std::int64_t elements, int heads,
@@ -420,7 +418,7 @@ void PackLse(const device::Stream& stream, const AttentionWindow& window, const 
 
 void UnpackLse(const device::Stream& stream, const AttentionWindow& window, const float* packed,
                const Matrix& lse) {
-  // The kernel writes to one of the two, by its direction.
+  // With kPack = false the kernel only reads `packed`.
   Move<false>(stream, window, lse, const_cast<float*>(packed));
 }
 

@@ -1,7 +1,7 @@
-// Attention's forward pass (Dao 2023, "FlashAttention-2"): a block has a tile of queries of one
-// head and goes through the keys and values tile by tile; scores exist for a tile at a time, in
-// registers and shared memory. For whole sequences out and lse are overwritten, for parts the block
-// is merged into them.
+// Attention's forward pass (Dao 2023, "FlashAttention-2"). A block has a tile of queries of one
+// head and goes through keys and values tile by tile; scores exist for one tile at a time, in
+// registers and shared memory. For whole sequences it overwrites out and lse, for parts it merges
+// into them.
 #include "attention_kernels.cuh"
 
 namespace trireme::kernels::cuda {
@@ -32,8 +32,8 @@ struct ForwardShared {
         kept(reinterpret_cast<unsigned char*>(memory + kElements)) {}
 };
 
-// A thread's queries: running maxima of exponents of 2 (the same in all threads of a row), sums and
-// outputs so far relative to them (this thread's share of the sums).
+// State of a thread's queries: running maxima (as exponents of 2, the same in all threads of a
+// row), and relative to them this thread's share of the sums and its columns of the outputs.
 template <typename Sizes, typename Sum>
 struct ForwardState {
   Sum top[Sizes::kMyQueries], sum[Sizes::kMyQueries];
@@ -50,7 +50,7 @@ struct ForwardState {
   }
 };
 
-// The blocks before: out is normalised, and so the sum is 1.
+// Continues from earlier blocks of keys: their out is normalised, so the sum is 1.
 template <typename Sizes, typename T>
 __device__ void ResumeForward(const AttentionOperands<T>& a, const AttentionPlace<T>& at,
                               const AttentionTile& tile, ForwardState<Sizes, SumOf<T>>& state) {
@@ -73,8 +73,8 @@ __device__ void ResumeForward(const AttentionOperands<T>& a, const AttentionPlac
   }
 }
 
-// The scores of this thread become exponents of 2, and state.top includes them; returned are the
-// factors by which what the state holds has to shrink.
+// Turns this thread's scores into exponents of 2 and raises state.top to include them. shrunk: the
+// factors by which the sums and outputs in `state` must be multiplied.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void RaiseTops(const AttentionOperands<T>& a,
                                           const AttentionTile& queries, const AttentionTile& keys,
@@ -105,8 +105,8 @@ __device__ __forceinline__ void RaiseTops(const AttentionOperands<T>& a,
   }
 }
 
-// The scores of this thread become weights relative to the new maxima, in shared memory; what the
-// state holds shrinks with them.
+// Turns this thread's scores into weights relative to the new maxima, in shared memory, and
+// rescales the sums and outputs in `state`.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void AttentionSoftmax(
     const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,
@@ -124,7 +124,7 @@ __device__ __forceinline__ void AttentionSoftmax(
       const int column = Sizes::Column() + j * Sizes::kColumnThreads;
       Sum weight = exp2(score[i][j] - state.top[i]);
       state.sum[i] += weight;
-      // Beyond what is seen the weight is 0, whatever the mask says.
+      // For keys that are not seen the weight is 0, whatever the mask says.
       if (a.threshold > 0 && column < keys.count) {
         using Mask = typename ForwardShared<Sizes, Sum>::Mask;
         weight = Mask::Kept(shared.kept, row, keys, column) ? weight * a.kept_scale : Sum(0);
@@ -149,7 +149,7 @@ __device__ void FinishForward(const AttentionOperands<T>& a, const AttentionPlac
     const int row = Sizes::Row() * Sizes::kMyQueries + i;
     const Sum sum = LaneSum(state.sum[i], Sizes::kColumnThreads);
     mine[i] = row < tile.count;
-    // No keys: nothing. A sum that is no number stays none.
+    // Without keys (sum 0) the output is 0. A NaN stays NaN.
     const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
     if (mine[i] && Sizes::Column() == 0) {
       *at.Lse(a, tile.row + row) = sum == Sum(0)
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     ForwardKernel(AttentionOperands<T> a) {
   using Sum = SumOf<T>;
   const ForwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>());
-  // The last queries first: they see the most keys.
+  // Last queries first: they see the most keys, so their blocks take longest.
   const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
   if (IsServed(a, at.sequence)) return;
   const AttentionTile queries =
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
                      shared.keys + Sizes::Column() * Sizes::kRow,
                      Sizes::kColumnThreads * Sizes::kRow, dims, score);
     AttentionSoftmax(a, queries, keys, shared, score, state);
-    __syncwarp();  // the threads of a row are of one warp
+    __syncwarp();  // the threads of a row belong to one warp
     AddAttentionProduct<Sizes, Sizes::kMyQueries>(shared.weights + first_row * Sizes::kScoreRow,
                                                   shared.values + Sizes::Column() * kAttentionWidth,
                                                   keys.count, a.head_dim, state.out);
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   FinishForward<Sizes>(a, at, queries, state);
 }
 
-// Tiles by head_dim, and by what shared memory holds.
+// Tile sizes for each head_dim, limited by shared memory.
 template <typename Sum, int kDims>
 struct ForwardSizes;
 template <typename Sum>

@@ -1,4 +1,4 @@
-// Common parts of attention's kernels: the head of a block, and the launchers.
+// What the attention kernels share: operands, tiles, masks, the head of a block, and launchers.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,20 +12,20 @@
 
 namespace trireme::kernels::cuda {
 
-// Operands of attention's kernels: addresses, pairs of queries and keys, and the masks of dropout.
+// Operands of attention kernels: addresses, pairs of queries and keys, and dropout masks.
 
-// Consecutive positions: rows from `row` on of each sequence that is held.
+// `count` consecutive positions from `position` on, held in rows from `row` on of each sequence.
 struct AttentionTile {
   int row, position, count;
   __device__ int Last() const { return position + count - 1; }
 };
 
-// The rows of a sequence that are held: an early block of positions, then a late one.
+// Which positions of a sequence this rank holds: an early block, then a late one.
 struct AttentionRows {
   int early_begin, early_count, late_begin, late_count;
 
   __host__ __device__ int Count() const { return early_count + late_count; }
-  // In tiles of `size` at most, of which none spans both blocks.
+  // Number of tiles of at most `size` positions; no tile spans both blocks.
   __host__ __device__ int Tiles(int size) const {
     return (early_count + size - 1) / size + (late_count + size - 1) / size;
   }
@@ -38,15 +38,14 @@ struct AttentionRows {
     const int row = (index - early_tiles) * size;
     return {early_count + row, late_begin + row, min(size, late_count - row)};
   }
-  // Whether one of them lies at `position` or before it, and one at `first` or after it: in one of
-  // the blocks, if they do not lie between.
+  // Whether any of the positions [first, position] is held.
   __device__ bool Reach(int position, int first) const {
     return (early_count > 0 && early_begin <= position && early_begin + early_count > first) ||
            (late_count > 0 && late_begin <= position && late_begin + late_count > first);
   }
 };
 
-// Pointers are to the first row of head 0, strides in elements. What a pass has no use for is null.
+// Pointers are to the first row of head 0; strides are in elements. Unused operands are null.
 template <typename T>
 struct AttentionOperands {
   using Sum = SumOf<T>;
@@ -55,27 +54,27 @@ struct AttentionOperands {
   Sum* lse;  // [rows, heads]
   const T* dout;
   T *dquery, *dkey, *dvalue;
-  Sum* delta;  // [rows, heads], dense: dout . out
-  // [rows, heads * head_dim], dense: of parts in bf16, out or dquery before it was rounded. This is
-  // the sum that the next block adds to.
+  Sum* delta;  // [rows, heads], dense: dot product of dout and out
+  // [rows, heads * head_dim], dense: for bf16 attention in parts, out or dquery before rounding, to
+  // which the next block adds.
   Sum* exact;
   std::int64_t query_stride, key_stride, out_stride, lse_stride;
   std::int64_t dout_stride, dquery_stride, dkey_stride;
   AttentionRows queries, keys;
   int heads, kv_heads, head_dim;
-  int first_task, tasks;  // (sequence, key/value head) pairs of this call
+  int first_task, tasks;  // number of (sequence, key/value head) pairs of this call, and the first
   Sum scale;              // 1 / sqrt(head_dim)
   bool causal;
-  bool whole;   // the keys are all there are: results are overwritten
-  bool vector;  // every row of every head begins on a boundary of 16 bytes and fills such
+  bool whole;   // these are all the keys, so results are overwritten, not merged
+  bool vector;  // every row of every head is aligned to 16 bytes and a multiple of 16 bytes long
   // Dropout; threshold 0: none.
   std::uint32_t seed, purpose, threshold;  // purpose: the key's second word, for head 0
   int first_head;                          // global number of head 0
   Sum kept_scale;
   const std::uint64_t* ordinals;
-  const std::int32_t* begins;  // [rows] of the queries: AttentionShape::begins; null: no documents
+  const std::int32_t* begins;       // [rows of queries]: AttentionShape::begins; null: no documents
   const std::int32_t* key_lengths;  // [sequences]: AttentionShape::key_lengths, or null
-  const std::int32_t* served;       // [sequences]: not 0 where cuDNN has computed it; or null
+  const std::int32_t* served;       // [sequences]: != 0 if cuDNN has computed the sequence; or null
 
   __host__ __device__ int Group() const { return heads / kv_heads; }
   __host__ __device__ std::int64_t QueryRow(int sequence, int row) const {
@@ -86,13 +85,13 @@ struct AttentionOperands {
   }
 };
 
-// Whether cuDNN has computed the sequence: nothing is left to do.
+// Whether cuDNN has already computed the sequence, so that our kernels skip it.
 template <typename T>
 __device__ __forceinline__ bool IsServed(const AttentionOperands<T>& a, int sequence) {
   return a.served != nullptr && a.served[sequence] != 0;
 }
 
-// The tile without its padding.
+// The tile without the keys that are padding.
 template <typename T>
 __device__ __forceinline__ AttentionTile PresentKeys(const AttentionOperands<T>& a, int sequence,
                                                      AttentionTile keys) {
@@ -102,14 +101,14 @@ __device__ __forceinline__ AttentionTile PresentKeys(const AttentionOperands<T>&
   return keys;
 }
 
-// Number of the tile's keys, from its first on, that the query at `position` sees; below 0: none.
+// Number of the tile's keys, counted from its first, that the query at `position` sees; < 0: none.
 template <typename T>
 __device__ __forceinline__ int AttentionVisible(const AttentionOperands<T>& a, int position,
                                                 const AttentionTile& keys) {
   return a.causal ? min(keys.count, position + 1 - keys.position) : keys.count;
 }
 
-// Position of the first key that any query of the tile sees: begins do not fall along a sequence.
+// Position of the first key that any query of the tile sees (begins never decrease in a sequence).
 template <typename Sizes, typename T>
 __device__ __forceinline__ int FirstSeen(const AttentionOperands<T>& a, int sequence,
                                          const AttentionTile& queries) {
@@ -117,7 +116,7 @@ __device__ __forceinline__ int FirstSeen(const AttentionOperands<T>& a, int sequ
   return 0;
 }
 
-// Begins of the documents of a thread's queries; nothing without documents.
+// Document begins of a thread's queries; empty without documents.
 template <typename Sizes>
 struct AttentionBegins {
   int at[Sizes::kDocuments ? Sizes::kMyQueries : 1];
@@ -133,21 +132,21 @@ struct AttentionBegins {
       }
     }
   }
-  // Whether key `column` of a tile is of the document of this thread's query i, or later.
+  // Whether key `column` of the tile is not before the document of this thread's query i.
   __device__ __forceinline__ bool Allow(int i, const AttentionTile& keys, int column) const {
     if constexpr (Sizes::kDocuments) return keys.position + column >= at[i];
     return true;
   }
 };
 
-// Masks of a tile of `kKeys` keys at most: a bit a key, the first bit of a row that of the counter
-// in which the first key lies.
+// Dropout masks of a tile of at most `kKeys` keys: a bit per key. A row's first bit is that of the
+// first key of the Philox counter in which the tile's first key lies.
 template <int kKeys>
 struct AttentionMask {
-  static constexpr int kLanes = 8;                       // keys of a Philox counter
+  static constexpr int kLanes = 8;                       // keys per Philox counter
   static constexpr int kRow = kKeys / kPhiloxLanes + 1;  // bytes
 
-  // All threads of a block draw; a barrier has to follow.
+  // All threads of the block must call it; a barrier must follow.
   template <typename T>
   __device__ static void Draw(const AttentionOperands<T>& a, int sequence, int head,
                               const AttentionTile& queries, const AttentionTile& keys,
@@ -179,25 +178,25 @@ struct AttentionMask {
   }
 };
 
-// Tiles of attention in shared memory and in registers: sizes, loads, and the products of a block's
-// threads. A thread has kMyQueries x kMyKeys scores and some rows of kMine columns of an output, so
-// that every element it reads from shared memory serves several products.
+// Tiles of attention in shared memory and registers: sizes, loads, and products. A thread computes
+// kMyQueries x kMyKeys scores and some rows of an output, kPieces x kAttentionWidth columns each,
+// so that each element it reads from shared memory is used in several products.
 
-inline constexpr int kAttentionWidth = 4;  // elements that a thread reads and writes at once
+inline constexpr int kAttentionWidth = 4;  // elements that a thread reads or writes at once
 
-// Threads stand in rows and columns: those of a row share the queries (or keys) of their output.
+// Threads form rows and columns; those of a row share the queries (or keys) of their output.
 template <int kRowThreads_, int kColumnThreads_, int kMyQueries_, int kMyKeys_, int kDims_>
 struct AttentionSizes {
   static constexpr int kRowThreads = kRowThreads_, kColumnThreads = kColumnThreads_;
   static constexpr int kThreads = kRowThreads * kColumnThreads;
   static constexpr int kMyQueries = kMyQueries_, kMyKeys = kMyKeys_;
   static constexpr int kQueries = kRowThreads * kMyQueries, kKeys = kColumnThreads * kMyKeys;
-  static constexpr int kKeyRows = kKeys / kRowThreads;  // keys of a thread's gradients
-  static constexpr int kDims = kDims_;                  // most head_dim
+  static constexpr int kKeyRows = kKeys / kRowThreads;  // keys whose gradients a thread computes
+  static constexpr int kDims = kDims_;                  // largest head_dim
   static constexpr bool kDocuments = false;             // AttentionDocuments
-  // A thread's columns of an output: kPieces times kAttentionWidth, kStep apart.
+  // A thread's columns of an output: kPieces groups of kAttentionWidth columns, kStep apart.
   static constexpr int kStep = kColumnThreads * kAttentionWidth, kPieces = kDims / kStep;
-  // Rows in shared memory, padded so that neighbouring rows lie in different banks.
+  // Row lengths in shared memory, padded so that neighbouring rows lie in different banks.
   static constexpr int kRow = kDims + kAttentionWidth, kScoreRow = kKeys + kAttentionWidth;
   static_assert(kThreads % kWarpLanes == 0 && kWarpLanes % kColumnThreads == 0);
   static_assert(kDims % kStep == 0 && kKeys % kRowThreads == 0);
@@ -207,15 +206,15 @@ struct AttentionSizes {
   __device__ static int Column() { return static_cast<int>(threadIdx.x) % kColumnThreads; }
 };
 
-// The same tiles in kernels that keep documents apart (AttentionOperands::begins): a type of its
-// own, so that kernels without documents stay as they are.
+// The same tiles for kernels that keep documents apart (AttentionOperands::begins); a separate
+// type, so that kernels without documents are not slowed down.
 template <typename Sizes>
 struct AttentionDocuments : Sizes {
   static constexpr bool kDocuments = true;
 };
 
-// For __launch_bounds__: as many blocks on a multiprocessor as leave a thread 128 registers, and no
-// more than shared memory holds. Those of fp64 and of the widest heads need more registers.
+// Blocks per multiprocessor, for __launch_bounds__: as many as leave each thread 128 registers and
+// fit in shared memory. fp64 and the widest heads need more registers.
 template <typename Sizes, typename Sum>
 inline constexpr int kAttentionBlocks = sizeof(Sum) == sizeof(double) || Sizes::kDims > 128 ? 1
                                         : Sizes::kDims > 64 && Sizes::kThreads <= 128
@@ -225,16 +224,16 @@ inline constexpr int kAttentionBlocks = sizeof(Sum) == sizeof(double) || Sizes::
 template <typename Sum>
 using AttentionPack = Pack<Sum, kAttentionWidth>;
 
-// The rows of a head in memory.
+// The rows of one head in global memory.
 template <typename T>
 struct AttentionHead {
   using Sum = SumOf<std::remove_const_t<T>>;
   T* data;
   std::int64_t stride;
   int dims;
-  bool vector;  // AttentionOperands
+  bool vector;  // as in AttentionOperands
 
-  // Elements [column, column + kAttentionWidth) of a row; zeros beyond the head's.
+  // Elements [column, column + kAttentionWidth) of a row; zeros beyond head_dim.
   __device__ __forceinline__ AttentionPack<Sum> Load(int row, int column) const {
     const T* const from = data + row * stride + column;
     AttentionPack<Sum> pack;
@@ -261,8 +260,8 @@ struct AttentionHead {
   }
 };
 
-// to [kRows, Sizes::kRow] = rows [first, first + count) of a head, zeros below and beside them. All
-// threads of the block take part; a barrier has to follow.
+// Copies rows [first, first + count) of a head to `to`, [kRows, Sizes::kRow], padded with zeros on
+// both sides. All threads of the block must call it; a barrier must follow.
 template <typename Sizes, int kRows, typename T>
 __device__ __forceinline__ void LoadAttentionRows(const AttentionHead<const T>& head, int first,
                                                   int count, SumOf<T>* to) {
@@ -291,8 +290,8 @@ __device__ __forceinline__ void LoadAttentionRows(const AttentionHead<const T>& 
   }
 }
 
-// sum[i][j] += x row i . y row j over `dims`, a multiple of kAttentionWidth. Rows in shared memory,
-// x_step and y_step elements apart.
+// sum[i][j] += (row i of x) . (row j of y) over `dims` elements, a multiple of kAttentionWidth. x
+// and y are in shared memory, with rows x_step and y_step elements apart.
 template <int kX, int kY, typename Sum>
 __device__ __forceinline__ void AddAttentionDots(const Sum* x, int x_step, const Sum* y, int y_step,
                                                  int dims, Sum (&sum)[kX][kY]) {
@@ -314,7 +313,7 @@ __device__ __forceinline__ void AddAttentionDots(const Sum* x, int x_step, const
   }
 }
 
-// A thread's rows and columns of an output.
+// A thread's part of an output: kRows rows of its columns.
 template <typename Sizes, int kRows, typename Sum>
 using AttentionSums = AttentionPack<Sum>[kRows][Sizes::kPieces];
 
@@ -327,7 +326,7 @@ __device__ __forceinline__ void ClearAttentionSums(AttentionSums<Sizes, kRows, S
   }
 }
 
-// sums row i, column c += factor * x, the pieces of c beginning at x.
+// sums[i] += factors[i] * x, where x points to the thread's first column of a row.
 template <typename Sizes, int kRows, typename Sum>
 __device__ __forceinline__ void AddAttentionRow(const Sum (&factors)[kRows], const Sum* x, int dims,
                                                 AttentionSums<Sizes, kRows, Sum>& sums) {
@@ -345,8 +344,8 @@ __device__ __forceinline__ void AddAttentionRow(const Sum (&factors)[kRows], con
   }
 }
 
-// sums += w x: w's rows of this thread, Sizes::kScoreRow apart, against `count` rows of x from this
-// thread's first column on, in shared memory. Both are padded with zeros.
+// sums += w x: this thread's rows of w, Sizes::kScoreRow apart, times `count` rows of x, from this
+// thread's first column on. Both are in shared memory and padded with zeros.
 template <typename Sizes, int kRows, typename Sum>
 __device__ __forceinline__ void AddAttentionProduct(const Sum* w, const Sum* x, int count, int dims,
                                                     AttentionSums<Sizes, kRows, Sum>& sums) {
@@ -366,7 +365,7 @@ __device__ __forceinline__ void AddAttentionProduct(const Sum* w, const Sum* x, 
   }
 }
 
-// sums += w^T x: this thread's kRows columns of w, which begin at w, against `count` rows of x.
+// sums += w^T x: this thread's kRows columns of w (w points to the first) times `count` rows of x.
 template <typename Sizes, int kRows, typename Sum>
 __device__ __forceinline__ void AddAttentionTransposed(const Sum* w, const Sum* x, int count,
                                                        int dims,
@@ -378,7 +377,7 @@ __device__ __forceinline__ void AddAttentionTransposed(const Sum* w, const Sum* 
   }
 }
 
-// Calls body(row, column, sums[row][piece]) for this thread's columns that the head has.
+// Calls body(row, column, sums[row][piece]) for those of this thread's columns that are < dims.
 template <typename Sizes, int kRows, typename Sum, typename Body>
 __device__ __forceinline__ void ForEachAttentionSum(AttentionSums<Sizes, kRows, Sum>& sums,
                                                     int dims, const Body& body) {
@@ -392,7 +391,7 @@ __device__ __forceinline__ void ForEachAttentionSum(AttentionSums<Sizes, kRows, 
   }
 }
 
-// Exponentials are to base 2: scores times this are exponents.
+// Exponentials have base 2: scores are multiplied by this first.
 inline constexpr double kAttentionLog2E = 1.44269504088896340736;
 inline constexpr double kAttentionLn2 = 0.69314718055994530942;
 
@@ -402,23 +401,23 @@ __host__ __device__ constexpr int RoundUpDims(int dims) {
   return (dims + kAttentionWidth - 1) / kAttentionWidth * kAttentionWidth;
 }
 
-// The heads that a block of a grid works on, and the how manieth block of theirs it is.
+// The heads on which a block works, and the block's number among the blocks of these heads.
 template <typename T>
 struct AttentionPlace {
   int block, sequence, head, kv_head;
 
-  // Blocks count query heads first, then tiles.
+  // Block numbers run through query heads first, then through tiles.
   __device__ static AttentionPlace OfQueries(const AttentionOperands<T>& a, int block) {
     const int heads = a.tasks * a.Group(), i = a.first_task * a.Group() + block % heads;
     return {block / heads, i / a.heads, i % a.heads, i % a.heads / a.Group()};
   }
-  // The same with key/value heads; the head is the first that reads it.
+  // The same with key/value heads; `head` is the first query head that reads this kv_head.
   __device__ static AttentionPlace OfKeys(const AttentionOperands<T>& a, int block) {
     const int i = a.first_task + block % a.tasks, kv_head = i % a.kv_heads;
     return {block / a.tasks, i / a.kv_heads, kv_head * a.Group(), kv_head};
   }
 
-  // Rows of this head and sequence.
+  // The rows of each operand for this head and sequence.
   __device__ AttentionHead<const T> Query(const AttentionOperands<T>& a) const {
     return OfQuery(a, a.query, a.query_stride);
   }
@@ -431,7 +430,7 @@ struct AttentionPlace {
   __device__ AttentionHead<T> Dquery(const AttentionOperands<T>& a) const {
     return OfQuery(a, a.dquery, a.dquery_stride);
   }
-  // Null if there is none.
+  // data is null if there is none.
   __device__ AttentionHead<SumOf<T>> Exact(const AttentionOperands<T>& a) const {
     if (a.exact == nullptr) return {nullptr, 0, 0, false};
     return OfQuery(a, a.exact, std::int64_t{a.heads} * a.head_dim);
@@ -470,7 +469,7 @@ struct AttentionPlace {
   }
 };
 
-// A piece of a row of a part's sum so far: `stored`, or `exact` where the former is rounded.
+// Part of a row of the sum so far: from `stored`, or from `exact` if `stored` is rounded.
 template <typename T>
 __device__ __forceinline__ AttentionPack<SumOf<T>> LoadExact(const AttentionHead<T>& stored,
                                                              const AttentionHead<SumOf<T>>& exact,
@@ -479,8 +478,8 @@ __device__ __forceinline__ AttentionPack<SumOf<T>> LoadExact(const AttentionHead
   return exact.Load(row, column);
 }
 
-// Calls body(std::integral_constant<int, dims>{}) with the number of columns in shared memory that
-// serves heads of `head_dim`.
+// Calls body(std::integral_constant<int, dims>{}), dims being the number of columns in shared
+// memory for this head_dim.
 template <typename Body>
 void WithAttentionDims(int head_dim, const Body& body) {
   if (head_dim <= 32) {
@@ -494,10 +493,10 @@ void WithAttentionDims(int head_dim, const Body& body) {
   }
 }
 
-// RunError if the card gives a block less than `bytes` of shared memory.
+// RunError if the card allows a block less than `bytes` of shared memory.
 void CheckAttentionRoom(const device::GpuContext& gpu, int head_dim, int bytes);
 
-// Queues a kernel of attention, whose blocks take `bytes` of shared memory; nothing for no blocks.
+// Queues an attention kernel whose blocks need `bytes` of shared memory; does nothing for 0 blocks.
 template <typename T>
 void LaunchAttention(const device::Stream& stream, void (*kernel)(AttentionOperands<T>),
                      std::int64_t blocks, int threads, int bytes, const AttentionOperands<T>& a) {
@@ -507,23 +506,23 @@ void LaunchAttention(const device::Stream& stream, void (*kernel)(AttentionOpera
                        dim3(static_cast<unsigned>(threads)), static_cast<std::size_t>(bytes), a);
 }
 
-// Whether queries and keys are a tile each: the backward pass is one kernel then.
+// Whether queries and keys fit in one tile each: then the backward pass is a single kernel.
 template <typename T>
 bool AttentionIsOneTile(const AttentionOperands<T>& a);
 
-// Launchers, for T float, double and Bf16. Queued; nothing if there is nothing to write.
+// Launchers, for T = float, double and Bf16. Queued; nothing if there is nothing to write.
+// LaunchAttentionDelta computes a.delta.
 template <typename T>
-void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a);  // a.delta
+void LaunchAttentionDelta(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>
 void LaunchAttentionForward(const device::Stream& stream, const AttentionOperands<T>& a);
 template <typename T>
 void LaunchAttentionBackward(const device::Stream& stream, const AttentionOperands<T>& a);
 
-// The same on tensor cores: rows on boundaries of 16 bytes (AttentionOperands::vector). They
-// compute what the kernels above compute, with dropout, documents, padding and parts; weights and
-// their gradients are rounded to bf16 where they are operands of products.
+// The same on tensor cores, if a.vector: dropout, documents, padding and parts work as above.
+// Weights and their gradients are rounded to bf16 where they are operands of products.
 void LaunchMatrixForward(const device::Stream& stream, const AttentionOperands<Bf16>& a);
-// After LaunchAttentionDelta.
+// Call both after LaunchAttentionDelta.
 void LaunchMatrixQueryGradient(const device::Stream& stream, const AttentionOperands<Bf16>& a);
 void LaunchMatrixKeyGradient(const device::Stream& stream, const AttentionOperands<Bf16>& a);
 

@@ -1,5 +1,4 @@
-// Attention's kernels on a GPU, chosen between cuDNN's and our own, and the state of its math
-// libraries.
+// Attention on a GPU, by cuDNN or by our own kernels, and the state of a GPU's math libraries.
 #include <cublasLt.h>
 #include <fmt/format.h>
 #include <algorithm>
@@ -13,28 +12,28 @@
 
 namespace trireme::kernels::cuda {
 
-// Choice of attention's kernels on a GPU: cuDNN if it is built in, serves the shape and pays, else
-// our own. It follows from shapes, types and strides alone, so that runs repeat.
+// Choice of attention's kernels: cuDNN if the build has it, it can compute the shape and it pays,
+// else our own. It depends on shapes, types and strides alone, so that runs repeat.
 
 namespace {
 
 constexpr bool kCudnn = TRIREME_CUDNN != 0;
 
-// Whether cuDNN is built in, and there.
+// Whether the build has cuDNN, and the library is loaded.
 bool HasCudnn() {
   if constexpr (kCudnn) return CudnnIsThere();
   return false;
 }
 
-// Shorter sequences are a single tile of our own kernels, whose backward pass is one launch.
+// Up to this length a sequence is one tile of our own kernels, with a backward pass in one launch.
 constexpr std::int64_t kLongestOwn = 64;
 
 bool Pays(const device::Stream& stream, std::int64_t length) {
   return length > kLongestOwn || stream.gpu->attention == device::AttentionKernels::kCudnn;
 }
 
-// cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has no plans for
-// padding.
+// cuDNN needs a head_dim that is a multiple of 8; its dropout differs from ours, and padding is not
+// described to it.
 bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
               bool dropout) {
   return HasCudnn() && stream.gpu->attention != device::AttentionKernels::kOwn &&
@@ -42,7 +41,7 @@ bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype d
          shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout &&
          shape.key_lengths == nullptr && (shape.begins == nullptr || shape.causal);
 }
-// The same for parts of sequences, which it cannot cut into documents.
+// The same for parts of sequences, which cuDNN cannot cut into documents.
 bool MayServePart(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                   bool dropout) {
   return shape.begins == nullptr && MayServe(stream, shape, dtype, dropout);
@@ -80,7 +79,7 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
                               Dtype dtype, bool dropout) {
   const std::int64_t own = gpu::AttentionScratch(stream, shape, dtype, dropout);
   if constexpr (kCudnn) {
-    // An evaluation has no dropout, and no backward pass.
+    // An evaluation has no dropout and no backward pass, so cuDNN may serve it in any case.
     if (MayServe(stream, shape, dtype, false)) {
       return shape.begins != nullptr
                  ? CudnnDocumentsScratch(stream, shape, own, !dropout)

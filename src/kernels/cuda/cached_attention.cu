@@ -1,9 +1,9 @@
-// A cache of keys and values. A slot holds rows of keys, then rows of values, filled up to whole
-// vectors with zeros, [2 kv_heads, positions, CachedRow()], and after them room for parts of
-// results (gpu::KeyValueElements). Keys and values are copied over what lies at their positions.
-// Attention of few queries to the cache overwrites out: a block has one query row, up to 8 heads
-// that read one key/value head, and a piece of the positions; a second kernel merges the pieces
-// ("flash decoding", Dao et al. 2023).
+// Key/value cache and attention to it. A slot holds rows of keys, then rows of values, padded with
+// zeros to whole vectors: [2 kv_heads, positions, CachedRow()]; then follows room for partial
+// results (gpu::KeyValueElements). Keys and values overwrite what is at their positions.
+// CachedAttention overwrites out: a block computes one query row, up to 8 heads that read one
+// key/value head, and a piece of the positions; a second kernel merges the pieces ("flash
+// decoding", Dao et al. 2023).
 #include <cmath>
 #include <limits>
 
@@ -16,14 +16,14 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Column c of the pass is element c % row of part c / row: a head of the keys, then of the values.
+// Column c of the pass is element c % row of part c / row (heads of the keys, then of the values).
 template <typename T, int kElements>
 struct KeepOperation {
   static constexpr int kWidth = kElements;
   View<const T> keys;  // [rows, 2 kv_heads head_dim]
   T* cache;
   const std::int32_t *slots, *firsts;  // [sequences]
-  std::int64_t slot, positions;        // elements of a slot; its positions
+  std::int64_t slot, positions;        // elements of a slot; positions of a slot
   int length, head_dim, row;
 
   __device__ __forceinline__ void operator()(std::int64_t from, std::int64_t column) const {
@@ -38,9 +38,9 @@ struct KeepOperation {
 };
 
 constexpr int kCachedThreads = 128, kCachedWarps = kCachedThreads / kWarpLanes;
-constexpr int kCachedTile = 64;      // keys whose weights are in shared memory
-constexpr int kKeyLanes = 8;         // lanes that share a key: 128 bytes of it at once
-constexpr int kMostCachedHeads = 8;  // of a block
+constexpr int kCachedTile = 64;      // keys whose weights are in shared memory at a time
+constexpr int kKeyLanes = 8;         // lanes that share a key and read 128 bytes of it at once
+constexpr int kMostCachedHeads = 8;  // per block
 
 template <typename T>
 struct CachedOperands {
@@ -49,19 +49,19 @@ struct CachedOperands {
   View<T> out;          // [sequences length, heads head_dim]
   T* cache;
   const std::int32_t *slots, *firsts;  // [sequences]
-  std::int64_t slot, positions;        // elements of a slot; its positions
+  std::int64_t slot, positions;        // elements of a slot; positions of a slot
   int length, heads, kv_heads, head_dim;
-  int row;            // elements of a key, filled up
-  int piece, pieces;  // positions of a piece; 1 piece: out is written at once
-  Sum scale;          // scores times this are exponents of 2
+  int row;            // elements of a key, with padding
+  int piece, pieces;  // positions per piece; 1 piece: out is written directly
+  Sum scale;          // factor that turns scores into exponents of 2
 
   __host__ __device__ int Group() const { return heads / kv_heads; }
-  // The keys of key/value head h are part h of a slot, its values part kv_heads + h.
+  // Rows of one part of a slot: keys of key/value head h are part h, its values part kv_heads + h.
   __device__ const T* Rows(int sequence, int part) const {
     return cache + slots[sequence] * slot + part * positions * row;
   }
-  // Part of a result: `row` sums relative to the maximum of the piece's exponents, then this, then
-  // the sum of weights.
+  // A piece's partial result: `row` sums relative to the piece's maximum exponent, then that
+  // maximum, then the sum of the weights.
   __device__ Sum* Partial(int sequence, int head, int number) const {
     T* const begin = cache + slots[sequence] * slot + 2 * kv_heads * positions * row;
     return reinterpret_cast<Sum*>(begin) +
@@ -73,7 +73,7 @@ struct CachedOperands {
 template <typename T, int kHeads>
 struct CachedShared {
   using Sum = SumOf<T>;
-  Sum* queries;                 // [kHeads, row], times scale
+  Sum* queries;                 // [kHeads, row]: queries times scale
   Sum* weights;                 // [kHeads, kCachedTile]: exponents, then weights
   Sum* sums;                    // [kCachedThreads * kVectorWidth<T>]
   Sum *tops, *totals, *shrunk;  // [kHeads]
@@ -92,12 +92,12 @@ struct CachedShared {
         shrunk(totals + kHeads) {}
 };
 
-// Place of a block in its grid.
+// What a block of the grid computes.
 template <typename T, int kHeads>
 struct CachedPlace {
-  int piece, kv_head, sequence, head, heads;  // heads from `head` on
-  std::int64_t query;                         // row
-  int position;                               // of the query
+  int piece, kv_head, sequence, head, heads;  // it has `heads` heads, from `head` on
+  std::int64_t query;                         // row of the query
+  int position;                               // position of the query
 
   __device__ explicit CachedPlace(const CachedOperands<T>& a) {
     const int group = a.Group(), chunks = (group + kHeads - 1) / kHeads;
@@ -114,7 +114,7 @@ struct CachedPlace {
   }
 };
 
-// Exponents of `count` keys in shared.weights; -infinity beyond. kKeyLanes lanes share a key.
+// Writes exponents of `count` keys, then -infinity, to shared.weights. kKeyLanes lanes share a key.
 template <typename T, int kHeads>
 __device__ __forceinline__ void CachedScores(const T* keys, int row, int count,
                                              const CachedShared<T, kHeads>& shared) {
@@ -147,7 +147,7 @@ __device__ __forceinline__ void CachedScores(const T* keys, int row, int count,
   }
 }
 
-// The exponents become weights relative to the new maxima. A warp has whole heads.
+// Turns the exponents into weights relative to the new maxima. Each warp handles whole heads.
 template <typename T, int kHeads>
 __device__ __forceinline__ void CachedSoftmax(const CachedShared<T, kHeads>& shared) {
   using Sum = SumOf<T>;
@@ -173,7 +173,7 @@ __device__ __forceinline__ void CachedSoftmax(const CachedShared<T, kHeads>& sha
   }
 }
 
-// Sums over the block's threads of the same columns, into out or a part of it.
+// Adds up the threads' sums of each column into out, or into the piece's partial result.
 template <typename T, int kHeads>
 __device__ __forceinline__ void FinishCached(const CachedOperands<T>& a,
                                              const CachedPlace<T, kHeads>& at,
@@ -185,7 +185,7 @@ __device__ __forceinline__ void FinishCached(const CachedOperands<T>& a,
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h >= at.heads) continue;
-    if (h > 0) __syncthreads();  // the head before is read no more
+    if (h > 0) __syncthreads();  // all threads are done with the previous head's sums
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) shared.sums[thread * kWidth + j] = out[h][j];
     __syncthreads();
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kCachedThreads) CachedKernel(const CachedOpera
     shared.tops[thread] = std::numeric_limits<Sum>::lowest();
     shared.totals[thread] = Sum(0);
   }
-  // A thread has `kWidth` columns of every parts-th key.
+  // Each thread has kWidth columns of every parts-th key.
   const int vectors = a.row / kWidth, parts = kCachedThreads / vectors, part = thread / vectors;
   const T* const keys = a.Rows(at.sequence, at.kv_head);
   const T* const values = a.Rows(at.sequence, a.kv_heads + at.kv_head) + thread % vectors * kWidth;
@@ -258,7 +258,7 @@ __global__ void __launch_bounds__(kCachedThreads) CachedKernel(const CachedOpera
   FinishCached<T, kHeads>(a, at, shared, out);
 }
 
-// out of one head of one query, from its pieces in their order. length is 1.
+// Computes out for one head of one query by merging its pieces in order. length must be 1.
 template <typename T>
 __global__ void __launch_bounds__(kCachedThreads) MergeKernel(const CachedOperands<T> a) {
   using Sum = SumOf<T>;
@@ -299,7 +299,7 @@ CachedOperands<T> OperandsOf(const AttentionShape& shape, const Matrix& qkv, con
   a.heads = static_cast<int>(shape.heads), a.kv_heads = static_cast<int>(shape.kv_heads);
   a.head_dim = static_cast<int>(shape.head_dim);
   a.row = static_cast<int>(gpu::CachedRow(shape.head_dim));
-  // Several rows are blocks enough; and there is room for the parts of one.
+  // Only a single row is cut into pieces: several are blocks enough, and there is room for one's.
   a.piece =
       static_cast<int>(shape.length == 1 ? gpu::CachedPiece(cache.positions) : cache.positions);
   a.pieces = static_cast<int>(CeilDivide(cache.positions, std::int64_t{a.piece}));

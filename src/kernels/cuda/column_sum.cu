@@ -1,5 +1,5 @@
-// column_sum: adds to sums. The shape and the number of multiprocessors decide
-// how rows are cut into blocks; the sums of blocks are added up in order.
+// Sums over rows, added to `sums`. The shape and the number of multiprocessors decide how rows are
+// cut into blocks; the blocks' sums are added up in order.
 #include <cstddef>
 
 #include "backends.hpp"
@@ -12,8 +12,8 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Sums over blocks of consecutive rows: of block g to row g of `to`, overwritten, or added to `to`
-// where there is one block only.
+// Sums over blocks of consecutive rows: the sum of block g overwrites row g of `to`. With `add` (a
+// single block) it is added to `to`.
 template <typename T, int kElements>
 struct RowBlocks {
   using Sum = SumOf<T>;
@@ -44,7 +44,7 @@ struct RowBlocks {
   }
 };
 
-// As many blocks of rows as keep the GPU busy, of at least kLeastRows rows.
+// Number of blocks of rows: enough to keep the GPU busy, but each of at least kLeastRows rows.
 std::int64_t BlocksOfRows(const device::GpuContext& gpu, std::int64_t rows, std::int64_t chunks,
                           std::int64_t row_bytes) {
   constexpr std::int64_t kLeastRows = 64, kBlocksAProcessor = 4;
@@ -76,8 +76,8 @@ void ColumnSum(const device::Stream& stream, const Matrix& x, const Matrix& sums
   });
 }
 
-// square_sum: overwrites sums. Squares are taken and added up in fp64: each thread its own, then
-// the threads of a block, then the blocks of a range, then the ranges, each in a fixed order.
+// Sums of squares; overwrite their results. Squares are computed and added up in fp64: per thread,
+// then over the block's threads, a range's blocks and the ranges, each in a fixed order.
 
 namespace {
 
@@ -85,7 +85,7 @@ template <typename T>
 struct Range {
   std::int64_t count;
   const T* values;
-  bool vectors;  // values begin on a boundary of 16 bytes
+  bool vectors;  // values are aligned to 16 bytes
 };
 
 constexpr int kWarps = kRangeThreads / kWarpLanes;
@@ -99,8 +99,8 @@ __device__ __forceinline__ void AddSquares(const SumOf<T> (&x)[kWidth], double& 
   }
 }
 
-// The sum of squares of a thread's whole accesses: they begin at `at`, `step` elements apart, and
-// end before `end`. kCount are loaded before the first is added. `at` moves past them.
+// Sum of squares of the whole accesses of one thread: at `at`, at + step, ..., as long as they end
+// by `end`. Loads kCount of them before the first is added. Moves `at` past them.
 template <int kWidth, typename T>
 __device__ __forceinline__ double SumOfAccesses(const T* values, std::int64_t end,
                                                 std::int64_t step, std::int64_t& at) {
@@ -121,7 +121,7 @@ __device__ __forceinline__ double SumOfAccesses(const T* values, std::int64_t en
   return sum;
 }
 
-// partials[block] = what the block's threads found in its range.
+// partials[block] = sum over what the block's threads read of its range.
 template <typename T>
 __global__ void __launch_bounds__(kRangeThreads)
     SquareSumKernel(const RangeTable<Range<T>> table, double* partials) {
@@ -136,7 +136,7 @@ __global__ void __launch_bounds__(kRangeThreads)
       std::int64_t{table.first_block[which + 1] - first} * kRangeThreads * kWidth;
   std::int64_t at = thread * kWidth;
   double sum = range.vectors ? SumOfAccesses<kWidth>(range.values, range.count, step, at) : 0;
-  // The rest, or a whole range without vectors, in the same order.
+  // The remainder, or a whole range without vectors, in the same order.
   for (; at < range.count; at += step) {
     const std::int64_t end = at + kWidth < range.count ? at + kWidth : range.count;
 #pragma unroll 1
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kRangeThreads)
   if (threadIdx.x == 0) partials[blockIdx.x] = sum;
 }
 
-// sums[range] = the sum over its blocks; one block a range.
+// sums[range] = sum over the range's partials; one block per range.
 template <typename T>
 __global__ void __launch_bounds__(kRangeThreads)
     AddBlocksKernel(const RangeTable<Range<T>> table, const double* partials, double* sums) {
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kRangeThreads)
   if (threadIdx.x == 0) sums[blockIdx.x] = sum;
 }
 
-// *total = the sum of sums[0, count); one block.
+// *total = sum of sums[0, count), in a single block.
 __global__ void __launch_bounds__(kRangeThreads)
     AddRangesKernel(const double* sums, std::int64_t count, double* total) {
   __shared__ double shared[kWarps];
@@ -174,7 +174,7 @@ __global__ void __launch_bounds__(kRangeThreads)
   if (threadIdx.x == 0) *total = sum;
 }
 
-// Blocks of a range: enough to read it fast, at most as many as leave the partial sums small.
+// Blocks for a range: enough to read it fast, at most kMost, to keep partial sums few.
 template <typename T>
 std::int64_t BlocksOf(const FlatRange& range) {
   constexpr std::int64_t kAccessesEach = 8, kMost = 1024;
@@ -210,7 +210,7 @@ void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatR
 }
 
 double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
-  // The scratch holds the total, the ranges' sums, then the blocks'.
+  // Scratch holds the total, then the ranges' sums, then the partials.
   auto* const total = reinterpret_cast<double*>(stream.gpu->scratch);
   double* const sums = total + 1;
   Dispatch(dtype, [&](auto zero) {

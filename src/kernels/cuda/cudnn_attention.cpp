@@ -1,5 +1,5 @@
-// Attention to whole sequences by cuDNN: from matrices to a problem. Scratch: the log-sum-exp in
-// cuDNN's order, [sequences, heads, length], then the workspace of a plan.
+// Attention to whole sequences by cuDNN: converts matrices to a CudnnProblem. Scratch holds the
+// log-sum-exp in cuDNN's order, [sequences, heads, length], then the workspace of a plan.
 #include "cudnn_plan.hpp"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 16;  // bytes, of every row
+constexpr std::int64_t kAlignment = 16;  // bytes; for every row
 
 std::int64_t StatisticsElements(const AttentionShape& shape) {
   return CudnnRoundUp(shape.sequences * shape.heads * shape.length);
@@ -25,7 +25,7 @@ std::int64_t ScratchOf(const AttentionShape& shape, std::int64_t workspace_bytes
   return StatisticsElements(shape) + CudnnRoundUp(CeilDivide(workspace_bytes, kFloat));
 }
 
-// Queries, then keys, then values of a qkv.
+// A qkv holds queries, then keys, then values.
 void* Keys(const AttentionShape& s, const Matrix& qkv) { return qkv.Offset(s.heads * s.head_dim); }
 void* TheValues(const AttentionShape& s, const Matrix& qkv) {
   return qkv.Offset((s.heads + s.kv_heads) * s.head_dim);

@@ -1,6 +1,6 @@
-// Attention within documents by cuDNN: each sequence is up to so many documents of any length,
-// whose places and lengths it reads on the GPU. Scratch behind that of our own kernels: those lists
-// (DocumentIndex), then the workspace of a plan.
+// Attention within documents by cuDNN: each sequence has up to a fixed number of documents of any
+// length, whose places and lengths cuDNN reads on the GPU. Scratch holds, after that of our own
+// kernels, these lists (DocumentIndex), then the workspace of a plan.
 #include <algorithm>
 #include <optional>
 #include <unordered_map>
@@ -13,17 +13,17 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Elements (fp32) of a number of 64 bits.
+// Elements (fp32) that a 64-bit number takes.
 constexpr std::int64_t kWide = sizeof(std::int64_t) / kFloat;
 
-// Entries of a sequence: enough for documents of 128 tokens on average, as every entry costs a grid
-// of blocks whether it is used or not.
+// Entries per sequence: enough for documents of 128 tokens on average. More would cost time, as
+// each entry costs a grid of blocks, used or not.
 std::int64_t EntriesOf(const AttentionShape& s) {
   constexpr std::int64_t kTokens = 128, kLeast = 4;
   return std::clamp(CeilDivide(s.length, kTokens), kLeast, kMostDocuments);
 }
 
-// Cuts the sequences of a pass into documents.
+// The problem with its sequences cut into documents.
 CudnnProblem WithinDocuments(CudnnProblem whole, const AttentionShape& s) {
   whole.causal = true;
   whole.documents = EntriesOf(s);

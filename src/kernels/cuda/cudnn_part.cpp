@@ -1,7 +1,7 @@
-// Blocks of ring attention by cuDNN. The pairs of queries and keys that see one another are one
-// rectangle of a block, or its triangle where the keys are those of the queries; what it gives is
-// merged by our own kernels. Scratch behind that of our own kernels: the log-sum-exp of the
-// rectangle, its output or its queries' gradient in bf16, the workspace of a plan.
+// Blocks of ring attention by cuDNN. The (query, key) pairs of a block that see each other form a
+// rectangle or, where keys and queries have the same positions, a triangle; our own kernels merge
+// cuDNN's result. Scratch holds, after that of our own kernels: the log-sum-exp of the rectangle,
+// its output or its queries' gradient in bf16, and the workspace of a plan.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -16,13 +16,13 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Rows of a sequence's queries and of its keys; causal: each query sees the keys up to its own.
+// Row ranges of a sequence's queries and keys; causal: each query sees only the keys up to its own.
 struct Rectangle {
   Part queries, keys;
   bool causal;
 };
 
-// The pairs that see one another; none if they are no rectangle, or if there are none.
+// The pairs that see each other; nullopt if there are none, or if they do not form a rectangle.
 std::optional<Rectangle> Visible(const Positions& queries, const Positions& keys, bool causal) {
   const Part all_queries = {0, queries.Count()}, all_keys = {0, keys.Count()};
   if (all_queries.Size() == 0 || all_keys.Size() == 0) return std::nullopt;
@@ -42,7 +42,7 @@ std::optional<Rectangle> Visible(const Positions& queries, const Positions& keys
     for (int j = 0; j < 2; ++j) {
       const Part &q = query_parts[i], &k = key_parts[j];
       if (q.Size() == 0 || k.Size() == 0 || k.begin >= q.end) continue;
-      if (k.end > q.begin + 1) return std::nullopt;  // some pairs of the two do
+      if (k.end > q.begin + 1) return std::nullopt;  // only some pairs of q and k see each other
       pairs += q.Size() * k.Size();
       if (!seen) seen = Rectangle{rows[i], columns[j], false};
       seen->queries = {std::min(seen->queries.begin, rows[i].begin),
@@ -55,11 +55,11 @@ std::optional<Rectangle> Visible(const Positions& queries, const Positions& keys
   return seen;
 }
 
-// Sequences and key/value heads of some tasks.
+// The sequences and key/value heads of a range of tasks.
 struct Tasks {
   Part sequences, kv_heads;
 };
-// None unless they are whole sequences, or heads of one.
+// nullopt unless the tasks are whole sequences, or heads of a single one.
 std::optional<Tasks> TasksOf(const AttentionShape& shape, const Part& tasks) {
   const std::int64_t count = shape.kv_heads;
   if (tasks.Size() <= 0) return std::nullopt;
@@ -70,7 +70,7 @@ std::optional<Tasks> TasksOf(const AttentionShape& shape, const Part& tasks) {
   return Tasks{sequences, {first, first + tasks.Size()}};
 }
 
-// Rows and heads of one call, and where they lie in matrices.
+// The rows and heads of one call, and where they are in matrices.
 class Window {
  public:
   Window(const AttentionShape& shape, const Tasks& tasks, const Rectangle& rectangle)
@@ -83,18 +83,18 @@ class Window {
   AttentionWindow Queries() const {
     return {Sequences(), shape_.length, rectangle_.queries.Size(), Heads(), shape_.head_dim};
   }
-  // From the first row and head of the queries on, of a matrix with `width` columns for each head.
+  // Part of matrix m from the queries' first row and head on; m has `width` columns per head.
   Matrix OfQueries(const Matrix& m, std::int64_t width) const {
     return From(m, tasks_.sequences.begin * shape_.length + rectangle_.queries.begin,
                 tasks_.kv_heads.begin * Shared() * width);
   }
-  // The same of a block's keys, or of its values.
+  // The same for a block's keys, or its values.
   Matrix OfKeys(const Matrix& block, std::int64_t rows, bool values) const {
     const std::int64_t head = tasks_.kv_heads.begin + (values ? shape_.kv_heads : 0);
     return From(block, tasks_.sequences.begin * rows + rectangle_.keys.begin,
                 head * shape_.head_dim);
   }
-  // Clears the keys' and values' gradients of rows outside of the rectangle.
+  // Sets the gradients of keys and values outside of the rectangle to 0.
   void ClearRest(const device::Stream& stream, const Matrix& dblock, std::int64_t rows) const {
     const std::int64_t columns = KvHeads() * shape_.head_dim;
     for (const Part& rest : {Part{0, rectangle_.keys.begin}, Part{rectangle_.keys.end, rows}}) {
@@ -120,7 +120,7 @@ class Window {
   Rectangle rectangle_;
 };
 
-// Elements from row to row of a block and, in the backward pass, of the other operands.
+// Elements from row to row: of a block and, in the backward pass, of the other operands.
 struct Strides {
   std::int64_t qkv, block, out = 0, dout = 0, dblock = 0;
 };
@@ -150,7 +150,7 @@ CudnnProblem ProblemOf(const AttentionShape& s, const Window& window, std::int64
   return p;
 }
 
-// Places in scratch.
+// Places in scratch, in elements.
 struct Places {
   Places(const AttentionShape& s, std::int64_t own)
       : statistics(CudnnRoundUp(own)),
@@ -162,7 +162,7 @@ struct Places {
   std::int64_t statistics, part, workspace;
 };
 
-// Calls body(window, strides, backward) for every call of ring attention with blocks of one size.
+// Calls body(window, strides, backward) for each call of ring attention with blocks of one size.
 template <typename Body>
 void ForEachCall(const device::Stream& stream, const AttentionShape& s, bool backward,
                  const Body& body) {
@@ -190,7 +190,7 @@ void ForEachCall(const device::Stream& stream, const AttentionShape& s, bool bac
   for (const Rectangle& pairs : of_others) call(pairs, all, of_block, true);
 }
 
-// A call that cuDNN serves.
+// A call that cuDNN computes.
 struct Served {
   Window window;
   CudnnProblem problem;
@@ -211,7 +211,7 @@ std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& 
   CudnnSearch search(stream, room, false);
   const auto choice = search.Choose(problem);
   if (!choice) {
-    if (state.warned) return std::nullopt;  // no text for every block
+    if (state.warned) return std::nullopt;  // one warning, not one per block
     WarnOfOwnAttention(stream, backward,
                        fmt::format("of {} sequences' blocks of {} queries and {} keys: {}",
                                    problem.sequences, problem.queries, problem.keys, search.Why()));

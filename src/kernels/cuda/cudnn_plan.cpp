@@ -1,4 +1,4 @@
-// Describes attention to cuDNN as a graph of one operation, and keeps cuDNN's plans.
+// Describes attention to cuDNN as a graph of one operation, and keeps the plans.
 #include "cudnn_plan.hpp"
 
 #include <cuda_runtime.h>
@@ -20,8 +20,8 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Before 1.18 the frontend copies to the GPU from vectors that are gone when a recorded graph
-// copies again: of lengths that are no multiple of 128.
+// With lengths that are not multiples of 128, frontends before 1.18 copy to the GPU from vectors
+// that no longer exist when a recorded graph repeats the copy.
 static_assert(CUDNN_FRONTEND_VERSION >= 11800, "cudnn-frontend 1.18 or newer is needed");
 
 namespace graph = cudnn_frontend::graph;
@@ -39,7 +39,7 @@ bool IsRecording(cudaStream_t queue) {
          status != cudaStreamCaptureStatusNone;
 }
 
-// Clears a failure that is no error here, so that no later call reports it.
+// Clears a failure that is expected here, so that no later call reports it.
 void Forget(cudaStream_t queue, bool recording_before) {
   if (!recording_before && IsRecording(queue)) {
     cudaGraph_t recorded = nullptr;
@@ -50,7 +50,7 @@ void Forget(cudaStream_t queue, bool recording_before) {
   cudaGetLastError();
 }
 
-// What cuDNN takes for sequences: each of the documents' entries is one.
+// Number of sequences as cuDNN counts them: each entry of a document is one.
 std::int64_t Entries(const CudnnProblem& p) {
   return p.sequences * std::max<std::int64_t>(1, p.documents);
 }
@@ -70,7 +70,7 @@ void AddOffsets(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnPr
       List(g, kOffsets + operand, Entries(p) + 1, cudnn_frontend::DataType_t::INT64));
 }
 
-// Heads of the rows of a matrix as cuDNN counts them: sequence, head, position, feature.
+// Describes the heads of a matrix's rows in cuDNN's order: sequence, head, position, feature.
 void Describe(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProblem& p,
               CudnnOperand operand, bool of_keys, const CudnnRows& at) {
   tensor.set_uid(operand)
@@ -80,8 +80,8 @@ void Describe(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProb
       .set_data_type(cudnn_frontend::DataType_t::BFLOAT16);
   AddOffsets(g, tensor, p, operand);
 }
-// Packed: before 9.26 cuDNN's backward pass reads no other strides. With documents [rows, heads],
-// as Transformer Engine has it.
+// Packed, since cuDNN's backward pass reads no other strides before 9.26. With documents [rows,
+// heads], as in Transformer Engine.
 void DescribeStatistics(graph::Graph& g, graph::Tensor_attributes& tensor, const CudnnProblem& p) {
   const bool by_row = p.documents > 0;
   tensor.set_uid(kStatistics)
@@ -103,7 +103,7 @@ void Output(graph::Graph& g, const Tensor& tensor, const CudnnProblem& p, CudnnO
   tensor->set_output(true);
 }
 
-// Attributes that both passes share.
+// Attributes that both passes have.
 template <typename Attributes>
 Attributes AttributesOf(graph::Graph& g, const CudnnProblem& p) {
   Attributes attributes;
@@ -147,7 +147,7 @@ void AddBackward(graph::Graph& g, const CudnnProblem& p) {
   DescribeStatistics(g, statistics, p);
   auto attributes = AttributesOf<graph::SDPA_backward_attributes>(g, p);
   attributes.set_deterministic_algorithm(p.deterministic);
-  if (p.documents > 0) {  // sums in the workspace are of so many rows, not of entries * length
+  if (p.documents > 0) {  // workspace for so many rows, not entries * length
     attributes.set_max_total_seq_len_q(p.sequences * p.queries)
         .set_max_total_seq_len_kv(p.sequences * p.keys);
   }
@@ -171,7 +171,7 @@ std::shared_ptr<graph::Graph> Describe(const CudnnProblem& problem) {
   return described;
 }
 
-// Release of version x.y.z as cuDNN 9 and its frontend count it.
+// Text "x.y.z" of a version as cuDNN 9 and its frontend encode it.
 std::string VersionText(std::size_t version) {
   constexpr std::size_t kMajor = 10000, kMinor = 100;
   return fmt::format("{}.{}.{}", version / kMajor, version % kMajor / kMinor, version % kMinor);
@@ -203,11 +203,11 @@ CudnnPlans::CudnnPlans() {
   if (status == CUDNN_STATUS_SUCCESS) return;
   handle_ = nullptr;
   why_not_ = std::string("cuDNN could not be opened: ") + cudnnGetErrorString(status);
-  cudaGetLastError();  // is no later call's
+  cudaGetLastError();  // clears the error, so that no later call reports it
 }
 
 CudnnPlans::~CudnnPlans() {
-  plans_.clear();  // made with the handle
+  plans_.clear();  // they must go before the handle
   if (handle_ != nullptr) cudnnDestroy(handle_);
 }
 
@@ -218,7 +218,7 @@ CudnnPlans& CudnnPlansOf(const device::Stream& stream) {
 }
 
 bool CudnnPlans::KeepsScores(const device::Stream& stream, const CudnnProblem& problem) {
-  // Newer cards and, for documents, newer releases have sums in a fixed order without dP.
+  // Newer cards and, for documents, newer releases add in a fixed order without keeping dP.
   constexpr int kLinearSince = 10;                      // compute capability
   constexpr std::size_t kLinearDocumentsSince = 92500;  // release
   if (!problem.backward || !problem.deterministic) return false;
@@ -240,7 +240,7 @@ CudnnPlan CudnnPlans::Build(const device::Stream& stream, const CudnnProblem& pr
   auto* const queue = static_cast<cudaStream_t>(stream.gpu->queue);
   const bool recording = IsRecording(queue);
   plan.graph = Describe(problem);
-  // The first of the plans that cuDNN proposes, untimed: runs repeat.
+  // Takes the first plan that cuDNN proposes, without timing, so that runs repeat.
   auto status = plan.graph->build(handle_, {cudnn_frontend::HeurMode_t::A});
   if (status.is_good()) status = plan.graph->get_workspace_size(plan.workspace_bytes);
   if (status.is_good()) status = plan.graph->warmup(handle_);
@@ -267,17 +267,17 @@ void CudnnPlans::Execute(const device::Stream& stream, const CudnnPlan& plan,
   if (status.is_bad()) throw RunError("attention: cuDNN says " + status.get_message());
 }
 
-// Sizes of pieces by the memory that their plans take; the places of their operands.
+// Sizes of pieces, chosen by the memory that their plans take, and places of their operands.
 
 namespace {
 
-// cuDNN's deterministic backward pass keeps dP of what it works on, queries x keys for each head,
-// on the GPUs of compute capability 8 and 9: it is given as many heads at once as fit into this.
+// On GPUs of compute capability 8 and 9, cuDNN's deterministic backward pass keeps dP (queries x
+// keys for each head) in its workspace: it gets as many heads at once as fit into this.
 constexpr std::int64_t kUsualWorkspace = std::int64_t{512} << 20;  // bytes
-// Heads that share keys are not taken apart, nor those of a sequence of documents: they may take
-// this part of the card's memory.
+// Heads that share keys, and those of a sequence of documents, cannot be separated: they may take 1
+// / kLargestPart of the card's memory.
 constexpr std::int64_t kLargestPart = 16;
-constexpr std::int64_t kUnit = 64;     // elements: workspaces begin on 256 bytes
+constexpr std::int64_t kUnit = 64;     // elements: workspaces are aligned to 256 bytes
 constexpr std::int64_t kBf16Size = 2;  // bytes
 
 }  // namespace
@@ -315,7 +315,7 @@ std::optional<CudnnChoice> CudnnSearch::Largest(
   for (std::int64_t pieces = 1; pieces <= count; ++pieces) {
     if (count % pieces != 0) continue;
     const CudnnProblem problem = piece(count / pieces);
-    if (LeastWorkspace(problem) > kUsualWorkspace) continue;  // saves a plan, which takes seconds
+    if (LeastWorkspace(problem) > kUsualWorkspace) continue;  // avoids building a slow plan
     if (auto choice = Accept(problem, kUsualWorkspace)) return choice;
   }
   return std::nullopt;

@@ -1,5 +1,5 @@
 // Plans of cuDNN for attention (its graph API, through cudnn-frontend): one per shape, pass and
-// strides, built when it is first asked for.
+// strides, built when first needed.
 #pragma once
 
 #include <array>
@@ -23,27 +23,27 @@ namespace trireme::kernels::cuda {
 // Attention by cuDNN's fused kernels, in bf16 and without dropout. Built if cuDNN 9 and the headers
 // of cudnn-frontend were found.
 
-// False with the emulator's, unless it is told otherwise.
+// Whether a cuDNN is loaded; false with the emulator's library, unless that is set up otherwise.
 bool CudnnIsThere();
-// Versions of the loaded library and of the headers of the build: "cuDNN 9.13.0 (frontend 1.18.0)".
+// Versions of the loaded library and of the build's headers: "cuDNN 9.13.0 (frontend 1.18.0)".
 std::string CudnnVersions();
-// As WhyNoFixedOrder (kernels/libraries.hpp), of sequences of any length.
+// WhyNoFixedOrder (kernels/libraries.hpp) if cuDNN is used, for sequences of any length.
 std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream);
 
-// The first call of a function below for a shape builds its plan, which takes up to seconds and
-// allocates. Plans belong to the stream's libraries.
+// The first call of a function below for a shape builds its plan, which may take seconds and
+// allocates memory. Plans belong to the stream's libraries.
 
-// Whether cuDNN serves a pass over such a shape.
+// Whether cuDNN can compute this pass for such a shape.
 bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward);
-// Elements (fp32) of scratch for the forward pass over such a shape, and with `backward` for both;
-// 0 if cuDNN serves neither. One line on stderr names a pass that it does not serve, with the
-// reason.
+// Elements (fp32) of scratch for the forward pass with such a shape or, with `backward`, for both
+// passes; 0 if cuDNN can compute neither. For a pass that it cannot compute, one line with the
+// reason goes to stderr.
 std::int64_t CudnnAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                                    bool backward);
 
-// kernels::AttentionForward and AttentionBackward, with bf16 operands on boundaries of 16 bytes.
-// False, with nothing queued and a line on stderr, if cuDNN does not serve the shape or the
-// strides. RunError if scratch was planned for the pass and is too small.
+// kernels::AttentionForward and AttentionBackward for bf16 operands whose rows are aligned to 16
+// bytes. Return false, queue nothing and print a line to stderr if cuDNN cannot compute the shape
+// or strides. RunError if scratch was planned for the pass but is too small.
 bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
                            const Matrix& qkv, const Matrix& out, const Matrix& lse,
                            const Matrix& scratch);
@@ -52,31 +52,31 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
                             const Matrix& lse, const Matrix& dqkv, const Matrix& scratch);
 
 // Sequences of documents (cudnn_documents.cpp). Elements (fp32) of scratch for the forward pass
-// over such a shape, and with `backward` for both, `own` elements of our own kernels included;
-// `own` if cuDNN serves neither.
+// with such a shape or, with `backward`, for both; includes the `own` elements of our own kernels.
+// Returns `own` if cuDNN can compute neither pass.
 std::int64_t CudnnDocumentsScratch(const device::Stream& stream, const AttentionShape& shape,
                                    std::int64_t own, bool backward);
-// Whether cuDNN serves a pass over such a shape.
+// Whether cuDNN can compute this pass for such a shape.
 bool CudnnHasDocumentsPlan(const device::Stream& stream, const AttentionShape& shape,
                            bool backward);
-// A pass over the sequences that have no more documents than a plan has entries, causal. Returns
-// which those are: [sequences] on the GPU, 1 or 0; our own kernels have to compute the others.
-// Null, with nothing queued, if cuDNN does not serve the shape or the strides.
+// Queues a causal pass over the sequences whose documents fit into a plan's entries. Returns
+// [sequences] on the GPU: 1 for these sequences, 0 for those that our own kernels must compute.
+// Returns null, and queues nothing, if cuDNN cannot compute the shape or strides.
 const std::int32_t* CudnnDocuments(const device::Stream& stream, const AttentionShape& shape,
                                    const DocumentOperands& operands, bool backward);
 
-// Whether rows lie on boundaries of 16 bytes, as cuDNN reads them.
+// Whether rows are aligned to 16 bytes, as cuDNN requires.
 bool OnCudnnBoundaries(const Matrix& m);
 
-// Blocks of ring attention (cudnn_part.cpp). Elements (fp32) of scratch for the forward pass over
-// the blocks of PositionsOf, and with `backward` for both, behind `own` elements of our own
-// kernels; `own` if cuDNN serves none. It serves blocks that are all of one size.
+// Blocks of ring attention (cudnn_part.cpp), all of one size. Elements (fp32) of scratch for the
+// forward pass over the blocks of PositionsOf or, with `backward`, for both; includes the `own`
+// elements of our own kernels. Returns `own` if cuDNN can compute no block.
 std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,
                               std::int64_t own, bool backward);
 
-// kernels::AttentionPartForward and AttentionPartBackward. False, with nothing queued, if no plan
-// was built for the block then. What the two leave in scratch is what our own kernels leave there,
-// so that blocks may alternate.
+// kernels::AttentionPartForward and AttentionPartBackward. Return false, and queue nothing, if
+// CudnnPartScratch built no plan for the block. They leave the same in scratch as our own kernels
+// do, so that both can alternate between blocks.
 bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
                       const Matrix& qkv, const KeyValueBlock& block, const Matrix& out,
                       const Matrix& lse, const Matrix& scratch);
@@ -93,31 +93,31 @@ bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape
 
 struct cudnnContext;
 namespace cudnn_frontend::graph {
-class Graph;  // declared only: the header takes the compiler half a minute
+class Graph;  // only declared: the header costs half a minute of compile time
 }
 
 namespace trireme::kernels::cuda {
 
-// Rows of an operand in memory: from one sequence to the next, and elements from one row to the
-// next. 0 if a pass has no such operand.
+// Where an operand's rows are: rows from one sequence to the next, elements from one row to the
+// next. 0 if a pass does not have the operand.
 struct CudnnRows {
   std::int64_t rows = 0, stride = 0;
   auto operator<=>(const CudnnRows&) const = default;
 };
 
-// Problem that a plan solves: all heads of some sequences, or some heads of one sequence; `queries`
-// and `keys` of each sequence. Causal: as many keys as queries. With documents each sequence is cut
-// into up to so many of them, which attend to themselves alone; the log-sum-exp is [rows, heads].
+// What a plan computes: all heads of some sequences, or some heads of one sequence, with `queries`
+// and `keys` per sequence (equal if causal). With documents, each sequence is cut into at most that
+// many, which attend only to themselves; the log-sum-exp is then [rows, heads].
 struct CudnnProblem {
   bool backward = false, causal = true;
   std::int64_t sequences = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  CudnnRows query, key, out, dout, dquery, dkey;  // values lie as keys do
-  std::int64_t documents = 0;                     // entries of a sequence; 0: it is not cut
-  bool deterministic = true;  // the same bits in every run; of the backward pass
+  CudnnRows query, key, out, dout, dquery, dkey;  // `key` is also for values
+  std::int64_t documents = 0;                     // entries per sequence; 0: sequences are not cut
+  bool deterministic = true;                      // backward pass: the same bits in every run
   auto operator<=>(const CudnnProblem&) const = default;
 };
 
-// Numbers of a plan's operands.
+// Numbers by which a plan knows its operands.
 enum CudnnOperand : std::int64_t {
   kQuery = 1,
   kKey,
@@ -128,41 +128,41 @@ enum CudnnOperand : std::int64_t {
   kDquery,
   kDkey,
   kDvalue,
-  // With documents. kOffsets + an operand above: where its documents begin.
+  // Only with documents. kOffsets + an operand above: where that operand's documents begin.
   kQueryLengths,
   kKeyLengths,
   kOffsets
 };
 
 struct CudnnPlan {
-  std::shared_ptr<cudnn_frontend::graph::Graph> graph;  // null: cuDNN does not serve the problem
+  std::shared_ptr<cudnn_frontend::graph::Graph> graph;  // null: cuDNN cannot compute the problem
   std::int64_t workspace_bytes = 0;
-  std::string why;  // reason why it does not, in cuDNN's words
+  std::string why;  // the reason if it cannot, in cuDNN's words
 };
 
-// cuDNN on the GPU of the calling thread, owned by the stream's libraries.
+// cuDNN on the calling thread's GPU, owned by the stream's libraries.
 class CudnnPlans final : public device::LibraryState {
  public:
   CudnnPlans();
   ~CudnnPlans() override;
 
-  // Whether the backward pass keeps dP, [queries, keys] of each head and sequence (or entry of
-  // one), in its workspace.
+  // Whether the backward pass keeps dP ([queries, keys] for each head and sequence or document
+  // entry) in its workspace.
   static bool KeepsScores(const device::Stream& stream, const CudnnProblem& problem);
-  // Plan of the problem. A new plan is built and its kernels are loaded here, not within a step:
-  // that may wait for the GPU, which may be waiting for another rank.
+  // The plan of a problem. Builds it and loads its kernels if it is new. Must not happen within a
+  // step: it may wait for the GPU, which may be waiting for another rank.
   const CudnnPlan& Find(const device::Stream& stream, const CudnnProblem& problem);
-  // Plan that Find has built; null: none.
+  // The plan if Find has built it, else null.
   const CudnnPlan* Built(const CudnnProblem& problem) const;
-  // Queued. RunError if cuDNN refuses.
+  // Queues the plan. RunError if cuDNN refuses.
   void Execute(const device::Stream& stream, const CudnnPlan& plan,
                std::unordered_map<std::int64_t, void*> operands, void* workspace);
 
   struct PassState {
-    bool planned = false;    // scratch is planned for it
-    bool documents = false;  // the same for sequences of documents
-    bool parts = false;      // the same for parts of sequences
-    bool warned = false;     // a line on stderr has said that it is not served
+    bool planned = false;    // scratch is planned for whole sequences
+    bool documents = false;  // scratch is planned for sequences of documents
+    bool parts = false;      // scratch is planned for parts of sequences
+    bool warned = false;     // stderr already has a line saying that our own kernels are used
   };
   PassState& StateOf(bool backward) { return passes_[backward ? 1 : 0]; }
 
@@ -171,50 +171,50 @@ class CudnnPlans final : public device::LibraryState {
   CudnnPlan Build(const device::Stream& stream, const CudnnProblem& problem);
 
   cudnnContext* handle_ = nullptr;
-  std::string why_not_;    // reason why there is no handle
-  void* queue_ = nullptr;  // queue of the handle
+  std::string why_not_;    // why there is no handle
+  void* queue_ = nullptr;  // queue that the handle uses
   std::map<CudnnProblem, CudnnPlan> plans_;
   std::array<PassState, 2> passes_;  // forward, backward
 };
 
-// Plans of the stream's libraries, made at the first call. RunError if the stream has no libraries.
+// Plans of the stream's libraries, created by the first call. RunError if it has no libraries.
 CudnnPlans& CudnnPlansOf(const device::Stream& stream);
 
-// Search for what cuDNN can be given at once: the plan of a problem, or of pieces of it.
+// How much cuDNN can be given at once: the plan of a problem, or of pieces of it.
 
-inline constexpr std::int64_t kFloat = sizeof(float);  // bytes of an element of scratch
-// Elements (fp32), rounded up so that what follows begins on 256 bytes.
+inline constexpr std::int64_t kFloat = sizeof(float);  // bytes per element of scratch
+// Rounds up a number of elements (fp32), so that what follows is aligned to 256 bytes.
 std::int64_t CudnnRoundUp(std::int64_t elements);
 
 // Strides of the operands of attention to whole sequences: elements from one row to the next.
 struct CudnnStrides {
   std::int64_t qkv, out, dout = 0, dqkv = 0;
 };
-// A pass over whole sequences whose operands have these strides, and one whose operands are dense.
+// The problem of a pass over whole sequences: with these strides, or with dense operands.
 CudnnProblem CudnnWhole(const AttentionShape& shape, bool backward, const CudnnStrides& strides);
 CudnnProblem CudnnWhole(const AttentionShape& shape, bool backward);
 
-// Problem of a piece, and its plan; the pieces of a whole are alike.
+// The problem of one piece and its plan. All pieces of a whole are equal.
 struct CudnnChoice {
   CudnnProblem problem;
   const CudnnPlan* plan;
 };
 
-// Search for the largest piece of a problem that cuDNN serves with `room` bytes of workspace, or
-// with as much as a plan may take: sequences with all their heads, else key/value heads of one
-// sequence with their query heads; a divisor, so that one plan serves all pieces. The forward pass
-// is one piece.
+// Finds the largest piece of a problem that cuDNN can compute with `room` bytes of workspace
+// (nullopt: as much as any plan may take): some sequences with all heads, or else some key/value
+// heads of one sequence with their query heads. Piece sizes divide the whole, so that one plan
+// serves all pieces. The forward pass is always one piece.
 class CudnnSearch {
  public:
-  // build: plans that are missing are built; else they count as refused.
+  // build: whether missing plans are built; if not, they count as refused.
   explicit CudnnSearch(const device::Stream& stream,
                        std::optional<std::int64_t> room = std::nullopt, bool build = true);
 
   std::optional<CudnnChoice> Choose(const CudnnProblem& whole);
 
-  // Reason why no piece is served; "" if only the room is lacking.
+  // Why cuDNN can compute no piece; "" if only `room` was too small.
   const std::string& Why() const { return why_; }
-  // Bytes of the smallest workspace that would have sufficed; 0 if none would.
+  // Bytes of the smallest workspace that would have been enough; 0 if none would.
   std::int64_t Lacking() const { return lacking_; }
 
  private:
@@ -229,25 +229,25 @@ class CudnnSearch {
   std::string why_;  // reason of the last refusal
 };
 
-// Bytes of workspace that are planned at the least: small plans of shorter sequences may want what
-// that of the longest does not.
+// Least workspace that is planned, in bytes: plans for shorter sequences may need a little
+// workspace when that of the longest needs none.
 inline constexpr std::int64_t kCudnnLeastWorkspace = std::int64_t{1} << 20;
 
-// Plan of a pass over whole sequences with the scratch from element `workspace` on; none, with a
-// warning, if cuDNN does not serve it or rows of the operands are not on boundaries of 16 bytes.
-// RunError if scratch was planned for the pass and is too small.
+// Plan of a pass over whole sequences whose workspace begins at element `workspace` of scratch.
+// nullopt, with a warning, if cuDNN cannot compute it or rows of the operands are not aligned to 16
+// bytes. RunError if scratch was planned for the pass but is too small.
 std::optional<CudnnChoice> ChooseCudnn(const device::Stream& stream, const CudnnProblem& problem,
                                        const Matrix& scratch, std::int64_t workspace,
                                        std::initializer_list<Matrix> operands);
 
-// For a pass whose scratch is being planned: finds its plan, and notes in `planned` that there is
-// one. Returns the bytes of its workspace; none if cuDNN does not serve it, with a line on stderr
-// in which `what` stands before the reason.
+// For a pass whose scratch is being planned: finds its plan and sets the flag `planned`. Returns
+// the bytes of its workspace; nullopt if cuDNN cannot compute it, with a line on stderr that gives
+// the reason after `what`.
 std::optional<std::int64_t> PlanCudnnPass(const device::Stream& stream, const CudnnProblem& problem,
                                           bool CudnnPlans::PassState::*planned,
                                           const std::string& what);
 
-// Prints one line per pass, for the first reason.
+// Prints a warning, once per pass, with the first reason.
 void WarnOfOwnAttention(const device::Stream& stream, bool backward, std::string why);
 
 // Addresses of the first elements of a problem's operands; null if a pass has no such operand.

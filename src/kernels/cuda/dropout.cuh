@@ -1,4 +1,4 @@
-// Dropout's masks in a kernel (kernels/elementwise.hpp): one Philox counter for eight neighbouring
+// Dropout masks in kernels (kernels/elementwise.hpp): one Philox counter serves eight neighbouring
 // features.
 #pragma once
 
@@ -13,16 +13,15 @@
 
 namespace trireme::kernels::cuda {
 
-// The 16-bit random numbers of dropout in a kernel: the same as on the CPU, bit for bit.
+// Dropout's 16-bit random numbers, the same bits as on the CPU.
 
-inline constexpr int kPhiloxLanes = 8;  // 16-bit lanes of a counter
+inline constexpr int kPhiloxLanes = 8;  // 16-bit lanes per counter
 
-// Numbers of one counter: its four words, the lower half of each first.
+// Numbers of one counter: four words, each with the lower lane first.
 struct PhiloxBits {
   std::uint32_t words[4];
 
-  // Selections instead of an index that is known at run time only: that would put the words into
-  // memory.
+  // Uses selections: an index that is known only at run time would put the words into memory.
   __device__ __forceinline__ std::uint32_t Lane(int lane) const {
     const std::uint32_t low = (lane & 2) != 0 ? words[1] : words[0];
     const std::uint32_t high = (lane & 2) != 0 ? words[3] : words[2];
@@ -45,8 +44,8 @@ __device__ __forceinline__ PhiloxBits PhiloxAt(std::uint32_t key0, std::uint32_t
   return {{words[0], words[1], words[2], words[3]}};
 }
 
-// A Dropout for kernels, in 32-bit numbers: rows and positions of a micro-batch fit them. Built on
-// the host.
+// A Dropout for kernels, in 32-bit numbers (enough for rows and positions of a micro-batch). Built
+// on the host.
 struct DropoutPlace {
   std::uint32_t key0 = 0, key1 = 0;
   std::uint32_t threshold = 0;  // 0: inactive, nothing else is read
@@ -76,20 +75,20 @@ struct DropoutPlace {
   }
 
   __host__ __device__ bool Active() const { return threshold > 0; }
-  // Position in the sequence of row `local` of those that are held.
+  // Position in the sequence of the row with index `local` among those that this rank holds.
   __device__ __forceinline__ std::uint32_t PositionAt(std::uint32_t local) const {
     return local < early_size ? early_begin + local : late_begin + (local - early_size);
   }
-  // The byte with a feature's bit: kept is not null.
+  // The byte of `kept` that holds a feature's bit. kept must not be null.
   __device__ __forceinline__ std::uint8_t* KeptAt(std::int64_t row, std::uint32_t feature) const {
     return kept + (static_cast<std::uint32_t>(row) * kept_stride + feature / kPhiloxLanes);
   }
-  // Whether elements are kept, from that of bit 0 on, as an earlier kernel found.
+  // Stored mask bits from `column` on (bit 0: that column), as an earlier kernel wrote them.
   __device__ __forceinline__ unsigned KeptFrom(std::int64_t row, std::int64_t column) const {
     const auto feature = static_cast<std::uint32_t>(column);
     return static_cast<unsigned>(*KeptAt(row, feature)) >> feature % kPhiloxLanes;
   }
-  // values = mask(values) by such bits.
+  // Applies dropout to `values` with such bits.
   template <int kWidth, typename S>
   __device__ __forceinline__ void Apply(unsigned bits, S (&values)[kWidth]) const {
     const S factor = static_cast<S>(scale);
@@ -98,20 +97,20 @@ struct DropoutPlace {
       values[i] = (bits >> i & 1) != 0 ? factor * values[i] : S(0);
     }
   }
-  // The position of the matrix's row `row`.
+  // Position of row `row` of the matrix.
   __device__ __forceinline__ std::uint32_t PositionOf(std::int64_t row) const {
     return PositionAt((first_row + static_cast<std::uint32_t>(row)) % length);
   }
 
  private:
-  // "Without end" stays beyond every row.
+  // Clamps to 32 bits: "without end" remains larger than every row.
   static std::uint32_t Clamped(std::int64_t value) {
     constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
     return static_cast<std::uint32_t>(std::min(value, kMost));
   }
 };
 
-// WithVectors for operands that dropout acts on: a counter's lanes must not begin within an access.
+// WithVectors for operands with dropout: an access must not extend over two Philox counters.
 template <typename Body>
 void WithVectors(const Dropout& dropout, Dtype type, std::int64_t columns,
                  std::initializer_list<Matrix> operands, const Body& body) {
@@ -123,7 +122,7 @@ void WithVectors(const Dropout& dropout, Dtype type, std::int64_t columns,
   });
 }
 
-// The mask of one row. Only of an active place: it reads the row's ordinal.
+// Dropout mask of one row. The place must be active, since this reads the row's ordinal.
 class RowDropout {
  public:
   __device__ __forceinline__ RowDropout(const DropoutPlace& place, std::int64_t row)
@@ -134,8 +133,8 @@ class RowDropout {
     ordinal_ = place.ordinals[sequence];
   }
 
-  // values = mask(values), those of columns [column, column + kWidth). first_feature + column is a
-  // multiple of kWidth, which divides 8.
+  // Applies dropout to the values of columns [column, column + kWidth). first_feature + column must
+  // be a multiple of kWidth, which divides 8.
   template <int kWidth, typename S>
   __device__ __forceinline__ void Apply(std::int64_t column, S (&values)[kWidth]) const {
     static_assert(kPhiloxLanes % kWidth == 0);
@@ -148,8 +147,8 @@ class RowDropout {
       values[i] = bits.Lane(first + i) >= place_.threshold ? scale * values[i] : S(0);
     }
   }
-  // The same, and place.kept, unless null, is written: by the thread that has the column of a
-  // byte's first bit, since each knows the whole byte.
+  // The same; also writes the mask to place.kept, unless null. All threads of a byte know it whole;
+  // the one with its first column writes it.
   template <int kWidth, typename S>
   __device__ __forceinline__ void ApplyAndNote(std::int64_t column, S (&values)[kWidth]) const {
     static_assert(kPhiloxLanes % kWidth == 0);

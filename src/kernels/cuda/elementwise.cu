@@ -1,4 +1,4 @@
-// elementwise: AddBias and Add accumulate; ResidualForward and Clear overwrite.
+// Element-wise passes. AddBias and Add accumulate; ResidualForward and Clear overwrite.
 #include <cmath>
 
 #include "backends.hpp"
@@ -10,7 +10,7 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// y += x; x may be one row for all (stride 0).
+// y += x; stride 0 of x: one row that is added to all rows.
 template <typename T, int kElements>
 struct AddOperation {
   static constexpr int kWidth = kElements;
@@ -109,16 +109,16 @@ void Fill(const device::Stream& stream, const Matrix& x, double value) {
 
 void Clear(const device::Stream& stream, const Matrix& x) { Fill(stream, x, 0); }
 
-// activation: the forward pass adds the bias to pre and overwrites out; the backward pass
+// Activations: the forward pass adds the bias to pre and overwrites out; the backward pass
 // overwrites dpre.
 
 namespace {
 
-// As in kernels/cpu/rows.cpp: the tanh form as x sigmoid(2u), which does not cancel.
+// The tanh form as x sigmoid(2u), which does not cancel (as in kernels/cpu/rows.cpp).
 constexpr double kGeluScale = 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 
-// 1 / (1 + exp(-x)), for operands of type T: of bf16 to a few units of fp32's last place.
+// 1 / (1 + exp(-x)) for operands of type T; for bf16 exact to a few units in fp32's last place.
 template <typename T>
 __device__ __forceinline__ SumOf<T> Sigmoid(SumOf<T> x) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -133,7 +133,7 @@ __device__ __forceinline__ SumOf<T> GeluSigmoid(SumOf<T> x) {
   return Sigmoid<T>(x * (S(2 * kGeluScale) + S(2 * kGeluScale * kGeluCubic) * (x * x)));
 }
 
-// values = pre[at, at + kWidth) + bias, which stays in pre; `held` is what pre has.
+// values = held (what pre contains) + bias; writes the sum to pre too, if there is a bias.
 template <int kWidth, typename T>
 __device__ __forceinline__ void AddBias(const HeldPack<T, kWidth>& held, T* pre, const T* bias,
                                         SumOf<T> (&values)[kWidth]) {
@@ -145,7 +145,7 @@ __device__ __forceinline__ void AddBias(const HeldPack<T, kWidth>& held, T* pre,
   for (int i = 0; i < kWidth; ++i) values[i] += add[i];
   const Pack<T, kWidth> rounded = NarrowPack<T>(values);
   StoreGlobal(rounded, pre);
-  WidenPack(rounded, values);  // the backward pass will see these
+  WidenPack(rounded, values);  // as rounded, since the backward pass will read these
 }
 
 template <ActivationKind kKind, typename T, int kElements>
@@ -196,7 +196,7 @@ struct ActivationGradient {
   std::int64_t columns;
   DropoutPlace place;
   View<const T> dout;  // [rows, columns]
-  View<T> dpre;        // as pre
+  View<T> dpre;        // shape of pre
 
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
     using S = SumOf<T>;
@@ -208,7 +208,7 @@ struct ActivationGradient {
     held.Widen(x);
     held_d.Widen(d);
     if constexpr (kKind == ActivationKind::kRelu) {
-      // A value that is positive after dropout was kept and positive before: no mask is needed.
+      // A value > 0 after dropout was kept and was > 0 before: no mask is needed.
       const S scale = static_cast<S>(place.scale);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) d[i] = x[i] > S(0) ? scale * d[i] : S(0);
@@ -277,12 +277,12 @@ void ActivationBackward(const device::Stream& stream, ActivationKind kind, const
   });
 }
 
-// convert: Copy and Convert overwrite y, rounded to nearest if its type is the narrower one;
-// Accumulate adds to it.
+// Copies and conversions: Copy and Convert overwrite, rounding to nearest if the target type is
+// narrower; Accumulate adds.
 
 namespace {
 
-// y = x: the same bits if the types agree, NaNs too.
+// y = x; if the types agree, the same bits, NaNs included.
 template <typename X, typename Y, int kElements>
 struct CopyOperation {
   static constexpr int kWidth = kElements;
@@ -307,8 +307,8 @@ struct CopyOperation {
   }
 };
 
-// Widths are those of the written type: a thread then stores 16 bytes at once, and a warp's stores
-// fill whole lines.
+// The width of accesses follows from the written type: a thread stores 16 bytes at once, so a
+// warp's stores fill whole lines.
 template <typename Body>
 void DispatchTwo(Dtype x, Dtype y, Body body) {
   Dispatch(x, [&](auto from) { Dispatch(y, [&](auto to) { body(from, to); }); });
@@ -352,7 +352,7 @@ void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, c
   });
 }
 
-// dropout: overwrites out; x is read once.
+// Dropout: overwrites out; reads x once.
 
 namespace {
 
@@ -388,7 +388,7 @@ void DropoutForward(const device::Stream& stream, const Matrix& x, const Dropout
   });
 }
 
-// rope: rotates the query and key heads of qkv in place.
+// Rope: rotates the query and key heads of qkv in place.
 
 namespace {
 
@@ -396,8 +396,8 @@ namespace {
 template <typename T, int kElements>
 struct RopeOperation {
   static constexpr int kWidth = kElements;
-  View<const SumOf<T>> table;  // [> last position, 2 half]: cosines, then sines
-  DropoutPlace rows;           // for the positions of rows only
+  View<const SumOf<T>> table;  // [all positions that occur, 2 half]: cosines, then sines
+  DropoutPlace rows;           // used for positions only
   const std::int32_t* begins;  // [rows], or null
   unsigned half;
   SumOf<T> direction;  // 1, or -1 to rotate back

@@ -1,4 +1,4 @@
-// embedding: EmbeddingForward overwrites out, PositionForward changes x.
+// Embeddings: EmbeddingForward overwrites out, PositionForward changes x, backward passes add.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -18,7 +18,7 @@ template <typename T, int kElements>
 struct EmbeddingOperation {
   static constexpr int kWidth = kElements;
   const std::int32_t* tokens;  // [rows]
-  std::int64_t first, count;   // the slice of the vocabulary
+  std::int64_t first, count;   // this slice of the vocabulary
   View<const T> weight;        // [count, dim]
   SumOf<T> scale;
   View<T> out;  // [rows, dim]
@@ -38,7 +38,7 @@ struct EmbeddingOperation {
 template <typename T, int kElements>
 struct PositionOperation {
   static constexpr int kWidth = kElements;
-  View<const T> positions;  // [> last position, dim], or null
+  View<const T> positions;  // [all positions that occur, dim], or null
   DropoutPlace place;
   const std::int32_t* begins;  // [rows of the matrix], or null
   View<T> x;                   // [rows, dim]
@@ -82,31 +82,31 @@ void PositionForward(const device::Stream& stream, const Matrix& positions,
   });
 }
 
-// Order of a batch's rows by token (or by position in a document), and by row for one token: with
-// it the gradient of an embedding needs no atomics. A stable radix sort (least significant digit
-// first; Knuth, vol. 3, 5.2.5): a pass counts the digits of every tile of rows, then puts each row
-// after all rows of smaller digits and of its own digit in earlier tiles, warps and lanes. Atomics
-// only count.
+// Sorts a batch's rows by token (or by position in a document), rows of one token by row number:
+// with this order the gradient of an embedding needs no atomics. A stable radix sort (least
+// significant digit first; Knuth, vol. 3, 5.2.5): each pass counts the digits in each tile of rows,
+// then puts each row after all rows with smaller digits and after those with the same digit in
+// earlier tiles, warps and lanes. Atomics only count.
 
 namespace {
 
-// A slice of the vocabulary: key of a token is token - first, or count for those outside.
+// A slice of the vocabulary. A token's sort key is token - first, or `count` if it is outside.
 struct TokenSlice {
   std::int32_t first;
   std::uint32_t count;
 };
 
-// Tokens of rows; or, if they are null, positions of the rows in their documents.
+// Keys by which rows are sorted: tokens or, if `tokens` is null, positions in their documents.
 struct RowTokens {
   const std::int32_t* tokens = nullptr;
-  const std::int32_t* begins = nullptr;  // kernels/elementwise.hpp
-  DropoutPlace place = {};               // for the positions of rows only
+  const std::int32_t* begins = nullptr;  // as in kernels/elementwise.hpp
+  DropoutPlace place = {};               // used for positions only
 
   __device__ __forceinline__ std::int64_t At(unsigned row) const {
     if (tokens != nullptr) return tokens[row];
     return std::int64_t{place.PositionOf(row)} - begins[row];
   }
-  // The same from row `row` on.
+  // The same for the rows from `row` on.
   RowTokens From(std::int64_t row) const {
     RowTokens later = *this;
     if (tokens != nullptr) later.tokens += row;
@@ -117,8 +117,8 @@ struct RowTokens {
 };
 
 struct TokenOrder {
-  const std::uint32_t* keys;  // [rows], rising
-  const std::uint32_t* rows;  // [rows]: whose tokens these are
+  const std::uint32_t* keys;  // [rows], ascending
+  const std::uint32_t* rows;  // [rows]: number of the row that has this key
 };
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarpLanes;
@@ -126,7 +126,7 @@ constexpr int kMostDigitBits = 9, kMostBins = 1 << kMostDigitBits;
 constexpr std::int64_t kMostTiles = 128;
 
 struct SortPass {
-  RowTokens tokens;  // keys come from here in the first pass
+  RowTokens tokens;  // source of the keys in the first pass
   TokenSlice slice;
   const std::uint32_t *keys_in, *rows_in;  // null in the first pass
   std::uint32_t *keys_out, *rows_out;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) CountKernel(const SortPass pass) {
   }
 }
 
-// offsets[bin] = begin of this tile's rows of that digit.
+// offsets[bin]: where this tile's rows with that digit begin in the output.
 __device__ void FindOffsets(const SortPass& pass, unsigned (&offsets)[kMostBins]) {
   constexpr int kBinsEach = kMostBins / kThreads;
   __shared__ unsigned warp_totals[kWarps];
@@ -179,7 +179,7 @@ __device__ void FindOffsets(const SortPass& pass, unsigned (&offsets)[kMostBins]
     }
     sum += totals[k];
   }
-  // Rows of all smaller digits: those of earlier lanes, of earlier warps, then of the thread's own.
+  // Counts the rows with smaller digits: of earlier lanes, of earlier warps, then the thread's own.
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
   const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
   unsigned up_to = sum;
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads) ScatterKernel(const SortPass pass) {
   }
   FindOffsets(pass, offsets);
   __syncthreads();
-  // Each warp has a stretch of the tile.
+  // Each warp handles a contiguous part of the tile.
   const unsigned warp = threadIdx.x / kWarpLanes, lane = threadIdx.x % kWarpLanes;
   const unsigned stretch = pass.tile_rows / kWarps;
   const unsigned begin = blockIdx.x * pass.tile_rows + warp * stretch;
@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) ScatterKernel(const SortPass pass) {
     const bool valid = i < end;
     const std::uint32_t key = valid ? pass.KeyAt(i) : 0;
     const unsigned digit = pass.DigitOf(key);
-    unsigned peers = __ballot_sync(kAllLanes, valid);  // lanes of the same digit
+    unsigned peers = __ballot_sync(kAllLanes, valid);  // becomes the lanes with the same digit
     for (int bit = 0; bit < pass.digit_bits; ++bit) {
       const bool set = (digit >> bit & 1) != 0;
       const unsigned with = __ballot_sync(kAllLanes, set);
@@ -254,17 +254,17 @@ std::int64_t TileRows(std::int64_t rows) {
   constexpr std::int64_t kLeast = 4 * kThreads;
   return std::max(Rounded((rows + kMostTiles - 1) / kMostTiles, kThreads), kLeast);
 }
-// Elements of one of the four arrays of keys and rows, a multiple of 16 bytes.
+// Elements of each of the four arrays of keys and rows, rounded up to 16 bytes.
 std::int64_t Room(std::int64_t rows) { return Rounded(rows, 4); }
 
-// Bytes of device memory that SortTokens takes.
+// Bytes of device memory that SortTokens needs.
 std::int64_t TokenOrderBytes(std::int64_t rows) {
   return (4 * Room(rows) + kMostTiles * kMostBins) *
          static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
-// Sorts the tokens of `rows` rows, queued; the result lies in `scratch`, TokenOrderBytes(rows)
-// bytes on a boundary of 16. At most 2^31 rows.
+// Queues a sort of `rows` rows (at most 2^31) by token. The result lies in `scratch`:
+// TokenOrderBytes(rows) bytes, aligned to 16.
 TokenOrder SortTokens(const device::Stream& stream, const RowTokens& tokens, std::int64_t rows,
                       const TokenSlice& slice, std::byte* scratch) {
   auto* const memory = reinterpret_cast<std::uint32_t*>(scratch);
@@ -296,10 +296,10 @@ TokenOrder SortTokens(const device::Stream& stream, const RowTokens& tokens, std
   return {keys[last], order[last]};
 }
 
-// embedding, backward: adds to dweight, and to dpositions of documents. Rows are sorted by token,
-// then cut into pieces of equal size: a block adds up the runs of a token in its piece, so that no
-// block waits for a frequent token; runs that cross the edge of a piece are put together in order.
-// No atomics.
+// Backward pass: adds to dweight, or to dpositions with documents. Rows are sorted by token, then
+// cut into pieces of equal size, one per block, so that no block has to sum all rows of a frequent
+// token. A block adds up each token's run within its piece; runs that cross pieces are combined
+// afterwards, in order. No atomics.
 
 constexpr int kMostPiece = 512, kLeastPiece = 16;  // rows
 constexpr int kMostThreads = 256;
@@ -309,12 +309,12 @@ constexpr std::uint32_t kNoKey = std::numeric_limits<std::uint32_t>::max();
 template <typename T>
 struct Gradient {
   TokenOrder order;
-  unsigned rows, piece;   // of the sorted rows
-  std::uint32_t outside;  // key of tokens that the slice does not have
+  unsigned rows, piece;   // number of sorted rows, and of rows per piece
+  std::uint32_t outside;  // key of tokens outside of this slice
   SumOf<T> scale;
   View<const T> dout;      // [rows, dim]
   View<SumOf<T>> dweight;  // [slice of the vocabulary, dim]
-  // Each piece has a sum of the run that began before it, and one of the run that goes on after it.
+  // Per piece: sums of a run begun in an earlier piece, and of one that goes on in the next.
   SumOf<T>*heads, *tails;  // [pieces, dim]
   std::int64_t dim;
 
@@ -334,11 +334,11 @@ __device__ __forceinline__ void AddToWeight(const Gradient<T>& of, std::uint32_t
   Store<kWidth>(values, to);
 }
 
-// A block a piece and kWidth * blockDim.x columns; grid [pieces, columns].
+// One block per piece and kWidth * blockDim.x columns; grid: [pieces, column blocks].
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of) {
   using S = SumOf<T>;
-  __shared__ std::uint32_t keys[kMostPiece + 2], rows[kMostPiece];  // keys: from the one before
+  __shared__ std::uint32_t keys[kMostPiece + 2], rows[kMostPiece];  // keys[0]: before the piece
   const unsigned begin = blockIdx.x * of.piece, end = min(begin + of.piece, of.rows);
   for (unsigned i = threadIdx.x; i < end - begin + 2; i += blockDim.x) {
     keys[i] = begin + i == 0 ? kNoKey : of.KeyAt(begin + i - 1);
@@ -352,7 +352,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
   S sums[kWidth] = {};
   const unsigned count = end - begin;
   for (unsigned first = 0; first < count; first += kBatch) {
-    // Many loads are under way at once, whatever becomes of them.
+    // Loads several rows before any is used, even if some turn out not to be needed.
     Pack<T, kWidth> batch[kBatch];
 #pragma unroll
     for (unsigned j = 0; j < kBatch; ++j) {
@@ -361,7 +361,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
 #pragma unroll
     for (unsigned j = 0; j < kBatch; ++j) {
       const unsigned i = first + j;
-      if (i >= count || key == of.outside) return;  // like all after it
+      if (i >= count || key == of.outside) return;  // the largest key: later rows have it too
       S values[kWidth];
       WidenPack(batch[j], values);
 #pragma unroll
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
   }
 }
 
-// The number of sorted rows whose key is at most `key`.
+// Number of sorted rows whose key is at most `key`.
 template <typename T>
 __device__ unsigned RowsUpTo(const Gradient<T>& of, std::uint32_t key) {
   unsigned low = 0, high = of.rows;
@@ -398,7 +398,7 @@ __device__ unsigned RowsUpTo(const Gradient<T>& of, std::uint32_t key) {
   return low;
 }
 
-// Runs that begin in the block's piece and go on after it: the tail, then the heads, in order.
+// For a run that begins in the block's piece and goes on: adds tail, then later heads, in order.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) RunsKernel(const Gradient<T> of) {
   using S = SumOf<T>;
@@ -423,7 +423,7 @@ __global__ void __launch_bounds__(kMostThreads) RunsKernel(const Gradient<T> of)
 
 std::int64_t RoundedBytes(std::int64_t bytes) { return Rounded(bytes, 256); }
 
-// Cut of the rows: `slab` at a time, since scratch is bounded, in pieces of `piece`.
+// How the rows are cut: `slab` rows at a time, since scratch is limited, in pieces of `piece` rows.
 struct Cut {
   std::int64_t slab = 0, piece = 0, pieces = 0;
 };
@@ -482,15 +482,15 @@ void AddAll(const device::Stream& stream, const RowTokens& tokens, std::int32_t 
   });
 }
 
-// Sums over the rows of one position, in all sequences.
+// Sums over all sequences, one group per position: its rows.
 template <typename T, int kElements>
 struct PositionRows {
   using Sum = SumOf<T>;
   static constexpr int kWidth = kElements;
   View<const T> dout;  // [rows, dim]
   std::int64_t rows, length;
-  DropoutPlace place;    // for the positions of rows only
-  View<Sum> dpositions;  // [> last position, dim]
+  DropoutPlace place;    // used for positions only
+  View<Sum> dpositions;  // [all positions that occur, dim]
 
   __device__ __forceinline__ RowSequence Rows(unsigned group) const {
     return {group, length, (rows - group + length - 1) / length};
@@ -526,7 +526,7 @@ void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
   }
   WithVectors(dout.dtype, dout.columns, {dout, dpositions}, [&](auto zero, auto width) {
     using T = decltype(zero);
-    // The first rows of the shard have all its positions, each once.
+    // The first rows of the shard have each of its positions once.
     ReduceRows(stream, std::min(dropout.length, dout.rows), CeilDivide(dout.rows, dropout.length),
                dout.columns,
                PositionRows<T, width()>{ViewOf<const T>(dout), dout.rows, dropout.length,

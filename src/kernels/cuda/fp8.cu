@@ -1,6 +1,6 @@
-// fp8 operands: Fp8Largest raises `largest`, Fp8Round overwrites out and raises `largest`,
-// Fp8FirstScale overwrites a scale. Maxima are taken on the bits of magnitudes, as integers: their
-// order does not matter, and NaN is the largest of all.
+// fp8 operands. Fp8Largest raises `largest`; Fp8Round overwrites out and raises `largest`;
+// Fp8FirstScale overwrites a scale. Maxima compare the bits of magnitudes as integers: the order of
+// comparisons does not matter, and NaN counts as the largest.
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -18,26 +18,25 @@ namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / kWarpLanes;
 constexpr int kUnit = static_cast<int>(kFp8Unit);
-// A transposed tile; its columns are written in whole lines of 128 bytes.
+// A tile that is transposed; its columns are written in whole lines of 128 bytes.
 constexpr int kTileRows = 128, kTileColumns = 64;
 constexpr unsigned kInfinity = 0x7F800000;
 
 enum class Fp8Type { kE4m3, kE5m2 };
 
-// Two rounded values in the lower 16 bits, a's first.
+// Rounds two values into the lower 16 bits of a word, a first.
 template <Fp8Type kType>
 __device__ __forceinline__ unsigned RoundTwo(float a, float b) {
   return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE,
                                   kType == Fp8Type::kE4m3 ? __NV_E4M3 : __NV_E5M2);
 }
-// Four, a's first.
+// Rounds four values into a word, a first.
 template <Fp8Type kType>
 __device__ __forceinline__ unsigned RoundFour(float a, float b, float c, float d) {
   return RoundTwo<kType>(a, b) | RoundTwo<kType>(c, d) << 16;
 }
 
-// The largest magnitude that a thread has seen, of even and of odd elements. What is not a number
-// stays.
+// The largest magnitudes that a thread has seen, of even and of odd elements. A NaN is kept.
 class Largest {
  public:
   template <int kWidth>
@@ -51,7 +50,7 @@ class Largest {
       for (int i = 0; i < kWidth / 2; ++i) pair_ = __hmax2_nan(pair_, __habs2(pairs[i]));
     }
   }
-  // The bits of the largest as fp32.
+  // The bits of the larger one, as fp32.
   __device__ __forceinline__ unsigned Bits() const {
     const unsigned even = __bfloat16_as_ushort(__low2bfloat16(pair_));
     const unsigned odd = __bfloat16_as_ushort(__high2bfloat16(pair_));
@@ -62,9 +61,9 @@ class Largest {
   __nv_bfloat162 pair_ = __float2bfloat162_rn(0.0f);
 };
 
-// The block's maximum into *largest, in two steps with a barrier between them: all threads leave
-// what they saw, warp by warp, and the first warp raises *largest. A reader may find an older,
-// lower value there, and then takes the maximum in vain.
+// Raise *largest to the block's maximum, in two steps with a barrier between them: LeaveLargest
+// stores each warp's maximum, then RaiseLargest's first warp updates *largest. The check before the
+// atomic may read an older, lower value; then the atomic changes nothing.
 __device__ __forceinline__ void LeaveLargest(const Largest& seen, unsigned (&shared)[kWarps]) {
   const unsigned mine = WarpMax(seen.Bits());
   if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = mine;
@@ -77,7 +76,7 @@ __device__ __forceinline__ void RaiseLargest(const unsigned (&shared)[kWarps], u
   if (whole > *before) atomicMax(largest, whole);
 }
 
-// x: [rows, columns]; chunks of kWidth columns.
+// x: [rows, columns], in chunks of kWidth columns.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     LargestKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns, unsigned* largest) {
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(kThreads)
   RaiseLargest(shared, largest);
 }
 
-// As Fp8::UpdateScales has it, of this step alone.
+// The scale as in Fp8::UpdateScales, but from this step's maximum alone.
 __global__ void FirstScaleKernel(Fp8Scales scales, int tensor, float most) {
   const unsigned largest = scales.largest[tensor];
   float scale = 1;
@@ -106,7 +105,7 @@ __global__ void FirstScaleKernel(Fp8Scales scales, int tensor, float most) {
   scales.inverse[tensor * kFp8InverseStep] = 1.0f / scale;
 }
 
-// out: [rows, columns] dense; a thread rounds kUnit neighbouring columns.
+// out: [rows, columns] dense; each thread rounds kUnit neighbouring columns.
 template <Fp8Type kType, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     RoundKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns, const float* scale,
@@ -146,22 +145,22 @@ __global__ void __launch_bounds__(kThreads)
   RaiseLargest(shared, largest);
 }
 
-// Place of kUnit rows of a tile's column in shared memory, [column, unit]: units change places from
-// eight columns to the next, so that threads that write four rows of columns eight apart, and
-// threads that read units of one column, use different banks.
+// Where kUnit rows of a tile's column are in shared memory, [column, unit]. Units are permuted for
+// every eight columns, so that threads writing four rows of columns eight apart, and threads
+// reading units of one column, use different banks.
 constexpr int kTileUnits = kTileRows / kUnit;
 __device__ __forceinline__ int UnitPlace(int column, int unit) {
   return column * kTileUnits + (unit ^ (column / 8 % kTileUnits));
 }
 
-// Byte `row` of each of four words.
+// Byte `row` of each of four words, as one word.
 __device__ __forceinline__ unsigned ByteOfEach(const unsigned* words, int row) {
   const int bits = 8 * row;
   return (words[0] >> bits & 0xffu) | (words[1] >> bits & 0xffu) << 8 |
          (words[2] >> bits & 0xffu) << 16 | (words[3] >> bits & 0xffu) << 24;
 }
 
-// Four rows of kWidth columns, rounded, as they lie in x. words: [kWidth] columns of four rows.
+// Writes four rounded rows of kWidth columns in x's layout. words[j]: the four rows of column j.
 template <int kWidth>
 __device__ __forceinline__ void StoreRows(const unsigned (&words)[kWidth], unsigned char* to,
                                           std::int64_t columns) {
@@ -177,8 +176,8 @@ __device__ __forceinline__ void StoreRows(const unsigned (&words)[kWidth], unsig
   }
 }
 
-// out: [columns, rows] dense; a block transposes a tile by way of shared memory. A thread rounds
-// four rows of kWidth columns. With kPlain it writes plain, [rows, columns] dense, too.
+// out: [columns, rows] dense; a block transposes a tile through shared memory, and each thread
+// rounds four rows of kWidth columns. With kPlain it also writes plain, [rows, columns] dense.
 template <Fp8Type kType, int kWidth, bool kPlain>
 __global__ void __launch_bounds__(kThreads)
     RoundTransposedKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns,
@@ -205,7 +204,7 @@ __global__ void __launch_bounds__(kThreads)
       seen.See(packs[r]);
       WidenPack(packs[r], values[r]);
     }
-    // The kWidth columns are of the same eight.
+    // The kWidth columns belong to the same group of eight, so they share one permutation.
     auto* const to = reinterpret_cast<unsigned*>(tile + UnitPlace(column, word / kWordsOfUnit)) +
                      word % kWordsOfUnit;
     unsigned words[kWidth];
@@ -233,9 +232,10 @@ __global__ void __launch_bounds__(kThreads)
   RaiseLargest(shared, largest);
 }
 
-// Blocks of a pass over `chunks`: enough to fill the card, with several chunks per thread.
+// Number of blocks for a pass over `chunks`: enough to fill the card, with several chunks per
+// thread.
 dim3 Blocks(const device::Stream& stream, std::int64_t chunks) {
-  constexpr std::int64_t kBlocksEach = 8;  // on a multiprocessor
+  constexpr std::int64_t kBlocksEach = 8;  // per multiprocessor
   const std::int64_t most = std::int64_t{stream.gpu->multiprocessors} * kBlocksEach;
   return dim3(static_cast<unsigned>(
       std::clamp<std::int64_t>(CeilDivide(chunks, std::int64_t{kThreads}), 1, most)));

@@ -1,5 +1,5 @@
-// State of a GPU's math libraries (kernels/libraries.hpp): algorithms of products, fp8 scales and
-// memory, cuDNN's plans.
+// State of a GPU's math libraries (kernels/libraries.hpp): algorithms of matrix products, scales
+// and memory of fp8, cuDNN's plans.
 #pragma once
 
 #include <cublasLt.h>
@@ -22,9 +22,9 @@
 
 namespace trireme::kernels::cuda {
 
-// Owners of cuBLASLt's handles, and its status codes as exceptions.
+// Owning handles of cuBLASLt, and its status codes as exceptions.
 
-// RunError "what: cuBLASLt says the requested functionality is not supported (15)".
+// RunError "what: cuBLASLt says the requested functionality is not supported (15)", unless success.
 void Check(cublasStatus_t status, const char* what);
 
 template <auto Destroy>
@@ -55,38 +55,37 @@ void Set(const Preference& preference, cublasLtMatmulPreferenceAttributes_t attr
         "a preference among algorithms");
 }
 
-// One matrix product of a GPU: its operands, its key (all properties that an algorithm may depend
-// on), and its description for cuBLASLt.
+// A matrix product on a GPU: its operands, its key and its description for cuBLASLt.
 
 cudaDataType_t TypeOf(Dtype dtype);
 
-// Operation on the sums before they are stored.
+// What is applied to the sums before they are stored in c.
 enum class Epilogue {
   kNone,
-  kBias,          // + bias
-  kRelu,          // relu(sum)
-  kReluBias,      // relu(sum + bias)
-  kGelu,          // aux = sum, gelu(aux)
-  kGeluBias,      // aux = sum + bias, gelu(aux)
-  kGeluGradient,  // sum gelu'(aux)
-  kSumsOfA,       // bias = sum of form_a(a) over the inner index, overwritten: [rows]
-  kSumsOfB,       // bias = sum of form_b(b), likewise: [columns]
+  kBias,          // c = sum + bias
+  kRelu,          // c = relu(sum)
+  kReluBias,      // c = relu(sum + bias)
+  kGelu,          // aux = sum, c = gelu(aux)
+  kGeluBias,      // aux = sum + bias, c = gelu(aux)
+  kGeluGradient,  // c = sum * gelu'(aux)
+  kSumsOfA,       // c = sum; bias = sum of form_a(a) over the inner index, overwritten: [rows]
+  kSumsOfB,       // the same with form_b(b): [columns]
 };
 inline bool SumsOperand(Epilogue epilogue) {
   return epilogue == Epilogue::kSumsOfA || epilogue == Epilogue::kSumsOfB;
 }
 
-// A matrix in memory: row-major, `stride` elements from row to row.
+// A row-major matrix in memory; `stride`: elements from row to row.
 struct Operand {
   const void* data = nullptr;
   cudaDataType_t type = CUDA_R_32F;
   Form form = Form::kPlain;
   std::int64_t stride = 0;
-  const float* scale = nullptr;  // of fp8, on the GPU: factor of stored values
+  const float* scale = nullptr;  // fp8, on the GPU: factor that restores the stored values
 };
 
-// c = form_a(a) form_b(b), or c += ; c: [rows, columns], with `inner` products per element; no
-// dimension is 0.
+// c = form_a(a) form_b(b), or c += with `accumulate`. c: [rows, columns]; inner: length of the
+// inner dimension. No dimension is 0.
 struct Product {
   Operand a, b;
   void* c = nullptr;
@@ -94,18 +93,17 @@ struct Product {
   std::int64_t rows = 0, columns = 0, inner = 0, c_stride = 0;
   bool accumulate = false;
   Epilogue epilogue = Epilogue::kNone;
-  const void* bias = nullptr;  // [columns], of c's type; sums of an operand: written
+  const void* bias = nullptr;  // [columns], of c's type; with kSumsOf*: output
   void* aux = nullptr;         // [rows, columns], of c's type
   std::int64_t aux_stride = 0;
-  bool fast_sums = false;  // of fp8: sums stay in the tensor cores, with some 14 bits
+  bool fast_sums = false;  // fp8: sums stay in the tensor cores, with about 14 bits
 };
 
-// The product of two matrices, not yet with an epilogue.
+// The product of two matrices, without an epilogue.
 Product MakeProduct(Form form_a, const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
                     bool accumulate);
 
-// All properties that an algorithm may depend on. Alignments are in bytes, those of 256 and more
-// alike.
+// All properties on which an algorithm may depend. Alignments in bytes; 256 means 256 or more.
 struct ProductKey {
   cudaDataType_t a_type, b_type, c_type;
   Form a_form, b_form;
@@ -117,27 +115,27 @@ struct ProductKey {
 
   explicit ProductKey(const Product& product);
   auto operator<=>(const ProductKey&) const = default;
-  // "bf16 x bf16 -> bf16, nt, 16384 x 2304 x 768, strides 768 768 2304, aligned 256 256 256, bias":
-  // different for different keys.
+  // Unique text, e.g. "bf16 x bf16 -> bf16, nt, 16384 x 2304 x 768, strides 768 768 2304, aligned
+  // 256 256 256, bias".
   std::string Text() const;
 };
 
-// A product as cuBLASLt describes it: matrices are column-major there, so c^T = form(b)^T form(a)^T
-// is computed, with b as its first operand.
+// A product as cuBLASLt describes it. The library is column-major, so it computes c^T = form(b)^T
+// form(a)^T, with b as its first operand.
 class Plan {
  public:
   explicit Plan(const Product& product);
 
   const ProductKey& Key() const { return key_; }
-  // Up to `most` algorithms that the library proposes, the best first, which sum in a fixed order;
-  // returns how many. `workspace`: bytes they may use.
+  // Proposes up to `most` algorithms that add in a fixed order, best first; returns their number.
+  // workspace: bytes they may use.
   int Propose(cublasLtHandle_t handle, std::int64_t workspace, int most,
               cublasLtMatmulHeuristicResult_t* proposals) const;
-  // Whether the algorithm can compute this product with so much workspace.
+  // Whether the algorithm can compute this product with `workspace` bytes.
   bool Admits(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
               std::int64_t workspace) const;
-  // Queues it. trial: a product that accumulates adds the smallest normal number times its sums,
-  // which leaves c as it is (but for zeros, which then are as small), and takes as long.
+  // Queues the product. trial (for timing): a product that accumulates adds only the smallest
+  // normal number times its sums, which takes as long and leaves c unchanged (but for zeros).
   cublasStatus_t Run(cublasLtHandle_t handle, const device::GpuContext& gpu, const Product& product,
                      const cublasLtMatmulAlgo_t& algorithm, bool trial) const;
 
@@ -149,19 +147,18 @@ class Plan {
   Layout first_, second_, result_;
 };
 
-// cuBLASLt's algorithm of each product: found by timing when a product is first met, kept as text,
-// taken over from other ranks and earlier runs. The library computes the same bits each time with
-// the same algorithm, version and kind of card, and other bits with another algorithm.
+// cuBLASLt's algorithm for each product: chosen by timing when a product first occurs, kept as
+// text, and taken over from other ranks and earlier runs. The same algorithm, library version and
+// kind of card always give the same bits; another algorithm may give others.
 
 class Algorithms {
  public:
   explicit Algorithms(const device::GpuContext& gpu);
 
-  // Queues the product. False, with nothing queued, if the library has no algorithm for it (for
-  // some epilogues, types and alignments), or if `apart` was clearly faster when the algorithm was
-  // chosen: it queues the same result by a product without the epilogue and a pass of its own.
-  // Sums of an operand are left to `apart` unless they have been timed, and have come out with the
-  // same bits several times.
+  // Queues the product. Returns false, and queues nothing, if the library has no algorithm for it
+  // (some epilogues, types, alignments), or if `apart` was clearly faster when the algorithm was
+  // chosen. `apart` queues the same result by a product without epilogue and a separate pass.
+  // Epilogues that sum an operand are used only if timed, with the same bits several times.
   bool Run(const device::Stream& stream, const Product& product,
            const FunctionRef<void()>* apart = nullptr);
   // Queues a trial (Plan::Run) of a product without an epilogue.
@@ -174,13 +171,13 @@ class Algorithms {
   bool Sealed() const { return sealed_; }
 
  private:
-  using Algorithm = std::optional<cublasLtMatmulAlgo_t>;  // none: apart is faster
+  using Algorithm = std::optional<cublasLtMatmulAlgo_t>;  // empty: use `apart`
   struct Choice {
     Plan plan;
     Algorithm algorithm;
-    bool known = true;  // false: the library has no algorithm
+    bool known = true;  // false: the library has no algorithm for it
   };
-  using Kept = std::map<std::string, Algorithm>;  // by ProductKey::Text
+  using Kept = std::map<std::string, Algorithm>;  // key: ProductKey::Text
 
   const Choice& ChoiceOf(const device::Stream& stream, const Product& product,
                          const FunctionRef<void()>* apart);
@@ -193,40 +190,40 @@ class Algorithms {
   const device::GpuContext& gpu_;
   Handle handle_;
   std::map<ProductKey, Choice> choices_;
-  Kept kept_;  // adopted, of products that may not have been met yet
+  Kept kept_;  // adopted; may include products that have not occurred yet
   bool sealed_ = false;
   bool warned_ = false;
 };
 
-// Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
-// gradients in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the
-// last steps (delayed scaling), so that one pass rounds and finds the next maximum.
+// fp8 operands of linear layers (Micikevicius et al. 2022): values and weights in e4m3, gradients
+// in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the last steps
+// (delayed scaling), so that a single pass both rounds and finds the new maximum.
 
-// Operands of a linear layer's products: each has a scale of its own.
+// The operands of a linear layer's products; each has a scale of its own.
 enum class Fp8Role { kValue, kWeight, kGradient };
 using gpu::kFp8InverseStep;
 using gpu::kFp8Places;
 using gpu::kFp8Roles;
 using gpu::kFp8Unit;
 constexpr Fp8Role RoleOf(int tensor) { return static_cast<Fp8Role>(tensor % kFp8Roles); }
-// Largest number of a role's type: e5m2 or e4m3.
+// Largest number of the role's type: e5m2 for gradients, else e4m3.
 constexpr float LargestOf(Fp8Role role) { return role == Fp8Role::kGradient ? 57344.0f : 448.0f; }
-// Bound that keeps a scale times its inverse finite.
+// Upper bound of scales: keeps them finite, and their inverses above 0.
 inline constexpr float kFp8LargestScale = 1e30f;
-inline constexpr int kFp8History = 16;  // steps whose maxima count
+inline constexpr int kFp8History = 16;  // number of steps whose maxima count
 
-// Scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role, then
-// kFp8Places * kFp8Roles more for operands outside of training.
+// Scales of all tensors, on the GPU. Each array holds number site * kFp8Roles + role, [tensors],
+// then kFp8Places * kFp8Roles more for operands outside of training.
 struct Fp8Scales {
   float* scale = nullptr;       // stored = value * scale
   float* inverse = nullptr;     // value = stored * inverse; kFp8InverseStep numbers apart
-  unsigned* largest = nullptr;  // of this step: the bits of a float >= 0, whose order is theirs
+  unsigned* largest = nullptr;  // of this step: a float >= 0 as bits, which sort like the floats
   int tensors = 0;
 };
 
 class Fp8 {
  public:
-  // RunError if the card has no fp8 and there are sites.
+  // RunError if there are sites but the card has no fp8.
   Fp8(const device::Stream& stream, int sites);
 
   // As in kernels::Libraries.
@@ -234,44 +231,43 @@ class Fp8 {
   void KeepWeights(std::span<const Linear> layers);
   void SetTraining(bool training);
 
-  // Rounds a bf16 matrix to the role's type, into the memory of `place`, 0 or 1 for the two
-  // operands of a product; valid until that place is used again. Dense, [rows, columns], or
-  // [columns, rows] with `transposed`; both must be multiples of kFp8Unit. The operand's form is
-  // kPlain.
+  // Rounds a bf16 matrix to the role's type and returns it as an operand of form kPlain: dense,
+  // [rows, columns], or [columns, rows] with `transposed`; both sizes must be multiples of
+  // kFp8Unit. It lies in the memory of `place` (0 or 1: which operand of the product), valid until
+  // that place is used again.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                    bool transposed, int place);
-  // The matrix as it is, likewise, in the memory of place 0; its transpose goes to `transpose`, if
-  // that has memory.
+  // The same, untransposed, in place 0; also writes the transpose to `transpose` if it has memory.
   Operand QuantiseBoth(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                        const Fp8Transpose& transpose);
-  // Its transpose, rounded now unless `transpose` has it.
+  // The transposed operand: from `transpose` if it was written, else rounded now.
   Operand Transposed(const device::Stream& stream, int site, Fp8Role role, const Matrix& x,
                      const Fp8Transpose& transpose);
-  // A layer's weight, or its transpose, likewise: the one that is kept, which is rounded first
-  // unless it is that of this step, or one in the memory of place 1.
+  // A layer's weight, or its transpose: the kept copy (rounded first if that has not happened in
+  // this step) or, if none is kept, a copy in place 1.
   Operand Weight(const device::Stream& stream, const Linear& linear, bool transposed);
 
-  // Scale = largest number of the type / largest magnitude of the last kFp8History steps, ignoring
-  // zeros and values that are not finite.
+  // Scale = largest number of the type / largest magnitude in the last kFp8History steps; zeros and
+  // values that are not finite are ignored.
   void QueueLargest(const device::Stream& stream);
   std::span<float> Largest();
   void UpdateScales(const device::Stream& stream);
   bool Scaled() const { return scaled_ || scales_.tensors == 0; }
-  // [tensors, 1 + kFp8History]: the scale (0: never met), and magnitudes, the last step's first.
+  // [tensors, 1 + kFp8History]: scale (0: never seen), then largest magnitudes, latest step first.
   std::vector<float> State() const { return scaled_ ? state_ : std::vector<float>(); }
   bool SetState(const device::Stream& stream, std::span<const float> state);
 
  private:
   struct KeptWeight {
-    std::byte* memory = nullptr;  // as it is, then transposed
+    std::byte* memory = nullptr;  // the weight's plain form, then its transpose
     std::int64_t bytes = 0;
-    Matrix weight = {};  // what was rounded in this step; Empty(): nothing
+    Matrix weight = {};  // which weight was rounded in this step; Empty(): none
   };
 
   std::byte* Place(int place, std::int64_t bytes) const;
-  // Number of an operand, whose scale is known from then on.
+  // Number of an operand's tensor; makes sure that it has a scale.
   int FindScale(const device::Stream& stream, int site, Fp8Role role, const Matrix& x, int place);
-  // A matrix with `stride` columns, rounded at the scale of this number.
+  // The operand that is stored at `data`, with `stride` columns, and has this tensor's scale.
   Operand OperandOf(int tensor, const std::byte* data, std::int64_t stride) const;
   void ForgetWeights();
   void FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor);
@@ -281,29 +277,28 @@ class Fp8 {
   device::Buffer memory_;  // of scales_
   Fp8Scales scales_;
   device::PinnedBuffer largest_;   // [tensors]
-  device::PinnedBuffer uploaded_;  // scales and their inverses, being copied
+  device::PinnedBuffer uploaded_;  // scales and inverses on their way to the GPU
   std::vector<float> state_;
   bool scaled_ = false;
-  std::vector<char> met_;  // [tensors]: whether it has a scale
+  std::vector<char> met_;  // [tensors]: whether the tensor has a scale
   bool training_ = true;
   device::Buffer rooms_[kFp8Places];
-  std::int64_t reserved_ = 0;             // bytes of a room
+  std::int64_t reserved_ = 0;             // bytes of each room
   std::vector<KeptWeight> weights_;       // [sites]
   device::Buffer kept_;                   // memory of weights_
-  std::vector<device::Buffer> outgrown_;  // earlier rooms, which recorded graphs may still name
+  std::vector<device::Buffer> outgrown_;  // earlier buffers, which recorded graphs may still use
 };
 
-// Launchers (fp8.cu). x: bf16.
-// largest = max(largest, |x|).
+// Launchers (fp8.cu). x: bf16. Fp8Largest: largest = max(largest, |x|).
 void Fp8Largest(const device::Stream& stream, const Matrix& x, unsigned* largest);
-// The scale of one tensor from its `largest` of this step alone.
+// Computes one tensor's scale from its `largest` of this step alone.
 void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int tensor);
-// The forms that a pass writes, dense: [rows, columns], and its transpose. One may be null.
+// What a pass writes, dense: the matrix [rows, columns], and its transpose. Either may be null.
 struct Fp8Forms {
   std::byte* plain = nullptr;
   std::byte* transposed = nullptr;
 };
-// out = fp8(x * scale), and `largest` as above.
+// out = fp8(x * scale); also updates `largest` as Fp8Largest does.
 void Fp8Round(const device::Stream& stream, const Matrix& x, const Fp8Scales& scales, int tensor,
               const Fp8Forms& out);
 
@@ -336,7 +331,7 @@ class GpuLibraries final : public Libraries {
     algorithms_.Try(stream, product);
   }
   Fp8& Quantiser() { return fp8_; }
-  // State of cuDNN, made by its first caller (cudnn_plan.hpp); null before, and without cuDNN.
+  // State of cuDNN, created by its first user (cudnn_plan.hpp); null before, and without cuDNN.
   std::unique_ptr<device::LibraryState>& Attention() { return attention_; }
 
  private:

@@ -1,7 +1,6 @@
-// Linear layers on the GPU: LinearWeightGradient accumulates, everything else is overwritten.
-//
-// Types, shapes and addresses alone decide whether a product may include its bias or activation,
-// and whether it takes fp8 operands; whether GELU is included is chosen and kept with the product's
+// Linear layers on the GPU: LinearWeightGradient accumulates, everything else overwrites. Only
+// types, shapes and addresses decide whether a product includes its bias or activation and whether
+// it uses fp8 operands; whether it includes GELU is chosen once and kept with the product's
 // algorithm. So runs repeat. The library's GELU is the same tanh form as ours.
 #include <fmt/format.h>
 #include <algorithm>
@@ -18,8 +17,8 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr std::size_t kState = 1 + kFp8History;  // numbers of a tensor
-constexpr std::int64_t kBytes = 4;               // of a number
+constexpr std::size_t kState = 1 + kFp8History;  // per tensor: its scale, then the history
+constexpr std::int64_t kBytes = 4;               // bytes of such a number
 
 }  // namespace
 
@@ -62,7 +61,7 @@ std::byte* Fp8::Place(int place, std::int64_t bytes) const {
   return static_cast<std::byte*>(rooms_[place].get());
 }
 
-// Known from the last steps, but for a tensor that is met first.
+// The scale comes from earlier steps; only a tensor seen for the first time is measured now.
 void Fp8::FindDelayedScale(const device::Stream& stream, const Matrix& x, int tensor) {
   char& met = met_[static_cast<std::size_t>(tensor)];
   if (met != 0) return;
@@ -207,7 +206,7 @@ void Fp8::UpdateScales(const device::Stream& stream) {
     if (largest > 0) {
       state[0] = std::min(LargestOf(RoleOf(static_cast<int>(tensor))) / largest, kFp8LargestScale);
     } else if (met_[tensor] != 0 && state[0] == 0) {
-      state[0] = 1;  // as Fp8FirstScale had to leave it
+      state[0] = 1;  // the scale that Fp8FirstScale chose without a maximum
     }
   }
   Upload(stream);
@@ -222,7 +221,7 @@ bool Fp8::SetState(const device::Stream& stream, std::span<const float> state) {
   } else {
     std::ranges::fill(state_, 0.0f);
   }
-  device::Synchronise(stream);  // an upload may be under way
+  device::Synchronise(stream);  // an earlier upload may still be under way
   Upload(stream);
   ForgetWeights();
   return scaled_;
@@ -244,12 +243,12 @@ void Fp8::Upload(const device::Stream& stream) {
 }
 
 // Products of a linear layer with fp8 operands. The library multiplies fp8 only if the inner index
-// is contiguous in both operands: operands are rounded and, if necessary, transposed in one pass.
-// All functions return false, with nothing done, if a product cannot take fp8.
+// is contiguous in both operands, so operands are rounded and, where necessary, transposed in one
+// pass. Functions that return bool return false, and do nothing, if the product cannot use fp8.
 
 namespace {
 
-// c = a b^T, both with the inner index contiguous.
+// c = a b^T; the inner index is contiguous in both.
 Product ProductOf(const Operand& a, Operand b, const Matrix& c, std::int64_t inner) {
   Product product;
   product.a = a;
@@ -264,15 +263,14 @@ Product ProductOf(const Operand& a, Operand b, const Matrix& c, std::int64_t inn
   return product;
 }
 
-// On boundaries of 16 bytes, row by row.
+// Whether each row is aligned to 16 bytes.
 bool IsAligned(const Matrix& m) {
   constexpr std::uintptr_t kBytes = 16;
   const auto stride = static_cast<std::uintptr_t>(m.stride) * SizeOf(m.dtype);
   return reinterpret_cast<std::uintptr_t>(m.data) % kBytes == 0 && stride % kBytes == 0;
 }
 
-// Whether a product of x with weights or gradients of so many columns is one for fp8, wherever its
-// result goes.
+// Whether fp8 suits a product of x with a matrix of `columns` columns, wherever its result goes.
 bool IsForFp8(const device::Stream& stream, const Linear& linear, const Matrix& x,
               std::int64_t columns) {
   const auto whole = [](std::int64_t size) { return size > 0 && size % kFp8Unit == 0; };
@@ -285,9 +283,9 @@ const Fp8Transposes& TransposesOf(const Linear& linear) {
   return linear.transposes == nullptr ? none : *linear.transposes;
 }
 
-// Whether a product of x [rows, inner] into y [rows, columns] of this layer takes fp8 operands: the
-// stream says so, the layer has a site, types are bf16, every dimension is a multiple of 16, and
-// rows of y begin on 16 bytes.
+// Whether a product of x [rows, inner] into y [rows, columns] of this layer uses fp8: the stream
+// asks for it, the layer has a site, types are bf16, all dimensions are multiples of 16, and the
+// rows of y are aligned to 16 bytes.
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x,
               const Matrix& y) {
   return IsForFp8(stream, linear, x, y.columns) && y.dtype == x.dtype && IsAligned(y);
@@ -303,7 +301,7 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
       fp8.QuantiseBoth(stream, linear.site, Fp8Role::kValue, x, TransposesOf(linear).x);
   const Operand b = fp8.Weight(stream, linear, transposed);
   Product product = ProductOf(a, b, y, x.columns);
-  product.fast_sums = true;  // as is usual: gradients are what needs longer sums
+  product.fast_sums = true;  // as is usual: only gradients need the more precise sums
   const bool with_bias = !bias.Empty() && bias.dtype == y.dtype;
   product.epilogue = with_bias ? Epilogue::kBias : Epilogue::kNone;
   product.bias = with_bias ? bias.data : nullptr;
@@ -331,7 +329,7 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
   return true;
 }
 
-// dweight += x^T dy, or its transpose.
+// dweight += x^T dy, or its transpose if linear.form is kTransposed.
 bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                        const Matrix& dy, const Matrix& dweight) {
   if (!IsForFp8(stream, linear, x, dy.columns) || dy.dtype != x.dtype || !IsAligned(dweight)) {
@@ -354,22 +352,21 @@ bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const
 
 Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : Form::kPlain; }
 
-// Whether the library may have an epilogue for the product: not in fp64, and not for an empty
-// product.
+// Whether the library may offer an epilogue for the product: not in fp64, nor for empty products.
 bool HasEpilogues(const Matrix& x, const Matrix& out) {
   return out.dtype == x.dtype && x.dtype != Dtype::kFloat64 && x.columns > 0 && out.columns > 0;
 }
 
-// Room for the values before an activation, as the library wants it beside c.
+// Whether `aux` can hold the values before an activation, as the library requires.
 bool IsAux(const Matrix& aux, const Matrix& out) {
-  constexpr std::int64_t kMultiple = 8;  // of the stride
+  constexpr std::int64_t kMultiple = 8;  // the stride must be a multiple of this
   constexpr std::uintptr_t kAligned = 16;
   return aux.dtype == Dtype::kBfloat16 && aux.dtype == out.dtype && aux.data != out.data &&
          aux.stride % kMultiple == 0 && reinterpret_cast<std::uintptr_t>(aux.data) % kAligned == 0;
 }
 
-// y = x form(weight) with an epilogue, in one kernel. False, with nothing done, if the library
-// has none, or if `apart` is faster (Algorithms::Run).
+// y = x form(weight) with an epilogue, in one kernel. Returns false, and does nothing, if the
+// library has no such kernel or if `apart` is faster (Algorithms::Run).
 bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matrix& weight,
            const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux,
            const FunctionRef<void()>* apart = nullptr) {
@@ -393,7 +390,8 @@ void BiasedProduct(const device::Stream& stream, const Linear& linear, const Mat
   if (!bias.Empty()) AddBias(stream, y, bias);
 }
 
-// The activation in the product's epilogue. False, with nothing done, if that is not possible.
+// Product with the activation in its epilogue. Returns false, and does nothing, if that is
+// impossible or `apart` is faster.
 bool FusedActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
                      const Matrix& bias, ActivationKind kind, const Matrix& pre, const Matrix& out,
                      FunctionRef<void()> apart) {
@@ -407,8 +405,8 @@ bool FusedActivation(const device::Stream& stream, const Linear& linear, const M
   return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre, &apart);
 }
 
-// dweight += x^T dy, or its transpose, whose epilogue sums dy for the layer's biases. False, with
-// nothing done, if that is not possible, or slower than passes of their own.
+// dweight += x^T dy (or its transpose), with an epilogue that sums dy for the layer's biases.
+// Returns false, and does nothing, if that is impossible or slower than separate passes.
 bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, const Matrix& x,
                         const Matrix& dy, const Matrix& dweight) {
   const bool transposed = linear.form == Form::kTransposed;
@@ -423,7 +421,7 @@ bool FusedBiasGradients(const device::Stream& stream, const Linear& linear, cons
   Product product = plain;
   product.epilogue = transposed ? Epilogue::kSumsOfA : Epilogue::kSumsOfB;
   product.bias = stream.gpu->scratch;
-  // As long as what it stands for; its sums are nobody's, at the end of the scratch.
+  // What the epilogue replaces, to compare times. Its sums, at the scratch's end, are not used.
   std::byte* const end = stream.gpu->scratch + stream.gpu->scratch_bytes - bytes;
   const auto apart = [&] {
     GpuLibrariesOf(stream).Try(stream, plain);
@@ -452,7 +450,7 @@ void LinearActivation(const device::Stream& stream, const Linear& linear, const 
                       const Matrix& bias, ActivationKind kind, const Dropout& dropout,
                       const Matrix& pre, const Matrix& out) {
   if (pre.rows == 0) return;
-  // The activation's pass adds the bias as well.
+  // The activation's pass also adds the bias.
   const auto apart = [&] {
     MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, pre, false);
     ActivationForward(stream, kind, pre, bias, dropout, out);
@@ -474,7 +472,7 @@ void LinearActivationGradient(const device::Stream& stream, const Linear& linear
                               ActivationKind kind, const Matrix& from, const Dropout& dropout,
                               const Matrix& dhidden, const Matrix& dpre) {
   if (dhidden.rows == 0) return;
-  // One kernel writes dpre alone: if dhidden is wanted too, it takes two.
+  // The fused kernel writes only dpre: if dhidden is wanted too, two kernels are needed.
   const bool fused = kind == ActivationKind::kGelu && !dropout.Active() &&
                      dpre.data == dhidden.data && dpre.stride == dhidden.stride &&
                      HasEpilogues(dy, dpre) && IsAux(from, dpre) &&
@@ -503,7 +501,7 @@ void LinearWeightGradient(const device::Stream& stream, const Linear& linear, co
   AddBiasGradients(stream, linear, dy, ColumnSum);
 }
 
-// matrix_multiply on the GPU: c is overwritten, or added to with `accumulate`.
+// On the GPU: overwrites c, or adds to it with `accumulate`.
 
 void MatrixMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
                     const Matrix& b, const Matrix& c, bool accumulate) {

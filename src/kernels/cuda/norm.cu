@@ -1,8 +1,8 @@
-// Norms. Forward: overwrites y and statistics, and sum if a residual addition comes first; a row is
-// read once and kept in registers, and very long rows are read again. Backward: overwrites dx and
-// dbranch, adds to dweight and dbias, in one pass over the rows; a block goes through a fixed share
-// of them and keeps its sums of the weights' gradients in registers, and the sums of blocks are
-// added up in order; rows too long for that are read twice.
+// Norms. Forward: overwrites y and statistics, and `sum` if a residual addition comes first. A row
+// is read once and kept in registers; very long rows are read again. Backward: overwrites dx and
+// dbranch and adds to dweight and dbias in one pass over the rows. A block processes a fixed share
+// of rows and keeps its sums for dweight and dbias in registers; the blocks' sums are added up in
+// order. Rows too long for that are read twice.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -22,15 +22,16 @@ constexpr int kMostChunks = 4;
 constexpr int kForwardLanes = 1024, kForwardThreads = 128;
 constexpr int kBackwardLanes = 512, kBackwardThreads = 512;
 
-// A block is [rows, lanes] threads: `lanes` of them (a power of two up to 32, or whole warps) share
-// a row, each with up to `chunks` accesses, `lanes` accesses apart. chunks = 0: rows are too long
-// to be kept in registers.
+// A block has [rows, lanes] threads. `lanes` threads (a power of two up to 32, or whole warps)
+// share a row; each makes up to `chunks` accesses, `lanes` accesses apart. chunks = 0: the row is
+// too long to be kept in registers.
 struct RowTeams {
   unsigned lanes = 1, rows = 1;
   int chunks = 0;
 };
 
-// One access per thread if a warp or less suffices, else at most kMostChunks; up to most_lanes.
+// One access per thread if a warp or less suffices, else up to most_chunks per thread; at most
+// most_lanes threads per row.
 RowTeams TeamsOf(std::int64_t accesses, int most_chunks, std::int64_t most_lanes,
                  std::int64_t block_threads) {
   RowTeams teams;
@@ -49,8 +50,8 @@ RowTeams TeamsOf(std::int64_t accesses, int most_chunks, std::int64_t most_lanes
   return teams;
 }
 
-// Each value becomes its sum over groups of `lanes` neighbouring lanes (a power of two; more than
-// 32 count as 32). All lanes of the warp take part.
+// Replaces each value by its sum over a group of `lanes` neighbouring lanes (a power of two; more
+// than 32 count as 32). All lanes of the warp must call it.
 template <int kCount, typename S>
 __device__ __forceinline__ void LaneSums(S (&values)[kCount], int lanes) {
 #pragma unroll
@@ -62,9 +63,8 @@ __device__ __forceinline__ void LaneSums(S (&values)[kCount], int lanes) {
   }
 }
 
-// Each value becomes its sum over the threads that share a row (those of one threadIdx.y). All
-// threads of the block take part. shared: [warps of the block, kCount], free again when the block
-// has met at another barrier.
+// Replaces each value by its sum over the threads that share a row (same threadIdx.y). All threads
+// of the block must call it. shared: [warps of the block, kCount]; reusable after another barrier.
 template <int kCount, typename S>
 __device__ __forceinline__ void TeamSum(S (&values)[kCount], S (*shared)[kCount]) {
   const int lanes = static_cast<int>(blockDim.x);
@@ -82,8 +82,8 @@ __device__ __forceinline__ void TeamSum(S (&values)[kCount], S (*shared)[kCount]
   LaneSums(values, kWarpLanes);
 }
 
-// Calls body(column, chunk) for the columns of the thread: chunk < kChunks, a constant once the
-// loop is unrolled; kChunks = 0: however many there are, chunk is 0.
+// Calls body(column, chunk) for each access of this thread. chunk < kChunks is a constant once the
+// loop is unrolled. kChunks = 0: any number of accesses, chunk is always 0.
 template <int kWidth, int kChunks, typename Body>
 __device__ __forceinline__ void EachAccess(std::int64_t columns, Body body) {
   if constexpr (kChunks == 0) {
@@ -100,8 +100,8 @@ __device__ __forceinline__ void EachAccess(std::int64_t columns, Body body) {
   }
 }
 
-// Source of the kernel's rows. Hold loads an access, Take converts it to values: all loads of a
-// thread are under way before the first is needed. Again reads a row a second time.
+// Where the forward kernel gets its rows from. Hold loads an access, Take converts it to values:
+// all loads of a thread are under way before the first is needed. Again reads a row a second time.
 template <typename T, int kWidth>
 struct PlainRows {
   using Held = HeldPack<T, kWidth>;
@@ -121,8 +121,8 @@ struct PlainRows {
   }
 };
 
-// sum = residual + dropout(branch + bias), as ResidualForward: from there on the norm sees what was
-// stored, so that recomputation may do the norm alone.
+// Rows are sum = residual + dropout(branch + bias), as in ResidualForward. The norm uses the sum as
+// rounded for storage, so that recomputation can run the norm alone.
 template <typename T, int kWidth>
 struct ResidualRows {
   struct Held {
@@ -162,9 +162,8 @@ struct ResidualRows {
   }
 };
 
-// a b + c, rounded once, and a b, rounded whatever is done with it. Products that sums follow are
-// written so, and all kernels then have the same bits: which of them compilers fuse may differ from
-// kernel to kernel.
+// Fused: a b + c, rounded once. Product: a b, always rounded, never fused with a later sum. With
+// these all kernels get the same bits; left alone, the compiler may fuse differently in each.
 __device__ __forceinline__ float Fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 __device__ __forceinline__ double Fused(double a, double b, double c) { return fma(a, b, c); }
 __device__ __forceinline__ float Product(float a, float b) { return __fmul_rn(a, b); }
@@ -208,10 +207,10 @@ __global__ void __launch_bounds__(kForwardLanes)
     NormForwardKernel(const Rows source, const NormOutput<T> out, std::int64_t rows,
                       std::int64_t columns) {
   using S = SumOf<T>;
-  __shared__ S shared[2][kForwardLanes / kWarpLanes][1];  // one for each sum
+  __shared__ S shared[2][kForwardLanes / kWarpLanes][1];  // one buffer for each of the two sums
   constexpr int kKept = kChunks == 0 ? 1 : kChunks;
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
-  // Rows beyond the last take part in the sums, with nothing.
+  // Threads of rows beyond the last take part in the sums, with zeros.
   const std::int64_t width = row < rows ? columns : 0;
   S x[kKept][kWidth] = {};
   S sum[1] = {0}, square[1] = {0};
@@ -347,10 +346,10 @@ __device__ __forceinline__ void MultiplyBy(const S (&weight)[kWidth], S (&d)[kWi
   for (int i = 0; i < kWidth; ++i) d[i] *= weight[i];
 }
 
-// What an access needs once its row's sums are known, loaded before, so that it has arrived then.
+// What an access needs after its row's sums are known; loaded earlier, so that it is there in time.
 template <typename T, int kWidth>
 struct Awaited {
-  HeldPack<T, kWidth> residual{};  // summand of dx
+  HeldPack<T, kWidth> residual{};  // added to dx
   unsigned kept = 0;               // DropoutPlace::KeptFrom
 
   __device__ __forceinline__ void Hold(const Operands<T>& of, std::int64_t row,
@@ -360,7 +359,7 @@ struct Awaited {
   }
 };
 
-// dx = rstd (dw - means[0] - h means[1]) + residual with dw = d weight; dbranch = mask(dx).
+// dx = rstd (dw - means[0] - h means[1]) + residual with dw = d weight; dbranch = dropout(dx).
 template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_t row,
                                               std::int64_t column, SumOf<T> rstd,
@@ -369,7 +368,7 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
                                               const SumOf<T> (&h)[kWidth],
                                               const Awaited<T, kWidth>& awaited) {
   SumOf<T> dx[kWidth];
-  // Not multiplied out: differences cancel before they grow with rstd.
+  // Not multiplied out, so that differences cancel before rstd magnifies them.
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) dx[i] = rstd * (dw[i] - means[0] - h[i] * means[1]);
   if (of.residual.data != nullptr) {
@@ -382,7 +381,7 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
   StoreGlobal(rounded, of.dx.At(row, column));
   if (of.dbranch.data == nullptr) return;
   if (of.place.Active()) {
-    WidenPack(rounded, dx);  // as a pass of its own would see it
+    WidenPack(rounded, dx);  // uses dx as stored, as a separate dropout pass would
     if (of.place.kept != nullptr) {
       of.place.Apply(awaited.kept, dx);
     } else {
@@ -394,7 +393,7 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
   }
 }
 
-// The same for a row that does not stay in registers.
+// The same for a row whose values are not kept in registers: loads them again.
 template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGradientAgain(const Operands<T>& of, std::int64_t row,
                                                    std::int64_t column, SumOf<T> mean,
@@ -408,14 +407,14 @@ __device__ __forceinline__ void StoreGradientAgain(const Operands<T>& of, std::i
   StoreGradient<kWidth>(of, row, column, rstd, means, d, h, awaited);
 }
 
-// Sums of d weight and d weight h over a row become their means, as dx has them.
+// Turns the row's sums of d weight and d weight h into the means in the formula of dx.
 template <typename T>
 __device__ __forceinline__ void SumsToMeans(const Operands<T>& of, SumOf<T> (&means)[2]) {
   means[0] = of.centred ? means[0] * of.inverse : SumOf<T>(0);
   means[1] *= of.inverse;
 }
 
-// The block's sums of d h and d, [2, columns], from those of its rows of threads.
+// Writes the block's sums of d h and d, [2, columns]: adds up those of its rows of threads.
 template <int kWidth, int kChunks, typename S>
 __device__ void StorePartials(std::int64_t columns, const S (&dweight)[kChunks][kWidth],
                               const S (&dbias)[kChunks][kWidth], S* partials) {
@@ -429,7 +428,7 @@ __device__ void StorePartials(std::int64_t columns, const S (&dweight)[kChunks][
   S* const shared = device::cuda::SharedMemory<S>();  // [blockDim.y, 2, columns]
   S* const own = shared + threadIdx.y * 2 * columns;
   EachAccess<kWidth, kChunks>(columns, [&](std::int64_t column, int chunk) {
-    // In accesses of 16 bytes: a warp's single ones would meet in the same banks.
+    // Stored in 16-byte accesses: single elements of a warp would conflict in the same banks.
     Pack<S, kWidth> pack;
     memcpy(&pack, dweight[chunk], sizeof pack);
     StorePack(pack, own + column);
@@ -444,18 +443,18 @@ __device__ void StorePartials(std::int64_t columns, const S (&dweight)[kChunks][
   }
 }
 
-// One pass, of blocks [rows, lanes]; kChunks accesses per thread. One access: the weight, d weight,
-// h and the residual stay in registers; more: they are loaded again, from the cache. partials:
-// [blocks, 2, columns] or null.
+// dx, dbranch and partial weight gradients in one pass. A block has [rows, lanes] threads with
+// kChunks accesses each. kChunks = 1: weight, d weight, h and residual stay in registers; else they
+// are loaded again, from the cache. partials: [blocks, 2, columns], or null (not wanted).
 template <typename T, int kWidth, int kChunks>
 __global__ void __launch_bounds__(kBackwardThreads, kChunks == 1 ? 2 : 1)
     NormBackwardKernel(const Operands<T> of, SumOf<T>* partials) {
   using S = SumOf<T>;
-  __shared__ S shared[2][kBackwardThreads / kWarpLanes][2];  // of alternating rows
+  __shared__ S shared[2][kBackwardThreads / kWarpLanes][2];  // consecutive rows alternate
   const std::int64_t begin = of.rows * blockIdx.x / gridDim.x;
   const std::int64_t end = of.rows * (blockIdx.x + 1) / gridDim.x;
   S dweight[kChunks][kWidth] = {}, dbias[kChunks][kWidth] = {};
-  HeldPack<T, kWidth> kept{};  // the weight, of one access
+  HeldPack<T, kWidth> kept{};  // the weight, if kChunks = 1
   if constexpr (kChunks == 1) {
     EachAccess<kWidth, 1>(of.columns,
                           [&](std::int64_t column, int) { kept.Hold(of.weight + column); });
@@ -463,7 +462,7 @@ __global__ void __launch_bounds__(kBackwardThreads, kChunks == 1 ? 2 : 1)
   int parity = 0;
   for (std::int64_t first = begin; first < end; first += blockDim.y, parity ^= 1) {
     const std::int64_t row = first + threadIdx.y;
-    // Rows beyond the last take part in the sums, with nothing.
+    // Threads of rows beyond the last only take part in the barriers.
     const std::int64_t width = row < end ? of.columns : 0;
     const S mean = row < end ? of.statistics[2 * row] : S(0);
     const S rstd = row < end ? of.statistics[2 * row + 1] : S(0);
@@ -492,7 +491,7 @@ __global__ void __launch_bounds__(kBackwardThreads, kChunks == 1 ? 2 : 1)
     });
     TeamSum(means, shared[parity]);
     SumsToMeans(of, means);
-    // Several accesses are computed in a loop: none of their values has to stay in registers.
+    // With several accesses this is a loop that keeps none of their values in registers.
     EachAccess<kWidth, kChunks == 1 ? 1 : 0>(width, [&](std::int64_t column, int) {
       if constexpr (kChunks == 1) {
         StoreGradient<kWidth>(of, row, column, rstd, means, d, h, awaited);
@@ -506,7 +505,7 @@ __global__ void __launch_bounds__(kBackwardThreads, kChunks == 1 ? 2 : 1)
   }
 }
 
-// Very long rows, one per block: dx and dbranch only.
+// For very long rows, one per block: computes dx and dbranch only.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kBackwardThreads) LongRowKernel(const Operands<T> of) {
   using S = SumOf<T>;
@@ -531,8 +530,8 @@ __global__ void __launch_bounds__(kBackwardThreads) LongRowKernel(const Operands
   });
 }
 
-// The weights' gradients of very long rows: sums over blocks of rows, for one column after the
-// other; columns from of.columns on are dbias'.
+// dweight and dbias for very long rows: sums over blocks of rows, column by column; columns from
+// of.columns on are those of dbias.
 template <typename T>
 struct WeightTerms {
   using Sum = SumOf<T>;
@@ -576,8 +575,8 @@ Operands<T> OperandsOf(const NormBackwardPass& pass) {
           SumOf<T>(1) / static_cast<SumOf<T>>(pass.x.columns)};
 }
 
-// Blocks that share the rows: as many as are resident at once (`resident` a multiprocessor) where
-// each then has at least two turns, and their partial sums have room.
+// Number of blocks that share the rows: as many as run at once (`resident` per multiprocessor), but
+// at most so many that each has two turns and that their partial sums have room.
 std::int64_t BlocksFor(const device::GpuContext& gpu, std::int64_t rows, std::int64_t rows_at_once,
                        std::int64_t partial_bytes, std::int64_t resident) {
   const std::int64_t turns = (rows + 2 * rows_at_once - 1) / (2 * rows_at_once);
@@ -600,7 +599,7 @@ void Backward(const device::Stream& stream, const NormBackwardPass& pass) {
   S* const partials = weights ? reinterpret_cast<S*>(stream.gpu->scratch) : nullptr;
   const cudaStream_t queue = device::cuda::Queue(stream);
   if (is_long) {
-    if (weights) {  // before dx overwrites what it may share memory with
+    if (weights) {  // first, because dx may overwrite its operands
       ReduceRows(stream, blocks, (of.rows + blocks - 1) / blocks, 2 * of.columns,
                  WeightTerms<T>{of, static_cast<unsigned>(blocks), partials});
     }

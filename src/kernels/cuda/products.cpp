@@ -1,4 +1,4 @@
-// Products as cuBLASLt describes them.
+// Matrix products as cuBLASLt describes them, and the choice of their algorithms.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
@@ -44,7 +44,7 @@ const EpilogueFacts& FactsOf(Epilogue epilogue) {
                                            {"gelu_aux", CUBLASLT_EPILOGUE_GELU_AUX},
                                            {"gelu_aux_bias", CUBLASLT_EPILOGUE_GELU_AUX_BIAS},
                                            {"dgelu", CUBLASLT_EPILOGUE_DGELU},
-                                           // a is the library's second operand (Plan)
+                                           // operand a is the library's second operand B (see Plan)
                                            {"sums_of_a", CUBLASLT_EPILOGUE_BGRADB},
                                            {"sums_of_b", CUBLASLT_EPILOGUE_BGRADA}};
   return kAll[static_cast<int>(epilogue)];
@@ -52,7 +52,7 @@ const EpilogueFacts& FactsOf(Epilogue epilogue) {
 
 bool IsFp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
-// The library supposes 256 bytes unless it is told otherwise.
+// Alignment of an address, at most 256 bytes, which the library assumes unless told otherwise.
 std::uint32_t AlignmentOf(const void* address) {
   constexpr std::uintptr_t kEnough = 256;
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | kEnough;
@@ -71,7 +71,7 @@ Layout MakeLayout(cudaDataType_t type, std::int64_t rows, std::int64_t columns,
 Operation MakeOperation(const ProductKey& key) {
   const bool fp64 = key.a_type == CUDA_R_64F;
   cublasLtMatmulDesc_t description = nullptr;
-  // COMPUTE_32F keeps fp32 operands whole: TF32 has to be asked for.
+  // COMPUTE_32F multiplies fp32 operands in full precision: TF32 would have to be requested.
   Check(cublasLtMatmulDescCreate(&description, fp64 ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F,
                                  fp64 ? CUDA_R_64F : CUDA_R_32F),
         "a matrix product");
@@ -161,7 +161,7 @@ Plan::Plan(const Product& product) : key_(product), operation_(MakeOperation(key
   first_ = layout(key_.b_type, key_.b_form, key_.columns, key_.inner, key_.b_stride);
   second_ = layout(key_.a_type, key_.a_form, key_.inner, key_.rows, key_.a_stride);
   result_ = MakeLayout(key_.c_type, key_.columns, key_.rows, key_.c_stride);
-  SetPointers(product);  // pointers' alignment decides which algorithms are proposed
+  SetPointers(product);  // the library proposes algorithms according to the pointers' alignment
 }
 
 void Plan::SetPointers(const Product& product) const {
@@ -180,8 +180,8 @@ int Plan::Propose(cublasLtHandle_t handle, std::int64_t workspace, int most,
   Check(cublasLtMatmulPreferenceCreate(&created), "a preference among algorithms");
   const Preference preference(created);
   Set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
-  // If the inner dimension is cut, a separate kernel adds up the parts, in fp32: neither in the
-  // order in which blocks arrive nor rounded to bf16 in between.
+  // If the library splits the inner dimension, a separate kernel must add the parts in fp32: not in
+  // the order in which blocks finish, and without rounding to bf16 in between.
   Set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   Set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key_.b_aligned);
@@ -224,7 +224,7 @@ cublasStatus_t Plan::Run(cublasLtHandle_t handle, const device::GpuContext& gpu,
   return key_.a_type == CUDA_R_64F ? run(1.0) : run(1.0F);
 }
 
-// The table of cuBLASLt's algorithms, and its text.
+// The table of chosen cuBLASLt algorithms, and its text form.
 
 namespace {
 
@@ -238,13 +238,13 @@ Handle MakeHandle() {
   return Handle(handle);
 }
 
-// The kind of card on which the same algorithm computes the same bits.
+// Name of the kind of card: on cards of one kind the same algorithm computes the same bits.
 std::string Card(const device::GpuContext& gpu) {
   return fmt::format("{}, {} multiprocessors", gpu.name, gpu.multiprocessors);
 }
 
-// cuBLASLt's algorithms can be kept as the bytes they are.
-constexpr const char* kApart = "apart";  // no algorithm: without the epilogue
+// An algorithm as text: cuBLASLt allows algorithms to be stored as bytes.
+constexpr const char* kApart = "apart";  // no algorithm: the product runs without the epilogue
 
 std::string ToText(const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
   if (!algorithm) return kApart;
@@ -253,7 +253,7 @@ std::string ToText(const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
   return text;
 }
 
-// False: `text` is none of ToText.
+// Returns false if ToText did not write `text`.
 bool FromText(const std::string& text, std::optional<cublasLtMatmulAlgo_t>& result) {
   constexpr std::size_t kDigits = 16;
   cublasLtMatmulAlgo_t algorithm{};
@@ -277,15 +277,15 @@ bool IsCaptured(const device::Stream& stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-// Times the algorithms that cuBLASLt proposes for a product.
+// Timing of the algorithms that cuBLASLt proposes for a product.
 
-// The library's order of proposals is right more often than a difference below this is not noise,
-// and runs should choose alike.
+// A later proposal replaces an earlier one only if it takes less than this fraction of the time:
+// smaller differences are mostly noise, and repeated runs should choose alike.
 constexpr double kClearlyFaster = 0.95;
-constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, after one that is not
-constexpr double kRunsSeconds = 1e-3;          // longer than this: no more than kLeastRuns
-// While the GPU is busy for so long with something else the host queues all runs: a short product
-// takes the GPU less time than the host's call.
+constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, after an untimed one
+constexpr double kRunsSeconds = 1e-3;          // with runs longer than this, only kLeastRuns
+// Before timed runs the GPU gets other work for this long, while the host queues all of the runs: a
+// short product takes the GPU less time than the call takes the host.
 constexpr double kLeadSeconds = 250e-6;
 
 class Stopwatch {
@@ -295,7 +295,7 @@ class Stopwatch {
         queue_(stream.gpu->queue),
         begin_(stream, true),
         end_(stream, true) {}
-  // Time that the GPU takes for what `queue_work` queues.
+  // Seconds that the GPU takes for the work that `queue_work` queues.
   template <typename QueueWork>
   double Seconds(const QueueWork& queue_work) {
     begin_.Record(queue_);
@@ -311,15 +311,15 @@ class Stopwatch {
   device::Event begin_, end_;
 };
 
-// Work for kLeadSeconds: zeros for the library's workspace, of which nothing is kept, in pieces
-// that cost the host far less time than the GPU.
+// Work of about kLeadSeconds for the GPU: writes zeros to the library's workspace (whose contents
+// nobody needs), in pieces that cost the host far less time than the GPU.
 class Lead {
  public:
   Lead(const device::Stream& stream, Stopwatch& stopwatch) : stream_(stream) {
     constexpr int kPieces = 8, kMostPieces = 64;
     const std::int64_t room = stream.gpu->workspace_bytes;
     bytes_ = std::min(std::int64_t{1} << 20, room);
-    QueuePiece();  // may have to be loaded
+    QueuePiece();  // the first call may load code
     double seconds = stopwatch.Seconds([&] { QueuePiece(); });
     while (bytes_ < room && 4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
       bytes_ *= 4;
@@ -339,20 +339,20 @@ class Lead {
   int pieces_ = 1;
 };
 
-// How many runs to time together, by the seconds of one.
+// Number of runs to time together, given the seconds of one.
 int RunsFor(double seconds) {
   const double once = std::max(seconds, std::numeric_limits<double>::min());
   return std::clamp(static_cast<int>(std::min(kRunsSeconds / once, double{kMostRuns})), kLeastRuns,
                     kMostRuns);
 }
 
-// Times what a call queues, one run on average.
+// Average seconds of one run of what a call queues.
 class Timing {
  public:
   explicit Timing(const device::Stream& stream) : stopwatch_(stream), lead_(stream, stopwatch_) {}
   template <typename Run>
   double Seconds(const Run& run, int runs) {
-    run();  // may have to be loaded
+    run();  // the first call may load code
     lead_.Queue();
     return stopwatch_.Seconds([&] {
       for (int i = 0; i < runs; ++i) run();
@@ -364,14 +364,14 @@ class Timing {
   Lead lead_;
 };
 
-// The fastest of the algorithms, on the real operands: product.c is overwritten if the product
-// overwrites it, unchanged if it accumulates (Plan::Run). Takes no memory. Waits for the work
-// queued before.
+// Returns the fastest proposed algorithm, timed on the real operands: product.c is overwritten if
+// the product overwrites it, unchanged if it accumulates (Plan::Run). Allocates no memory. Waits
+// for work queued before.
 const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
                                     const Plan& plan, const Product& product,
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals) {
   Timing timing(stream);
-  // Seconds of one run, on average; infinite if the library refuses.
+  // Average seconds of one run; infinite if the library refuses the algorithm.
   const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
     const auto run = [&] {
       return plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true);
@@ -391,7 +391,7 @@ const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle
   return best->algo;
 }
 
-// Whether `apart` queues clearly less work for the GPU than the product with this algorithm.
+// Whether `apart` takes the GPU clearly less time than the product with this algorithm.
 bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
                  const Product& product, const cublasLtMatmulAlgo_t& algorithm,
                  FunctionRef<void()> apart) {
@@ -400,7 +400,7 @@ bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Pl
     Check(plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true),
           "timing a matrix product");
   };
-  apart();  // its own product may have to be chosen
+  apart();  // the first call may choose an algorithm of its own
   const int runs = RunsFor(timing.Seconds(together, 1));
   return timing.Seconds(apart, runs) < kClearlyFaster * timing.Seconds(together, runs);
 }
@@ -412,13 +412,13 @@ bool Repeats(const device::Stream& stream, cublasLtHandle_t handle, const Plan& 
   constexpr int kTimes = 4;
   const std::int64_t count =
       product.epilogue == Epilogue::kSumsOfA ? product.rows : product.columns;
-  std::array<std::vector<float>, kTimes> sums;  // whatever has sums of an operand has them in fp32
+  std::array<std::vector<float>, kTimes> sums;  // these epilogues always sum in fp32
   for (std::vector<float>& each : sums) {
     each.resize(static_cast<std::size_t>(count));
     const bool ran =
         plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true) == CUBLAS_STATUS_SUCCESS;
     if (!ran) return false;
-    Stopwatch(stream).Seconds([] {});  // waits as for a product that is timed
+    Stopwatch(stream).Seconds([] {});  // waits as timed products do
     device::CopyOut(stream, product.bias, each.data(), count * std::int64_t{sizeof(float)});
   }
   return std::ranges::all_of(sums, [&](const std::vector<float>& each) {
@@ -458,15 +458,15 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product,
   return true;
 }
 
-// Library and workspace that an algorithm is kept for: one chosen with more workspace may need it.
-// Last come the alternatives that were timed.
+// What kept algorithms depend on: the library's version and the workspace's size (an algorithm may
+// need all of it), and the alternatives that were timed.
 std::string Algorithms::Library() const {
   return fmt::format("cuBLASLt {}, workspace {}, GELU apart too", cublasLtGetVersion(),
                      gpu_.workspace_bytes);
 }
 
-// The choice that `kept` has for the product; null, with one warning per rank, if the library does
-// not admit it: the text may be damaged, or have been written by another build.
+// The algorithm that `kept` holds for the product. Null if there is none, or if the library does
+// not admit it (damaged text, or text of another build): then one warning per rank is printed.
 const Algorithms::Algorithm* Algorithms::FindKept(const Plan& plan, const Kept& kept) {
   const std::string text = plan.Key().Text();
   const auto at = kept.find(text);
@@ -530,8 +530,8 @@ std::string Algorithms::Chosen() const {
   return json{{"card", Card(gpu_)}, {"library", Library()}, {"products", products}}.dump(1);
 }
 
-// Adds algorithms of `text` that `kept` lacks. False if it is of another card or library, or no
-// text.
+// Adds to `kept` the algorithms of `text` that it lacks. Returns false if the text is of another
+// card or library, or not valid.
 bool Algorithms::Read(const std::string& text, Kept& kept) const {
   try {
     const json chosen = json::parse(text);
@@ -557,7 +557,7 @@ bool Algorithms::Adopt(const std::vector<std::string>& texts) {
       choice.algorithm = *taken, choice.known = true;
     }
   }
-  kept.merge(kept_);  // algorithms adopted before stay, unless these texts have them
+  kept.merge(kept_);  // algorithms adopted earlier stay, unless these texts replace them
   kept_ = std::move(kept);
   return true;
 }

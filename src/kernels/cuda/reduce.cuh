@@ -1,5 +1,5 @@
-// Sums and maxima over the lanes of a warp and the threads of a block, in a fixed order: every
-// thread gets the same bits, run after run.
+// Sums and maxima over the lanes of a warp and the threads of a block. The order is fixed: all
+// threads get the same bits in every run.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -16,7 +16,7 @@ namespace trireme::kernels::cuda {
 inline constexpr int kWarpLanes = 32;
 inline constexpr unsigned kAllLanes = 0xFFFFFFFF;
 
-// Threads of a block are counted along x first.
+// Number of a thread in its block, x fastest.
 __device__ __forceinline__ int ThreadNumber() {
   return static_cast<int>((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
 }
@@ -37,8 +37,8 @@ struct MaxOfTwo {
   }
 };
 
-// Over each group of `lanes` neighbouring lanes (a power of two, at most 32); all 32 lanes of the
-// warp take part.
+// Combines `value` over each group of `lanes` neighbouring lanes (a power of two, at most 32). All
+// 32 lanes of the warp must call it.
 template <typename Combine, typename S>
 __device__ __forceinline__ S LaneReduce(S value, int lanes) {
   const Combine combine;
@@ -60,8 +60,8 @@ __device__ __forceinline__ S WarpMax(S value) {
   return LaneReduce<MaxOfTwo>(value, kWarpLanes);
 }
 
-// The sum over the block, whose threads are whole warps; all of them take part. shared: room for as
-// many values as there are warps, free again when the threads have met at another barrier.
+// Sum over the block. All threads must call it; the block consists of whole warps. shared: one
+// value per warp; may be reused after another barrier.
 template <typename S>
 __device__ __forceinline__ S BlockSum(S value, S* shared) {
   value = WarpSum(value);
@@ -75,19 +75,19 @@ __device__ __forceinline__ S BlockSum(S value, S* shared) {
   return value;
 }
 
-// Sums over rows, column by column: fixed groups of rows, within a block fixed shares of a group,
-// added up in order. No atomics: the same bits run after run.
+// Sums over rows, for each column. Rows form fixed groups (one per block); the block's threads add
+// fixed shares of a group, whose sums are added up in order. No atomics, so the bits repeat.
 
 inline constexpr int kReduceThreads = 512;
 
-// Rows first, first + step, ...: `count` of them.
+// The `count` rows first, first + step, ...
 struct RowSequence {
   std::int64_t first, step, count;
 };
 
-// Group g is source.Rows(g); source.Term(row, column, values) has a row's values at the columns
-// [column, column + Source::kWidth) and source.Finish(g, column, sums) takes their sums. Threads
-// along x share a group's columns, those along y its rows.
+// Group g consists of the rows source.Rows(g). source.Term(row, column, values) yields a row's
+// values in the columns [column, column + Source::kWidth); source.Finish(g, column, sums) receives
+// their sums. Threads along x divide a group's columns, threads along y its rows.
 template <typename Source>
 __global__ void __launch_bounds__(kReduceThreads)
     ReduceRowsKernel(const Source source, std::int64_t chunks, unsigned column_tiles) {
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kReduceThreads)
     const RowSequence rows = source.Rows(group);
     const std::int64_t step = blockDim.y;
     std::int64_t k = threadIdx.y;
-    // Several rows are under way at once.
+    // Loads several rows before the first is added.
     constexpr int kAtOnce = 4;
     for (; k + (kAtOnce - 1) * step < rows.count; k += kAtOnce * step) {
       S values[kAtOnce][kWidth];
@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
   S* const shared = device::cuda::SharedMemory<S>();  // [blockDim.y, blockDim.x, kWidth]
   const unsigned along = blockDim.x * kWidth;
-  // In accesses of 16 bytes: a warp's single ones would meet in the same banks.
+  // Stored in 16-byte accesses: single elements of a warp would conflict in the same banks.
   S* const own = shared + threadIdx.x * kWidth;
   Pack<S, kWidth> pack;
   memcpy(&pack, sums, sizeof pack);
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kReduceThreads)
   source.Finish(group, column, sums);
 }
 
-// Threads of a block along the rows for groups of up to `most_rows` rows.
+// Number of threads along the rows of a block, for groups of up to `most_rows` rows.
 inline unsigned ReduceThreadsOver(std::int64_t most_rows, unsigned along) {
   constexpr std::int64_t kRowsEach = 4;
   const std::int64_t wanted = std::max<std::int64_t>((most_rows + kRowsEach - 1) / kRowsEach, 1);
@@ -151,7 +151,7 @@ inline unsigned ReduceThreadsAlong(std::int64_t chunks) {
   return std::bit_ceil(static_cast<unsigned>(std::min<std::int64_t>(chunks, 32)));
 }
 
-// Over `groups` groups of up to `most_rows` rows. columns is a multiple of Source::kWidth.
+// Sums `groups` groups of up to `most_rows` rows each. columns is a multiple of Source::kWidth.
 template <typename Source>
 void ReduceRows(const device::Stream& stream, std::int64_t groups, std::int64_t most_rows,
                 std::int64_t columns, const Source& source) {
@@ -167,8 +167,8 @@ void ReduceRows(const device::Stream& stream, std::int64_t groups, std::int64_t 
                        chunks, column_tiles);
 }
 
-// The second step of a sum over blocks of rows: first[c] += the sum of column c of `partials`, or,
-// from column `split` on, second[c - split]. Either may be null: not wanted.
+// The second step of a sum over blocks of rows: first[c] += the sum of column c of `partials` for c
+// < split, second[c - split] += that sum for the other columns. Either may be null: not wanted.
 template <typename S>
 struct PartialSums {
   using Sum = S;

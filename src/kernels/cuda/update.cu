@@ -1,5 +1,5 @@
-// update: values and moments are updated in place; gradients are read and, on request, cleared;
-// copies are overwritten with the rounded new values.
+// Updates of the weights: values and moments are updated in place; gradients are read and, on
+// request, cleared; copies are overwritten with the rounded new values.
 #include <cmath>
 
 #include "backends.hpp"
@@ -16,11 +16,11 @@ struct Range {
   T *gradients, *values, *first, *second;
   Bf16* copies;           // or null
   const double* squares;  // or null
-  bool vectors;           // all of them begin on boundaries of 16 bytes
+  bool vectors;           // all of them are aligned to 16 bytes
 };
 
-// The step's scalars in the form for elements, computed in fp64 once per block; the same formulas
-// as kernels/cpu/update.cpp.
+// Factors for the elements, computed once per block in fp64 from the step's scalars, by the
+// formulas of kernels/cpu/update.cpp.
 template <typename T>
 struct AdamWRule {
   T beta1, beta2, rest1, rest2, scale, rate, root, epsilon, keep;
@@ -36,7 +36,7 @@ struct AdamWRule {
     epsilon = T(s.epsilon);
     keep = T(1 - s.learning_rate * range.decay);
   }
-  // values = the new ones of range's elements [at, at + kWidth).
+  // Turns `values` into the new values of the range's elements [at, at + kWidth).
   template <int kWidth>
   __device__ __forceinline__ void Update(const Range<T>& range, std::int64_t at,
                                          const T (&gradients)[kWidth], T (&values)[kWidth]) const {

@@ -1,5 +1,4 @@
-// Accesses of 16 bytes: several neighbouring elements at once, and the condition under which
-// operands allow it.
+// 16-byte accesses (several neighbouring elements at once), and when operands allow them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -20,12 +19,12 @@
 
 namespace trireme::kernels::cuda {
 
-// Element types of the GPU's kernels: the type of their sums, and the bridge from a run-time type
-// to a compile-time one.
+// Element types of GPU kernels: the type in which they are summed, and dispatch from a run-time
+// type to a compile-time one.
 
 using Bf16 = __nv_bfloat16;
 
-// Type in which values of type T are computed and added up: SumTypeOf in C++.
+// Type in which values of type T are computed and added up: what SumTypeOf is for a Dtype.
 template <typename T>
 struct SumOfType {
   using Type = T;
@@ -56,7 +55,7 @@ __device__ __forceinline__ T Narrow(SumOf<T> value) {
   }
 }
 
-// Calls body(T{}) with T the C++ type of `type`, on the host, to choose a kernel's type.
+// Calls body(T{}), T being the C++ type of `type`: chooses a kernel's type on the host.
 template <typename Body>
 decltype(auto) Dispatch(Dtype type, Body&& body) {
   if (type == Dtype::kBfloat16) return std::forward<Body>(body)(Bf16{});
@@ -64,14 +63,14 @@ decltype(auto) Dispatch(Dtype type, Body&& body) {
   return std::forward<Body>(body)(float{});
 }
 
-// The same for what is of the sums' type: fp32 or fp64.
+// The same for operands of the sums' type: fp32 or fp64.
 template <typename Body>
 decltype(auto) DispatchSum(Dtype type, Body&& body) {
   if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
   return std::forward<Body>(body)(float{});
 }
 
-// e^x in two instructions, for what is rounded to bf16 in the end.
+// e^x in two instructions, for results that are rounded to bf16 in the end.
 __device__ __forceinline__ float FastExp(float x) {
   constexpr float kLog2OfE = 1.44269504f;
   return device::cuda::FastExp2(x * kLog2OfE);
@@ -79,25 +78,25 @@ __device__ __forceinline__ float FastExp(float x) {
 
 inline constexpr int kVectorBytes = 16;
 
-// Elements of a 16-byte access.
+// Elements per 16-byte access.
 template <typename T>
 inline constexpr int kVectorWidth = kVectorBytes / static_cast<int>(sizeof(T));
 
-// kWidth neighbouring elements, moved in as few accesses as there are 16 bytes in them.
+// kWidth neighbouring elements, moved in as few 16-byte accesses as possible.
 template <typename T, int kWidth>
 struct alignas(kWidth * sizeof(T) < kVectorBytes ? kWidth * sizeof(T) : kVectorBytes) Pack {
   T values[kWidth];
 };
 
-// Type of kBytes that are loaded or stored at once.
+// A type of kBytes bytes that is loaded or stored in one access.
 template <int kBytes>
 using WordsOf = std::conditional_t<
     kBytes == 16, uint4,
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, unsigned, unsigned short>>>;
 
-// `from` and `to` lie on boundaries of 16 bytes, or of the pack if that is smaller.
-// kConstant: nobody writes the memory while the kernel runs, and such loads may pass stores.
+// `from` (and `to` below) is aligned to 16 bytes, or to the pack's size if that is smaller.
+// kConstant: nobody writes this memory while the kernel runs, so loads may be moved before stores.
 template <int kWidth, bool kConstant = false, typename T>
 __device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
@@ -122,8 +121,8 @@ __device__ __forceinline__ void StorePack(const Pack<T, kWidth>& pack, T* to) {
   for (int i = 0; i < kCount; ++i) reinterpret_cast<Words*>(to)[i] = words[i];
 }
 
-// The same with `to` in global memory: certainly in accesses of 16 bytes, into which compilers
-// do not always put StorePack's together.
+// StorePack for global memory that always stores 16 bytes at a time: compilers do not always
+// combine StorePack's accesses.
 template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGlobal(const Pack<T, kWidth>& pack, T* to) {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
@@ -137,7 +136,7 @@ __device__ __forceinline__ void StoreGlobal(const Pack<T, kWidth>& pack, T* to) 
 template <typename T, int kWidth>
 __device__ __forceinline__ void WidenPack(const Pack<T, kWidth>& pack, SumOf<T> (&values)[kWidth]) {
   if constexpr (std::is_same_v<T, Bf16> && kWidth % 2 == 0) {
-    // Two to a word; one instruction each, where halves taken out singly need up to two.
+    // Two values per word: one instruction each, where extracting single halves needs up to two.
     unsigned words[kWidth / 2];
     memcpy(words, &pack, sizeof words);
 #pragma unroll
@@ -158,8 +157,8 @@ __device__ __forceinline__ Pack<T, kWidth> NarrowPack(const SumOf<T> (&values)[k
   return pack;
 }
 
-// A pack that is widened later. It stays in whole words: elements that a branch assigns would be
-// taken apart one by one.
+// A pack that is widened later. It is kept as whole words: a branch that assigned single elements
+// would make the compiler take the words apart.
 template <typename T, int kWidth>
 struct HeldPack {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
@@ -178,8 +177,8 @@ struct HeldPack {
   }
 };
 
-// values = from[0, kWidth) in the type of sums, and to[0, kWidth) = values, rounded: `to` in global
-// memory.
+// Load, LoadConstant: values = from[0, kWidth), in the type of sums. Store: to[0, kWidth) = values,
+// rounded, `to` in global memory.
 template <int kWidth, typename T>
 __device__ __forceinline__ void Load(const T* from, SumOf<T> (&values)[kWidth]) {
   WidenPack(LoadPack<kWidth>(from), values);
@@ -211,21 +210,20 @@ View<T> ViewOf(const Matrix& matrix) {
 inline bool OnVectorBoundary(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
 }
-// Whether every row of the matrix begins on a boundary of 16 bytes; so does one that is Empty().
+// Whether every row of the matrix begins at a multiple of 16 bytes; true if it is Empty().
 inline bool RowsOnVectorBoundaries(const Matrix& matrix) {
   const std::size_t bytes = static_cast<std::size_t>(matrix.stride) * SizeOf(matrix.dtype);
   return OnVectorBoundary(matrix.data) && (matrix.rows <= 1 || bytes % kVectorBytes == 0);
 }
 
-// Whether all operands may be read and written kVectorWidth<T> columns at a time; T is the type of
-// the narrowest of them.
+// Whether all operands allow accesses of kVectorWidth<T> columns; T: the narrowest type.
 template <typename T>
 bool AllowVectors(std::int64_t columns, std::initializer_list<Matrix> operands) {
   return columns % kVectorWidth<T> == 0 && std::ranges::all_of(operands, RowsOnVectorBoundaries);
 }
 
-// Calls body(std::integral_constant<int, width>{}) with the width of an access: kVectorWidth<T> or
-// 1.
+// Calls body(std::integral_constant<int, width>{}), the width of an access being kVectorWidth<T> if
+// `vectors`, else 1.
 template <typename T, typename Body>
 void WithWidth(bool vectors, Body&& body) {
   if (vectors) {
@@ -235,8 +233,8 @@ void WithWidth(bool vectors, Body&& body) {
   }
 }
 
-// Calls body(T{}, width), with T the C++ type of `type` and the width of an access to the operands,
-// as above.
+// Calls body(T{}, width): T is the C++ type of `type`, width the widest access that the operands
+// allow.
 template <typename Body>
 void WithVectors(Dtype type, std::int64_t columns, std::initializer_list<Matrix> operands,
                  const Body& body) {
@@ -247,7 +245,7 @@ void WithVectors(Dtype type, std::int64_t columns, std::initializer_list<Matrix>
 }
 
 // One pass over all elements of a matrix, one 16-byte access (or one element) per thread: the frame
-// of every element-wise kernel.
+// of all element-wise kernels.
 
 inline constexpr int kPassThreads = 256;
 
@@ -263,9 +261,10 @@ __global__ void __launch_bounds__(kPassThreads)
   if (row < rows && chunk < chunks) operation(row, chunk * Operation::kWidth);
 }
 
-// Threads of a block along the columns: the most that leave few without work.
+// Number of threads of a block along the columns: the most that leave at most an eighth of the
+// threads without work.
 inline unsigned ThreadsAlong(std::int64_t chunks) {
-  constexpr std::int64_t kWarp = 32, kWasteAllowed = 8;  // an eighth
+  constexpr std::int64_t kWarp = 32, kWasteAllowed = 8;  // 1 / kWasteAllowed of the work
   if (chunks <= kWarp) return std::bit_ceil(static_cast<unsigned>(chunks));
   for (std::int64_t threads = kPassThreads; threads > kWarp; threads /= 2) {
     const std::int64_t used = (chunks + threads - 1) / threads * threads;
@@ -274,8 +273,8 @@ inline unsigned ThreadsAlong(std::int64_t chunks) {
   return kWarp;
 }
 
-// operation(row, column) over [rows, columns]; columns is a multiple of Operation::kWidth. Nothing
-// for no elements.
+// Runs operation(row, column) over [rows, columns]; columns is a multiple of Operation::kWidth.
+// Launches nothing if there are no elements.
 template <typename Operation>
 void Pass(const device::Stream& stream, std::int64_t rows, std::int64_t columns,
           const Operation& operation) {
@@ -291,7 +290,7 @@ void Pass(const device::Stream& stream, std::int64_t rows, std::int64_t columns,
 }
 
 // Calls operation.template Run<width>(0, index) for the elements [index, index + width) of flat
-// storage: Operation::kWidth at a time, then what is left one by one.
+// storage: with width Operation::kWidth, and for the last few elements one by one.
 template <typename Operation>
 __global__ void __launch_bounds__(kPassThreads)
     FlatPassKernel(const Operation operation, std::int64_t count) {
@@ -313,13 +312,13 @@ void FlatPass(const device::Stream& stream, std::int64_t count, const Operation&
                        dim3(kPassThreads), 0, operation, count);
 }
 
-// Many pieces of flat storage in one launch: the table of ranges is an argument of the kernel,
+// Many ranges of flat storage in one launch. The table of ranges is passed as a kernel argument,
 // since a recorded launch may neither allocate nor copy from the host.
 
 inline constexpr int kRangeThreads = 256;
 
-// Range i has the blocks first_block[i] to first_block[i + 1]. Within the 4 KiB that arguments of a
-// kernel may take on every card.
+// Blocks [first_block[i], first_block[i + 1]) work on range i. The table fits into the 4 KiB that
+// kernel arguments may take on every card.
 template <typename Range>
 struct RangeTable {
   static constexpr int kMost = static_cast<int>((4096 - 64) / (sizeof(Range) + sizeof(unsigned)));
@@ -327,7 +326,7 @@ struct RangeTable {
   unsigned first_block[kMost + 1];
   int count;
 
-  // Range of a block.
+  // Number of the range on which a block works.
   __device__ __forceinline__ int Find(unsigned block) const {
     int low = 0, high = count;  // first_block[low] <= block < first_block[high]
     while (high - low > 1) {
@@ -343,8 +342,8 @@ struct RangeTable {
   unsigned Blocks() const { return first_block[count]; }
 };
 
-// launch(table, first) for tables that together hold make(range) of all ranges, in order; blocks_of
-// says how many blocks one needs. `first`: the number of the table's first range.
+// Calls launch(table, first) for tables that together hold make(range) for all ranges, in order.
+// blocks_of(range): thread blocks that a range needs; first: number of a table's first range.
 template <typename Range, typename Source, typename Make, typename BlocksOf, typename LaunchTable>
 void EachTable(std::span<const Source> ranges, Make make, BlocksOf blocks_of, LaunchTable launch) {
   using Table = RangeTable<Range>;

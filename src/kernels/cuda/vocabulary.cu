@@ -1,9 +1,9 @@
-// Rows of logits: statistics and losses are overwritten; gradients overwrite the logits in place. A
-// block has a row (for losses a thread has one); logits are read once for the statistics, and read
-// and written once for the gradient. Where the row is the whole vocabulary and fits into shared
-// memory, one kernel does both: logits are read once and written once. Sums of a thread are of the
-// sums' type, those of a row fp64; their order follows from the shape and the targets, and is the
-// same in both ways.
+// Loss and gradient on rows of logits: overwrites statistics and losses; gradients overwrite the
+// logits in place. A block handles one row (for losses a thread does). Logits are read once for the
+// statistics, and read and written once for the gradient. If a row is the whole vocabulary and fits
+// into shared memory, one kernel does both, with one read and one write. A thread's sums have the
+// sums' type, a row's are fp64; their order depends only on shape and targets, and is the same
+// either way.
 #include "cuda/vocabulary.cuh"
 
 #include <bit>
@@ -25,7 +25,7 @@ namespace {
 constexpr int kMostThreads = 512;
 constexpr int kMostWarps = kMostThreads / kWarpLanes;
 
-// The fast exponential is exact enough for sums that are rounded to bf16 in the end.
+// For bf16 the fast exponential is exact enough, since sums are rounded to bf16 in the end.
 template <typename T>
 __device__ __forceinline__ SumOf<T> Exp(SumOf<T> x) {
   if constexpr (std::is_same_v<T, Bf16>) {
@@ -35,30 +35,30 @@ __device__ __forceinline__ SumOf<T> Exp(SumOf<T> x) {
   }
 }
 
-// The larger of two that are numbers.
+// The larger of two values; a NaN counts as smaller than any number.
 struct MaxOfNumbers {
   template <typename S>
   __device__ __forceinline__ S operator()(S a, S b) const {
     return fmax(a, b);
   }
 };
-// The largest of a warp's values that are numbers.
+// The largest of a warp's values; NaNs are ignored.
 template <typename S>
 __device__ __forceinline__ S WarpMaxOf(S value) {
   return LaneReduce<MaxOfNumbers>(value, kWarpLanes);
 }
 
-// The largest so far, and the sums relative to it. Begins with the lowest number, not with minus
-// infinity, whose difference with itself is none.
+// Running maximum and sums relative to it. The maximum starts from the lowest finite number:
+// -infinity minus itself would be NaN.
 template <typename S>
 struct Running {
   S top = std::numeric_limits<S>::lowest();
-  S sum = 0;    // of exp(logit - top)
-  S total = 0;  // of logits
+  S sum = 0;    // sum of exp(logit - top)
+  S total = 0;  // sum of logits; added to by the caller of AddLogits
 };
 
-// Adds kWidth logits, but not those that are minus infinity. `total` sees all of them before. What
-// is not a number is never the largest, and makes none of the sum.
+// Adds kWidth logits to the maximum and the sum; -infinity adds nothing. A NaN never becomes the
+// maximum, but makes the sum NaN. The caller updates `total` before.
 template <typename T, int kWidth>
 __device__ __forceinline__ void AddLogits(const SumOf<T> (&logits)[kWidth],
                                           Running<SumOf<T>>& running) {
@@ -73,8 +73,8 @@ __device__ __forceinline__ void AddLogits(const SumOf<T> (&logits)[kWidth],
   running.top = top;
 }
 
-// Calls body(column, integral_constant width) over the columns of a row, kWidth at a time, what is
-// left singly.
+// Calls body(column, integral_constant width) over the columns of a row: kWidth columns at a time,
+// the remaining ones singly.
 template <int kWidth, typename Body>
 __device__ __forceinline__ void ForColumns(std::int64_t columns, const Body& body) {
   const std::int64_t whole = columns - columns % kWidth;
@@ -87,14 +87,14 @@ __device__ __forceinline__ void ForColumns(std::int64_t columns, const Body& bod
   }
 }
 
-// The place of column `at` among the kWidth from `column` on; -1: elsewhere.
+// Index of column `at` among the kWidth columns from `column` on; -1 if it is not among them.
 template <int kWidth>
 __device__ __forceinline__ int PlaceAmong(std::int64_t column, std::int64_t at) {
   const auto ahead = static_cast<std::uint64_t>(at - column);
   return ahead < kWidth ? static_cast<int>(ahead) : -1;
 }
 
-// The row's statistics of all slices together: as Combine of the CPU.
+// The row's statistics over all slices, like Combine on the CPU.
 struct WholeRow {
   double top, sum, picked, total;
 
@@ -112,7 +112,7 @@ struct WholeRow {
   }
 };
 
-// Merges the results of a warp's threads.
+// Combines the results of a warp's threads.
 template <typename T>
 __device__ __forceinline__ Running<double> OfWarp(const Running<SumOf<T>>& mine) {
   const SumOf<T> top = WarpMaxOf(mine.top);
@@ -120,7 +120,7 @@ __device__ __forceinline__ Running<double> OfWarp(const Running<SumOf<T>>& mine)
   return {static_cast<double>(top), WarpSum(sum), WarpSum(static_cast<double>(mine.total))};
 }
 
-// Passes the results of a block's warps to the lanes of warp 0, a warp's to each.
+// Moves the results of a block's warps to the lanes of warp 0, one warp's result per lane.
 __device__ __forceinline__ Running<double> ToFirstWarp(const Running<double>& of_warp,
                                                        double (&shared)[3][kMostWarps]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
@@ -135,17 +135,17 @@ __device__ __forceinline__ Running<double> ToFirstWarp(const Running<double>& of
   return {shared[0][lane], shared[1][lane], shared[2][lane]};
 }
 
-// Statistics of a row of logits, to `out`, by thread 0. Each thread reads its own logits (as in
-// ForColumns), and those of warp 0 the target's, after a barrier. at: place of the target, maybe
-// beyond the row.
+// Computes the statistics of a row of logits; thread 0 writes them to `out`. Each thread reads its
+// own logits (as in ForColumns); after a barrier warp 0 also reads the target's. at: column of the
+// target, possibly outside the row.
 template <typename T, int kWidth>
 __device__ __forceinline__ void StatisticsOfRow(const T* from, std::int64_t columns,
                                                 std::int64_t at, double (&shared)[3][kMostWarps],
                                                 double* out) {
   using S = SumOf<T>;
   Running<S> running;
-  // The target is added in fp64 in the end: beside one that is nearly certain the others still
-  // count. Its neighbours in an access come last, so that the loop tests once an access.
+  // The target is added at the end in fp64, so that the other tokens still count when it is nearly
+  // certain. The access that contains it comes last, so that the loop tests once per access.
   std::int64_t last = -1;
   const auto add = [&](std::int64_t column, int without, auto width) {
     S values[width.value];
@@ -188,7 +188,7 @@ template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     StatisticsKernel(View<const T> logits, std::int64_t columns, VocabularyRows rows,
                      double* statistics) {
-  __shared__ double shared[3][kMostWarps];  // of Running
+  __shared__ double shared[3][kMostWarps];  // as in ToFirstWarp
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   double* out = statistics + row * kSoftmaxStatistics;
   const std::int32_t target = rows.targets[row];
@@ -214,26 +214,25 @@ __global__ void LossesKernel(std::int64_t count, VocabularyRows rows, const doub
                 rows.smoothing * (whole.total / static_cast<double>(rows.vocabulary));
 }
 
-// What the gradient of a row needs of the whole row; a block shares it.
+// What the gradient of a row needs from the whole row; shared by the block.
 struct GradientTerms {
   double top, factor, pull;
 
   __device__ __forceinline__ void Set(const WholeRow& whole, double smoothing) {
     top = whole.top;
     factor = 1 / whole.sum;
-    // expm1: if the target is nearly certain, the rest of 1 still counts.
+    // expm1 keeps the small remainder when the target is nearly certain (p close to 1).
     pull = expm1(whole.picked - whole.top - log(whole.sum)) + smoothing;
   }
 };
 
-// to = gradient of the logits `from`; both may be the same. Each thread reads and writes its own
-// columns.
+// to = gradient of the logits `from`, maybe in place. Each thread reads and writes its own columns.
 template <typename T, int kWidth>
 __device__ __forceinline__ void GradientOfRow(const T* from, T* to, std::int64_t columns,
                                               std::int64_t at, const VocabularyRows& rows,
                                               const GradientTerms& terms) {
   using S = SumOf<T>;
-  // The largest is a logit, so that the difference is exact near it.
+  // The maximum is itself a logit, so the difference is exact near it.
   const S top = static_cast<S>(terms.top), factor = static_cast<S>(terms.factor);
   const double even = rows.smoothing / static_cast<double>(rows.vocabulary);
   const S uniform = static_cast<S>(even), pull = static_cast<S>(terms.pull - even);
@@ -274,12 +273,12 @@ __global__ void __launch_bounds__(kMostThreads)
   GradientOfRow<T, kWidth>(data, data, columns, std::int64_t{target} - rows.first, rows, terms);
 }
 
-// Statistics, and then the gradient, of rows that are the whole vocabulary and lie in shared memory
-// meanwhile. logits: [rows, columns]; grid: rows; shared memory: a row.
+// Statistics, then gradient, of rows that are the whole vocabulary and are kept in shared memory.
+// logits: [rows, columns]; grid: rows; shared memory: one row.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     WholeRowKernel(View<T> logits, std::int64_t columns, VocabularyRows rows, double* statistics) {
-  __shared__ double shared[3][kMostWarps];  // of Running
+  __shared__ double shared[3][kMostWarps];  // as in ToFirstWarp
   __shared__ GradientTerms terms;
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   double* out = statistics + row * kSoftmaxStatistics;
@@ -311,7 +310,7 @@ __global__ void __launch_bounds__(kMostThreads)
   GradientOfRow<T, kWidth>(kept, data, columns, at, rows, terms);
 }
 
-// Threads of a row's block: each with some 16-byte accesses, whole warps.
+// Number of threads for a row: whole warps, with a few 16-byte accesses per thread.
 unsigned ThreadsOfRow(std::int64_t columns, int width) {
   constexpr std::int64_t kAccessesEach = 4;
   const std::int64_t wanted = CeilDivide(columns, kAccessesEach * width);
@@ -320,8 +319,8 @@ unsigned ThreadsOfRow(std::int64_t columns, int width) {
   return std::bit_ceil(static_cast<unsigned>(wanted));
 }
 
-// Calls body(T{}, width, threads) for the type of the logits and the width of accesses: the rest of
-// a row after its whole vectors is read element by element. No call if there are no rows.
+// Calls body(T{}, width, threads) for the type of the logits and the width of accesses. Does
+// nothing if there are no rows.
 template <typename Body>
 void ForLogits(const Matrix& logits, const Body& body) {
   if (logits.rows == 0) return;
@@ -339,7 +338,7 @@ dim3 BlockPerRow(std::int64_t rows) { return dim3(static_cast<unsigned>(rows)); 
 
 void LogitStatistics(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
                      double* statistics) {
-  // An empty slice has statistics too: of no logits, which change nothing in the whole row's.
+  // An empty slice has statistics too; they do not change those of the whole row.
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
     using T = decltype(zero);
     device::cuda::Launch(device::cuda::Queue(stream), StatisticsKernel<T, width.value>,
@@ -379,10 +378,11 @@ void LogitGradients(const device::Stream& stream, const Matrix& logits, const Vo
   });
 }
 
-// vocabulary_loss on the GPU: the logits of a tile lie in device memory as a whole, [rows, slice],
-// and become their gradient in place. VocabularyGradient accumulates into dweight, everything else
-// is overwritten. Where the tile has the whole vocabulary and its rows fit into a block's shared
-// memory, VocabularyStatistics makes the gradient, too, and VocabularyGradient only multiplies.
+// The vocabulary head on the GPU: all logits of a tile are in device memory, [rows, slice], and are
+// replaced by their gradient. VocabularyGradient adds to dweight, everything else overwrites. If
+// the tile has the whole vocabulary and its rows fit into a block's shared memory,
+// VocabularyStatistics also computes the gradient of the logits, and VocabularyGradient only
+// multiplies.
 
 namespace {
 
@@ -391,7 +391,7 @@ Matrix LogitsOf(const VocabularyTile& tile, const Matrix& scratch) {
           gpu::LogitStride(tile.weight.rows)};
 }
 
-// As products take it: with the spare rows or columns, which are zero.
+// The operand with its spare rows or columns, which are zero, as the products take it.
 Matrix WithSpareRows(Matrix m, std::int64_t spare) {
   m.rows += spare;
   return m;
@@ -405,8 +405,7 @@ VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
   return {tile.targets, tile.first, tile.vocabulary, tile.smoothing, parts};
 }
 
-// Whether statistics and gradients are made at once; a card may have less shared memory than the
-// supported ones.
+// Whether one kernel computes statistics and gradients; some cards have too little shared memory.
 bool AtOnce(const device::Stream& stream, const VocabularyTile& tile) {
   return gpu::LogitsReadOnce(tile) && stream.gpu->shared_bytes >= gpu::kLogitsOfBlock;
 }

@@ -1,5 +1,4 @@
-// Launchers for rows of logits: statistics, losses and gradients, used by vocabulary_loss on the
-// GPU.
+// Launchers for rows of logits: statistics, losses and gradients of the vocabulary head on the GPU.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,8 @@
 
 namespace trireme::kernels::cuda {
 
-// Arguments common to all rows: targets [rows] (on the GPU, < 0: masked), the first token of this
-// slice, the tokens of all slices, the smoothing, and the number of slices.
+// Arguments that all rows share. targets: [rows] on the GPU, < 0: masked; first: first token of
+// this slice; vocabulary: tokens of all slices; parts: number of slices.
 struct VocabularyRows {
   const std::int32_t* targets = nullptr;
   std::int32_t first = 0;
@@ -18,17 +17,17 @@ struct VocabularyRows {
   int parts = 1;
 };
 
-// statistics: [rows, kSoftmaxStatistics] of this slice. logits: [rows, slice], only read.
+// statistics: [rows, kSoftmaxStatistics] of this slice, overwritten. logits: [rows, slice].
 void LogitStatistics(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
                      double* statistics);
-// The same of the whole vocabulary (rows.parts = 1, columns = rows.vocabulary), and logits become
-// d loss / d logits. A block's shared memory must hold a row (gpu::kLogitsOfBlock).
+// The same for a slice that is the whole vocabulary (rows.parts = 1); also turns logits into d loss
+// / d logits. A block's shared memory must hold a row (gpu::kLogitsOfBlock).
 void LogitStatisticsAndGradients(const device::Stream& stream, const Matrix& logits,
                                  const VocabularyRows& rows, double* statistics);
-// losses: [rows]; statistics: [parts, count, kSoftmaxStatistics].
+// losses: [rows], overwritten; statistics: [parts, count, kSoftmaxStatistics].
 void LogitLosses(const device::Stream& stream, std::int64_t count, const VocabularyRows& rows,
                  const double* statistics, double* losses);
-// logits become d loss / d logits.
+// Turns logits into d loss / d logits.
 void LogitGradients(const device::Stream& stream, const Matrix& logits, const VocabularyRows& rows,
                     const double* statistics);
 

@@ -9,12 +9,13 @@
 
 namespace trireme::device::cuda {
 
-// RunError "what: CUDA says no kernel image is available (209)", with advice for known codes.
+// Throws a RunError unless code is success: "what: CUDA says no kernel image is available (209)",
+// with advice for known codes.
 void Check(cudaError_t code, const char* what);
 
-// Lets a kernel be launched with up to `bytes` of dynamic shared memory on the thread's GPU, which
-// more than 48 KiB, with the kernel's static shared memory, need. CUDA is asked once for each
-// kernel and card, and again for more bytes. RunError if a block cannot have so many.
+// Allows a kernel to use `bytes` of dynamic shared memory on this thread's GPU, which is needed
+// above 48 KiB (with its static shared memory). Asks CUDA once per kernel and card, and again for
+// more bytes. RunError if a thread block cannot have so much.
 void AllowSharedMemory(const void* kernel, std::size_t bytes);
 
 inline cudaStream_t Queue(const Stream& stream) {

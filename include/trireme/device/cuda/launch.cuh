@@ -1,5 +1,5 @@
-// Launches of kernels, their dynamic shared memory, and instructions that CUDA has no function for:
-// the only place in the program for either.
+// Kernel launches, dynamic shared memory, and instructions for which CUDA has no function: the only
+// place in the program for each of these.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,21 +23,21 @@ void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
         "launch of a kernel");
 }
 
-// The block's dynamic shared memory, on a boundary of 128 bytes.
+// The block's dynamic shared memory, aligned to 128 bytes.
 template <typename T>
 __device__ T* SharedMemory() {
   extern __shared__ __align__(128) unsigned char trireme_shared_memory[];
   return reinterpret_cast<T*>(trireme_shared_memory);
 }
 
-// 2^x in one instruction, with a relative error of 2^-22; 0 below 2^-126. (exp2f and __expf take
-// three, to round such small numbers too.)
+// 2^x in one instruction, with relative error 2^-22; 0 below 2^-126. (exp2f and __expf take three,
+// to get such small numbers right too.)
 __device__ __forceinline__ float FastExp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 1 / x in one instruction, within one unit of the last place; 0 beyond 2^126.
+// 1 / x in one instruction, within one unit in the last place; 0 for |x| > 2^126.
 __device__ __forceinline__ float FastReciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

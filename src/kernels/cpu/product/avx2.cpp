@@ -1,5 +1,5 @@
 // Kernels of our own matrix product for AVX2 with FMA, compiled for x86-64-v3: tiles of 6 rows and
-// two vectors, 12 of the 16 registers.
+// two vectors occupy 12 of the 16 registers.
 #include <immintrin.h>
 
 #include "tile.hpp"
@@ -8,7 +8,7 @@ namespace trireme::kernels {
 
 namespace {
 
-// Set for the first `count` elements.
+// Mask with the first `count` elements set.
 __m256i Mask(int count) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
@@ -30,7 +30,7 @@ struct Float8 {
   static Register MultiplyAdd(Register x, Register y, Register z) {
     return _mm256_fmadd_ps(x, y, z);
   }
-  // Pairs, then fours within each half of the registers, then the halves.
+  // Interleaves pairs of rows, then fours within each half of the registers, then swaps halves.
   static void Transpose(Register* block) {
     Register pairs[8], fours[8];
     for (int i = 0; i < 8; i += 2) {

@@ -1,5 +1,5 @@
 // Kernels of our own matrix product for AVX-512, compiled for x86-64-v4: tiles of 14 rows and two
-// vectors, 28 of the 32 registers.
+// vectors occupy 28 of the 32 registers.
 #include <immintrin.h>
 
 #include "tile.hpp"
@@ -26,7 +26,7 @@ struct Float16 {
   static Register MultiplyAdd(Register x, Register y, Register z) {
     return _mm512_fmadd_ps(x, y, z);
   }
-  // Four rounds that each interleave the first half of the block with the second.
+  // Four rounds, each interleaving the first half of the block's rows with the second.
   static void Transpose(Register* block) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high =

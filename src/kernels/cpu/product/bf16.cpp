@@ -1,6 +1,6 @@
-// Kernels of our own matrix product in bf16, compiled for x86-64-v4 with AVX512-BF16: operands are
-// rounded while they are packed, pairs of inner indices are multiplied and added up in fp32. Tiles
-// are those of fp32 in AVX-512.
+// Kernels of our own matrix product in bf16, compiled for x86-64-v4 with AVX512-BF16. Operands are
+// rounded while they are packed; pairs of inner indices are multiplied and added up in fp32. Tiles
+// have the shape of the fp32 ones for AVX-512.
 #include <immintrin.h>
 
 #include "tile.hpp"
@@ -41,16 +41,17 @@ struct Bf16x32 {
     return _mm512_dpbf16_ps(z, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(y));
   }
 
-  // [low, high], rounded to nearest, ties to even.
+  // Rounds both (to nearest, ties to even) and returns [low, high].
   static Operand Round(Register low, Register high) {
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
   }
-  // Words of one lane from its first `present` inner indices, zeros after them.
+  // Packed words of one lane: its first `present` inner indices, then zeros.
   static Operand LoadInner(const float* x, std::int64_t present) {
     if (present >= 2 * kLanes) return Round(Load(x), Load(x + kLanes));
     return Round(LoadPart(x, present), LoadPart(x + kLanes, present - kLanes));
   }
-  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros after `present`.
+  // For each of kWidth neighbouring lanes, packs the word of the first inner index (two indices, if
+  // inner > 1). Lanes from `present` on become zeros.
   template <int kWidth>
   static void CopyLanes(const float* from, std::int64_t inner_stride, std::int64_t present,
                         std::int64_t inner, Word* to) {
@@ -66,7 +67,7 @@ struct Bf16x32 {
                                _mm512_permutexvar_epi16(pairs, Round(first, second)));
     }
   }
-  // Four rounds that each interleave the first half of the block with the second.
+  // Four rounds, each interleaving the first half of the block's rows with the second.
   static void Transpose(Operand* block) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
     const __m512i high =

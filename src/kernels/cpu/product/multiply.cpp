@@ -1,5 +1,5 @@
-// Our own matrix product: c is overwritten or accumulated into. All threads together pack the right
-// operand, a superblock at a time; each thread packs its rows of the left operand, a chunk of one
+// Our own matrix product: overwrites c or adds to it. All threads together pack the right operand,
+// a superblock at a time; each thread packs its rows of the left operand, a chunk of rows of one
 // inner block at a time (the scheme of Goto and van de Geijn 2008).
 #include "multiply.hpp"
 
@@ -11,15 +11,15 @@
 
 namespace trireme::kernels {
 
-// Pieces of our own matrix product: its operands, the sizes of packed blocks, packing the right
-// operand, and multiplying rows by a packed superblock.
+// Pieces of the product: its operands, sizes of packed blocks, packing the right operand, and
+// multiplying rows by a packed superblock.
 
 inline constexpr std::int64_t kRightBytes = 512
-                                            << 10;  // a superblock: stays in the second-level cache
-inline constexpr std::int64_t kLeftBytes = 336 * 256 * 4;  // a chunk of rows: a third of a 1 MiB L2
-inline constexpr std::int64_t kSlack = 64;                 // words: a vector beyond the last panel
+                                            << 10;  // a packed superblock: stays in the L2 cache
+inline constexpr std::int64_t kLeftBytes = 336 * 256 * 4;  // a packed chunk: a third of a 1 MiB L2
+inline constexpr std::int64_t kSlack = 64;  // words: room for a vector beyond the last panel
 inline constexpr std::int64_t kLeastPerThread =
-    64 * 64 * 64;  // multiply-adds worth waking a thread for
+    64 * 64 * 64;  // multiply-adds that are worth waking a thread
 
 inline std::int64_t RoundUp(std::int64_t x, std::int64_t unit) {
   return (x + unit - 1) / unit * unit;
@@ -43,7 +43,7 @@ struct Product {
   bool accumulate;
 };
 
-// Words of packed memory for `inner` inner indices.
+// Packed words that hold `inner` inner indices.
 template <typename Kernels>
 std::int64_t WordsOf(std::int64_t inner) {
   return CeilDivide(inner, kInnerOfWord<typename Kernels::Word>);
@@ -86,7 +86,7 @@ Product<K> ProductOf(const K& kernels, Form form_a, const Matrix& a, Form form_b
           accumulate};
 }
 
-// Number of threads for a product: at most the stream's, inside a parallel region 1.
+// Number of threads for a product: at most the stream's; 1 inside a parallel region.
 template <typename K>
 std::int64_t ThreadsOf(const device::Stream& stream, const Product<K>& p) {
   const std::int64_t useful =
@@ -97,8 +97,8 @@ std::int64_t ThreadsOf(const device::Stream& stream, const Product<K>& p) {
 // Sizes of the packed pieces.
 template <typename K>
 struct Blocks {
-  std::int64_t wide, deep;  // a superblock of the right operand: columns, inner
-  std::int64_t chunk;       // rows of the left one
+  std::int64_t wide, deep;  // size of a superblock of the right operand: columns, inner indices
+  std::int64_t chunk;       // rows of the left operand per chunk
   std::int64_t right_bytes, left_bytes;
 
   Blocks(const K& kernels, std::int64_t rows, std::int64_t columns, std::int64_t inner) {
@@ -117,8 +117,7 @@ struct Blocks {
   }
 };
 
-// Packs this thread's share of a superblock of the right operand: whole panels of whole inner
-// blocks.
+// Packs this thread's share of a superblock: whole panels of whole inner blocks.
 template <typename K>
 void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thread,
                std::int64_t threads, typename K::Word* packed) {
@@ -139,8 +138,8 @@ void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thr
   }
 }
 
-// Whether the left operand is multiplied unpacked: it meets few columns, hence is read few times,
-// and its lines do not collide in the cache.
+// Whether the left operand is used without packing: with few columns it is read only a few times;
+// its rows must not collide in the cache.
 template <typename K>
 bool AsItLies(const Product<K>& p, std::int64_t columns) {
   if constexpr (!std::is_same_v<typename K::Scalar, typename K::Word>) return false;
@@ -149,8 +148,8 @@ bool AsItLies(const Product<K>& p, std::int64_t columns) {
          std::max(p.left.lane_stride, p.left.inner_stride) % kApart != 0;
 }
 
-// c = (add ? c : 0) + left right of one block of the inner dimension. The memory of the left
-// operand that is read next lies `next` elements further on.
+// c = (add ? c : 0) + left right for one block of the inner dimension. next: offset in elements
+// from `left` to the memory of the left operand that will be read next, for prefetching.
 template <typename K>
 void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& left, bool as_it_lies,
                    std::int64_t next, const typename K::Word* right, std::int64_t inner,
@@ -173,7 +172,7 @@ void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& le
                    stride, add, {left.data + next, inner, rows, left.inner_stride});
 }
 
-// c[rows, columns] += left · right, within one superblock, whose columns p has.
+// c += left right within one superblock. p: restricted to the superblock's columns.
 template <typename K>
 void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Range columns,
                     Range inner, const typename K::Word* right, typename K::Word* left) {
@@ -185,8 +184,7 @@ void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Ra
     const std::int64_t height = std::min(chunk, rows.end - i);
     for (std::int64_t k = inner.begin; k < inner.end; k += p.kernels.block) {
       const std::int64_t depth = std::min(p.kernels.block, inner.end - k);
-      // Offset of the memory that is read next: the next block of these rows, or the first of the
-      // next rows.
+      // Offset of the memory read next: this chunk's next block, or the next chunk's first.
       const std::int64_t next = k + depth < inner.end ? depth * p.left.inner_stride
                                                       : chunk * p.left.lane_stride -
                                                             (k - inner.begin) * p.left.inner_stride;
@@ -200,8 +198,8 @@ void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Ra
 
 namespace {
 
-// Partition of a product: a grid of parts of c, one per thread. With `together` the team packs the
-// right operand once, with barriers; without it each thread packs everything its part needs.
+// How a product is divided: a grid of parts of c, one part per thread. together: all threads pack
+// the right operand once, with barriers; else each thread packs all that its part needs.
 struct Grid {
   std::int64_t down = 1, across = 1;
   bool together = false;
@@ -218,8 +216,8 @@ Range RowsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
   return ShareOf(p.rows, grid.down, part / grid.across);
 }
 
-// Grid with the least cost of its largest part, in multiply-adds; packing an element costs about
-// kPacking of them. `together` if that saves much.
+// The grid whose largest part has the least cost, counted in multiply-adds; packing an element
+// costs about kPacking of them. `together` only if that saves much.
 template <typename K>
 Grid ChooseGrid(const Product<K>& p, std::int64_t threads) {
   constexpr double kPacking = 10, kMuch = 0.8;
@@ -250,7 +248,7 @@ Grid ChooseGrid(const Product<K>& p, std::int64_t threads) {
   return least_together < kMuch * least_alone ? together : alone;
 }
 
-// One part of c += (the superblock's share of the product). `of`: the superblock's columns of c.
+// One part of what a superblock contributes to c. of: restricted to the superblock's columns.
 template <typename K>
 void MultiplyPart(const Product<K>& of, const Blocks<K>& blocks, const Grid& grid,
                   std::int64_t part, Range inner, const typename K::Word* right,
@@ -260,7 +258,7 @@ void MultiplyPart(const Product<K>& of, const Blocks<K>& blocks, const Grid& gri
   MultiplyPacked(of, blocks, RowsOf(of, grid, part), columns, inner, right, left);
 }
 
-// Share of one thread of a team in the grid's parts. Barriers only if the team has several threads.
+// One thread's share of the grid's parts. Barriers only if there are several threads.
 template <typename K>
 void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, std::int64_t thread,
                std::int64_t threads, typename K::Word* right, typename K::Word* left) {
@@ -283,7 +281,7 @@ void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, s
   }
 }
 
-struct PackedOperands {};  // name of a thread scratch
+struct PackedOperands {};  // names a thread scratch
 
 template <typename K>
 void Run(const Product<K>& p, std::int64_t threads) {
@@ -341,19 +339,19 @@ void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form
   Multiply(kernels.product, stream, form_a, a, form_b, b, c, accumulate);
 }
 
-// Our own matrix product in blocks of rows, for passes that follow on complete rows: all threads
+// Our own matrix product by blocks of rows, for callers that work on each complete row: all threads
 // together pack the whole right operand; then each thread multiplies blocks of rows that stay in
-// its cache, and hands each over when it is complete.
+// its cache, and passes each block on when it is complete.
 
 namespace {
 
-// Largest packed right operand. A larger one comes from the third-level cache for every block,
-// which costs more than a second pass over c saves (measured: 1024 x 3072 x 768).
+// Largest packed right operand. A larger one would be read from the third-level cache for each
+// block of rows, which costs more than a second pass over c (measured: 1024 x 3072 x 768).
 constexpr std::int64_t kMostRightBytes = 2 << 20;
-constexpr std::int64_t kBlockBytes = 512 << 10;             // of c in a block: half of a 1 MiB L2
-constexpr std::int64_t kLeastPanels = 4, kMostPanels = 36;  // of a block: 56 to 504 rows in AVX-512
+constexpr std::int64_t kBlockBytes = 512 << 10;  // bytes of c per block: half of a 1 MiB L2
+constexpr std::int64_t kLeastPanels = 4, kMostPanels = 36;  // per block: 56 to 504 rows (AVX-512)
 
-// Packs the right operand: superblocks of blocks.wide columns, one after the other.
+// Packs the right operand: superblocks of blocks.wide columns one after the other.
 template <typename K>
 void PackAll(const Product<K>& p, const Blocks<K>& blocks, std::int64_t thread,
              std::int64_t threads, typename K::Word* right) {
@@ -377,11 +375,10 @@ void MultiplyRowsOf(const Product<K>& p, const Blocks<K>& blocks, Range rows,
   }
 }
 
-// Name of a thread scratch, different from that of products without `then`, which may run within
-// `then`.
+// Names a thread scratch, different from that of products without `then`, which `then` may call.
 struct PackedForRows {};
 
-// False if the right operand is too large to be packed as a whole.
+// Returns false if the right operand is too large to be packed whole.
 template <typename K>
 bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const Part&)> then) {
   using Word = typename K::Word;
@@ -392,7 +389,7 @@ bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const P
       RoundUp((words + kSlack) * static_cast<std::int64_t>(sizeof(Word)), kPage);
   if (right_bytes > kMostRightBytes) return false;
   const std::int64_t most = std::clamp(kBlockBytes / row_bytes / unit, kLeastPanels, kMostPanels);
-  // A multiple of the threads.
+  // Rounded up to a multiple of the number of threads.
   const std::int64_t count = std::min(panels, RoundUp(CeilDivide(panels, most), threads));
   const Blocks<K> blocks(p.kernels, CeilDivide(panels, count) * unit, p.columns, p.inner);
   std::byte* memory =

@@ -1,6 +1,6 @@
-// Our own matrix product, in fp32, fp64 and bf16. In fp32 and fp64 it has the canonical form: each
-// element of c is one chain of operations, whatever the rest of the matrix, the number of threads
-// and the instruction set (doc/reference/numerics.md). In bf16 operands are rounded while they are packed.
+// Our own matrix product, in fp32, fp64 and bf16. fp32 and fp64 have the canonical form: each
+// element of c is one chain of operations, independent of the rest of the matrix, the threads and
+// the instruction set (doc/reference/numerics.md). bf16: operands are rounded while packed.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,15 @@
 namespace trireme::kernels {
 
 // Kernels of our own matrix product for one instruction set: packing, and the product of one block
-// of the inner dimension. Files compiled for different instruction sets include this header: it and
-// the headers that include it must not define inline functions that files could share.
+// of the inner dimension. Files compiled for different instruction sets include this header: it,
+// and headers that include it, must not define inline functions that those files could share.
 
-// Inner indices of one chain of fused multiply-adds; chains are added to c in order.
+// Number of inner indices in one chain of fused multiply-adds; the chains are added to c in order.
 inline constexpr std::int64_t kInnerBlock = 256;
-// The same in bf16, which takes two inner indices at a time.
+// The same for bf16, which multiplies two inner indices at a time.
 inline constexpr std::int64_t kBf16Block = 512;
 
-// A word of a packed operand in bf16: two consecutive inner indices of a lane. Elsewhere a word is
-// an element.
+// A word of a packed bf16 operand: two consecutive inner indices of a lane. Otherwise an element.
 struct Bf16Pair {
   std::uint16_t first, second;
 };
@@ -29,24 +28,23 @@ inline constexpr int kInnerOfWord = 1;
 template <>
 inline constexpr int kInnerOfWord<Bf16Pair> = 2;
 
-// An operand in memory: element (lane, k) lies at lane * lane_stride + k * inner_stride; one of the
-// two strides is 1. A lane is a row of the left operand or a column of the right one.
+// An operand in memory: element (lane, k) is at lane * lane_stride + k * inner_stride; one of the
+// strides is 1. A lane is a row of the left operand or a column of the right one.
 template <typename T>
 struct ProductSource {
   const T* data;
   std::int64_t lane_stride, inner_stride;
 };
 
-// A left operand in words: word k of row i lies at i / rows * panel_stride + i % rows * row_stride
-// + k * word_stride, `rows` being those of a tile.
+// A left operand in words: word k of row i is at i / rows * panel_stride + i % rows * row_stride +
+// k * word_stride, where `rows` is the number of rows of a tile.
 template <typename Word>
 struct LeftPanels {
   const Word* data;
   std::int64_t panel_stride, row_stride, word_stride;
 };
 
-// Memory that is read next, fetched into the cache while a block is multiplied. Any address is
-// valid.
+// Memory that is read next, prefetched while a block is multiplied. Any address is allowed.
 template <typename T>
 struct Ahead {
   const T* data;
@@ -57,22 +55,22 @@ template <typename T, typename WordType = T>
 struct ProductKernels {
   using Scalar = T;
   using Word = WordType;
-  std::int64_t rows, columns;  // of a tile: lanes of a panel of the left and of the right operand
-  std::int64_t block;          // the most inner indices of one call, a multiple of a word's
+  std::int64_t rows, columns;  // of a tile: lanes per panel of the left and of the right operand
+  std::int64_t block;          // most inner indices per call; a multiple of kInnerOfWord
 
-  // Packs lanes [0, lanes) x [0, inner) into panels, one after the other: panel p has, for each
-  // word of inner indices, `rows` (`columns`) lanes from p * rows on, zeros after the last lane
-  // and index. Writes up to a vector beyond.
+  // Pack lanes [0, lanes) x inner indices [0, inner) into panels: panel p holds, for each word of
+  // inner indices, `rows` (or `columns`) lanes from p * rows on, zeros beyond the last lane and
+  // index. They may write up to one vector beyond the end.
   void (*pack_left)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner, Word* to);
   void (*pack_right)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner,
                      Word* to);
 
-  // c = (add ? c : +0) + left right for one block of that many words. c: [rows, columns].
+  // c = (add ? c : +0) + left right for one block of `words` words. c: [rows, columns].
   void (*multiply)(const LeftPanels<Word>& left, const Word* right, std::int64_t words,
                    std::int64_t rows, std::int64_t columns, T* c, std::int64_t stride, bool add,
                    const Ahead<T>& ahead);
-  // The same with a left operand whose rows are contiguous in k: [rows, inner]. The memory read
-  // after a panel's rows lies `next` elements further on.
+  // The same for a left operand [rows, inner] whose rows are contiguous in k. next: offset in
+  // elements from a panel's rows to the memory that is read after them.
   void (*multiply_rows)(const T* left, std::int64_t left_stride, const Word* right,
                         std::int64_t inner, std::int64_t rows, std::int64_t columns, T* c,
                         std::int64_t stride, bool add, std::int64_t next);
@@ -96,28 +94,29 @@ extern const ProductSet kProductAvx2;    // x86-64 with AVX2 and FMA only
 extern const ProductSet kProductAvx512;  // x86-64-v4 only
 extern const Bf16Kernels kBf16Avx512;    // x86-64-v4 with AVX512-BF16 only
 
-// Sets of kernels that this CPU can run, the fastest first; all give the same bits.
+// Kernel sets that this CPU can run, fastest first; all give the same bits.
 std::span<const ProductSet> UsableProductSets();
 
-// Whether a set is made for this CPU, hence about as fast as a library.
+// Whether one of the sets is made for this CPU, and so about as fast as a library.
 bool HasFastKernels();
 
 // Kernels in bf16 for this CPU; null if it has no bf16 instructions.
 const Bf16Kernels* UsableBf16Kernels();
 
-// c = form_a(a) form_b(b), or c += with `accumulate`, in canonical form, with these kernels; every
-// dimension > 0. Uses the stream's threads, inside a parallel region the calling one alone.
+// c = form_a(a) form_b(b), or c += with `accumulate`, in canonical form, with these kernels; all
+// dimensions must be > 0. Uses the stream's threads; inside a parallel region, the calling thread.
 void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Form form_a,
                      const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
                      bool accumulate);
 
-// The same product of fp32 matrices, with operands rounded to bf16 and sums in fp32: blocks of 512
-// inner indices, added to c in order.
+// The same for fp32 matrices, with operands rounded to bf16 and sums in fp32: chains of 512 inner
+// indices, added to c in order.
 void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
                   const Matrix& a, Form form_b, const Matrix& b, const Matrix& c, bool accumulate);
 
-// The same products, with the same bits, in blocks of rows; the thread of a block calls then(rows)
-// when it is complete. False, with nothing done, if the right operand is too large to be packed.
+// The same products with the same bits, by blocks of rows: the thread that computes a block calls
+// then(rows) when it is complete. Return false, and do nothing, if the right operand is too large
+// to be packed whole.
 bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream, Form form_a,
                          const Matrix& a, Form form_b, const Matrix& b, const Matrix& c,
                          bool accumulate, FunctionRef<void(const Part& rows)> then);

@@ -1,5 +1,5 @@
-// Kernels of our own matrix product in plain C++, for any CPU. Without a fused multiply-add the C
-// library computes it: correct, and slow.
+// Kernels of our own matrix product in plain C++, for any CPU. Where the CPU has no fused
+// multiply-add, the C library computes it: correct, but slow.
 #include "tile.hpp"
 
 namespace trireme::kernels {

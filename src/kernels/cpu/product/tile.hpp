@@ -1,8 +1,8 @@
-// Packing and tiles of our own matrix product over a vector type V. For sums: Scalar, kLanes, Zero,
-// Load, LoadPart, Store, StorePart, Add. For packed operands: Word, Operand, LoadWords, StoreWords,
-// Broadcast, MultiplyAdd (a b + c), Transpose of kLanes operands; LoadInner and CopyLanes make
-// words. Each file that includes this has its own copy, for its instruction set: everything is in
-// an unnamed namespace.
+// Packing and tiles of our own matrix product, over a vector type V. V provides, for sums: Scalar,
+// kLanes, Zero, Load, LoadPart, Store, StorePart, Add; for packed operands: Word, Operand,
+// LoadWords, StoreWords, Broadcast, MultiplyAdd (a b + c), Transpose (kLanes operands), and
+// LoadInner and CopyLanes, which make words. Everything is in an unnamed namespace, so that each
+// file that includes this has a copy for its own instruction set.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace trireme::kernels {
 
 namespace {
 
-// A vector type whose words are its elements.
+// A vector type whose words are single elements.
 template <typename V>
 struct Plain : V {
   using Scalar = typename V::Scalar;
@@ -22,16 +22,17 @@ struct Plain : V {
   using Operand = typename V::Register;
   static Operand LoadWords(const Word* x) { return V::Load(x); }
   static void StoreWords(Word* x, const Operand& y) { V::Store(x, y); }
-  // Words of one lane from its first `present` inner indices, zeros after them.
+  // Packed words of one lane: its first `present` inner indices, then zeros.
   static Operand LoadInner(const Scalar* x, std::int64_t present) {
     return present >= V::kLanes ? V::Load(x) : V::LoadPart(x, static_cast<int>(present));
   }
-  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros after `present`.
+  // For each of kWidth neighbouring lanes, copies the word of the first inner index. Lanes from
+  // `present` on become zeros.
   template <int kWidth>
   static void CopyLanes(const Scalar* from, std::int64_t /*inner_stride*/, std::int64_t present,
                         std::int64_t inner, Word* to) {
     constexpr int kWhole = (kWidth + V::kLanes - 1) / V::kLanes * V::kLanes;
-    if (present >= kWhole && inner > 1) {  // memory beyond the width is written later
+    if (present >= kWhole && inner > 1) {  // writes beyond the width, where later words go
       for (int i = 0; i < kWidth; i += V::kLanes) V::Store(to + i, V::Load(from + i));
       return;
     }
@@ -47,8 +48,8 @@ struct Plain : V {
   }
 };
 
-// Panels of kWidth lanes from rows of neighbouring lanes, a few rows at a time so that both sides
-// stay in the cache.
+// Packs operands whose lanes are contiguous into panels of kWidth lanes, a few inner indices at a
+// time, so that source and target stay in the cache.
 template <typename V, int kWidth>
 void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
               typename V::Word* to) {
@@ -61,7 +62,7 @@ void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes,
       typename V::Word* panel = to + lane * words;
       const typename V::Scalar* source = from.data + lane;
       for (std::int64_t k = begin; k < end; k += kStep) {
-        // An address beyond the operand does no harm.
+        // May be an address beyond the operand, which is harmless.
         for (int i = 0; i < kStep; ++i) {
           const typename V::Scalar* later = source + (k + kRows + i) * from.inner_stride;
           for (int j = 0; j < kWidth; j += kLine) __builtin_prefetch(later + j);
@@ -73,8 +74,8 @@ void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes,
   }
 }
 
-// Lanes [0, lanes) of one panel, each contiguous in k, kLanes words of k at a time. A vector may
-// reach beyond the panel's width: the memory there is written later.
+// Packs lanes [0, lanes) of one panel, each contiguous in k, kLanes words at a time. A vector may
+// reach beyond the panel's width: that memory is written later.
 template <typename V, int kWidth>
 void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::int64_t lanes,
                       std::int64_t inner, typename V::Word* to) {
@@ -83,12 +84,12 @@ void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::
   const std::int64_t words = (inner + kStep - 1) / kStep;
   for (std::int64_t word = 0; word < words; word += kLanes) {
     const std::int64_t k = word * kStep;
-    // Groups of lanes are stored from the last to the first for the same reason.
+    // For that reason groups of lanes are stored from the last to the first.
     for (int group = kGroups - 1; group >= 0; --group) {
       typename V::Operand block[kLanes];
       const typename V::Scalar* first = from + group * kLanes * stride + k;
       const std::int64_t present = lanes - group * kLanes, left = inner - k;
-      // The next panel, or an address beyond the operand, which does no harm.
+      // Prefetches the next panel, or an address beyond the operand, which is harmless.
       for (int i = 0; i < kUsed; ++i) __builtin_prefetch(first + (kWidth + i) * stride);
       if (present >= kUsed && left >= kLanes * kStep) {
         for (int i = 0; i < kUsed; ++i) block[i] = V::LoadInner(first + i * stride, kLanes * kStep);
@@ -119,8 +120,7 @@ void Pack(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std
   }
 }
 
-// One tile, and the memory fetched while it is computed: of each row at most as many words as the
-// tile has.
+// One tile, and the memory to prefetch while it is computed (per row at most the tile's words).
 template <typename V>
 struct TileCall {
   LeftPanels<typename V::Word> left;
@@ -132,7 +132,7 @@ struct TileCall {
   Ahead<typename V::Scalar> ahead;
 };
 
-// Adds a tile's sums to c, or to zero: the whole tile, or its first columns.
+// c = (add ? c : 0) + the tile's sums, for the whole tile or its first columns.
 template <typename V, int kRows, int kVectors>
 [[gnu::always_inline]] inline void StoreTile(const typename V::Register (&sum)[kRows][kVectors],
                                              const TileCall<V>& call) {
@@ -161,7 +161,7 @@ template <typename V, int kRows, int kVectors>
   }
 }
 
-// Rows of vectors in registers: the chains of kRows x (kVectors * kLanes) elements.
+// Computes a tile of kRows x (kVectors * kLanes) elements, one chain each, held in registers.
 template <typename V, int kTileVectors, int kRows, int kVectors>
 void Tile(const TileCall<V>& call) {
   using T = typename V::Scalar;
@@ -178,7 +178,7 @@ void Tile(const TileCall<V>& call) {
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sum[i][j] = V::Zero();
   }
-  // One pointer per four rows: address arithmetic reaches these without a register for each row.
+  // One pointer per four rows: addressing modes reach all four without a register for each.
   constexpr int kFours = (kRows + 3) / 4;
   const std::int64_t row_stride = call.left.row_stride, row_stride_3 = 3 * row_stride;
   const typename V::Word* four[kFours];
@@ -215,7 +215,7 @@ void Tile(const TileCall<V>& call) {
 template <typename V>
 using TileFunction = void (*)(const TileCall<V>&);
 
-// at[v][r]: of r + 1 rows and v + 1 vectors, so that an edge costs what it holds.
+// at[v][r]: tile with r + 1 rows and v + 1 vectors, so that tiles at edges cost what they hold.
 template <typename V, int kRows, int kVectors>
 struct TileTable {
   TileFunction<V> at[kVectors][kRows];
@@ -230,9 +230,9 @@ struct TileTable {
   }
 };
 
-// A panel of rows: it stays in the first-level cache while the right operand's panels, which the
-// second level holds, pass by, and rows of c are written from one end to the other. `rows`: of this
-// panel and of all after it. `call`: of its first tile; the tiles share the rows to fetch ahead.
+// One panel of rows: it stays in the first-level cache, while the right operand's panels are read
+// from the second level and rows of c are written from end to end. rows: of this panel and all
+// after it. call: its first tile; the panel's tiles divide the rows to prefetch among them.
 template <typename V, int kRows, int kVectors>
 void MultiplyPanel(const TileCall<V>& call, std::int64_t rows, std::int64_t columns) {
   static constexpr TileTable<V, kRows, kVectors> kTiles{
@@ -270,8 +270,8 @@ void MultiplyPanels(const LeftPanels<typename V::Word>& left, const typename V::
   }
 }
 
-// Rows that are contiguous in k become words row by row, a panel at a time: nothing to transpose.
-// A little room between them keeps their lines apart in the cache.
+// For rows that are contiguous in k: makes words row by row, a panel at a time, without
+// transposing. Some room between the rows keeps them apart in the cache.
 template <typename V, int kRows, int kVectors, int kBlock>
 void MultiplyRows(const typename V::Scalar* left, std::int64_t left_stride,
                   const typename V::Word* right, std::int64_t inner, std::int64_t rows,

@@ -1,28 +1,27 @@
-// Attention's forward pass on tensor cores (Dao 2023, "FlashAttention-2"): a warp has 16 or 32
-// queries of one head and goes through the keys and values tile by tile; scores and weights stay in
-// its registers. Weights are rounded to bf16 where they meet values, their sum is of those before
-// rounding. For whole sequences out and lse are overwritten, for parts the block is merged into
-// them.
+// Attention's forward pass on tensor cores (Dao 2023, "FlashAttention-2"). A warp has 16 or 32
+// queries of one head and goes through keys and values tile by tile; scores and weights stay in its
+// registers. Weights are rounded to bf16 for the product with the values, and summed before that.
+// For whole sequences it overwrites out and lse, for parts it merges into them.
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
 
 namespace {
 
-// kTiles: of 16 queries, of a warp. kBlocks: on a multiprocessor at once.
+// kTiles: tiles of 16 queries per warp. kBlocks: blocks per multiprocessor.
 template <int kDims_, int kTiles_, int kKeys_, int kBlocks_>
 struct ForwardShape {
   static constexpr int kDims = kDims_, kTiles = kTiles_, kKeys = kKeys_, kBlocks = kBlocks_;
   static constexpr int kWarps = 4, kThreads = kWarps * kWarpLanes;
   static constexpr int kMine = kTiles * kMatrixRows, kQueries = kWarps * kMine;
   static constexpr int kColumns = kKeys / kMatrixColumns, kOut = kDims / kMatrixColumns;
-  static constexpr bool kKept = kDims <= 64;  // queries in registers
+  static constexpr bool kKept = kDims <= 64;  // keep queries in registers
   using Tile = MatrixTile<kDims>;
   static constexpr int kBytes = Tile::Bytes(kQueries + 2 * kKeys);
 };
 
-// A lane's rows g and g + 8 of each tile: running maxima of exponents of 2, this lane's share of
-// the sums, and outputs relative to the maxima.
+// State of a lane's rows g and g + 8 of each tile: running maxima (as exponents of 2) and, relative
+// to them, this lane's share of the sums and its elements of the outputs.
 template <typename Shape>
 struct ForwardRows {
   float top[Shape::kTiles][2], sum[Shape::kTiles][2];
@@ -41,7 +40,7 @@ struct ForwardRows {
   }
 };
 
-// The blocks before: out is normalised, and so the sum is 1.
+// Continues from earlier blocks of keys: their out is normalised, so the sum is 1.
 template <typename Shape>
 __device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
                            const AttentionTile& queries, int first, ForwardRows<Shape>& rows) {
@@ -69,7 +68,7 @@ __device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlac
   }
 }
 
-// Scores that are not seen become -infinity. first: the warp's first query in its tile.
+// Sets scores of keys that are not seen to -infinity. first: the warp's first query in its tile.
 template <typename Shape>
 __device__ __forceinline__ void HideScores(const AttentionOperands<Bf16>& a, int sequence,
                                            const AttentionTile& queries, const MatrixKeys& keys,
@@ -99,7 +98,7 @@ __device__ __forceinline__ void HideScores(const AttentionOperands<Bf16>& a, int
   }
 }
 
-// Scores become weights relative to the new maxima, and what the rows hold shrinks with them.
+// Turns scores into weights relative to the new maxima, and rescales sums and outputs in `rows`.
 template <typename Shape>
 __device__ __forceinline__ void WeighScores(float exponents, ForwardRows<Shape>& rows,
                                             MatrixSums<Shape::kColumns> (&scores)[Shape::kTiles]) {
@@ -152,7 +151,7 @@ __device__ void FinishRows(const AttentionOperands<Bf16>& a, const AttentionPlac
       sum += __shfl_xor_sync(~0u, sum, 2);
       const bool mine = row < queries.count;
       if (mine && MatrixColumn() == 0) {
-        // No keys: nothing. A sum that is no number stays none.
+        // Without keys (sum 0) the output is 0. A NaN stays NaN.
         *at.Lse(a, queries.row + row) =
             sum == 0 ? -std::numeric_limits<float>::infinity()
                      : rows.top[i][half] * static_cast<float>(kAttentionLn2) + logf(sum);
@@ -174,7 +173,7 @@ __device__ void FinishRows(const AttentionOperands<Bf16>& a, const AttentionPlac
   }
 }
 
-// A block's place, its tiles in shared memory, and its warp's queries.
+// A block's place, its tiles in shared memory, and the queries of this warp.
 template <typename Shape>
 struct ForwardBlock {
   using Tile = typename Shape::Tile;
@@ -183,9 +182,9 @@ struct ForwardBlock {
   AttentionTile queries;
   MatrixKeyWalk<Shape::kKeys> walk;
   Tile query_tile, key_tile, value_tile;
-  int first, last_begin;  // of the warp's queries
+  int first, last_begin;  // the warp's first query in the tile; begin of its last query's document
 
-  // The last queries first: they see the most keys.
+  // Last queries first: they see the most keys, so their blocks take longest.
   __device__ explicit ForwardBlock(const AttentionOperands<Bf16>& operands)
       : a(operands),
         at(AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x))),
@@ -210,7 +209,7 @@ struct ForwardBlock {
                                                                queries.count);
   }
 
-  // Scores of a tile become weights, which dropout may take away.
+  // Turns the scores of a tile into weights and applies dropout to them.
   template <bool kDropout>
   __device__ __forceinline__ void Weigh(
       const MatrixKeys& keys, ForwardRows<Shape>& rows,
@@ -264,14 +263,14 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     AddMatrixDots<Shape::kDims, Shape::kKept, Shape::kTiles, Shape::kColumns>(left, block.key_tile,
                                                                               0, steps, scores);
     device::cuda::WaitForCopies<0>();
-    __syncthreads();  // the values are there, the keys are done with
+    __syncthreads();  // the values have arrived, all are done with the keys
     i = block.walk.Next(i + 1);
     block.Copy(block.key_tile, block.at.Key(a), i);
     block.template Weigh<kDropout>(keys, rows, scores);
     AddMatrixProduct<Shape::kDims, Shape::kTiles, Shape::kColumns, Shape::kOut>(
         scores, block.value_tile, 0, steps, rows.out);
     device::cuda::WaitForCopies<0>();
-    __syncthreads();  // the next keys are there, the values are done with
+    __syncthreads();  // the next keys have arrived, all are done with the values
   }
   FinishRows<Shape>(a, block.at, block.queries, block.first, block.query_tile, rows);
 }

@@ -1,7 +1,7 @@
-// Attention's gradients of keys and values on tensor cores, overwritten (attention_backward.cu has
-// the equations): a warp has 16 keys of one key/value head and goes through the query heads that
-// read it, in order, and their queries tile by tile, which come one ahead. Scores are transposed:
-// rows are keys, columns queries.
+// Gradients of keys and values on tensor cores, overwritten (equations: attention_backward.cu). A
+// warp has 16 keys of one key/value head and goes through the query heads that read it, in order,
+// and through their queries tile by tile; the next tile is loaded while one is computed. Scores are
+// transposed: rows are keys, columns queries.
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
@@ -14,15 +14,15 @@ constexpr bool kNewerThanHopper = true;
 constexpr bool kNewerThanHopper = false;
 #endif
 
-// kOutDims: dims of the gradients that a block computes; several blocks share wider heads.
+// kOutDims: dims of the gradients that one block computes; for wider heads several blocks are used.
 template <int kDims_, int kQueries_, int kOutDims_, int kBlocks_>
 struct KeyShape {
   static constexpr int kDims = kDims_, kQueries = kQueries_, kOutDims = kOutDims_;
   static constexpr int kBlocks = kBlocks_, kWarps = 4, kThreads = kWarps * kWarpLanes;
   static constexpr int kKeys = kWarps * kMatrixRows, kParts = kDims / kOutDims;
   static constexpr int kColumns = kQueries / kMatrixColumns, kOut = kOutDims / kMatrixColumns;
-  static constexpr bool kValuesKept = kDims <= 64;  // in registers
-  // Keys, too, but where the compiler would be out of registers for one kernel.
+  static constexpr bool kValuesKept = kDims <= 64;  // keep values in registers
+  // Keep keys in registers too, except where the compiler would run out of registers.
   static constexpr bool kKept = kDims <= (kNewerThanHopper ? 32 : 64);
   using Tile = MatrixTile<kDims>;
   static constexpr int kStages = 2;
@@ -32,11 +32,11 @@ struct KeyShape {
       kStages * (kStageBytes + kQueries * static_cast<int>(sizeof(float2) + sizeof(int)));
 };
 
-// Numbers of the queries of a tile that the keys need.
+// Log-sum-exp, delta and document begin of each query of a tile.
 template <typename Shape>
 struct QueryFacts {
-  float2* sums;  // [stages, kQueries]: log-sum-exp to base 2, infinite where there is none; delta
-  int* begins;   // [stages, kQueries]: documents
+  float2* sums;  // [stages, kQueries]: {log-sum-exp, base 2, or infinity if nothing is seen; delta}
+  int* begins;   // [stages, kQueries]: begins of documents
 
   __device__ void Load(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
                        const AttentionTile& queries, int stage) const {
@@ -55,15 +55,14 @@ struct QueryFacts {
   }
 };
 
-// Scores of queries that do not see a key give it no weight. `row`: the warp's first key in its
-// tile.
+// Makes the weight of each query that does not see a key 0. row: the warp's first key in its tile.
 template <typename Shape>
 __device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a,
                                                 const AttentionTile& queries,
                                                 const MatrixKeys& keys, int row, const int* begins,
                                                 MatrixSums<Shape::kColumns>& scores,
                                                 MatrixSums<Shape::kColumns>& ds) {
-  int position[2], least[2];  // of a lane's keys; the first column that sees them
+  int position[2], least[2];  // positions of a lane's keys; first column that sees each
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int key = row + MatrixRow() + 8 * half;
@@ -85,8 +84,8 @@ __device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a
   }
 }
 
-// Transposed scores S become weights D(P), and dP = dO V^T, in `ds`, becomes dS / scale: both
-// without the factor of dropout. `row`: the warp's first key in its tile.
+// Turns transposed scores S into weights D(P), and dP = dO V^T (in `ds`) into dS / scale, both
+// without dropout's scale on the result. query, position: of the warp's first query and key.
 template <typename Shape, bool kDropout>
 __device__ __forceinline__ void ScoreGradientsOfColumns(const AttentionOperands<Bf16>& a,
                                                         const MatrixDropout* dropout, int query,
@@ -100,7 +99,7 @@ __device__ __forceinline__ void ScoreGradientsOfColumns(const AttentionOperands<
   for (int j = 0; j < Shape::kColumns; ++j) {
     [[maybe_unused]] unsigned kept = 0;
     if constexpr (kDropout) kept = masks.Kept(j);
-    // Two columns' sums lie side by side, on a boundary of 16 bytes.
+    // The sums of two neighbouring columns, aligned to 16 bytes.
     const float4 both =
         *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
     const float lse[2] = {both.x, both.z}, delta[2] = {both.y, both.w};
@@ -134,19 +133,18 @@ __device__ void StoreKeyGradient(const AttentionHead<Bf16>& head, const MatrixKe
                                    all.count - first, first_dim);
 }
 
-// A block's place and its tiles in shared memory; the way of its keys through the query heads that
-// read them and their tiles of queries.
+// A block's place, its tiles in shared memory, and the order of query heads and tiles of queries.
 template <typename Shape>
 struct KeyBlock {
   using Tile = typename Shape::Tile;
   const AttentionOperands<Bf16>& a;
-  AttentionPlace<Bf16> at;  // its head is that of the tile of queries
-  MatrixKeys all, keys;     // with and without padding
-  int query_tiles, tiles;   // of one head, of all
+  AttentionPlace<Bf16> at;  // `head` changes with the tile of queries
+  MatrixKeys all, keys;     // tile with and without the keys that are padding
+  int query_tiles, tiles;   // number of tiles of queries: of one head, of all heads
   Tile key_tile, value_tile;
   QueryFacts<Shape> facts;
 
-  // The first keys first: the most queries see them.
+  // First keys first: most queries see them, so their blocks take longest.
   __device__ explicit KeyBlock(const AttentionOperands<Bf16>& operands)
       : a(operands),
         at(AttentionPlace<Bf16>::OfKeys(a, static_cast<int>(blockIdx.x) / Shape::kParts)),
@@ -172,7 +170,7 @@ struct KeyBlock {
   __device__ __forceinline__ int Head(int i) const {
     return at.kv_head * a.Group() + i / query_tiles;
   }
-  // The tile from i on whose queries may see one of the keys.
+  // The first tile from number i on whose queries may see one of the keys.
   __device__ int Next(int i) const {
     for (; i < tiles; ++i) {
       const AttentionTile queries = Queries(i);
@@ -202,15 +200,15 @@ struct KeyBlock {
                                                             keys.count);
   }
 
-  // As ScoreGradientsOfColumns has it, for the queries of tile i, in a stage; first: the warp's
-  // first key.
+  // ScoreGradientsOfColumns for the queries of tile i, which are in `stage`. first: the warp's
+  // first key in its tile.
   template <bool kDropout>
   __device__ __forceinline__ void ScoreGradients(int i, int stage, int first,
                                                  MatrixSums<Shape::kColumns>& scores,
                                                  MatrixSums<Shape::kColumns>& ds) const {
     const AttentionTile queries = Queries(i);
     const int facts_of_stage = stage * Shape::kQueries;
-    // Documents are looked at key by key.
+    // With documents, visibility must be tested for each key.
     if (a.begins != nullptr || !AllSeen<Shape::kKeys>(a, keys, queries.position, 0)) {
       HideFromColumns<Shape>(a, queries, keys, first, facts.begins + facts_of_stage, scores, ds);
     }
@@ -261,10 +259,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
         ds, block.QueryTile(stage), first_dim / kMatrixRows, steps, dkeys);
     device::cuda::WaitForCopies<0>();
-    __syncthreads();  // the next queries are there, these are done with
+    __syncthreads();  // the next queries have arrived, all are done with these
     stage ^= 1;
   }
-  // Rows of the keys' and the values' tile are this warp's own; each is wide enough for its part.
+  // Writes through this warp's rows of key_tile and value_tile, which are wide enough.
   const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
   using OutTile = MatrixTile<Shape::kOutDims>;
   StoreKeyGradient<Shape>(block.at.Dkey(a), block.all, first, first_dim, a.scale,

@@ -1,5 +1,5 @@
-// Keys of attention on tensor cores in tiles, which keys a query sees, and the masks of dropout in
-// the registers of the lanes that need them.
+// Attention on tensor cores: tiles in shared memory, operands of products, which keys a query sees,
+// and dropout masks in the registers of the lanes that need them.
 #pragma once
 
 #include <cstdint>
@@ -9,25 +9,25 @@
 
 namespace trireme::kernels::cuda {
 
-// Tiles of attention for tensor cores: rows of bf16 in shared memory, their pieces of 8 elements
-// permuted so that eight neighbouring rows lie in different banks, and the operands of products
-// that a warp takes from them (device/cuda/matrix.cuh).
+// Tiles for tensor cores: bf16 rows in shared memory, whose pieces of 8 elements are permuted so
+// that eight neighbouring rows lie in different banks, and the product operands that a warp loads
+// from them (device/cuda/matrix.cuh).
 
 inline constexpr int kMatrixRows = 16;    // rows, and inner elements, of one product
 inline constexpr int kMatrixColumns = 8;  // columns of one product
-inline constexpr int kMatrixPiece = 8;    // elements of 16 bytes
+inline constexpr int kMatrixPiece = 8;    // elements in 16 bytes
 
-// Sums of products: [kMatrixRows, 8 kColumns], four of a lane each (MultiplyMatrices).
+// Sums of products, [kMatrixRows, 8 kColumns]: a lane has four per 8 columns (MultiplyMatrices).
 template <int kColumns>
 using MatrixSums = float[kColumns][4];
 
 __device__ __forceinline__ int MatrixLane() { return static_cast<int>(threadIdx.x) % kWarpLanes; }
 __device__ __forceinline__ int MatrixWarp() { return static_cast<int>(threadIdx.x) / kWarpLanes; }
-// Row and first column of a lane's sums; each lane has a second row, 8 below, and a second column.
+// Row and first column of a lane's sums. A lane also has the row 8 below, and the next column.
 __device__ __forceinline__ int MatrixRow() { return MatrixLane() / 4; }
 __device__ __forceinline__ int MatrixColumn() { return MatrixLane() % 4 * 2; }
 
-// Products over a head's dims.
+// Number of products needed to cover a head's dims.
 __device__ __forceinline__ int MatrixSteps(int dims) {
   return (dims + kMatrixRows - 1) / kMatrixRows;
 }
@@ -36,11 +36,11 @@ template <int kDims>
 struct MatrixTile {
   static_assert(kDims == 32 || kDims % 64 == 0);
   static constexpr int kPieces = kDims / kMatrixPiece, kSteps = kDims / kMatrixRows;
-  Bf16* data;  // [rows, kDims], on a boundary of 128 bytes
+  Bf16* data;  // [rows, kDims], aligned to 128 bytes
 
   static constexpr int Bytes(int rows) { return rows * kDims * static_cast<int>(sizeof(Bf16)); }
 
-  // Eight pieces span the banks once: of one row, or of two.
+  // XOR mask of a row's pieces. Eight pieces, of one row or of two, span all banks once.
   __device__ __forceinline__ static int Swapped(int row) {
     return kPieces >= 8 ? row & 7 : row >> 1 & 3;
   }
@@ -48,13 +48,13 @@ struct MatrixTile {
     return data + (row * kPieces + (piece ^ Swapped(row))) * kMatrixPiece;
   }
 
-  // Begins to copy rows [first, count) of the kRows rows from `row` of a head on; zeros outside of
-  // them and beyond the head's dims. All threads of a block take part.
+  // Begins to copy rows [first, count) of the kRows rows of a head from `row` on; other rows and
+  // columns beyond the head's dims become zeros. All threads of the block must call it.
   template <int kRows, int kThreads>
   __device__ __forceinline__ void Copy(const AttentionHead<const Bf16>& head, int row, int first,
                                        int count) const {
     static_assert(kThreads % kPieces == 0);
-    // A thread's pieces lie below each other, and, unless rows are very wide, all permuted alike.
+    // A thread's pieces are below each other and, unless rows are very wide, permuted alike.
     constexpr int kStep = kThreads / kPieces;
     constexpr bool kAlike = kStep % 8 == 0;
     const int mine = static_cast<int>(threadIdx.x) / kPieces;
@@ -73,8 +73,8 @@ struct MatrixTile {
     }
   }
 
-  // Address of the row that this lane gives for a load of matrices: row + lane_row, a multiple of 8
-  // and the lane's part, piece 2 step + half. What is the same for all steps is computed once.
+  // Address that this lane passes to a load of matrices: row (a multiple of 8) + lane_row (the
+  // lane's part), piece 2 step + half. Split so that what is equal for all steps is computed once.
   __device__ __forceinline__ const Bf16* LaneRow(int row, int lane_row, int half, int step) const {
     const int piece = 2 * step ^ (half ^ Swapped(lane_row));
     return data + lane_row * kDims + row * kDims + piece * kMatrixPiece;
@@ -84,14 +84,14 @@ struct MatrixTile {
     const int lane = MatrixLane();
     device::cuda::LoadMatrices(LaneRow(row, lane % 16, lane / 16, step), a);
   }
-  // Right operand of products over dims [16 step, 16 step + 16), whose columns are rows [row, row +
-  // 16): b[0], b[1] for the first eight.
+  // Right operand of products over dims [16 step, 16 step + 16). Its columns are rows [row, row +
+  // 16) of the tile: b[0] and b[1] hold the first eight.
   __device__ __forceinline__ void LoadRight(int row, int step, unsigned (&b)[4]) const {
     const int lane = MatrixLane();
     const int lane_row = lane / 16 * 8 + lane % 8;
     device::cuda::LoadMatrices(LaneRow(row, lane_row, lane / 8 % 2, step), b);
   }
-  // Right operand of products over rows [row, row + 16), whose columns are dims [16 step, 16 step +
+  // Right operand of products over rows [row, row + 16). Its columns are dims [16 step, 16 step +
   // 16).
   __device__ __forceinline__ void LoadRightAcross(int row, int step, unsigned (&b)[4]) const {
     const int lane = MatrixLane();
@@ -99,7 +99,7 @@ struct MatrixTile {
   }
 };
 
-// Left operands of all dims of some rows: in registers, or loaded again each time.
+// Left operands of all dims of some rows: kept in registers (kKept), or loaded again for each step.
 template <int kDims, bool kKept>
 struct MatrixLeft {
   static constexpr int kSteps = kDims / kMatrixRows;
@@ -126,13 +126,13 @@ struct MatrixLeft {
   }
 };
 
-// sums [kTiles][16, 8 kColumns] += left rows . rows [row, row + 8 kColumns) of `right`, over
-// `steps` times 16 dims.
+// sums [kTiles][16, 8 kColumns] += left rows . rows [row, row + 8 kColumns) of `right`, over the
+// first 16 * `steps` dims.
 template <int kDims, bool kKept, int kTiles, int kColumns>
 __device__ __forceinline__ void AddMatrixDots(const MatrixLeft<kDims, kKept> (&left)[kTiles],
                                               const MatrixTile<kDims>& right, int row, int steps,
                                               MatrixSums<kColumns> (&sums)[kTiles]) {
-  // Whole, for registers that are numbered by the step; in part where there are too few registers.
+  // Unrolled fully, as registers are indexed by the step; partly where registers are scarce.
   [[maybe_unused]] constexpr int kUnrolled = kKept || kDims <= 128 ? MatrixTile<kDims>::kSteps : 4;
 #pragma unroll kUnrolled
   for (int step = 0; step < MatrixTile<kDims>::kSteps; ++step) {
@@ -153,7 +153,7 @@ __device__ __forceinline__ void AddMatrixDots(const MatrixLeft<kDims, kKept> (&l
   }
 }
 
-// The left operand of a product over columns [16 step, 16 step + 16) of `weights`, rounded to bf16.
+// Left operand of a product over columns [16 step, 16 step + 16) of `weights`, rounded to bf16.
 template <int kColumns>
 __device__ __forceinline__ void PackMatrixLeft(const MatrixSums<kColumns>& weights, int step,
                                                unsigned (&a)[4]) {
@@ -164,8 +164,8 @@ __device__ __forceinline__ void PackMatrixLeft(const MatrixSums<kColumns>& weigh
   }
 }
 
-// sums [kTiles][16, 8 kOut] += weights . rows [0, 8 kColumns) of `right`, dims [16 first_step,
-// ...), as far as there are `steps` times 16 dims.
+// sums [kTiles][16, 8 kOut] += weights . rows [0, 8 kColumns) of `right`, for the dims from 16
+// first_step on that are below 16 * `steps`.
 template <int kDims, int kTiles, int kColumns, int kOut>
 __device__ __forceinline__ void AddMatrixProduct(const MatrixSums<kColumns> (&weights)[kTiles],
                                                  const MatrixTile<kDims>& right, int first_step,
@@ -201,11 +201,11 @@ __device__ __forceinline__ void ClearMatrixSums(MatrixSums<kColumns> (&sums)[kTi
   }
 }
 
-// A lane's two neighbouring elements of a row of a head; inside its dims.
+// Two neighbouring elements of a row of a head, held by one lane; both within its dims.
 struct MatrixPair {
   float values[2];
 };
-// The pair of a part's sum so far, before rounding.
+// The pair of the sum over earlier blocks, before rounding.
 __device__ __forceinline__ MatrixPair LoadExactPair(const AttentionHead<float>& exact, int row,
                                                     int column) {
   const float2 pair = *reinterpret_cast<const float2*>(exact.data + row * exact.stride + column);
@@ -216,9 +216,8 @@ __device__ __forceinline__ void StoreExactPair(const AttentionHead<float>& exact
   *reinterpret_cast<float2*>(exact.data + row * exact.stride + column) = make_float2(low, high);
 }
 
-// The 16 rows from `row` of `tile`, which are this warp's own, = sums, rounded; then rows [first,
-// count) of them to rows from `to_row` on of `head`, dims from `first_dim` on. kOut: columns of
-// sums.
+// Rounds sums into the 16 rows from `row` on of `tile` (this warp's own), then copies rows [first,
+// count) of these to `head`, from row to_row and dim first_dim on. kOut: columns of sums / 8.
 template <int kDims, int kOut>
 __device__ __forceinline__ void StoreMatrixSums(const MatrixSums<kOut>& sums,
                                                 const MatrixTile<kDims>& tile, int row,
@@ -243,18 +242,18 @@ __device__ __forceinline__ void StoreMatrixSums(const MatrixSums<kOut>& sums,
   }
 }
 
-// Rows [first, count) of a tile are keys; its rows stand at positions from `position` on, a
-// multiple of 8, so that a counter of Philox serves eight rows.
+// A tile of keys: its rows [first, count) are keys. Its first row is at `position`, a multiple of
+// 8, so that one Philox counter serves eight rows.
 struct MatrixKeys {
   int row, position, first, count;
   __device__ int Last() const { return position + count - 1; }
   __device__ bool Empty() const { return count <= first; }
 };
 
-// The tiles of kKeys rows of a sequence's keys.
+// How a sequence's keys are divided into tiles of kKeys rows.
 template <int kKeys>
 struct MatrixKeyTiles {
-  // Rows before the first key of a block that begins at `position`.
+  // Number of a tile's rows before the first key of a block that begins at `position`.
   __host__ __device__ static int Shift(int position) { return position % kPhiloxLanes; }
   __host__ __device__ static int Of(int begin, int count) {
     return count == 0 ? 0 : (Shift(begin) + count + kKeys - 1) / kKeys;
@@ -273,7 +272,7 @@ struct MatrixKeyTiles {
   }
 };
 
-// The tile without its padding.
+// The tile without the keys that are padding.
 __device__ __forceinline__ MatrixKeys PresentKeys(const AttentionOperands<Bf16>& a, int sequence,
                                                   MatrixKeys keys) {
   if (a.key_lengths != nullptr) {
@@ -286,13 +285,13 @@ __device__ __forceinline__ int BeginOf(const AttentionOperands<Bf16>& a, int seq
   return a.begins == nullptr ? 0 : a.begins[a.QueryRow(sequence, row)];
 }
 
-// The way of a tile of queries through the tiles of kKeys keys of its sequence.
+// The tiles of kKeys keys that a tile of queries goes through.
 template <int kKeys>
 struct MatrixKeyWalk {
   const AttentionOperands<Bf16>& a;
   int sequence;
   AttentionTile queries;
-  int first_seen, tiles;  // position of the first key that a query sees; how many tiles there are
+  int first_seen, tiles;  // position of the first key that a query sees; number of tiles
 
   __device__ MatrixKeyWalk(const AttentionOperands<Bf16>& operands, int of_sequence,
                            const AttentionTile& of_queries)
@@ -302,14 +301,14 @@ struct MatrixKeyWalk {
         first_seen(BeginOf(operands, of_sequence, of_queries.row)),
         tiles(MatrixKeyTiles<kKeys>::Count(operands.keys)) {}
 
-  // Whether nothing is to be added to a part's results.
+  // Whether the queries see no key, so that a part's results do not change.
   __device__ bool SeesNothing() const {
     return !a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen);
   }
   __device__ MatrixKeys Tile(int i) const {
     return PresentKeys(a, sequence, MatrixKeyTiles<kKeys>::Tile(a.keys, i));
   }
-  // The tile from i on that one of the queries may see.
+  // The first tile from number i on of which a query may see a key.
   __device__ int Next(int i) const {
     for (; i < tiles; ++i) {
       const MatrixKeys keys = Tile(i);
@@ -322,16 +321,15 @@ struct MatrixKeyWalk {
   }
 };
 
-// Begin of the document of the last of the tile's queries [first, first + count); 0 if there are
-// none of them.
+// Begin of the document of the last of the tile's queries [first, first + count); 0: no queries.
 __device__ __forceinline__ int LastBegin(const AttentionOperands<Bf16>& a, int sequence,
                                          const AttentionTile& queries, int first, int count) {
   const int last = min(first + count, queries.count) - 1;
   return last < first ? 0 : BeginOf(a, sequence, queries.row + last);
 }
 
-// Whether each of the queries at positions [first, last] sees all of the tile's kKeys rows;
-// `begin`: of the last query's document.
+// Whether every query of a group sees all kKeys rows of the tile. first: position of the first
+// query; begin: where the last query's document begins.
 template <int kKeys>
 __device__ __forceinline__ bool AllSeen(const AttentionOperands<Bf16>& a, const MatrixKeys& keys,
                                         int first, int begin) {
@@ -339,7 +337,7 @@ __device__ __forceinline__ bool AllSeen(const AttentionOperands<Bf16>& a, const 
          (!a.causal || keys.position + kKeys - 1 <= first) && begin <= keys.position;
 }
 
-// Masks of dropout for one sequence and head. threshold: in the upper half.
+// Dropout masks of one sequence and head. threshold: in the upper 16 bits.
 struct MatrixDropout {
   std::uint32_t seed, purpose, low, high, threshold;
 
@@ -349,7 +347,7 @@ struct MatrixDropout {
     purpose = a.purpose | (static_cast<std::uint32_t>(a.first_head + head) & 0xFFFu) << 20;
     low = static_cast<std::uint32_t>(ordinal), high = static_cast<std::uint32_t>(ordinal >> 32);
   }
-  // Bit i: whether key `position` + i, a multiple of 8 and what follows, is kept for a query.
+  // Bit i says whether key `position` + i is kept for a query; position is a multiple of 8.
   __device__ __forceinline__ unsigned Kept(int query, int position) const {
     const PhiloxBits drawn =
         PhiloxAt(seed, purpose, static_cast<std::uint32_t>(position / kPhiloxLanes),
@@ -357,7 +355,7 @@ struct MatrixDropout {
     unsigned kept = 0;
 #pragma unroll
     for (int i = 0; i < kPhiloxLanes / 2; ++i) {
-      // A lane of 16 bits, moved up, against the threshold, moved up.
+      // Compares 16-bit lanes with the threshold, both in the upper half of a word.
       if (drawn.words[i] << 16 >= threshold) kept |= 1u << 2 * i;
       if (drawn.words[i] >= threshold) kept |= 2u << 2 * i;
     }
@@ -365,12 +363,13 @@ struct MatrixDropout {
   }
 };
 
-// Masks of 16 queries, the rows of sums, and kKeys keys, their columns. The four lanes of a row
-// draw a quarter each.
+// Masks of 16 queries (rows of sums) and kKeys keys (columns). Each of the four lanes of a row
+// draws a quarter.
 template <int kKeys>
 struct MatrixRowMasks {
-  static constexpr int kDrawn = kKeys / 32;  // bytes of a row that a lane draws: octets 4 apart
-  unsigned words[4];                         // of the lanes of this row: rows g, then g + 8
+  // Bytes of a row that a lane draws, each for 8 keys: every fourth one.
+  static constexpr int kDrawn = kKeys / 32;
+  unsigned words[4];  // from the four lanes of this row: row g, then g + 8
 
   __device__ __forceinline__ void Draw(const MatrixDropout& dropout, int query, int position) {
     const int quarter = MatrixLane() % 4;
@@ -383,17 +382,17 @@ struct MatrixRowMasks {
 #pragma unroll
     for (int i = 0; i < 4; ++i) words[i] = __shfl_sync(~0u, mine, i, 4);
   }
-  // Whether sum k of columns [8 j, 8 j + 8) is kept.
+  // Whether element k of this lane's sums for columns [8 j, 8 j + 8) is kept.
   __device__ __forceinline__ bool Kept(int j, int k) const {
     const unsigned octet = words[j % 4] >> 8 * (k / 2 * kDrawn + j / 4);
     return (octet >> (MatrixColumn() + k % 2) & 1) != 0;
   }
 };
 
-// Masks of 16 keys, the rows of sums, and kQueries queries, their columns. Lanes draw in turn.
+// Masks of 16 keys (rows of sums) and kQueries queries (columns). Lanes draw in turn.
 template <int kQueries>
 struct MatrixColumnMasks {
-  static constexpr int kDrawn = kQueries / 16;  // bytes of a lane
+  static constexpr int kDrawn = kQueries / 16;  // bytes drawn per lane
   unsigned word;
 
   __device__ __forceinline__ void Draw(const MatrixDropout& dropout, int query, int position) {
@@ -404,7 +403,8 @@ struct MatrixColumnMasks {
       word |= dropout.Kept(query + column % kQueries, position + column / kQueries * 8) << 8 * i;
     }
   }
-  // Bit k: of sum k of columns [8 j, 8 j + 8). All lanes of a warp together.
+  // Bit k says whether element k of this lane's sums for columns [8 j, 8 j + 8) is kept. All lanes
+  // of the warp must call it.
   __device__ __forceinline__ unsigned Kept(int j) const {
     unsigned kept = 0;
 #pragma unroll

@@ -1,32 +1,31 @@
-// Attention's gradient of the queries on tensor cores (attention_backward.cu has the equations): a
-// warp has 16 queries and goes through the keys and values tile by tile, which come two ahead. For
-// whole sequences dquery is overwritten, for parts it is added to.
+// Gradient of the queries on tensor cores (equations: attention_backward.cu). A warp has 16 queries
+// and goes through keys and values tile by tile; the next tile is loaded while one is computed. For
+// whole sequences it overwrites dquery, for parts it adds.
 #include "matrix_operands.cuh"
 
 namespace trireme::kernels::cuda {
 
 namespace {
 
-// kOutDims: dims of the gradient that a block computes; several blocks share wider heads.
+// kOutDims: dims of the gradient that one block computes; for wider heads several blocks are used.
 template <int kDims_, int kKeys_, int kOutDims_, int kBlocks_>
 struct QueryShape {
   static constexpr int kDims = kDims_, kKeys = kKeys_, kOutDims = kOutDims_, kBlocks = kBlocks_;
   static constexpr int kWarps = 4, kThreads = kWarps * kWarpLanes;
   static constexpr int kQueries = kWarps * kMatrixRows, kParts = kDims / kOutDims;
   static constexpr int kColumns = kKeys / kMatrixColumns, kOut = kOutDims / kMatrixColumns;
-  static constexpr bool kKept = kDims <= 128;  // queries and dO in registers
+  static constexpr bool kKept = kDims <= 128;  // keep queries and dO in registers
   using Tile = MatrixTile<kDims>;
   static constexpr int kStages = 2;
-  // Queries and dO; then keys and values of each stage, where there is room before them if the
-  // former are kept in registers.
+  // Shared memory: queries and dO, then keys and values of each stage.
   static constexpr int kQueryBytes = 2 * Tile::Bytes(kQueries);
   static constexpr int kBytes = kQueryBytes + kStages * 2 * Tile::Bytes(kKeys);
 };
 
-// What a lane knows of its rows g and g + 8.
+// What a lane holds about its rows g and g + 8.
 struct QueryRows {
-  float lse[2], delta[2];  // to base 2; infinite where there is no query or nothing is seen
-  int low[2], high[2];     // positions that are seen: [low, high)
+  float lse[2], delta[2];  // lse: base 2, infinity if there is no query or it sees nothing
+  int low[2], high[2];     // [low, high): positions that are seen
 
   __device__ __forceinline__ void Load(const AttentionOperands<Bf16>& a,
                                        const AttentionPlace<Bf16>& at, const AttentionTile& queries,
@@ -47,7 +46,7 @@ struct QueryRows {
   }
 };
 
-// Scores of keys that are not seen give no weight.
+// Makes the weights of keys that are not seen 0.
 template <typename Shape>
 __device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const QueryRows& rows,
                                              MatrixSums<Shape::kColumns>& scores,
@@ -69,7 +68,7 @@ __device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const Query
   }
 }
 
-// With the scores S of a tile dP = dO V^T, in `ds`, becomes dS / scale.
+// Given the scores S of a tile, turns dP = dO V^T (in `ds`) into dS / scale.
 template <typename Shape, bool kDropout>
 __device__ __forceinline__ void ScoreGradientsOfRows(const AttentionOperands<Bf16>& a,
                                                      const MatrixDropout* dropout, int query,
@@ -116,7 +115,7 @@ __device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const Atten
                                    queries.count - first, first_dim);
 }
 
-// A block's place, its tiles in shared memory, and its warp's queries.
+// A block's place, its tiles in shared memory, and the queries of this warp.
 template <typename Shape>
 struct QueryBlock {
   using Tile = typename Shape::Tile;
@@ -125,9 +124,9 @@ struct QueryBlock {
   AttentionTile queries;
   MatrixKeyWalk<Shape::kKeys> walk;
   Tile query_tile, dout_tile;
-  int first, last_begin;  // of the warp's queries
+  int first, last_begin;  // the warp's first query in the tile; begin of its last query's document
 
-  // The last queries first: they see the most keys.
+  // Last queries first: they see the most keys, so their blocks take longest.
   __device__ explicit QueryBlock(const AttentionOperands<Bf16>& operands)
       : a(operands),
         at(AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x) / Shape::kParts)),
@@ -161,7 +160,7 @@ struct QueryBlock {
                                                               queries.count);
   }
 
-  // With the scores S of a tile dP = dO V^T, in `ds`, becomes dS / scale.
+  // ScoreGradientsOfRows for the warp's queries, after hiding keys that they do not see.
   template <bool kDropout>
   __device__ __forceinline__ void ScoreGradients(const MatrixKeys& keys, const QueryRows& rows,
                                                  MatrixSums<Shape::kColumns>& scores,
@@ -213,10 +212,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
         ds, block.KeyTile(stage), first_dim / kMatrixRows, steps, sums);
     device::cuda::WaitForCopies<0>();
-    __syncthreads();  // the next keys are there, these are done with
+    __syncthreads();  // the next keys have arrived, all are done with these
     stage ^= 1;
   }
-  // Rows of the queries' tile are this warp's own; it is wide enough for each part.
+  // Writes through the rows of query_tile that belong to this warp; they are wide enough.
   StoreQueryGradient<Shape>(a, block.at, block.queries, block.first, first_dim,
                             MatrixTile<Shape::kOutDims>{block.query_tile.data}, sums[0]);
 }
