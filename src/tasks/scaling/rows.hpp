@@ -221,8 +221,8 @@ std::vector<Row> RowsOf(const Study& study);
 
 // Check that all numbers of ranks computed the same: a study that does not is worthless.
 
-// Largest relative difference between losses of layouts (doc/reference/numerics.md, rule 4), and with
-// products in bf16 or fp8.
+// Largest relative difference between losses of layouts (doc/reference/numerics.md, rule 4), and
+// with products in bf16 or fp8.
 inline constexpr double kSameLoss = 1e-5, kSameLossHalf = 1e-3;
 
 // Sentences about strong scaling whose losses differ by more than `tolerance` from the baseline's;

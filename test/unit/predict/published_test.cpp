@@ -54,8 +54,8 @@ namespace {
 
 using test::Case;
 
-// Speeds that others have published, from one description per machine (doc/reference/predictions.md has the sources
-// and the assumptions).
+// Speeds that others have published, from one description per machine (doc/reference/predictions.md
+// has the sources and the assumptions).
 
 using Keys = std::vector<std::string>;
 
