@@ -385,9 +385,9 @@ std::string CheckKernels(const comm::Runtime& runtime) {
                      bf16.empty() ? "" : ", bf16 (" + bf16 + ")");
 }
 
-// MPI: does each transfer that the program stands on bring what was sent?
+// Checks of MPI: every kind of transfer that the program uses must deliver what was sent.
 
-// Elements of eager messages, and of those that are announced.
+// Elements per message: short ones travel eagerly, long ones by rendezvous.
 constexpr int kShort = 10, kLong = 200'000;
 
 std::int64_t Value(int rank, int i) { return std::int64_t{rank} * 1'000'003 + i; }
@@ -512,8 +512,8 @@ top_k = 1
 )";
 constexpr int kMiddle = 6;  // steps before the stop in Resume
 
-// Losses of its steps on one rank in fp64. fp32 is within 1e-6 of them; other processors and
-// libraries round otherwise.
+// kDeck's losses on one rank in fp64. fp32 stays within 1e-6; other processors and libraries round
+// differently, hence the tolerance.
 constexpr std::array<double, 12> kLosses = {7.122058668, 7.078612910, 6.982400354, 6.859474039,
                                             6.733997869, 6.636097112, 6.532077255, 6.460273464,
                                             6.407843222, 6.329597659, 6.303047729, 6.296034353};

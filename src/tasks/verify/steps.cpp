@@ -705,7 +705,7 @@ void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid
   if (deck.model.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
   const std::int64_t share = CeilDivide(deck.samples.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
-  const auto here = [&](std::int64_t length) {  // positions of a context rank
+  const auto here = [&](std::int64_t length) {  // positions on this context rank
     return PositionsOf(length, 0, grid.context).Count();
   };
   const std::int64_t size =
