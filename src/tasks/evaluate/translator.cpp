@@ -65,7 +65,7 @@ void BeamSearch::Advance(std::span<const Candidate> candidates) {
     for (const Beam& beam : beams_) Offer(beam, false);
     return beams_.clear();
   }
-  // Sums only fall: no text can score more than the first beam's if it were as long as can be.
+  // Sums only fall: no text can beat the first beam's sum with the penalty of the longest text.
   const double most = beams_.front().log_probability / Penalty(options_.longest);
   if (best_ && best_->score >= most) beams_.clear();
 }

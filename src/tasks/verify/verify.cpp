@@ -331,8 +331,8 @@ Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::St
     result.mine.push_back(Finite(std::sqrt(difference / scale)));
     result.silent.push_back(Squares(all) < kSilent * kSilent * scale);
   }
-  // The ranks of a shard group's replica set hold one copy of the model. Copies within it are all
-  // counted, so that a wrong one cannot hide behind a right one.
+  // The replicas of a shard group together hold one copy of the model. Parts that it holds twice
+  // count twice, so that a wrong one cannot hide behind a right one.
   std::vector<double> elements(whole.size());
   for (std::size_t i = 0; i < held.size(); ++i) {
     const int within = held[i].replicas / grid.SameShard().Size();
