@@ -146,7 +146,7 @@ class InputLines {
 // Collective. The next line of rank 0's input, on all ranks; nullopt at its end.
 std::optional<std::string> NextLine(const app::Ranks& ranks, InputLines& lines) {
   const comm::Communicator& world = ranks.World();
-  std::string sent;  // empty: the end
+  std::string sent;  // empty: end of the input
   if (world.IsRoot()) {
     if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) Show("> ");
     if (const auto line = lines.Next([&] { return ranks.signals->Received(); })) sent = "+" + *line;
@@ -185,7 +185,7 @@ void Converse(const app::Ranks& ranks, Writer& writer, const GenerateOptions& op
 // generate.output, on rank 0. When Write returns, its lines were handed to the system.
 class OutputFile {
  public:
-  // path: empty for standard output. Throws InputError for a file that exists or cannot be made.
+  // path: empty for standard output. Throws InputError if the file exists or cannot be created.
   OutputFile(const deck::Deck& deck, std::string path) : path_(std::move(path)) {
     if (path_.empty()) return;
     struct stat found {};

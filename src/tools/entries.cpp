@@ -68,7 +68,7 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
   return result;
 }
 
-// Texts and secrets: how they are recognised.
+// Recognising texts and secrets.
 
 namespace {
 
