@@ -18,14 +18,16 @@ namespace {
 // Member of a local checkpoint's run.json: a regular checkpoint of this step goes to the run
 // folder.
 constexpr const char* kDue = "run_folder_due";
-constexpr const char* kKept = "kept_best_loss";  // loss of the best checkpoint, which this one is to replace
+constexpr const char* kKept =
+    "kept_best_loss";  // loss of the best checkpoint, which this one is to replace
 }  // namespace
 
 void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since = record.step - (record.validation_due ? 1 : 0);  // a due validation belongs to the new set
+    decider_.since =
+        record.step - (record.validation_due ? 1 : 0);  // a due validation belongs to the new set
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }

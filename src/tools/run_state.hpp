@@ -100,8 +100,8 @@ std::wstring Wide(std::string_view text);
 
 class Curve {
  public:
-  // Steps come in ascending order; one that comes again takes back all from there on. A value that
-  // is not finite is remembered as such.
+  // Steps ascend; adding an earlier step again first removes everything from that step on. Values
+  // that are not finite are remembered as such.
   void Add(std::int64_t step, double value);
   void Clear() { *this = {}; }
   bool Empty() const { return buckets_.empty(); }
@@ -265,7 +265,8 @@ struct FollowedRun {
 
 // Lays out several runs as lines of text for a terminal of any size.
 
-inline constexpr std::int64_t kQuiet = 60;  // without a record for so many seconds, a run is shown as quiet
+inline constexpr std::int64_t kQuiet =
+    60;  // without a record for so many seconds, a run is shown as quiet
 
 struct Row {
   std::string text;     // printable UTF-8, perhaps wider than the terminal

@@ -69,8 +69,9 @@ struct ScoreCounts {
 
   std::int64_t texts = 0, exact = 0;  // exact: byte for byte
   std::int64_t hypothesis_words = 0, reference_words = 0;
-  std::array<Grams, kWordOrders> words{};            // [n - 1]: n-grams of words
-  std::array<Grams, kCharacterOrders> characters{};  // [n - 1]: n-grams of characters, blanks left out
+  std::array<Grams, kWordOrders> words{};  // [n - 1]: n-grams of words
+  std::array<Grams, kCharacterOrders>
+      characters{};  // [n - 1]: n-grams of characters, blanks left out
 
   ScoreCounts& operator+=(const ScoreCounts& other);
 };
@@ -85,15 +86,15 @@ double ExactMatch(const ScoreCounts& counts);
 // Exact match as text, rounded down: "100.0" means that all texts match.
 std::string ExactMatchText(const ScoreCounts& counts);
 
-// Beam search for the best continuation of a text, without the model: it is told the likeliest next
-// tokens of each beam, and tells which beams go on from which.
+// Beam search for the best continuation of a text, independent of the model: the caller passes the
+// likeliest next tokens of each beam; the search says which beams go on from which.
 
-// A step keeps the `beams` likeliest of all texts that are one token longer; those that end with
-// eos leave the beam (Sutskever et al. 2014, arXiv:1409.3215, section 3.2). Of the texts that have
-// ended the one with the largest score is the best: its log-probability / penalty(tokens), with
-// penalty(n) = ((5 + n) / 6)^length_penalty (Wu et al. 2016, arXiv:1609.08144, equation 14), n with
-// the eos. With one beam this is greedy choice. Ties: the better beam, then the smaller token; of
-// scores, the text that ended first. So the result is a pure function of the log-probabilities.
+// A step keeps the `beams` likeliest among all texts that are one token longer; those that end with
+// eos leave the beam (Sutskever et al. 2014, arXiv:1409.3215, section 3.2). The best ended text has
+// the largest score log-probability / penalty(n), penalty(n) = ((5 + n) / 6)^length_penalty, with n
+// tokens including eos (Wu et al. 2016, arXiv:1609.08144, equation 14). One beam: greedy choice.
+// Ties go to the better beam, then to the smaller token; equal scores to the text that ended first.
+// So the result depends on the log-probabilities alone.
 class BeamSearch {
  public:
   struct Options {
@@ -128,7 +129,7 @@ class BeamSearch {
   // of each beam, in any order; of equally likely tokens those with the smallest ids. Not after
   // Done().
   void Advance(std::span<const Candidate> candidates);
-  // Whether no text could become the best any more, or all are cut off.
+  // Whether the search is over: no beam can become the best any more, or all were cut off.
   bool Done() const { return beams_.empty(); }
   // The best ended text or, if none ended, the best of those cut off. Valid once Done().
   const Result& Best() const { return *best_; }
@@ -204,7 +205,7 @@ class Translator {
   struct Setup {
     model::ParallelModel& model;  // an encoder-decoder with cache slots for at least one text
     BeamSearch::Options search;   // its eos also begins each text
-    std::int64_t types = 0;       // token types of target texts; further rows of the head are padding
+    std::int64_t types = 0;  // token types of target texts; further rows of the head are padding
     std::function<bool()> stopped = {};  // whether this rank was asked to stop
   };
   // Translations are cut at the model's sequence length. RunError if the model cannot translate.
@@ -224,9 +225,9 @@ class Translator {
     std::size_t place = 0;  // index among the results
     const Ids* source = nullptr;
     BeamSearch search;
-    std::vector<std::int32_t> slots;             // [beams]: all cache slots of the text
-    std::vector<bool> has_source;                // [beams]: whether that slot has the source's keys and values
-    std::vector<std::size_t> held;               // [search.Beams()]: index into `slots`
+    std::vector<std::int32_t> slots;  // [beams]: all cache slots of the text
+    std::vector<bool> has_source;     // [beams]: whether that slot has the source's keys and values
+    std::vector<std::size_t> held;    // [search.Beams()]: index into `slots`
     std::vector<model::CachedCopy> copies = {};  // to be made before the next pass
     bool begun = false;
 
@@ -319,7 +320,8 @@ class KneserNey {
 // Losses of simple models for comparison, learned from a token file's train split.
 
 inline constexpr std::int64_t kMostBaselineTokens = 100'000'000;  // in the train split
-inline constexpr std::int64_t kBaselineTokenBytes = 13;  // memory per token of the train split, at most
+inline constexpr std::int64_t kBaselineTokenBytes =
+    13;  // memory per token of the train split, at most
 
 // Serial. All tokens of a split, and its counted targets. The split's first token is no target.
 // With document_mask, contexts do not cross documents, and a document's first token is no target.
@@ -327,8 +329,8 @@ TargetStream ReadTargets(const data::TokenFile& file, data::Split split, bool do
 
 class Baselines {
  public:
-  // Serial. Reads the train split of `file` unless it has more than `most` tokens: then only the
-  // uniform distribution is left. Throws as data::TokenReader does.
+  // Serial. Learns from the train split of `file` if it has at most `most` tokens; otherwise only
+  // the uniform distribution is available. Throws as data::TokenReader does.
   Baselines(const data::TokenFile& file, bool document_mask,
             std::int64_t most = kMostBaselineTokens);
 

@@ -158,7 +158,8 @@ struct Binding {
   std::string text;     // "2 ranks on cores 0-1 together"
   std::string overlap;  // a warning if ranks share some of their cores but not all; else empty
   std::string crowded;  // a warning if there are more threads than cores; else empty
-  std::string idle;     // a warning if the ranks may use less than half of the node's cores; else empty
+  std::string
+      idle;  // a warning if the ranks may use less than half of the node's cores; else empty
 };
 // cores, threads: [ranks of the node]; online: all cores of the node that the job may use.
 Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const int> threads,
@@ -187,7 +188,8 @@ enum Quantity : std::size_t {
   kProduct,   // FLOP/s of the node's slowest rank while all ranks compute
   kMemory,    // bytes/s of all ranks of the node at once
   kPairs,     // bytes/s in both directions with one other node at a time; median over partners
-  kTogether,  // bytes/s in both directions; all ranks of all nodes at once, each with a rank half the job away
+  kTogether,  // bytes/s in both directions; all ranks of all nodes at once, each with a rank half
+              // the job away
   kQuantities
 };
 struct QuantityName {
@@ -209,7 +211,7 @@ struct Unit {
   std::int64_t rank = 0;            // world rank of its first rank
   std::int64_t slowest = 0;         // world rank whose product is slowest
   std::int64_t worst_partner = -1;  // index of the other unit of the worst pair
-  std::int64_t wrong = 0;           // number of ranks whose product was not finite or differed when repeated
+  std::int64_t wrong = 0;  // number of ranks whose product was not finite or differed when repeated
 };
 
 struct Measured {
@@ -249,7 +251,7 @@ struct Report {
   int ranks = 1;
   comm::Hosts hosts;
   Findings findings = {};
-  Measured measured = {};  // no units: nothing was measured
+  Measured measured = {};  // without units: nothing was measured
 };
 
 // Lines for the screen: facts, extremes of the measured values, slow nodes, warnings. Their number

@@ -92,7 +92,8 @@ void LikeliestTokens(std::span<const double> logits, std::int64_t count,
 
 namespace {
 
-constexpr double kNotFinite = -2;  // marks a row with infinite or NaN logits, in place of its first token
+constexpr double kNotFinite =
+    -2;  // marks a row with infinite or NaN logits, in place of its first token
 
 }  // namespace
 

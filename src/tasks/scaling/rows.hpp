@@ -29,9 +29,11 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-double MeanOf(std::span<const double> values);       // of at least one value
-double MedianOf(std::vector<double> values);         // of at least one value; for an even number, the mean of the middle two
-double DeviationOf(std::span<const double> values);  // sample standard deviation, over n - 1; of at least two values
+double MeanOf(std::span<const double> values);  // of at least one value
+double MedianOf(std::vector<double> values);  // of at least one value; for an even number, the mean
+                                              // of the middle two
+double DeviationOf(std::span<const double>
+                       values);  // sample standard deviation, over n - 1; of at least two values
 
 // Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908). degrees: at least 1.
 double StudentQuantile(double degrees);
@@ -87,11 +89,12 @@ struct Texts {
 };
 
 struct Round {
-  std::vector<double> seconds;  // of each measured step, from one agreement of the ranks to the next
-  Split split;                  // means over these steps
-  double tokens = 0;            // per step, over all ranks
-  double loss = 0;              // nats per token, mean over the steps
-  double Mean() const;          // seconds per step
+  std::vector<double>
+      seconds;          // of each measured step, from one agreement of the ranks to the next
+  Split split;          // means over these steps
+  double tokens = 0;    // per step, over all ranks
+  double loss = 0;      // nats per token, mean over the steps
+  double Mean() const;  // seconds per step
 };
 
 // Seconds per step that ranks wait, on average, for the slowest rank of their stage. Pure. compute:
@@ -105,7 +108,8 @@ struct Room {
   int threads = 1;  // per rank; the largest number of any rank
   // Cores on all nodes that these ranks may use; on GPUs, the number of cards.
   int cores = 1;
-  bool oversubscribed = false;  // true if any node has more threads than cores, or more ranks than cards
+  bool oversubscribed =
+      false;  // true if any node has more threads than cores, or more ranks than cards
 };
 
 class Rooms {
