@@ -15,8 +15,7 @@
 namespace trireme::tasks {
 
 namespace {
-// Member of a local checkpoint's run.json: a regular checkpoint of this step goes to the run
-// folder.
+// In a local checkpoint's run.json: the run folder gets a regular checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
 constexpr const char* kKept =
     "kept_best_loss";  // loss of the best checkpoint, which this one is to replace
@@ -157,8 +156,7 @@ void CheckpointPolicy::Write(const Reason& reason) {
 
 // Collective. Writes a local checkpoint. Returns whether the run folder gets one as well: kNone,
 // kRegular, or kIrregular (only because of a failure or a stop). The local one records that a
-// regular one is due, so that a session which continues from it can write it if this session does
-// not.
+// regular one is due; a session that continues from it writes it if this session cannot.
 CheckpointPolicy::Drain CheckpointPolicy::WriteLocal(const Reason& reason) {
   const comm::Communicator& world = setup_.runtime.World();
   const Progress& progress = setup_.progress;

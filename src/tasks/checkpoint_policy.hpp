@@ -18,8 +18,7 @@
 
 namespace trireme::tasks {
 
-// The lowest validation loss of a run, and the loss of its best checkpoint. Losses are in nats per
-// token; infinity: none yet.
+// Nats per token (infinity: none yet): a run's lowest validation loss and its best checkpoint's.
 class BestLoss {
  public:
   explicit BestLoss(app::Decider decider) : decider_(std::move(decider)) {}

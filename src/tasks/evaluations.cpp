@@ -39,8 +39,7 @@ void Evaluations::Expect(const train::StepResult& result) const {
                                             static_cast<double>(result.tokens));
 }
 
-// Fills a record with the loss of a split, and adds the time to `seconds`. False if a signal ended
-// it.
+// Fills a record with a split's loss; adds the time to `seconds`. False if a signal ended it.
 bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                            double& seconds) {
   const comm::ProcessGrid& grid = setup_.state.Grid();
@@ -104,8 +103,7 @@ void Evaluations::ValidateIfDue() {
   Progress& progress = setup_.progress;
   progress.validation_due = false;
   if (!Due()) return;
-  // A stop does not wait for a validation, since little time may be left; it is done first after
-  // -r.
+  // A stop does not wait for a validation: time may be short. It comes first after -r.
   progress.validation_due = (progress.stop && !progress.Finished()) || !Validate();
 }
 

@@ -1,5 +1,4 @@
-// Evaluations: a training's validations, its test at the end, and the sample text that the model
-// then writes.
+// Evaluations: validations of a training, its test at the end, and the sample text written then.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +37,7 @@ class Evaluations {
   void Expect(const train::StepResult& result) const;
   // Collective. Validates if that is due after this step; on a stop, leaves it to the next session.
   void ValidateIfDue();
-  // Collective. Runs the test at the end of a run, unless the deck wants no evaluations. False if a
-  // signal ended it.
+  // Collective. Tests at the end of a run if the deck wants that. False if a signal ended it.
   bool Test();
   // Collective. Prints a text written by the trained model, if the deck wants one.
   void PrintSample();

@@ -22,8 +22,7 @@ namespace trireme::tasks {
 
 namespace {
 
-// Translates prompts. A translation is shown only when it is complete, since until then another
-// beam may win.
+// Translates prompts. Translations are shown when complete: until then another beam may win.
 class TranslationWriter : public Writer {
  public:
   // All arguments must outlive this.
@@ -216,8 +215,7 @@ class OutputFile {
   std::optional<Descriptor> file_;
 };
 
-// Collective. A round's output lines in the order of its prompts, on every rank. counts: texts and
-// tokens, added to.
+// A round's output lines in the order of its prompts, on every rank. Adds to counts: texts, tokens.
 std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& grid,
                     std::span<const Prompt> prompts,
                     const std::vector<std::optional<Continuation>>& results,

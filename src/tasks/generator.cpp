@@ -42,8 +42,7 @@ void Generator::Fill() {
   }
 }
 
-// Whether the model has to see the whole sequence: nothing is cached, or it is too long for the
-// cache.
+// Whether the model has to see the whole sequence: nothing is cached, or it is too long.
 bool Generator::IsWhole(const Sequence& sequence) const {
   return sequence.kept == 0 || std::ssize(sequence.ids) > setup_.model.Plan().length;
 }

@@ -122,8 +122,8 @@ class Writer {
   // Called on replica 0's first rank with pieces of the first prompt's text as they come.
   using OnText = std::function<void(const std::string& piece)>;
   // Collective over the grid; all ranks pass the same prompts, with ids. Data rank i % D answers
-  // prompt i; only its ranks get result i, and only unless Stopped(). AgreedError if a prediction
-  // is not finite.
+  // prompt i; only its ranks get result i, unless Stopped(). AgreedError if a prediction is not
+  // finite.
   virtual std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
                                                        const OnText& on_text = {}) = 0;
   // Whether the last Run ended early because a rank was asked to stop.

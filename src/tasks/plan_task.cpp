@@ -1,5 +1,4 @@
-// job.task = plan: searches layouts, prints them as a table, and says what they mean for an
-// allocation.
+// job.task = plan: searches layouts, prints them, and says what they mean for an allocation.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdio>
@@ -392,8 +391,7 @@ ExitCode RunPlan(const app::Job& job) {
 }
 
 std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema) {
-  // In a running job one rank alone reads the files, so RunTask plans if the deck itself has
-  // job.task = plan.
+  // A deck that itself says job.task = plan is left to RunTask, where one rank reads the files.
   const bool asked = std::ranges::find(line.overrides, "job.task=plan") != line.overrides.end();
   if (!line.validate_only && !asked) return std::nullopt;
   const app::Sources sources = app::ReadSources(schema, line);

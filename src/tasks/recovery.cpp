@@ -16,9 +16,8 @@ namespace trireme::tasks {
 
 namespace {
 
-// On a GPU, the state is copied to the host for comparison, so a scheduled comparison covers one of
-// so many parts in turn. A comparison before a checkpoint, which reads everything as well, covers
-// all.
+// A GPU's state is copied to the host to be compared, so a scheduled comparison takes one of so
+// many parts in turn; one before a checkpoint, which copies everything as well, takes all.
 constexpr std::int64_t kPartsOnGpu = 8;
 
 std::string Describe(const train::Spike& spike, std::int64_t step) {
@@ -109,8 +108,7 @@ bool Recovery::AnswerSpike(double loss) {
   }
   setup_.monitor.Warn(text);
   if (!checkpoint.empty()) GoBack(checkpoint);
-  // Going back cuts the records of later steps; the two events below are written after that and
-  // stay.
+  // Going back cut the records of later steps. The two events below come after that and stay.
   setup_.monitor.Happened({.name = "spike",
                            .step = at,
                            .text = why_not.empty() ? text : text + "; not gone back: " + why_not,
@@ -226,8 +224,7 @@ std::vector<std::string> Recovery::CheckpointsToRestore() const {
 bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
   try {
     const app::RunRecord record = LoadCheckpoint(checkpoint);
-    // A checkpoint older than the local one that the session began with may have used other
-    // windows.
+    // If older than the local checkpoint that the session began with, its windows may differ.
     const std::int64_t first = setup_.progress.first;
     const data::Sampler::Options& now = Windows();
     const bool windows = record.length.value_or(now.length) == now.length &&

@@ -1,5 +1,4 @@
-// Recovery: a training's answers to bad steps, spikes of the loss and replicas that differ, and the
-// way back to a checkpoint.
+// Recovery: answers to bad steps, loss spikes and differing replicas; the way back to a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -33,16 +32,14 @@ class Recovery {
     Progress& progress;
     train::TrainingState& state;
     train::TrainingStep& step;
-    // Collective. Called after the state of an earlier step's checkpoint was loaded, before steps
-    // continue.
+    // Collective. Called when an earlier step's checkpoint was loaded, before steps continue.
     std::function<void(const app::RunRecord&)> returning;
   };
   // Collective.
   Recovery(const Setup& setup, const Safeguards& safeguards);
 
-  // Counts and reports a step whose update was skipped; AgreedError (exit code 1) if there were too
-  // many in a row. The step counts as done: its samples are used up, and the learning rate's
-  // schedule goes on.
+  // Counts and reports a step whose update was skipped; AgreedError (exit code 1) if too many in a
+  // row were. The step counts as done: its samples are used up and the schedule goes on.
   void AnswerFault(const train::Fault& fault);
   // Collective, after each step. True if the run went back to a checkpoint, after a spike of the
   // loss or because replicas differ.

@@ -303,8 +303,7 @@ void Reporter::Step(const train::StepResult& result, std::int64_t bad_steps,
   own_compute_ += result.own_compute;
   ++window_steps_;
   energy_->Count(result.tokens);
-  // Finding the largest peak of any rank is collective, so it is done only for records that are
-  // kept.
+  // The largest rank's peak takes a collective, so it is found only for records that are kept.
   if (step == 1 || step % job_.request.monitor.every_steps == 0 || progress_.Ends()) {
     FindMemory(record);
     FindSlowest(record);

@@ -113,8 +113,7 @@ class Reporter {
   // On this rank, in this session's steps: gathers of sharded parameters, and those that were
   // complete when needed. *_before_: totals, with validations, before the current step.
   std::int64_t gathers_ = 0, gathers_ready_ = 0, gathers_before_ = 0, ready_before_ = 0;
-  // Computation of this rank: seconds and steps since the last record, then seconds in this
-  // session.
+  // This rank's computation: seconds and steps since the last record; seconds in this session.
   double window_compute_ = 0;
   std::int64_t window_steps_ = 0;
   double own_compute_ = 0;

@@ -9,8 +9,7 @@
 
 namespace trireme::tasks {
 
-// Collective. Runs `body` on the group's root; if it throws, all ranks throw the same error, as in
-// Communicator::Together.
+// Collective. Runs `body` on the group's root; all ranks throw what it throws.
 template <typename Body>
 void AtRoot(const comm::Communicator& group, Body body) {
   group.Together([&] {

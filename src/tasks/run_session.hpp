@@ -1,5 +1,4 @@
-// RunSession: a training's run folder and its lock, the checkpoint that a session starts from, and
-// the count of starts.
+// RunSession: a training's run folder and lock, the checkpoint it starts from, the count of starts.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +14,9 @@ namespace trireme::tasks {
 
 class RunSession {
  public:
-  // Collective. Chooses the run folder: -r continues in the checkpoint's own folder, unless the
-  // user gives another job.output, where a branch begins. Changes nothing on disk. All arguments
-  // must outlive it.
+  // Collective. Chooses the run folder: -r continues in the checkpoint's own folder; another
+  // job.output given by the user begins a branch there. Writes nothing. All arguments must outlive
+  // it.
   RunSession(const app::Request& request, const app::Ranks& ranks, app::Start& start);
 
   const std::string& Folder() const { return folder_; }          // the run folder
@@ -37,13 +36,11 @@ class RunSession {
   // Collective. Reads the whole state, or the weights alone, from the checkpoint to start from.
   void Load(const app::Device& device, const data::TokenFile& tokens, const std::string& canonical,
             train::TrainingState& state);
-  // Collective; needs the lock. Counts the start and prepares the folder for a session that begins
-  // after `step`.
+  // Collective, with the lock. Counts the start; prepares the folder for steps after `step`.
   void Begin(std::int64_t step);
   // Lets the watchdog write reports on hangs into the folder, which is this job's from now on.
   void RecordHangs(comm::Watchdog& watch) const;
-  // Does nothing except on rank 0. Throws if the lock is lost; with `certain`, also if the lock
-  // cannot be read at the moment.
+  // On rank 0 only. Throws if the lock is lost; if `certain`, also if it cannot be read now.
   void HoldLock(bool certain) const;
 
   // Sentence on the previous holder whose lock was replaced; empty: none, or not on rank 0.

@@ -38,8 +38,7 @@ class Safeguards {
   // following steps take the samples from `next_sample` on.
   void GoBack(const app::RunRecord& record, std::int64_t next_sample);
 
-  // The object "safeguards" of run.json. stop_only: the checkpoint is written only because of a
-  // stop.
+  // The object "safeguards" of run.json. stop_only: this checkpoint exists only because of a stop.
   nlohmann::json Json(bool stop_only) const;
   // Restores the record from a checkpoint. Throws InputError naming a faulty member.
   void Restore(const app::RunRecord& record);

@@ -231,8 +231,7 @@ std::string CheckHdf5(const comm::Communicator& world, const std::string& folder
 using kernels::Form;
 using kernels::Matrix;
 
-// Tolerances relative to the largest element: rounding of sums of this length in fp32, and of
-// operands in bf16.
+// Relative tolerances: rounding of sums of this length in fp32, of operands in bf16, and in fp64.
 constexpr double kFp32 = 1e-5, kBf16 = 2e-2, kFp64 = 1e-13;
 
 // Number `index` of pseudo-random sequence `which`, in (-1, 1); the same on every machine.
@@ -592,8 +591,7 @@ class SmallRuns {
     return "the built-in corpus, 20,000 tokens";
   }
 
-  // Runs job.task = verify: gradients, updates, losses and a resumed run in fp64, grid against one
-  // rank.
+  // job.task = verify in fp64, grid against one rank: gradients, updates, losses, a resumed run.
   std::string Verify(const Keys& layout) const {
     Run(layout + Keys{"job.task=verify", "run.device=cpu", "job.output=" + folder_ + "/verify"}, "",
         RunVerify);
@@ -608,8 +606,7 @@ class SmallRuns {
                        kLosses.size(), std::max(CompareLosses(run), 1e-8));
   }
 
-  // Trains up to step kMiddle in layout `first`, resumes in layout `second`, and compares the
-  // losses.
+  // Trains to step kMiddle in layout `first`, resumes in layout `second`, compares the losses.
   std::string Resume(const Keys& first, const Keys& second) const {
     const std::string run = folder_ + "/resumed";
     const Keys keys = {"job.output=" + run, "run.device=cpu"};

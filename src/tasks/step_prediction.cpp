@@ -1,5 +1,4 @@
-// EnergyUse; StepPrediction: machine description, one simulated step, and comparison with the
-// session.
+// EnergyUse; StepPrediction: a simulated step on the described machine, against the session's mean.
 #include "step_prediction.hpp"
 
 #include <fmt/format.h>

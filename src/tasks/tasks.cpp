@@ -161,8 +161,7 @@ void WatchForStop(const app::Request& request, const app::Ranks& ranks) {
   ranks.signals->Watch(std::move(say));
 }
 
-// Whether all ranks tokenise, in bounded memory; otherwise rank 0 alone does, holding the text in
-// memory.
+// Whether all ranks tokenise, in bounded memory; otherwise rank 0 does, with the text in memory.
 bool OnAllRanks(const data::TokenizeOptions& options) {
   return data::IsSubword(options.kind) || options.WritesPairs();
 }
@@ -188,8 +187,7 @@ void SayTokens(const std::string& path, const std::string& tokenizer, std::int64
 // Rank 0 prints the progress of tokenisation every few seconds.
 class TextProgress {
  public:
-  // share: finished part of this rank's work; all ranks have equal work. bytes: input of all ranks;
-  // 0: not known.
+  // share: done of this rank's work, equal to others'. bytes: input of all ranks; 0: not known.
   void Say(double share, std::int64_t bytes) {
     constexpr double kSeconds = 10;
     const double now = Seconds();
@@ -295,8 +293,7 @@ ExitCode RunTask(app::Job& job) {
 namespace {
 
 // Text from standard input, for "-" in the deck. Rank 0 keeps it in a file beside data.file, which
-// all ranks read, until this object ends. texts: paths of the splits; "-" is replaced by the file's
-// name.
+// all ranks read, while this object exists. texts: the splits' paths; "-" becomes the file's name.
 class TextFromInput {
  public:
   TextFromInput(const app::Request& request, std::array<std::string, 3>& texts) {
@@ -331,8 +328,8 @@ class TextFromInput {
       if (got == 0 && file) return;
       const std::string_view piece(buffer.data(), static_cast<std::size_t>(got));
       if (!file) {
-        // Detects the kind by the first byte: records begin with '{', packed texts with a byte of
-        // their own.
+        // The first byte tells the kind: records begin with '{', packed texts have a byte of their
+        // own.
         const std::size_t first = piece.find_first_not_of(" \t\r\n");
         const bool records = first != std::string_view::npos && piece[first] == '{';
         path_ = NewNameBeside(beside) + (records ? ".stdin.jsonl" : ".stdin");

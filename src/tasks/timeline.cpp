@@ -50,8 +50,7 @@ RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockCompari
           kernels.first_step_left_out};
 }
 
-// A rank's texts: why its kernels are not recorded singly (empty: they are), the library, kernel
-// names.
+// A rank's texts: why its kernels are not told apart (empty: they are), library, kernel names.
 using RankTexts = std::vector<std::string>;
 
 RankTexts TextsOf(const device::Recorder& recorder, const std::string& why) {
@@ -127,8 +126,7 @@ class TimelineFile {
     file_.Add(facts, std::move(kernels), {texts.begin() + kFirstName, texts.end()});
   }
 
-  // Completes the file with the members `other` and its own in otherData; `error` holds the first
-  // failure.
+  // Completes the file; otherData gets `other` and members of its own. `error`: the first failure.
   void Place(nlohmann::json other) {
     other["clock_error_us"] = kMicro * clock_error;
     if (setup_.stream.OnGpu()) {

@@ -17,8 +17,7 @@
 
 namespace trireme::tasks {
 
-// Limits per file, so that viewers can open it: ranks, slices in all, slices per rank. The same
-// limits apply to kernels.
+// Limits per file, for viewers: ranks, slices, slices per rank. The same again for kernels.
 inline constexpr int kMostTracedRanks = 64;
 inline constexpr std::int64_t kMostSlices = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostSlicesOfARank = std::int64_t{1} << 17;
@@ -27,8 +26,7 @@ inline constexpr std::int64_t kMostSlicesOfARank = std::int64_t{1} << 17;
 // those of the first tensor ranks, then of further context ranks, then of further replicas.
 std::vector<int> TracedRanks(const comm::GridShape& shape, int most = kMostTracedRanks);
 
-// World rank at the other end of a message within a group of the grid; -1: not known. rank: this
-// end.
+// World rank at the other end of a message in one of the grid's groups; -1: not known.
 int PeerOf(const device::Slice& message, int rank, const comm::GridShape& shape);
 
 class TimelineFile;
@@ -55,17 +53,14 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Collective. `step` (from 1) begins, or has ended with all that follows it. The window's last
-  // step writes the file.
+  // Collective. `step` (from 1) begins, or has ended completely. The window's last writes the file.
   void BeginStep(std::int64_t step);
   void EndStep(std::int64_t step);
-  // Collective. The run goes back: writes what was recorded of the window; a window that has not
-  // begun still waits.
+  // Collective, when the run goes back. Writes the window's steps so far; an unbegun window waits.
   void Interrupt() {
     if (seen_ > 0) End("the run went back");
   }
-  // Collective. No more steps of the window will come: writes what was recorded. why: "the run
-  // ended".
+  // Collective, if no step of the window will follow: writes its steps. why: "the run ended".
   void End(const std::string& why);
   bool Written() const { return written_; }  // on rank 0: this session wrote the file
 
@@ -77,8 +72,7 @@ class Timeline {
   void Write(const std::string& why);
   void Collect(const comm::ClockComparison& last, const std::string& why);
   void Say(const TimelineFile& file, const std::string& why, double seconds);
-  // Warns of ranks that ran out of room for slices or kernels. ranks: objects with rank and
-  // from_step.
+  // Warns of ranks without room for slices or kernels. ranks: objects with rank and from_step.
   void WarnOfLeftOut(const nlohmann::json& ranks, const char* what) const;
   bool Mine() const;
   std::int64_t MostSlices() const;  // per rank

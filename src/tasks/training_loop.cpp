@@ -1,5 +1,4 @@
-// job.task = train: the set-up, and the training loop: its start, a step with all that follows it,
-// and its end.
+// job.task = train: the set-up, and the training loop with its start, its steps and its end.
 #include <fmt/format.h>
 
 #include "checkpoint_policy.hpp"
@@ -100,8 +99,7 @@ class TrainingLoop {
 
   const std::string& Folder() const { return session_->Folder(); }  // the run folder
 
-  // Collective. At the end of the run, computes the test perplexity and a sample text; prints the
-  // summary.
+  // Collective. For a finished run, test perplexity and sample text; then the summary.
   ExitCode Finalize() {
     report::Summary summary = reporter_.SummarySoFar(*session_);
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();
@@ -136,8 +134,7 @@ class TrainingLoop {
  private:
   // The start. All functions are collective.
 
-  // Finds the run folder and reads, before the rest of the checkpoint, its step and its record of
-  // steps that went wrong.
+  // Finds the run folder; first reads the checkpoint's step and its record of bad steps.
   Safeguards FindStart() {
     session_ = std::make_unique<RunSession>(job_.request, job_.ranks, job_.start);
     Safeguards safeguards(job_.request.training);

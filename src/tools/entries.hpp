@@ -40,8 +40,7 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
 
 // Removing from texts what nobody may see in a ticket: what a model or a user wrote, and secrets.
 
-// Replaces passwords in addresses (https://name:password@host) and tokens after "Bearer" and the
-// like.
+// Replaces passwords in addresses (https://name:password@host) and tokens after "Bearer" etc.
 std::string WithoutPasswords(std::string text);
 
 // The deck without generate.prompt and generate.stop, wherever they are given.
@@ -50,9 +49,8 @@ std::string DeckWithoutTexts(const std::string& deck);
 // The log of the program or of a batch job without samples of the model's text.
 std::string LogWithoutSamples(const std::string& log);
 
-// The JSON text without samples, prompts and passwords, also inside decks it contains; layout and
-// order stay as the program wrote them. Empty if it is damaged, since texts are then
-// unrecognisable.
+// JSON without samples, prompts and passwords, also in the decks it contains; layout and order stay
+// as written. Empty if it is damaged, since texts are then unrecognisable.
 std::string JsonWithoutTexts(const std::string& json);
 
 // Environment variables and limits that affect how a job runs.

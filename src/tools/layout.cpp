@@ -26,8 +26,7 @@ constexpr std::uintmax_t kMaxDeckBytes = 1 << 20;
 
 constexpr const char* kGiveFolders = "Give the folders of runs: trireme --watch RUN...";
 
-// Path of the records in a run folder. Throws for other folders and files, in which records would
-// never appear.
+// Path of the records in a run folder. Throws for folders in which records would never appear.
 std::string InFolder(const std::string& path) {
   std::error_code ignored;
   const fs::path folder(path);

@@ -363,8 +363,7 @@ bool NamesOnlyTcp(const std::string& transports) {
   return tcp;
 }
 
-// Loaded components of an Open MPI framework, from file names "mca_<framework>_<component>.so",
-// joined by blanks.
+// Loaded components of an Open MPI framework ("mca_<framework>_<component>.so"), blanks between.
 std::string Components(std::span<const std::string> objects, const std::string& framework) {
   const std::string head = "mca_" + framework + "_";
   std::vector<std::string> names;

@@ -28,8 +28,7 @@ using kernels::Matrix;
 
 constexpr int kSpeedTag = 72;
 
-// Multiplies two matrices of numbers near 1. Returns the product's bytes; finite: whether all its
-// elements are finite.
+// Product of two matrices of numbers near 1, as bytes. finite: whether all its elements are.
 std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, bool& finite) {
   constexpr std::int64_t kSize = 512;
   const auto element = static_cast<std::int64_t>(SizeOf(dtype));
@@ -74,8 +73,7 @@ std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, b
   return result;
 }
 
-// Seconds of the fastest call of `once`. Calls it at least `least` times, and until `seconds`
-// passed.
+// Seconds of the fastest call of `once`, called at least `least` times and for `seconds`.
 double Fastest(double seconds, int least, const std::function<void()>& once) {
   double best = 0, total = 0;
   for (int i = 0; i < least || total < seconds; ++i) {
@@ -194,8 +192,7 @@ double MeasureTogether(const comm::Communicator& world) {
   return BothWays(messages, partner >= 0 ? messages.Exchange(world, partner, kExchanges) : 0);
 }
 
-// Collective. Bytes per second of an all-reduce: bytes of the operand divided by the seconds. The
-// same on all ranks.
+// Collective. Bytes per second of an all-reduce: the operand's bytes by the seconds; same on all.
 double MeasureAllReduce(const comm::Communicator& world) {
   if (world.Size() == 1) return 0;
   constexpr int kElements = 1 << 20;  // 4 MiB

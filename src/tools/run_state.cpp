@@ -30,8 +30,7 @@ FollowedFile::State FollowedFile::Fail(int error) {
   file_.reset();
   if (error == ENOENT || error == ENOTDIR) return State::kMissing;
   reason_ = ErrorText(error);
-  // ESTALE: a network file system has lost the file behind the descriptor; opening it by name
-  // works.
+  // ESTALE: a network file system lost the file behind the descriptor; opening by name works.
   return error == ESTALE ? State::kMissing : State::kUnreadable;
 }
 

@@ -32,8 +32,7 @@ class FollowedFile {
     kCaughtUp,
   };
   struct Visit {
-    // Called with a whole line, without its newline; with an empty one for lines longer than
-    // kMaxLine.
+    // Called with a whole line, without its newline; with "" if it is longer than kMaxLine.
     std::function<void(std::string_view line)> line;
     // Called when the file begins anew: it was replaced, cut, or changed where it was last read.
     std::function<void()> restart;
@@ -280,8 +279,7 @@ struct Frame {
   bool blocks = true;      // Unicode's block elements can be shown
 };
 
-// At most frame.rows rows, divided equally among the runs. With few rows, a run shows what matters
-// most.
+// At most frame.rows rows, shared equally by the runs; if few, they show what matters most.
 std::vector<Row> LayOut(const std::vector<const FollowedRun*>& runs, const Frame& frame);
 // Number of runs that fit into a frame of `rows` rows.
 std::int64_t RunsThatFit(std::int64_t runs, int rows);
@@ -306,8 +304,8 @@ class Terminal {
   // Sets the size of a frame to the terminal's.
   void Measure(Frame& frame) const;
   void Show(const std::vector<Row>& rows);
-  // Waits at most `seconds` for a key, a signal or a change of size. Returns kQuit also if the
-  // terminal has gone.
+  // Waits at most `seconds` for a key, signal or change of size. kQuit also if the terminal is
+  // gone.
   Key Wait(double seconds);
 
  private:

@@ -101,8 +101,7 @@ constexpr int kFileMode = 0644;
       "Call trireme --support in a folder where you may write.");
 }
 
-// Writes a compressed tar archive with the entries in a folder `top`, all dated now. Throws
-// InputError if that fails.
+// Writes a .tar.gz with the entries in a folder `top`, all dated now. InputError if that fails.
 void WriteArchive(const std::string& path, const std::string& top,
                   const std::vector<Entry>& entries) {
   const Writer writer(archive_write_new(), archive_write_free);
@@ -127,8 +126,7 @@ void WriteArchive(const std::string& path, const std::string& top,
   require(archive_write_close(writer.get()) == ARCHIVE_OK);
 }
 
-// Value in the first line of `path` that begins with `key`, without blanks and ':' or '='; empty:
-// none.
+// Value in the first line of `path` with this key, without blanks, ':' and '='; empty: none.
 std::string ValueOf(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -289,8 +287,7 @@ void AddNewest(const std::string& run, const std::string& folder, const std::reg
   contents.notes.push_back(fmt::format("{} older {} were left out", found.size() - most, what));
 }
 
-// Adds logs of batch jobs, from where jobs are usually submitted: the run folder, its parent, or
-// here.
+// Adds logs of batch jobs from where jobs are submitted: the run folder, its parent, or here.
 void AddJobLogs(const std::string& run, Contents& contents) {
   static const std::regex log(
       R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");

@@ -354,8 +354,7 @@ std::string Size(std::uint64_t bytes) {
                             : fmt::format("{} KiB", bytes / kKibi);
 }
 
-// Layout of struct lov_user_md in lustre_user.h: magic, pattern, object (16 bytes), stripe size,
-// stripe count, first server.
+// struct lov_user_md (lustre_user.h): magic, pattern, object (16 bytes), stripe size, count, first.
 constexpr std::uint32_t kPlain = 0x0BD10BD0, kPooled = 0x0BD30BD0, kComposite = 0x0BD60BD0;
 std::string PlainStriping(std::string_view bytes) {
   constexpr std::size_t kSizeAt = 24, kCountAt = 28, kLeast = 32;

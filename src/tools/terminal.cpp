@@ -1,5 +1,4 @@
-// Terminal: ncurses with wide characters. Rows are cut at the right edge according to the columns
-// that their characters occupy.
+// Terminal: ncurses with wide characters. Rows are cut at the right edge by display columns.
 
 #include <langinfo.h>
 #include <poll.h>

@@ -57,8 +57,7 @@ void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck);
 // doi:10.3115/1073083.1073135), chrF (Popović 2015, doi:10.18653/v1/W15-3049), both as sacrebleu
 // defines them (Post 2018, arXiv:1804.08771), and exact match.
 
-// Counts from which all scores are computed. They are integers, so that sums over texts and ranks
-// are the same in any order.
+// Counts from which all scores follow; integers, so that the order of summing does not matter.
 struct ScoreCounts {
   static constexpr std::size_t kWordOrders = 4;       // of BLEU's n-grams
   static constexpr std::size_t kCharacterOrders = 6;  // of chrF's
@@ -125,9 +124,8 @@ class BeamSearch {
 
   // Unfinished beams, the likeliest first: one without tokens at first, none once Done().
   const std::vector<Beam>& Beams() const { return beams_; }
-  // Extends the beams by a token. candidates: [Beams(), options.beams], the likeliest next tokens
-  // of each beam, in any order; of equally likely tokens those with the smallest ids. Not after
-  // Done().
+  // Extends the beams. candidates: [Beams(), options.beams], each beam's likeliest next tokens in
+  // any order; of equal ones those with the smallest ids. Not after Done().
   void Advance(std::span<const Candidate> candidates);
   // Whether the search is over: no beam can become the best any more, or all were cut off.
   bool Done() const { return beams_.empty(); }
@@ -163,9 +161,8 @@ struct TurnPasses {
 using ChooseRows =
     FunctionRef<void(const std::vector<double>& logits, std::size_t first, std::size_t rows)>;
 // Collective over a replica; over the model's grid if values are sharded. Runs the passes, as many
-// at once as the model takes, and calls `choose` in the order of rows on the replica's choosing
-// rank. passes: the largest count of any rank; ranks with fewer add empty passes if the others wait
-// for them.
+// at once as the model takes; calls `choose` in the order of rows on the replica's choosing rank.
+// passes: most of any rank; ranks with fewer add empty passes if the others wait for them.
 void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
                ChooseRows choose);
 
@@ -174,10 +171,9 @@ void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& tur
 void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t numbers);
 
 // Collective over the grid. Runs turns until no rank has passes left. make: prepares this rank's
-// turn and returns its number of passes; run: runs it, given the most passes of any rank. stopped:
-// whether this rank wants to stop; may be empty. finite: whether this rank's predictions were.
-// Returns true if a rank wanted to stop; AgreedError (exit code 1) if predictions on any rank were
-// not finite.
+// turn and returns its passes; run: runs it, given the most passes of any rank. stopped: whether
+// this rank wants to stop; may be empty. finite: whether this rank's predictions were. Returns true
+// if a rank wanted to stop; AgreedError (exit code 1) if predictions were not finite.
 bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
               const bool& finite, FunctionRef<std::int64_t()> make,
               FunctionRef<void(std::int64_t passes)> run);
@@ -196,10 +192,10 @@ void EachStagesPart(const comm::ProcessGrid& grid, const std::vector<T>& list, A
 
 // Translates many texts at once by beam search, on all ranks of a grid.
 
-// Each data replica has places for texts; a place has as many cache slots as the search has beams.
-// A free place takes the replica's next text, the longest first. A turn adds one token to each
-// text: the encoder reads new texts, whose keys and values are cached, and the decoder reads the
-// newest token of each beam.
+// Each data replica has places for texts, each with as many cache slots as the search has beams. A
+// free place takes the replica's next text, the longest first. A turn adds one token to each text:
+// the encoder reads new texts, whose keys and values are kept; the decoder reads each beam's
+// newest.
 class Translator {
  public:
   struct Setup {
@@ -262,8 +258,7 @@ class Translator {
   bool finite_ = true, stopped_ = false;
 };
 
-// Setup for translating into the target language of `pairs`. stopped: whether this rank was asked
-// to stop.
+// Setup for translating into the target language of `pairs`. stopped: as in Setup.
 Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
                           const GenerateOptions& options, std::function<bool()> stopped);
 
@@ -291,12 +286,10 @@ class KneserNey {
   // bytes per target while sorting and 4 afterwards.
   KneserNey(TargetStream train, std::int64_t vocabulary);
 
-  // -ln p of each target of `stream` in nats, in order. Takes 124 bytes per target and one pass
-  // over the training targets.
+  // -ln p of each target of `stream`, nats. Takes 124 bytes per target and a pass over training.
   std::vector<double> Losses(const TargetStream& stream) const;
 
-  // Discounts of an order's n-grams that were counted once, twice, and more often; order: 1 to
-  // kOrder.
+  // Discounts of n-grams counted once, twice, and more often. order: 1 to kOrder.
   const std::array<double, 3>& Discounts(int order) const {
     return discounts_[static_cast<std::size_t>(order - 1)];
   }

@@ -44,8 +44,7 @@ void DeclareGenerate(deck::Schema& schema);  // [generate]
 
 GenerateOptions ReadGenerate(const deck::Deck& deck);  // throws InputError for a bad generate.stop
 
-// Throws InputError with the deck's line for keys that only the other kind of model has (see
-// `translates`).
+// Throws InputError with the deck's line for keys of the other kind of model (`translates`).
 void CheckGenerate(const GenerateOptions& options, const deck::Deck& deck);
 
 // Splits a list at |; the escapes \n, \t, \\ and \| stand for a newline, a tab, a backslash and a

@@ -28,8 +28,7 @@ struct VerifiedQuantity {
   bool Within() const { return difference <= tolerance; }
 };
 
-// Differences in the measure of rule 4 (doc/reference/numerics.md); largest over all steps and
-// ranks.
+// Differences in rule 4's measure (doc/reference/numerics.md), largest over steps and ranks.
 struct VerifiedTensor {
   std::string name;
   double gradient = 0, weights = 0;
@@ -55,8 +54,7 @@ Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions&
 
 // The table as printed.
 std::string Describe(const Verification& verification);
-// Sizes that were reduced: "layers 12 -> 4, dim 768 -> 48". All lines but the first are indented by
-// `indent` blanks.
+// Sizes that were reduced: "layers 12 -> 4, dim 768 -> 48". indent: blanks before further lines.
 std::string DescribeShrinking(const train::TrainingOptions& deck,
                               const train::TrainingOptions& small, std::size_t indent);
 

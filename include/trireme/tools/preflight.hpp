@@ -42,9 +42,8 @@ Devices FindDevices(const Roots& roots);
 std::string FarCard(const std::string& address, std::span<const int> cores, std::string_view chosen,
                     const Roots& roots);
 
-// What MPI uses between hosts. library: from MPI_Get_library_version; objects: file names of the
-// loaded shared objects, Open MPI's components (mca_pml_ob1.so) among them; environment: looks up a
-// variable.
+// What MPI uses between hosts. library: from MPI_Get_library_version; objects: file names of loaded
+// shared objects, including Open MPI's components (mca_pml_ob1.so); environment: a lookup.
 struct Fabric {
   std::string library;     // "Open MPI 4.1.4", "MPICH 4.0.2"
   std::string transports;  // "pml ob1, btl self tcp vader", "ch4:ofi"; empty: not known
@@ -82,8 +81,8 @@ std::vector<int> OnlineCores(const Roots& roots);
 // Numbers as ranges: "0-3,8".
 std::string RangesOf(std::span<const int> numbers);
 
-// Tally: combines what many ranks report: each text once, with the number of ranks that reported it
-// and the first of them.
+// Tally: combines the reports of many ranks: each text once, how many ranks gave it, the first
+// ones.
 
 class Tally {
  public:
@@ -114,9 +113,8 @@ class Tally {
   std::map<std::string, std::vector<Said>, std::less<>> topics_;
 };
 
-// Collective. Merges the tallies of all ranks on rank 0 along a binomial tree: no rank receives
-// more than log2(ranks) messages, whose size is bounded for any number of ranks. Other ranks get a
-// part.
+// Collective. Merges all ranks' tallies on rank 0 along a binomial tree: no rank receives more than
+// log2(ranks) messages, each of bounded size. Other ranks get a part.
 Tally MergeOnRoot(const comm::Communicator& group, Tally mine);
 
 // The ranks of the job, and those on this host.
@@ -166,9 +164,8 @@ Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const in
                   std::span<const int> online);
 
 // Collective. Seconds by which two wall clocks provably differ; 0 if none do. Every rank enters a
-// barrier before any rank leaves it, so an entry dated later than an exit proves a difference of at
-// least that much. ahead, behind: the ranks with these clocks. now: this host's wall clock, in
-// seconds.
+// barrier before any leaves it, so an entry dated after an exit proves a difference of at least
+// that much. ahead, behind: the ranks with these clocks. now: this host's clock, in seconds.
 struct ClockSkew {
   double seconds = 0;
   int ahead = 0, behind = 0;
@@ -261,8 +258,7 @@ std::vector<std::string> LinesOf(const Report& report);
 // Text of preflight.json. Lists values of each node if there are at most 1,024 nodes.
 std::string JsonOf(const Report& report);
 
-// At most `most` sentences on slow nodes and wrong products, the worst first; then the number of
-// others.
+// At most `most` sentences on slow nodes and wrong products, worst first; then how many remain.
 std::vector<std::string> SlowSentences(const Report& report, std::size_t most);
 
 }  // namespace trireme::tools

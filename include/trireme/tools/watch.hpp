@@ -15,11 +15,10 @@ void Watch(const std::vector<std::string>& runs);
 // trireme --support RUN: makes one archive for a ticket, with what a supporter asks for first and
 // without data, weights or anybody's texts.
 
-// Prints the archive's contents with their sizes, and writes it as <name of the run>_<date>.tar.gz
-// in the current directory, under a temporary name until it is complete. version: text of
-// --version. run: may be damaged, unreadable or missing; what it lacks is noted. Reads only bounded
-// parts of large files and writes nothing into the run folder. Starts no MPI. Throws InputError if
-// nothing can be written here.
+// Prints the archive's contents with sizes and writes it as <name of the run>_<date>.tar.gz in the
+// current directory, under a temporary name until it is complete. version: text of --version. run:
+// may be damaged, unreadable or missing; gaps are noted. Reads only bounded parts of large files,
+// writes nothing into the run folder, starts no MPI. InputError if nothing can be written here.
 void MakeArchive(const std::string& run, const std::string& version);
 
 }  // namespace trireme::tools

@@ -53,8 +53,7 @@ struct Question {
 
 struct Questions {
   std::vector<Question> all;
-  // One document per choice of each question, in order: the context, then the choice, whose tokens
-  // are the targets.
+  // One document per choice of each question, in order: the context, then the choice (targets).
   Tokens tokens;
 };
 

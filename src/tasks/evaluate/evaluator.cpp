@@ -104,9 +104,8 @@ std::int64_t RowOf(const std::vector<std::int64_t>& documents, std::int64_t toke
 class Evaluator {
  public:
   // Collective over the model's grid. tokens: the model's token file; the baselines learn from its
-  // train split. Reads and tokenises the text and the questions. All arguments must outlive it.
-  // AgreedError (exit code 2) if text or questions are faulty, or if evaluate.documents is set and
-  // a split has no documents.
+  // train split. Reads and tokenises text and questions. All arguments must outlive it. AgreedError
+  // (exit code 2) if these are faulty, or a split lacks the documents of evaluate.documents.
   Evaluator(model::ParallelModel& model, const data::TokenFile& tokens,
             const EvaluateOptions& options, std::vector<Set> sets)
       : model_(model),
@@ -119,8 +118,7 @@ class Evaluator {
     if (!options_.choices.empty()) Share(world_, questions_.tokens);
   }
 
-  // Collective. Evaluates, prints and writes everything. checkpoint: its path, named in the
-  // results.
+  // Collective. Evaluates, prints and writes everything. checkpoint: its path, for the results.
   void Run(const std::string& checkpoint) {
     results_ = {{"checkpoint", checkpoint},
                 {"tokenizer", tokens_.Tokenizer()},
@@ -471,8 +469,7 @@ SplitTranslations TranslateSplit(Translator& translator, const model::ParallelMo
   return done;
 }
 
-// Collective. Evaluates the valid and the test split, prints and writes everything. checkpoint: its
-// path, named in the results.
+// Collective. Evaluates valid and test split, prints and writes all. checkpoint: path for results.
 void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pairs,
                           const EvaluateOptions& options, const GenerateOptions& search,
                           const std::function<bool()>& stopped, const std::string& checkpoint) {

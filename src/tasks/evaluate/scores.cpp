@@ -35,8 +35,7 @@ Characters Decode(std::string_view text) {
   return characters;
 }
 
-// Whether Python's str.split treats the character as a blank: Unicode white space and U+001C to
-// U+001F.
+// Blanks as Python's str.split defines them: Unicode white space and U+001C to U+001F.
 bool IsBlank(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
@@ -238,8 +237,7 @@ std::string ExactMatchText(const ScoreCounts& counts) {
   return fmt::format("{}.{}", tenths / 10, tenths % 10);
 }
 
-// WikiText's detokenisation: fixed replacements, then blanks trimmed within brackets and quotation
-// marks.
+// WikiText's detokenisation: fixed replacements; blanks trimmed within brackets and quotes.
 
 namespace {
 

@@ -257,8 +257,7 @@ void Translator::Advance(std::span<const Row> rows, std::span<const double> choi
   std::ranges::find_if(active_, [&](const auto& each) { return each.get() == &text; })->reset();
 }
 
-// One child of a beam stays in its parent's slot; further children get copies in slots of beams
-// that ended.
+// One child of a beam keeps its parent's slot; others get copies in slots of beams that ended.
 void Translator::MoveBeams(Text& text) const {
   const std::vector<BeamSearch::Beam>& beams = text.search.Beams();
   std::vector<bool> taken(Width());
@@ -362,8 +361,7 @@ void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t num
 bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
               const bool& finite, FunctionRef<std::int64_t()> make,
               FunctionRef<void(std::int64_t passes)> run) {
-  // Wishes ascend: the largest of all ranks counts. The number of passes is added in the lower
-  // bits.
+  // Wishes, ascending: the largest of all ranks counts. The number of passes is added below.
   enum Wish : std::int64_t { kNone = 0, kStop = 1, kNotFinite = 2 };
   constexpr std::int64_t kUnit = std::int64_t{1} << 40;
   while (true) {

@@ -38,14 +38,13 @@ double DeviationOf(std::span<const double>
 // Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908). degrees: at least 1.
 double StudentQuantile(double degrees);
 
-// Confidence interval of the mean of independent values: mean -+ t s / sqrt(n). nullopt for fewer
-// than two values.
+// Confidence interval of a mean: mean -+ t s / sqrt(n). Values independent; nullopt for fewer than
+// 2.
 std::optional<Interval> IntervalOfMean(std::span<const double> values);
 
 // Confidence interval of a ratio whose numerators and denominators were measured in pairs, one
-// after the other, so that what slows both cancels: ratio * exp(-+ t s / sqrt(n)), where s is the
-// deviation of the pairs' logarithmic ratios. All values are positive. nullopt for fewer than two
-// pairs.
+// after the other, so that what slows both cancels: ratio * exp(-+ t s / sqrt(n)), with s the
+// deviation of the pairs' logarithmic ratios. All values are positive; nullopt for fewer than two.
 std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> numerators,
                                         std::span<const double> denominators);
 
@@ -138,8 +137,7 @@ struct Size {
   bool operator==(const Size&) const = default;
 };
 
-// Numbers of ranks to compare if the deck names none: `unit` * 1, 2, 4, ... below `world`, and
-// `world`. Pure.
+// Default numbers of ranks: `unit` * 1, 2, 4, ... below `world`, and `world` itself. Pure.
 std::vector<int> DefaultCounts(int unit, int world);
 
 // Batch of `ranks` ranks in a kind of scaling; 0 if it would not be a whole number. base: the
@@ -175,8 +173,7 @@ Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app:
 
 // Step time predicted by simulating the plan on the described machine.
 
-// Seconds per step; nullopt without a description, or if ranks share cores, which descriptions do
-// not cover.
+// Seconds per step; nullopt without a description or if ranks share cores, which none covers.
 std::optional<double> PredictedStepSeconds(const Point& point,
                                            const std::optional<predict::Machine>& machine);
 

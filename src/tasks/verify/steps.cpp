@@ -1,5 +1,4 @@
-// Verification: runs each step on the grid and on one rank, and names the mistake that a difference
-// suggests.
+// Verification: each step on the grid and on one rank; the mistake that a difference suggests.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
@@ -299,8 +298,7 @@ class Verifier {
                   on_grid_->state.OptimizerBlocks());
   }
 
-  // Continues the layout's checkpoint on one rank and compares with the uninterrupted run on the
-  // grid.
+  // Continues the layout's checkpoint on one rank; compares with the grid's uninterrupted run.
   void ResumeAlone(const std::string& checkpoint) {
     const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
     const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
@@ -502,9 +500,8 @@ constexpr std::int64_t kVocabulary = 48, kMostVocabulary = 512;
 constexpr std::int64_t kStepsOfSchedule =
     6;  // twice the steps that run, so that the learning rate stays above zero
 
-// With these values every gradient is far above rounding noise, except gradients whose true value
-// is zero (key biases, for example). With an epsilon below that noise, Adam would magnify it to the
-// size of an update.
+// Every gradient is then far above rounding noise, except those whose true value is zero (of key
+// biases, for example). With an epsilon below that noise, Adam would turn it into large updates.
 constexpr double kDeviation = 0.2;
 constexpr double kLearningRate = 1e-2;
 constexpr double kClipNorm = 1e-2;  // below any gradient norm that occurs here
@@ -512,8 +509,8 @@ constexpr double kLeastEpsilon = 1e-6;
 constexpr double kLeastBeta2 =
     0.9;  // with less, one small gradient makes an update of many times the learning rate
 
-// The smallest number >= `least` with the remainder of `value` modulo `modulus`; `value` itself if
-// it is <= `least`.
+// Smallest number >= `least` with value's remainder modulo `modulus`; `value` if that is <=
+// `least`.
 std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus) {
   return value <= least ? value : least + (value - least) % modulus;
 }
@@ -524,9 +521,8 @@ std::int64_t Slices(const train::TrainingOptions& setup, const comm::GridShape& 
   return std::max(setup.model.canonical.slices, grid.tensor);
 }
 
-// Keeps the heads, or reduces them to the fewest with the same pattern over slices: a slice has one
-// key/value head, several, fewer than another slice, or shares one; a key/value head has one query
-// head or several.
+// Keeps the heads, or the fewest with the same pattern over slices: a slice has one key/value head,
+// several, fewer than another, or shares one; each of these has one query head or several.
 void ShrinkHeads(model::Options& o, std::int64_t slices) {
   if (o.heads > kMostHeads) {
     const std::int64_t grouped = o.heads / o.kv_heads;
@@ -662,9 +658,8 @@ std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t
   return Reduce(length, least, blocks * slices);
 }
 
-// Keeps the pattern of canonical leaves: as many groups, the same short or empty groups at the end,
-// a short leaf if the deck has one; micro-batches of one leaf or of several, and as many of them as
-// ShrunkCount says.
+// Keeps the pattern of canonical leaves: as many groups, the same short or empty ones at the end, a
+// short leaf if there is one, micro-batches of one leaf or several, counted as by ShrunkCount.
 void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridShape& grid,
                           train::TrainingOptions& small) {
   const parallel::Canonical& canonical = deck.model.canonical;

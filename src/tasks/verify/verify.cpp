@@ -438,8 +438,7 @@ void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
   }
 }
 
-// Texts of every length from 2 to the longest: each is `stride` shorter than the one before,
-// cyclically.
+// Texts of every length from 2 to the longest; each is `stride` shorter than its predecessor.
 data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
                       std::int64_t stride) {
   data::TokenData data;
