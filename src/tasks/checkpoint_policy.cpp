@@ -17,16 +17,14 @@ namespace trireme::tasks {
 namespace {
 // In a local checkpoint's run.json: the run folder gets a regular checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
-constexpr const char* kKept =
-    "kept_best_loss";  // loss of the best checkpoint, which this one is to replace
+constexpr const char* kKept = "kept_best_loss";  // loss of the best checkpoint so far
 }  // namespace
 
 void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since =
-        record.step - (record.validation_due ? 1 : 0);  // a due validation belongs to the new set
+    decider_.since = record.step - (record.validation_due ? 1 : 0);  // a due one is the new set's
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }

@@ -44,9 +44,8 @@ class Checkpoints {
     const checkpoint::Options& options;
     report::Monitor& monitor;
     app::Deadline& deadline;
-    std::string folder;  // the run folder
-    std::int64_t
-        sequence;  // sequence number of its last checkpoint; on rank 0, with checkpoint.local
+    std::string folder;           // the run folder
+    std::int64_t sequence;        // number of its last checkpoint; rank 0, with checkpoint.local
     std::vector<int> cores;       // cores for the writing thread
     const comm::Ledger& traffic;  // holds the timeline in which checkpoints appear
     std::function<void()> may_publish, may_go_on;
@@ -117,15 +116,13 @@ class Checkpoints {
   std::int64_t sequence_ = 0;
   std::optional<bool> best_written_;  // since TakeBest
   std::optional<std::int64_t> last_regular_;
-  std::set<std::string>
-      told_;  // warnings given: files that cannot be removed would be reported at each checkpoint
-  std::int64_t failures_ = 0;  // in a row
-  double last_time_ = 0;       // time of the last Begin
-  double stall_ = 0;           // seconds of waiting for the checkpoint under way
-  double longest_stall_ = 0;   // of those written, seconds
-  std::int64_t written_ = 0;   // in this session
-  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0,
-         stalls_ = 0;  // sums over those written
+  std::set<std::string> told_;  // warnings given, so that none comes twice
+  std::int64_t failures_ = 0;   // in a row
+  double last_time_ = 0;        // time of the last Begin
+  double stall_ = 0;            // seconds of waiting for the checkpoint under way
+  double longest_stall_ = 0;    // of those written, seconds
+  std::int64_t written_ = 0;    // in this session
+  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over these
 };
 
 // Local checkpoints of a training run: when they are due, what is reported, and what they cost.

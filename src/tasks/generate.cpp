@@ -292,8 +292,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
   const std::int64_t longest = model.Plan().length;
   std::vector<std::int32_t> added;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const std::int64_t seen =
-        std::min(std::ssize(prompt), longest);  // tokens that the model sees, the last ones
+    const std::int64_t seen = std::min(std::ssize(prompt), longest);  // last tokens, for the model
     data::Entry batch;
     batch.sequences = 1;
     batch.length = seen;

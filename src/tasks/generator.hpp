@@ -65,10 +65,9 @@ enum class End { kLength, kStop, kEos };
 const char* NameOf(End end);  // "length", "stop", "eos"
 
 struct Continuation {
-  std::vector<std::int32_t>
-      tokens;                  // all chosen tokens, including an <eos> and those of a stop string
-  std::string text;            // without the final <eos> and the stop string
-  double log_probability = 0;  // sum over the tokens, nats, of the model's own distribution
+  std::vector<std::int32_t> tokens;  // all chosen ones, also an <eos> or a stop string's
+  std::string text;                  // without the final <eos> and the stop string
+  double log_probability = 0;        // sum over the tokens, nats, of the model's own distribution
   End end = End::kLength;
 };
 
@@ -160,8 +159,7 @@ class Generator : public Writer {
     std::int64_t kept = 0;               // positions whose keys and values are cached
     std::vector<std::int32_t> added = {};
     double log_probability = 0;
-    std::optional<GrowingText> text =
-        {};  // set if the prompt has stop strings or its text is shown
+    std::optional<GrowingText> text = {};  // if the prompt has stop strings or is shown
     bool shown = false;
   };
   // The passes of a turn: entries for the model, and the sequences whose next tokens they predict.

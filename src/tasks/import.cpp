@@ -225,8 +225,7 @@ ExitCode RunImport(app::Job& job) {
     writer.Begin(
         {.folder = temporary + "/checkpoints", .run = RunJson(job.ranks, source, deck, imported)});
     const checkpoint::Outcome outcome = writer.Finish();
-    world.Together(
-        [&] { fault.Check(); });  // throws faults of the weights; those of the disk follow
+    world.Together([&] { fault.Check(); });  // faults of the weights; those of the disk follow
     if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
     AtRoot(world, [&] {
       const std::string part = temporary + "/" + hf::kRunPart;

@@ -390,8 +390,7 @@ void Reporter::AddHistograms() {
 std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
   const comm::Communicator& world = job_.ranks.World();
   if (world.Size() == 1) return {};
-  const comm::Ledger ledger =
-      grid_.Traffic();  // copied first, so that the transfers below are not counted
+  const comm::Ledger ledger = grid_.Traffic();  // a copy, before the transfers below
   std::vector<double> sums, longest;
   EachTransfer([&](comm::Group group, comm::Transfer transfer) {
     const comm::Traffic& mine = ledger.At(group, transfer);
@@ -423,8 +422,7 @@ std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
 }
 
 report::Gathers Reporter::MeanGathers() const {
-  if (grid_.Shard().Size() == 1)
-    return {};  // every rank holds all parameters: there are no gathers
+  if (grid_.Shard().Size() == 1) return {};  // no gathers: each rank has all parameters
   const comm::Communicator& world = job_.ranks.World();
   std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
   world.Sum(sums);

@@ -46,12 +46,8 @@ class TrainingData {
   TrainingData(const data::Options& options, const train::TrainingPlan& plan,
                const data::Corpus& corpus, const train::TrainingStep& step);
 
-  const data::TokenFile& Tokens() const {
-    return corpus_.First();
-  }  // for vocabulary, valid and test splits
-  const data::PairFile* Pairs() const {
-    return step_.FileOfPairs();
-  }  // null: trains on windows of the corpus
+  const data::TokenFile& Tokens() const { return corpus_.First(); }  // for vocabulary, valid, test
+  const data::PairFile* Pairs() const { return step_.FileOfPairs(); }  // null: trains on windows
   const train::StepLoader& Order() const { return step_.Data(); }   // order of the steps' batches
   const data::Sampler& Samples() const { return step_.Samples(); }  // samples windows
   double Epoch(std::int64_t step) const { return Order().Epochs(step); }

@@ -392,11 +392,10 @@ RunState::Steps RunState::LastSteps() const {
 Glance RunState::Look(const Schedule& schedule) const {
   Glance glance;
   const nlohmann::json step = Parse(last_step_), interval = Parse(last_interval_);
-  const auto newer =
-      [&](const char* name) {  // newer versions have the number in intervals, older ones in steps
-        const double value = NumberOf(interval, name);
-        return std::isnan(value) ? NumberOf(step, name) : value;
-      };
+  const auto newer = [&](const char* name) {  // from intervals; older versions: from steps
+    const double value = NumberOf(interval, name);
+    return std::isnan(value) ? NumberOf(step, name) : value;
+  };
   glance.step = step_;
   glance.epoch = NumberOf(step, "epoch");
   glance.loss = NumberOf(step, "loss");

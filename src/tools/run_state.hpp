@@ -264,8 +264,7 @@ struct FollowedRun {
 
 // Lays out several runs as lines of text for a terminal of any size.
 
-inline constexpr std::int64_t kQuiet =
-    60;  // without a record for so many seconds, a run is shown as quiet
+inline constexpr std::int64_t kQuiet = 60;  // seconds without a record: shown as quiet
 
 struct Row {
   std::string text;     // printable UTF-8, perhaps wider than the terminal

@@ -68,9 +68,8 @@ struct ScoreCounts {
 
   std::int64_t texts = 0, exact = 0;  // exact: byte for byte
   std::int64_t hypothesis_words = 0, reference_words = 0;
-  std::array<Grams, kWordOrders> words{};  // [n - 1]: n-grams of words
-  std::array<Grams, kCharacterOrders>
-      characters{};  // [n - 1]: n-grams of characters, blanks left out
+  std::array<Grams, kWordOrders> words{};            // [n - 1]: n-grams of words
+  std::array<Grams, kCharacterOrders> characters{};  // [n - 1]: n-grams of characters, no blanks
 
   ScoreCounts& operator+=(const ScoreCounts& other);
 };
@@ -313,8 +312,7 @@ class KneserNey {
 // Losses of simple models for comparison, learned from a token file's train split.
 
 inline constexpr std::int64_t kMostBaselineTokens = 100'000'000;  // in the train split
-inline constexpr std::int64_t kBaselineTokenBytes =
-    13;  // memory per token of the train split, at most
+inline constexpr std::int64_t kBaselineTokenBytes = 13;  // of memory per such token, at most
 
 // Serial. All tokens of a split, and its counted targets. The split's first token is no target.
 // With document_mask, contexts do not cross documents, and a document's first token is no target.

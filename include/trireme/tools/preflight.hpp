@@ -156,8 +156,7 @@ struct Binding {
   std::string text;     // "2 ranks on cores 0-1 together"
   std::string overlap;  // a warning if ranks share some of their cores but not all; else empty
   std::string crowded;  // a warning if there are more threads than cores; else empty
-  std::string
-      idle;  // a warning if the ranks may use less than half of the node's cores; else empty
+  std::string idle;     // a warning if ranks may use less than half of the cores; else empty
 };
 // cores, threads: [ranks of the node]; online: all cores of the node that the job may use.
 Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const int> threads,

@@ -232,10 +232,8 @@ Chosen Choose(const Question& question, const std::vector<double>& nats) {
 
 namespace {
 
-constexpr int kHighBits = 10,
-              kBits = 23;  // binary places of the first word, and of each further word
-constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1}
-                                       << 20;  // doubles summed over the ranks at once
+constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, of others
+constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // summed over ranks at once
 
 }  // namespace
 

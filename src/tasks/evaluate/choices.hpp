@@ -45,8 +45,7 @@ Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& to
 struct Question {
   std::int64_t line = 0;  // line in the file, from 1
   std::int64_t answer = 0;
-  std::vector<std::int64_t> bytes =
-      {};  // per choice: bytes of its text without leading white space
+  std::vector<std::int64_t> bytes = {};   // per choice: its text without leading white space
   std::vector<std::int64_t> tokens = {};  // per choice
   std::int64_t truncated = 0;             // number of choices whose context was cut
 };

@@ -92,8 +92,7 @@ void LikeliestTokens(std::span<const double> logits, std::int64_t count,
 
 namespace {
 
-constexpr double kNotFinite =
-    -2;  // marks a row with infinite or NaN logits, in place of its first token
+constexpr double kNotFinite = -2;  // in place of a row's first token: its logits are not finite
 
 }  // namespace
 

@@ -32,8 +32,7 @@ struct Interval {
 double MeanOf(std::span<const double> values);  // of at least one value
 double MedianOf(std::vector<double> values);  // of at least one value; for an even number, the mean
                                               // of the middle two
-double DeviationOf(std::span<const double>
-                       values);  // sample standard deviation, over n - 1; of at least two values
+double DeviationOf(std::span<const double> values);  // of a sample of two or more, over n - 1
 
 // Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908). degrees: at least 1.
 double StudentQuantile(double degrees);
@@ -88,12 +87,11 @@ struct Texts {
 };
 
 struct Round {
-  std::vector<double>
-      seconds;          // of each measured step, from one agreement of the ranks to the next
-  Split split;          // means over these steps
-  double tokens = 0;    // per step, over all ranks
-  double loss = 0;      // nats per token, mean over the steps
-  double Mean() const;  // seconds per step
+  std::vector<double> seconds;  // per measured step, from agreement to agreement of the ranks
+  Split split;                  // means over these steps
+  double tokens = 0;            // per step, over all ranks
+  double loss = 0;              // nats per token, mean over the steps
+  double Mean() const;          // seconds per step
 };
 
 // Seconds per step that ranks wait, on average, for the slowest rank of their stage. Pure. compute:
@@ -107,8 +105,7 @@ struct Room {
   int threads = 1;  // per rank; the largest number of any rank
   // Cores on all nodes that these ranks may use; on GPUs, the number of cards.
   int cores = 1;
-  bool oversubscribed =
-      false;  // true if any node has more threads than cores, or more ranks than cards
+  bool oversubscribed = false;  // a node has more threads than cores, or ranks than cards
 };
 
 class Rooms {

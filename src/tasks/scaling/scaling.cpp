@@ -129,8 +129,7 @@ class Measurement {
   comm::ProcessGrid grid_;
   comm::Ledger at_agreement_;    // this rank's transfers until the agreement
   std::vector<double> compute_;  // [measured steps], this rank's computation in seconds
-  std::vector<double> waited_ =
-      std::vector<double>(comm::kGroups);  // [groups], seconds, sums over measured steps
+  std::vector<double> waited_ = std::vector<double>(comm::kGroups);  // seconds, sums over steps
   double exposed_ = 0;
   double last_ = 0;  // seconds of the last step
   Round round_;
@@ -316,8 +315,7 @@ class Runner {
   Study& study_;
   const Texts& texts_;
   app::Deadline deadline_;
-  std::map<int, comm::Communicator>
-      groups_;  // by number of ranks: measuring ranks or the others, whichever includes this rank
+  std::map<int, comm::Communicator> groups_;  // by number of ranks: those or the others
 };
 
 // On world rank 0.

@@ -26,8 +26,7 @@ constexpr double kBf16 = 1e-3;
 constexpr double kFp8 = 1e-2;
 
 constexpr std::int64_t kSteps = 3;  // a full batch, a short batch, a batch of the next epoch
-constexpr std::int64_t kStop =
-    1;  // the resumed run stops after this step, in the middle of an epoch
+constexpr std::int64_t kStop = 1;   // the resumed run stops after it, within an epoch
 
 constexpr std::int64_t kWindowsAlone = 16;  // micro-batch of the run on one rank
 
@@ -487,18 +486,15 @@ Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions&
 namespace {
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim =
-    4;  // reducing an even or an odd number can then give different sizes
-constexpr std::int64_t kFewLayers =
-    3;  // without pipeline stages; enough for blocks to take turns in the buffers
+constexpr std::int64_t kHeadDim = 4;    // even and odd dimensions stay apart, as 4 and 5
+constexpr std::int64_t kFewLayers = 3;  // without stages: blocks take turns in buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
 constexpr std::int64_t kPositionsABlock = 2;  // per context rank, which has two blocks
 constexpr std::int64_t kFfn = 12;
 constexpr std::int64_t kVocabulary = 48, kMostVocabulary = 512;
-constexpr std::int64_t kStepsOfSchedule =
-    6;  // twice the steps that run, so that the learning rate stays above zero
+constexpr std::int64_t kStepsOfSchedule = 6;  // twice the steps run: the rate stays above zero
 
 // Every gradient is then far above rounding noise, except those whose true value is zero (of key
 // biases, for example). With an epsilon below that noise, Adam would turn it into large updates.
@@ -665,10 +661,8 @@ void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridSh
   const parallel::Canonical& canonical = deck.model.canonical;
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
   const std::int64_t leaves = CeilDivide(deck.samples.batch, canonical.leaf);
-  const std::int64_t each =
-      train::LeavesOfGroup(deck.samples.batch, canonical);  // leaves per group
-  const std::int64_t missing =
-      groups * each - leaves;  // unused places for leaves, fewer than groups
+  const std::int64_t each = train::LeavesOfGroup(deck.samples.batch, canonical);  // per group
+  const std::int64_t missing = groups * each - leaves;  // unused places, fewer than groups
   const std::int64_t together =
       std::min(CeilDivide(deck.model.micro_batch, canonical.leaf), leaves);
   const auto count = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
@@ -712,8 +706,7 @@ void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid
   const std::int64_t size =
       ShrunkMicroBatch(micro, here(deck.model.length), here(small.model.length), grid.tensor);
   const std::int64_t count = ShrunkCount(CeilDivide(share, micro), grid.pipeline);
-  const std::int64_t missing =
-      size > 1 && share % micro != 0 ? 1 : 0;  // 1: one micro-batch is short
+  const std::int64_t missing = size > 1 && share % micro != 0 ? 1 : 0;  // 1: a short micro-batch
   const std::int64_t small_share = count * size - missing;
   const std::int64_t rest = deck.samples.batch % grid.data;
   small.model.micro_batch = size;

@@ -259,8 +259,7 @@ ExitCode RunVerify(app::Job& job) {
 
 namespace {
 
-constexpr double kSilent =
-    1e-12;  // fraction of the scale: gradients of key biases are pure rounding
+constexpr double kSilent = 1e-12;  // of the scale: key biases' gradients are pure rounding
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
 // Replaces NaN, which a maximum would ignore, by infinity.
@@ -287,8 +286,7 @@ double LargestDifference(const kernels::StateBlock& held, const kernels::StateBl
   const auto* other = static_cast<const T*>(wanted.data) + (held.begin - wanted.begin);
   const std::int64_t count = held.end - held.begin;
   if (std::memcmp(mine, other, static_cast<std::size_t>(count) * sizeof(T)) == 0) return 0;
-  double worst =
-      std::numeric_limits<double>::min();  // not 0: bits differ, if only in the sign of a zero
+  double worst = std::numeric_limits<double>::min();  // above 0: some bits differ
   for (std::int64_t j = 0; j < count; ++j) {
     worst = std::max(worst, RelativeDifference(mine[j], other[j]));
   }
@@ -316,8 +314,7 @@ Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::St
     count += static_cast<double>(tensor.end - tensor.begin);
   }
   Differences result;
-  std::vector<double> sums,
-      scales;  // per tensor: sum of squared differences over the scale; the scale
+  std::vector<double> sums, scales;  // [tensors]: relative squared differences; scales
   for (std::size_t i = 0; i < whole.size(); ++i) {
     const std::span<const double> mine = Elements(held[i]), all = Elements(whole[i]);
     double difference = 0;
