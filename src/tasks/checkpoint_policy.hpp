@@ -63,7 +63,7 @@ class CheckpointPolicy {
     // Collective. Returns run.json of the last step without the members that the writers add.
     // stop_only: the checkpoint is written only because of a stop.
     std::function<nlohmann::json(bool stop_only)> run;
-    // Told which regular checkpoint is the last, before anything relies on it.
+    // Called with the step of the last regular checkpoint before anything relies on it.
     std::function<void(std::int64_t step)> written;
   };
   // Collective. Allocates the writers' memory; throws InputError if copies do not fit.

@@ -86,7 +86,7 @@ class Checkpoints {
   bool UnderWay() const { return writer_.UnderWay(); }
   bool BestUnderWay() const { return UnderWay() && under_way_.best; }
   bool Written() const { return written_ > 0; }        // at least one in this session
-  std::int64_t Sequence() const { return sequence_; }  // of the last checkpoint; on rank 0
+  std::int64_t Sequence() const { return sequence_; }  // number of the last one; on rank 0
 
   // Whether the last checkpoint marked best was written; nullopt if nothing new is known.
   std::optional<bool> TakeBest() { return std::exchange(best_written_, std::nullopt); }
@@ -114,13 +114,13 @@ class Checkpoints {
   checkpoint::Writer writer_;
   Reason under_way_;
   std::int64_t sequence_ = 0;
-  std::optional<bool> best_written_;  // since TakeBest
+  std::optional<bool> best_written_;  // news since the last TakeBest
   std::optional<std::int64_t> last_regular_;
   std::set<std::string> told_;  // warnings given, so that none comes twice
-  std::int64_t failures_ = 0;   // in a row
+  std::int64_t failures_ = 0;   // failed checkpoints in a row
   double last_time_ = 0;        // time of the last Begin
   double stall_ = 0;            // seconds of waiting for the checkpoint under way
-  double longest_stall_ = 0;    // of those written, seconds
+  double longest_stall_ = 0;    // seconds of the longest one written
   std::int64_t written_ = 0;    // in this session
   double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over these
 };
@@ -165,10 +165,10 @@ class LocalCheckpoints {
   const Setup setup_;
   checkpoint::LocalWriter writer_;
   double last_time_ = 0;      // time of the last checkpoint
-  bool failing_ = false;      // the last one was not written
+  bool failing_ = false;      // the last checkpoint was not written
   std::int64_t written_ = 0;  // in this session
   double seconds_ = 0;        // sum over those written
-  double longest_ = 0;        // of those written
+  double longest_ = 0;        // seconds of the longest one
 };
 
 }  // namespace trireme::tasks

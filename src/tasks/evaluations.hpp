@@ -47,7 +47,7 @@ class Evaluations {
   bool Validate();
   bool Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                 double& seconds);
-  std::int64_t Tokens() const;  // of a validation of all sets, at most
+  std::int64_t Tokens() const;  // that a validation of all sets takes, at most
 
   const Setup setup_;
 };

@@ -104,7 +104,7 @@ class GrowingText {
   const std::vector<std::string>& stops_;
   std::size_t prompt_bytes_;
   std::string text_;
-  std::size_t taken_ = 0;  // bytes
+  std::size_t taken_ = 0;  // bytes of text_ returned by Take so far
 };
 
 // Length in bytes of `text` without an unfinished UTF-8 character at its end.

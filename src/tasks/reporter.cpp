@@ -138,8 +138,8 @@ void Reporter::SayChanges(const app::RunRecord& record, const nlohmann::json& ru
   SayOtherData(record, run);
 }
 
-// A batch of pairs depends on a few settings and the step alone; changed windows go on from the
-// place that the run had reached.
+// Warns if batches or windows differ from the run's. Pairs follow from a few settings and the step;
+// changed windows go on at the same fraction of the epoch.
 void Reporter::SayOtherData(const app::RunRecord& record, const nlohmann::json& run) {
   const bool pairs = data_.Pairs() != nullptr;
   const data::Sampler::Options& now = plan_.training.options.samples;

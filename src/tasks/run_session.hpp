@@ -24,7 +24,7 @@ class RunSession {
   bool Continues() const { return continues_; }  // in the checkpoint's own run folder
   // Whether it starts from a checkpoint's whole state, not from its weights alone.
   bool Resumes() const { return start_.record && !start_.weights_alone; }
-  const app::RunRecord& Record() const { return *start_.record; }  // of that checkpoint
+  const app::RunRecord& Record() const { return *start_.record; }  // the checkpoint's run.json
   const app::Start& Start() const { return start_; }
   bool StartsFromLocal() const { return start_.local != nullptr; }
 

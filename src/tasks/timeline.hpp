@@ -43,7 +43,7 @@ class Timeline {
     bool kernels = true;          // record GPU kernels one by one, if possible
     std::int64_t step = 0;        // steps done before this session
     std::int64_t total = 0;       // steps of the schedule
-    std::string path;             // of the file
+    std::string path;             // path of the file to write
     nlohmann::json facts;         // for the file's otherData
     std::function<void()> watch;  // sets the watchdog's bound for writing the file
   };

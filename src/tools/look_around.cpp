@@ -310,7 +310,7 @@ ClockSkew CompareWallClocks(const comm::Communicator& world, double (*now)()) {
   return skew;
 }
 
-// DescribeFabric: what MPI uses between hosts, judged by the components that it has loaded.
+// FabricOf: what MPI uses between hosts, judged by the components that it has loaded.
 
 namespace {
 

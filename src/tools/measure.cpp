@@ -181,7 +181,7 @@ Pairs MeasurePairs(const comm::Communicator& units) {
   return pairs;
 }
 
-// Collective. The same for all ranks at once, each with the rank half the world away.
+// Collective. As MeasurePairs, but all ranks at once, each with the rank half the world away.
 double MeasureTogether(const comm::Communicator& world) {
   const int half = world.Size() / 2;
   if (half == 0) return 0;

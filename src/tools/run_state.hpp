@@ -28,7 +28,7 @@ class FollowedFile {
   enum class State {
     kMissing,
     kUnreadable,  // Reason() says why
-    kBehind,      // more can be read at once
+    kBehind,      // more can be read now
     kCaughtUp,
   };
   struct Visit {
@@ -158,11 +158,11 @@ struct Glance {
   std::int64_t step = 0, total_steps = 0;  // total_steps 0: not known
   bool about = false;                      // total_steps is an estimate
   double epoch = NAN, loss = NAN, learning_rate = NAN, grad_norm = NAN;
-  double loss_least = NAN, loss_most = NAN;  // since the record before the last
+  double loss_least = NAN, loss_most = NAN;  // in the last recorded interval
   double tokens_per_second = NAN, step_seconds = NAN, roof_fraction = NAN;  // over the last steps
   double seconds_left = NAN;
   double bad_steps = 0;
-  double memory_bytes = NAN;  // of the largest rank
+  double memory_bytes = NAN;  // on the rank that uses most
   std::string memory_place;   // "rank 3 on node17"
   double joules = NAN;        // sum over all intervals with a reading
   bool some_joules = false;   // some intervals have no reading
@@ -250,8 +250,8 @@ struct FollowedRun {
   // Reads new records for at most `seconds`. Returns whether more can be read at once.
   bool ReadOn(double seconds);
 
-  std::string name;    // printable
-  std::string folder;  // with deck.in
+  std::string name;    // for printing: no control characters
+  std::string folder;  // the folder with deck.in
   FollowedFile file;
   FollowedFile::State condition = FollowedFile::State::kMissing;
   RunState state;

@@ -257,7 +257,7 @@ class Translator {
   bool finite_ = true, stopped_ = false;
 };
 
-// Setup for translating into the target language of `pairs`. stopped: as in Setup.
+// Setup for translating into the target language of `pairs`. stopped: as Setup::stopped.
 Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
                           const GenerateOptions& options, std::function<bool()> stopped);
 
@@ -325,7 +325,7 @@ class Baselines {
   Baselines(const data::TokenFile& file, bool document_mask,
             std::int64_t most = kMostBaselineTokens);
 
-  // Why the learned models are missing; empty: they are not.
+  // Why the learned models are missing; empty: they are there.
   const std::string& LeftOut() const { return left_out_; }
 
   // Summed losses in nats over a split's counted targets: name of the model and sum.

@@ -169,7 +169,7 @@ struct Followers {
 // Kneser-Ney counts of a context, and of one word after it. For the highest order these are
 // occurrences in training; for a shorter n-gram, the number of different tokens that precede it.
 struct KneserNey::Seen {
-  std::uint32_t count = 0;               // of the word
+  std::uint32_t count = 0;               // count of the word after the context
   std::uint32_t total = 0;               // sum over all words
   std::array<std::uint32_t, 3> kinds{};  // words counted once, twice, more often
 };
@@ -202,7 +202,7 @@ class KneserNey::Scan {
     Count(current, 0);
   }
 
-  const std::array<Order, kOrder>& Counted() const { return counted_; }  // by length of context
+  const std::array<Order, kOrder>& Counted() const { return counted_; }  // [tokens of the context]
 
  private:
   // Closes the open contexts of more than `kept` tokens.
@@ -243,7 +243,7 @@ class KneserNey::Scan {
   const KneserNey& model_;
   std::span<const NGram> queries_;
   std::span<std::array<Seen, kOrder>> seen_;
-  std::vector<Followers> open_;                 // by length of context
+  std::vector<Followers> open_;                 // [tokens of the context]
   std::array<std::size_t, kOrder> answered_{};  // queries answered so far, by length of context
   std::array<Order, kOrder> counted_{};
 };

@@ -232,7 +232,7 @@ double ExactMatch(const ScoreCounts& counts) {
 }
 
 std::string ExactMatchText(const ScoreCounts& counts) {
-  constexpr std::int64_t kTenths = 1000;  // tenths of a per cent in the whole
+  constexpr std::int64_t kTenths = 1000;  // 100% in tenths of a per cent
   const std::int64_t tenths = counts.texts == 0 ? 0 : counts.exact * kTenths / counts.texts;
   return fmt::format("{}.{}", tenths / 10, tenths % 10);
 }

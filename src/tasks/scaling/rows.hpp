@@ -29,9 +29,8 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-double MeanOf(std::span<const double> values);  // of at least one value
-double MedianOf(std::vector<double> values);  // of at least one value; for an even number, the mean
-                                              // of the middle two
+double MeanOf(std::span<const double> values);       // of at least one value
+double MedianOf(std::vector<double> values);         // of one or more; even n: mean of two
 double DeviationOf(std::span<const double> values);  // of a sample of two or more, over n - 1
 
 // Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908). degrees: at least 1.

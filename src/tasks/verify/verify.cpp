@@ -388,7 +388,7 @@ std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
   return sums;
 }
 
-// Verification's made-up data: tokens, or pairs of texts for a model that translates.
+// Verification's made-up data: tokens, or pairs of texts for an encoder-decoder.
 
 namespace {
 
