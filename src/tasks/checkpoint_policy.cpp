@@ -17,7 +17,7 @@ namespace trireme::tasks {
 namespace {
 // In a local checkpoint's run.json: the run folder gets a regular checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
-constexpr const char* kKept = "kept_best_loss";  // loss of the best checkpoint so far
+constexpr const char* kKept = "kept_best_loss";  // loss of the best one that it replaces
 }  // namespace
 
 void BestLoss::Take(const app::RunRecord& record) {

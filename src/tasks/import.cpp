@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 // Peak memory of a rank in bytes, told before any weights are read.
 struct PeakMemory {
   std::int64_t program = 0;  // used by the rank so far: code, libraries, lists of tensors
-  std::int64_t buffers = 0;  // pieces of weights being converted
+  std::int64_t buffers = 0;  // pieces of weights in transit
   std::int64_t tensor = 0;   // the largest tensor that is held as a whole
   std::int64_t texts = 0;    // files that are copied along with the weights
   std::int64_t Total() const { return program + buffers + tensor + texts; }

@@ -74,7 +74,7 @@ class Recovery {
   train::ReplicaCheck replicas_;
   std::int64_t compared_at_ = -1;  // step of the last comparison of all replicas
   std::int64_t comparisons_ = 0;   // in this session
-  double comparison_seconds_ = 0;  // sum over `comparisons_`
+  double comparison_seconds_ = 0;  // seconds of these, in sum
   std::set<int> corrupted_;        // ranks whose copies have ever differed
 };
 

@@ -422,7 +422,7 @@ std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
 }
 
 report::Gathers Reporter::MeanGathers() const {
-  if (grid_.Shard().Size() == 1) return {};  // no gathers: each rank has all parameters
+  if (grid_.Shard().Size() == 1) return {};  // no gathers: nothing is sharded
   const comm::Communicator& world = job_.ranks.World();
   std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
   world.Sum(sums);

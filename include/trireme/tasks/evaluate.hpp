@@ -113,8 +113,8 @@ class BeamSearch {
     double log_probability = 0;        // sum over the tokens, nats
   };
   struct Result {
-    std::vector<std::int32_t> tokens;  // sum over the tokens, nats
-    double log_probability = 0;        // sum, nats
+    std::vector<std::int32_t> tokens;  // with the eos, if it has ended
+    double log_probability = 0;        // sum over the tokens, nats
     double score = 0;
     bool ended = false;  // true: by eos; false: cut off
   };

@@ -198,7 +198,7 @@ inline constexpr std::array<std::pair<const char*, double Losses::*>, 6> kCauses
 struct Gain {
   Estimate speedup;                // ratio of tokens per second
   Estimate efficiency;             // speed-up divided by the ratio of ranks
-  std::optional<Estimate> serial;  // Karp and Flatt's fraction; only for strong scaling
+  std::optional<Estimate> serial;  // Karp and Flatt's; strong scaling on several ranks only
   Losses lost;
 };
 
