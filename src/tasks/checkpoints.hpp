@@ -69,8 +69,8 @@ class Checkpoints {
     bool best = false;       // lowest validation loss so far; TakeBest tells whether it was written
     bool stop_only = false;  // written only because the run stops
   };
-  // Collective. Writes one, or begins to; none may be under way. run: run.json without the
-  // writer's.
+  // Collective. Writes one, or begins to; none may be under way. run: run.json without what
+  // the writer adds.
   void Write(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   // Collective. Writes the last checkpoint of a session, repeating failed attempts at once, and
   // waits for it. AgreedError if none succeeds.
