@@ -63,11 +63,13 @@ void BindData(deck::Keys keys, Asked& o) {
       .Integer("data.batch", o.batch, deck::Between(1, kLargestCount), "windows",
                "Windows per step, over all ranks; any number. For pairs: the upper limit.")
       .Integer("data.batch_tokens", o.batch_tokens, deck::Between(0, kLargestCount), "tokens",
-               "For pairs: limit of source and of target tokens per step, with padding. 0: none.")
+               "For pairs: limit of source tokens and of target tokens per step, with padding. 0: "
+               "no limit.")
       .Integer("data.micro_batch", o.micro_batch, deck::Between(0, kLargestCount), "windows",
                "Windows or pairs that a rank computes at once. 0: chosen by the program.")
-      .Choice("data.long_pairs", o.long_pairs, kLongPairs,
-              "Texts of pairs beyond data.sequence_length. refuse: an error; leave_out: dropped.")
+      .Choice(
+          "data.long_pairs", o.long_pairs, kLongPairs,
+          "Pairs with a text beyond data.sequence_length. refuse: an error; leave_out: dropped.")
       .Choice("data.staging", o.staging, kStagings,
               "Where the tokens are kept. none: one copy per rank in memory; shared_memory: one "
               "copy per node; stream: only in the file, from which windows are read ahead of their "
@@ -122,21 +124,23 @@ void BindSubword(deck::Keys keys, TokenizeOptions& o) {
       .Text("tokenize.text_key", o.text_key,
             "Member of a JSON record that holds the document's text; a.b: member b of member a.")
       .Choice("tokenize.missing", o.skip_missing, kMissing,
-              "Records without that member, or with null. error: refused; skip: left out.")
+              "JSON records without tokenize.text_key, or with null there. error: the task fails; "
+              "skip: they are left out.")
       .Text("tokenize.prompt_key", o.prompt_key,
             "Member of a JSON record whose text stands before the document's; its tokens do not "
             "count as targets. Empty: none.")
       .Choice("tokenize.document", o.document, kDocuments,
-              "A document in plain text. file: a file; line: a line; blank_line: to a blank line.")
+              "What one document is in plain text. file: a file; line: a line; blank_line: what "
+              "stands between blank lines.")
       .Text("tokenize.eos", o.eos,
             "Name of the token that ends each document. Empty: the one that the tokenizer names.")
       .Choice("tokenize.invalid", o.replace_invalid, kInvalid,
               "Bytes that are not UTF-8. error: the task fails; replace: they become U+FFFD.")
       .Real("tokenize.valid_fraction", o.valid_fraction, deck::HalfOpen(0, 1), "",
             "Share of the train documents that goes to the valid split, chosen by a hash of their "
-            "text, if tokenize.valid is empty.")
+            "text, if no texts are named for it.")
       .Real("tokenize.test_fraction", o.test_fraction, deck::HalfOpen(0, 1), "",
-            "The same for the test split and tokenize.test.");
+            "The same for the test split.");
 }
 
 void BindPairs(deck::Keys keys, PairOptions& o) {

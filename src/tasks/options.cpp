@@ -213,7 +213,7 @@ void BindEvaluate(deck::Keys keys, EvaluateOptions& o) {
             "translates, the translation of each pair. Empty: none.")
       .Path("evaluate.results", o.results, "File to write (JSON): all results. Empty: none.")
       .Switch("evaluate.overwrite", o.overwrite,
-              "Files that exist are replaced. no: they are refused.");
+              "yes: existing output files are replaced; no: they are refused.");
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
       .Real("schedule.decay_fraction", o.decay_fraction, Between(0, 1), "",
             "Share of all steps in the final decay of decay = wsd.")
       .Real("schedule.final_fraction", o.final_fraction, Between(0, 1), "",
-            "Learning rate of the last step as a fraction of the peak; not for constant.")
+            "Learning rate of the last step as a fraction of the peak; ignored by constant.")
       .Real("schedule.walltime_minutes", o.walltime_minutes, AtLeast(0), "minutes",
             "Time limit: after the step that passes it, write a checkpoint and exit with code 3. "
             "0: no limit.");
