@@ -1,5 +1,5 @@
-// --calibrate: a machine's description from the ranks at hand, and what it computes of the steps
-// that it was made from.
+// --calibrate: describes the machine by measuring it on the ranks at hand, and compares the steps
+// that this description predicts with those measured.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdio>
@@ -72,7 +72,7 @@ ExitCode RunCalibration(const app::Job& job) {
   return ExitCode::kDone;
 }
 
-// The task preflight: a look at all ranks and hosts, then the speeds of their nodes.
+// job.task = preflight: inspects all ranks and hosts, then measures the speeds of their nodes.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// CheckpointPolicy: decisions around Checkpoints and LocalCheckpoints, which write.
+// CheckpointPolicy: decides when Checkpoints and LocalCheckpoints write.
 #include "checkpoint_policy.hpp"
 
 #include <fmt/format.h>
@@ -15,16 +15,16 @@
 namespace trireme::tasks {
 
 namespace {
-// In a local checkpoint's run.json alone: the run folder gets a regular one of this step.
+// In a local checkpoint's run.json: the run folder gets a regular checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
-constexpr const char* kKept = "kept_best_loss";  // of the best one that it is to replace
+constexpr const char* kKept = "kept_best_loss";  // loss of the best one that it replaces
 }  // namespace
 
 void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since = record.step - (record.validation_due ? 1 : 0);  // which is of the new one
+    decider_.since = record.step - (record.validation_due ? 1 : 0);  // a due one is the new set's
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }
@@ -42,8 +42,8 @@ void BestLoss::Begin(bool as_best) {
   is_new_ = false;
 }
 
-// A best checkpoint that was not written leaves the one before it the best, unless a validation has
-// found a better state meanwhile.
+// If the new best checkpoint was not written, the one before it stays the best, unless a validation
+// has found a better state meanwhile.
 void BestLoss::Written(bool written) {
   if (written) {
     kept_ = under_way_;
@@ -82,7 +82,7 @@ CheckpointPolicy::CheckpointPolicy(const Setup& setup, const BestLoss& best)
   MakeLocal();
 }
 
-// On GPUs the planned memory is that of the cards; copies lie in the node's.
+// On GPUs the memory plan covers the cards; the copies lie in host memory, which is checked here.
 void CheckpointPolicy::CheckCopyMemory(const checkpoint::State& state) const {
   const std::int64_t needed = setup_.runtime.Node().Sum(checkpoint::CopyBytes(state.model) +
                                                         checkpoint::CopyBytes(state.optimizer));
@@ -97,7 +97,7 @@ void CheckpointPolicy::CheckCopyMemory(const checkpoint::State& state) const {
   });
 }
 
-// A run keeps its name; a branch gets one of its own.
+// A continued run keeps its name for local checkpoints; a branch gets a new one.
 void CheckpointPolicy::MakeLocal() {
   if (setup_.options.local.empty()) return;
   const comm::Communicator& world = setup_.runtime.World();
@@ -152,13 +152,13 @@ void CheckpointPolicy::Write(const Reason& reason) {
   WriteRunFolder(of_folder);
 }
 
-// Collective. Writes one to the nodes. Returns how the run folder is to have one as well: not at
-// all, for a regular reason, or because of a failure or a stop alone. A regular one is told of in
-// the local one: a session that continues from that writes what this one could not.
+// Collective. Writes a local checkpoint. Returns whether the run folder gets one as well: kNone,
+// kRegular, or kIrregular (only because of a failure or a stop). The local one records that a
+// regular one is due; a session that continues from it writes it if this session cannot.
 CheckpointPolicy::Drain CheckpointPolicy::WriteLocal(const Reason& reason) {
   const comm::Communicator& world = setup_.runtime.World();
   const Progress& progress = setup_.progress;
-  // Decisions of a continued run must not depend on the outcome of what is under way.
+  // A continued run must decide alike, so decisions may not depend on a write still under way.
   if (setup_.goes_back) Note();
   if (checkpoints_->BestUnderWay()) Settle();
   std::int64_t time_has_come = progress.checkpoint_now && checkpoints_->TimeHasCome() ? 1 : 0;
@@ -180,7 +180,7 @@ CheckpointPolicy::Drain CheckpointPolicy::WriteLocal(const Reason& reason) {
 }
 
 void CheckpointPolicy::WriteRunFolder(const Reason& reason) {
-  // The outcome of the one before decides what this one says of the best.
+  // The outcome of the previous checkpoint decides what this one records about the best.
   Settle();
   best_.Begin(reason.best);
   if (reason.stop_only) Note();
@@ -205,14 +205,14 @@ bool CheckpointPolicy::CompleteRunFolder() {
   return true;
 }
 
-// A checkpoint's time for this and for what follows, which writes or reads one.
+// Sets the watchdog's bound for checkpoints, for this and for the write or read that follows.
 void CheckpointPolicy::Settle() {
   setup_.progress.watch(comm::Phase::kCheckpoint);
   checkpoints_->Settle();
   NoteBest();
 }
 
-// The last checkpoint is known for certain only once it is written.
+// Only once it is written is it certain which regular checkpoint is the last.
 void CheckpointPolicy::Note() {
   Settle();
   if (checkpoints_->LastRegular()) setup_.written(*checkpoints_->LastRegular());

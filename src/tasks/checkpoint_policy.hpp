@@ -1,5 +1,5 @@
 // CheckpointPolicy: when a training writes a checkpoint, to the run folder or to the nodes' own
-// storage, and which one is the best.
+// storage, and which checkpoint is the best.
 #pragma once
 
 #include <cstdint>
@@ -18,21 +18,20 @@
 
 namespace trireme::tasks {
 
-// The lowest validation loss of a run, and that of the checkpoint that is the best. Losses are in
-// nats per token, infinity: none yet.
+// Nats per token (infinity: none yet): a run's lowest validation loss and its best checkpoint's.
 class BestLoss {
  public:
   explicit BestLoss(app::Decider decider) : decider_(std::move(decider)) {}
 
-  // Goes on from a checkpoint. Losses of another deciding set are not comparable: none counts.
+  // Continues from a checkpoint. If another set decided then, its losses do not count.
   void Take(const app::RunRecord& record);
-  void Note(double loss);  // of a validation of the deciding set
+  void Note(double loss);  // takes the loss of a validation of the deciding set
 
-  bool IsNew() const { return is_new_; }  // lower than before, since the last checkpoint
-  void Begin(bool as_best);               // a checkpoint is begun
-  void Written(bool written);             // the one begun last as the best was written, or was not
+  bool IsNew() const { return is_new_; }  // lower than all before, since the last checkpoint
+  void Begin(bool as_best);               // a checkpoint begins; as_best: as the best one
+  void Written(bool written);  // whether the last checkpoint begun as the best was written
 
-  double Kept() const { return kept_; }  // of the target of the link `best`
+  double Kept() const { return kept_; }  // loss of the checkpoint to which the link `best` points
   void SetKept(double loss) { kept_ = loss; }
   const app::Decider& Decider() const { return decider_; }
   void AddTo(nlohmann::json& run) const;
@@ -43,7 +42,7 @@ class BestLoss {
   app::Decider decider_;
   double best_ = kNone;
   double kept_ = kNone;
-  double under_way_ = 0;  // of the last checkpoint that was begun as the best
+  double under_way_ = 0;  // loss of the last checkpoint begun as the best
   bool is_new_ = false;
 };
 
@@ -51,23 +50,23 @@ class CheckpointPolicy {
  public:
   // Why a checkpoint is written.
   using Reason = Checkpoints::Reason;
-  // All must outlive it.
+  // Everything referred to must outlive it.
   struct Setup {
     const comm::Runtime& runtime;
     const checkpoint::Options& options;
     bool goes_back = false;  // after a spike of the loss (run.on_spike = rollback)
-    std::vector<int> cores;  // for the writing thread
+    std::vector<int> cores;  // cores for the writing thread
     const RunSession& session;
     report::Monitor& monitor;
     Progress& progress;
     train::TrainingState& state;
-    // Collective. run.json of the last step, without what the writers add. stop_only: nothing but a
-    // stop wants it.
+    // Collective. Returns run.json of the last step without the members that the writers add.
+    // stop_only: the checkpoint is written only because of a stop.
     std::function<nlohmann::json(bool stop_only)> run;
-    // Told of the last regular checkpoint before that is relied on.
+    // Called with the step of the last regular checkpoint before anything relies on it.
     std::function<void(std::int64_t step)> written;
   };
-  // Collective. Takes the memory of the writers; throws InputError if copies do not fit.
+  // Collective. Allocates the writers' memory; throws InputError if copies do not fit.
   CheckpointPolicy(const Setup& setup, const BestLoss& best);
 
   BestLoss& Best() { return best_; }
@@ -75,35 +74,35 @@ class CheckpointPolicy {
 
   // Whether a checkpoint is due by time, on rank 0's clock.
   bool TimeHasCome() const;
-  // Why one is to be written after this step; nullopt: none is.
+  // Why a checkpoint is to be written after this step; nullopt: none is due.
   std::optional<Reason> Due() const;
-  // Collective. Writes one to the nodes and, where that is due too, one to the run folder.
+  // Collective. Writes a local checkpoint and, if that is due too, one to the run folder.
   void Write(const Reason& reason);
-  // Collective. Writes the regular checkpoint that the run folder was to have with the local one
-  // that the session began with, and has not: the job died in between. False: there is none.
+  // Collective. Writes the regular checkpoint of the run folder that was due with the local one
+  // from which the session began, if the job died before writing it. False: none was due.
   bool CompleteRunFolder();
 
-  bool Busy() const { return checkpoints_->Busy(); }  // a write goes on beside the steps
-  // Collective, after each step. any_busy: agreed.
+  bool Busy() const { return checkpoints_->Busy(); }  // this rank is writing beside the steps
+  // Collective, after each step. any_busy: whether any rank is Busy(), as agreed.
   void Advance(bool any_busy) {
     checkpoints_->Advance(any_busy);
     NoteBest();
   }
-  void Settle();  // collective: waits for the one under way
-  void Note();    // collective: settles, and tells of the last regular checkpoint
-  void ReturnTo(const app::RunRecord& record);  // collective: the run is back at this checkpoint
+  void Settle();  // collective: waits for the checkpoint under way
+  void Note();    // collective: settles, and reports the last regular checkpoint
+  void ReturnTo(const app::RunRecord& record);  // collective: the run went back to this checkpoint
 
-  void AddTo(nlohmann::json& run) const;  // names of the local run, and the best loss
-  // Seconds that training waited since this was asked.
+  void AddTo(nlohmann::json& run) const;  // adds the local run's names and the best loss
+  // Seconds for which training waited since the last call.
   double TakeSeconds() { return std::exchange(waited_, 0); }
-  std::int64_t OwnBytes() const { return checkpoints_->OwnBytes(); }  // as checkpoint::Writer's
-  std::vector<std::string> Summary() const;                           // lines, which may be empty
+  std::int64_t OwnBytes() const { return checkpoints_->OwnBytes(); }  // see checkpoint::Writer
+  std::vector<std::string> Summary() const;                           // lines; may be empty
   void RemoveLocal() {  // collective: the run has ended
     if (local_ != nullptr) local_->RemoveAll();
   }
 
  private:
-  // Whether the best one was written, once that is known.
+  // Tells best_ whether the best checkpoint was written, once that is known.
   void NoteBest() {
     if (const std::optional<bool> written = checkpoints_->TakeBest()) best_.Written(*written);
   }
@@ -117,7 +116,7 @@ class CheckpointPolicy {
   BestLoss best_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<LocalCheckpoints> local_;  // null: none
-  bool run_folder_has_one_ = false;          // that knows of the local ones
+  bool run_folder_has_one_ = false;          // a checkpoint that knows of the local ones
   double waited_ = 0;                        // seconds, since TakeSeconds
 };
 

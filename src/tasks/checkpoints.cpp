@@ -1,4 +1,4 @@
-// Checkpoints of a run: policy around one Writer.
+// Checkpoints: when and how a Writer is used; LocalCheckpoints: the same for a LocalWriter.
 #include "checkpoints.hpp"
 
 #include <fmt/format.h>
@@ -13,23 +13,23 @@ namespace trireme::tasks {
 
 namespace {
 
-// Speed of a first checkpoint for checkpoint.auto, before one is measured: of one disk.
+// For checkpoint.auto, before a checkpoint was measured: the speed of one disk.
 constexpr double kGuessedBytesPerSecond = 5e8;
-// The same for a local one: the speed of a node's disk.
+// The same for local checkpoints: the speed of a node's disk.
 constexpr double kGuessedNodeBytesPerSecond = 1e9;
-// For the end of the job's time, before one is measured: the speed of a busy shared disk, and the
-// time of its metadata calls.
+// For the end of the job's time, before a checkpoint was measured: the speed of a busy shared disk,
+// and the time of its metadata calls.
 constexpr double kSlowBytesPerSecond = 1e8;
 constexpr double kSlowSeconds = 1;
 constexpr double kGiga = 1e9;
 
-// A slice of the timeline that spans the wait of training.
+// A timeline slice that spans the time training waits.
 device::Scope Traced(const comm::Ledger& traffic) {
   return {traffic.Trace(),
           {.name = device::SliceName::kCheckpoint, .category = device::SliceCategory::kCheckpoint}};
 }
 
-// Whether so many minutes have passed since a checkpoint at `last`; 0: never.
+// Whether `minutes` have passed since `last`; never if minutes is 0.
 bool Passed(double last, double minutes) {
   return minutes > 0 && (Seconds() - last) / 60 >= minutes;
 }
@@ -50,7 +50,7 @@ Checkpoints::Checkpoints(const Setup& setup, checkpoint::State state)
 }
 
 double Checkpoints::Interval() const {
-  // With local checkpoints, of the failures that they do not survive.
+  // Local checkpoints survive a share of the failures; the interval follows from the others.
   const double share = setup_.options.local.empty() ? 1 : 1 - setup_.options.local_survival;
   const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour / share;
   const double guess = static_cast<double>(writer_.Bytes()) / kGuessedBytesPerSecond;
@@ -104,7 +104,7 @@ void Checkpoints::Advance(bool any_busy) {
 void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   const device::Scope scope = Traced(setup_.traffic);
   const Stopwatch waited(setup_.waited);
-  failures_ = 0;  // of this one: there is no later one to make up for it
+  failures_ = 0;  // count this checkpoint's own attempts: no later one can make up for it
   do {
     Begin(step, run, reason);
     Finish();
@@ -124,14 +124,14 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   bytes_ += static_cast<double>(outcome.bytes);
   write_seconds_ += outcome.write_seconds;
   verify_seconds_ += outcome.verify_seconds;
-  // The time that a last one takes, beside which nothing else goes on.
+  // The time that a last checkpoint takes, when training does not continue beside it.
   setup_.deadline.Checkpoint(setup_.options.async
                                  ? stall_ + outcome.write_seconds + outcome.verify_seconds
                                  : outcome.seconds);
   Report(outcome);
 }
 
-// From the beginning of the copy to the moment at which training learned of the end.
+// Adds a slice from the beginning of the copy to the moment when training learned of its end.
 void Checkpoints::TraceFiles() const {
   device::Recorder* const recorder = setup_.traffic.Trace();
   if (recorder == nullptr || !setup_.options.async) return;
@@ -169,7 +169,7 @@ void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
   setup_.monitor.Happened(
       {.name = "checkpoint failed", .step = outcome.step, .text = outcome.failure});
   const comm::Communicator& world = setup_.runtime.World();
-  // A folder that another job has taken over is not written to again.
+  // Do not write again if another job has taken over the folder.
   world.Together([&] {
     if (world.IsRoot() && setup_.may_go_on) setup_.may_go_on();
   });
@@ -197,7 +197,7 @@ std::string Checkpoints::Summary() const {
       speed(verify_seconds_), stalls_ / count);
 }
 
-// Local checkpoints of a run: policy around one LocalWriter.
+// LocalCheckpoints: when and how a LocalWriter is used.
 
 LocalCheckpoints::LocalCheckpoints(const Setup& setup, checkpoint::State state)
     : setup_(setup),
@@ -234,7 +234,7 @@ bool LocalCheckpoints::TimeHasCome() const {
 bool LocalCheckpoints::Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run) {
   const device::Scope scope = Traced(setup_.traffic);
   last_time_ = Seconds();
-  // The records of its steps first: a node that is lost may be the one that writes them.
+  // Write the records of its steps first: the node that writes them may be lost.
   setup_.monitor.SyncRecords();
   setup_.runtime.World().Broadcast(&sequence, sizeof sequence);
   const checkpoint::LocalOutcome outcome = writer_.Write(step, sequence, run);

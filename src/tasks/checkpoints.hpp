@@ -1,4 +1,4 @@
-// Checkpoints of a training run: when they are due, and what becomes of those that fail.
+// Checkpoints of a training run: when they are due, and what happens if writing fails.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace trireme::tasks {
 
-// Adds the time until it goes out of scope.
+// Adds the time from construction to the end of its scope to `sum`.
 class Stopwatch {
  public:
   explicit Stopwatch(double& sum) : sum_(sum), start_(Seconds()) {}
@@ -37,65 +37,65 @@ class Stopwatch {
 
 class Checkpoints {
  public:
-  // All must outlive it. On rank 0, may_publish throws unless the run folder is this job's for
-  // certain, and may_go_on if it is another's for certain.
+  // Everything referred to must outlive it. On rank 0, may_publish throws unless the run folder is
+  // certainly this job's; may_go_on throws if it is certainly another job's.
   struct Setup {
     const comm::Runtime& runtime;
     const checkpoint::Options& options;
     report::Monitor& monitor;
     app::Deadline& deadline;
-    std::string folder;           // of the run
-    std::int64_t sequence;        // of its last checkpoint; on rank 0, with checkpoint.local
-    std::vector<int> cores;       // for the writing thread
-    const comm::Ledger& traffic;  // of the timeline that shows them
+    std::string folder;           // the run folder
+    std::int64_t sequence;        // number of its last checkpoint; rank 0, with checkpoint.local
+    std::vector<int> cores;       // cores for the writing thread
+    const comm::Ledger& traffic;  // holds the timeline in which checkpoints appear
     std::function<void()> may_publish, may_go_on;
     double& waited;  // seconds that training has waited, added to
   };
-  // Collective. Takes the memory of the writer.
+  // Collective. Allocates the writer's memory.
   Checkpoints(const Setup& setup, checkpoint::State state);
 
   // Whether a checkpoint is due by time, on rank 0's clock: every_minutes, or the interval of
-  // checkpoint.auto. With checkpoint.local, one that goes to the run folder as well.
+  // checkpoint.auto. With checkpoint.local, only those that also go to the run folder.
   bool TimeHasCome() const;
   // Whether a checkpoint is due after this step.
   bool DueAfter(std::int64_t step) const {
     return Comes(step, setup_.options.every_steps * setup_.options.Drains());
   }
 
-  // Collective. Waits for the one under way, if any.
+  // Collective. Waits for the checkpoint under way, if any.
   void Settle();
-  // Why one is written.
+  // Why a checkpoint is written.
   struct Reason {
-    bool best = false;       // the lowest validation loss; TakeBest tells whether it was written
-    bool stop_only = false;  // without a stop there would be none
+    bool best = false;       // lowest validation loss so far; TakeBest tells whether it was written
+    bool stop_only = false;  // written only because the run stops
   };
-  // Collective. Writes one, or begins to; none may be under way. run: run.json, without what the
-  // writer adds.
+  // Collective. Writes one, or begins to; none may be under way. run: run.json without what
+  // the writer adds.
   void Write(std::int64_t step, const nlohmann::json& run, const Reason& reason);
-  // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
-  // AgreedError if none succeeds.
+  // Collective. Writes the last checkpoint of a session, repeating failed attempts at once, and
+  // waits for it. AgreedError if none succeeds.
   void WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason);
-  // Step of the last one written in this session that was not written for a stop alone.
+  // Step of the last checkpoint written in this session and not only because of a stop.
   std::optional<std::int64_t> LastRegular() const { return last_regular_; }
-  // On this rank: a write goes on beside the steps. Cheap.
+  // Whether this rank is writing beside the steps. Cheap.
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
-  // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
+  // Collective, after each step. any_busy: whether any rank is Busy(), agreed on in the step.
   void Advance(bool any_busy);
 
-  std::int64_t OwnBytes() const { return writer_.OwnBytes(); }  // as checkpoint::Writer's
+  std::int64_t OwnBytes() const { return writer_.OwnBytes(); }  // see checkpoint::Writer
   bool UnderWay() const { return writer_.UnderWay(); }
   bool BestUnderWay() const { return UnderWay() && under_way_.best; }
-  bool Written() const { return written_ > 0; }        // one, in this session
-  std::int64_t Sequence() const { return sequence_; }  // of the last one; on rank 0
+  bool Written() const { return written_ > 0; }        // at least one in this session
+  std::int64_t Sequence() const { return sequence_; }  // number of the last one; on rank 0
 
-  // Whether the last one marked best was written, if that is known since the last call.
+  // Whether the last checkpoint marked best was written; nullopt if nothing new is known.
   std::optional<bool> TakeBest() { return std::exchange(best_written_, std::nullopt); }
-  // "3 checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
+  // Line of the summary: "3 checkpoints of 1.2 GiB: ..."; empty if there was none.
   std::string Summary() const;
 
  private:
   void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
-  // Calls the writer, which training waits for.
+  // Calls the writer and counts the time for which training waits.
   template <typename Call>
   auto Stalled(Call call) {
     const Stopwatch stall(stall_);
@@ -108,55 +108,55 @@ class Checkpoints {
   void TraceFiles() const;
   void Report(const checkpoint::Outcome& outcome);
   void Fail(const checkpoint::Outcome& outcome);
-  double Interval() const;  // seconds, of checkpoint.auto
+  double Interval() const;  // of checkpoint.auto, in seconds
 
   const Setup setup_;
   checkpoint::Writer writer_;
   Reason under_way_;
   std::int64_t sequence_ = 0;
-  std::optional<bool> best_written_;  // since TakeBest
+  std::optional<bool> best_written_;  // news since the last TakeBest
   std::optional<std::int64_t> last_regular_;
-  std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint
-  std::int64_t failures_ = 0;   // in a row
-  double last_time_ = 0;        // Seconds() of the last Begin
-  double stall_ = 0;            // of the one under way
-  double longest_stall_ = 0;    // of those written
+  std::set<std::string> told_;  // warnings given, so that none comes twice
+  std::int64_t failures_ = 0;   // failed checkpoints in a row
+  double last_time_ = 0;        // time of the last Begin
+  double stall_ = 0;            // seconds of waiting for the checkpoint under way
+  double longest_stall_ = 0;    // seconds of the longest one written
   std::int64_t written_ = 0;    // in this session
-  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums of those
+  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over these
 };
 
-// Local checkpoints of a training run: when they are due, what is said of them, and what they cost.
+// Local checkpoints of a training run: when they are due, what is reported, and what they cost.
 
 class LocalCheckpoints {
  public:
-  // All must outlive it.
+  // Everything referred to must outlive it.
   struct Setup {
     const comm::Runtime& runtime;
     const checkpoint::Options& options;
     report::Monitor& monitor;
-    const comm::Ledger& traffic;  // of the timeline that shows them
+    const comm::Ledger& traffic;  // holds the timeline in which checkpoints appear
     double& waited;               // seconds that training has waited, added to
     checkpoint::LocalRun run;
-    // Step of the local checkpoint that the session goes on from.
+    // Step of the local checkpoint that the session continues from.
     std::optional<std::int64_t> from = {};
   };
   // Collective.
   LocalCheckpoints(const Setup& setup, checkpoint::State state);
 
   const checkpoint::LocalRun& Run() const { return setup_.run; }
-  // Whether one is due by time, on rank 0's clock.
+  // Whether a local checkpoint is due by time, on rank 0's clock.
   bool TimeHasCome() const;
-  // Whether one is due after this step.
+  // Whether a local checkpoint is due after this step.
   bool DueAfter(std::int64_t step) const { return Comes(step, setup_.options.every_steps); }
-  // Collective. Writes one; false if it is not whole on all nodes, which is said once. sequence: of
-  // the run folder's last checkpoint, on rank 0.
+  // Collective. Writes one; returns false if it is not complete on all nodes, which is reported
+  // once. sequence: number of the run folder's last checkpoint, on rank 0.
   bool Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run);
-  // Collective. The run has gone back to this step.
+  // Collective. Forgets checkpoints after `step`, to which the run has gone back.
   void Forget(std::int64_t step) { writer_.Forget(step); }
-  // Collective. The run has ended: nothing of it stays on the nodes.
+  // Collective. Removes all of the run's local checkpoints, when the run has ended.
   void RemoveAll() { writer_.RemoveAll(); }
 
-  // "12 local checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
+  // Line of the summary: "12 local checkpoints of 1.2 GiB: ..."; empty if there was none.
   std::string Summary() const;
 
  private:
@@ -164,11 +164,11 @@ class LocalCheckpoints {
 
   const Setup setup_;
   checkpoint::LocalWriter writer_;
-  double last_time_ = 0;      // Seconds() of the last one
-  bool failing_ = false;      // the last one was not written
+  double last_time_ = 0;      // time of the last checkpoint
+  bool failing_ = false;      // the last checkpoint was not written
   std::int64_t written_ = 0;  // in this session
-  double seconds_ = 0;        // sum of those
-  double longest_ = 0;        // of those
+  double seconds_ = 0;        // sum over those written
+  double longest_ = 0;        // seconds of the longest one
 };
 
 }  // namespace trireme::tasks

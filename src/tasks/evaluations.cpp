@@ -1,4 +1,4 @@
-// Evaluations: validations and the test, with their records.
+// Evaluations: runs validations and the test, and records them.
 #include "evaluations.hpp"
 
 #include <algorithm>
@@ -39,15 +39,14 @@ void Evaluations::Expect(const train::StepResult& result) const {
                                             static_cast<double>(result.tokens));
 }
 
-// Fills a record with the loss of a split; false if a signal ended it. The time that it took is
-// added to seconds.
+// Fills a record with a split's loss; adds the time to `seconds`. False if a signal ended it.
 bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                            double& seconds) {
   const comm::ProcessGrid& grid = setup_.state.Grid();
   const data::PairFile* const pairs = setup_.data.Pairs();
   setup_.progress.watch(comm::Phase::kValidation);
   const comm::Ledger steps_alone = grid.Traffic();
-  // One slice: a validation has more tasks than all steps of a timeline.
+  // The timeline shows a validation as one slice: it has more tasks than all steps of a timeline.
   const device::Scope scope(steps_alone.Trace(), {.name = device::SliceName::kValidation,
                                                   .category = device::SliceCategory::kValidation});
   device::Recorder* const recorder = steps_alone.Trace();
@@ -63,7 +62,7 @@ bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, rep
   const train::Evaluation result =
       pairs == nullptr ? train::Evaluate(setup_.state.Net(), tokens, split, options)
                        : train::EvaluatePairs(setup_.state.Net(), *pairs, split, options);
-  grid.Traffic() = steps_alone;  // the summary's table is about the steps
+  grid.Traffic() = steps_alone;  // the summary's table of transfers is about the steps only
   if (recorder != nullptr) grid.TraceInto(recorder);
   if (result.stopped) {
     setup_.progress.stop = true;
@@ -83,7 +82,7 @@ bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, rep
   return true;
 }
 
-// Nothing is told of a validation that a signal cuts short: all sets come again after -r.
+// A validation cut short by a signal is not reported: after -r all sets are evaluated again.
 bool Evaluations::Validate() {
   setup_.monitor.FlushRecords();
   std::vector<report::Record> records(setup_.validation.size());
@@ -104,7 +103,7 @@ void Evaluations::ValidateIfDue() {
   Progress& progress = setup_.progress;
   progress.validation_due = false;
   if (!Due()) return;
-  // A stop does not wait for a validation: the time left may be short. It comes first after -r.
+  // A stop does not wait for a validation: time may be short. It comes first after -r.
   progress.validation_due = (progress.stop && !progress.Finished()) || !Validate();
 }
 

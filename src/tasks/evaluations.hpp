@@ -1,5 +1,4 @@
-// Evaluations: validations of a training, its test at the end, and the text that the model writes
-// then.
+// Evaluations: validations of a training, its test at the end, and the sample text written then.
 #pragma once
 
 #include <cstdint>
@@ -16,32 +15,31 @@ namespace trireme::tasks {
 
 class Evaluations {
  public:
-  // All must outlive it.
+  // Everything referred to must outlive it.
   struct Setup {
     const report::Options& options;               // [monitor]
-    std::span<const app::ValidSplit> validation;  // the first one decides on the best
+    std::span<const app::ValidSplit> validation;  // the first set decides on the best checkpoint
     const TrainingData& data;
     const device::StopSignals& signals;
     report::Monitor& monitor;
     Progress& progress;
     BestLoss& best;
     train::TrainingState& state;
-    // Collective. Fills what a record says of the run: its step, tokens and memory.
+    // Collective. Fills in the run's state in a record: step, tokens and memory.
     std::function<void(report::Record&)> place;
   };
   explicit Evaluations(const Setup& setup) : setup_(setup) {}
 
-  // Whether a validation comes after the step that begins or after the next one.
+  // Whether a validation follows the step that begins or the one after it.
   bool IsNear() const;
-  // Tells the deadline how long a validation takes, until one was measured: forward passes alone,
-  // so a step of so many targets takes longer.
+  // Gives the deadline an estimate of a validation's time until one was measured: a step, which
+  // also runs backward, over as many targets takes longer.
   void Expect(const train::StepResult& result) const;
-  // Collective. Validates if that is due after this step; a stop leaves it to the next session.
+  // Collective. Validates if that is due after this step; on a stop, leaves it to the next session.
   void ValidateIfDue();
-  // Collective. The test at the end of a run, unless the deck wants no evaluations; false if a
-  // signal ended it.
+  // Collective. Tests at the end of a run if the deck wants that. False if a signal ended it.
   bool Test();
-  // Collective. Writes a text with the trained model, if the deck wants one.
+  // Collective. Prints a text written by the trained model, if the deck wants one.
   void PrintSample();
 
  private:
@@ -49,7 +47,7 @@ class Evaluations {
   bool Validate();
   bool Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                 double& seconds);
-  std::int64_t Tokens() const;  // of a validation of all sets, at most
+  std::int64_t Tokens() const;  // that a validation of all sets takes, at most
 
   const Setup setup_;
 };

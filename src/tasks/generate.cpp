@@ -1,4 +1,4 @@
-// job.task = generate: texts for a prompt, for a file of prompts, or for a user at the keyboard.
+// job.task = generate: texts for one prompt, a file of prompts, or a user at the keyboard.
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/stat.h>
@@ -22,16 +22,15 @@ namespace trireme::tasks {
 
 namespace {
 
-// Translations of prompts. A translation is shown when it is complete: until then another beam may
-// win.
+// Translates prompts. Translations are shown when complete: until then another beam may win.
 class TranslationWriter : public Writer {
  public:
-  // All arguments outlive this.
+  // All arguments must outlive this.
   TranslationWriter(model::ParallelModel& model, const data::PairFile& pairs,
                     const GenerateOptions& options, const std::function<bool()>& stopped)
       : model_(model), pairs_(pairs), translator_(SetupOf(model, pairs, options, stopped)) {}
 
-  // InputError also for a text without tokens, and for one that is longer than the model takes.
+  // Throws InputError also if the text has no tokens or more than the model takes.
   void Encode(Prompt& prompt) const override {
     try {
       prompt.ids = pairs_.Encode(data::Side::kSource, prompt.text);
@@ -78,7 +77,7 @@ void Show(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Without a cache a long text takes long: the user is told.
+// Warns that without a cache long texts take a long time.
 void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel& model) {
   if (!world.IsRoot() || model.Plan().cache_slots > 0) return;
   fmt::print(stderr,
@@ -90,13 +89,13 @@ void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel
   throw AgreedError(ExitCode::kStopped, "stopped by a signal: " + done);
 }
 
-// Collective. Answers a prompt, and shows the text as it grows.
+// Collective. Answers a prompt and shows the text as it grows.
 void ShowAnswer(const comm::Communicator& world, Writer& writer, std::span<const Prompt> prompt) {
   writer.Run(prompt, [](const std::string& piece) { Show(Printable(piece)); });
   if (world.IsRoot()) Show("\n");
 }
 
-// One prompt, shown as its text grows.
+// Continues one prompt and shows its text as it grows.
 void ContinuePrompt(const comm::Communicator& world, Writer& writer, const TrainedModel& trained,
                     const GenerateOptions& options) {
   std::vector<Prompt> prompts = {
@@ -109,10 +108,10 @@ void ContinuePrompt(const comm::Communicator& world, Writer& writer, const Train
   if (writer.Stopped()) ThrowStopped("the text is not complete");
 }
 
-// Lines of standard input, for one reader that must also see signals.
+// Reads lines of standard input while watching for signals.
 class InputLines {
  public:
-  // The next line without its end; nothing at the end of the input or once `stopped`.
+  // The next line without its newline; nullopt at the end of the input, or once `stopped`.
   std::optional<std::string> Next(const std::function<bool()>& stopped) {
     constexpr int kPause = 100;  // ms, between looks at `stopped`
     while (true) {
@@ -143,10 +142,10 @@ class InputLines {
   std::string waiting_;
 };
 
-// A line of rank 0's input, on all ranks; nothing at its end.
+// Collective. The next line of rank 0's input, on all ranks; nullopt at its end.
 std::optional<std::string> NextLine(const app::Ranks& ranks, InputLines& lines) {
   const comm::Communicator& world = ranks.World();
-  std::string sent;  // empty: the end
+  std::string sent;  // empty: end of the input
   if (world.IsRoot()) {
     if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) Show("> ");
     if (const auto line = lines.Next([&] { return ranks.signals->Received(); })) sent = "+" + *line;
@@ -156,8 +155,8 @@ std::optional<std::string> NextLine(const app::Ranks& ranks, InputLines& lines) 
   return sent.substr(1);
 }
 
-// Prompts from standard input, each of which has a number of its own for the draws. A line that
-// cannot be encoded is told, and the next one asked for.
+// Answers prompts from standard input. Each has a number of its own, from which its random draws
+// follow. If a line cannot be encoded, the user is told why and the next one is read.
 void Converse(const app::Ranks& ranks, Writer& writer, const GenerateOptions& options) {
   InputLines lines;
   std::int64_t number = 0;
@@ -182,10 +181,10 @@ void Converse(const app::Ranks& ranks, Writer& writer, const GenerateOptions& op
   ThrowStopped(fmt::format("{} answered", report::Counted(number, "prompt")));
 }
 
-// generate.output, on rank 0: lines are on their way to the disk when Write returns.
+// generate.output, on rank 0. When Write returns, its lines were handed to the system.
 class OutputFile {
  public:
-  // path: empty for standard output. Throws InputError for a file that exists or cannot be made.
+  // path: empty for standard output. Throws InputError if the file exists or cannot be created.
   OutputFile(const deck::Deck& deck, std::string path) : path_(std::move(path)) {
     if (path_.empty()) return;
     struct stat found {};
@@ -216,7 +215,7 @@ class OutputFile {
   std::optional<Descriptor> file_;
 };
 
-// The lines of a round in the order of its prompts, on every rank; `texts` and `added` count them.
+// A round's output lines in the order of its prompts, on every rank. Adds to counts: texts, tokens.
 std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& grid,
                     std::span<const Prompt> prompts,
                     const std::vector<std::optional<Continuation>>& results,
@@ -239,11 +238,11 @@ std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& gr
   return all;
 }
 
-// All prompts of a file, in rounds after each of which their texts are written.
+// Continues all prompts of a file in rounds; texts are written after each round.
 void ContinueFile(const deck::Deck& deck, const comm::Communicator& world, Writer& writer,
                   TrainedModel& trained, std::vector<Prompt>& prompts,
                   const GenerateOptions& options) {
-  constexpr std::int64_t kBatches = 16;  // of a round
+  constexpr std::int64_t kBatches = 16;  // per round and data rank
   const comm::ProcessGrid& grid = trained.Net().Grid();
   world.Together([&] {
     for (Prompt& prompt : prompts) writer.Encode(prompt);
@@ -293,7 +292,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
   const std::int64_t longest = model.Plan().length;
   std::vector<std::int32_t> added;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const std::int64_t seen = std::min(std::ssize(prompt), longest);  // by the model, the last ones
+    const std::int64_t seen = std::min(std::ssize(prompt), longest);  // last tokens, for the model
     data::Entry batch;
     batch.sequences = 1;
     batch.length = seen;
@@ -313,7 +312,7 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const std::vector<std::int32_t>& prompt,
                                        const GenerateOptions& options) {
   const comm::ProcessGrid& grid = model.Grid();
-  // All ranks take part in gathers of parameters.
+  // With sharded values, all replicas must take part in gathers of parameters.
   const bool writes = grid.Coordinates().data == 0 || model.Units().ValuesSharded();
   std::vector<std::int32_t> added;
   if (writes) added = Continue(model, prompt, options);
@@ -335,7 +334,7 @@ ExitCode RunGenerate(app::Job& job) {
   });
   std::vector<Prompt> prompts;
   if (!options.file.empty()) prompts = ReadPrompts(request, world, options);
-  // A prompt by itself is seen alone; windows of several as many at once as the deck says.
+  // A single prompt is a micro-batch of its own; for a file, the deck's micro-batch applies.
   TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
                        options.pack_weights);
   if (request.line.validate_only) return app::SayValid(world);

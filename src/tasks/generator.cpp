@@ -1,4 +1,4 @@
-// Generator: the turns, and what becomes of their tokens.
+// Generator: runs the turns and processes the tokens that they give.
 #include "generator.hpp"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace trireme::tasks {
 Generator::Generator(Setup setup)
     : setup_(std::move(setup)), active_(static_cast<std::size_t>(setup_.slots)) {}
 
-// Free slots take the replica's next prompts.
+// Assigns the replica's next prompts to free slots.
 void Generator::Fill() {
   const auto step = static_cast<std::size_t>(setup_.model.Grid().Shape().data);
   for (std::size_t slot = 0; slot < active_.size() && next_ < prompts_.size(); ++slot) {
@@ -42,12 +42,12 @@ void Generator::Fill() {
   }
 }
 
-// Whether the model has to see all of the sequence.
+// Whether the model has to see the whole sequence: nothing is cached, or it is too long.
 bool Generator::IsWhole(const Sequence& sequence) const {
   return sequence.kept == 0 || std::ssize(sequence.ids) > setup_.model.Plan().length;
 }
 
-// The last tokens of some sequences, padded to the longest.
+// An entry with the last tokens of some sequences, padded to the longest.
 data::Entry Generator::WholeEntry(std::span<Sequence* const> sequences) const {
   const std::int64_t most = setup_.model.Plan().length;
   data::Entry entry;
@@ -121,7 +121,7 @@ Generator::Chosen Generator::ChosenFor(const Sequence& sequence,
 void Generator::RunTurn(Turn& turn, std::int64_t entries) {
   model::ParallelModel& model = setup_.model;
   const auto vocabulary = static_cast<std::size_t>(model.Plan().options.vocabulary);
-  // Rows of the head without a token are no choice.
+  // The head may have padding rows, which are no tokens.
   const std::size_t words = setup_.tokens.Words().words.size();
   std::vector<Chosen> chosen(turn.order.size());
   RunPasses(model, entries, turn,
@@ -140,8 +140,8 @@ void Generator::RunTurn(Turn& turn, std::int64_t entries) {
   }
 }
 
-// A turn without a cache: whole windows, one sequence after the other. Ranks with fewer repeat one
-// that no result follows from.
+// A turn without a cache: whole windows, one sequence at a time. With sharded values, ranks with
+// fewer sequences add dummy passes, because the others wait for them.
 void Generator::RunAlone(std::int64_t turns) {
   model::ParallelModel& model = setup_.model;
   std::vector<Sequence*> order;
@@ -220,8 +220,7 @@ std::vector<std::optional<Continuation>> Generator::Run(std::span<const Prompt> 
   return std::move(results_);
 }
 
-// GrowingText: the text is decoded from the prompt on, since a word's form may depend on the one
-// before it.
+// GrowingText decodes from the prompt on, because a word's form may depend on the word before it.
 
 std::size_t WholeCharacters(const std::string& text) {
   constexpr std::size_t kLongest = 4;  // bytes of a character
@@ -235,7 +234,7 @@ std::size_t WholeCharacters(const std::string& text) {
 
 namespace {
 
-// Bytes at the end of `text` that may become a stop string.
+// Length of the longest end of `text` that is the beginning of a stop string, in bytes.
 std::size_t MaybeStop(const std::string& text, const std::vector<std::string>& stops) {
   std::size_t most = 0;
   for (const std::string& stop : stops) {
@@ -275,7 +274,7 @@ std::string GrowingText::Take(bool end) {
   return piece;
 }
 
-// Prompts and texts as JSON lines.
+// Reads prompts and writes texts as JSON lines.
 
 namespace {
 
@@ -395,7 +394,7 @@ void Generator::Encode(Prompt& prompt) const {
 }
 
 std::string LineOf(const Prompt& prompt, const Continuation& continuation) {
-  constexpr double kDigits = 1e6;  // layouts differ by rounding
+  constexpr double kDigits = 1e6;  // probabilities are rounded to 1e-6: layouts differ by rounding
   nlohmann::ordered_json line;
   if (!prompt.id.is_null()) line["id"] = prompt.id;
   line["prompt"] = prompt.text;

@@ -1,4 +1,4 @@
-// Texts for many prompts at once, token by token, on all ranks of a grid.
+// Continues many prompts at once, token by token, on all ranks of a grid.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +20,10 @@
 
 namespace trireme::tasks {
 
-// Text from a model, made safe to show.
+// Making a model's text safe to show.
 
-// The text with control characters (but newline and tab) and bytes that are not UTF-8 replaced by
-// U+FFFD: a byte-level model may write anything, and a terminal must survive it.
+// The text with control characters (except newline and tab) and bytes that are not UTF-8 replaced
+// by U+FFFD: a byte-level model may write anything, and it must not upset a terminal.
 inline std::string Printable(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -40,62 +40,62 @@ inline std::string Printable(std::string_view text) {
   return out;
 }
 
-// The next token of a text: repetition penalty, the choice among the candidates, log-probability.
+// Choosing the next token: repetition penalty, choice among the candidates, log-probability.
 
-// Uniform of (0, 1] for the added token number `position` of prompt number `prompt`
-// (doc/reference/numerics.md, "Generation").
+// Uniform number in (0, 1] for the new token at `position` (counted from the first one added) of
+// prompt number `prompt` (doc/reference/numerics.md, "Generation").
 double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
 
-// Divides the logits of the tokens in `seen` by `penalty`, or multiplies those below 0 by it, each
-// once.
+// Applies the repetition penalty once to each different token in `seen`: divides its logit by
+// `penalty`, or multiplies it if it is negative.
 void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<double>& logits);
 
-// Prompts of generate.file and the texts that go with them, as JSON lines.
+// Prompts of generate.file and their continuations, as JSON lines.
 
 struct Prompt {
-  std::int64_t number = 0;  // from 0, in the order of the file: a coordinate of the draws
-  std::string where;        // "prompts.jsonl:3", "generate.prompt"
+  std::int64_t number = 0;  // from 0, in the file's order; random draws depend on it
+  std::string where;        // place named in messages: "prompts.jsonl:3", "generate.prompt"
   std::string text;
   nlohmann::json id;  // null: none
   GenerateOptions options;
-  std::vector<std::int32_t> ids = {};  // of the text
+  std::vector<std::int32_t> ids = {};  // tokens of `text`
 };
 
 enum class End { kLength, kStop, kEos };
 const char* NameOf(End end);  // "length", "stop", "eos"
 
 struct Continuation {
-  std::vector<std::int32_t> tokens;  // all that were chosen, an <eos> or a stop string's included
-  std::string text;                  // without <eos> at the end and stop string
-  double log_probability = 0;        // of the tokens, in nats, by the model's own distribution
+  std::vector<std::int32_t> tokens;  // all chosen ones, also an <eos> or a stop string's
+  std::string text;                  // without the final <eos> and the stop string
+  double log_probability = 0;        // sum over the tokens, nats, of the model's own distribution
   End end = End::kLength;
 };
 
-// Prompts of a JSONL text. Blank lines are passed over. Throws InputError "path:line: ..." for what
-// is not JSON, an unknown member, a missing prompt, a value out of its range.
+// Parses prompts in JSONL; skips blank lines. Throws InputError "path:line: ..." for invalid JSON,
+// an unknown member, a missing prompt or a value out of range.
 std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
                                  const GenerateOptions& options);
 
-// Collective. Reads generate.file on rank 0; the same on all ranks. AgreedError (exit code 2) with
-// the deck's line for a file that cannot be read or has no prompt.
+// Collective. Rank 0 reads generate.file; the result is the same on all ranks. AgreedError (exit
+// code 2) with the deck's line if the file cannot be read or has no prompt.
 std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communicator& world,
                                 const GenerateOptions& options);
 
 // One line of generate.output, with its newline.
 std::string LineOf(const Prompt& prompt, const Continuation& continuation);
 
-// The text of a continuation while its tokens come: where it ends, and what of it can be shown.
+// A continuation's text while its tokens arrive: where it ends, and how much can be shown.
 
 class GrowingText {
  public:
-  // before: tokens of the prompt. Both arguments outlive this.
+  // before: the prompt's tokens. `tokens` and `stops` must outlive this.
   GrowingText(const data::TokenFile& tokens, std::vector<std::int32_t> before,
               const std::vector<std::string>& stops);
-  // True if the text has a stop string now, at which it ends.
+  // Adds tokens. Returns whether the text now contains a stop string, at which it ends.
   bool Add(std::span<const std::int32_t> tokens);
   const std::string& Text() const { return text_; }
-  // Text added since the last call, without an unfinished character and without what may be the
-  // beginning of a stop string; all of it at the end.
+  // Text added since the last call, without an unfinished character or a possible beginning of a
+  // stop string at its end. end: the text is complete; returns all of it.
   std::string Take(bool end);
 
  private:
@@ -104,47 +104,46 @@ class GrowingText {
   const std::vector<std::string>& stops_;
   std::size_t prompt_bytes_;
   std::string text_;
-  std::size_t taken_ = 0;  // bytes
+  std::size_t taken_ = 0;  // bytes of text_ returned by Take so far
 };
 
-// Bytes of `text` without an unfinished UTF-8 character at its end.
+// Length in bytes of `text` without an unfinished UTF-8 character at its end.
 std::size_t WholeCharacters(const std::string& text);
 
-// Writer: an answer to prompts with texts, by a model that continues them, or one that translates.
+// Writer: answers prompts with texts; a model either continues or translates them.
 
 class Writer {
  public:
   virtual ~Writer() = default;
 
-  // Fills in the prompt's ids. Throws InputError naming the prompt's place for what the model
-  // cannot take.
+  // Sets prompt.ids. Throws InputError naming the prompt's place if the model cannot take it.
   virtual void Encode(Prompt& prompt) const = 0;
-  // On the first rank of replica 0: pieces of the first prompt's text, as they come.
+  // Called on replica 0's first rank with pieces of the first prompt's text as they come.
   using OnText = std::function<void(const std::string& piece)>;
-  // Collective over the grid, whose ranks pass the same prompts, with ids. Prompt i is answered by
-  // data rank i % D: on its ranks result i is there, unless Stopped(). AgreedError if a prediction
-  // is not finite.
+  // Collective over the grid; all ranks pass the same prompts, with ids. Data rank i % D answers
+  // prompt i; only its ranks get result i, unless Stopped(). AgreedError if a prediction is not
+  // finite.
   virtual std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
                                                        const OnText& on_text = {}) = 0;
-  // Whether the last Run ended early, because a rank was asked to.
+  // Whether the last Run ended early because a rank was asked to stop.
   virtual bool Stopped() const = 0;
 };
 
-// Each data replica has slots, in each of which it continues a prompt; a slot that is free takes
-// the replica's next one. A turn is one more token of each: the model sees a new prompt as a whole
-// and keeps its keys and values, and from then on one token. When a text is longer than the model's
-// sequences, the model sees its last tokens as a whole, in every turn: positions have moved.
+// Each data replica has slots and continues one prompt in each; a free slot takes the replica's
+// next prompt. A turn adds one token to each: the model reads a new prompt as a whole and caches
+// its keys and values, then one token per turn. Once a text is longer than the model's sequences,
+// the model reads its last tokens as a whole in every turn, because their positions have moved.
 class Generator : public Writer {
  public:
   struct Setup {
     model::ParallelModel& model;
     const data::TokenFile& tokens;
-    std::int64_t slots = 1;         // of a data rank; with a cache, as many as that has
+    std::int64_t slots = 1;         // per data rank; with a cache, the number of its slots
     std::function<bool()> stopped;  // whether this rank was asked to stop
   };
   explicit Generator(Setup setup);
 
-  // InputError also for nothing to begin with.
+  // Throws InputError also if there is nothing to begin with.
   void Encode(Prompt& prompt) const override;
   std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
                                                const OnText& on_text = {}) override;
@@ -154,16 +153,16 @@ class Generator : public Writer {
   // A prompt that is being continued.
   struct Sequence {
     const Prompt* prompt = nullptr;
-    std::size_t place = 0;  // among the results
+    std::size_t place = 0;  // index among the results
     std::int32_t slot = 0;
-    std::vector<std::int32_t> ids = {};  // all that the model has to see, the newest last
-    std::int64_t kept = 0;               // positions in the cache
+    std::vector<std::int32_t> ids = {};  // prompt and added tokens, newest last
+    std::int64_t kept = 0;               // positions whose keys and values are cached
     std::vector<std::int32_t> added = {};
     double log_probability = 0;
-    std::optional<GrowingText> text = {};  // if it has stop strings or is shown
+    std::optional<GrowingText> text = {};  // if the prompt has stop strings or is shown
     bool shown = false;
   };
-  // The passes of a turn: entries for the model, and the sequences whose next tokens they give.
+  // The passes of a turn: entries for the model, and the sequences whose next tokens they predict.
   struct Turn : TurnPasses {
     std::vector<Sequence*> order;
   };
@@ -187,7 +186,7 @@ class Generator : public Writer {
   std::span<const Prompt> prompts_;
   OnText on_text_;
   std::vector<std::optional<Continuation>> results_;
-  std::size_t next_ = 0;                           // prompt of this replica that waits
+  std::size_t next_ = 0;                           // index of this replica's next waiting prompt
   std::vector<std::unique_ptr<Sequence>> active_;  // [slots]; null: free
   bool finite_ = true, stopped_ = false;
 };

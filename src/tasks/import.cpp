@@ -25,16 +25,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Memory of a rank at its peak, in bytes: said before any weights are read.
+// Peak memory of a rank in bytes, told before any weights are read.
 struct PeakMemory {
-  std::int64_t program = 0;  // taken by the rank so far: code, libraries, lists of tensors
-  std::int64_t buffers = 0;  // pieces of weights on their way
-  std::int64_t tensor = 0;   // the largest one that is held as a whole
-  std::int64_t texts = 0;    // files that are copied beside the weights
+  std::int64_t program = 0;  // used by the rank so far: code, libraries, lists of tensors
+  std::int64_t buffers = 0;  // pieces of weights in transit
+  std::int64_t tensor = 0;   // the largest tensor that is held as a whole
+  std::int64_t texts = 0;    // files that are copied along with the weights
   std::int64_t Total() const { return program + buffers + tensor + texts; }
 };
 
-// Collective. The largest of each term on any rank.
+// Collective. The largest value of each term over all ranks.
 PeakMemory LargestOf(const comm::Communicator& world, const PeakMemory& mine) {
   return {.program = world.Max(mine.program),
           .buffers = world.Max(mine.buffers),
@@ -42,8 +42,8 @@ PeakMemory LargestOf(const comm::Communicator& world, const PeakMemory& mine) {
           .texts = world.Max(mine.texts)};
 }
 
-// Says what is converted, and the memory: "memory  a rank: program 41 MiB + buffers 76 MiB + one
-// tensor 9.0 MiB = 126 MiB (132120576 bytes)".
+// Prints what is converted and the memory it takes: "memory  a rank: program 41 MiB + buffers 76
+// MiB + one tensor 9.0 MiB = 126 MiB (132120576 bytes)".
 void SayModel(const std::string& path, hf::Family family, const model::Options& model,
               std::int64_t bytes, const hf::Listing& listing, const PeakMemory& memory) {
   using report::AsBytes;
@@ -56,18 +56,18 @@ void SayModel(const std::string& path, hf::Family family, const model::Options& 
       AsBytes(memory.Total()), report::WithThousands(memory.Total()));
 }
 
-// The model to import, as every rank knows it.
+// The model to import; the same on every rank.
 struct Source {
   std::string folder;
   hf::Config config;
   model::Options model;
-  std::optional<hf::WeightSource> weights;  // always there after Open
+  std::optional<hf::WeightSource> weights;  // always set after Open
 };
 
-// The first fault of the weights, in the order of the checkpoint, whichever thread meets it first.
+// Keeps the first fault of the weights in checkpoint order, whichever thread meets it first.
 class Fault {
  public:
-  // Notes the exception under way, from any thread. block: of the list that the writer has.
+  // Notes the current exception, from any thread. block: an element of the writer's list.
   void Note(const kernels::StateBlock& block, std::int64_t first) {
     const std::lock_guard lock(mutex_);
     const std::pair place(&block, first);
@@ -97,8 +97,8 @@ void CheckRequest(const app::Request& request) {
   report::CheckRunFolder(request.job.output, false);
 }
 
-// Collective. Rank 0 reads the headers, all check them; the head of a tied
-// model is compared by all together.
+// Collective. Rank 0 reads the headers and all ranks check them. All together compare a tied
+// model's head with its embedding.
 void Open(const app::Request& request, const comm::Communicator& world, Source& source) {
   source.folder = hf::Read(request.deck).path;
   source.model = request.model;
@@ -117,7 +117,7 @@ void Open(const app::Request& request, const comm::Communicator& world, Source& 
   });
 }
 
-// Deck of the new run: the job's, as if it had not been given for an import. Serial.
+// The new run's deck: the job's deck without the keys of the import. Serial.
 std::string RunDeck(const app::Request& request) {
   app::CommandLine line = request.line;
   std::erase_if(line.overrides, [](const std::string& override) {
@@ -128,7 +128,7 @@ std::string RunDeck(const app::Request& request) {
   return app::ParseDeck(*request.schema, line, sources).Resolved();
 }
 
-// The same on every rank.
+// run.json of step 0, the same on every rank.
 nlohmann::json RunJson(const app::Ranks& ranks, const Source& source, const std::string& deck,
                        const std::string& imported) {
   nlohmann::json run = {{"step", 0},
@@ -141,7 +141,7 @@ nlohmann::json RunJson(const app::Ranks& ranks, const Source& source, const std:
   return run;
 }
 
-// Tokens of the tokenizer in the folder; 0: there is none, or none that we read.
+// Number of tokens of the folder's tokenizer; 0 if there is none that we can read.
 std::int64_t TokensOf(const std::string& folder) {
   for (const data::TokenizerKind kind :
        {data::TokenizerKind::kBpe, data::TokenizerKind::kSentencePiece}) {
@@ -168,7 +168,7 @@ void SayImport(const Source& source, const PeakMemory& memory) {
              source.folder, hf::kConfigFile, fmt::join(source.config.unknown, ", "));
 }
 
-// Collective. Of the largest rank. program: bytes taken before the writer was made.
+// Collective. Memory of the largest rank. program: bytes in use before the writer was made.
 PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device,
                     const Source& source, const checkpoint::Writer& writer, std::int64_t program) {
   const hf::PassingMemory passing = source.weights->Memory(device.stream.threads);
@@ -184,11 +184,11 @@ ExitCode RunImport(app::Job& job) {
   const app::Request& request = job.request;
   const comm::Communicator& world = job.ranks.World();
 
-  // 1. What the folder holds, checked but for the weights' values.
+  // 1. Read the folder and check everything except the weights' values.
   Source source;
   Open(request, world, source);
 
-  // 2. The parts of the weights that the ranks read, and the writer of the checkpoint.
+  // 2. Choose the parts of the weights that each rank reads; make the checkpoint's writer.
   const std::int64_t program = report::PeakResidentBytes();
   Fault fault;
   const checkpoint::ReadBlock read = [&](const kernels::StateBlock& block, std::int64_t first,
@@ -211,7 +211,7 @@ ExitCode RunImport(app::Job& job) {
     return ExitCode::kDone;
   }
 
-  // 3. The run folder.
+  // 3. Make the run folder.
   std::string deck, imported;
   AtRoot(world, [&] {
     deck = RunDeck(request);
@@ -221,11 +221,11 @@ ExitCode RunImport(app::Job& job) {
   imported = world.Broadcast(imported);
   const std::string& output = request.job.output;
   hf::MakeFolderWhole(world, output, [&](const std::string& temporary) {
-    // The checkpoint of step 0, without moments. Weights are read while it is written.
+    // Write the checkpoint of step 0, without moments. Weights are read while it is written.
     writer.Begin(
         {.folder = temporary + "/checkpoints", .run = RunJson(job.ranks, source, deck, imported)});
     const checkpoint::Outcome outcome = writer.Finish();
-    world.Together([&] { fault.Check(); });  // of the weights, not of the disk
+    world.Together([&] { fault.Check(); });  // faults of the weights; those of the disk follow
     if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
     AtRoot(world, [&] {
       const std::string part = temporary + "/" + hf::kRunPart;
@@ -246,21 +246,21 @@ ExitCode RunImport(app::Job& job) {
 namespace {
 
 constexpr std::int64_t kMostListingBytes = std::int64_t{256} << 20;
-constexpr int kIndent = 2;  // of JSON, as transformers writes it
+constexpr int kIndent = 2;  // of JSON, as transformers indents it
 
-// The model to export and its files, as every rank knows them.
+// The model to export and its files; the same on every rank.
 struct Task {
   hf::Options options;
   std::string checkpoint;
-  std::string origin;       // the run's folder of the imported model's files; empty: it has none
-  std::string config_text;  // of that folder
+  std::string origin;       // the run's folder with the imported model's files; empty: not imported
+  std::string config_text;  // config.json of that folder
   hf::Family family = hf::Family::kLlama;
   model::Options model;
   hf::ExportPlan plan;
-  std::optional<checkpoint::TensorReader> reader;  // always there after Open
+  std::optional<checkpoint::TensorReader> reader;  // always set after Open
 };
 
-// The folder with the files of the imported model that the checkpoint's run began with.
+// Folder in which the checkpoint's run keeps the files of its imported model; empty: none.
 std::string OriginOf(const std::string& checkpoint) {
   const fs::path folder = fs::absolute(checkpoint).lexically_normal().parent_path();
   if (folder.filename() != "checkpoints") return {};
@@ -279,7 +279,7 @@ void CheckRequest(const app::Request& request, const app::Start& start, const Ta
   }
 }
 
-// Throws InputError unless the configuration, which a user may have changed, is the model's.
+// Throws InputError unless the configuration, which a user may have changed, describes the model.
 void RequireSame(const hf::Config& config, const model::Options& model, const std::string& path) {
   const nlohmann::json ours = app::ModelJson(model);
   for (const model::Setting& setting : model::SettingsOf(model)) {
@@ -313,7 +313,7 @@ void PlanFiles(const app::Request& request, const std::string& listing, Task& ta
                            task.model, task.options);
 }
 
-// Collective. Reads what there is, and plans all files.
+// Collective. Reads the checkpoint and its run folder, and plans all files.
 void Open(const app::Request& request, const comm::Communicator& world, const app::Start& start,
           Task& task) {
   std::string listing;
@@ -339,7 +339,7 @@ void Open(const app::Request& request, const comm::Communicator& world, const ap
   });
 }
 
-// Serial. Gives the files their sizes and headers.
+// Serial. Creates the weight files with their headers and full sizes.
 void MakeFiles(const hf::ExportPlan& plan, const std::string& folder) {
   for (std::size_t i = 0; i < plan.headers.size(); ++i) {
     const hf::ListedFile& file = plan.listing.files[i];
@@ -361,7 +361,7 @@ const char* TorchName(hf::Storage storage) {
                                          : "float32";
 }
 
-// The imported configuration; with another type of weights if one was asked for.
+// The imported configuration, with the type of weights changed if another was asked for.
 std::string ImportedConfig(const Task& task) {
   if (task.options.dtype == hf::Storage::kSource) return task.config_text;
   nlohmann::ordered_json config = nlohmann::ordered_json::parse(task.config_text);
@@ -370,14 +370,14 @@ std::string ImportedConfig(const Task& task) {
   return config.dump(kIndent) + "\n";
 }
 
-// The tokenizer of the token file, if that is there.
+// The token file's tokenizer; empty if there is no token file.
 struct Words {
   std::map<std::string, std::string> files;
   std::int64_t eos = -1;
   std::string eos_text;
 };
 
-// Collective.
+// Collective. Reads the tokenizer from the token file.
 Words ReadWords(const app::Request& request, const app::Ranks& ranks, const app::Start& start) {
   std::error_code ignored;
   const std::string& path = request.data.file;
@@ -391,7 +391,7 @@ Words ReadWords(const app::Request& request, const app::Ranks& ranks, const app:
   return {tokens.TokenizerFiles(), words.eos, words.words[static_cast<std::size_t>(words.eos)]};
 }
 
-// Serial. Files beside the weights of a model that was not imported.
+// Serial. Writes the files beside the weights for a model that was not imported.
 void WriteAfresh(const Task& task, const Words& words, const std::string& folder) {
   const auto write = [&](const char* name, const nlohmann::json& json) {
     hf::WriteText(folder + "/" + name, json.dump(kIndent) + "\n");
@@ -435,7 +435,7 @@ void SayExport(const Task& task, const Words& words, const PeakMemory& memory) {
   }
 }
 
-// Collective. Of the largest rank.
+// Collective. Memory of the largest rank.
 PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device, const Task& task) {
   PeakMemory memory{.program = report::PeakResidentBytes()};
   world.Together([&] {

@@ -25,7 +25,7 @@ namespace {
 
 constexpr deck::Names<3> kPackings = {"no", "yes", "auto"};
 
-// The options, and the text of generate.stop.
+// The options, and the unparsed text of generate.stop.
 struct AskedTexts : GenerateOptions {
   std::string stop_text;
 };
@@ -84,7 +84,7 @@ void BindGenerate(deck::Keys keys, AskedTexts& o) {
       .Exclusive({"generate.prompt", "generate.file"});
 }
 
-// Throws InputError for the first of these keys that is asked for.
+// Throws InputError for the first listed key that is in use.
 void RefuseAny(std::initializer_list<std::pair<const char*, bool>> keys, const char* why,
                const char* hint, const deck::Deck& deck) {
   for (const auto& [key, asked] : keys) {
@@ -96,7 +96,7 @@ void RefuseAny(std::initializer_list<std::pair<const char*, bool>> keys, const c
 
 void DeclareGenerate(deck::Schema& schema) { deck::Declare(schema, BindGenerate); }
 
-// Values, not whether they were given: the deck of a run gives all keys.
+// Compares values with defaults, because the deck of a run gives all keys.
 void CheckGenerate(const GenerateOptions& o, const deck::Deck& deck) {
   if (!o.translates) {
     if (o.beams == 1) return;
@@ -273,7 +273,7 @@ void CheckEvaluate(const EvaluateOptions& options, const deck::Deck& deck, std::
 
 namespace {
 
-// The parts of a list; an empty text has none.
+// The parts of a list; none for an empty text.
 std::vector<std::string_view> PartsOf(std::string_view text) {
   if (deck::Trimmed(text).empty()) return {};
   return deck::SplitList(text);
@@ -320,7 +320,7 @@ std::vector<ScalingKind> ReadKinds(const std::string& list, const deck::Deck& de
   return kinds;
 }
 
-// The options, and the texts of the lists.
+// The options, and the unparsed texts of the lists.
 struct AskedScaling : ScalingOptions {
   std::string ranks_text, kind_text = "strong";
 };

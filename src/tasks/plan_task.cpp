@@ -1,4 +1,4 @@
-// The task plan: a search over layouts, its table, and what it means for an allocation.
+// job.task = plan: searches layouts, prints them, and says what they mean for an allocation.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cstdio>
@@ -25,7 +25,7 @@ namespace {
 
 using predict::Candidate, predict::Prediction;
 
-// Pairs of a file that is not there: texts as long as the longest, in full batches.
+// Assumed pairs when the file does not exist: all texts of the greatest length, in full batches.
 train::PairFacts AssumedPairs(const app::DeckOptions& options) {
   const data::Options& data = options.data;
   const std::int64_t limit = data.batch_tokens, length = data.sequence_length;
@@ -44,11 +44,11 @@ train::PairFacts AssumedPairs(const app::DeckOptions& options) {
                       .target_tokens = tokens}};
 }
 
-// Facts of the deck's token file, or what [plan] assumes where it is not there.
+// Facts of the deck's token file; if it does not exist, those that [plan] assumes.
 train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck& deck) {
   const std::string& path = options.data.file;
   std::error_code ignored;
-  // A file that exists but cannot be reached is for CountTokens to complain of.
+  // If a file exists but cannot be reached, CountTokens reports it.
   const bool mixture = !options.data.mixture.empty();
   if (mixture ||
       std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
@@ -69,7 +69,7 @@ predict::Machine MachineOf(const app::DeckOptions& options) {
                               SharedFolder(ProgramFile()));
 }
 
-// Ranks to plan for.
+// Number of ranks to plan for.
 int RanksOf(const app::DeckOptions& options, const deck::Deck& deck,
             const predict::Machine& machine) {
   const std::int64_t nodes = options.plan.nodes;
@@ -150,7 +150,7 @@ std::string KeysText(const predict::Layout& layout) {
   return fmt::format("{}", fmt::join(keys, " "));
 }
 
-// Waits for transfers, the longest first: "shard 4%, tensor 2%".
+// Groups whose transfers are waited for, longest first: "shard 4%, tensor 2%".
 std::string ExposedText(const Prediction& p) {
   std::vector<std::pair<double, int>> groups;
   for (int i = 0; i < comm::kGroups; ++i) {
@@ -168,7 +168,7 @@ std::string ExposedText(const Prediction& p) {
 
 void PrintLine(const char* word, const std::string& text) { fmt::print("{:<8}{}\n", word, text); }
 
-// Changes that would make the layout faster, the largest loss first.
+// Prints changes that would make the layout faster, the largest loss first.
 void PrintAdvice(const Candidate& row, const train::Request& request) {
   const Prediction& p = row.prediction;
   const auto group = [&p](comm::Group name) { return p.exposed[static_cast<std::size_t>(name)]; };
@@ -206,7 +206,7 @@ void PrintAdvice(const Candidate& row, const train::Request& request) {
   }
 }
 
-// Bytes of a checkpoint: stored values and both moments; of bf16 values, masters too.
+// Bytes of a checkpoint: stored values and both moments; with bf16 values also fp32 masters.
 double CheckpointBytes(const train::Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
   const auto size = static_cast<double>(SizeOf(model.dtype));
@@ -287,9 +287,8 @@ void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
   PrintLine("rows", folder + "/plan.jsonl");
 }
 
-// Prints the layouts of a deck on a machine that need not be there, and writes plan.jsonl into
-// job.output if the deck names one. dry: writes nothing and searches nothing. InputError for a
-// machine that cannot run the deck.
+// Prints the layouts of a deck on a described machine, and writes plan.jsonl into job.output if the
+// deck names one. dry: searches and writes nothing. InputError if the machine cannot run the deck.
 void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry) {
   const predict::Machine machine = MachineOf(options);
   std::unique_ptr<device::Gpu> gpu;
@@ -348,7 +347,7 @@ void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool d
   std::fflush(stdout);
 }
 
-// The device that the plan is for: this machine's GPU if there is one, or the CPU.
+// Device to plan for: this machine's GPU if there is one and it may be used; null: the CPU.
 std::unique_ptr<device::Gpu> OpenGpu(const app::DeckOptions& options, const deck::Deck& deck) {
   const std::string why = device::WhyNoGpu();
   if (!device::MayTakeGpu(options.machine.device)) return nullptr;
@@ -392,8 +391,7 @@ ExitCode RunPlan(const app::Job& job) {
 }
 
 std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema) {
-  // The files of a job that runs are read by one rank alone (RunTask plans for a deck that says
-  // so).
+  // A deck that itself says job.task = plan is left to RunTask, where one rank reads the files.
   const bool asked = std::ranges::find(line.overrides, "job.task=plan") != line.overrides.end();
   if (!line.validate_only && !asked) return std::nullopt;
   const app::Sources sources = app::ReadSources(schema, line);

@@ -1,4 +1,4 @@
-// Recovery: what is told, what is restored, and when a run must end.
+// Recovery: what is reported, what is restored, and when a run must end.
 #include "recovery.hpp"
 
 #include <fmt/ranges.h>
@@ -16,8 +16,8 @@ namespace trireme::tasks {
 
 namespace {
 
-// On a GPU the state comes through the host: a due comparison takes one part of so many in turn,
-// and one before a checkpoint, which reads all of it as well, takes all.
+// A GPU's state is copied to the host to be compared, so a scheduled comparison takes one of so
+// many parts in turn; one before a checkpoint, which copies everything as well, takes all.
 constexpr std::int64_t kPartsOnGpu = 8;
 
 std::string Describe(const train::Spike& spike, std::int64_t step) {
@@ -33,7 +33,7 @@ std::vector<std::pair<std::string, double>> Numbers(const train::Spike& spike) {
           {"deviation", spike.deviation}};
 }
 
-// Serial. Complete checkpoints below a folder, those written last first; none if it cannot be read.
+// Serial. Complete checkpoints below a folder, newest first; empty if it cannot be read.
 std::vector<std::string> Candidates(const std::string& folder) {
   try {
     return checkpoint::Locate(folder).candidates;
@@ -42,14 +42,14 @@ std::vector<std::string> Candidates(const std::string& folder) {
   }
 }
 
-// A checkpoint of the folder that was written after `step`; empty: there is none. Serial.
+// Serial. The folder's checkpoint of `step`; empty: there is none.
 std::string FindIn(const std::string& folder, std::int64_t step) {
   try {
     for (const std::string& candidate : checkpoint::Locate(folder).candidates) {
       if (checkpoint::ReadRun(candidate).value("step", std::int64_t{-1}) == step) return candidate;
     }
   } catch (const Error&) {
-    return {};  // no such folder, or files that are damaged
+    return {};  // the folder is missing or its files are damaged
   }
   return {};
 }
@@ -108,7 +108,7 @@ bool Recovery::AnswerSpike(double loss) {
   }
   setup_.monitor.Warn(text);
   if (!checkpoint.empty()) GoBack(checkpoint);
-  // Records of the steps gone back over are cut; these two stay.
+  // Going back cut the records of later steps. The two events below come after that and stay.
   setup_.monitor.Happened({.name = "spike",
                            .step = at,
                            .text = why_not.empty() ? text : text + "; not gone back: " + why_not,
@@ -148,7 +148,7 @@ bool Recovery::Compare(bool whole) {
   return true;
 }
 
-// Returns with the state of a checkpoint, or throws: AgreedError (exit code 1).
+// Restores a checkpoint, or throws AgreedError (exit code 1) if that is impossible.
 void Recovery::AnswerCorruption(const std::vector<train::Corruption>& found) {
   const comm::Hosts& hosts = setup_.runtime.Hosts();
   const std::int64_t at = setup_.progress.step;
@@ -162,12 +162,12 @@ void Recovery::AnswerCorruption(const std::vector<train::Corruption>& found) {
        .text = text,
        .numbers = {{"ranks", static_cast<double>(found.front().wrong.size())},
                    {"copies", static_cast<double>(found.front().holders.size())}}});
-  std::set<int> wrong;  // ranks, in whatever tensors
+  std::set<int> wrong;  // ranks that differ, in any tensor
   for (const train::Corruption& one : found) wrong.insert(one.wrong.begin(), one.wrong.end());
   const bool again =
       std::ranges::any_of(wrong, [this](int rank) { return corrupted_.contains(rank); });
   corrupted_.insert(wrong.begin(), wrong.end());
-  setup_.checkpoints.Settle();  // of a state that was compared before it was written
+  setup_.checkpoints.Settle();  // a checkpoint under way holds a state that was compared before it
   const std::vector<std::string> usable = CheckpointsToRestore();
   const bool restore = setup_.checkpoint.on_corruption == checkpoint::OnCorruption::kRestore;
   if (restore && !again &&
@@ -194,8 +194,8 @@ void Recovery::AnswerCorruption(const std::vector<train::Corruption>& found) {
                         usable.front()));
 }
 
-// Collective. Checkpoints of this session's steps, and the one that it continued; the newest first.
-// Earlier ones may have other windows.
+// Collective. Checkpoints of this session's steps and the one that it continued, newest first.
+// Earlier ones may have used other windows.
 std::vector<std::string> Recovery::CheckpointsToRestore() const {
   const comm::Communicator& world = setup_.runtime.World();
   const RunSession& session = setup_.session;
@@ -206,7 +206,7 @@ std::vector<std::string> Recovery::CheckpointsToRestore() const {
         const auto step = checkpoint::ReadRun(path).value("step", std::int64_t{-1});
         if (step >= setup_.progress.first) paths.push_back(path);
       } catch (const Error&) {
-        continue;  // damaged
+        continue;  // skip it: damaged
       }
     }
     if (session.Resumes() && std::ranges::find(paths, session.Checkpoint()) == paths.end()) {
@@ -219,12 +219,12 @@ std::vector<std::string> Recovery::CheckpointsToRestore() const {
   return all;
 }
 
-// Collective. Goes back to a checkpoint of this run: weights, moments and position are those of its
-// step. False if it is damaged; the state is then neither.
+// Collective. Goes back to a checkpoint of this run: restores weights, moments and position. False
+// if it is damaged; then the state is neither the old nor the new one.
 bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
   try {
     const app::RunRecord record = LoadCheckpoint(checkpoint);
-    // Older than the local one that the session began with, it may be of other windows.
+    // If older than the local checkpoint that the session began with, its windows may differ.
     const std::int64_t first = setup_.progress.first;
     const data::Sampler::Options& now = Windows();
     const bool windows = record.length.value_or(now.length) == now.length &&
@@ -232,7 +232,7 @@ bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
                          record.batch.value_or(setup_.data.Batch()) == setup_.data.Batch();
     if (record.step < first && !windows) return false;
     setup_.runtime.World().Together([&] { safeguards_.Restore(record); });
-    // The checkpoint that the session continued may have other windows than its steps.
+    // Windows of the checkpoint that the session continued may differ from the session's own.
     const bool begins = record.step == first || !record.origin;
     ReturnTo(record, begins ? now.origin : *record.origin);
     return true;
@@ -241,8 +241,8 @@ bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
   }
 }
 
-// Rank 0. In this run's folder, or in the one that this run branched off from; if it was removed,
-// the checkpoint that this session continued. Empty: none of these.
+// On rank 0. The checkpoint of `step` in this run's folder or in the run that this one branched
+// off; if it was removed, the checkpoint that this session continued. Empty: none of these.
 std::string Recovery::FindCheckpoint(std::int64_t step) const {
   const RunSession& session = setup_.session;
   if (std::string found = FindIn(session.Folder(), step); !found.empty()) return found;
@@ -285,8 +285,8 @@ app::RunRecord Recovery::LoadCheckpoint(const std::string& checkpoint) {
   return record;
 }
 
-// The weights are those of the record's step, and with them the numbers of tokens that they have
-// seen; the places in the files are those reached since.
+// Weights, and the counts of tokens that they have seen, are those of the record's step; places in
+// the files are those reached since.
 data::Origin Recovery::OriginAfterGoingBack(const app::RunRecord& record,
                                             std::int64_t next_sample) const {
   data::Origin origin{.step = record.step,
@@ -303,7 +303,7 @@ data::Origin Recovery::OriginAfterGoingBack(const app::RunRecord& record,
   return origin;
 }
 
-// Sets all that goes with the state of a checkpoint of this run. origin: of the steps from there.
+// Restores everything that belongs to a checkpoint's state. origin: where the steps go on.
 void Recovery::ReturnTo(const app::RunRecord& record, const data::Origin& origin) {
   setup_.checkpoints.ReturnTo(record);
   setup_.returning(record);

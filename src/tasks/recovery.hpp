@@ -1,5 +1,4 @@
-// Recovery: answers of a training to steps that go wrong: bad steps, spikes of the loss, replicas
-// that differ; and the way back to a checkpoint.
+// Recovery: answers to bad steps, loss spikes and differing replicas; the way back to a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +20,7 @@ namespace trireme::tasks {
 
 class Recovery {
  public:
-  // All must outlive it.
+  // Everything referred to must outlive it.
   struct Setup {
     const comm::Runtime& runtime;
     const train::SafeguardOptions& options;
@@ -33,29 +32,27 @@ class Recovery {
     Progress& progress;
     train::TrainingState& state;
     train::TrainingStep& step;
-    // Collective. Called when the state is that of a checkpoint of an earlier step, before the
-    // steps go on from there.
+    // Collective. Called when an earlier step's checkpoint was loaded, before steps continue.
     std::function<void(const app::RunRecord&)> returning;
   };
   // Collective.
   Recovery(const Setup& setup, const Safeguards& safeguards);
 
-  // A step whose update was left out: counted and told, or AgreedError (exit code 1) if it is one
-  // too many in a row. The step counts as done: its samples are used up, and the learning rate goes
-  // on.
+  // Counts and reports a step whose update was skipped; AgreedError (exit code 1) if too many in a
+  // row were. The step counts as done: its samples are used up and the schedule goes on.
   void AnswerFault(const train::Fault& fault);
-  // Collective, after each step. True: the run is back at a checkpoint, after a spike of the loss
-  // or because replicas differ.
+  // Collective, after each step. True if the run went back to a checkpoint, after a spike of the
+  // loss or because replicas differ.
   bool GoesBack(const train::StepResult& result);
-  // Collective. Compares copies of the state, all of them unless that was done at this step. True:
-  // they differed, and the run is back at a checkpoint. Throws AgreedError if it cannot be.
+  // Collective. Compares all copies of the state, unless that was done at this step. True if they
+  // differed and the run went back to a checkpoint; throws AgreedError if it cannot.
   bool ReplicasDiffer() { return Compare(true); }
 
-  void HaveWritten(std::int64_t step) { safeguards_.HaveWritten(step); }  // a regular checkpoint
-  std::int64_t BadSteps() const { return safeguards_.BadSteps(); }        // of the run so far
+  void HaveWritten(std::int64_t step) { safeguards_.HaveWritten(step); }  // a regular one
+  std::int64_t BadSteps() const { return safeguards_.BadSteps(); }        // in the run so far
   bool HasGoneBack() const { return safeguards_.HasGoneBack(); }
   nlohmann::json Json(bool stop_only) const;  // for run.json
-  std::vector<std::string> Summary() const;   // lines, which may be empty
+  std::vector<std::string> Summary() const;   // lines; may be empty
 
  private:
   bool AnswerSpike(double loss);
@@ -69,16 +66,16 @@ class Recovery {
   app::RunRecord LoadCheckpoint(const std::string& checkpoint);
   data::Origin OriginAfterGoingBack(const app::RunRecord& record, std::int64_t next_sample) const;
   void ReturnTo(const app::RunRecord& record, const data::Origin& origin);
-  // The windows of this session's steps, from its beginning on.
+  // Windows of this session's steps from its beginning on.
   const data::Sampler::Options& Windows() const { return setup_.state.Plan().options.samples; }
 
   const Setup setup_;
   Safeguards safeguards_;
   train::ReplicaCheck replicas_;
-  std::int64_t compared_at_ = -1;  // step at which all replicas were compared last
+  std::int64_t compared_at_ = -1;  // step of the last comparison of all replicas
   std::int64_t comparisons_ = 0;   // in this session
-  double comparison_seconds_ = 0;  // sum of these
-  std::set<int> corrupted_;        // ranks whose copies have differed
+  double comparison_seconds_ = 0;  // seconds of these, in sum
+  std::set<int> corrupted_;        // ranks whose copies have ever differed
 };
 
 }  // namespace trireme::tasks

@@ -1,4 +1,4 @@
-// Reporter: facts of a training, gathered from its ranks and put into words and records.
+// Reporter: gathers facts about a training from its ranks and puts them into words and records.
 #include "reporter.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kSumsATransfer = 5;
 constexpr int kNumbersARank = 6;  // bytes, as RankUse has them, and seconds
-// Sections of the deck that say what was trained, and how.
+// The deck's sections that TensorBoard shows as hyperparameters.
 constexpr const char* kHyperparameters[] = {"model",    "optimizer", "schedule", "data",
                                             "pipeline", "grid",      "run"};
 
@@ -33,7 +33,7 @@ void EachTransfer(Visit visit) {
   }
 }
 
-// Whether a key has its default, however that is written.
+// Whether `value` is the key's default, however the number is written.
 bool IsDefault(const deck::Key& key, const std::string& value) {
   const auto number = [](const std::string& text) { return std::strtod(text.c_str(), nullptr); };
   return value == key.fallback ||
@@ -50,7 +50,7 @@ void AddDeck(const app::Request& request, report::RunFacts& facts) {
   }
 }
 
-// "NCCL 2.26.2; data group P2P/CUMEM, tensor group P2P/CUMEM", as rank 0 is connected.
+// Rank 0's GPU connections: "NCCL 2.26.2; data group P2P/CUMEM, tensor group P2P/CUMEM".
 std::string DescribeLinks() {
   std::string links;
   for (const auto& [name, text] : comm::DescribeGpuTransfers()) {
@@ -93,7 +93,7 @@ void Reporter::SayEvent(const std::string& event, const std::string& text) {
   monitor_->Happened({.name = event, .step = progress_.step, .text = text});
 }
 
-// Warnings about the hosts, the deck and the checkpoints.
+// Prints the warnings about the hosts, the deck and the checkpoints.
 void Reporter::SayInput(const RunSession& session) {
   for (const tools::Warning& warning : job_.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);
@@ -138,7 +138,8 @@ void Reporter::SayChanges(const app::RunRecord& record, const nlohmann::json& ru
   SayOtherData(record, run);
 }
 
-// A batch of pairs follows from a few settings and its step; other windows go on at their place.
+// Warns if batches or windows differ from the run's. Pairs follow from a few settings and the step;
+// changed windows go on at the same fraction of the epoch.
 void Reporter::SayOtherData(const app::RunRecord& record, const nlohmann::json& run) {
   const bool pairs = data_.Pairs() != nullptr;
   const data::Sampler::Options& now = plan_.training.options.samples;
@@ -164,12 +165,12 @@ void Reporter::SayMixed(const std::string& mixed) {
   SayEvent("mixed processors", mixed);
 }
 
-// Whether the library for transfers between GPUs has anything to do.
+// Whether GPUs exchange data directly, so that the GPU transfer library has work to do.
 bool Reporter::MeetsGpus() const {
   return job_.device.stream.OnGpu() && !job_.device.staged && job_.ranks.World().Size() > 1;
 }
 
-// Stages and slices differ in size: the plan of the rank that needs most decides what fits.
+// Stages and slices differ in size; the rank with the largest plan decides what fits.
 void Reporter::PlanMemory(report::BannerFacts& facts) const {
   if (!job_.ranks.World().IsRoot()) return;
   const std::vector<train::RankKind> kinds = train::PlanKinds(plan_);
@@ -204,7 +205,7 @@ report::BannerFacts Reporter::Banner() const {
   return facts;
 }
 
-// Rank 0. Nothing that fails here ends the run.
+// On rank 0. Failures here are reported and do not end the run.
 void Reporter::AttachTensorBoard(const report::BannerFacts& banner, const RunSession& session) {
   if (!job_.request.monitor.tensorboard || !job_.ranks.World().IsRoot()) return;
   report::BoardFacts facts;
@@ -227,7 +228,7 @@ void Reporter::AttachTensorBoard(const report::BannerFacts& banner, const RunSes
   monitor_->Attach(std::move(sink));
 }
 
-// The timeline, with the facts that a reader of the file wants.
+// Creates the timeline, with the facts that its file tells a reader.
 void Reporter::MakeTimeline(const std::string& folder) {
   const parallel::PipelineShape& stages = state_.Net().Tasks().Stages().Shape();
   nlohmann::json facts = {{"program", "Trireme " + Version()},
@@ -261,7 +262,7 @@ void Reporter::BeginSteps() {
   grid_.Traffic().Clear();
 }
 
-// What the step gathers is counted by itself: validations gather too.
+// Remembers the counts of gathers so far: validations gather too, and only the step's own count.
 void Reporter::BeginStep() {
   const parallel::ShardedUnits& units = state_.Net().Units();
   gathers_before_ = units.Gathers();
@@ -302,7 +303,7 @@ void Reporter::Step(const train::StepResult& result, std::int64_t bad_steps,
   own_compute_ += result.own_compute;
   ++window_steps_;
   energy_->Count(result.tokens);
-  // The peak of the largest rank takes a collective: only for records that are kept.
+  // The largest rank's peak takes a collective, so it is found only for records that are kept.
   if (step == 1 || step % job_.request.monitor.every_steps == 0 || progress_.Ends()) {
     FindMemory(record);
     FindSlowest(record);
@@ -319,7 +320,7 @@ void Reporter::Place(report::Record& record) const {
   FindMemory(record);
 }
 
-// The rank that uses most memory, the lowest of several.
+// Fills in the rank that uses most memory, the lowest one if several do.
 void Reporter::FindMemory(report::Record& record) const {
   const comm::Communicator& world = job_.ranks.World();
   const std::int64_t mine = app::MemoryInUse(job_.device);
@@ -329,10 +330,10 @@ void Reporter::FindMemory(report::Record& record) const {
   record.memory_host = HostOf(record.memory_rank);
 }
 
-// The slowest rank since the last record; a line if it costs the others much.
+// Fills in the slowest rank since the last record; prints a line if it costs the others much.
 void Reporter::FindSlowest(report::Record& record) {
-  constexpr double kMuch = 0.2;       // of its stage's mean
-  constexpr double kManySeconds = 1;  // that the others lost in the window
+  constexpr double kMuch = 0.2;       // excess, as a fraction of its stage's mean
+  constexpr double kManySeconds = 1;  // lost by the others since the last record
   const double steps = static_cast<double>(std::exchange(window_steps_, 0));
   const Slowest slowest = SlowestRank(grid_, std::exchange(window_compute_, 0) / steps);
   record.slowest_rank = slowest.rank;
@@ -352,7 +353,7 @@ void Reporter::FindSlowest(report::Record& record) {
                       .numbers = {{"seconds", slowest.seconds}, {"mean_seconds", slowest.mean}}});
 }
 
-// No transfer and no time of it counts as the steps'.
+// Transfers made here, and their time, do not count as the steps'.
 std::vector<report::NamedHistogram> Reporter::HistogramsOf(const checkpoint::State& state,
                                                            const char* prefix,
                                                            double divisor) const {
@@ -366,7 +367,7 @@ std::vector<report::NamedHistogram> Reporter::HistogramsOf(const checkpoint::Sta
   return histograms;
 }
 
-// Gradients of the step that begins: they are gone once the weights have moved.
+// Requests histograms of the coming step's gradients, which are gone after the update.
 void Reporter::AskForHistograms() {
   if (!Comes(progress_.step + 1, job_.request.monitor.histogram_every_steps)) return;
   step_.BeforeNextUpdate([this](std::int64_t targets) {
@@ -377,7 +378,7 @@ void Reporter::AskForHistograms() {
 
 void Reporter::AddHistograms() {
   if (!Comes(progress_.step, job_.request.monitor.histogram_every_steps)) return;
-  step_.BeforeNextUpdate({});  // of a bad step, whose gradients nobody has seen
+  step_.BeforeNextUpdate({});  // cancels the request: a skipped step never took it
   const auto weights = HistogramsOf(state_.CheckpointState(), "weights/", 1);
   const auto gradients = std::exchange(gradient_histograms_, {});
   if (events_ == nullptr) return;
@@ -385,11 +386,11 @@ void Reporter::AddHistograms() {
   events_->AddHistograms(progress_.step, gradients);
 }
 
-// Transfers of this session's steps, of all ranks: a row for each kind that occurred.
+// Transfers of this session's steps, summed over all ranks: one row per kind that occurred.
 std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
   const comm::Communicator& world = job_.ranks.World();
   if (world.Size() == 1) return {};
-  const comm::Ledger ledger = grid_.Traffic();  // as it is before the transfers in here
+  const comm::Ledger ledger = grid_.Traffic();  // a copy, before the transfers below
   std::vector<double> sums, longest;
   EachTransfer([&](comm::Group group, comm::Transfer transfer) {
     const comm::Traffic& mine = ledger.At(group, transfer);
@@ -421,7 +422,7 @@ std::vector<report::TrafficRow> Reporter::GatherTraffic() const {
 }
 
 report::Gathers Reporter::MeanGathers() const {
-  if (grid_.Shard().Size() == 1) return {};  // no gather of parameters that one rank has whole
+  if (grid_.Shard().Size() == 1) return {};  // no gathers: nothing is sharded
   const comm::Communicator& world = job_.ranks.World();
   std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
   world.Sum(sums);
@@ -487,8 +488,8 @@ void Reporter::FindRanks(std::int64_t writer_bytes, report::Summary& summary) co
   std::vector<double> numbers(static_cast<std::size_t>(world.Size()) * kNumbersARank);
   double* mine = numbers.data() + static_cast<std::ptrdiff_t>(world.Rank()) * kNumbersARank;
   const device::MemoryTerms planned = train::PlanMemory(plan_, world.Rank());
-  // Shared memory: the rank's part of the tokens, of asynchronous checkpoints its copies, of others
-  // what a rank that writes takes for all.
+  // Resident bytes in shared memory include other ranks' data. This rank's own part: its tokens and
+  // the copies for asynchronous checkpoints, or what a rank that writes for others takes.
   const std::int64_t shared = job_.device.stream.OnGpu() ? 0 : report::SharedResidentBytes();
   const std::int64_t own = planned.tokens + planned.checkpoint_copy + writer_bytes;
   mine[0] = static_cast<double>(planned.Total());
@@ -517,7 +518,7 @@ void Reporter::FindRanks(std::int64_t writer_bytes, report::Summary& summary) co
   }
 }
 
-// The rank with the largest plan stands for memory.
+// Memory is compared on the rank with the largest plan.
 void Reporter::ComparePrediction(bool ended, report::Summary& summary) {
   const comm::Communicator& world = job_.ranks.World();
   std::vector<double> sums(comm::kGroups);

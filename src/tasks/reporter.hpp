@@ -1,4 +1,4 @@
-// Reporter: what a training tells of itself: banner, records, TensorBoard, timeline, summary.
+// Reporter: everything that a training reports: banner, records, TensorBoard, timeline, summary.
 #pragma once
 
 #include <cstdint>
@@ -21,53 +21,53 @@ namespace trireme::tasks {
 
 class Reporter {
  public:
-  // Collective. All must outlive it.
+  // Collective. All arguments must outlive it.
   Reporter(const app::Job& job, const train::Plan& plan, const TrainingData& data,
            train::TrainingState& state, train::TrainingStep& step, const Progress& progress);
 
-  // The start, in this order.
+  // The start: call these in this order.
 
   // Throws RunError if files cannot be written.
   void Open(const report::Session& session) { monitor_.emplace(session); }
   report::Monitor& Monitor() { return *monitor_; }
   void MeterEnergy() { energy_.emplace(job_.ranks, job_.device); }  // collective
-  // Collective. The banner, and the files of TensorBoard and of the timeline. roof_flops: the speed
-  // of products on a rank, FLOP/s.
+  // Collective. Prints the banner; opens the files of TensorBoard and of the timeline. roof_flops:
+  // measured speed of matrix products per rank, FLOP/s.
   void Begin(const RunSession& session, double roof_flops);
-  // -v: the banner alone, with the memory plan, and the warnings.
+  // -v: prints only the banner with the memory plan, and the warnings.
   void ShowPlan(const RunSession& session);
-  void SayStart(const RunSession& session);  // where the session goes on, and warnings
-  // Changes that a resume allows, but after which numbers differ from those of an undisturbed run.
+  void SayStart(const RunSession& session);  // prints where the session continues, and warnings
+  // Reports changes that a resume allows but that alter numbers compared with an undisturbed run.
   // run: run.json as this session would write it now.
   void SayChanges(const app::RunRecord& record, const nlohmann::json& run,
                   const app::Decider& decider);
-  void SayMixed(const std::string& mixed);  // processors that differ; empty: none do
-  void BeginSteps();                        // collective: what is summed up begins here
+  void SayMixed(const std::string& mixed);  // mixed: text on processors that differ; empty: none do
+  void BeginSteps();                        // collective: session totals count from here
 
-  // A step: before it, with its result, and after all that follows it.
+  // A step: call these before it, with its result, and after all that follows it.
 
   void BeginStep();  // collective
-  // Collective at the end of an interval. bad_steps: of the run so far; checkpoint_seconds: that
-  // training waited since the last record.
+  // Collective at the end of an interval. bad_steps: in the run so far; checkpoint_seconds: time
+  // that training waited for checkpoints since the last record.
   void Step(const train::StepResult& result, std::int64_t bad_steps, double checkpoint_seconds);
-  void AddHistograms();  // collective: of the weights after the step, and of its gradients
+  void AddHistograms();  // collective: weights after the step, and its gradients
   void EndStep() { timeline_->EndStep(progress_.step); }
-  void Interrupt() { timeline_->Interrupt(); }  // collective: the run goes back
+  void Interrupt() { timeline_->Interrupt(); }  // collective: the run goes back to a checkpoint
 
-  // Collective. Fills the place of a record in the run, and the memory of the ranks.
+  // Collective. Fills in where the run stands, and the memory of the ranks.
   void Place(report::Record& record) const;
 
   // The end.
 
-  // Collective, before the test: the transfers of the steps alone.
+  // Collective. Call it before the test, so that only the steps' transfers count.
   report::Summary SummarySoFar(const RunSession& session);
-  // The rest of what the last record and the summary tell.
+  // What the last record and the summary need besides.
   struct Ending {
-    bool ended = false;  // nothing of the run is left to do
+    bool ended = false;  // the run is complete
     std::int64_t bad_steps = 0;
-    double checkpoint_seconds = 0;   // since the last record
-    std::int64_t writer_bytes = 0;   // of a rank that writes the node's checkpoints
-    std::vector<std::string> lines;  // to close with; empty ones are left out
+    double checkpoint_seconds = 0;   // waited since the last record
+    std::int64_t writer_bytes = 0;   // memory of a rank that writes the node's checkpoints
+    std::vector<std::string> lines;  // printed at the end; empty ones are left out
   };
   void Done(const Ending& ending, report::Summary summary);  // collective
   void SayStopped(const std::string& folder);
@@ -104,16 +104,16 @@ class Reporter {
   std::optional<report::Monitor> monitor_;
   std::optional<EnergyUse> energy_;
   std::shared_ptr<report::EventLog> events_;  // on rank 0; null without TensorBoard
-  // Gradients of the step under way, on rank 0; empty on others, and if the step was not asked.
+  // Gradients of the current step, on rank 0; empty elsewhere, or if none were requested.
   std::vector<report::NamedHistogram> gradient_histograms_;
   std::optional<Timeline> timeline_;
-  std::string started_;    // this session, ISO 8601
-  double roof_flops_ = 0;  // per rank, measured at start
-  double last_loss_ = 0;   // of the last step, nats per token
-  // Gathers of sharded parameters on this rank in the steps of this session, and those complete
-  // when needed; before the step under way, of all.
+  std::string started_;    // start of this session, ISO 8601
+  double roof_flops_ = 0;  // per rank, measured at the start
+  double last_loss_ = 0;   // loss of the last step, nats per token
+  // On this rank, in this session's steps: gathers of sharded parameters, and those that were
+  // complete when needed. *_before_: totals, with validations, before the current step.
   std::int64_t gathers_ = 0, gathers_ready_ = 0, gathers_before_ = 0, ready_before_ = 0;
-  // Computation of this rank since the last record, seconds and steps; and in this session.
+  // This rank's computation: seconds and steps since the last record; seconds in this session.
   double window_compute_ = 0;
   std::int64_t window_steps_ = 0;
   double own_compute_ = 0;

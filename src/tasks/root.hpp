@@ -1,4 +1,4 @@
-// Rank 0's part of a task: work whose errors all ranks throw, and lines on the screen.
+// Helpers for rank 0's part of a task: work whose errors all ranks throw, and lines on the screen.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,8 +9,7 @@
 
 namespace trireme::tasks {
 
-// Collective. Runs `body` on the group's root; all ranks throw what it throws, as
-// Communicator::Together does.
+// Collective. Runs `body` on the group's root; all ranks throw what it throws.
 template <typename Body>
 void AtRoot(const comm::Communicator& group, Body body) {
   group.Together([&] {

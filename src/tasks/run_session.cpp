@@ -1,4 +1,4 @@
-// RunSession: where a run begins or goes on, and in which folder.
+// RunSession: decides where a run begins or continues, and in which folder.
 #include "run_session.hpp"
 
 #include <fmt/format.h>
@@ -18,13 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// runs/a/checkpoints/step_00000100 -> runs/a; empty for a checkpoint that lies elsewhere.
+// Run folder of a checkpoint: runs/a/checkpoints/step_00000100 -> runs/a; empty if there is none.
 std::string RunFolderOf(const std::string& checkpoint) {
   const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
   if (parent.filename() != "checkpoints") return {};
   const std::string folder = parent.parent_path().string();
   const std::string near = fs::path(folder).lexically_proximate(fs::current_path()).string();
-  return near.starts_with("..") ? folder : near;  // short in messages where it can be
+  return near.starts_with("..") ? folder : near;  // the shorter form, for messages
 }
 
 bool SameFolder(const std::string& a, const std::string& b) {
@@ -37,8 +37,8 @@ std::string WithoutSlash(std::string path) {
   return path;
 }
 
-// Takes the algorithms of the matrix products that the run began with, on the same kind of card,
-// and the scales of fp8 products: others would round otherwise.
+// Restores the algorithms of the matrix products that the run began with (on the same kind of GPU)
+// and the scales of fp8 products; other ones would round differently.
 void ResumeProducts(const app::Device& device, const app::RunRecord& record) {
   if (device.libraries == nullptr) return;
   const bool scaled = device.libraries->SetScales(device.stream, record.fp8_scales);
@@ -70,7 +70,7 @@ RunSession::RunSession(const app::Request& request, const app::Ranks& ranks, app
 }
 
 bool RunSession::HasEnded(const Progress& progress) const {
-  bool ended = false;  // the last record is there
+  bool ended = false;  // set if the last record is there
   world_.Together([&] {
     if (progress.Finished() && world_.IsRoot()) ended = !continues_ || report::HasEnded(folder_);
   });
@@ -97,8 +97,7 @@ void RunSession::TakeLock() {
   const bool is_new = !fs::exists(folder_, ignored);
   report::MakeRunFolder(folder_);
   lock_ = std::make_unique<app::RunLock>(folder_, app::ReadBatchJob(), is_new);
-  // Another job's last act may have come between the first look and the lock: PrepareRunFolder
-  // looks again.
+  // Another job may have written between the first look and the lock. PrepareRunFolder looks again.
   if (!continues_ || !Resumes()) return;
   const auto known = start_.damaged.size();
   const std::vector<std::string> now = checkpoint::Locate(request_.line.resume).candidates;
@@ -108,7 +107,7 @@ void RunSession::TakeLock() {
       "Start again.");
 }
 
-// A canonical run that was promised the same bits cannot get them with other arithmetic.
+// Refuses a canonical run with changed arithmetic: it could not give the promised bits.
 void RunSession::CheckCanonical(const std::string& now) const {
   const std::string& recorded = Record().canonical;
   const std::string was = recorded.empty() ? "none" : recorded;
@@ -121,7 +120,7 @@ void RunSession::CheckCanonical(const std::string& now) const {
                     "instruction set, or with run.canonical = none.");
 }
 
-// The state of the local checkpoint that the job starts from.
+// Loads the state from the local checkpoint that the job starts from.
 void RunSession::LoadLocal(train::TrainingState& state) {
   try {
     state.Load([&](const char* file, const std::vector<kernels::StateBlock>& blocks) {
@@ -176,7 +175,7 @@ void RunSession::Begin(std::int64_t step) {
     SetDamagedAside();
     CountStart(step);
     report::PrepareRunFolder(folder_, continues_, request_.deck.Resolved());
-    // A branch of an imported run is exported as that is.
+    // Exporting a branch of an imported run takes the same files, so they are copied.
     if (!continues_ && Resumes()) hf::CopyRunPart(RunFolderOf(checkpoint_), folder_);
   });
 }
@@ -189,8 +188,8 @@ void RunSession::SetDamagedAside() {
   }
 }
 
-// A state that ends every session that starts from it must not do so for ever. A branch that ends
-// before its first checkpoint must not begin at step 0: the note tells of it.
+// Counts starts at a step, so that a state which ends every session is not tried for ever. For a
+// branch, the count also tells later sessions that it does not begin at step 0.
 void RunSession::CountStart(std::int64_t step) {
   if (!continues_) {
     app::ForgetStarts(folder_);

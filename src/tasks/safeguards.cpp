@@ -1,4 +1,4 @@
-// Safeguards: counts, and their place in run.json.
+// Safeguards: counts of steps that went wrong, and how run.json stores them.
 #include "safeguards.hpp"
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@ namespace trireme::tasks {
 
 namespace {
 constexpr const char* kMember = "safeguards";
-constexpr std::size_t kMostItems = 1'000'000;  // of a list that a file claims to have
+constexpr std::size_t kMostItems = 1'000'000;  // upper limit for a list read from a file
 }  // namespace
 
 Safeguards::Safeguards(const train::SafeguardOptions& options)
@@ -72,7 +72,7 @@ nlohmann::json Safeguards::Json(bool stop_only) const {
   return json;
 }
 
-// Checkpoints of earlier versions know of nothing.
+// Restores losses and bad steps in a row; checkpoints of earlier versions have neither.
 void Safeguards::RestoreLosses(const app::RunRecord& record) {
   bad_in_a_row_ = 0;
   losses_.Restore({});
@@ -128,7 +128,7 @@ std::string Safeguards::Summary() const {
   return text;
 }
 
-// SlowestRank: stages of a pipeline have different work, so each rank is compared with its own.
+// SlowestRank: pipeline stages have different work, so a rank is compared with its own stage only.
 
 Slowest SlowestRank(const comm::ProcessGrid& grid, double seconds) {
   const comm::Communicator& world = grid.World();

@@ -1,5 +1,5 @@
-// Memory of a run for steps that went wrong, and what it may answer. Every rank holds the same:
-// all decisions follow from agreed numbers.
+// A run's record of steps that went wrong, and which answers it allows. It is the same on every
+// rank, because all decisions follow from agreed numbers.
 #pragma once
 
 #include <cstdint>
@@ -19,37 +19,37 @@ class Safeguards {
  public:
   explicit Safeguards(const train::SafeguardOptions& options);
 
-  // Counts a step with a fault. True: one too many in a row.
+  // Counts a step with a fault. Returns whether it is one too many in a row.
   bool TakeBadStep();
-  // Takes the loss of a good step.
+  // Takes the loss of a good step; returns the spike if it is one.
   std::optional<train::Spike> TakeLoss(double loss);
 
-  std::int64_t BadSteps() const { return bad_steps_; }           // of the run so far
+  std::int64_t BadSteps() const { return bad_steps_; }           // in the run so far
   std::int64_t BadStepsInARow() const { return bad_in_a_row_; }  // up to the last step
   std::int64_t MaxBadSteps() const { return options_.max_bad_steps; }
 
-  // The checkpoint to go back to, by its step: the last one that every run of this deck writes, so
-  // not one that only a stop wrote; none before the first.
+  // Step of the checkpoint to go back to: the last one that every run of this deck writes, so not
+  // one written only because of a stop; nullopt before the first.
   std::optional<std::int64_t> GoesBackTo() const { return goes_back_to_; }
-  void HaveWritten(std::int64_t step);  // such a checkpoint; the same one may be told again
-  // Why a spike is not answered by going back: "run.on_spike = report"; empty: it is.
+  void HaveWritten(std::int64_t step);  // such a checkpoint; repeated calls are harmless
+  // Why a spike is not answered by going back: "run.on_spike = report"; empty: it is answered so.
   std::string WhyNot() const;
-  // Goes back to a checkpoint: what it says about losses and bad steps in a row is true again, and
-  // its run's steps will take the samples from `next_sample` on.
+  // Goes back to a checkpoint: restores its record of losses and of bad steps in a row. The
+  // following steps take the samples from `next_sample` on.
   void GoBack(const app::RunRecord& record, std::int64_t next_sample);
 
-  // The object "safeguards" of run.json. stop_only: nothing but a stop wants this checkpoint.
+  // The object "safeguards" of run.json. stop_only: this checkpoint exists only because of a stop.
   nlohmann::json Json(bool stop_only) const;
-  // Goes on from a checkpoint. Throws InputError naming the member.
+  // Restores the record from a checkpoint. Throws InputError naming a faulty member.
   void Restore(const app::RunRecord& record);
   bool HasGoneBack() const { return rollbacks_ > 0; }
-  // "2 bad steps were skipped; 1 spike of the loss; ...": for the summary; empty: all went well.
+  // For the summary: "2 bad steps were skipped; 1 spike of the loss; ..."; empty: all went well.
   std::string Summary() const;
 
  private:
-  // Samples left out by going back to a step, since the start of training.
+  // Samples skipped because the run went back to a step.
   struct Skipped {
-    std::int64_t step = 0;  // steps completed there
+    std::int64_t step = 0;  // steps completed at the checkpoint
     std::int64_t from = 0, to = 0;
   };
   void RestoreLosses(const app::RunRecord& record);
@@ -57,23 +57,23 @@ class Safeguards {
   const train::SafeguardOptions options_;
   train::LossWindow losses_;
   std::int64_t bad_in_a_row_ = 0;
-  // Counts of the run so far, with the steps that were gone back over.
+  // Counts over the run so far, including steps that were later undone by going back.
   std::int64_t bad_steps_ = 0, spikes_ = 0, rollbacks_ = 0;
   std::optional<std::int64_t> goes_back_to_;
   std::int64_t rollbacks_to_it_ = 0;
   std::vector<Skipped> skipped_;
 };
 
-// Stragglers: the rank that computes longest, among those that have the same to compute.
+// Stragglers: the rank that computes longest among those with equal work.
 
 struct Slowest {
-  int rank = 0;        // of the world
-  double seconds = 0;  // of computation
-  double mean = 0;     // of the ranks of its pipeline stage
+  int rank = 0;        // world rank
+  double seconds = 0;  // of its computation
+  double mean = 0;     // mean of its pipeline stage
 };
 
-// Collective over the grid. seconds: of this rank. The rank whose excess over the mean of its
-// pipeline stage is largest relative to it; the lowest of several.
+// Collective over the grid. seconds: this rank's computation. Returns the rank that exceeds its
+// pipeline stage's mean by the largest fraction, the lowest of equal ones.
 Slowest SlowestRank(const comm::ProcessGrid& grid, double seconds);
 
 }  // namespace trireme::tasks

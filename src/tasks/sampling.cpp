@@ -1,4 +1,4 @@
-// The next token of a text. Candidates are put in order only where a draw falls.
+// Choosing the next token. Candidates are sorted only in the bucket where a draw falls.
 #include "generator.hpp"
 
 #include <algorithm>
@@ -13,10 +13,10 @@ namespace trireme::tasks {
 
 namespace {
 
-// Logits that a draw may fall on, with their weights, summed in buckets of logits.
+// The logits that a draw may choose, with their weights summed in buckets of similar logits.
 class Candidates {
  public:
-  // logits outlive this. top_k: of the likeliest alone, 0 for all.
+  // logits must outlive this. top_k: keep only the likeliest so many; 0: all.
   Candidates(std::span<const double> logits, std::int64_t top_k, double temperature)
       : logits_(logits) {
     if (top_k > 0 && top_k < std::ssize(logits)) Keep(static_cast<std::size_t>(top_k));
@@ -33,10 +33,10 @@ class Candidates {
 
   struct Place {
     std::int32_t id = 0;
-    double sum = 0;  // of the weights up to it, in order
+    double sum = 0;  // of the weights up to and including it, in order
   };
-  // The first one, by falling logits, then ids, with which the sum of weights reaches `target`, or
-  // the last one. Only the bucket in which that happens is put in order.
+  // Goes through candidates by falling logits, then ascending ids, and returns the first at which
+  // the sum of weights reaches `target`, or the last one. Sorts only the bucket where that happens.
   Place Reach(double target) const {
     Place place;
     std::size_t bucket = 0;
@@ -60,7 +60,7 @@ class Candidates {
   static constexpr std::size_t kBuckets = 1024;
   static constexpr double kTiny = 1e-300;  // has a finite inverse
 
-  // Keeps the likeliest, in the order of their ids.
+  // Keeps the `count` likeliest logits, in the order of their ids.
   void Keep(std::size_t count) {
     ids_.resize(logits_.size());
     std::iota(ids_.begin(), ids_.end(), 0);
@@ -83,7 +83,7 @@ class Candidates {
   std::vector<double> kept_, weights_;
   std::vector<std::int32_t> ids_;  // empty: all logits are candidates
   double top_ = 0, scale_ = 0, total_ = 0;
-  std::size_t last_ = 0;  // bucket of the least logit
+  std::size_t last_ = 0;  // bucket of the smallest logit
   std::array<double, kBuckets> sums_{};
 };
 
@@ -112,7 +112,7 @@ void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<do
 std::int32_t Choose(std::span<const double> logits, const GenerateOptions& options,
                     double uniform) {
   if (options.temperature == 0) {
-    // The first of equals.
+    // the first of equal ones
     return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
   }
   const Candidates candidates(logits, options.top_k, options.temperature);

@@ -1,5 +1,5 @@
-// trireme --self-test: the checks in their order, a line for each, the verdict, and the folder for
-// their files.
+// trireme --self-test: the list of checks, one printed line per check, the verdict, and the
+// temporary folder for the checks' files.
 #include "trireme/tasks/selftest.hpp"
 
 #include <fcntl.h>
@@ -43,14 +43,14 @@ namespace trireme::tasks {
 
 namespace {
 
-// The waiting process: reads the folder's path, then the end of the pipe, which comes with the end
-// of the other process.
+// Body of the cleaning child process. It reads the folder's path from the pipe, then waits for
+// end-of-file, which comes when the parent process ends, and removes the folder.
 [[noreturn]] void WaitAndClean(int pipe_end) {
   setsid();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) {
     std::signal(signal, SIG_IGN);
   }
-  // A launcher waits until nobody holds the streams that it reads.
+  // Release the standard streams: a launcher waits until no process holds them.
   const int null = open("/dev/null", O_RDWR);
   for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (null >= 0) dup2(null, stream);
@@ -62,7 +62,7 @@ namespace {
     if (got <= 0) break;
     path.append(part.data(), static_cast<std::size_t>(got));
   }
-  // Other ranks may be about to write their last files.
+  // Retry: other ranks may still be writing their last files.
   constexpr int kTries = 20;
   constexpr useconds_t kPause = 100'000;
   std::error_code error;
@@ -101,20 +101,20 @@ Cleaner::~Cleaner() {
 void Cleaner::Folder(const std::string& path) {
   path_ = path;
   if (to_child_ < 0) return;
-  // Shorter than what a pipe takes at once.
+  // The path is shorter than a pipe's buffer, so one write takes all of it.
   if (Retry([&] { return write(to_child_, path.data(), path.size()); }) < 0) return;
 }
 
 namespace {
 
-// Throws an Error with `what` unless `condition`; within Together, so that all ranks learn of it.
+// Throws RunError(what) unless `condition`. Call it within Together, so that all ranks learn of it.
 void Expect(bool condition, const std::string& what, const std::string& hint = {}) {
   if (!condition) throw RunError(what, hint);
 }
 
-// Files: one folder for all ranks, and HDF5 through MPI-IO.
+// Checks of files: one folder that all ranks see, and HDF5 through MPI-IO.
 
-constexpr hsize_t kEach = 50'000;  // elements of a rank
+constexpr hsize_t kEach = 50'000;  // elements written per rank
 
 std::int64_t ValueAt(hsize_t index) { return static_cast<std::int64_t>(index) * 7 - 3; }
 
@@ -123,7 +123,7 @@ void Good(herr_t status, const char* what) {
          "The file system may refuse MPI-IO, or HDF5 stand on another MPI library (ldd tells).");
 }
 
-// Handles of one parallel file, closed in order. All calls are collective.
+// Handles of one parallel HDF5 file, closed in order. All calls are collective.
 class ParallelFile {
  public:
   ParallelFile(const comm::Communicator& world, const std::string& path, bool create)
@@ -168,10 +168,10 @@ class ParallelFile {
   hid_t space_ = -1, file_ = -1, set_ = -1;
 };
 
-// The checks. All are collective; each returns a detail for its line, and throws an AgreedError for
-// what does not work.
+// The checks. All are collective. Each returns a detail for its printed line, and throws an
+// AgreedError if something does not work.
 
-// All ranks see `folder`; what is free in it.
+// Checks that all ranks see `folder`. Returns the free space in it as text.
 std::string CheckFolder(const comm::Communicator& world, const std::string& folder) {
   constexpr double kLeastFree = 64.0 * (1 << 20), kMib = 1 << 20;
   const std::string path = folder + "/seen";
@@ -194,7 +194,7 @@ std::string CheckFolder(const comm::Communicator& world, const std::string& fold
   return free < 0 ? folder : fmt::format("{}, {:.0f} MiB free", folder, free / kMib);
 }
 
-// A dataset is written by all ranks through HDF5 and MPI-IO, and read back by others.
+// All ranks write one dataset through HDF5 and MPI-IO; each reads back a part that another wrote.
 std::string CheckHdf5(const comm::Communicator& world, const std::string& folder) {
   const std::string path = folder + "/parallel.h5";
   const auto rank = static_cast<hsize_t>(world.Rank()), size = static_cast<hsize_t>(world.Size());
@@ -226,16 +226,15 @@ std::string CheckHdf5(const comm::Communicator& world, const std::string& folder
                      kEach * sizeof(std::int64_t) / 1024);
 }
 
-// Kernels of this CPU, each against its definition computed in fp64.
+// Checks of this CPU's kernels: each result against its definition, computed in fp64.
 
 using kernels::Form;
 using kernels::Matrix;
 
-// Rounding of sums of this length in fp32, and of operands in bf16, relative to the largest
-// element.
+// Relative tolerances: rounding of sums of this length in fp32, of operands in bf16, and in fp64.
 constexpr double kFp32 = 1e-5, kBf16 = 2e-2, kFp64 = 1e-13;
 
-// Numbers in (-1, 1), the same everywhere.
+// Number `index` of pseudo-random sequence `which`, in (-1, 1); the same on every machine.
 double Number(std::uint32_t which, std::uint32_t index) {
   const PhiloxCounter bits = Philox({index, which, 0, 0}, MakeKey(1, Purpose::kVerify));
   return 2 * UniformFrom(bits[0]) - 1;
@@ -256,7 +255,7 @@ Matrix View(std::vector<T>& values, std::int64_t rows, std::int64_t columns) {
           columns, columns};
 }
 
-// Largest difference of a [rows, columns] to `wanted`, relative to the largest wanted element.
+// Largest difference between `got` and `wanted`, relative to the largest element of `wanted`.
 template <typename T>
 double Difference(const std::vector<T>& got, const std::vector<double>& wanted) {
   double most = 0, difference = 0;
@@ -305,7 +304,8 @@ void CheckProduct(const device::Stream& stream, const Shape& shape, double toler
   }
 }
 
-// Published vectors of the generator (Salmon et al. 2011), without which no run is reproducible.
+// Checks the random-number generator against published vectors (Salmon et al. 2011): without these
+// numbers no run is reproducible.
 void CheckRandomNumbers() {
   constexpr std::uint32_t kAll = 0xffffffff;
   Expect(Philox({0, 0, 0, 0}, {0, 0}) ==
@@ -315,7 +315,7 @@ void CheckRandomNumbers() {
          "random numbers are not those of Philox4x32-10");
 }
 
-// softmax(q k^T / sqrt(d)) v with a causal mask, in fp64.
+// Reference attention in fp64: softmax(q k^T / sqrt(d)) v with a causal mask.
 std::vector<double> PlainAttention(const kernels::AttentionShape& shape,
                                    const std::vector<float>& qkv) {
   const std::int64_t rows = shape.sequences * shape.length, width = shape.Width();
@@ -362,9 +362,9 @@ void CheckAttention(const device::Stream& stream) {
                                           difference, kFp32));
 }
 
-// Random numbers, products of matrices and attention of this CPU against reference values.
+// Checks random numbers, matrix products and attention on this CPU against reference values.
 std::string CheckKernels(const comm::Runtime& runtime) {
-  // Multiples of no tile, and one row, as generation has it.
+  // Sizes that are no multiple of a tile, a single row as in generation, and a regular size.
   const std::vector<Shape> shapes = {{97, 131, 259}, {1, 200, 120}, {64, 64, 64}};
   const std::string bf16 = device::Bf16Instructions();
   runtime.World().Together([&] {
@@ -384,14 +384,14 @@ std::string CheckKernels(const comm::Runtime& runtime) {
                      bf16.empty() ? "" : ", bf16 (" + bf16 + ")");
 }
 
-// MPI: does each transfer that the program stands on bring what was sent?
+// Checks of MPI: every kind of transfer that the program uses must deliver what was sent.
 
-// Elements of eager messages, and of those that are announced.
+// Elements per message: short ones travel eagerly, long ones by rendezvous.
 constexpr int kShort = 10, kLong = 200'000;
 
 std::int64_t Value(int rank, int i) { return std::int64_t{rank} * 1'000'003 + i; }
 
-// Each rank sends to the next one at every distance that is a power of two.
+// Each rank sends to the rank 1, 2, 4, ... places further on.
 void SendAround(const comm::Communicator& world, int count) {
   const int size = world.Size(), rank = world.Rank();
   std::vector<std::int64_t> mine(static_cast<std::size_t>(count)), theirs(mine.size());
@@ -450,7 +450,7 @@ void Share(const comm::Communicator& world) {
   });
 }
 
-// Messages between all ranks, sums, broadcasts, and the thread level.
+// Checks messages between all ranks, sums, broadcasts and the thread level.
 std::string CheckMessages(const comm::Runtime& runtime) {
   const comm::Communicator& world = runtime.World();
   int level = MPI_THREAD_SINGLE;
@@ -471,11 +471,11 @@ std::string CheckMessages(const comm::Runtime& runtime) {
                                                       : "funneled");
 }
 
-// The program's own tasks on a deck of seconds, on the ranks at hand.
+// Checks of the program's own tasks: a deck that takes seconds, run on the ranks at hand.
 
-using Keys = std::vector<std::string>;  // of the deck
+using Keys = std::vector<std::string>;  // deck overrides "section.key=value"
 
-// A batch that 64 data ranks can share; all that layouts cut is a multiple of 4.
+// The batch suits up to 64 data ranks; every size that a layout divides is a multiple of 4.
 constexpr const char* kDeck = R"(# The self-test's run: seconds on one rank.
 [data]
 sequence_length = 16
@@ -509,16 +509,16 @@ prompt = the
 tokens = 8
 top_k = 1
 )";
-constexpr int kMiddle = 6;  // steps before the stop
+constexpr int kMiddle = 6;  // steps before the stop in Resume
 
-// Losses of its steps on one rank in fp64. fp32 is within 1e-6 of them; other processors and
-// libraries round otherwise.
+// kDeck's losses on one rank in fp64. fp32 stays within 1e-6; other processors and libraries round
+// differently, hence the tolerance.
 constexpr std::array<double, 12> kLosses = {7.122058668, 7.078612910, 6.982400354, 6.859474039,
                                             6.733997869, 6.636097112, 6.532077255, 6.460273464,
                                             6.407843222, 6.329597659, 6.303047729, 6.296034353};
 constexpr double kTolerance = 1e-4;
 
-// World rank 0's standard output goes into a file meanwhile.
+// Redirects world rank 0's standard output into a file while it exists.
 class Screen {
  public:
   Screen(const comm::Communicator& world, const std::string& path) {
@@ -551,14 +551,14 @@ Keys operator+(Keys left, const Keys& right) {
   return left;
 }
 
-// Layouts that the ranks permit.
+// Layouts to test that this number of ranks permits, as deck overrides.
 std::vector<Keys> Layouts(int ranks) {
   constexpr int kMostData = 64, kMost = 4;
   std::vector<Keys> layouts;
   const auto add = [&](const Keys& keys, int others) {
     if (ranks % others == 0 && ranks / others <= kMostData) layouts.push_back(keys);
   };
-  int most = 1;  // ranks of an axis
+  int most = 1;  // largest size of an axis
   while (2 * most <= kMost && ranks % (2 * most) == 0) most *= 2;
   if (ranks == 1) return {{}};
   add({fmt::format("grid.data={}", ranks)}, 1);
@@ -572,7 +572,7 @@ std::vector<Keys> Layouts(int ranks) {
   return layouts;
 }
 
-// Tasks of the program on a small deck in `folder`.
+// Runs the program's tasks on kDeck, with all files in `folder`.
 class SmallRuns {
  public:
   SmallRuns(const Setting& setting, std::string folder)
@@ -585,20 +585,20 @@ class SmallRuns {
     });
   }
 
-  // The built-in corpus into a token file.
+  // Tokenises the built-in corpus into a token file.
   std::string Tokenize() const {
     Run({"job.task=tokenize", "run.device=cpu"}, "", RunTokenize);
     return "the built-in corpus, 20,000 tokens";
   }
 
-  // Gradients, updates, losses and a resumed run in fp64: on the grid and on one rank.
+  // job.task = verify in fp64, grid against one rank: gradients, updates, losses, a resumed run.
   std::string Verify(const Keys& layout) const {
     Run(layout + Keys{"job.task=verify", "run.device=cpu", "job.output=" + folder_ + "/verify"}, "",
         RunVerify);
     return Joined(layout);
   }
 
-  // A run of the whole small deck; its losses against recorded ones. `device`: as run.device.
+  // Trains all of kDeck and compares the losses with kLosses. device: value of run.device.
   std::string Train(const Keys& layout, const std::string& name, const std::string& device) const {
     const std::string run = folder_ + "/" + name;
     Run(layout + Keys{"job.output=" + run, "run.device=" + device}, "", RunTraining);
@@ -606,7 +606,7 @@ class SmallRuns {
                        kLosses.size(), std::max(CompareLosses(run), 1e-8));
   }
 
-  // A run to the middle, then on from its checkpoint in another layout; losses as recorded.
+  // Trains to step kMiddle in layout `first`, resumes in layout `second`, compares the losses.
   std::string Resume(const Keys& first, const Keys& second) const {
     const std::string run = folder_ + "/resumed";
     const Keys keys = {"job.output=" + run, "run.device=cpu"};
@@ -616,7 +616,7 @@ class SmallRuns {
     return fmt::format("written by {}, read by {}", Joined(first), Joined(second));
   }
 
-  // The same text from two layouts, without a random choice.
+  // Generates greedily in both layouts; the texts must be equal.
   std::string Generate(const Keys& first, const Keys& second) const {
     std::string text;
     for (const Keys& layout : {first, second}) {
@@ -647,7 +647,7 @@ class SmallRuns {
     if (code == ExitCode::kStopped) throw AgreedError(code, "stopped by a signal");
   }
 
-  // Largest relative difference to the recorded losses, of all steps.
+  // Largest relative difference between the run's losses and kLosses, over all steps.
   double CompareLosses(const std::string& run) const {
     double most = 0;
     AtRoot(world_, [&] {
@@ -682,8 +682,8 @@ class Report {
  public:
   explicit Report(const Setting& setting) : world_(setting.runtime->World()), setting_(setting) {}
 
-  // Runs a check and prints its line. Returns whether it passed; false without running it if an
-  // earlier one failed that it `needs`.
+  // Runs a check and prints its line. needs: whether the earlier checks that it depends on passed;
+  // if not, it is skipped. Returns whether it ran and passed.
   bool Check(const char* name, bool needs, const std::function<std::string()>& check) {
     const double start = Seconds();
     Begin(name);
@@ -728,12 +728,12 @@ class Report {
       return error;
     } catch (const Error& error) {
       if (world_.Size() > 1)
-        throw;  // no handler for one rank among several: the others wait for it
+        throw;  // rank 0 cannot handle the error of one rank among several: the others wait for it
       return error;
     }
   }
 
-  // At once, so that the last line names what a lost rank was in.
+  // Prints the name before the check runs: if a rank is lost, the last line says in which check.
   void Begin(const char* name) const {
     if (!world_.IsRoot()) return;
     fmt::print("{:<12}", name);
@@ -748,7 +748,7 @@ class Report {
   int passed_ = 0, failed_ = 0;
 };
 
-// Collective. A new folder, which goes with this process of world rank 0.
+// Collective. Makes a new folder, which is removed when world rank 0's process ends.
 std::string MakeFolder(const Setting& setting) {
   const comm::Communicator& world = setting.runtime->World();
   std::string path;
@@ -810,7 +810,7 @@ void CheckAll(const Setting& setting, Report& report) {
   for (const Keys& layout : layouts) {
     report.Check("layout", ready, [&] { return runs.Verify(layout); });
   }
-  // On one rank: the same layout twice.
+  // On one rank there is one layout: first and second are the same.
   const Keys &first = layouts.front(), &second = layouts.back();
   report.Check("training", ready, [&] { return runs.Train(first, "first", "cpu"); });
   if (layouts.size() > 1) {

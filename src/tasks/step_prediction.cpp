@@ -1,4 +1,4 @@
-// StepPrediction: a description, one simulated step, and the means of the session.
+// EnergyUse; StepPrediction: a simulated step on the described machine, against the session's mean.
 #include "step_prediction.hpp"
 
 #include <fmt/format.h>
@@ -14,12 +14,12 @@
 
 namespace trireme::tasks {
 
-// EnergyUse: sums of the nodes' counters, divided by tokens, nodes and seconds.
+// EnergyUse: sums the nodes' counters and divides by tokens, nodes and seconds.
 
 namespace {
 
-// Share of a session without readings up to which its joules per token are told, that time taken
-// at the mean power.
+// Largest fraction of a session without readings for which joules per token are still told; mean
+// power is assumed for that time.
 constexpr double kMostLost = 0.1;
 
 std::string OwnCard(const app::Device& device) {
@@ -54,7 +54,7 @@ EnergyUse::Numbers EnergyUse::EndInterval() {
   const report::Sums sums = meter_.Collect();
   session_ += sums;
   Numbers numbers;
-  // Steps shorter than the time between readings count with the next one.
+  // Intervals shorter than the time between two readings are counted with the next one.
   if (!(sums.node_seconds > 0)) return numbers;
   const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
   session_tokens_ += tokens;
@@ -117,7 +117,7 @@ std::string EnergyLine(const report::Energy& energy) {
     line += fmt::format("; GPUs {:.0f}% busy, {} of the fullest in use", 100 * busy,
                         report::AsBytes(std::llround(number("gpu_memory_bytes"))));
   }
-  constexpr double kSaid = 0.5;  // seconds
+  constexpr double kSaid = 0.5;  // seconds; shorter losses are not mentioned
   if (const double lost = number("seconds_lost"); lost >= kSaid) {
     line += fmt::format("; no readings for {} of {}", report::AsClock(lost),
                         report::AsClock(lost + number("seconds")));
@@ -173,7 +173,7 @@ report::Comparison StepPrediction::Compare(const report::Record& means, std::int
   predict::Prediction predicted;
   try {
     predicted = predict::Predict(plan_, *machine_);
-  } catch (const Error& error) {  // costs a run that has ended nothing else
+  } catch (const Error& error) {  // the run has ended: only the comparison is lost
     comparison.not_available = error.what();
     return comparison;
   }

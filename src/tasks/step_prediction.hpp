@@ -1,4 +1,4 @@
-// Prediction of a run's step, and its comparison with the steps that ran.
+// Energy of a training; prediction of a run's step and its comparison with the steps that ran.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace trireme::tasks {
 
-// The energy of a training: per interval of its records, and of the session.
+// Energy of a training, per interval of its records and for the session.
 
 class EnergyUse {
  public:
@@ -23,38 +23,38 @@ class EnergyUse {
 
   explicit EnergyUse(const app::Ranks& ranks, const app::Device& device);  // collective
   void Begin();  // collective: drops what was counted so far
-  void Count(std::int64_t tokens) { tokens_ += tokens; }  // of a step of all ranks
-  // Collective. Members of the record of the interval that ends now; unknown ones are left out.
+  void Count(std::int64_t tokens) { tokens_ += tokens; }  // adds a step's, over all ranks
+  // Collective. Members for the record of the interval that ends now; unknown ones are left out.
   Numbers EndInterval();
   report::Energy EndSession();  // collective: from Begin() until now
 
  private:
   report::Meter meter_;
   report::Sums session_;
-  std::int64_t tokens_ = 0;    // targets, of this interval
-  double session_tokens_ = 0;  // of all intervals
+  std::int64_t tokens_ = 0;    // targets in this interval
+  double session_tokens_ = 0;  // sum over all intervals
 };
 
-// Energy of a session in a line: "energy  1.20 MJ, 412 W a node, ...", or why it is not known.
+// A session's energy in a line: "energy  1.20 MJ, 412 W a node, ...", or why it is not known.
 std::string EnergyLine(const report::Energy& energy);
 
-// The ranks of a job, for a calibration.
+// The job's ranks as the subject of a calibration.
 predict::Subject CalibrationSubject(const app::Request& request, const app::Ranks& ranks,
                                     const app::Device& device);
 
 class StepPrediction {
  public:
-  // Collective. Reads the description that plan.machine names, on world rank 0. AgreedError (exit
-  // code 2) for one that cannot be read. All must outlive this.
+  // Collective. World rank 0 reads the machine description that plan.machine names. AgreedError
+  // (exit code 2) if it cannot be read. All arguments must outlive this.
   StepPrediction(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
                  const train::Plan& plan);
 
-  // Collective, at the end of a session: without a description, and if `done`, a run of a minute or
-  // more on CPUs is calibrated now.
+  // Collective, at the end of a session. If there is no description, calibrates the machine now,
+  // provided that the run is `done`, ran on CPUs and took a minute or more.
   void Calibrate(bool done, double seconds_left);
 
-  // On world rank 0. means, steps: of Monitor::Means. waited: seconds of the session by group,
-  // means over the ranks. Leaves the bytes to the caller.
+  // On world rank 0. means, steps: from Monitor::Means. waited: seconds of the session per group,
+  // means over the ranks. The caller fills in the bytes.
   report::Comparison Compare(const report::Record& means, std::int64_t steps,
                              const comm::GroupSeconds& waited) const;
 

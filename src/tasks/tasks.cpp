@@ -1,4 +1,4 @@
-// The choice of the task that the deck asks for; tokenize.
+// Runs the task that the deck names; the task tokenize.
 #include "trireme/tasks/tasks.hpp"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@
 
 namespace trireme::tasks {
 
-// Every key of the deck, in the order of --help-deck.
+// DeclareAll: every key of the deck, in the order of --help-deck.
 
 deck::Schema DeclareAll() {
   deck::Schema schema;
@@ -51,12 +51,12 @@ deck::Schema DeclareAll() {
 
 namespace {
 
-// What a task writes is nothing that the job reads.
+// Checks that no task overwrites a file that the job reads.
 
 namespace fs = std::filesystem;
 
-// Keys that name a file to write, and the task that writes it. Not there: generate.output, hf.path
-// of an export, which refuse what exists.
+// Keys that name a file to write, and the task that writes it. Omitted: generate.output, and
+// hf.path in an export, which refuse to replace a file.
 constexpr std::array<std::pair<std::string_view, app::Task>, 5> kOutputs = {
     {{"data.file", app::Task::kTokenize},
      {"evaluate.documents", app::Task::kEvaluate},
@@ -65,11 +65,11 @@ constexpr std::array<std::pair<std::string_view, app::Task>, 5> kOutputs = {
      {"plan.timeline", app::Task::kPlan}}};
 
 struct Input {
-  std::string key;  // or what it is
+  std::string key;  // the deck's key, or a description of the input
   std::string path;
 };
 
-// The parts of a list "a:2, b" as well as the whole, which may be one name with a comma.
+// Adds the parts of a list "a:2, b" and also the whole text, which may be one name with a comma.
 void AddNames(const std::string& key, const std::string& text, std::vector<Input>& to) {
   to.push_back({key, text});
   for (std::size_t begin = 0; begin < text.size();) {
@@ -83,7 +83,7 @@ void AddNames(const std::string& key, const std::string& text, std::vector<Input
 
 std::vector<Input> InputsOf(const app::Request& request) {
   std::vector<Input> inputs;
-  const deck::Deck& values = request.deck;  // of keys that the schema lists
+  const deck::Deck& values = request.deck;  // for the keys that name inputs
   for (const std::string& deck : {request.sources.deck_path, request.sources.site_path}) {
     inputs.push_back({"this job's deck", deck});
   }
@@ -101,17 +101,17 @@ bool IsOneOf(const std::string& output, const Input& input) {
   std::error_code none;
   if (input.path.empty() || !fs::exists(input.path, none)) return false;
   if (!fs::is_directory(input.path, none)) return fs::equivalent(output, input.path, none);
-  // The job may read any file of a folder that holds a tokenizer.
+  // The job may read any file in a folder that holds a tokenizer.
   return (input.key.starts_with("tokenize.") || input.key.starts_with("hf.")) &&
          fs::equivalent(fs::absolute(output, none).parent_path(), input.path, none);
 }
 
-// Serial. Throws InputError if the job's task writes a file that the job reads, a deck among them,
-// whatever their names are: files are compared by device and inode. Texts that a glob names are
-// compared where it is resolved (data::IsReplaced), run folders by report::CheckRunFolder.
+// Serial. Throws InputError if the task writes a file that the job reads, including a deck.
+// Compares device and inode, so other names for the same file are found. Texts named by a glob are
+// compared in data::IsReplaced, run folders in report::CheckRunFolder.
 void CheckOutputs(const app::Request& request) {
   std::vector<Input> inputs;
-  const deck::Deck& values = request.deck;  // of the keys above
+  const deck::Deck& values = request.deck;  // for the keys in kOutputs
   for (const auto& [key, task] : kOutputs) {
     if (task != request.job.task) continue;
     const std::string output = BehindLink(values.Text(std::string(key)));
@@ -128,7 +128,7 @@ void CheckOutputs(const app::Request& request) {
   }
 }
 
-// Whether the process was started by an MPI launcher that ends its ranks soon after Ctrl-C.
+// Whether the parent is an MPI launcher that kills its ranks soon after Ctrl-C.
 bool LauncherIsImpatient() {
   std::ifstream file(fmt::format("/proc/{}/comm", getppid()));
   std::string name;
@@ -137,7 +137,7 @@ bool LauncherIsImpatient() {
          name == "prterun" || name == "prted";
 }
 
-// Answer to the first signal, at once: the step under way may take minutes. what: "the run ...".
+// Answers the first signal at once, since the current step may take minutes. what: "the run ...".
 void SayStop(int signal, const char* what) {
   const bool gentle = signal == SIGUSR1;
   std::string text = fmt::format("trireme: SIG{}: {}{}\n", sigabbrev_np(signal), what,
@@ -150,7 +150,7 @@ void SayStop(int signal, const char* what) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-// Says it on rank 0 once a signal has come.
+// On rank 0, prints how the job will stop as soon as a signal has come.
 void WatchForStop(const app::Request& request, const app::Ranks& ranks) {
   const char* what = request.job.task == app::Task::kScaling
                          ? "the study stops at the end of a step and keeps what it has measured"
@@ -161,7 +161,7 @@ void WatchForStop(const app::Request& request, const app::Ranks& ranks) {
   ranks.signals->Watch(std::move(say));
 }
 
-// Whether all ranks tokenise, in bounded memory; else rank 0 does, in memory.
+// Whether all ranks tokenise, in bounded memory; otherwise rank 0 does, with the text in memory.
 bool OnAllRanks(const data::TokenizeOptions& options) {
   return data::IsSubword(options.kind) || options.WritesPairs();
 }
@@ -170,24 +170,24 @@ void SayWritable(const std::string& path) {
   Say("valid: {} could be written; nothing was written", path);
 }
 
-// "1,000 / 100 / 100": counts by split.
+// Counts of the three splits: "1,000 / 100 / 100".
 std::string BySplit(const std::array<std::int64_t, 3>& counts) {
   using report::WithThousands;
   return fmt::format("{} / {} / {}", WithThousands(counts[0]), WithThousands(counts[1]),
                      WithThousands(counts[2]));
 }
 
-// tokens: by split.
+// tokens: per split.
 void SayTokens(const std::string& path, const std::string& tokenizer, std::int64_t types,
                const std::array<std::int64_t, 3>& tokens) {
   Say("{}: {}, {} types; {} tokens (train / valid / test)", path, tokenizer,
       report::WithThousands(types), BySplit(tokens));
 }
 
-// Rank 0's line on the progress of tokenisation, every few seconds.
+// Rank 0 prints the progress of tokenisation every few seconds.
 class TextProgress {
  public:
-  // share: of this rank's work; the others have as much. bytes: of all ranks' input, 0 for none.
+  // share: done of this rank's work, equal to others'. bytes: input of all ranks; 0: not known.
   void Say(double share, std::int64_t bytes) {
     constexpr double kSeconds = 10;
     const double now = Seconds();
@@ -204,7 +204,7 @@ class TextProgress {
   double start_ = Seconds(), said_ = start_;
 };
 
-// Single texts and pairs, on all ranks.
+// Tokenises texts or pairs of texts on all ranks.
 void TokenizeOnAllRanks(const app::Request& request, const comm::Communicator& world,
                         const data::TokenizeOptions& options, const data::TextWatch& watch) {
   const std::string& path = request.data.file;
@@ -231,7 +231,7 @@ void TokenizeOnAllRanks(const app::Request& request, const comm::Communicator& w
   }
 }
 
-// A line for each, on rank 0, which alone has any.
+// Prints one line per warning; only rank 0 has any.
 void SayWarnings(const tools::Findings& findings) {
   for (const tools::Warning& warning : findings.warnings) {
     fmt::print(stderr, "warning: preflight: {}\n", warning.text);
@@ -264,7 +264,7 @@ ExitCode RunTask(app::Job& job) {
   world.Together([&] {
     if (world.IsRoot()) CheckOutputs(request);
     const int ranks = request.comm.ranks;
-    // A plan is of ranks that need not be there.
+    // A plan may be for ranks that do not exist here.
     if (ranks == 0 || ranks == world.Size() || request.job.task == Task::kPlan) return;
     throw request.deck.Complain(
         "grid.ranks",
@@ -282,7 +282,7 @@ ExitCode RunTask(app::Job& job) {
     WatchForStop(request, job.ranks);
   }
   if (app::ReadsTraining(task)) {
-    // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
+    // Inspects the ranks and their hosts; problems are printed and recorded.
     app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
     job.preflight = app::LookAround(request, job.ranks, job.device, false);
     SayWarnings(job.preflight);
@@ -292,8 +292,8 @@ ExitCode RunTask(app::Job& job) {
 
 namespace {
 
-// A text from standard input, of "-" in the deck: kept in a file beside data.file, which all ranks
-// read, until this goes. Rank 0; texts: of the splits, in which the file's name takes the place.
+// Text from standard input, for "-" in the deck. Rank 0 keeps it in a file beside data.file, which
+// all ranks read, while this object exists. texts: the splits' paths; "-" becomes the file's name.
 class TextFromInput {
  public:
   TextFromInput(const app::Request& request, std::array<std::string, 3>& texts) {
@@ -328,7 +328,8 @@ class TextFromInput {
       if (got == 0 && file) return;
       const std::string_view piece(buffer.data(), static_cast<std::size_t>(got));
       if (!file) {
-        // Records are known by their first byte, packed texts by theirs.
+        // The first byte tells the kind: records begin with '{', packed texts have a byte of their
+        // own.
         const std::size_t first = piece.find_first_not_of(" \t\r\n");
         const bool records = first != std::string_view::npos && piece[first] == '{';
         path_ = NewNameBeside(beside) + (records ? ".stdin.jsonl" : ".stdin");
@@ -341,7 +342,7 @@ class TextFromInput {
     }
   }
 
-  std::string path_;  // empty: there is none
+  std::string path_;  // empty: no text from standard input
 };
 
 }  // namespace
@@ -383,12 +384,12 @@ ExitCode RunTokenize(const app::Job& job) {
   return ExitCode::kDone;
 }
 
-// The order of a run's page: which runs get one, and how long that may take.
+// OrderPage: which runs get a page, and how long making it may take.
 
 std::optional<report::PageOrder> OrderPage(const app::Job& job) {
   constexpr double kMostSeconds = 60;
-  constexpr double kMargin = 20;  // seconds before the job's end, in which the program is gone
-  constexpr double kLeast = 5;    // seconds; with less it is not begun
+  constexpr double kMargin = 20;  // seconds before the job's end, by which the program has ended
+  constexpr double kLeast = 5;    // seconds; with less time the page is not begun
   if (job.ended_run.empty() || !job.ranks.World().IsRoot() || !job.request.monitor.report)
     return {};
   double seconds = kMostSeconds;

@@ -1,5 +1,5 @@
-// Timeline: its window, the comparison of clocks at both ends, and the way of the slices to rank 0,
-// one rank's at a time.
+// Timeline: its window of steps, the comparison of clocks before and after it, and sending the
+// slices to rank 0, one rank's at a time.
 #include "timeline.hpp"
 
 #include <fmt/format.h>
@@ -23,9 +23,9 @@ std::string Steps(std::int64_t first, std::int64_t last) {
                                      report::WithThousands(last));
 }
 
-constexpr std::size_t kWhy = 0, kLibrary = 1, kFirstName = 2;  // of RankTexts
+constexpr std::size_t kWhy = 0, kLibrary = 1, kFirstName = 2;  // indices into RankTexts
 
-// What a rank tells ahead of its slices; travels as it is.
+// What a rank sends before its slices, as raw bytes.
 struct RankSummary {
   comm::ClockComparison first, last;
   double gpu_clock_error = 0;
@@ -50,7 +50,7 @@ RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockCompari
           kernels.first_step_left_out};
 }
 
-// A rank's texts: why its kernels are not told apart (else empty), the library, names of kernels.
+// A rank's texts: why its kernels are not told apart (empty: they are), library, kernel names.
 using RankTexts = std::vector<std::string>;
 
 RankTexts TextsOf(const device::Recorder& recorder, const std::string& why) {
@@ -60,7 +60,7 @@ RankTexts TextsOf(const device::Recorder& recorder, const std::string& why) {
   return texts;
 }
 
-// RankTexts that end with a zero byte each.
+// RankTexts in one string, each followed by a zero byte.
 std::string JoinedTexts(const RankTexts& texts) {
   std::string all;
   for (const std::string& text : texts) all += text + '\0';
@@ -77,14 +77,14 @@ RankTexts SplitTexts(const std::string& joined) {
 
 }  // namespace
 
-// Rank 0's side of a timeline: the file, and what is told of each rank beside its slices.
+// Rank 0's part of a timeline: the file, and facts about each rank besides its slices.
 class TimelineFile {
  public:
-  // origin: of rank 0's clock, the file's time zero.
+  // origin: reading of rank 0's clock that is the file's time zero.
   TimelineFile(const Timeline::Setup& setup, double origin)
       : setup_(setup), origin_(origin), file_(setup.path) {}
 
-  // One rank, with all that it has recorded.
+  // Adds everything that one rank recorded.
   void Add(int rank, const RankSummary& summary, std::vector<device::Slice> slices,
            std::vector<device::Kernel> kernels, const RankTexts& texts) {
     const double error_here = std::max(summary.first.error, summary.last.error);
@@ -126,7 +126,7 @@ class TimelineFile {
     file_.Add(facts, std::move(kernels), {texts.begin() + kFirstName, texts.end()});
   }
 
-  // Ends the file with these members of otherData, and its own; `error` tells the first failure.
+  // Completes the file; otherData gets `other` and members of its own. `error`: the first failure.
   void Place(nlohmann::json other) {
     other["clock_error_us"] = kMicro * clock_error;
     if (setup_.stream.OnGpu()) {
@@ -148,8 +148,8 @@ class TimelineFile {
   std::error_code error;
   std::int64_t count = 0, kernel_count = 0;
   double clock_error = 0;
-  std::string why_no_kernels;  // with the first such rank; empty: they are told apart
-  // Ranks whose slices or kernels had no room.
+  std::string why_no_kernels;  // with the first rank concerned; empty: kernels are recorded singly
+  // Ranks that ran out of room for slices or for kernels.
   nlohmann::json left_out = nlohmann::json::array(), kernels_left_out = nlohmann::json::array();
 
  private:
@@ -216,7 +216,7 @@ void Timeline::Begin(std::int64_t step) {
   begun_at_ = step;
   device::MaybeActivities kernels = TellKernels();
   no_kernels_ = kernels.why;
-  group_.Barrier();  // so that none is held up by another's last step
+  group_.Barrier();  // so that no rank's first step includes another's last one
   origin_ = Seconds();
   first_ = comm::CompareClocks(group_, ranks_, Seconds);
   group_.Barrier();
@@ -240,7 +240,7 @@ void Timeline::Write(const std::string& why) {
     Send(last);
   }
   recorder_.reset();
-  group_.Barrier();  // the next step's time is not that of writing
+  group_.Barrier();  // so that the next step does not include the writing
 }
 
 void Timeline::Send(const comm::ClockComparison& last) const {
@@ -274,7 +274,7 @@ void Timeline::Receive(int rank, TimelineFile& file) const {
   file.Add(rank, summary, std::move(slices), std::move(kernels), SplitTexts(texts));
 }
 
-// Rank 0. A failure to write is told, and training goes on.
+// On rank 0. If writing fails, this is reported and training goes on.
 void Timeline::Collect(const comm::ClockComparison& last, const std::string& why) {
   const double start = Seconds();
   TimelineFile file(setup_, origin_);
@@ -339,7 +339,7 @@ void Timeline::WarnOfLeftOut(const nlohmann::json& ranks, const char* what) cons
       ranks.front().at("from_step").get<std::int64_t>()));
 }
 
-// Timeline: which ranks are recorded, and which rank a message came from.
+// Timeline: chooses the recorded ranks, and finds the rank that sent a message.
 
 std::vector<int> TracedRanks(const comm::GridShape& shape, int most) {
   std::vector<int> ranks;

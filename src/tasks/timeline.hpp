@@ -1,5 +1,5 @@
-// Timeline: the steps of monitor.trace_steps on all ranks, recorded, brought to one clock, and
-// written to trace.json.gz of the run folder.
+// Timeline: records the steps of monitor.trace_steps on all ranks, converts their times to one
+// clock, and writes trace.json.gz in the run folder.
 #pragma once
 
 #include <cstdint>
@@ -17,55 +17,52 @@
 
 namespace trireme::tasks {
 
-// Bounds of one file, so that tools still open it: ranks, slices of all of them, slices of a rank;
-// as many kernels again.
+// Limits per file, for viewers: ranks, slices, slices per rank. The same again for kernels.
 inline constexpr int kMostTracedRanks = 64;
 inline constexpr std::int64_t kMostSlices = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostSlicesOfARank = std::int64_t{1} << 17;
 
-// Ranks of a grid whose timelines are recorded, ascending: all, or at most `most`: whole pipelines,
-// those of the first tensor ranks, then context ranks, then replicas.
+// Ranks of a grid to record, ascending: all, or at most `most`. Whole pipelines are chosen: first
+// those of the first tensor ranks, then of further context ranks, then of further replicas.
 std::vector<int> TracedRanks(const comm::GridShape& shape, int most = kMostTracedRanks);
 
-// World rank of the other end of a message in a group of the grid; -1: not known. rank: one end.
+// World rank at the other end of a message in one of the grid's groups; -1: not known.
 int PeerOf(const device::Slice& message, int rank, const comm::GridShape& shape);
 
 class TimelineFile;
 
 class Timeline {
  public:
-  // All must outlive it.
+  // Everything referred to must outlive it.
   struct Setup {
     const comm::Runtime& runtime;
     const comm::ProcessGrid& grid;
     report::Monitor& monitor;
     device::Stream stream;
-    report::StepWindow window;    // none: nothing is recorded
-    bool kernels = true;          // of a GPU are told apart, if they can be
-    std::int64_t step = 0;        // done before this session
+    report::StepWindow window;    // steps to record; none: nothing is recorded
+    bool kernels = true;          // record GPU kernels one by one, if possible
+    std::int64_t step = 0;        // steps done before this session
     std::int64_t total = 0;       // steps of the schedule
-    std::string path;             // of the file
-    nlohmann::json facts;         // for otherData
-    std::function<void()> watch;  // sets the bound for the time that writing takes
+    std::string path;             // path of the file to write
+    nlohmann::json facts;         // for the file's otherData
+    std::function<void()> watch;  // sets the watchdog's bound for writing the file
   };
-  // Collective if there is a window. Says if no step of it will be seen.
+  // Collective if there is a window. Warns if none of its steps will run.
   explicit Timeline(const Setup& setup);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Collective. `step` (counted from 1) begins, or has ended with all that follows it. The last of
-  // the window writes the file.
+  // Collective. `step` (from 1) begins, or has ended completely. The window's last writes the file.
   void BeginStep(std::int64_t step);
   void EndStep(std::int64_t step);
-  // Collective. The run goes back: what there is of the window is written, one that has not begun
-  // waits.
+  // Collective, when the run goes back. Writes the window's steps so far; an unbegun window waits.
   void Interrupt() {
     if (seen_ > 0) End("the run went back");
   }
-  // Collective. No step of the window follows: writes what there is. why: "the run ended".
+  // Collective, if no step of the window will follow: writes its steps. why: "the run ended".
   void End(const std::string& why);
-  bool Written() const { return written_; }  // on rank 0: the file is this session's
+  bool Written() const { return written_; }  // on rank 0: this session wrote the file
 
  private:
   void Begin(std::int64_t step);
@@ -75,18 +72,18 @@ class Timeline {
   void Write(const std::string& why);
   void Collect(const comm::ClockComparison& last, const std::string& why);
   void Say(const TimelineFile& file, const std::string& why, double seconds);
-  // Warns of ranks whose slices or kernels had no room: of the members rank and from_step.
+  // Warns of ranks without room for slices or kernels. ranks: objects with rank and from_step.
   void WarnOfLeftOut(const nlohmann::json& ranks, const char* what) const;
   bool Mine() const;
-  std::int64_t MostSlices() const;  // of a rank
+  std::int64_t MostSlices() const;  // per rank
 
   const Setup setup_;
-  comm::Communicator group_;  // of all ranks, for the messages of this class
-  std::vector<int> ranks_;    // recorded ones
+  comm::Communicator group_;  // all ranks, for this class's own messages
+  std::vector<int> ranks_;    // those recorded
   std::unique_ptr<device::Recorder> recorder_;
-  std::string no_kernels_;  // why a GPU's are not told apart; empty: they are
+  std::string no_kernels_;  // why GPU kernels are not recorded one by one; empty: they are
   comm::ClockComparison first_;
-  double origin_ = 0;                     // of rank 0's clock: the file's time zero
+  double origin_ = 0;                     // reading of rank 0's clock that is the file's time zero
   std::int64_t begun_at_ = 0, seen_ = 0;  // first and last step recorded; 0: none
   bool done_ = false, written_ = false;
 };

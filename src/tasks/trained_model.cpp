@@ -1,4 +1,4 @@
-// TrainedModel: plan, tokens, and the weights of a checkpoint.
+// TrainedModel: makes the plan, opens the tokens, and reads a checkpoint's weights.
 #include "trireme/tasks/trained_model.hpp"
 
 #include "root.hpp"
@@ -9,8 +9,7 @@ namespace trireme::tasks {
 
 namespace {
 
-// Packs the weights as asked; kAuto: where that is possible and every node has the memory that its
-// ranks plan then.
+// Packs the weights as asked. kAuto: if the model allows it and every node has the memory.
 void Pack(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
           PackWeights packing, train::EvaluationPlan& plan) {
   if (packing == PackWeights::kNo) return;
@@ -69,7 +68,7 @@ TrainedModel::TrainedModel(const app::Job& job, std::int64_t micro_batch, std::i
     tokens_.emplace(app::OpenTokens(request, job.ranks, job.files, grid_));
   }
   AtRoot(world, [&] { app::CheckVocabulary(*job.start.record, Tokens()); });
-  // Without a rehearsal: the library's proposals, the same in every run.
+  // Use the library's proposed algorithms without timing them: every run takes the same ones.
   if (job.device.libraries != nullptr) job.device.libraries->Seal();
   model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.device.stream);
   world.Together([&] {

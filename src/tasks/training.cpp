@@ -1,4 +1,4 @@
-// TrainingData: files, pairs and mixtures in words and in JSON.
+// TrainingData: describes files, pairs and mixtures in words and in JSON.
 #include "training.hpp"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ std::string FileName(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// "books.h5", or the path as in the deck if another file of the mixture has that name.
+// Name of a mixture's file: "books.h5", or its path if another file has the same name.
 std::string NameIn(const std::vector<data::MixtureFile>& files, std::size_t place) {
   const std::string own = FileName(files[place].path);
   const auto same = std::count_if(files.begin(), files.end(),

@@ -1,4 +1,4 @@
-// What the objects of the training loop share: where the run stands, and the data it trains on.
+// What the objects of the training loop share: the run's progress, and the data it trains on.
 #pragma once
 
 #include <cstdint>
@@ -16,56 +16,56 @@
 
 namespace trireme::tasks {
 
-// Whether something that happens every so many steps comes after this one; 0: it never does.
+// Whether something that happens every `every` steps happens after this step; never if every is 0.
 constexpr bool Comes(std::int64_t step, std::int64_t every) {
   return every > 0 && step % every == 0;
 }
 
-// Where a run stands: the same on all ranks, unless a comment says otherwise.
+// The run's progress, the same on all ranks except where noted.
 struct Progress {
   std::int64_t last = 0;                   // step at which the schedule ends
-  app::Deadline deadline;                  // of the batch job; its answers count on rank 0
+  app::Deadline deadline;                  // end of the batch job; rank 0's answers decide
   std::function<void(comm::Phase)> watch;  // sets the watchdog's bound for what follows
 
   std::int64_t step = 0;         // steps completed
-  std::int64_t first = 0;        // where this session began
-  double step_seconds = 0;       // that the last step took
-  bool stop = false;             // agreed: a signal or a time limit
+  std::int64_t first = 0;        // step at which this session began
+  double step_seconds = 0;       // duration of the last step
+  bool stop = false;             // agreed by all ranks: a signal or a time limit
   std::string stop_reason = {};  // on rank 0
-  bool checkpoint_now = false;   // agreed: a checkpoint is due by time
-  bool validation_due = false;  // the one of this step is still to come: a stop did not wait for it
+  bool checkpoint_now = false;   // agreed by all ranks: a checkpoint is due by time
+  bool validation_due = false;   // a stop postponed this step's validation
 
   bool Finished() const { return step >= last; }
-  bool Ends() const { return Finished() || stop; }  // the session, with this step
+  bool Ends() const { return Finished() || stop; }  // this step is the session's last
 };
 
-// The data of a training, as the banner, the records and run.json name it.
+// The training data, as described in the banner, the records and run.json.
 class TrainingData {
  public:
-  // All must outlive it. With pairs, the corpus holds the target texts.
+  // All arguments must outlive it. For encoder-decoders, `corpus` is the target texts.
   TrainingData(const data::Options& options, const train::TrainingPlan& plan,
                const data::Corpus& corpus, const train::TrainingStep& step);
 
-  const data::TokenFile& Tokens() const { return corpus_.First(); }    // vocabulary, valid, test
-  const data::PairFile* Pairs() const { return step_.FileOfPairs(); }  // null: windows
-  const train::StepLoader& Order() const { return step_.Data(); }      // of the steps' batches
-  const data::Sampler& Samples() const { return step_.Samples(); }     // of windows
+  const data::TokenFile& Tokens() const { return corpus_.First(); }  // for vocabulary, valid, test
+  const data::PairFile* Pairs() const { return step_.FileOfPairs(); }  // null: trains on windows
+  const train::StepLoader& Order() const { return step_.Data(); }   // order of the steps' batches
+  const data::Sampler& Samples() const { return step_.Samples(); }  // samples windows
   double Epoch(std::int64_t step) const { return Order().Epochs(step); }
 
-  // Files of the training as run.json names them; empty: one file that was never part of a mixture.
+  // Files of the training for run.json; empty: one file that was never part of a mixture.
   std::vector<data::MixtureFile> Files() const;
-  // The batch that run.json names: windows as the deck asks for them, or the most pairs of a step.
+  // Batch for run.json: the deck's number of windows, or the largest number of pairs in a step.
   std::int64_t Batch() const { return Pairs() == nullptr ? options_.batch : plan_.Batch(); }
-  // run.json's members about the data at a step.
+  // Members of run.json about the data at a step.
   nlohmann::json Json(std::int64_t step) const;
   // "wikitext2.h5: 2,088,628 / 217,646 / 245,569 tokens; 65,270 windows of 32, ..."
   std::string Describe() const;
-  // Names of a mixture's files and the valid targets seen of each; empty without a mixture.
+  // A mixture's files, each with the number of valid targets seen from it; empty without a mixture.
   std::vector<std::pair<std::string, std::int64_t>> TokensOfSources(std::int64_t step) const;
   // "sources books.h5 123,456 tokens (70.0%), 1.50 epochs; code.h5 ..."; empty without a mixture.
   std::string SourceSummary(std::int64_t step) const;
-  // Floating-point operations for each token of step number `step` (from 0), with this result. With
-  // document masks its queries saw fewer keys; pairs count with their padding.
+  // Floating-point operations per token of step `step` (from 0). Document masks reduce the keys
+  // that queries see; for pairs, padding is included.
   double FlopsPerToken(std::int64_t step, const train::StepResult& result) const;
 
  private:
@@ -78,12 +78,12 @@ class TrainingData {
   const nlohmann::json vocabulary_;
 };
 
-// run.json's members about the model, the deck and what computes.
+// Members of run.json about the model, the deck and the hardware.
 nlohmann::json DescribeRun(const app::Request& request, const app::Ranks& ranks,
                            const app::Device& device, const model::ModelPlan& model,
                            const comm::ProcessGrid& grid);
 
-// Settings that must stay as they are for the same bits; "none" without run.canonical.
+// Settings that must not change if results are to have the same bits; "none" without run.canonical.
 std::string DescribeCanonical(const parallel::Canonical& canonical, const char* precision);
 
 }  // namespace trireme::tasks

@@ -1,5 +1,4 @@
-// job.task = train: the set-up, and the training loop: its start, a step with all that follows it,
-// its end.
+// job.task = train: the set-up, and the training loop with its start, its steps and its end.
 #include <fmt/format.h>
 
 #include "checkpoint_policy.hpp"
@@ -24,7 +23,7 @@ namespace {
 // Five objects hold what the loop needs between steps; the loop calls them in order.
 class TrainingLoop {
  public:
-  // Collective. All arguments must outlive the loop, and the files of `corpus`. validation: of
+  // Collective. All arguments, and the files of `corpus`, must outlive the loop. validation: from
   // app::ValidSplits. For encoder-decoders, `corpus` is the target texts.
   TrainingLoop(app::Job& job, const train::Plan& plan, const data::Corpus& corpus,
                std::span<const app::ValidSplit> validation, train::TrainingState& state,
@@ -47,8 +46,9 @@ class TrainingLoop {
     };
   }
 
-  // Collective: run folder and its lock, state of the checkpoint to start from, monitor, banner.
-  // roof_flops: the speed of products on a rank, FLOP/s. False when nothing is left to do.
+  // Collective. Finds and locks the run folder, loads the checkpoint's state if there is one, opens
+  // the monitor and prints the banner. roof_flops: measured speed of matrix products per rank,
+  // FLOP/s. Returns false if nothing is left to do.
   bool Initialize(double roof_flops) {
     const std::string mixed = train::CheckProcessors(
         state_.Grid(),
@@ -56,7 +56,7 @@ class TrainingLoop {
         [this] { return train::UpdateBits(state_); }, job_.ranks.Hosts());
     const Safeguards safeguards = FindStart();
     if (session_->HasEnded(progress_)) return false;
-    // A new folder is made once nothing more can be refused.
+    // A new folder is made last, when nothing can refuse the run any more.
     if (session_->Continues()) session_->Lock();
     LoadState();
     if (!session_->Continues()) session_->Lock();
@@ -76,7 +76,7 @@ class TrainingLoop {
     return true;
   }
 
-  // Collective. Steps, validations and checkpoints up to the end or a stop.
+  // Collective. Runs steps, validations and checkpoints until the end or a stop.
   void Execute() {
     reporter_.BeginSteps();
     FinishEarlierSession();
@@ -97,9 +97,9 @@ class TrainingLoop {
     }
   }
 
-  const std::string& Folder() const { return session_->Folder(); }  // of the run
+  const std::string& Folder() const { return session_->Folder(); }  // the run folder
 
-  // Collective. Test perplexity and sample text of a whole run; the summary.
+  // Collective. For a finished run, test perplexity and sample text; then the summary.
   ExitCode Finalize() {
     report::Summary summary = reporter_.SummarySoFar(*session_);
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();
@@ -120,7 +120,7 @@ class TrainingLoop {
     return ExitCode::kDone;
   }
 
-  // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
+  // -v: constructs everything, prints the banner with the memory plan, writes nothing.
   void Validate() {
     FindStart();
     session_->CheckFolder();
@@ -132,10 +132,9 @@ class TrainingLoop {
   }
 
  private:
-  // The start. All are collective.
+  // The start. All functions are collective.
 
-  // Finds the run folder and, before anything else of the checkpoint is read, its step and what it
-  // says of steps that went wrong.
+  // Finds the run folder; first reads the checkpoint's step and its record of bad steps.
   Safeguards FindStart() {
     session_ = std::make_unique<RunSession>(job_.request, job_.ranks, job_.start);
     Safeguards safeguards(job_.request.training);
@@ -236,16 +235,16 @@ class TrainingLoop {
                                                                     .place = place});
   }
 
-  // A step and what follows it. All are collective, but Ask.
+  // A step and what follows it. All functions except Ask are collective.
 
-  // What the session before was to do at its last step, and did not.
+  // Does what the previous session was due to do after its last step, but did not.
   void FinishEarlierSession() {
     const bool completed = checkpoints_->CompleteRunFolder();
     if (progress_.validation_due) {
       evaluations_->ValidateIfDue();
       CheckpointIfDue();
     } else if (!completed && session_->StartsFromLocal() && progress_.Finished()) {
-      CheckpointIfDue();  // the run folder has none of the last step
+      CheckpointIfDue();  // the run folder has no checkpoint of the last step
     }
   }
 
@@ -264,7 +263,7 @@ class TrainingLoop {
     return result;
   }
 
-  // Signals and clocks of this rank; where they differ, rank 0's clock decides.
+  // What this rank's signals and clocks ask for. Where clocks differ, rank 0's decides.
   train::Requests Ask() {
     train::Requests mine;
     mine.signal = job_.ranks.signals->Received();
@@ -277,7 +276,7 @@ class TrainingLoop {
       mine.walltime = true;
       progress_.stop_reason = "schedule.walltime_minutes";
     } else if (deadline.MustStop(now + progress_.step_seconds, evaluations_->IsNear())) {
-      // A stop comes at this step's end; without one, a validation and another step follow.
+      // A stop takes effect after this step; otherwise a validation and another step follow.
       mine.walltime = true;
       progress_.stop_reason =
           fmt::format("the end of the job's time, {:.0f} s away", deadline.Left(now));
@@ -289,15 +288,15 @@ class TrainingLoop {
   void CheckpointIfDue() {
     const auto reason = checkpoints_->Due();
     if (!reason) return;
-    progress_.watch(comm::Phase::kCheckpoint);  // all of the state is compared
+    progress_.watch(comm::Phase::kCheckpoint);  // longer bound: the whole state is compared
     if (!recovery_->ReplicasDiffer()) {
       checkpoints_->Write(*reason);
-    } else if (progress_.stop) {  // of what was restored
+    } else if (progress_.stop) {  // stop_only: the state is that of the restored checkpoint
       checkpoints_->Write({.stop_only = true});
     }
   }
 
-  // run.json, but for the date, the order of writing and what is said of steps that went wrong.
+  // run.json without the date, the writing order and the record of steps that went wrong.
   nlohmann::json RunJson() const {
     nlohmann::json run =
         DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());
@@ -339,7 +338,7 @@ ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
   return code;
 }
 
-// Steps 4 to 6 of RunTraining for a model that translates.
+// Steps 4 to 6 of RunTraining for an encoder-decoder.
 ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::ProcessGrid& grid,
                       double roof_flops) {
   const data::PairFile pairs = app::OpenPairs(job.request, job.ranks);
@@ -360,13 +359,13 @@ ExitCode RunTraining(app::Job& job) {
   const comm::Communicator& world = job.ranks.World();
   app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
 
-  // 1. The plan: who computes what, and what that takes.
+  // 1. The plan: which rank computes what, and what that costs.
   const train::TokenFacts facts = app::InspectTokens(request, job.ranks, job.files);
   train::Plan plan;
   world.Together(
       [&] { plan = train::MakePlan(app::RequestOf(request, world, device, job.start, facts)); });
 
-  // 2. The ranks' groups, and the memory that they need.
+  // 2. The groups of ranks, and the check of the memory that the plan needs.
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   device::MemoryTerms memory;
   world.Together([&] { memory = train::PlanMemory(plan, world.Rank()); });
@@ -377,7 +376,7 @@ ExitCode RunTraining(app::Job& job) {
   const std::function<void()> stop_if_asked = [&job] { app::StopIfAsked(job.ranks); };
   stop_if_asked();
 
-  // 3. The speed that products can have, measured while nothing else takes memory.
+  // 3. The highest speed of matrix products, measured while memory is still free.
   double roof_flops = 0;
   if (!request.line.validate_only) {
     world.Together([&] { roof_flops = kernels::MeasureRoof(device.stream, device.dtype); });
@@ -392,7 +391,7 @@ ExitCode RunTraining(app::Job& job) {
   const std::vector<app::ValidSplit> validation = app::ValidSplits(corpus.First(), sets);
   app::RequireTargets(request, world, corpus.First(), validation);
 
-  // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
+  // 5. The model with initial weights, distributed over the grid; the optimizer; the training step.
   train::TrainingState state(grid, plan.training, device.stream, stop_if_asked);
   train::TrainingStep step(state, corpus);
 

@@ -20,7 +20,7 @@ namespace trireme::tools {
 
 namespace {
 
-// Bytes [from, from + count) as far as the file has them; false if reading fails.
+// Appends the bytes [from, from + count) that the file has; false if reading fails.
 bool ReadPart(int file, std::size_t from, std::size_t count, std::string& text) {
   const std::size_t before = text.size();
   text.resize(before + count);
@@ -40,7 +40,7 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
     contents.notes.push_back(fmt::format("{}: {}", path, why));
     return std::nullopt;
   };
-  // A pipe must not make this wait.
+  // O_NONBLOCK: opening a pipe must not block.
   const Descriptor file(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (!file.Valid()) {
     if (errno == ENOENT && !expected) return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
     return result;
   }
   if (!ReadPart(file.Get(), 0, bounds.head, result.text)) return give_up(ErrorText(errno));
-  // Whole lines on both sides of the gap.
+  // Keep whole lines on both sides of the gap.
   result.text.resize(result.text.rfind('\n') + 1);  // npos + 1 is 0
   std::string end;
   if (!ReadPart(file.Get(), size - bounds.tail, bounds.tail, end)) return give_up(ErrorText(errno));
@@ -68,7 +68,7 @@ std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool
   return result;
 }
 
-// Texts and secrets: how they are recognised.
+// Recognising texts and secrets.
 
 namespace {
 
@@ -76,8 +76,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kLeftOut = "(left out)";
 
-// Line with which the program goes on after a sample, which may have several lines of its own.
-// After a gap in the log it may be any record's.
+// Whether the program prints this line after a sample, which may have several lines. After a gap in
+// the log it may be the line of any record.
 bool EndsSample(const std::string& line) {
   static const std::regex next(
       R"((done|stopped) +[0-9,]+ steps?[ ,].*| *[0-9,]+( +[0-9.]+){3} .*|Trireme [0-9]+\.[0-9].*|trireme: .*)");
@@ -86,8 +86,8 @@ bool EndsSample(const std::string& line) {
 
 bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// Random words: long, of letters and digits in turn, without what separates parts of paths or
-// lists.
+// Whether a value looks random: long, with letters and digits mixed, and without characters that
+// separate parts of paths or lists.
 bool LooksRandom(std::string_view value) {
   constexpr std::size_t kShortest = 20;
   std::size_t run = 0, digits = 0, letters = 0;
@@ -104,7 +104,7 @@ bool LooksRandom(std::string_view value) {
   return false;
 }
 
-// Whether a variable's value may let somebody in, by its name: a word such as TOKEN, KEY, PASSWORD.
+// Whether a variable's name suggests a secret: it contains TOKEN, KEY, PASSWORD or the like.
 bool IsSecretName(std::string_view name) {
   std::string upper(name);
   std::transform(upper.begin(), upper.end(), upper.begin(),
@@ -116,7 +116,7 @@ bool IsSecretName(std::string_view name) {
                      [&](std::string_view word) { return upper.find(word) != std::string::npos; });
 }
 
-// A line "key = value" of [generate], or generate.key=value on a command line.
+// Removes the text from "key = value" in [generate], or from generate.key=value on a command line.
 std::string DeckLineWithoutText(const std::string& line, bool in_generate) {
   static const std::regex in_section(R"(^\s*(prompt|stop)\s*=\s*\S.*$)");
   static const std::regex anywhere(R"(generate\.(prompt|stop)\s*=.*$)");
@@ -178,7 +178,7 @@ std::string LogWithoutSamples(const std::string& log) {
       continue;
     }
     if (line.starts_with(kGapMark)) {
-      in_sample = true;  // the gap may end in the middle of one
+      in_sample = true;  // the gap may end in the middle of a sample
       result += line + "\n";
       continue;
     }
@@ -197,7 +197,7 @@ std::string JsonWithoutTexts(const std::string& json) {
   return parsed.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// The environment of a process: which variables matter in a ticket.
+// The environment of a process: the variables that matter in a ticket.
 
 namespace {
 
@@ -229,7 +229,7 @@ std::string RelevantEnvironment(const std::vector<std::string>& environment) {
     const std::string name = each.substr(0, equals);
     if (equals == std::string::npos || !Concerns(name)) continue;
     const std::string value = each.substr(equals + 1);
-    // Further lines could be mistaken for other variables.
+    // Further lines of the value could be mistaken for other variables.
     const bool secret =
         IsSecretName(name) || LooksRandom(value) || WithoutPasswords(value) != value;
     std::string shown = secret ? "(left out: it may be a secret)" : value;

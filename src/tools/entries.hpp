@@ -1,4 +1,4 @@
-// Contents of a support archive: named texts of bounded size, and notes on what is not in it.
+// Contents of a support archive: named texts of bounded size, and notes on what is missing.
 #pragma once
 
 #include <cstddef>
@@ -10,60 +10,59 @@
 namespace trireme::tools {
 
 struct Entry {
-  std::string name;  // within the archive
+  std::string name;  // path within the archive
   std::string text;
-  std::string note;  // difference from the file: "its last 1,048,576 bytes"
+  std::string note;  // how `text` differs from the file: "its last 1,048,576 bytes"
 };
 
 struct Contents {
   std::vector<Entry> entries;
-  std::vector<std::string> notes;  // on files that are missing or cannot be read
+  std::vector<std::string> notes;  // on files that are missing or unreadable
 };
 
-// Beginning of the line in place of what was cut out of a file.
+// Beginning of the line that replaces what was cut out of a file.
 inline constexpr const char* kGapMark = "[left out: ";
 
-// Bytes at a file's beginning and end; a longer file loses those between.
+// Bytes kept at a file's beginning and end; the middle of a longer file is cut out.
 struct Bounds {
   std::size_t head = 0, tail = 0;
 };
 
 struct FileText {
-  std::string text;  // with a line in place of what was cut out
-  std::string note;  // says so; empty: the whole file
+  std::string text;  // has a line in place of what was cut out
+  std::string note;  // says what was cut out; empty: nothing
 };
 
-// A regular file's text within bounds. Notes in `contents.notes` why it cannot be read and returns
-// nothing; a missing file is noted, too, if it is `expected`.
+// Reads a regular file's text within bounds. If it cannot be read, adds a note to `contents.notes`
+// and returns nullopt; a missing file is noted only if it is `expected`.
 std::optional<FileText> ReadBounded(const std::string& path, Bounds bounds, bool expected,
                                     Contents& contents);
 
-// Texts without what nobody may see in a ticket: what a model or a user wrote, and what lets
-// somebody in.
+// Removing from texts what nobody may see in a ticket: what a model or a user wrote, and secrets.
 
-// Passwords in addresses (https://name:password@host), and words after "Bearer" or such, replaced.
+// Replaces passwords in addresses (https://name:password@host) and tokens after "Bearer" etc.
 std::string WithoutPasswords(std::string text);
 
-// A deck without texts: generate.prompt and generate.stop, also given on a command line.
+// The deck without generate.prompt and generate.stop, wherever they are given.
 std::string DeckWithoutTexts(const std::string& deck);
 
-// A log of the program or of a batch job without samples of what the model wrote.
+// The log of the program or of a batch job without samples of the model's text.
 std::string LogWithoutSamples(const std::string& log);
 
-// JSON without samples, prompts and passwords, the decks in it likewise; layout and order as they
-// were written by the program. Empty if it is damaged: then nothing tells its texts apart.
+// JSON without samples, prompts and passwords, also in the decks it contains; layout and order stay
+// as written. Empty if it is damaged, since texts are then unrecognisable.
 std::string JsonWithoutTexts(const std::string& json);
 
-// Environment variables and limits that change how a job runs.
+// Environment variables and limits that affect how a job runs.
 
-// "NAME=value" of the variables that concern a job, sorted; of one that looks like a secret the
-// name alone. `environment`: as of the process, each "NAME=value".
+// Sorted lines "NAME=value" of the variables that concern a job; only the name if the value looks
+// like a secret. environment: elements "NAME=value", as a process has them.
 std::string RelevantEnvironment(const std::vector<std::string>& environment);
 
-// The process's own.
+// The environment of this process.
 std::vector<std::string> OwnEnvironment();
 
-// Soft and hard limits of the process, a line each.
+// Soft and hard limits of the process, one line each.
 std::string LimitsText();
 
 }  // namespace trireme::tools

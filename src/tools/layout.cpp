@@ -1,5 +1,4 @@
-// LayOut: a heading for each run and as many lines of facts as its rows allow, in the order of
-// their weight.
+// LayOut: a heading per run and as many lines of facts as its rows allow, the most important first.
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <unistd.h>
@@ -17,7 +16,7 @@
 
 namespace trireme::tools {
 
-// FollowedRun: records are read as they come; the deck again when it has changed.
+// FollowedRun: reads records as they come, and the deck again when it has changed.
 
 namespace {
 
@@ -27,7 +26,7 @@ constexpr std::uintmax_t kMaxDeckBytes = 1 << 20;
 
 constexpr const char* kGiveFolders = "Give the folders of runs: trireme --watch RUN...";
 
-// A folder that is no run's would be waited for without an end, as would a file of something else.
+// Path of the records in a run folder. Throws for folders in which records would never appear.
 std::string InFolder(const std::string& path) {
   std::error_code ignored;
   const fs::path folder(path);
@@ -74,7 +73,7 @@ std::string FolderOf(const std::string& path) {
 FollowedRun::FollowedRun(const std::string& path)
     : name(OneLine(path, 200)), folder(FolderOf(path)), file(RecordsOf(path)) {
   while (name.size() > 1 && name.ends_with('/')) name.pop_back();
-  // A file that can never be read is told at once.
+  // Complain now about a file that cannot be read.
   const Descriptor found(file.Path(), O_RDONLY | O_NONBLOCK);
   if (found.Valid() || errno == ENOENT) return;
   throw InputError(fmt::format("{}: cannot be read: {}", OneLine(file.Path()), ErrorText(errno)));
@@ -113,7 +112,7 @@ using report::AsBytes;
 using report::AsClock;
 using report::WithThousands;
 
-constexpr int kLabel = 8;  // columns of a line's first word
+constexpr int kLabel = 8;  // width of a line's first word, in columns
 
 bool Known(double value) { return !std::isnan(value); }
 
@@ -125,7 +124,7 @@ std::string Loss(double loss) {
   return std::isfinite(loss) ? fmt::format("{:.4f}", loss) : std::string("not finite");
 }
 
-// Parts joined by ", ", those that are empty left out.
+// The parts that are not empty, joined by ", ".
 std::string Joined(std::vector<std::string> parts) {
   std::erase_if(parts, [](const std::string& part) { return part.empty(); });
   return fmt::format("{}", fmt::join(parts, ", "));
@@ -162,7 +161,7 @@ Row LossLine(const RunState& state, const Glance& glance, const Frame& frame) {
   if (Known(glance.loss_least) && Known(glance.loss_most)) {
     numbers += fmt::format(", lately {} to {}", Loss(glance.loss_least), Loss(glance.loss_most));
   }
-  constexpr int kLeast = 8;  // columns of bars
+  constexpr int kLeast = 8;  // fewest columns for which bars are drawn
   const int left = frame.columns - kLabel - static_cast<int>(numbers.size()) - 3;
   return Line("loss", numbers + "  " + state.Losses().Bars(std::max(left, kLeast), frame.blocks));
 }
@@ -252,12 +251,12 @@ std::vector<Row> LongRows(const FollowedRun& run, const Frame& frame, std::size_
   add("memory", MemoryText(glance));
   add("energy", EnergyText(glance));
   for (std::size_t i = 1; i < events.size(); ++i) add("", event(events[i]));
-  // Events stand together, at the end.
+  // Move the events to the end, together.
   const auto is_event = [](const Row& row) { return row.text.starts_with("event"); };
   if (all.size() > rows) all.resize(rows);
   const auto at = std::find_if(all.begin() + 1, all.end(), is_event);
   const auto end = std::find_if(all.begin() + 1, all.end(), [](const Row& row) {
-    return row.text.starts_with(' ');  // of the second event
+    return row.text.starts_with(' ');  // rows of further events begin with a blank
   });
   if (at != all.end()) std::rotate(at, at + 1, end);
   return all;
@@ -277,7 +276,7 @@ std::vector<Row> LayOut(const std::vector<const FollowedRun*>& runs, const Frame
   const std::int64_t each = (frame.rows - 1) / std::max<std::int64_t>(shown, 1);
   for (std::int64_t i = first; i < first + shown; ++i) {
     const FollowedRun& run = *runs[static_cast<std::size_t>(i)];
-    constexpr std::int64_t kLong = 3;  // rows, below which a run takes one
+    constexpr std::int64_t kLong = 3;  // with fewer rows, a run is shown in one row
     if (each < kLong) {
       all.push_back(ShortRow(run, frame));
       continue;

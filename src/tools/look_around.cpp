@@ -1,5 +1,4 @@
-// LookAround: each rank's facts and complaints, their way to rank 0, and what follows from them
-// together.
+// LookAround: each rank collects facts and complaints, rank 0 gathers them and draws conclusions.
 #include <fmt/ranges.h>
 #include <link.h>
 #include <mpi.h>
@@ -25,7 +24,7 @@ namespace trireme::tools {
 
 namespace {
 
-// Topics of complaints begin with this mark, and go on with the kind of the warning.
+// Topics that begin with this mark are complaints; the rest of the topic is the warning's kind.
 constexpr char kComplaint = '!';
 
 std::string Topic(const char* kind) { return std::string(1, kComplaint) + kind; }
@@ -34,7 +33,7 @@ double WallClock() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-// A rank's look at itself and, on the first rank of a node, at the node.
+// What a rank finds out about itself and, if it is the first of its node, about the node.
 class Looker {
  public:
   Looker(const Ranks& ranks, const Subject& subject, bool whole)
@@ -89,7 +88,7 @@ class Looker {
     const Binding binding = BindingOf(cores, threads, OnlineCores(subject_.roots));
     Say("binding", binding.text);
     Complain("binding", binding.overlap);
-    if (!whole_) return;  // a start has a warning of its own on too few cores
+    if (!whole_) return;  // when a job starts, another warning covers too few cores
     Complain("binding", binding.crowded);
     Complain("binding", binding.idle);
   }
@@ -127,7 +126,7 @@ class Looker {
       }
       if (!run.shared && OnSeveralHosts()) Say("place", fmt::format("{:x}", run.identity));
     }
-    // One text, whatever the number of files: texts of one topic are compared between hosts.
+    // One text for all files, because texts of one topic are compared between hosts.
     std::set<std::string> data;
     for (const std::string& path : subject_.data) {
       struct stat facts {};
@@ -168,7 +167,7 @@ class Looker {
   Tally tally_;
 };
 
-// Hosts that differ in what should be alike.
+// Adds warnings about hosts that differ where they should be alike.
 void AddMixtures(const Tally& tally, const Ranks& ranks, std::vector<Warning>& warnings) {
   constexpr std::array<std::pair<const char*, const char*>, 3> kAlike = {
       {{"MPI", "MPI differs between ranks"},
@@ -245,7 +244,7 @@ Findings LookAround(const Ranks& ranks, const Subject& subject, bool whole) {
   return findings;
 }
 
-// FindSlow: nodes against the median of all.
+// FindSlow: compares each node with the median of all.
 
 double Median(const std::vector<Unit>& units, Quantity quantity) {
   std::vector<double> values;
@@ -275,18 +274,18 @@ std::vector<Slow> FindSlow(const std::vector<Unit>& units) {
   return slow;
 }
 
-// CompareWallClocks: barriers as witnesses.
+// CompareWallClocks: barriers reveal clocks that differ.
 
 namespace {
 
-constexpr int kRounds = 3;             // the shortest barrier shows most
+constexpr int kRounds = 3;             // the shortest barrier bounds the difference best
 constexpr double kWorthTelling = 0.1;  // seconds
 
 }  // namespace
 
 ClockSkew CompareWallClocks(const comm::Communicator& world, double (*now)()) {
   if (world.Size() == 1) return {};
-  std::array<double, 2 * kRounds> mine{}, most{};  // entries, negated exits
+  std::array<double, 2 * kRounds> mine{}, most{};  // times of entry, negated times of exit
   for (int round = 0; round < kRounds; ++round) {
     mine[2 * round] = now();
     world.Barrier();
@@ -311,12 +310,12 @@ ClockSkew CompareWallClocks(const comm::Communicator& world, double (*now)()) {
   return skew;
 }
 
-// Ways of MPI between hosts, from the components that it has loaded.
+// FabricOf: what MPI uses between hosts, judged by the components that it has loaded.
 
 namespace {
 
-// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:   4.0.2\n..." ->
-// "MPICH 4.0.2".
+// Short name of an MPI library: "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH
+// Version:   4.0.2\n..." -> "MPICH 4.0.2".
 std::string ShortName(const std::string& library) {
   std::string line = library.substr(0, library.find_first_of("\n,"));
   for (const char* noise : {"Version:", "version", " v"}) {
@@ -347,7 +346,8 @@ bool HasAny(const std::string& text, std::initializer_list<const char*> words) {
       words, [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
-// UCX_TLS or FI_PROVIDER that leaves nothing but TCP: words, of which a first '^' excludes all.
+// Whether a value of UCX_TLS or FI_PROVIDER, a list of words, allows nothing but TCP. A '^' before
+// the first word means that all words are excluded.
 bool NamesOnlyTcp(const std::string& transports) {
   bool tcp = false;
   for (std::size_t begin = 0; begin < transports.size();) {
@@ -363,7 +363,7 @@ bool NamesOnlyTcp(const std::string& transports) {
   return tcp;
 }
 
-// Components of a framework, from file names "mca_<framework>_<component>.so", with blanks between.
+// Loaded components of an Open MPI framework ("mca_<framework>_<component>.so"), blanks between.
 std::string Components(std::span<const std::string> objects, const std::string& framework) {
   const std::string head = "mca_" + framework + "_";
   std::vector<std::string> names;
@@ -378,8 +378,7 @@ std::string Components(std::span<const std::string> objects, const std::string& 
 
 void AddOpenMpi(std::span<const std::string> objects, Lookup environment, Fabric& fabric) {
   std::string pml = Components(objects, "pml");
-  // Some builds have all components inside one library: what the user asked for is all that is
-  // known then.
+  // Some builds link all components into one library; then only the user's choice is known.
   if (pml.empty()) pml = Value(environment, "OMPI_MCA_pml");
   if (pml.empty()) return;
   fabric.transports = "pml " + pml;
@@ -440,8 +439,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
-constexpr std::size_t kMostUnits = 1024;  // in preflight.json
-constexpr std::size_t kMostSlow = 8;      // on the screen
+constexpr std::size_t kMostUnits = 1024;  // written to preflight.json
+constexpr std::size_t kMostSlow = 8;      // shown on the screen
 constexpr std::size_t kMostWarnings = 20;
 constexpr std::size_t kColumn = 14;
 
@@ -451,20 +450,20 @@ std::string NameOf(const Report& report, const Unit& unit) {
   return report.measured.of_ranks ? fmt::format("rank {} on {}", rank, host) : host;
 }
 
-// On one host messages go through its memory.
+// On one host, messages go through its memory and have other titles.
 const char* TitleOf(const Report& report, Quantity quantity) {
   if (report.measured.of_ranks && quantity == kPairs) return "messages in pairs";
   if (report.measured.of_ranks && quantity == kTogether) return "messages, all together";
   return kQuantityNames[quantity].title;
 }
 
-// With two ranks of a host nobody knows which one is as it should be: none counts as slow.
+// With two ranks on one host nobody can tell which of them is slow: none is listed.
 std::vector<Slow> SlowIn(const Report& report) {
   if (report.measured.of_ranks && report.measured.units.size() < 3) return {};
   return FindSlow(report.measured.units);
 }
 
-// Number in the shown unit, three digits: "118", "11.8", "0.52".
+// The value in the unit that is shown, with three digits: "118", "11.8", "0.52".
 std::string Shown(double value, const QuantityName& name) {
   const double scaled = value / name.scale;
   return fmt::format("{:.{}f}", scaled, scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2);
@@ -474,7 +473,7 @@ std::string Fact(const std::string& name, const std::string& text) {
   return fmt::format("{:<{}}{}", name, kColumn, text);
 }
 
-// Least, median and greatest of a quantity with the units that have the extremes.
+// Least, median and greatest value of a quantity, and the units that have the extremes.
 std::string Extremes(const Report& report, Quantity quantity) {
   const QuantityName& name = kQuantityNames[quantity];
   std::vector<const Unit*> units;

@@ -1,4 +1,4 @@
-// Measure: passes over all nodes at once, and their results on rank 0.
+// Measure: measures all nodes at once in several passes and gathers the results on rank 0.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
@@ -20,7 +20,7 @@
 
 namespace trireme::tools {
 
-// Single measurements: products and memory on a rank's own device, messages between ranks.
+// Single measurements: matrix products and memory on a rank's own device, messages between ranks.
 
 namespace {
 
@@ -28,7 +28,7 @@ using kernels::Matrix;
 
 constexpr int kSpeedTag = 72;
 
-// A product of numbers near 1: its bytes, and whether all are finite.
+// Product of two matrices of numbers near 1, as bytes. finite: whether all its elements are.
 std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, bool& finite) {
   constexpr std::int64_t kSize = 512;
   const auto element = static_cast<std::int64_t>(SizeOf(dtype));
@@ -45,7 +45,7 @@ std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, b
     if (dtype == Dtype::kFloat64) {
       std::memcpy(at, &value, sizeof value);
     } else {
-      // bf16 is the upper half of fp32.
+      // A bf16 number is the upper half of an fp32 number.
       const auto single = static_cast<float>(value);
       const auto* const from = reinterpret_cast<const std::byte*>(&single);
       std::memcpy(at, from + sizeof single - element, static_cast<std::size_t>(element));
@@ -56,7 +56,7 @@ std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, b
   std::vector<std::byte> result(static_cast<std::size_t>(bytes));
   device::CopyOut(stream, c.data, result.data(), bytes);
   device::Synchronise(stream);
-  // Widened to fp64, which keeps infinities and NaNs.
+  // Widening to fp64 keeps infinities and NaNs.
   for (std::int64_t i = 0; i < kSize * kSize; ++i) {
     double value = 0;
     const std::byte* const at = result.data() + i * element;
@@ -73,7 +73,7 @@ std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, b
   return result;
 }
 
-// Seconds of the fastest of several calls of `once`, over at most `seconds` in all.
+// Seconds of the fastest call of `once`, called at least `least` times and for `seconds`.
 double Fastest(double seconds, int least, const std::function<void()>& once) {
   double best = 0, total = 0;
   for (int i = 0; i < least || total < seconds; ++i) {
@@ -86,12 +86,12 @@ double Fastest(double seconds, int least, const std::function<void()>& once) {
   return best;
 }
 
-// Messages whose exchange takes about kWanted seconds with the slowest partner, so that all agree
-// on their size. partner: -1: none.
+// Chooses messages whose exchange with the slowest partner takes about kWanted seconds; all ranks
+// agree on the size. partner: -1 for none.
 constexpr std::int64_t kLeastBytes = std::int64_t{1} << 18, kMostBytes = std::int64_t{1} << 25;
 struct Messages {
   explicit Messages(std::int64_t bytes) : sent(static_cast<std::size_t>(bytes), 1), taken(sent) {}
-  // Seconds of the fastest of so many exchanges.
+  // Seconds of the fastest of `times` exchanges.
   double Exchange(const comm::Communicator& group, int partner, int times) {
     const int bytes = static_cast<int>(sent.size());
     return Fastest(0, times, [&] {
@@ -110,14 +110,14 @@ Messages ChooseMessages(const comm::Communicator& group, int partner) {
   return Messages(bytes);
 }
 
-constexpr int kExchanges = 3;  // the fastest counts
+constexpr int kExchanges = 3;  // per partner; the fastest counts
 double BothWays(const Messages& messages, double seconds) {
   return seconds > 0 ? 2 * static_cast<double>(messages.sent.size()) / seconds : 0;
 }
 
 struct Product {
   double flops = 0;   // FLOP/s, as kernels::MeasureRoof takes it
-  bool right = true;  // a product was finite, and the same when it was computed again
+  bool right = true;  // false: a product was not finite, or differed when computed again
 };
 Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
   Product product;
@@ -129,7 +129,7 @@ Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
   return product;
 }
 
-// Bytes per second that a copy reads and writes: of the stream's memory, with the rank's threads.
+// Bytes per second that a copy reads and writes in the stream's memory, using all of its threads.
 double MeasureMemory(const device::Stream& stream) {
   constexpr std::int64_t kHostBytes = std::int64_t{32} << 20, kCardBytes = std::int64_t{512} << 20;
   constexpr std::int64_t kPiece = 4096;
@@ -139,7 +139,7 @@ double MeasureMemory(const device::Stream& stream) {
   auto* const from = static_cast<std::byte*>(arena.Allocate(bytes));
   auto* const to = static_cast<std::byte*>(arena.Allocate(bytes));
   const auto on_host = [&] {
-  // Each thread copies a part that stays the same, so that its pages are near.
+  // Each thread always copies the same part, so that its pages lie on its own NUMA node.
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t i = 0; i < bytes / kPiece; ++i) {
       std::memcpy(to + i * kPiece, from + i * kPiece, kPiece);
@@ -153,9 +153,9 @@ double MeasureMemory(const device::Stream& stream) {
   return 2 * static_cast<double>(bytes) / seconds;
 }
 
-// Bytes per second both ways, with one partner at a time. Collective over `units`.
+// Collective over `units`. Bytes per second in both directions, with one partner at a time.
 struct Pairs {
-  double median = 0, worst = 0;  // 0: there is no other
+  double median = 0, worst = 0;  // 0: there is no partner
   int worst_partner = -1;
 };
 Pairs MeasurePairs(const comm::Communicator& units) {
@@ -181,7 +181,7 @@ Pairs MeasurePairs(const comm::Communicator& units) {
   return pairs;
 }
 
-// The same with the rank half the world away, all ranks at once. Collective.
+// Collective. As MeasurePairs, but all ranks at once, each with the rank half the world away.
 double MeasureTogether(const comm::Communicator& world) {
   const int half = world.Size() / 2;
   if (half == 0) return 0;
@@ -192,8 +192,7 @@ double MeasureTogether(const comm::Communicator& world) {
   return BothWays(messages, partner >= 0 ? messages.Exchange(world, partner, kExchanges) : 0);
 }
 
-// Bytes per second of a sum over all ranks: bytes of the operand by the seconds. Collective; the
-// same on all ranks.
+// Collective. Bytes per second of an all-reduce: the operand's bytes by the seconds; same on all.
 double MeasureAllReduce(const comm::Communicator& world) {
   if (world.Size() == 1) return 0;
   constexpr int kElements = 1 << 20;  // 4 MiB
@@ -205,17 +204,17 @@ double MeasureAllReduce(const comm::Communicator& world) {
   return static_cast<double>(kElements) * sizeof(float) / world.Max(seconds);
 }
 
-// Passes over all nodes at once, and their results on rank 0.
+// Passes over all nodes at once; results go to rank 0.
 
 constexpr int kPasses = 2;
 
-// Ranks of a unit, and the units' first ranks.
+// Communicators: the ranks of this unit, and the first ranks of all units.
 struct Parts {
   const comm::Communicator& world;
-  comm::Communicator unit, firsts;  // firsts: null elsewhere
+  comm::Communicator unit, firsts;  // firsts: null except on first ranks
 };
 
-// Values of this rank's unit, complete on its first rank.
+// Measured values of this rank's unit; complete on its first rank only.
 Unit MeasureUnit(const Parts& parts, const device::Stream& stream, Dtype dtype,
                  double& all_reduce) {
   const comm::Communicator& unit = parts.unit;
@@ -243,7 +242,7 @@ Unit MeasureUnit(const Parts& parts, const device::Stream& stream, Dtype dtype,
   return mine;
 }
 
-// The units of all, on world rank 0; receives one Unit from each.
+// All units, gathered on world rank 0; empty elsewhere.
 std::vector<Unit> Gather(const Parts& parts, const Unit& mine) {
   std::vector<Unit> units;
   if (!parts.unit.IsRoot()) return units;
@@ -287,14 +286,14 @@ Measured Measure(const comm::Communicator& world, const comm::Communicator& node
   for (int pass = 0; pass < kPasses; ++pass) {
     const Unit mine = MeasureUnit(parts, stream, dtype, measured.all_reduce);
     TakeBest(Gather(parts, mine), measured.units);
-    const std::int64_t slow = std::ssize(FindSlow(measured.units));  // none but on rank 0
+    const std::int64_t slow = std::ssize(FindSlow(measured.units));  // 0 on all ranks but rank 0
     if (world.Max(slow) == 0) break;
   }
   measured.seconds = Seconds() - start;
   return measured;
 }
 
-// Tally: merging, and its way up a tree of ranks.
+// Tally: merging, and sending it up a tree of ranks.
 
 namespace {
 
@@ -398,7 +397,7 @@ Tally MergeOnRoot(const comm::Communicator& group, Tally mine) {
   return mine;
 }
 
-// Tournament by the circle method: one player stays, the others move on by a place every round.
+// Tournament by the circle method: one player stays, the others move on one place per round.
 
 namespace {
 
@@ -408,13 +407,13 @@ constexpr int kMostRounds = 16;
 
 int Rounds(int players) { return players < 2 ? 0 : players - 1 + players % 2; }
 
-// With an odd number of players one more stands for the pause.
+// If the number of players is odd, a dummy is added: who meets it pauses.
 int Partner(int self, int round, int players) {
   const int circle = Rounds(players);
-  const int fixed = circle;  // the number of the player who stays, or of the pause
+  const int fixed = circle;  // number of the player who stays, or of the dummy
   int partner = 0;
   if (self == fixed) {
-    // The one place that is opposite to itself: 2 p = round modulo the circle, whose length is odd.
+    // The place opposite to itself: 2 p = round modulo the circle's length, which is odd.
     partner = round % 2 == 0 ? round / 2 : (round + circle) / 2;
   } else {
     partner = (round - self + circle) % circle;

@@ -1,5 +1,5 @@
-// RunState: records of steps and intervals are read by a few of their numbers, the last one of each
-// kind as a whole when it is shown; the others as they come.
+// RunState: of most records only a few numbers are extracted; the last record of each kind is kept
+// as text and parsed when it is shown.
 #include "run_state.hpp"
 
 #include <fcntl.h>
@@ -18,12 +18,11 @@ namespace trireme::tools {
 
 using deck::TextOf;
 
-// FollowedFile: a look at the file's name, its size and its last known bytes, then the bytes that
-// are new.
+// FollowedFile: checks the file's name, its size and the last bytes read, then reads the new bytes.
 
 namespace {
 
-constexpr std::size_t kKnownBytes = 256;  // tell a file from one rewritten in its place
+constexpr std::size_t kKnownBytes = 256;  // enough to detect a file that was rewritten in place
 
 }  // namespace
 
@@ -31,7 +30,7 @@ FollowedFile::State FollowedFile::Fail(int error) {
   file_.reset();
   if (error == ENOENT || error == ENOTDIR) return State::kMissing;
   reason_ = ErrorText(error);
-  // A network file system that lost the file behind this descriptor knows the name again.
+  // ESTALE: a network file system lost the file behind the descriptor; opening by name works.
   return error == ESTALE ? State::kMissing : State::kUnreadable;
 }
 
@@ -44,7 +43,7 @@ void FollowedFile::BeginAnew(const Visit& visit) {
   if (anything) visit.restart();
 }
 
-// Whether the bytes before offset_ are those that were read.
+// Whether the file still holds, before offset_, the bytes that were read from it.
 bool FollowedFile::Continues() const {
   std::string now(last_bytes_.size(), '\0');
   const auto from = offset_ - static_cast<std::int64_t>(now.size());
@@ -52,7 +51,7 @@ bool FollowedFile::Continues() const {
   return got == static_cast<ssize_t>(now.size()) && now == last_bytes_;
 }
 
-// Opens what has the file's name now; false with errno set if that fails.
+// Opens the file that has the name now; false with errno set if that fails.
 bool FollowedFile::Open(const Visit& visit) {
   struct stat found {};
   if (stat(path_.c_str(), &found) != 0) return false;
@@ -124,7 +123,7 @@ double FollowedFile::Fraction() const {
   return size_ > 0 ? static_cast<double>(offset_) / static_cast<double>(size_) : 1;
 }
 
-// KnownLines: hashes in the order of the lines.
+// KnownLines: hashes of the lines, in their order.
 
 bool KnownLines::IsNew(std::string_view line) {
   const std::uint64_t hash = std::hash<std::string_view>()(line);
@@ -132,7 +131,7 @@ bool KnownLines::IsNew(std::string_view line) {
     const auto begin = hashes_.begin() + static_cast<std::ptrdiff_t>(next_);
     const auto found = std::find(begin, hashes_.end(), hash);
     if (found != hashes_.end()) {
-      // Lines passed over are gone.
+      // Old lines between the last match and this one are no longer in the file.
       const auto after = hashes_.erase(begin, found) + 1;
       next_ = static_cast<std::size_t>(after - hashes_.begin());
       return false;
@@ -144,19 +143,18 @@ bool KnownLines::IsNew(std::string_view line) {
   return true;
 }
 
-// OneLine and Wide: characters that a terminal obeys.
+// OneLine and Wide: deal with characters that control a terminal.
 
 namespace {
 
 constexpr const char* kEllipsis = "\xE2\x80\xA6";
 
-// The character at the beginning of a text that is not empty; U+FFFD and one byte for what is no
-// UTF-8.
+// First character of a text that is not empty; U+FFFD of one byte if it is not valid UTF-8.
 Character First(std::string_view text) {
   return FirstCharacter(text).value_or(Character{kReplacementCode, 1});
 }
 
-// Whether a terminal obeys the character instead of showing it, or shows later ones out of order.
+// Whether the character controls a terminal, or changes the order in which text is shown.
 bool Controls(char32_t value) {
   const auto within = [value](char32_t first, char32_t last) {
     return value >= first && value <= last;
@@ -196,7 +194,7 @@ std::wstring Wide(std::string_view text) {
   return wide;
 }
 
-// Curve: buckets of equally many steps; twice as many steps once there are too many buckets.
+// Curve: buckets of equally many steps; their width doubles when there are too many of them.
 
 namespace {
 
@@ -268,7 +266,7 @@ std::string Curve::Bars(int columns, bool blocks) const {
 
 namespace {
 
-// The number of a parsed record; NaN for one that is missing, null or no number.
+// Number `name` of a parsed record; NaN if it is missing, null or not a number.
 double NumberOf(const nlohmann::json& record, const char* name) {
   const auto member = record.find(name);
   return member != record.end() && member->is_number() ? member->get<double>() : NAN;
@@ -276,8 +274,8 @@ double NumberOf(const nlohmann::json& record, const char* name) {
 
 constexpr std::string_view kStepLine = R"({"kind":"step",)";
 constexpr std::string_view kIntervalLine = R"({"kind":"interval",)";
-constexpr std::int64_t kSpeedSteps = 50;  // at least, of which the speed is the mean
-constexpr std::size_t kMostSets = 16;     // of validation that are told apart
+constexpr std::int64_t kSpeedSteps = 50;  // the speed shown is the mean over at least so many steps
+constexpr std::size_t kMostSets = 16;     // validation sets that are kept apart
 constexpr double kLargestStep = 1e15;
 
 std::optional<std::int64_t> AsStep(double value) {
@@ -307,7 +305,7 @@ bool RunState::TakeStep(std::string_view line) {
   if (!step || !loss || !seconds || !speed) return false;
   const auto at = AsStep(*step);
   if (!at) return false;
-  // Records of older versions stand for all steps since the one before.
+  // In records of older versions a record stands for all steps since the record before.
   const std::int64_t count = step_ > 0 && *at > step_ ? *at - step_ : 1;
   losses_.Add(*at, *loss);
   step_ = *at;
@@ -342,7 +340,7 @@ bool RunState::TakeOther(std::string_view line) {
   const std::string kind = TextOf(*record, "kind");
   const auto step = AsStep(NumberOf(*record, "step"));
   if (kind.empty() || !step) return false;
-  // A step or an interval that another program has rewritten, with blanks or in another order.
+  // Another program may have rewritten a step or interval with blanks or in another order.
   if (kind == "step" || kind == "interval") {
     nlohmann::ordered_json ours = {{"kind", kind}};
     ours.update(*record);
@@ -378,7 +376,7 @@ void RunState::TakeEvent(const nlohmann::json& record, std::int64_t step) {
   stopped_ = name == "stop";
 }
 
-// The last records that cover enough steps for a mean.
+// Sum of the last records, as many as it takes to cover kSpeedSteps steps.
 RunState::Steps RunState::LastSteps() const {
   Steps sum;
   for (std::size_t back = 1; back <= kRecent && sum.count < kSpeedSteps; ++back) {
@@ -394,7 +392,7 @@ RunState::Steps RunState::LastSteps() const {
 Glance RunState::Look(const Schedule& schedule) const {
   Glance glance;
   const nlohmann::json step = Parse(last_step_), interval = Parse(last_interval_);
-  const auto newer = [&](const char* name) {  // of an interval, or of a step of older versions
+  const auto newer = [&](const char* name) {  // from intervals; older versions: from steps
     const double value = NumberOf(interval, name);
     return std::isnan(value) ? NumberOf(step, name) : value;
   };
@@ -462,7 +460,7 @@ Schedule ReadSchedule(const std::string& deck) {
   return schedule;
 }
 
-// RecordLine: the numbers that the screen of a run shows, in words.
+// RecordLine: puts the main numbers of a record into one line of words.
 
 namespace {
 
@@ -470,19 +468,19 @@ using nlohmann::json;
 
 constexpr double kLargestWhole = 9e15;
 
-// The line under construction: members that the record lacks are left out.
+// Builds the line; numbers that the record lacks are left out.
 class Words {
  public:
   explicit Words(const json& record) : record_(record) {}
 
-  // "  NAME VALUE" by `format`, of the value times `factor`.
+  // Appends "  NAME VALUE" in `format`; the value is multiplied by `factor`.
   Words& Add(std::string_view name, const char* member, const char* format, double factor = 1) {
     const double value = NumberOf(record_, member);
     if (std::isnan(value)) return *this;
     line_ += fmt::format("  {}{}", name, fmt::format(fmt::runtime(format), value * factor));
     return *this;
   }
-  // Likewise, a whole number with thousands.
+  // Appends "  NAME VALUE" for a whole number, with separators of thousands.
   Words& Count(std::string_view name, const char* member, std::string_view unit = {}) {
     const double value = NumberOf(record_, member);
     if (!(std::abs(value) < kLargestWhole)) return *this;
@@ -500,7 +498,7 @@ class Words {
     if (!text.empty()) line_ += fmt::format("  {}{}", name, text);
     return *this;
   }
-  // A loss that is null has diverged.
+  // Appends the loss; null means that it was not finite.
   Words& Loss() {
     const auto member = record_.find("loss");
     if (member != record_.end() && member->is_null()) line_ += "  loss not finite";

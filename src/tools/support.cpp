@@ -1,4 +1,4 @@
-// The archive: facts of program and host, then the run; the list of it on the screen.
+// The support archive: facts about program and host, then the run's files; its list on the screen.
 #include <archive.h>
 #include <archive_entry.h>
 #include <fmt/chrono.h>
@@ -34,13 +34,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The path without dots within it and without a slash at its end.
+// The path without "." and ".." and without a slash at its end.
 fs::path PlainPath(const fs::path& path) {
   const fs::path plain = path.lexically_normal();
   return plain.has_filename() ? plain : plain.parent_path();
 }
 
-// Last part of the run's path, of characters that suit every file system.
+// The last part of the run's path, in characters that every file system accepts.
 std::string NameOf(const std::string& run) {
   std::error_code error;
   std::string name = PlainPath(fs::absolute(run, error)).filename().string();
@@ -101,8 +101,7 @@ constexpr int kFileMode = 0644;
       "Call trireme --support in a folder where you may write.");
 }
 
-// Writes a compressed tar archive with the entries below the folder `top`, all dated now. Throws
-// InputError if that fails.
+// Writes a .tar.gz with the entries in a folder `top`, all dated now. InputError if that fails.
 void WriteArchive(const std::string& path, const std::string& top,
                   const std::vector<Entry>& entries) {
   const Writer writer(archive_write_new(), archive_write_free);
@@ -127,7 +126,7 @@ void WriteArchive(const std::string& path, const std::string& top,
   require(archive_write_close(writer.get()) == ARCHIVE_OK);
 }
 
-// First line of `path` that begins with `key`, without the key, blanks and ':' or '='; or nothing.
+// Value in the first line of `path` with this key, without blanks, ':' and '='; empty: none.
 std::string ValueOf(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -161,7 +160,7 @@ int AddLibrary(dl_phdr_info* info, std::size_t, void* text) {
   return 0;
 }
 
-// Host, kernel, distribution, processors, memory, time; unknown ones are left out.
+// Host, kernel, distribution, processors, memory and time; facts that cannot be read are left out.
 std::string HostFacts() {
   std::string text;
   utsname system{};
@@ -183,7 +182,7 @@ std::string HostFacts() {
   return text;
 }
 
-// Shared libraries of this process with their files and sizes, as its loader found them.
+// Shared libraries loaded in this process, with their paths and sizes.
 std::string LoadedLibraries() {
   std::string text;
   dl_iterate_phdr(AddLibrary, &text);
@@ -214,12 +213,12 @@ std::string FileSystems(const std::string& run) {
   return text;
 }
 
-// Files of a run folder, by name, so that no data, weights or texts go into the archive.
+// Files of a run folder are chosen by name, so that no data, weights or texts enter the archive.
 
 constexpr std::size_t kKib = std::size_t{1} << 10, kMib = std::size_t{1} << 20;
 constexpr Bounds kDeck = {.head = kMib}, kLog = {.head = 64 * kKib, .tail = kMib};
 constexpr Bounds kRecords = {.head = 64 * kKib, .tail = 2 * kMib};
-constexpr Bounds kWhole = {.head = 4 * kMib};  // of a JSON file, which is of no use in part
+constexpr Bounds kWhole = {.head = 4 * kMib};  // for JSON files, which are useless in part
 constexpr std::size_t kMostCheckpoints = 8, kMostHangFiles = 64, kMostJobLogs = 3;
 constexpr std::size_t kMostListed = 2000;
 
@@ -232,7 +231,7 @@ void AddFile(const std::string& path, const std::string& name, Bounds bounds, co
   contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
 }
 
-// A damaged JSON file is left out, with a note: its texts cannot be told apart.
+// A damaged JSON file is left out with a note: texts to be removed cannot be recognised in it.
 void AddJson(const std::string& path, const std::string& name, Contents& contents) {
   const std::optional<FileText> file = ReadBounded(path, kWhole, false, contents);
   if (!file) return;
@@ -251,7 +250,7 @@ struct Found {
   fs::file_time_type time;
 };
 
-// Files below `folder` that `wanted` accepts by their relative names, the newest first.
+// Files below `folder` whose relative names `wanted` accepts, newest first.
 std::vector<Found> Below(const std::string& folder, bool deep,
                          const std::function<bool(const std::string&)>& wanted,
                          Contents& contents) {
@@ -274,8 +273,8 @@ std::vector<Found> Below(const std::string& folder, bool deep,
   return found;
 }
 
-// Adds the newest JSON files of a folder of the run that have such names; says how many more there
-// are of `what`, if that is given.
+// Adds the `most` newest JSON files of run/folder whose names match. what: if given, a note says
+// how many more of them there are.
 void AddNewest(const std::string& run, const std::string& folder, const std::regex& names,
                std::size_t most, const char* what, Contents& contents) {
   const auto found = Below(
@@ -288,7 +287,7 @@ void AddNewest(const std::string& run, const std::string& folder, const std::reg
   contents.notes.push_back(fmt::format("{} older {} were left out", found.size() - most, what));
 }
 
-// Logs of batch jobs lie where they were submitted: in the run folder, above it, or here.
+// Adds logs of batch jobs from where jobs are submitted: the run folder, its parent, or here.
 void AddJobLogs(const std::string& run, Contents& contents) {
   static const std::regex log(
       R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");
@@ -308,7 +307,7 @@ void AddJobLogs(const std::string& run, Contents& contents) {
     for (const Found& each : found) {
       if (taken == kMostJobLogs) return;
       const std::optional<FileText> file = ReadBounded(each.path, kLog, false, contents);
-      // Jobs of other runs may have written beside it.
+      // Logs beside the run folder may belong to other runs.
       if (!file || (folder != run && file->text.find(run_name) == std::string::npos)) continue;
       contents.entries.push_back(
           {"job/" + each.name, WithoutPasswords(LogWithoutSamples(file->text)), file->note});
@@ -333,8 +332,8 @@ void AddListing(const std::string& run, Contents& contents) {
   if (!text.empty()) contents.entries.push_back({"files.txt", text, ""});
 }
 
-// Adds deck, log, records, the run.json of checkpoints, what nodes wrote about a rank that hung,
-// logs of batch jobs beside the run, and a list of all files with their sizes.
+// Adds deck, log, records, the checkpoints' run.json, nodes' reports about hung ranks, logs of
+// batch jobs beside the run, and a list of all files with their sizes.
 void AddRun(const std::string& run, Contents& contents) {
   const Filter as_it_is = [](const std::string& text) { return text; };
   AddFile(run + "/deck.in", "deck.in", kDeck, DeckWithoutTexts, contents);

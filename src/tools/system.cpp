@@ -1,4 +1,4 @@
-// BindingOf: which cores the ranks of a node were given.
+// Facts of a node and a process: cores, network cards, limits, the program's file, file systems.
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/mman.h>
@@ -32,7 +32,7 @@ std::vector<int> Common(const std::vector<int>& a, const std::vector<int>& b) {
   return common;
 }
 
-// The first two ranks that share cores without being bound alike.
+// A sentence on the first two ranks that share some cores but not all; empty: none do.
 std::string OverlapOf(const std::vector<std::vector<int>>& cores) {
   for (std::size_t a = 0; a < cores.size(); ++a) {
     for (std::size_t b = a + 1; b < cores.size(); ++b) {
@@ -94,7 +94,7 @@ Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const in
   return binding;
 }
 
-// Network devices of a host, and how far a GPU is from its core and its network card.
+// A host's network devices, and whether a GPU is far from its cores and its network card.
 
 namespace {
 
@@ -118,7 +118,7 @@ std::vector<std::string> EntriesOf(const fs::path& folder) {
   return names;
 }
 
-// "mlx5_0 InfiniBand 200 Gb/sec (4X HDR)" of the first port that is active; empty: none is.
+// First active port: "mlx5_0 InfiniBand 200 Gb/sec (4X HDR)"; empty: none is active.
 std::string ActivePort(const fs::path& device, const std::string& name) {
   for (const std::string& port : EntriesOf(device / "ports")) {
     const fs::path at = device / "ports" / port;
@@ -136,7 +136,7 @@ std::string Some(std::span<const std::string> names) {
   return text;
 }
 
-// Numbers of "0-3,8".
+// Numbers in a list of ranges: "0-3,8" -> 0, 1, 2, 3, 8.
 std::vector<int> Numbers(const std::string& list) {
   std::vector<int> numbers;
   std::istringstream parts(list);
@@ -148,14 +148,14 @@ std::vector<int> Numbers(const std::string& list) {
   return numbers;
 }
 
-// NUMA node of a device's folder; -1: not known.
+// NUMA node of the device in `folder`; -1: not known.
 int NumaNodeOf(const std::string& folder) {
   std::ifstream file(folder + "/numa_node");
   int node = -1;
   return file >> node ? node : -1;
 }
 
-// NUMA nodes of the network cards, by name.
+// Network cards: name and NUMA node.
 std::vector<std::pair<std::string, int>> NetworkCards(const Roots& roots) {
   std::vector<std::pair<std::string, int>> cards;
   for (const char* kind : {"infiniband", "cxi"}) {
@@ -247,7 +247,7 @@ std::string RangesOf(std::span<const int> numbers) {
   return text;
 }
 
-// Limits of a process, and the shared memory of its node.
+// Limits of a process, and its node's shared memory.
 
 namespace {
 
@@ -288,7 +288,7 @@ std::string Limits::Text() const {
                      shm_bytes == 0 ? "missing" : Bytes(shm_bytes));
 }
 
-// ProgramFile: the file that this process runs, hashed once on each node.
+// ProgramFile: hashes the file that this process runs, once per node.
 
 namespace {
 
@@ -307,7 +307,7 @@ Hashed LookAtProgram() {
                    facts.st_size, facts.st_mtim.tv_sec * 1000000000 + facts.st_mtim.tv_nsec}};
 }
 
-// Most pages are in memory already: the program runs.
+// Hashes the program's file; fast, since most of its pages are in memory already.
 void HashProgram(Hashed& program) {
   const Descriptor file(kProgram, O_RDONLY | O_CLOEXEC);
   if (!file.Valid() || program.Bytes() == 0) return;
@@ -334,7 +334,7 @@ std::string ProgramFile(const comm::Communicator& node) {
   return fmt::format("{:016x} ({} bytes)", mine.hash, mine.Bytes());
 }
 
-// Type of a file system, and how Lustre spreads a file over its servers. No file is opened.
+// Type of a file system, and how Lustre stripes a file over its servers. Opens no file.
 
 namespace {
 
@@ -354,8 +354,7 @@ std::string Size(std::uint64_t bytes) {
                             : fmt::format("{} KiB", bytes / kKibi);
 }
 
-// struct lov_user_md of lustre_user.h: magic, pattern, object (16 bytes), stripe size, count,
-// first.
+// struct lov_user_md (lustre_user.h): magic, pattern, object (16 bytes), stripe size, count, first.
 constexpr std::uint32_t kPlain = 0x0BD10BD0, kPooled = 0x0BD30BD0, kComposite = 0x0BD60BD0;
 std::string PlainStriping(std::string_view bytes) {
   constexpr std::size_t kSizeAt = 24, kCountAt = 28, kLeast = 32;
@@ -386,8 +385,8 @@ std::string NearestExisting(const std::string& path) {
 
 }  // namespace
 
-// A composite: header of 32 bytes with the number of components, then 48 bytes for each, which tell
-// where its own lov_user_md lies. The last component holds the bulk of a large file.
+// A composite layout has a header of 32 bytes with the number of components, then 48 bytes per
+// component, with the offset of its lov_user_md. The last component holds the bulk of a large file.
 std::string StripingOf(std::string_view attribute) {
   if (At<std::uint32_t>(attribute, 0) != kComposite) return PlainStriping(attribute);
   constexpr std::size_t kCountAt = 14, kHeader = 32, kEntry = 48, kOffsetAt = 24, kSizeAt = 28;

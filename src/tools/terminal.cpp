@@ -1,5 +1,4 @@
-// Terminal: ncurses with wide characters. Rows are cut at the right edge by the columns that their
-// characters take.
+// Terminal: ncurses with wide characters. Rows are cut at the right edge by display columns.
 
 #include <langinfo.h>
 #include <poll.h>
@@ -22,12 +21,12 @@ namespace trireme::tools {
 
 namespace {
 
-// The beginning of a text that fits into so many columns.
+// The longest beginning of a text that fits into `columns` columns.
 std::wstring Cut(const std::wstring& text, int columns) {
   std::wstring kept;
   for (const wchar_t character : text) {
     const int width = wcwidth(character);
-    const bool shown = width >= 0;  // in this locale
+    const bool shown = width >= 0;  // printable in this locale
     columns -= shown ? width : 1;
     if (columns < 0) break;
     kept += shown ? character : L'?';
@@ -40,7 +39,7 @@ std::wstring Cut(const std::wstring& text, int columns) {
 bool Terminal::IsThere() { return isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1; }
 
 Terminal::Terminal() {
-  // Characters alone: numbers are written as everywhere.
+  // Only the character set follows the user's locale; numbers are formatted as everywhere.
   std::setlocale(LC_CTYPE, "");
   blocks_ = std::string_view(nl_langinfo(CODESET)) == "UTF-8";
   screen_ = newterm(nullptr, stdout, stdin);
@@ -81,7 +80,7 @@ Terminal::Key Terminal::Wait(double seconds) {
   pollfd input = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   const int ready = poll(&input, 1, static_cast<int>(std::ceil(1000 * seconds)));
   if (ready > 0 && (input.revents & (POLLHUP | POLLERR | POLLNVAL)) != 0) return Key::kQuit;
-  // A change of size comes as a key, too.
+  // ncurses reports a change of size as a key, too.
   switch (wgetch(stdscr)) {
     case ERR:
       return Key::kNone;

@@ -1,4 +1,4 @@
-// Watch: the two ways to follow runs, on a terminal and in a pipe.
+// Watch: follows runs on a terminal or, line by line, in a pipe.
 #include "trireme/tools/watch.hpp"
 
 #include <fmt/format.h>
@@ -18,11 +18,11 @@ namespace trireme::tools {
 namespace {
 
 constexpr double kPause = 0.5;    // seconds between two looks at the files
-constexpr double kReading = 0.1;  // of reading, before keys are looked at again
+constexpr double kReading = 0.1;  // seconds of reading before keys are checked again
 
 volatile std::sig_atomic_t stop_asked = 0;
 
-// Signals that end the watch; without SA_RESTART, so that a wait ends at once.
+// Lets signals end the watch. Without SA_RESTART, so that a wait ends at once.
 void HeedSignals() {
   struct sigaction action {};
   action.sa_handler = [](int) { stop_asked = 1; };
@@ -50,14 +50,14 @@ void OnTerminal(Terminal& terminal, std::deque<FollowedRun>& runs) {
   }
 }
 
-// A run in a pipe: its records are told as they come.
+// A run followed in a pipe: its records are printed as they come.
 class Teller {
  public:
   Teller(const std::string& path, bool several) : run_(path) {
     if (several) before_ = run_.name + "  ";
   }
 
-  // Reads on and prints. True if more is there to be read.
+  // Reads new records and prints them. Returns whether more can be read at once.
   bool Tell() {
     const FollowedFile::Visit visit{.line = [this](std::string_view line) { Tell(line); },
                                     .restart = [this] { known_.BeginAnew(), done_ = false; }};
@@ -72,7 +72,7 @@ class Teller {
   bool Done() const { return done_; }
 
  private:
-  // Once, of a run that may have been killed.
+  // Says once that the run is quiet: it may have been killed.
   void SayQuiet() {
     const std::int64_t age = std::time(nullptr) - run_.file.ModifiedAt();
     if (quiet_ || age < kQuiet) return;
@@ -94,8 +94,8 @@ class Teller {
   FollowedRun run_;
   std::string before_;
   KnownLines known_;
-  bool done_ = false;   // the last record says so
-  bool quiet_ = false;  // said since the last record
+  bool done_ = false;   // the last record says that the run is done
+  bool quiet_ = false;  // SayQuiet has printed since the last record
 };
 
 void InPipe(const std::vector<std::string>& paths) {

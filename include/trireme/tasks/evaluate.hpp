@@ -27,12 +27,12 @@
 
 namespace trireme::tasks {
 
-// Changes to a text before it is tokenised.
+// Change applied to a text before it is tokenised.
 enum class Detokenise { kNone, kWikitext };
 
 struct EvaluateOptions {
-  std::int64_t stride = 0;  // tokens between the beginnings of windows; 0: their length
-  std::string text;         // path; empty: no text but the token file's
+  std::int64_t stride = 0;  // tokens between the beginnings of windows; 0: the window length
+  std::string text;         // path; empty: evaluate only the token file's splits
   Detokenise detokenise = Detokenise::kNone;
   bool baselines = false;
   // Paths; empty: none.
@@ -47,89 +47,88 @@ void DeclareEvaluate(deck::Schema& schema);  // [evaluate]
 
 EvaluateOptions ReadEvaluate(const deck::Deck& deck);
 
-// Throws InputError with the deck's line for keys that do not fit together, files that are not
-// there and files that cannot be written. Serial. length: data.sequence_length.
+// Serial. Throws InputError with the deck's line for keys that contradict each other, missing files
+// and files that cannot be written. length: data.sequence_length.
 void CheckEvaluate(const EvaluateOptions& options, const deck::Deck& deck, std::int64_t length);
-// The same for a model that translates; it also refuses keys that such a model has no use for.
+// The same for an encoder-decoder, for which some keys are refused.
 void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck);
 
-// Scores of translations against one reference each: corpus BLEU (Papineni et al. 2002,
-// doi:10.3115/1073083.1073135) and chrF (Popović 2015, doi:10.18653/v1/W15-3049) with the
-// definitions of sacrebleu (Post 2018, arXiv:1804.08771), and exact match.
+// Scores of translations, each against one reference: corpus BLEU (Papineni et al. 2002,
+// doi:10.3115/1073083.1073135), chrF (Popović 2015, doi:10.18653/v1/W15-3049), both as sacrebleu
+// defines them (Post 2018, arXiv:1804.08771), and exact match.
 
-// Counts of texts, from which all scores follow. Whole numbers: sums over texts, and over ranks,
-// are the same in any order.
+// Counts from which all scores follow; integers, so that the order of summing does not matter.
 struct ScoreCounts {
   static constexpr std::size_t kWordOrders = 4;       // of BLEU's n-grams
   static constexpr std::size_t kCharacterOrders = 6;  // of chrF's
-  // N-grams of one order.
+  // N-grams of one order: in the translation, in the reference, in both.
   struct Grams {
     std::int64_t hypothesis = 0, reference = 0, matches = 0;
   };
 
   std::int64_t texts = 0, exact = 0;  // exact: byte for byte
   std::int64_t hypothesis_words = 0, reference_words = 0;
-  std::array<Grams, kWordOrders> words{};            // n-grams of n = 1, 2, ... words
-  std::array<Grams, kCharacterOrders> characters{};  // likewise, of characters that are no blanks
+  std::array<Grams, kWordOrders> words{};            // [n - 1]: n-grams of words
+  std::array<Grams, kCharacterOrders> characters{};  // [n - 1]: n-grams of characters, no blanks
 
   ScoreCounts& operator+=(const ScoreCounts& other);
 };
 
-// Counts of one text. UTF-8; a byte that is none counts as a character.
+// Counts of one text. Both texts are UTF-8; each invalid byte counts as a character.
 ScoreCounts CountMatches(std::string_view hypothesis, std::string_view reference);
 
-// Scores of all texts, 0 to 100; 0 without texts.
+// Scores over all counted texts, from 0 to 100; 0 if there are none.
 double Bleu(const ScoreCounts& counts);
 double ChrF(const ScoreCounts& counts);  // chrF2
 double ExactMatch(const ScoreCounts& counts);
-// "99.9": rounded down, so that 100.0 is all of them.
+// Exact match as text, rounded down: "100.0" means that all texts match.
 std::string ExactMatchText(const ScoreCounts& counts);
 
-// Beam search for the best continuation of a text, without the model: it is told the likeliest next
-// tokens of each beam, and tells which beams go on from which.
+// Beam search for the best continuation of a text, independent of the model: the caller passes the
+// likeliest next tokens of each beam; the search says which beams go on from which.
 
-// A step keeps the `beams` likeliest of all texts that are one token longer; those that end with
-// eos leave the beam (Sutskever et al. 2014, arXiv:1409.3215, section 3.2). Of the texts that have
-// ended the one with the largest score is the best: its log-probability / penalty(tokens), with
-// penalty(n) = ((5 + n) / 6)^length_penalty (Wu et al. 2016, arXiv:1609.08144, equation 14), n with
-// the eos. With one beam this is greedy choice. Ties: the better beam, then the smaller token; of
-// scores, the text that ended first. So the result is a pure function of the log-probabilities.
+// A step keeps the `beams` likeliest among all texts that are one token longer; those that end with
+// eos leave the beam (Sutskever et al. 2014, arXiv:1409.3215, section 3.2). The best ended text has
+// the largest score log-probability / penalty(n), penalty(n) = ((5 + n) / 6)^length_penalty, with n
+// tokens including eos (Wu et al. 2016, arXiv:1609.08144, equation 14). One beam: greedy choice.
+// Ties go to the better beam, then to the smaller token; equal scores to the text that ended first.
+// So the result depends on the log-probabilities alone.
 class BeamSearch {
  public:
   struct Options {
-    std::int64_t beams = 1;     // from 1 on
-    double length_penalty = 0;  // not negative; 0: the likeliest text
-    std::int64_t longest = 1;   // tokens of a text, from 1 on; a longer one is cut off
+    std::int64_t beams = 1;     // at least 1
+    double length_penalty = 0;  // at least 0; 0: the likeliest text wins
+    std::int64_t longest = 1;   // most tokens of a text, at least 1; a longer one is cut off
     std::int32_t eos = 0;
   };
-  // A next token of a beam.
+  // A possible next token of a beam.
   struct Candidate {
     std::int32_t token = -1;     // -1: there is none
     double log_probability = 0;  // nats, after the beam's text
   };
-  // A text that is not complete.
+  // A text that has not ended.
   struct Beam {
-    std::int64_t parent = 0;           // number of the beam that it goes on from, before the step
+    std::int64_t parent = 0;           // index, before the step, of the beam that it extends
     std::vector<std::int32_t> tokens;  // the newest last
-    double log_probability = 0;        // sum, nats
+    double log_probability = 0;        // sum over the tokens, nats
   };
   struct Result {
     std::vector<std::int32_t> tokens;  // with the eos, if it has ended
-    double log_probability = 0;        // sum, nats
+    double log_probability = 0;        // sum over the tokens, nats
     double score = 0;
-    bool ended = false;  // by eos; false: cut off
+    bool ended = false;  // true: by eos; false: cut off
   };
 
   explicit BeamSearch(const Options& options);
 
-  // Beams that go on, the likeliest first; one without tokens at first, none once Done().
+  // Unfinished beams, the likeliest first: one without tokens at first, none once Done().
   const std::vector<Beam>& Beams() const { return beams_; }
-  // candidates: [Beams(), options.beams], the likeliest next tokens of each beam, of equal ones
-  // those with the smallest ids; in any order. Not after Done().
+  // Extends the beams. candidates: [Beams(), options.beams], each beam's likeliest next tokens in
+  // any order; of equal ones those with the smallest ids. Not after Done().
   void Advance(std::span<const Candidate> candidates);
-  // Whether no text could become the best any more, or all are cut off.
+  // Whether the search is over: no beam can become the best any more, or all were cut off.
   bool Done() const { return beams_.empty(); }
-  // The best text that has ended or, if none has, the best of those cut off. Once Done().
+  // The best ended text or, if none ended, the best of those cut off. Valid once Done().
   const Result& Best() const { return *best_; }
 
  private:
@@ -141,47 +140,44 @@ class BeamSearch {
   std::optional<Result> best_;
 };
 
-// Replaces the first `count` of `candidates` by the likeliest tokens of a distribution, of equal
-// ones those with the smallest ids, by falling logits; without as many tokens, by none. logits: not
-// empty, all finite. Throws RunError for fewer than `count` candidates.
+// Fills the first `count` candidates with the likeliest tokens of a distribution, by falling
+// logits; of equal ones the smallest ids; with fewer tokens than `count`, the rest are empty.
+// logits: not empty, all finite. Throws RunError if `candidates` has fewer than `count`.
 void LikeliestTokens(std::span<const double> logits, std::int64_t count,
                      std::span<BeamSearch::Candidate> candidates);
 
-// Texts that are written token by token, on all ranks of a grid.
+// Writing texts token by token on all ranks of a grid.
 
 // Whether this rank is the first one of its replica.
 bool LeadsReplica(const comm::ProcessGrid& grid);
 
-// Passes of a turn: one more token of each text.
+// The passes of a turn, which adds one token to each text.
 struct TurnPasses {
   std::vector<data::Entry> entries;
-  std::vector<model::CachedPlaces> places;  // [entries]
+  std::vector<model::CachedPlaces> places;  // [entries], cache places of their tokens
 };
-// Chooses for `rows` rows of logits, the first of which is the turn's row `first`.
+// Chooses tokens from `rows` rows of logits; `first` is the turn's index of their first row.
 using ChooseRows =
     FunctionRef<void(const std::vector<double>& logits, std::size_t first, std::size_t rows)>;
-// Collective over a replica; with sharded values over the model's grid. Runs the passes, at most as
-// many at once as the model takes, and calls choose on the rank that chooses for the replica, in
-// the order of the rows. passes: the most of any rank; ranks with fewer add empty ones if the
-// others wait for them.
+// Collective over a replica; over the model's grid if values are sharded. Runs the passes, as many
+// at once as the model takes; calls `choose` in the order of rows on the replica's choosing rank.
+// passes: most of any rank; ranks with fewer add empty passes if the others wait for them.
 void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
                ChooseRows choose);
 
-// Collective over a replica, whose processors may round differently: replaces choices by those of
-// the first tensor rank of the last stage. choices: fp64 numbers.
+// Collective over a replica. Replaces choices by those of the last stage's first tensor rank, since
+// processors may round differently. choices: `numbers` fp64 numbers.
 void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t numbers);
 
-// Collective over the grid. Runs turns until no rank has passes left. make: makes this rank's turn
-// and returns its passes; run: runs it, with the most passes of any rank, where there are some or
-// others wait for them. stopped: whether this rank wishes to stop; may be empty. finite: whether
-// its predictions were. Returns true if a rank wished to stop; AgreedError (exit code 1) if
-// predictions of a rank were not finite.
+// Collective over the grid. Runs turns until no rank has passes left. make: prepares this rank's
+// turn and returns its passes; run: runs it, given the most passes of any rank. stopped: whether
+// this rank wants to stop; may be empty. finite: whether this rank's predictions were. Returns true
+// if a rank wanted to stop; AgreedError (exit code 1) if predictions were not finite.
 bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
               const bool& finite, FunctionRef<std::int64_t()> make,
               FunctionRef<void(std::int64_t passes)> run);
 
-// Calls `add` with the parts of `list` that the stages of a pipeline take, so that all of them
-// work.
+// Splits `list` into parts, so that all pipeline stages have work, and calls `add` with each part.
 template <typename T, typename Add>
 void EachStagesPart(const comm::ProcessGrid& grid, const std::vector<T>& list, Add add) {
   const int stages = grid.Shape().pipeline;
@@ -193,51 +189,51 @@ void EachStagesPart(const comm::ProcessGrid& grid, const std::vector<T>& list, A
   }
 }
 
-// Translations of many texts at once by beam search, on all ranks of a grid.
+// Translates many texts at once by beam search, on all ranks of a grid.
 
-// Each data replica has places for texts, each of as many slots of the model's cache as a search
-// has beams; a place that is free takes the replica's next text, long ones first. A turn is one
-// more token of each text: the encoder reads a new one, whose keys and values are kept, and the
-// decoder sees the newest token of each beam.
+// Each data replica has places for texts, each with as many cache slots as the search has beams. A
+// free place takes the replica's next text, the longest first. A turn adds one token to each text:
+// the encoder reads new texts, whose keys and values are kept; the decoder reads each beam's
+// newest.
 class Translator {
  public:
   struct Setup {
-    model::ParallelModel& model;  // that translates, with cache slots for one text at least
-    BeamSearch::Options search;   // texts begin with its eos
-    std::int64_t types = 0;       // of target texts: rows of the head from here on are no token
+    model::ParallelModel& model;  // an encoder-decoder with cache slots for at least one text
+    BeamSearch::Options search;   // its eos also begins each text
+    std::int64_t types = 0;  // token types of target texts; further rows of the head are padding
     std::function<bool()> stopped = {};  // whether this rank was asked to stop
   };
-  // Texts get no longer than the model's sequences. RunError for a model that cannot translate so.
+  // Translations are cut at the model's sequence length. RunError if the model cannot translate.
   explicit Translator(Setup setup);
 
   using Ids = std::vector<std::int32_t>;
-  // Collective over the grid, whose ranks pass the same source texts, none empty or longer than the
-  // model's sequences. Text i is translated by data rank i % D: on its ranks result i is there,
+  // Collective over the grid; all ranks pass the same source texts, none empty or longer than the
+  // model's sequences. Data rank i % D translates text i; only its ranks get result i, and only
   // unless Stopped(). AgreedError (exit code 1) if a prediction is not finite.
   std::vector<std::optional<BeamSearch::Result>> Run(std::span<const Ids> sources);
-  // Whether the last Run ended early, because a rank was asked to.
+  // Whether the last Run ended early because a rank was asked to stop.
   bool Stopped() const { return stopped_; }
 
  private:
   // A text that is being translated.
   struct Text {
-    std::size_t place = 0;  // among the results
+    std::size_t place = 0;  // index among the results
     const Ids* source = nullptr;
     BeamSearch search;
-    std::vector<std::int32_t> slots;             // [beams]: all that are the text's
-    std::vector<bool> has_source;                // [beams]: whether that slot has the source's keys
-    std::vector<std::size_t> held;               // [search.Beams()]: number of its slot
-    std::vector<model::CachedCopy> copies = {};  // before the next pass
+    std::vector<std::int32_t> slots;  // [beams]: all cache slots of the text
+    std::vector<bool> has_source;     // [beams]: whether that slot has the source's keys and values
+    std::vector<std::size_t> held;    // [search.Beams()]: index into `slots`
+    std::vector<model::CachedCopy> copies = {};  // to be made before the next pass
     bool begun = false;
 
     std::int32_t LastSource() const { return static_cast<std::int32_t>(source->size()) - 1; }
   };
-  // A beam of a text, whose next tokens a row of logits has.
+  // A beam of a text; one row of logits predicts its next token.
   struct Row {
     Text* text = nullptr;
     std::size_t beam = 0;
   };
-  // The passes of a turn, and the rows that they give, in order. A text's rows are neighbours.
+  // The passes of a turn and the rows that they yield, in order. A text's rows are adjacent.
   struct Turn : TurnPasses {
     std::vector<Row> rows;
   };
@@ -254,52 +250,51 @@ class Translator {
 
   Setup setup_;
   std::span<const Ids> sources_;
-  std::vector<std::size_t> order_;             // this replica's texts, long ones first
+  std::vector<std::size_t> order_;             // indices of this replica's texts, the longest first
   std::size_t next_ = 0;                       // in order_
   std::vector<std::unique_ptr<Text>> active_;  // [places]; null: free
   std::vector<std::optional<BeamSearch::Result>> results_;
   bool finite_ = true, stopped_ = false;
 };
 
-// The set-up of a search for a file's target texts. stopped: whether this rank was asked to stop.
+// Setup for translating into the target language of `pairs`. stopped: as Setup::stopped.
 Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pairs,
                           const GenerateOptions& options, std::function<bool()> stopped);
 
 // Interpolated Kneser-Ney 5-gram model with three discounts per order (Kneser and Ney 1995; Chen
-// and Goodman 1999, "An empirical study of smoothing techniques for language modeling"), for
-// targets that are known before it counts.
+// and Goodman 1999, "An empirical study of smoothing techniques for language modeling"). The
+// targets to evaluate must be known before it counts.
 
 inline constexpr int kOrder = 5;  // tokens of the longest n-gram
 
-// A sequence of tokens of which some are targets.
+// A sequence of tokens, some of which are targets to predict.
 struct TargetStream {
   std::vector<std::uint32_t> ids;
-  // [ids]: tokens right before it that may be its context, at most kOrder - 1.
+  // [ids]: how many tokens right before it may be its context, at most kOrder - 1.
   std::vector<std::uint8_t> known;
   std::vector<std::uint32_t> targets;  // offsets in ids, each with known >= 1
 };
 
-// An n-gram in the order of the sort: the context's tokens, the nearest first, then the target;
-// the vocabulary's size for context that is not there.
+// An n-gram in sorting order: the context's tokens, nearest first, then the target. Missing context
+// tokens are set to the vocabulary's size.
 using NGram = std::array<std::uint32_t, kOrder>;
 
 class KneserNey {
  public:
-  // Counts the n-grams of `train`, whose ids lie below `vocabulary`; keeps it, with 8 bytes per
-  // target while it sorts and 4 after.
+  // Counts the n-grams of `train`, whose ids are below `vocabulary`. Keeps the stream; takes 8
+  // bytes per target while sorting and 4 afterwards.
   KneserNey(TargetStream train, std::int64_t vocabulary);
 
-  // -ln p of each target of `stream` in nats, in its order. Takes 124 bytes per target, and one
-  // pass over the training targets.
+  // -ln p of each target of `stream`, nats. Takes 124 bytes per target and a pass over training.
   std::vector<double> Losses(const TargetStream& stream) const;
 
-  // Discounts of n-grams of an order, 1 to kOrder, that were counted once, twice and more often.
+  // Discounts of n-grams counted once, twice, and more often. order: 1 to kOrder.
   const std::array<double, 3>& Discounts(int order) const {
     return discounts_[static_cast<std::size_t>(order - 1)];
   }
 
-  // Discounts from the numbers of n-grams counted 1, 2, 3 and 4 times: equation 26 of Chen and
-  // Goodman; 1/2, 1 and 3/2 where it does not give 0 < D_i <= i.
+  // Discounts from the numbers of n-grams counted 1, 2, 3 and 4 times (Chen and Goodman, equation
+  // 26); 1/2, 1 and 3/2 where the equation does not give 0 < D_i <= i.
   static std::array<double, 3> DiscountsOf(const std::array<std::int64_t, 4>& counted);
 
  private:
@@ -309,74 +304,73 @@ class KneserNey {
   void Sort();
   double Loss(const NGram& ngram, const std::array<Seen, kOrder>& seen) const;
 
-  TargetStream train_;  // targets in the order of their n-grams, once sorted
+  TargetStream train_;  // once sorted, targets are in the order of their n-grams
   std::uint32_t vocabulary_;
   std::array<std::array<double, 3>, kOrder> discounts_{};
 };
 
-// Losses of simple models beside the trained one, learned from a token file's train split.
+// Losses of simple models for comparison, learned from a token file's train split.
 
-inline constexpr std::int64_t kMostBaselineTokens = 100'000'000;  // of the train split
-inline constexpr std::int64_t kBaselineTokenBytes = 13;  // of memory per token of it, at most
+inline constexpr std::int64_t kMostBaselineTokens = 100'000'000;  // in the train split
+inline constexpr std::int64_t kBaselineTokenBytes = 13;  // of memory per such token, at most
 
-// All tokens of a split and its targets that count; the split's first token is none. With
-// document_mask a context begins with its document, whose first token is none either. Serial.
+// Serial. All tokens of a split, and its counted targets. The split's first token is no target.
+// With document_mask, contexts do not cross documents, and a document's first token is no target.
 TargetStream ReadTargets(const data::TokenFile& file, data::Split split, bool document_mask);
 
 class Baselines {
  public:
-  // Serial. Reads the train split of `file` unless it has more than `most` tokens: then only the
-  // uniform distribution is left. Throws as data::TokenReader does.
+  // Serial. Learns from the train split of `file` if it has at most `most` tokens; otherwise only
+  // the uniform distribution is available. Throws as data::TokenReader does.
   Baselines(const data::TokenFile& file, bool document_mask,
             std::int64_t most = kMostBaselineTokens);
 
-  // Why the learned ones are left out; empty: they are there.
+  // Why the learned models are missing; empty: they are there.
   const std::string& LeftOut() const { return left_out_; }
 
-  // Summed losses in nats over the targets of a split that count: name and sum.
+  // Summed losses in nats over a split's counted targets: name of the model and sum.
   struct Result {
     std::vector<std::pair<std::string, double>> nats;  // "uniform", "unigram", "5-gram"
     std::int64_t targets = 0;
   };
-  // Serial. Of a file with the vocabulary of the first one. Reads it in pieces.
+  // Serial. Evaluates a split of a file with the same vocabulary, reading it in pieces.
   Result Evaluate(const data::TokenFile& file, data::Split split) const;
 
  private:
   std::int64_t vocabulary_;
   bool document_mask_;
   std::string left_out_;
-  std::vector<double> unigram_;    // [vocabulary]: -ln p, of (occurrences + 1) / (targets + types)
-  std::vector<KneserNey> n_gram_;  // one, or none
+  std::vector<double> unigram_;    // [vocabulary]: -ln of (occurrences + 1) / (targets + types)
+  std::vector<KneserNey> n_gram_;  // one model, or none if left out
 };
 
-// WikiText's tokenisation undone, as for GPT-2 (Radford et al. 2019, section 3.1): a reversible
-// change of its word-level text into text as people write it.
+// Undoes WikiText's tokenisation, as for GPT-2 (Radford et al. 2019, section 3.1): a reversible
+// change of its word-level text into ordinary text.
 
-// Follows, rule by rule and in their order, the function that Megatron-LM and the Language Model
-// Evaluation Harness use, on the whole text.
+// Applies, to the whole text, the same rules in the same order as the function in Megatron-LM and
+// the Language Model Evaluation Harness.
 std::string DetokeniseWikitext(std::string text);
 
 // Softmax of the logits of a vocabulary, in fp64.
 
-// Smallest and largest of some numbers, of which there is one at least and none is NaN.
+// Smallest and largest number. values: at least one, none NaN.
 struct Extremes {
   double least = 0, most = 0;
 };
 Extremes ExtremesOf(std::span<const double> values);
 
-// Replaces weights by exp((logits[i] - top) / temperature), within 3e-16 relative, and returns
-// their sum. top: the largest logit, or more.
+// Sets weights to exp((logits[i] - top) / temperature), with relative error below 3e-16; returns
+// their sum. top: at least the largest logit.
 double Weigh(std::span<const double> logits, double top, double temperature,
              std::vector<double>& weights);
 
-// Whether a token can be chosen: no logit is infinite or NaN.
+// Whether all logits are finite, so that a token can be chosen.
 bool AllFinite(std::span<const double> logits);
 
 // log softmax(logits)[token], in nats.
 double LogProbability(std::span<const double> logits, std::int32_t token);
 
-// Logarithm of the sum of exponentials: less it, a logit is the logarithm of a probability, in
-// nats.
+// ln of the sum of exp(logits). A logit minus this is a log-probability in nats.
 double LogSumOfExponentials(std::span<const double> logits);
 
 }  // namespace trireme::tasks

@@ -1,5 +1,5 @@
-// Scaling study: the speed of one deck's training step on several numbers of ranks, measured in one
-// job, and where the ranks' time went (doc/scaling.md).
+// Scaling study: measures, within one job, the speed of a deck's training step on several numbers
+// of ranks, and where the ranks' time goes (doc/scaling.md).
 #pragma once
 
 #include <cstdint>
@@ -10,28 +10,28 @@
 
 namespace trireme::tasks {
 
-// The [scaling] section: which counts of ranks a scaling study compares, and how long it measures.
+// The [scaling] section: which numbers of ranks a study compares, and how long it measures.
 
-// Strong: the batch stays. Weak: it grows with the ranks.
+// Strong scaling keeps the batch; weak scaling lets it grow with the ranks.
 enum class ScalingKind { kStrong, kWeak };
 const char* NameOf(ScalingKind kind);
 
 struct ScalingOptions {
-  std::vector<int> ranks;          // counts, rising; empty: DefaultCounts
+  std::vector<int> ranks;          // numbers of ranks, ascending; empty: DefaultCounts
   std::vector<ScalingKind> kinds;  // at least one, none twice
-  int base_ranks = 0;       // for which data.batch stands in weak scaling; 0: the smallest count
-  std::int64_t steps = 10;  // measured, of each count in each round
-  std::int64_t warmup_steps = 3;  // before them, dropped; at least one
+  int base_ranks = 0;  // ranks that train on data.batch in weak scaling; 0: the smallest number
+  std::int64_t steps = 10;        // measured per number of ranks and round
+  std::int64_t warmup_steps = 3;  // before them, not counted; at least one
   std::int64_t repeats = 5;       // rounds
 };
 
 void DeclareScaling(deck::Schema& schema);  // [scaling]
 
-// Throws InputError with the deck's line.
+// Throws InputError with the deck's line for a bad value.
 ScalingOptions ReadScaling(const deck::Deck& deck);
 
-// Collective. job.task = scaling. Refuses, before anything is computed, numbers of ranks on which
-// the deck's layout, data or memory do not fit (AgreedError, exit code 2). Writes scaling.csv anew
+// Collective. Runs job.task = scaling. Before computing anything, refuses numbers of ranks on which
+// the deck's layout, data or memory do not fit (AgreedError, exit code 2). Rewrites scaling.csv
 // after every round; kStopped if a signal or the end of the job's time comes first.
 ExitCode RunScaling(app::Job& job);
 

@@ -1,4 +1,4 @@
-// trireme --self-test: what works here and what does not, on the ranks at hand, within a minute.
+// trireme --self-test: checks within a minute what works on the ranks at hand and what does not.
 #pragma once
 
 #include <sys/types.h>
@@ -10,23 +10,22 @@
 
 namespace trireme::tasks {
 
-// Cleaner: a process of its own that removes a folder when this process has ended, however it
-// ended.
+// Cleaner: a child process that removes a folder once this process has ended, however it ended.
 
 class Cleaner {
  public:
-  // Starts the process, in a session of its own, which no signal to this one's group reaches.
-  // Before MPI: a fork later is unsafe. Without a process to spare there is none, and Folder's
-  // folder goes with the destructor alone.
+  // Starts the process in a session of its own, so that signals to this process's group do not
+  // reach it. Call it before MPI starts: a later fork is unsafe. If no process can be started, only
+  // the destructor removes the folder.
   Cleaner();
   ~Cleaner();  // removes the folder and waits for the process
   Cleaner(const Cleaner&) = delete;
   Cleaner& operator=(const Cleaner&) = delete;
 
-  void Folder(const std::string& path);  // absolute, at most once
+  void Folder(const std::string& path);  // folder to remove: absolute, set at most once
 
  private:
-  int to_child_ = -1;  // end of a pipe
+  int to_child_ = -1;  // writing end of a pipe
   pid_t child_ = -1;
   std::string path_;
 };
@@ -35,12 +34,12 @@ struct Setting {
   const comm::Runtime* runtime = nullptr;
   const deck::Schema* schema = nullptr;
   device::StopSignals* signals = nullptr;
-  Cleaner* cleaner = nullptr;  // of this rank
-  std::string folder;          // for its files, which all ranks must see; empty: $TMPDIR, else /tmp
+  Cleaner* cleaner = nullptr;  // this rank's
+  std::string folder;  // for the test's files; all ranks must see it; empty: $TMPDIR, else /tmp
 };
 
-// Collective. Runs all checks; world rank 0 prints a line for each and a verdict. Returns kDone if
-// all passed, kFailed if one did not, kStopped after a signal. Leaves no file behind.
+// Collective. Runs all checks; world rank 0 prints a line per check and a verdict. Returns kDone if
+// all passed, kFailed if one did not, kStopped after a signal. Leaves no files behind.
 ExitCode RunSelfTest(const Setting& setting);
 
 }  // namespace trireme::tasks

@@ -1,4 +1,4 @@
-// All tasks of a job, the choice among them, and the answer to -v with grid.ranks.
+// All tasks of a job, the choice among them, and the plan that -v with grid.ranks prints.
 #pragma once
 
 #include <cstdint>
@@ -16,53 +16,53 @@ namespace trireme::tasks {
 
 // The [generate] section.
 
-// Whether weights lie in memory a second time, in the order in which several texts read them.
+// Whether a second copy of the weights is kept, in the order in which several texts read them.
 enum class PackWeights { kNo, kYes, kAuto };
 
 struct GenerateOptions {
   std::string prompt;  // text to continue; empty: generation starts after an <eos>; "-": stdin
-  std::int64_t tokens = 100;           // to add
+  std::int64_t tokens = 100;           // tokens to add
   double temperature = 0.8;            // 0: greedy
   std::int64_t top_k = 0;              // 0: all
   double top_p = 1;                    // nucleus (Holtzman et al. 2020)
-  std::uint32_t seed = 1;              // of the draws
+  std::uint32_t seed = 1;              // seed of the random draws
   double repetition_penalty = 1;       // Keskar et al. 2019
   std::vector<std::string> stop = {};  // strings that end a text
   bool stop_at_eos = false;
-  bool start_with_eos = true;          // the model sees an <eos> before the prompt
-  std::string file = {}, output = {};  // JSONL of prompts and of texts; empty: none
+  bool start_with_eos = true;          // put an <eos> before the prompt
+  std::string file = {}, output = {};  // JSONL files of prompts and of texts; empty: none
   std::int64_t batch = 1;              // prompts that a data rank continues at once
-  std::int64_t texts = 8;              // that it translates at once in an evaluation
+  std::int64_t texts = 8;              // texts that a data rank translates at once in an evaluation
   PackWeights pack_weights = PackWeights::kAuto;
-  bool translates = false;  // prompts are source texts
-  // For models that translate.
+  bool translates = false;  // true for encoder-decoders: prompts are source texts
+  // For encoder-decoders only.
   std::int64_t beams = 1;
   double length_penalty = 0.6;
 };
 
 void DeclareGenerate(deck::Schema& schema);  // [generate]
 
-GenerateOptions ReadGenerate(const deck::Deck& deck);  // InputError for a bad generate.stop
+GenerateOptions ReadGenerate(const deck::Deck& deck);  // throws InputError for a bad generate.stop
 
 // Throws InputError with the deck's line for keys of the other kind of model (`translates`).
 void CheckGenerate(const GenerateOptions& options, const deck::Deck& deck);
 
-// Strings of a list with | between them; \n, \t, \\ and \| stand for a newline, a tab, a backslash
-// and a bar. Nothing if another letter follows a backslash, or a string is empty.
+// Splits a list at |; the escapes \n, \t, \\ and \| stand for a newline, a tab, a backslash and a
+// bar. nullopt for any other escape or an empty string.
 std::optional<std::vector<std::string>> ReadStops(const std::string& list);
 
 deck::Schema DeclareAll();  // every module's keys
 
-// -v with grid.ranks, which prints the plan for that many ranks, and job.task=plan on the command
-// line: returns the exit code; nothing for any other command line. Starts no MPI. A refused layout
-// goes to standard error; a deck that cannot be read is an InputError.
+// Handles -v with grid.ranks (prints the plan for that many ranks) and job.task=plan on the command
+// line without starting MPI. Returns the exit code; nullopt for other command lines. A refused
+// layout is printed to standard error; InputError for a deck that cannot be read.
 std::optional<ExitCode> AnswerWithPlan(const app::CommandLine& line, const deck::Schema& schema);
 
-// Collective. job.task: runs it to its end.
+// Collective. Runs the task that job.task names.
 ExitCode RunTask(app::Job& job);
 
-// The page of the training run that the task has ended: on world rank 0, unless the deck wants
-// none. Made after MPI has ended, so that no rank waits for it.
+// The report page of the training run that the task has ended; on world rank 0, if the deck wants
+// one. It is made after MPI has ended, so that no rank waits for it.
 std::optional<report::PageOrder> OrderPage(const app::Job& job);
 
 ExitCode RunTokenize(const app::Job& job);
@@ -75,18 +75,17 @@ ExitCode RunPreflight(app::Job& job);
 ExitCode RunPlan(const app::Job& job);
 ExitCode RunCalibration(const app::Job& job);  // --calibrate
 
-// Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
-// (never empty) token by token. Returns the new tokens only, the same on every rank; empty if a
-// prediction is not finite.
+// Collective over a replica; all its ranks pass the same prompt, never empty. Continues it token by
+// token. Returns only the new tokens, the same on every rank; empty if a prediction is not finite.
 std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options);
-// Collective over the grid. Runs Continue on the first replica while others wait; on all replicas
-// if parameters are sharded. AgreedError on all ranks if a prediction is not finite.
+// Collective over the grid. Runs Continue on the first replica while the others wait; on all
+// replicas if parameters are sharded. AgreedError on all ranks if a prediction is not finite.
 std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const std::vector<std::int32_t>& prompt,
                                        const GenerateOptions& options);
-// The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in
-// (0, 1].
+// Chooses the next token from its logits: temperature, then top-k, then top-p, then a draw.
+// uniform: random number in (0, 1].
 std::int32_t Choose(std::span<const double> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace trireme::tasks

@@ -1,4 +1,4 @@
-// A trained model in the deck's layout, for the tasks that do not train: evaluate, generate.
+// A trained model in the deck's layout, for the tasks that do not train it: evaluate, generate.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace trireme::tasks {
 
 class TrainedModel {
  public:
-  // Collective. Plans, opens the token file and reads the weights of -r. micro_batch: sequences
-  // that a rank takes at once; 0: as the deck says. cache_slots: sequences that are written at
-  // once, for which keys and values are kept where that is built. packing: of the weights.
-  // AgreedError (exit code 2) without -r, and if packing is asked for where there is none.
+  // Collective. Makes the plan, opens the token file and reads the weights of -r. micro_batch:
+  // sequences that a rank takes at once; 0: the deck's. cache_slots: sequences written at once,
+  // whose keys and values are cached if the layout supports it. packing: whether to pack the
+  // weights. AgreedError (exit code 2) without -r, or if packing is asked for but impossible.
   explicit TrainedModel(const app::Job& job, std::int64_t micro_batch = 0,
                         std::int64_t cache_slots = 0, PackWeights packing = PackWeights::kNo);
 
-  // For encoder-decoders, the target texts.
+  // For encoder-decoders, the target side.
   const data::TokenFile& Tokens() const {
     return pairs_ ? pairs_->Of(data::Side::kTarget) : *tokens_;
   }
@@ -36,7 +36,7 @@ class TrainedModel {
   std::string checkpoint_;
   const train::EvaluationPlan plan_;
   comm::ProcessGrid grid_;
-  // One of the two is there after construction.
+  // Exactly one of the two is set after construction.
   std::optional<data::TokenFile> tokens_;
   std::optional<data::PairFile> pairs_;
   std::unique_ptr<model::ParallelModel> model_;

@@ -1,4 +1,4 @@
-// Baselines: the train split read once, and the sums over evaluated targets.
+// Baselines: reads the train split once and sums losses over evaluated targets; KneserNey.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -15,13 +15,13 @@ namespace {
 
 constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // tokens read and evaluated at once
 
-// The targets of a split in pieces, each with the tokens before it that its contexts need.
+// Reads the targets of a split in pieces, each with the tokens before it that contexts need.
 class TargetReader {
  public:
   TargetReader(const data::TokenFile& file, data::Split split, bool document_mask)
       : reader_(file, split, document_mask), document_mask_(document_mask) {}
 
-  // Adds the next piece to `stream`; false: there is none.
+  // Adds the next piece to `stream`; false if there is none.
   bool Next(TargetStream& stream) {
     if (at_ >= reader_.Size()) return false;
     const std::int64_t count = std::min(kPiece, reader_.Size() - at_);
@@ -49,7 +49,7 @@ class TargetReader {
   int known_ = 0;
 };
 
-// Leaves only the last tokens, as context of the next piece.
+// Drops all but the last kOrder - 1 tokens, which are context for the next piece.
 void KeepContext(TargetStream& stream) {
   const auto kept = static_cast<std::ptrdiff_t>(
       std::min(stream.ids.size(), static_cast<std::size_t>(kOrder - 1)));
@@ -115,8 +115,8 @@ Baselines::Result Baselines::Evaluate(const data::TokenFile& file, data::Split s
   return result;
 }
 
-// Kneser-Ney counts without tables of n-grams: training targets are sorted by their contexts, and
-// one pass over them counts each context's continuations and answers the targets asked for.
+// Kneser-Ney counts without tables of n-grams: training targets are sorted by their contexts; one
+// pass over them counts each context's continuations and answers all queries.
 
 namespace {
 
@@ -132,7 +132,7 @@ NGram NGramAt(const TargetStream& stream, std::uint32_t at, std::uint32_t missin
   return ngram;
 }
 
-// Order of two contexts by their nearest `count` tokens: below, equal to or above 0.
+// Compares the nearest `count` tokens of two contexts: negative, 0 or positive.
 int Compare(const NGram& a, const NGram& b, int count) {
   for (int i = 0; i < count; ++i) {
     const auto at = static_cast<std::size_t>(i);
@@ -161,27 +161,26 @@ struct Followers {
     words.clear();
   }
   std::vector<std::uint32_t> counts;  // [vocabulary]
-  std::vector<std::uint32_t> words;   // with a count above 0
+  std::vector<std::uint32_t> words;   // words with a count above 0
 };
 
 }  // namespace
 
-// Counts of a context in training, and of one word after it, those of Kneser and Ney:
-// occurrences of n-grams of the highest order, and of a shorter one the number of different tokens
-// before it.
+// Kneser-Ney counts of a context, and of one word after it. For the highest order these are
+// occurrences in training; for a shorter n-gram, the number of different tokens that precede it.
 struct KneserNey::Seen {
-  std::uint32_t count = 0;               // of the word
-  std::uint32_t total = 0;               // over all words
+  std::uint32_t count = 0;               // count of the word after the context
+  std::uint32_t total = 0;               // sum over all words
   std::array<std::uint32_t, 3> kinds{};  // words counted once, twice, more often
 };
 
-// A pass over the sorted training targets. Contexts of 0 to 4 tokens are open at any time, each the
-// beginning of the next; one that ends is complete, and each of its words counts once for the
-// shorter context.
+// A pass over the sorted training targets. At any time contexts of 0 to 4 tokens are open, each the
+// beginning of the next. When a context ends its counts are complete, and each of its words counts
+// once for the context that is one token shorter.
 class KneserNey::Scan {
  public:
   using Order = std::array<std::int64_t, 4>;
-  // queries: sorted. seen: [queries], filled.
+  // queries: sorted; seen: [queries], filled in.
   Scan(const KneserNey& model, std::span<const NGram> queries,
        std::span<std::array<Seen, kOrder>> seen)
       : model_(model),
@@ -203,14 +202,14 @@ class KneserNey::Scan {
     Count(current, 0);
   }
 
-  const std::array<Order, kOrder>& Counted() const { return counted_; }  // by length of context
+  const std::array<Order, kOrder>& Counted() const { return counted_; }  // [tokens of the context]
 
  private:
-  // Ends the open contexts of more than `kept` tokens.
+  // Closes the open contexts of more than `kept` tokens.
   void Close(const NGram& context, int kept) {
     for (int tokens = kContext; tokens > kept; --tokens) {
       Followers& followers = open_[static_cast<std::size_t>(tokens)];
-      // One that begins before its document is no context of that length.
+      // A context that would begin before its document does not exist at that length.
       if (context[static_cast<std::size_t>(tokens - 1)] != model_.vocabulary_) {
         Count(context, tokens);
       }
@@ -244,8 +243,8 @@ class KneserNey::Scan {
   const KneserNey& model_;
   std::span<const NGram> queries_;
   std::span<std::array<Seen, kOrder>> seen_;
-  std::vector<Followers> open_;                 // by length of context
-  std::array<std::size_t, kOrder> answered_{};  // queries before it, by length of context
+  std::vector<Followers> open_;                 // [tokens of the context]
+  std::array<std::size_t, kOrder> answered_{};  // queries answered so far, by length of context
   std::array<Order, kOrder> counted_{};
 };
 
@@ -257,7 +256,7 @@ KneserNey::KneserNey(TargetStream train, std::int64_t vocabulary)
   std::transform(scan.Counted().begin(), scan.Counted().end(), discounts_.begin(), DiscountsOf);
 }
 
-// Counting sorts by one token after another, the most significant one last.
+// Radix sort: counting sorts by one token after another, the most significant one last.
 void KneserNey::Sort() {
   std::vector<std::uint32_t>& targets = train_.targets;
   std::vector<std::uint32_t> sorted(targets.size());
@@ -295,9 +294,9 @@ std::array<double, 3> KneserNey::DiscountsOf(const std::array<std::int64_t, 4>& 
 double KneserNey::Loss(const NGram& ngram, const std::array<Seen, kOrder>& seen) const {
   double probability = 1.0 / vocabulary_;
   for (std::size_t tokens = 0; tokens < kOrder; ++tokens) {
-    if (tokens > 0 && ngram[tokens - 1] == vocabulary_) break;  // the document begins
+    if (tokens > 0 && ngram[tokens - 1] == vocabulary_) break;  // the document begins here
     const Seen& here = seen[tokens];
-    if (here.total == 0) break;  // no longer context was seen either
+    if (here.total == 0) break;  // a longer context was not seen either
     const std::array<double, 3>& discounts = discounts_[tokens];
     double kept = here.count;
     if (here.count > 0) kept -= discounts[std::min<std::uint32_t>(here.count, 3) - 1];

@@ -1,4 +1,4 @@
-// Questions: parsing, tokens at the boundary of context and choice, and accuracy.
+// Questions: parsing, tokenising at the boundary between context and choice, and accuracy.
 #include "choices.hpp"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@
 
 namespace trireme::tasks {
 
-// Tokens in memory on all ranks.
+// Tokens in memory, shared with all ranks.
 
 namespace {
 
@@ -42,14 +42,14 @@ data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& l
   data.tokenizer = like.Tokenizer();
   data.source_sha256 = std::string(64, '0');
   const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
-  // The splits that nobody reads have the least that a file may have.
+  // The other splits are not read; they get the fewest tokens that a file may have.
   data.tokens = {std::vector{eos, eos}, tokens.ids, std::vector{eos, eos}};
   data.documents[1] = tokens.documents;
   data.counted[1] = tokens.counted;
   return data::TokenFile(world, data);
 }
 
-// Reading and tokenising of evaluate.text.
+// Reads and tokenises evaluate.text.
 
 Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens) {
   constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
@@ -58,7 +58,7 @@ Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& to
   result.original = data::UnitsOf(text);
   if (options.detokenise == Detokenise::kWikitext) text = DetokeniseWikitext(std::move(text));
   result.bytes = std::ssize(text);
-  std::int64_t before = 0;  // tokens of the template, or an <eos> if there is none
+  std::int64_t before = 0;  // tokens of the template, or one <eos> if there is no template
   std::vector<std::int32_t>& ids = result.tokens.ids;
   try {
     before = std::ssize(tokens.Encode(""));
@@ -68,7 +68,7 @@ Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& to
   } catch (const Error& error) {
     throw Error(error.Code(), fmt::format("{}: {}", options.text, error.what()));
   }
-  // Word level: the last line end, which encoding leaves open.
+  // At word level, encoding leaves out the last line end: add it.
   if (text.ends_with('\n') && data::IsWordLevel(tokens)) {
     ids.push_back(static_cast<std::int32_t>(tokens.Words().eos));
   }
@@ -89,11 +89,11 @@ constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostLineBytes = std::int64_t{16} << 20;
 constexpr std::size_t kMostChoices = 1000;
 
-// Tokens of a text that goes on from another one. As lm-evaluation-harness has it: white space at
-// the end of the context belongs to the choice; both are encoded as one text, of which the context
-// takes as many tokens as it has by itself.
+// Tokens of a choice that continues a context. As in lm-evaluation-harness, white space at the end
+// of the context belongs to the choice; both are encoded as one text, of which the first tokens, as
+// many as the context has by itself, are the context's.
 struct EncodedChoice {
-  std::vector<std::int32_t> ids;  // of the document's beginning, the context and the choice
+  std::vector<std::int32_t> ids;  // beginning of the document, context, choice
   std::int64_t context = 0;       // tokens before the choice
 };
 
@@ -106,7 +106,7 @@ EncodedChoice Encode(const data::TokenFile& tokens, std::string_view context,
   std::vector<std::int32_t> alone = tokens.Encode(context.substr(0, kept));
   result.ids = tokens.Encode(whole);
   result.context = std::ssize(alone);
-  if (alone.empty()) {  // a choice without anything before it follows an <eos>
+  if (alone.empty()) {  // if nothing comes before the choice, it follows an <eos>
     result.ids.insert(result.ids.begin(), static_cast<std::int32_t>(tokens.Words().eos));
     result.context = 1;
   }
@@ -140,12 +140,12 @@ Parsed Parse(const deck::JsonLine& line) {
   return parsed;
 }
 
-// Adds a choice's document.
+// Adds a choice as a document of its own.
 void Add(const EncodedChoice& continuation, std::int64_t length, Question& question,
          Tokens& tokens) {
   const auto& ids = continuation.ids;
   const std::int64_t choice = std::ssize(ids) - continuation.context;
-  // One token more than targets.
+  // A window has one token more than targets.
   const std::int64_t kept = std::min(std::ssize(ids), length + 1);
   question.truncated += kept < std::ssize(ids) ? 1 : 0;
   question.tokens.push_back(choice);
@@ -228,12 +228,12 @@ Chosen Choose(const Question& question, const std::vector<double>& nats) {
   return chosen;
 }
 
-// LossTable: losses in fixed point, so that no order of adding them changes a bit.
+// LossTable: losses in fixed point, so that the order of additions changes no bit.
 
 namespace {
 
-constexpr int kHighBits = 10, kBits = 23;  // binary places of the first, and of each more
-constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // over the ranks at once
+constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, of others
+constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // summed over ranks at once
 
 }  // namespace
 

@@ -15,72 +15,71 @@
 
 namespace trireme::tasks {
 
-// Tokens that come from no token file: those of a text, or of questions.
+// Tokens that come from a text or from questions instead of a token file.
 
 struct Tokens {
   std::vector<std::int32_t> ids;
-  std::vector<std::int64_t> documents;  // offsets of their beginnings, ascending from 0
-  std::vector<std::uint8_t> counted;    // [ids]: 0: no target
+  std::vector<std::int64_t> documents;  // offsets at which documents begin, ascending from 0
+  std::vector<std::uint8_t> counted;    // [ids]; 0: the token is no target
 };
 
-// Collective. Hands root's numbers to all ranks.
+// Collective. Broadcasts the root's tokens to all ranks.
 void Share(const comm::Communicator& world, Tokens& tokens);
 
-// Collective. Tokens as the valid split of a file without a path, with the vocabulary of `like`.
-// All ranks pass the same ones, at least 2.
+// Collective. The tokens as the valid split of a file in memory, with the vocabulary of `like`. All
+// ranks pass the same tokens, at least 2.
 data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& like,
                        const Tokens& tokens);
 
-// evaluate.text: a text file as one document of tokens.
+// evaluate.text: a text file, taken as one document.
 
 struct Text {
   Tokens tokens;             // the tokenizer's template or an <eos>, then the text
-  data::TextUnits original;  // of the file as it is; unknown: tokens <unk>
-  std::int64_t bytes = 0;    // tokenised
+  data::TextUnits original;  // of the file as it is; `unknown` counts <unk> tokens
+  std::int64_t bytes = 0;    // of the text that was tokenised
 };
 
-// Serial. Throws InputError with the path for a file that cannot be read, is empty, or is not
-// UTF-8.
+// Serial. Throws InputError with the path if the file cannot be read, is empty or is not UTF-8.
 Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens);
 
 struct Question {
-  std::int64_t line = 0;  // of the file, from 1
+  std::int64_t line = 0;  // line in the file, from 1
   std::int64_t answer = 0;
-  std::vector<std::int64_t> bytes = {};   // by choice: of its text, without white space in front
-  std::vector<std::int64_t> tokens = {};  // by choice
-  std::int64_t truncated = 0;             // choices whose context lost tokens
+  std::vector<std::int64_t> bytes = {};   // per choice: its text without leading white space
+  std::vector<std::int64_t> tokens = {};  // per choice
+  std::int64_t truncated = 0;             // number of choices whose context was cut
 };
 
 struct Questions {
   std::vector<Question> all;
-  // A document per choice of each question, in order: context, then choice, whose tokens count.
+  // One document per choice of each question, in order: the context, then the choice (targets).
   Tokens tokens;
 };
 
-// Reads and tokenises the questions of a JSONL file. length: tokens of a window; longer contexts
-// lose tokens at the left. Serial. Throws InputError with path:line.
+// Serial. Reads and tokenises the questions of a JSONL file. length: tokens of a window; longer
+// contexts are cut at the left. Throws InputError with path:line.
 Questions ReadQuestions(const std::string& path, const data::TokenFile& tokens,
                         std::int64_t length);
 
-// A window per document of the tokens.
+// One window per document of the tokens.
 std::vector<data::Sample> WindowsOf(const Tokens& tokens);
 
-// A fraction of right answers, and its standard error: that of the mean of n independent 0s and 1s,
-// with n - 1 (not a number for one question).
+// Fraction of right answers, and its standard error: that of the mean of n independent 0s and 1s,
+// with n - 1 degrees of freedom (NaN for one question).
 struct Accuracy {
   double mean = 0, standard_error = 0;
 };
 Accuracy AccuracyOf(std::int64_t right, std::int64_t questions);
 
-// A question's choices of highest log-likelihood and of highest log-likelihood per byte; the first
-// of equal ones. nats: by choice, the negative log-likelihoods.
+// The choices with the highest log-likelihood and with the highest log-likelihood per byte; the
+// first of equal ones. nats: negative log-likelihood per choice.
 struct Chosen {
   std::int64_t by_sum = 0, by_bytes = 0;
 };
 Chosen Choose(const Question& question, const std::vector<double>& nats);
 
-// Sums of losses by row, a document or a question's choice, over ranks that hold parts of them: the
-// same bits in any layout.
+// Sums of losses by row (a document, or a question's choice) over ranks that hold parts of the
+// rows. The result has the same bits in any layout.
 
 class LossTable {
  public:
@@ -94,7 +93,7 @@ class LossTable {
     At(row, kBytes) += static_cast<double>(bytes);
   }
 
-  // Collective. Adds up the ranks' tables; afterwards all hold the whole.
+  // Collective. Sums the ranks' tables; afterwards every rank holds the total.
   void Sum(const comm::Communicator& world);
 
   double Nats(std::int64_t row) const;
@@ -102,8 +101,8 @@ class LossTable {
   std::int64_t Bytes(std::int64_t row) const { return std::llround(Of(row, kBytes)); }
 
  private:
-  // A row: its losses in three integers, of units of 2^-10, 2^-33 and 2^-56, which add up in
-  // doubles without rounding for up to 2^30 targets of losses below 2^13.
+  // A row: losses as three integers in units of 2^-10, 2^-33 and 2^-56. Doubles add them without
+  // rounding for up to 2^30 targets with losses below 2^13.
   enum Word : std::size_t { kHigh, kMiddle, kLow, kTargets, kBytes, kWords };
 
   double& At(std::int64_t row, Word word) {

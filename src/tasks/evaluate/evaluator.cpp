@@ -1,5 +1,5 @@
-// job.task = evaluate: the losses of a trained model on splits, a text and multiple-choice
-// questions, or its translations; what the screen says of them, and their files.
+// job.task = evaluate: a trained model's losses on splits, on a text and on multiple-choice
+// questions, or its translations; their lines on the screen and their result files.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -22,12 +22,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kBelow = "            ";  // of lines below the first
+constexpr const char* kBelow = "            ";  // indents the lines below the first one
 
-// Null for a number that is not finite.
+// JSON number; null if `value` is not finite.
 Json Number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-// Not a number for no units.
+// Nats per unit; NaN if there are no units.
 double PerUnit(double nats, std::int64_t units) {
   return units > 0 ? nats / static_cast<double>(units) : std::nan("");
 }
@@ -36,19 +36,19 @@ double BitsPerByte(double nats, const data::TextUnits& units) {
   return PerUnit(nats, units.bytes) / std::numbers::ln2;
 }
 
-// By words and line ends.
+// Perplexity per word, where a line end counts as a word.
 double WordPerplexity(double nats, const data::TextUnits& units) {
   return std::exp(PerUnit(nats, units.words + units.lines));
 }
 
-// The line of an evaluation; of: what was evaluated, behind it.
+// Prints the line of an evaluation. of: text at its end that says what was evaluated.
 void SayLoss(const std::string& what, const train::Evaluation& result, const std::string& of) {
   Say("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s{}{}", what,
       result.loss, std::exp(result.loss), report::WithThousands(result.targets), result.seconds,
       of.empty() ? "" : "   ", of);
 }
 
-// The line below it: by word and byte.
+// Prints the second line: perplexity per word and bits per byte.
 void SayUnits(double nats, const data::TextUnits& units) {
   constexpr double kLong = 1e6;
   const double perplexity = WordPerplexity(nats, units);
@@ -76,8 +76,8 @@ Json AsJson(const train::Evaluation& result, const data::TextUnits& units) {
           {"seconds", result.seconds}};
 }
 
-// Writes a file of results whole, by way of a temporary name beside it. Serial. Throws RunError
-// with path and reason.
+// Writes a file of results atomically: first under a temporary name beside it. Serial. Throws
+// RunError with path and reason.
 void WriteResult(const std::string& path, std::string_view text) {
   Replacement file(path);
   file.Write(text);
@@ -87,7 +87,7 @@ void WriteResult(const std::string& path, std::string_view text) {
   }
 }
 
-// A split to evaluate; name: of data.validation, or empty.
+// A split to evaluate. name: its name in data.validation; empty for the token file's own splits.
 struct Set {
   const data::TokenFile* tokens = nullptr;
   data::Split split = data::Split::kValid;
@@ -96,17 +96,16 @@ struct Set {
 
 std::string NameOf(const Set& set) { return set.tokens->Path() + ": /" + data::NameOf(set.split); }
 
-// The row of a token's document. documents: offsets of their beginnings.
+// Index of the document that holds `token`. documents: offsets at which documents begin.
 std::int64_t RowOf(const std::vector<std::int64_t>& documents, std::int64_t token) {
   return std::upper_bound(documents.begin(), documents.end(), token) - documents.begin() - 1;
 }
 
 class Evaluator {
  public:
-  // Collective over the model's grid. tokens: the token file of the model, whose train split the
-  // baselines learn from. Reads and tokenises the text and the questions. All must outlive it.
-  // AgreedError (exit code 2) for what is wrong with them, and for splits without the documents
-  // that evaluate.documents needs.
+  // Collective over the model's grid. tokens: the model's token file; the baselines learn from its
+  // train split. Reads and tokenises text and questions. All arguments must outlive it. AgreedError
+  // (exit code 2) if these are faulty, or a split lacks the documents of evaluate.documents.
   Evaluator(model::ParallelModel& model, const data::TokenFile& tokens,
             const EvaluateOptions& options, std::vector<Set> sets)
       : model_(model),
@@ -149,7 +148,7 @@ class Evaluator {
 
   void EvaluateSet(const Set& set) {
     train::EvaluationOptions settings{.stride = options_.stride};
-    Tokens starts;  // of documents
+    Tokens starts;  // where documents begin
     std::optional<LossTable> table;
     if (CountsDocuments()) {
       AtRoot(world_,
@@ -199,7 +198,7 @@ class Evaluator {
     AtRoot(world_, [&] { ChoicesResult(table, result.seconds); });
   }
 
-  // At the root.
+  // On the root: checks the splits and prepares what only the root needs.
   void Prepare() {
     for (const Set& set : sets_) {
       if (!CountsDocuments() || set.tokens->HasDocuments(set.split)) continue;
@@ -226,7 +225,7 @@ class Evaluator {
     return units;
   }
 
-  // Says the result of a split, whose line begins with `what`, and adds it to `json`.
+  // Prints the result of a split, in a line that begins with `what`, and adds it to `json`.
   void AddResult(const std::string& what, const Set& set, const train::Evaluation& result,
                  const data::TextUnits& units, Json& json) const {
     SayLoss(what, result, set.name);
@@ -330,27 +329,27 @@ class Evaluator {
   const data::TokenFile& tokens_;
   const EvaluateOptions options_;
   const std::vector<Set> sets_;
-  // On all ranks, their tokens alone.
+  // On ranks other than the root, only their tokens are set.
   Text text_;
   Questions questions_;
-  // On the root alone.
+  // Set on the root only.
   std::optional<data::TextMeter> meter_;
   std::optional<Baselines> baselines_;
   Json results_;
-  std::string output_;  // JSONL of questions
+  std::string output_;  // JSONL with a line per question
   std::vector<data::DocumentLosses> documents_;
 };
 
-// Evaluation of a model that translates: each split's loss, then its translations, whose scores are
-// sums of whole numbers over the ranks.
+// Evaluation of an encoder-decoder: each split's loss, then its translations. Scores are computed
+// from integer counts summed over the ranks.
 
-// Names of the scores' definitions in sacrebleu, without its version.
+// Signatures of the scores as sacrebleu writes them, without its version.
 constexpr const char* kBleuSignature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp";
 constexpr const char* kChrFSignature = "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no";
 
-constexpr std::size_t kShown = 3;  // translations of each kind on the screen
+constexpr std::size_t kShown = 3;  // translations shown per kind (right, wrong)
 
-// Numbers of the pairs that the model takes.
+// Indices of the pairs whose texts are not longer than `longest`.
 std::vector<std::int64_t> Suitable(const data::PairFile& pairs, data::Split split,
                                    std::int64_t longest) {
   const std::int64_t count = pairs.Pairs(split);
@@ -367,7 +366,7 @@ std::vector<std::int64_t> Suitable(const data::PairFile& pairs, data::Split spli
 
 bool IsRight(const Json& pair) { return pair["text"] == pair["reference"]; }
 
-// The first few pairs that are right and the first few that are wrong, in the split's order.
+// The first kShown pairs that are right and the first kShown that are wrong, in the split's order.
 std::vector<Json> FirstOfEach(const std::vector<Json>& pairs) {
   std::array<std::size_t, 2> count{};
   std::vector<Json> few;
@@ -394,7 +393,7 @@ std::string Dump(const Json& json, int indent = -1) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
-// Pairs of all ranks, on every rank, in the split's order.
+// Collective. The pairs of all ranks, in the split's order; the same on every rank.
 std::vector<Json> Gather(const comm::Communicator& world, const std::vector<Json>& pairs) {
   std::vector<Json> all;
   for (const std::string& text : world.Gather(Dump(pairs))) {
@@ -404,7 +403,7 @@ std::vector<Json> Gather(const comm::Communicator& world, const std::vector<Json
   return all;
 }
 
-// Says the first few pairs that are right, or that are wrong.
+// Prints the first few pairs that are right (`right`) or wrong.
 void Show(const std::vector<Json>& pairs, bool right) {
   std::size_t shown = 0;
   for (const Json& pair : pairs) {
@@ -415,21 +414,21 @@ void Show(const std::vector<Json>& pairs, bool right) {
   }
 }
 
-// Translations of a split.
+// The translations of a split and their scores.
 struct SplitTranslations {
-  ScoreCounts counts;         // of all ranks
+  ScoreCounts counts;         // summed over all ranks
   std::int64_t left_out = 0;  // pairs that are longer than the model takes
   double seconds = 0;
-  // All ranks' pairs with their translations, in the order of the split; only the first few that
-  // are right and the first few that are wrong unless they are to be kept.
+  // All ranks' pairs with their translations, in the split's order; with keep = false only the
+  // first few that are right and the first few that are wrong.
   std::vector<Json> pairs;
 };
 
-// Collective over the model's grid. Pairs of which a text is longer than the model's sequences are
-// left out. AgreedError (exit code 3) if a rank was asked to stop.
+// Collective over the model's grid. Leaves out pairs with a text longer than the model's sequences.
+// AgreedError (exit code 3) if a rank was asked to stop.
 SplitTranslations TranslateSplit(Translator& translator, const model::ParallelModel& model,
                                  const data::PairFile& pairs, data::Split split, bool keep) {
-  constexpr double kDigits = 1e6;  // of probabilities: layouts differ by rounding
+  constexpr double kDigits = 1e6;  // probabilities are rounded to 1e-6: layouts differ by rounding
   const comm::ProcessGrid& grid = model.Grid();
   const double start = Seconds();
   std::vector<std::int64_t> numbers;
@@ -447,7 +446,7 @@ SplitTranslations TranslateSplit(Translator& translator, const model::ParallelMo
   }
   SplitTranslations done;
   done.left_out = pairs.Pairs(split) - std::ssize(numbers);
-  std::vector<Json> mine;  // of the first rank of a replica
+  std::vector<Json> mine;  // filled on the first rank of a replica only
   Translator::Ids ids;
   for (std::size_t i = 0; LeadsReplica(grid) && i < results.size(); ++i) {
     if (!results[i]) continue;
@@ -469,8 +468,7 @@ SplitTranslations TranslateSplit(Translator& translator, const model::ParallelMo
   return done;
 }
 
-// Collective. Evaluates the valid and the test split, prints and writes everything. checkpoint: its
-// path, for the results.
+// Collective. Evaluates valid and test split, prints and writes all. checkpoint: path for results.
 void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pairs,
                           const EvaluateOptions& options, const GenerateOptions& search,
                           const std::function<bool()>& stopped, const std::string& checkpoint) {
@@ -526,7 +524,7 @@ void SayModel(const comm::Communicator& world, const app::Start& start, TrainedM
       train::DescribeModel(trained.Net().Plan().options));
 }
 
-// Evaluates a model that translates, as many texts at once as generate.batch says.
+// Evaluates an encoder-decoder; each data rank translates generate.texts texts at once.
 ExitCode EvaluatePairs(app::Job& job) {
   const app::Request& request = job.request;
   const comm::Communicator& world = job.ranks.World();

@@ -1,4 +1,4 @@
-// Passes over the logits of a vocabulary: they vectorise, as kernels do.
+// Passes over the logits of a vocabulary, written so that they vectorise.
 #include "trireme/tasks/evaluate.hpp"
 
 #include <bit>
@@ -11,8 +11,8 @@ namespace trireme::tasks {
 
 namespace {
 
-// exp(x) of x <= 0, within 3e-16 of it, relatively, in a form that compilers vectorise; below -708
-// exp(-708). x = n ln 2 + r, the series of exp(r) to r^13, and n into the exponent's bits.
+// exp(x) for x <= 0, with relative error below 3e-16; exp(-708) for x < -708. Vectorises: x = n ln
+// 2 + r, exp(r) by its series up to r^13, and n is added to the exponent's bits.
 [[gnu::always_inline]] inline double ExpOfNegative(double x) {
   constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52: adding it rounds to an integer
   constexpr double kHigh = 6.93147180369123816490e-01, kLow = 1.90821492927058770002e-10;  // ln 2
@@ -39,7 +39,7 @@ namespace {
 
 }  // namespace
 
-// Comparisons, not std::min, whose references do not vectorise.
+// Uses comparisons because std::min returns references, which do not vectorise.
 Extremes ExtremesOf(std::span<const double> values) {
   double least = values[0], most = values[0];
 #pragma omp simd reduction(min : least) reduction(max : most)

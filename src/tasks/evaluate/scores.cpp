@@ -1,4 +1,4 @@
-// Tokenisation by mteval-v13a's rules, n-grams, and the scores of their counts.
+// Tokenisation by the rules of mteval-v13a, counts of n-grams, and the scores; WikiText's rules.
 #include <fmt/format.h>
 #include <algorithm>
 #include <array>
@@ -20,7 +20,7 @@ namespace {
 using Characters = std::u32string;
 using GramCounts = std::unordered_map<Characters, std::int64_t>;
 
-// Bytes that are no UTF-8 become U+DC00 + byte, as by Python's surrogateescape.
+// Decodes UTF-8; an invalid byte becomes U+DC00 + byte, as in Python's surrogateescape.
 Characters Decode(std::string_view text) {
   Characters characters;
   for (std::size_t at = 0; at < text.size();) {
@@ -35,7 +35,7 @@ Characters Decode(std::string_view text) {
   return characters;
 }
 
-// White space of Unicode and U+001C to U+001F, as Python's str.split takes it.
+// Blanks as Python's str.split defines them: Unicode white space and U+001C to U+001F.
 bool IsBlank(char32_t c) {
   return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||
          c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
@@ -45,7 +45,7 @@ bool IsBlank(char32_t c) {
 bool IsDigit(char32_t c) { return c >= U'0' && c <= U'9'; }
 bool IsStop(char32_t c) { return c == U'.' || c == U','; }
 
-// From left to right, each match after the end of the one before.
+// Replaces all matches from left to right, without overlaps.
 template <typename Char>
 void ReplaceAll(std::basic_string<Char>& text,
                 std::type_identity_t<std::basic_string_view<Char>> what,
@@ -60,14 +60,14 @@ void ReplaceAll(std::basic_string<Char>& text,
   text = std::move(result.append(text, begin));
 }
 
-// Punctuation and signs of ASCII but ' , - and .
+// ASCII punctuation and signs except ' , - and .
 bool IsSign(char32_t c) {
   return (c >= '{' && c <= '~') || (c >= '[' && c <= '`') || (c >= ' ' && c <= '&') ||
          (c >= '(' && c <= '+') || (c >= ':' && c <= '@') || c == '/';
 }
 
-// Replaces pairs of neighbours, from the left, that fit (first, second) by `before` first blank
-// second `after`.
+// For neighbours that fit `first` and `second`, scanned from the left: writes `before`, the first
+// one, a blank, the second one, `after`.
 template <typename First, typename Second>
 Characters Separate(const Characters& text, First first, Second second, const Characters& before,
                     const Characters& after) {
@@ -98,7 +98,7 @@ std::vector<Characters> WordsOf(const Characters& text) {
   return words;
 }
 
-// The tokens of 13a.
+// Tokenises as sacrebleu's 13a.
 std::vector<Characters> Tokenise(Characters text) {
   while (!text.empty() && IsBlank(text.back())) text.pop_back();
   ReplaceAll(text, U"<skipped>", U"");
@@ -185,15 +185,15 @@ ScoreCounts CountMatches(std::string_view hypothesis, std::string_view reference
   for (std::size_t i = 0; i < counts.characters.size(); ++i) {
     ScoreCounts::Grams& grams = counts.characters[i];
     grams = Match(CharacterGrams(their_text, i + 1), CharacterGrams(text, i + 1));
-    // A text whose reference is too short for the order does not count there.
+    // If the reference is too short for this order, the text does not count for it.
     if (grams.reference == 0) grams.hypothesis = 0;
   }
   return counts;
 }
 
 double Bleu(const ScoreCounts& counts) {
-  // The geometric mean of the precisions; orders without a match halve their share in turn
-  // (sacrebleu's exp, mteval's smoothing).
+  // Geometric mean of the precisions. An order without a match gets half the share of the one
+  // before it (sacrebleu's "exp", mteval's smoothing).
   double halves = 1, logarithms = 0;
   bool matches = false;
   for (const ScoreCounts::Grams& grams : counts.words) {
@@ -232,19 +232,18 @@ double ExactMatch(const ScoreCounts& counts) {
 }
 
 std::string ExactMatchText(const ScoreCounts& counts) {
-  constexpr std::int64_t kTenths = 1000;  // of a hundred
+  constexpr std::int64_t kTenths = 1000;  // 100% in tenths of a per cent
   const std::int64_t tenths = counts.texts == 0 ? 0 : counts.exact * kTenths / counts.texts;
   return fmt::format("{}.{}", tenths / 10, tenths % 10);
 }
 
-// WikiText's detokenisation: replacements of fixed strings, and blanks trimmed within brackets and
-// quotation marks.
+// WikiText's detokenisation: fixed replacements; blanks trimmed within brackets and quotes.
 
 namespace {
 
 using Rule = std::pair<std::string_view, std::string_view>;
 
-// Bytes of the white space that begins at `at`, 0 for other text.
+// Bytes of the white-space character at offset `at`; 0 if there is none.
 std::size_t WhiteAt(std::string_view text, std::size_t at) {
   const auto character = FirstCharacter(text.substr(at));
   return character && IsBlank(character->code) ? character->bytes : 0;
@@ -262,7 +261,7 @@ std::string_view Trimmed(std::string_view text) {
   return text;
 }
 
-// Trims what stands between a mark and the next closing one.
+// Trims blanks inside each pair of marks.
 std::string TrimBetween(const std::string& text, char opening, char closing) {
   std::string result;
   result.reserve(text.size());

@@ -1,4 +1,4 @@
-// Translator: the turns, and where the beams of each text lie in the cache.
+// BeamSearch; Translator: its turns, and the cache slots that hold the beams of each text.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -10,7 +10,7 @@
 
 namespace trireme::tasks {
 
-// BeamSearch: a step, and when the search is over.
+// BeamSearch: one step, and the end of the search.
 
 BeamSearch::BeamSearch(const Options& options) : options_(options) {}
 
@@ -18,7 +18,7 @@ double BeamSearch::Penalty(std::int64_t tokens) const {
   return std::pow((5.0 + static_cast<double>(tokens)) / 6.0, options_.length_penalty);
 }
 
-// A text that has ended or was cut off; the first of equal scores stays.
+// Considers a text that ended or was cut off as the best; of equal scores the earlier one stays.
 void BeamSearch::Offer(const Beam& beam, bool ended) {
   const double score = beam.log_probability / Penalty(std::ssize(beam.tokens));
   if (best_ && (best_->ended && !ended)) return;
@@ -28,7 +28,7 @@ void BeamSearch::Offer(const Beam& beam, bool ended) {
 }
 
 void BeamSearch::Advance(std::span<const Candidate> candidates) {
-  // A text one token longer: sum of log-probabilities, beam, token.
+  // A text extended by one token: sum of log-probabilities, its beam, the token.
   struct Longer {
     double sum = 0;
     std::size_t beam = 0;
@@ -65,7 +65,7 @@ void BeamSearch::Advance(std::span<const Candidate> candidates) {
     for (const Beam& beam : beams_) Offer(beam, false);
     return beams_.clear();
   }
-  // Sums only fall: no text can score more than the first beam's if it were as long as can be.
+  // Sums only fall: no text can beat the first beam's sum with the penalty of the longest text.
   const double most = beams_.front().log_probability / Penalty(options_.longest);
   if (best_ && best_->score >= most) beams_.clear();
 }
@@ -92,7 +92,7 @@ void LikeliestTokens(std::span<const double> logits, std::int64_t count,
 
 namespace {
 
-constexpr double kNotFinite = -2;  // in place of a row's first token
+constexpr double kNotFinite = -2;  // in place of a row's first token: its logits are not finite
 
 }  // namespace
 
@@ -122,7 +122,7 @@ void Translator::Fill() {
   }
 }
 
-// How many of the texts, the first ones, one entry holds. They are the longer the earlier.
+// How many of the first texts fit into one entry. Texts are sorted, the longest first.
 std::size_t Translator::FreshTogether(std::span<Text* const> texts) const {
   const std::int64_t longest = std::ssize(*texts.front()->source);
   const std::int64_t most =
@@ -130,7 +130,7 @@ std::size_t Translator::FreshTogether(std::span<Text* const> texts) const {
   return std::min(texts.size(), static_cast<std::size_t>(std::max<std::int64_t>(most, 1)));
 }
 
-// New texts, padded to the longest, and the eos with which their translations begin.
+// Adds an entry with new source texts, padded to the longest, and the eos that begins translations.
 void Translator::AddFresh(Turn& turn, std::span<Text* const> texts) const {
   data::Entry& entry = turn.entries.emplace_back();
   model::CachedPlaces& places = turn.places.emplace_back();
@@ -200,8 +200,8 @@ Translator::Turn Translator::MakeTurn() {
   return turn;
 }
 
-// logits: [rows, vocabulary]; choices: [rows, beams, 2], the likeliest tokens of each row and their
-// log-probabilities.
+// logits: [rows, vocabulary]; choices: [rows, beams, 2], filled with the likeliest tokens of each
+// row and their log-probabilities.
 void Translator::Choose(std::span<const double> logits, std::span<double> choices) const {
   const auto vocabulary = static_cast<std::size_t>(setup_.model.Plan().options.vocabulary);
   const auto types = static_cast<std::size_t>(setup_.types);
@@ -239,7 +239,7 @@ void Translator::RunTurn(Turn& turn, std::int64_t entries) {
   }
 }
 
-// All rows of a text.
+// Advances a text's search. rows: all rows of the text; choices: as filled by Choose.
 void Translator::Advance(std::span<const Row> rows, std::span<const double> choices) {
   Text& text = *rows.front().text;
   std::vector<BeamSearch::Candidate> candidates;
@@ -256,8 +256,7 @@ void Translator::Advance(std::span<const Row> rows, std::span<const double> choi
   std::ranges::find_if(active_, [&](const auto& each) { return each.get() == &text; })->reset();
 }
 
-// A beam goes on in its parent's slot; a parent's other children get copies in slots of beams that
-// ended.
+// One child of a beam keeps its parent's slot; others get copies in slots of beams that ended.
 void Translator::MoveBeams(Text& text) const {
   const std::vector<BeamSearch::Beam>& beams = text.search.Beams();
   std::vector<bool> taken(Width());
@@ -320,7 +319,7 @@ Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pai
           .stopped = std::move(stopped)};
 }
 
-// Turns, their passes, and one rank's choices for all of a replica.
+// Runs turns and their passes; one rank chooses for a whole replica.
 
 bool LeadsReplica(const comm::ProcessGrid& grid) {
   const comm::GridShape& at = grid.Coordinates();
@@ -361,7 +360,7 @@ void ShareChoices(const comm::ProcessGrid& grid, void* choices, std::int64_t num
 bool RunTurns(const model::ParallelModel& model, const std::function<bool()>& stopped,
               const bool& finite, FunctionRef<std::int64_t()> make,
               FunctionRef<void(std::int64_t passes)> run) {
-  // Ascending: the largest of all ranks counts. Passes are added below.
+  // Wishes, ascending: the largest of all ranks counts. The number of passes is added below.
   enum Wish : std::int64_t { kNone = 0, kStop = 1, kNotFinite = 2 };
   constexpr std::int64_t kUnit = std::int64_t{1} << 40;
   while (true) {

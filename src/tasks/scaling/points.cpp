@@ -1,4 +1,4 @@
-// PlanStudy: counts of ranks, their batches, their plans, and what speaks against them.
+// PlanStudy: numbers of ranks, their batches and plans, and reasons to refuse them; Rooms.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace trireme::tasks {
 
 namespace {
 
-// The message of a count, with the count before it.
+// `error` as an InputError that begins with the number of ranks.
 Error OnRanks(int ranks, const deck::Deck& deck, const Error& error) {
   const std::string where = deck.Where("scaling.ranks");
   return InputError(
@@ -38,7 +38,7 @@ std::vector<int> CountsOf(const app::Request& request, const comm::Communicator&
       fmt::format("Start the job with {} ranks, or name fewer.", options.ranks.back()));
 }
 
-// The deck's grid on each count; throws for the first on which it does not fit.
+// Throws for the first number of ranks on which the deck's grid does not fit.
 void CheckLayouts(const app::Request& request, const std::vector<int>& counts) {
   for (const int ranks : counts) {
     try {
@@ -61,8 +61,8 @@ Size SizeOf(const app::Request& request, const ScalingOptions& options, ScalingK
       "Choose a data.batch that the ranks divide.");
 }
 
-// Steps repeat no window within an epoch and have whole batches, or their times would differ; of
-// pairs they are an epoch's first ones.
+// Throws unless the steps have whole batches and repeat no window (for pairs: lie within one
+// epoch); otherwise their times would differ.
 void CheckSteps(const app::Request& request, const ScalingOptions& options, const Size& size,
                 const train::Plan& plan) {
   const std::int64_t wanted = options.warmup_steps + options.steps;
@@ -89,7 +89,7 @@ void CheckSteps(const app::Request& request, const ScalingOptions& options, cons
       "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
 }
 
-// The data options of a point. The limit on a step's tokens grows as the one on its pairs.
+// Data options of a point. The limit on tokens per step grows in proportion to the batch.
 data::Options DataOf(const app::Request& request, const Size& size) {
   data::Options data = request.data;
   data.batch_tokens = data.batch_tokens * size.batch / data.batch;
@@ -112,7 +112,7 @@ train::Plan PlanOf(const app::Request& request, const app::Device& device,
   }
 }
 
-// Kinds share points of equal ranks and batch.
+// Adds the lines of all kinds; lines with equal ranks and batch share a point.
 void AddLines(const app::Request& request, Study& study, std::vector<Size>& sizes) {
   const int base = study.options.base_ranks > 0 ? study.options.base_ranks : study.counts.front();
   std::vector<std::pair<ScalingKind, Size>> wanted;
@@ -182,11 +182,11 @@ Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app:
   return study;
 }
 
-// Rooms: each node's ranks tell each other what they may use; counts are summed over nodes.
+// Rooms: a node's ranks exchange what they may use; totals are summed over nodes.
 
 namespace {
 
-// Rank, threads and places of this rank, as text.
+// Text with this rank's number, its threads, and its cores or card.
 std::string Pack(const app::Ranks& ranks, const app::Device& device) {
   if (device.gpu != nullptr)
     return fmt::format("{} 1 {}", ranks.World().Rank(), device.gpu->Context().address);

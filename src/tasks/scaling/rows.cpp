@@ -1,4 +1,4 @@
-// RowsOf: means of rounds, and comparison with the baseline.
+// RowsOf: means over rounds and comparison with the baseline; statistics, CSV and tables.
 #include "rows.hpp"
 
 #include <fmt/ranges.h>
@@ -15,7 +15,7 @@ namespace trireme::tasks {
 
 namespace {
 
-// Each round's mean step in seconds, divided by its tokens if `a_token`.
+// Each round's mean step time in seconds; with `a_token`, divided by the step's tokens.
 std::vector<double> MeansOf(const std::vector<Round>& rounds, bool a_token = false) {
   std::vector<double> means;
   for (const Round& round : rounds) means.push_back(round.Mean() / (a_token ? round.tokens : 1));
@@ -42,7 +42,7 @@ Row RowOf(const Line& line, const Study& study) {
   return row;
 }
 
-// Each cause's share of the ranks' time beyond what the baseline spends on as many tokens.
+// Each cause's share of the ranks' time beyond what the baseline spends on equally many tokens.
 Losses LossesOf(const Row& row, const Row& base) {
   const double ranks = row.point->size.ranks, base_ranks = base.point->size.ranks;
   const double work = row.tokens / base.tokens;
@@ -67,7 +67,7 @@ Gain GainOf(const Row& row, const Row& base) {
   if (row.point == base.point) {
     speedup.interval = Interval{1, 1};
   } else {
-    // A baseline's costs are measured in pairs with others.
+    // Rounds measure baseline and point one after the other, so their ratios are taken in pairs.
     speedup.interval = IntervalOfRatio(speedup.value, MeansOf(base.point->rounds, true),
                                        MeansOf(row.point->rounds, true));
   }
@@ -79,7 +79,7 @@ Gain GainOf(const Row& row, const Row& base) {
   if (row.kind == ScalingKind::kWeak || ratio <= 1) return gain;
   gain.serial = Estimate{KarpFlatt(speedup.value, ratio), std::nullopt};
   if (speedup.interval) {
-    // The fraction falls as the speed-up rises.
+    // The serial fraction falls as the speed-up rises, so low and high change places.
     gain.serial->interval = {KarpFlatt(speedup.interval->high, ratio),
                              KarpFlatt(speedup.interval->low, ratio)};
   }
@@ -95,7 +95,7 @@ std::vector<Row> RowsOf(const Study& study) {
     rows.push_back(RowOf(line, study));
   }
   for (Row& row : rows) {
-    // Lines of a kind begin with its baseline.
+    // The first line of each kind is its baseline.
     const auto first = std::find_if(study.lines.begin(), study.lines.end(),
                                     [&](const Line& line) { return line.kind == row.kind; });
     const auto base = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
@@ -106,15 +106,15 @@ std::vector<Row> RowsOf(const Study& study) {
   return rows;
 }
 
-// Statistics: Student's t by its integral, means and ratios.
+// Statistics: Student's t by numerical integration, means and ratios.
 
 namespace {
 
-constexpr int kPieces = 1000;    // of Simpson's rule, even: errors below 1e-9
-constexpr int kBisections = 60;  // to the last bit
+constexpr int kPieces = 1000;    // intervals of Simpson's rule, even: errors below 1e-9
+constexpr int kBisections = 60;  // enough to reach the last bit
 
-// Integral of cos^(degrees - 1) from 0 to `end`. With t = sqrt(degrees) tan(angle) it is the
-// density of Student's t, but for a factor.
+// Integral of cos^(degrees - 1) from 0 to `end`. Substituting t = sqrt(degrees) tan(angle) turns it
+// into the density of Student's t, up to a factor.
 double Angles(double degrees, double end) {
   const double step = end / kPieces;
   double sum = 1 + std::pow(std::cos(end), degrees - 1);
@@ -144,7 +144,7 @@ double DeviationOf(std::span<const double> values) {
 }
 
 double StudentQuantile(double degrees) {
-  // Half of the whole integral (a beta function), of which kConfidence is wanted.
+  // Half of the whole integral (a beta function); the quantile covers kConfidence of it.
   const double half = std::sqrt(std::numbers::pi) / 2 *
                       std::exp(std::lgamma(degrees / 2) - std::lgamma((degrees + 1) / 2));
   double low = 0, high = std::numbers::pi / 2;
@@ -179,7 +179,7 @@ double KarpFlatt(double speedup, double processors) {
   return (1 / speedup - 1 / processors) / (1 - 1 / processors);
 }
 
-// CompareLosses: strong scaling trains on the same batches, so its losses agree.
+// CompareLosses: strong scaling trains on the same batches, so the losses must agree.
 
 std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tolerance) {
   std::vector<std::string> faults;
@@ -208,7 +208,7 @@ std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tole
   return faults;
 }
 
-// PredictedStepSeconds: a simulated step of the point's plan.
+// PredictedStepSeconds: simulates a step of the point's plan.
 
 std::optional<double> PredictedStepSeconds(const Point& point,
                                            const std::optional<predict::Machine>& machine) {
@@ -216,17 +216,17 @@ std::optional<double> PredictedStepSeconds(const Point& point,
   return predict::Predict(point.plan, *machine).step;
 }
 
-// Csv: names and values of the columns, in one place.
+// Csv: names and values of the columns are listed together.
 
 namespace {
 
-// Names and texts of the cells of a row.
+// A row's cells: name of the column and text.
 using Cells = std::vector<std::pair<std::string, std::string>>;
 
 std::string Real(double value) { return fmt::format("{:.9g}", value); }
 std::string Real(const std::optional<double>& value) { return value ? Real(*value) : ""; }
 
-// Three columns.
+// Adds three columns: the value and the bounds of its interval.
 void Add(const std::string& name, const std::optional<Estimate>& estimate, Cells& cells) {
   const Interval* const interval = estimate && estimate->interval ? &*estimate->interval : nullptr;
   cells.emplace_back(name, estimate ? Real(estimate->value) : "");
@@ -324,7 +324,7 @@ std::string AsTime(double seconds) {
   return seconds < 1 ? fmt::format("{:.4g} ms", 1e3 * seconds) : fmt::format("{:.4g} s", seconds);
 }
 
-// Half of the interval in per cent of the value; empty without one.
+// Half the interval's width in per cent of the value; empty without an interval.
 std::string Spread(const Estimate& step) {
   if (!step.interval) return {};
   return fmt::format("{:.1f}%",
@@ -346,7 +346,7 @@ std::string SpeedLine(const Row& row) {
       efficiency, serial, row.loss, row.point->room.oversubscribed ? "  oversubscribed" : "");
 }
 
-// "data 3.1%, world 1.0%": the groups for which ranks waited, most first.
+// Groups for which ranks waited, longest first: "data 3.1%, world 1.0%".
 std::string GroupsOf(const Row& row) {
   std::vector<std::pair<double, std::string>> groups;
   for (std::size_t group = 0; group < row.split.waited.size(); ++group) {
@@ -377,7 +377,7 @@ std::string TimeLine(const Row& row) {
                      part(row.split.other), lost, GroupsOf(row));
 }
 
-// "8,000 windows of 32", "200,000 pairs".
+// Training texts of a plan: "8,000 windows of 32", "200,000 pairs".
 std::string TextsOf(const train::Plan& plan) {
   if (plan.tokens.pairs) return report::WithThousands(plan.tokens.pairs->pairs) + " pairs";
   return fmt::format(

@@ -1,4 +1,4 @@
-// Rows of a scaling study's table: what follows from the measured rounds. Pure.
+// Rows of a scaling study's table, computed from the measured rounds without communication.
 #pragma once
 
 #include <array>
@@ -21,50 +21,50 @@
 
 namespace trireme::tasks {
 
-// Statistics of a scaling study: intervals of confidence and the serial fraction. Pure.
+// Statistics of a scaling study: confidence intervals and the serial fraction. Pure functions.
 
-// Bounds of a two-sided interval of kConfidence.
+// Bounds of a two-sided confidence interval of level kConfidence.
 inline constexpr double kConfidence = 0.95;
 struct Interval {
   double low = 0, high = 0;
 };
 
-double MeanOf(std::span<const double> values);       // of at least one
-double MedianOf(std::vector<double> values);         // likewise; of an even number, between the two
-double DeviationOf(std::span<const double> values);  // of a sample, over n - 1; of at least two
+double MeanOf(std::span<const double> values);       // of at least one value
+double MedianOf(std::vector<double> values);         // of one or more; even n: mean of two
+double DeviationOf(std::span<const double> values);  // of a sample of two or more, over n - 1
 
-// Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908); degrees >= 1.
+// Quantile (1 + kConfidence) / 2 of Student's t distribution (Student 1908). degrees: at least 1.
 double StudentQuantile(double degrees);
 
-// The interval of the mean of independent values: mean -+ t s / sqrt(n). None for fewer than two.
+// Confidence interval of a mean: mean -+ t s / sqrt(n). Values independent; nullopt for fewer than
+// 2.
 std::optional<Interval> IntervalOfMean(std::span<const double> values);
 
-// The interval of a ratio whose numerator and denominator were measured in pairs, one after the
-// other, so that what slows a whole pair cancels: `ratio` times exp(-+ t s / sqrt(n)), s the
-// deviation of the pairs' logarithmic ratios. Values are positive. None for fewer than two pairs.
+// Confidence interval of a ratio whose numerators and denominators were measured in pairs, one
+// after the other, so that what slows both cancels: ratio * exp(-+ t s / sqrt(n)), with s the
+// deviation of the pairs' logarithmic ratios. All values are positive; nullopt for fewer than two.
 std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> numerators,
                                         std::span<const double> denominators);
 
-// Experimentally determined serial fraction (Karp and Flatt 1990):
-// (1 / speed-up - 1 / processors) / (1 - 1 / processors); processors > 1. Negative beyond the ideal
-// speed-up.
+// Experimentally determined serial fraction (Karp and Flatt 1990): (1 / speedup - 1 / processors) /
+// (1 - 1 / processors), for processors > 1. Negative if the speed-up is better than ideal.
 double KarpFlatt(double speedup, double processors);
 
-// Split of a step's time: what a mean rank did in it.
+// Split of a step's time by what the ranks did in it.
 
-// Seconds a step, means over ranks and measured steps.
+// Seconds per step, means over ranks and measured steps.
 struct Split {
   double compute = 0;
   double data = 0;                             // loading the batch
   double bubble = 0;                           // waiting for another pipeline stage
   std::array<double, comm::kGroups> waited{};  // for transfers of each group, without the bubble
-  double other = 0;                            // in none of these
-  // Part of the waiting: for the slowest rank of the own stage to finish computing.
+  double other = 0;                            // none of these
+  // Part of `waited`: waiting for the slowest rank of the own stage to finish computing.
   double imbalance = 0;
 
   double Waited() const { return std::accumulate(waited.begin(), waited.end(), 0.0); }
   double Total() const { return compute + data + bubble + Waited() + other; }
-  // Adds `weight` times another.
+  // Adds `weight` * more.
   void Add(const Split& more, double weight) {
     compute += weight * more.compute;
     data += weight * more.data;
@@ -77,79 +77,78 @@ struct Split {
   }
 };
 
-// Measurement of one point in one round: warm-up steps, then steps that count.
+// Measurement of one point in one round: warm-up steps, then the steps that count.
 
-// Texts of a study: windows, or the pairs of a model that translates; the other is null.
+// Training texts of a study. One of the two is set: pairs for encoder-decoders, else the corpus.
 struct Texts {
   const data::Corpus* corpus = nullptr;
   const data::PairFile* pairs = nullptr;
 };
 
 struct Round {
-  std::vector<double> seconds;  // of each measured step: from agreement to agreement of the ranks
-  Split split;                  // means of these steps
-  double tokens = 0;            // a step, of all ranks
-  double loss = 0;              // nats per token, mean of the steps
-  double Mean() const;          // seconds a step
+  std::vector<double> seconds;  // per measured step, from agreement to agreement of the ranks
+  Split split;                  // means over these steps
+  double tokens = 0;            // per step, over all ranks
+  double loss = 0;              // nats per token, mean over the steps
+  double Mean() const;          // seconds per step
 };
 
-// Mean waiting of ranks for the slowest of their stage, seconds a step. Pure. compute: of each
-// rank in each step, [ranks, steps].
+// Seconds per step that ranks wait, on average, for the slowest rank of their stage. Pure. compute:
+// [ranks, steps], seconds of computation.
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
 
-// Hosts and cores of the first ranks of a job: whether a count of ranks has a core per thread.
+// Hosts and cores of a job's first ranks: whether so many ranks have one core per thread.
 
 struct Room {
   int nodes = 1;
-  int threads = 1;  // of a rank; the most of any
-  // Cores that these ranks may use, of all nodes; on GPUs, cards.
+  int threads = 1;  // per rank; the largest number of any rank
+  // Cores on all nodes that these ranks may use; on GPUs, the number of cards.
   int cores = 1;
-  bool oversubscribed = false;  // on any node: more threads than cores, more ranks than cards
+  bool oversubscribed = false;  // a node has more threads than cores, or ranks than cards
 };
 
 class Rooms {
  public:
   explicit Rooms(const app::Ranks& ranks, const app::Device& device);  // collective
-  Room Of(int ranks) const;  // collective over the job's ranks; of the first `ranks`
+  Room Of(int ranks) const;  // Collective over the job's ranks. Room of the first `ranks` ranks.
 
  private:
   struct Neighbour {
-    int rank = 0;     // of the world
-    int threads = 1;  // that need a core, or a card, of their own
+    int rank = 0;     // world rank
+    int threads = 1;  // threads that need a core of their own; 1 on a GPU, which needs a card
     std::vector<std::string> places;
   };
   const comm::Communicator& world_;
-  const bool first_;  // of its node
+  const bool first_;  // first rank of its node
   const int threads_;
-  std::vector<Neighbour> node_;  // ranks of this node, this one included
+  std::vector<Neighbour> node_;  // all ranks of this node, including this one
 };
 
 // Points of a scaling study: numbers of ranks with their batches and plans.
 
-// Ranks and batch of a point, before there is a plan.
+// Ranks and batch of a point.
 struct Size {
   int ranks = 1;
-  std::int64_t batch = 1;  // windows a step, over all ranks
+  std::int64_t batch = 1;  // windows per step, over all ranks
   bool operator==(const Size&) const = default;
 };
 
-// Numbers of ranks to compare if the deck names none: `unit` times 1, 2, 4 ... up to `world`, and
-// `world` itself. Pure.
+// Default numbers of ranks: `unit` * 1, 2, 4, ... below `world`, and `world` itself. Pure.
 std::vector<int> DefaultCounts(int unit, int world);
 
-// Batch of `ranks` ranks in a kind of scaling. Pure. base: ranks for which `batch` stands. 0 if it
-// is no whole number of windows.
+// Batch of `ranks` ranks in a kind of scaling; 0 if it would not be a whole number. base: the
+// number of ranks that train on `batch`. Pure.
 std::int64_t BatchOf(ScalingKind kind, std::int64_t batch, int ranks, int base);
 
-// One number of ranks with one batch, and what was measured there.
+// A number of ranks with a batch, and what was measured for it.
 struct Point {
   Size size;
   Room room;
   train::Plan plan;
-  std::vector<Round> rounds;  // on the point's ranks
+  std::vector<Round> rounds;  // set on the point's ranks only
 };
 
-// One line of the study: a point, in one kind of scaling. A point may serve both kinds.
+// A line of the study: a point in one kind of scaling. Both kinds may use the same point.
 struct Line {
   ScalingKind kind = ScalingKind::kStrong;
   std::size_t point = 0;
@@ -157,32 +156,31 @@ struct Line {
 
 struct Study {
   ScalingOptions options;
-  std::vector<int> counts;          // rising
+  std::vector<int> counts;          // ascending
   std::vector<Point> points;        // fewest ranks first
   std::vector<Line> lines;          // by kind, then fewest ranks first
   predict::Described machine = {};  // on world rank 0: for predictions
 };
 
-// Collective. AgreedError (exit code 2) that names the number of ranks which cannot be measured:
-// more than the job has, a layout that does not fit, less data than the steps take.
+// Collective. AgreedError (exit code 2) if a number of ranks cannot be measured, naming it: the job
+// has fewer ranks, the layout does not fit, or the steps take more data than there is.
 Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
                 const app::Files& files, const ScalingOptions& options);
 
-// Step time that a plan's model of the machine predicts.
+// Step time predicted by simulating the plan on the described machine.
 
-// Seconds of a step; none without a description, and of ranks that share cores, which no
-// description knows.
+// Seconds per step; nullopt without a description or if ranks share cores, which none covers.
 std::optional<double> PredictedStepSeconds(const Point& point,
                                            const std::optional<predict::Machine>& machine);
 
-// An estimate and its interval; no interval without two rounds.
+// An estimate and its confidence interval, which takes at least two rounds.
 struct Estimate {
   double value = 0;
   std::optional<Interval> interval;
 };
 
-// Lost efficiency by cause: fractions of the ranks' time, whose sum is 1 - efficiency. Negative
-// where more ranks need less.
+// Lost efficiency by cause, as fractions of the ranks' time; the sum is 1 - efficiency. A loss is
+// negative if more ranks need less time.
 struct Losses {
   double compute = 0;  // more computation for the same tokens
   double imbalance = 0, communication = 0, bubble = 0, data = 0, other = 0;
@@ -196,11 +194,11 @@ inline constexpr std::array<std::pair<const char*, double Losses::*>, 6> kCauses
      {"data", &Losses::data},
      {"other", &Losses::other}}};
 
-// Gain of several ranks over the baseline, the fewest ranks measured.
+// What several ranks gain over the baseline, the fewest ranks measured.
 struct Gain {
-  Estimate speedup;                // of tokens a second
-  Estimate efficiency;             // speed-up over the ratio of ranks
-  std::optional<Estimate> serial;  // Karp and Flatt's fraction; of strong scaling, above one rank
+  Estimate speedup;                // ratio of tokens per second
+  Estimate efficiency;             // speed-up divided by the ratio of ranks
+  std::optional<Estimate> serial;  // Karp and Flatt's; strong scaling on several ranks only
   Losses lost;
 };
 
@@ -209,36 +207,36 @@ struct Row {
   const Point* point = nullptr;
   Estimate step;                    // seconds, mean over rounds
   double median = 0;                // seconds, over all steps
-  double tokens = 0;                // a step
+  double tokens = 0;                // per step
   double loss = 0;                  // nats per token
   Split split;                      // mean over rounds
-  std::optional<double> predicted;  // seconds of a step
-  std::optional<Gain> gain;         // none without the baseline's rounds
+  std::optional<double> predicted;  // seconds per step
+  std::optional<Gain> gain;         // nullopt without rounds of the baseline
 };
 
-// Rows of all lines that have a round. Refers to the study.
+// Rows of all lines that have a round. The rows refer to the study.
 std::vector<Row> RowsOf(const Study& study);
 
-// Check that all numbers of ranks computed the same: a study that does not is worthless.
+// Checks that all numbers of ranks computed the same; otherwise the study is worthless.
 
-// Largest relative difference between losses of layouts (doc/reference/numerics.md, rule 4), and
-// with products in bf16 or fp8.
+// Tolerated relative difference between losses of different layouts (doc/reference/numerics.md,
+// rule 4); kSameLossHalf: with products in bf16 or fp8.
 inline constexpr double kSameLoss = 1e-5, kSameLossHalf = 1e-3;
 
-// Sentences about strong scaling whose losses differ by more than `tolerance` from the baseline's;
-// and about a point whose rounds differ in a single bit. Empty: none.
+// Sentences about strong-scaling rows whose losses differ by more than `tolerance` from the
+// baseline's, and about points whose rounds differ in any bit. Empty: none.
 std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tolerance);
 
-// Screen of a scaling study: what is measured, and what came of it.
+// Texts of a scaling study for the screen.
 
-// Lines before the first step, without the last newline.
+// Text before the first step, without a newline at its end.
 std::string Head(const app::Request& request, const app::Device& device, const Study& study);
 // The tables of what was measured: speeds, and where the ranks' time went.
 std::string Tables(const std::vector<Row>& rows);
 
-// Table of a scaling study: scaling.csv, whose columns doc/scaling.md explains.
+// Table of a scaling study: scaling.csv; doc/scaling.md explains its columns.
 
-// A line of names, then one for each row. What is not known is left empty.
+// A line of column names, then a line per row. Unknown values are empty.
 std::string Csv(const std::vector<Row>& rows, const Study& study);
 
 }  // namespace trireme::tasks

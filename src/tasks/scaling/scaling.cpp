@@ -1,4 +1,4 @@
-// job.task = scaling: rounds over all points, results after each of them.
+// job.task = scaling: measures all points in rounds and writes the results after each round.
 #include "trireme/tasks/scaling.hpp"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@
 
 namespace trireme::tasks {
 
-// Measurement: steps on a part of the world, with their times told apart.
+// Measurement: runs steps on a part of the world and splits their times by cause.
 
 namespace {
 
@@ -38,7 +38,7 @@ class Measurement {
         deadline_(deadline),
         grid_(group, plan.grid, plan.sharing) {}
 
-  // Collective over `group`, whose ranks the plan is for. Trains from initial weights. None if a
+  // Collective over `group`, for whose ranks the plan is. Trains from initial weights. nullopt if a
   // signal or the end of the job's time stopped it. PartError if a step cannot be computed.
   std::optional<Round> Run(const train::Plan& plan, const Texts& texts,
                            const ScalingOptions& options) {
@@ -67,7 +67,7 @@ class Measurement {
     train::Requests mine;
     mine.signal = ranks_.signals->Received();
     mine.walltime = group_.IsRoot() && deadline_.MustStop(Seconds() + last_, false);
-    // Transfers are counted up to the agreement, at which the step's times end too.
+    // Transfers are counted until the ranks agree on the update, where the step's time ends too.
     step.BeforeNextUpdate([this](std::int64_t) { at_agreement_ = grid_.Traffic(); });
     train::StepResult result = step.Run(number, mine);
     last_ = result.times.total;
@@ -92,7 +92,7 @@ class Measurement {
     }
   }
 
-  // Sums become means over ranks and steps.
+  // Turns sums into means over ranks and steps.
   Round Finish() {
     const auto steps = static_cast<double>(round_.seconds.size());
     const double ranks = group_.Size();
@@ -112,7 +112,7 @@ class Measurement {
     return round_;
   }
 
-  // Seconds of each rank in each step, [ranks, steps].
+  // Computation time in seconds of each rank in each step, [ranks, steps].
   std::vector<double> ComputeOfAll() const {
     std::vector<double> all(static_cast<std::size_t>(group_.Size()) * compute_.size());
     std::copy(compute_.begin(), compute_.end(),
@@ -127,9 +127,9 @@ class Measurement {
   const comm::Communicator& group_;
   app::Deadline& deadline_;
   comm::ProcessGrid grid_;
-  comm::Ledger at_agreement_;    // this rank's transfers
-  std::vector<double> compute_;  // of this rank, seconds of each measured step
-  std::vector<double> waited_ = std::vector<double>(comm::kGroups);  // sums over measured steps
+  comm::Ledger at_agreement_;    // this rank's transfers until the agreement
+  std::vector<double> compute_;  // [measured steps], this rank's computation in seconds
+  std::vector<double> waited_ = std::vector<double>(comm::kGroups);  // seconds, sums over steps
   double exposed_ = 0;
   double last_ = 0;  // seconds of the last step
   Round round_;
@@ -146,7 +146,7 @@ double Imbalance(const std::vector<double>& compute, const comm::GridShape& shap
   double sum = 0;
   for (std::size_t step = 0; step < steps; ++step) {
     for (std::size_t stage = 0; stage < stages; ++stage) {
-      // A stage's ranks follow one another.
+      // Ranks of one stage are numbered consecutively.
       double most = 0, all = 0;
       for (std::size_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
         most = std::max(most, compute[rank * steps + step]);
@@ -164,7 +164,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kTable = "scaling.csv";
 
-// A study starts from initial weights, in a folder without another's results.
+// Checks that the study starts from initial weights, in a folder without another study's results.
 void CheckStart(const app::Request& request, const comm::Communicator& world) {
   if (!request.line.resume.empty()) {
     throw InputError("command line: -r has no meaning for job.task = scaling",
@@ -184,11 +184,11 @@ void CheckStart(const app::Request& request, const comm::Communicator& world) {
                      "Remove the folder, or choose another job.output.");
   };
   refuse_one_with(kTable);
-  report::CheckRunFolder(folder, false);  // which tells a deck of the user's from a run's
+  report::CheckRunFolder(folder, false);  // distinguishes a user's deck from a run's
   refuse_one_with("deck.in");
 }
 
-// Collective. Memory and transfers of every point.
+// Collective. Checks memory and transfers of every point.
 void CheckPoints(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
                  const Study& study) {
   const comm::Communicator& world = ranks.World();
@@ -210,7 +210,7 @@ void CheckPoints(const app::Request& request, const app::Ranks& ranks, const app
   }
 }
 
-// The study's run through its points.
+// Runs the study through its points.
 class Runner {
  public:
   Runner(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
@@ -221,7 +221,7 @@ class Runner {
         study_(study),
         texts_(texts),
         deadline_(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
-    deadline_.ExpectCheckpoint(0);  // there is none
+    deadline_.ExpectCheckpoint(0);  // a study writes no checkpoints
     const comm::Communicator& world = ranks.World();
     for (const int count : study.counts) {
       const bool member = world.Rank() < count;
@@ -229,8 +229,8 @@ class Runner {
     }
   }
 
-  // Every second round goes from the last point to the first: a machine that becomes slower or
-  // faster meanwhile favours none.
+  // Every second round runs the points in reverse order, so that a machine that becomes slower or
+  // faster during a round favours none.
   ExitCode Run() {
     for (std::int64_t round = 0; round < study_.options.repeats; ++round) {
       const double start = Seconds();
@@ -250,7 +250,7 @@ class Runner {
   }
 
  private:
-  // False: a stop was asked for. Ranks that have no part sleep meanwhile.
+  // Measures a point; false if a stop was asked for. Ranks that have no part in it sleep meanwhile.
   bool Measure(Point& point) {
     const comm::Communicator& world = ranks_.World();
     std::optional<Round> round;
@@ -278,7 +278,7 @@ class Runner {
     return world.Max(std::int64_t{stopped}) == 0;
   }
 
-  // Collective. The table of what there is.
+  // Collective. Writes the table of all results so far.
   void Write() const {
     AtRoot(ranks_.World(), [&] {
       const std::string text = Csv(RowsOf(study_), study_);
@@ -315,10 +315,10 @@ class Runner {
   Study& study_;
   const Texts& texts_;
   app::Deadline deadline_;
-  std::map<int, comm::Communicator> groups_;  // by ranks: this rank's side of the world
+  std::map<int, comm::Communicator> groups_;  // by number of ranks: those or the others
 };
 
-// World rank 0.
+// On world rank 0.
 void MakeFolder(const app::Request& request) {
   const std::string& folder = request.job.output;
   report::MakeOutputFolder(folder);
@@ -332,7 +332,7 @@ ExitCode RunScaling(app::Job& job) {
   const comm::Communicator& world = job.ranks.World();
   app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
 
-  // 1. What is compared with what.
+  // 1. Read the options and plan the points.
   ScalingOptions options;
   world.Together([&] {
     options = ReadScaling(request.deck);
@@ -341,7 +341,7 @@ ExitCode RunScaling(app::Job& job) {
   Study study = PlanStudy(request, job.ranks, job.device, job.files, options);
   CheckPoints(request, job.ranks, job.device, study);
 
-  // 2. The tokens, once for all points. Any rank may lead a replica in one of them.
+  // 2. Load the tokens once for all points. Any rank may lead a replica in one of them.
   const comm::Communicator self = world.Split(world.Rank(), 0);
   const comm::ProcessGrid alone(self, comm::GridShape{});
   std::vector<data::TokenFile> files;
@@ -358,7 +358,7 @@ ExitCode RunScaling(app::Job& job) {
   if (request.line.validate_only) return app::SayValid(world);
   app::StopIfAsked(job.ranks);
 
-  // 3. The rounds.
+  // 3. Run the rounds.
   AtRoot(world, [&] { MakeFolder(request); });
   return Runner(request, job.ranks, job.device, study, texts).Run();
 }

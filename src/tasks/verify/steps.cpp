@@ -1,4 +1,4 @@
-// Verification, step by step: on the grid and alone; and which mistake a difference suggests.
+// Verification: each step on the grid and on one rank; the mistake that a difference suggests.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
@@ -16,19 +16,19 @@ namespace trireme::tasks {
 
 namespace {
 
-// Rule 4's tolerances (doc/reference/numerics.md).
+// Tolerances of rule 4 in doc/reference/numerics.md.
 constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
-// Sums in another order differ in the last bits of fp32; where such a number is then rounded to
-// bf16, now and then a whole unit of 2^-8 is the difference.
+// Summing in another order changes the last bits of fp32. Where such a sum is then rounded to bf16,
+// it sometimes differs by a whole bf16 unit, 2^-8.
 constexpr double kBf16 = 1e-3;
-// Likewise with fp8, whose units are 2^-3 and 2^-2 of a number, and whose scales follow the largest
-// value that a rank's slice has.
+// The same for fp8, whose units are 2^-3 and 2^-2 of a number; its scales also depend on the
+// largest value in a rank's slice.
 constexpr double kFp8 = 1e-2;
 
-constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
-constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch
+constexpr std::int64_t kSteps = 3;  // a full batch, a short batch, a batch of the next epoch
+constexpr std::int64_t kStop = 1;   // the resumed run stops after it, within an epoch
 
-constexpr std::int64_t kWindowsAlone = 16;  // taken at once by one rank
+constexpr std::int64_t kWindowsAlone = 16;  // micro-batch of the run on one rank
 
 }  // namespace
 
@@ -48,12 +48,12 @@ train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic
 
 namespace {
 
-// Says which of the two runs could not go on. Advice for a long run does not fit here.
+// Runs `task`; on failure says which of the two runs could not go on.
 void Guarded(const char* run, const std::function<void()>& task) {
   try {
     task();
   } catch (const AgreedError& error) {
-    // Without the advice, which is about training; with the list of ranks.
+    // Keep the list of ranks, but drop the hint: it is advice for a long training run.
     const std::string text = error.what();
     const std::size_t ranks = text.rfind("\n  (on ");
     throw AgreedError(
@@ -65,12 +65,12 @@ void Guarded(const char* run, const std::function<void()>& task) {
 
 using Keys = std::vector<const char*>;
 
-// ": does it pass with grid.tensor = 1, or with grid.pipeline = 1?"
+// A question for the hint: ": does it pass with grid.tensor = 1, or with grid.pipeline = 1?"
 std::string DoesItPass(const Keys& keys) {
   return keys.empty() ? "." : fmt::format(": does it pass with {}?", fmt::join(keys, ", or with "));
 }
 
-// Without the axes that act in a forward pass.
+// Deck settings that switch off every axis which acts in the forward pass.
 Keys WithoutForward(const comm::ProcessGrid& grid) {
   Keys keys;
   if (grid.Shards() == comm::Sharding::kParameters) keys.push_back("grid.sharding = none");
@@ -80,7 +80,7 @@ Keys WithoutForward(const comm::ProcessGrid& grid) {
   return keys;
 }
 
-// Without those over which gradients are summed.
+// Deck settings that switch off every axis over which gradients are summed.
 Keys WithoutDataSum(const comm::ProcessGrid& grid) {
   Keys keys;
   if (grid.Shape().data > 1) keys.push_back("grid.data = 1");
@@ -96,8 +96,8 @@ Keys WithoutAny(const comm::ProcessGrid& grid) {
   return keys;
 }
 
-// Collective. Whether ranks that hold the same part of a gradient differ by more than rounding. The
-// ranks of a shard group hold other parts: these say nothing about each other.
+// Collective. Whether ranks that hold the same part of a gradient differ by more than rounding.
+// Ranks of one shard group hold different parts, so they are not compared with each other.
 bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differences,
                        const std::vector<std::size_t>& wrong) {
   const comm::Communicator& same = grid.SameShard();
@@ -130,10 +130,10 @@ std::string HintForUpdate(const comm::ProcessGrid& grid) {
          "pass with grid.sharding = none?";
 }
 
-// Runs in lockstep: each step on the grid and, on every rank, alone.
+// Runs the two trainings in lockstep: each step on the grid and, on every rank, alone.
 class Verifier {
  public:
-  // `grid` must outlive it. `folder`: for a checkpoint.
+  // `grid` must outlive it. folder: where the checkpoint is written.
   Verifier(const comm::ProcessGrid& grid, const train::TrainingOptions& small,
            const device::Stream& stream, const std::string& folder)
       : grid_(grid),
@@ -160,7 +160,7 @@ class Verifier {
   }
 
  private:
-  // In fp64; writes a checkpoint after step kStop.
+  // Compares all steps in fp64. Writes a checkpoint after step kStop.
   void CompareSteps() {
     const std::unique_ptr<Run> alone = MakeAlone();
     on_grid_ = std::make_unique<Run>(grid_, data_, options_, stream_);
@@ -182,14 +182,14 @@ class Verifier {
                  DoesItPass(WithoutForward(grid_)));
   }
 
-  // Goes on from the checkpoint on the grid, and on one rank.
+  // Resumes from the checkpoint, on the grid and on one rank, and compares with uninterrupted runs.
   void CompareResume() {
     const std::string checkpoint = checkpoint::Find(world_, folder_);
     ResumeOnGrid(checkpoint);
     ResumeAlone(checkpoint);
   }
 
-  // In the deck's precision.
+  // Compares the losses of all steps in the deck's precision.
   void CompareLosses() {
     const bool bf16 = stream_.bf16 || options_.model.dtype == Dtype::kBfloat16;
     const bool fp8 = stream_.fp8;
@@ -211,7 +211,8 @@ class Verifier {
     }
   }
 
-  // In fp8 the scales of a rank by itself and of the grid take turns in the products that both use.
+  // For fp8: exchanges the scales in use with those kept in scales_. The grid's run and the run on
+  // one rank use the same products, but each needs scales of its own.
   void SwapScales() {
     const device::Stream& stream = stream_;
     kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
@@ -221,7 +222,7 @@ class Verifier {
     scales_ = std::move(others);
   }
 
-  // In the deck's precision, bit by bit.
+  // Compares all bits of the canonical arithmetic in the deck's precision.
   void CompareCanonical() {
     const std::string dtype = NameOf(options_.model.dtype);
     const auto blocks = [&](const char* what, const std::string& when, const auto& got,
@@ -296,7 +297,7 @@ class Verifier {
                   on_grid_->state.OptimizerBlocks());
   }
 
-  // The layout's checkpoint, continued on one rank, against the layout that went on.
+  // Continues the layout's checkpoint on one rank; compares with the grid's uninterrupted run.
   void ResumeAlone(const std::string& checkpoint) {
     const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
     const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
@@ -316,7 +317,7 @@ class Verifier {
     }
   }
 
-  // Runs `task` on every rank alone; throws on all if it throws on one.
+  // Runs `task` on every rank without communication; if it throws on one rank, all ranks throw.
   void ByItself(const std::function<void()>& task) const {
     Guarded("the run on one rank", [&] { world_.Together(task); });
   }
@@ -342,7 +343,7 @@ class Verifier {
     return run;
   }
 
-  // Into the report; the first difference over its tolerance becomes the failure.
+  // Adds a quantity to the report. The first difference over its tolerance becomes the failure.
   void Quantity(const std::string& name, double difference, double tolerance,
                 const std::string& what, const std::string& hint) {
     const auto found = std::find_if(report_.quantities.begin(), report_.quantities.end(),
@@ -358,7 +359,7 @@ class Verifier {
     Fail(fmt::format("{} differs by {:.1e} ({})", what, difference, wanted), hint);
   }
 
-  // `hint`: of weights; gradients have one of their own.
+  // hint: used for weights; for gradients HintForGradients gives one.
   void CompareTensors(const std::string& when, const char* what, const Differences& differences,
                       double VerifiedTensor::*column, const std::string& hint) {
     std::size_t count = 0, first = 0;
@@ -380,7 +381,7 @@ class Verifier {
          column == &VerifiedTensor::gradient ? HintForGradients(differences) : hint);
   }
 
-  // All bits of some tensors. what: of a failure, with {} for the tensor's name.
+  // Compares all bits of some tensors. what: text of a failure, with {} for the tensor's name.
   void CompareBlocks(const std::string& name, const std::string& what, const std::string& hint,
                      const std::vector<kernels::StateBlock>& got,
                      const std::vector<kernels::StateBlock>& wanted) {
@@ -397,7 +398,7 @@ class Verifier {
     report_.hint = hint;
   }
 
-  // Collective. Which sum over ranks would explain this set of wrong gradients.
+  // Collective. Names the sum over ranks whose omission would explain the wrong gradients.
   std::string HintForGradients(const Differences& differences) const {
     std::vector<std::size_t> wrong;
     std::size_t right = 0;
@@ -455,7 +456,7 @@ class Verifier {
 
   const comm::ProcessGrid& grid_;
   const comm::Communicator& world_;
-  comm::Communicator self_;  // the rank alone
+  comm::Communicator self_;  // this rank alone
   comm::ProcessGrid alone_;
   MadeUpData data_;
   train::TrainingOptions options_;
@@ -463,10 +464,10 @@ class Verifier {
   std::string folder_;
   Verification report_;
 
-  std::unique_ptr<Run> on_grid_;            // fp64, on the grid, uninterrupted
-  std::vector<double> losses_;              // of on_grid_, [kSteps]
-  std::vector<float> scales_;               // fp8 scales not in use at the moment
-  std::vector<kernels::GradientSum> sums_;  // of each parameter's gradient
+  std::unique_ptr<Run> on_grid_;            // fp64 run on the grid, uninterrupted
+  std::vector<double> losses_;              // losses of on_grid_, [kSteps]
+  std::vector<float> scales_;               // fp8 scales of the run that is not computing now
+  std::vector<kernels::GradientSum> sums_;  // how each parameter's gradient is summed
 };
 
 }  // namespace
@@ -476,44 +477,44 @@ Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions&
   return Verifier(grid, small, stream, folder).CompareAll(precision);
 }
 
-// Verification's small deck: seconds of work, with the divisibilities of the large one.
+// Verification's small deck: runs in seconds and divides by the grid as the large deck does.
 
 namespace {
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim = 4;    // the next even number and the next odd one stay apart
-constexpr std::int64_t kFewLayers = 3;  // without pipeline stages: blocks take turns in buffers
+constexpr std::int64_t kHeadDim = 4;    // even and odd dimensions stay apart, as 4 and 5
+constexpr std::int64_t kFewLayers = 3;  // without stages: blocks take turns in buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
-constexpr std::int64_t kPositionsABlock = 2;  // of context ranks, which have two
+constexpr std::int64_t kPositionsABlock = 2;  // per context rank, which has two blocks
 constexpr std::int64_t kFfn = 12;
 constexpr std::int64_t kVocabulary = 48, kMostVocabulary = 512;
-constexpr std::int64_t kStepsOfSchedule = 6;  // twice what runs: the rate stays above zero
+constexpr std::int64_t kStepsOfSchedule = 6;  // twice the steps run: the rate stays above zero
 
-// With these every gradient is far above rounding noise, but for those whose true value is zero
-// (of key biases, for one). Adam would magnify that noise to the size of an update, where its
-// epsilon were smaller than the noise.
+// Every gradient is then far above rounding noise, except those whose true value is zero (of key
+// biases, for example). With an epsilon below that noise, Adam would turn it into large updates.
 constexpr double kDeviation = 0.2;
 constexpr double kLearningRate = 1e-2;
-constexpr double kClipNorm = 1e-2;  // below any norm that occurs here
+constexpr double kClipNorm = 1e-2;  // below any gradient norm that occurs here
 constexpr double kLeastEpsilon = 1e-6;
 constexpr double kLeastBeta2 =
-    0.9;  // else one small gradient makes an update of many times the rate
+    0.9;  // with less, one small gradient makes an update of many times the learning rate
 
-// The smallest number from `least` up that leaves the same remainder; `value` itself if smaller.
+// Smallest number >= `least` with value's remainder modulo `modulus`; `value` if that is <=
+// `least`.
 std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus) {
   return value <= least ? value : least + (value - least) % modulus;
 }
 
-// Into how many parts heads, features and vocabulary are cut: slices of canonical arithmetic, which
-// tensor ranks divide, or these.
+// Number of slices that heads, features and vocabulary are cut into: the slices of canonical
+// arithmetic (a multiple of the tensor ranks), or the tensor ranks.
 std::int64_t Slices(const train::TrainingOptions& setup, const comm::GridShape& grid) {
   return std::max(setup.model.canonical.slices, grid.tensor);
 }
 
-// As they are, or as few as tell the same about the slices: whether one has one key/value head,
-// several, not as many as another, or shares one; one query head for each, or several.
+// Keeps the heads, or the fewest with the same pattern over slices: a slice has one key/value head,
+// several, fewer than another, or shares one; each of these has one query head or several.
 void ShrinkHeads(model::Options& o, std::int64_t slices) {
   if (o.heads > kMostHeads) {
     const std::int64_t grouped = o.heads / o.kv_heads;
@@ -532,13 +533,13 @@ void ShrinkHeads(model::Options& o, std::int64_t slices) {
 void ShrinkWidths(model::Options& o, std::int64_t slices) {
   const std::int64_t beside = o.dim - o.heads * o.head_dim;
   ShrinkHeads(o, slices);
-  // A stream that is not as wide as all heads together stays so.
+  // If the residual stream is narrower or wider than all heads together, keep it different.
   const std::int64_t heads = o.heads * o.head_dim;
   o.dim = beside == 0 ? heads : std::min(o.dim, heads + 1 + (o.dim - heads + 1) % 2);
   o.ffn = Reduce(o.ffn, std::max(kFfn, 2 * slices), slices);
 }
 
-// A vocabulary whose head costs as many blocks as the deck's, so that stages are cut alike.
+// A vocabulary whose head costs as many blocks as the deck's does, so that stages are cut alike.
 std::int64_t ShrunkVocabulary(const model::Options& deck, std::int64_t length,
                               const model::Options& small, std::int64_t small_length,
                               std::int64_t slices) {
@@ -551,7 +552,7 @@ std::int64_t ShrunkVocabulary(const model::Options& deck, std::int64_t length,
   return Reduce(deck.vocabulary, std::max(static_cast<std::int64_t>(alike), least), slices);
 }
 
-// A model's blocks on the stages of a pipeline.
+// How a model's blocks are distributed over the pipeline stages.
 class StagedBlocks {
  public:
   StagedBlocks(const model::Options& o, std::int64_t length, int virtual_stages)
@@ -561,7 +562,7 @@ class StagedBlocks {
         parallel::BalanceStages(blocks_, virtual_stages, costs.block, costs.embedding, costs.head);
   }
   bool LastStageHasSome() const { return parts_.back().Size() > 0; }
-  // Whether the encoder ends within a stage.
+  // Whether a stage holds the end of the encoder and the beginning of the decoder.
   bool StacksMeet() const {
     return std::ranges::any_of(
         parts_, [&](const Part& p) { return p.begin < encoders_ && encoders_ < p.end; });
@@ -575,8 +576,8 @@ class StagedBlocks {
   std::vector<Part> parts_;
 };
 
-// The small model with so many blocks. Of a model that translates, stacks whose shares are about
-// the deck's, and that meet within a stage if the deck's do.
+// The small model with `blocks` blocks. An encoder-decoder gets stacks in about the deck's
+// proportion; they meet within a stage if the deck's stacks do.
 model::Options WithBlocks(model::Options small, std::int64_t blocks, const StagedBlocks& deck,
                           std::int64_t length, int virtual_stages) {
   if (!small.Translates()) {
@@ -584,7 +585,7 @@ model::Options WithBlocks(model::Options small, std::int64_t blocks, const Stage
     return small;
   }
   model::Options best;
-  double least = 3;  // more than any
+  double least = 3;  // larger than any difference that occurs
   for (std::int64_t encoders = 1; encoders < blocks; ++encoders) {
     small.encoder_layers = encoders;
     small.layers = blocks - encoders;
@@ -598,8 +599,8 @@ model::Options WithBlocks(model::Options small, std::int64_t blocks, const Stage
   return best;
 }
 
-// As many blocks as fill all stages, one of them twice, with the deck's remainder, and the last
-// stage with blocks if the deck's has some.
+// Chooses the fewest layers that fill all stages, one stage with two blocks, keep the deck's
+// remainder, and give the last stage blocks if the deck does.
 void ShrinkLayers(const model::Options& deck, std::int64_t length, model::Options& small,
                   std::int64_t small_length, int virtual_stages) {
   if (virtual_stages == 1) {
@@ -624,8 +625,8 @@ void ShrinkLayers(const model::Options& deck, std::int64_t length, model::Option
   }
 }
 
-// Micro-batches of one window if the deck's are, else of two or three, so that the tensor ranks
-// share their rows as evenly or unevenly.
+// Micro-batches of one window if the deck's have one, else of two or three, whichever lets the
+// tensor ranks share the rows as evenly or unevenly as in the deck.
 std::int64_t ShrunkMicroBatch(std::int64_t micro_batch, std::int64_t length,
                               std::int64_t small_length, std::int64_t tensor) {
   if (micro_batch == 1) return 1;
@@ -634,14 +635,14 @@ std::int64_t ShrunkMicroBatch(std::int64_t micro_batch, std::int64_t length,
   return three ? std::min<std::int64_t>(3, micro_batch) : 2;
 }
 
-// Micro-batches a step, so that all stages are busy for a while and the remainder is the deck's.
+// Micro-batches per step: enough to keep all stages busy, with the deck's remainder modulo stages.
 std::int64_t ShrunkCount(std::int64_t count, std::int64_t stages) {
   if (count <= 2 * stages) return count;
   return count % stages == 0 ? 2 * stages : stages + count % stages;
 }
 
-// As long as every context rank has two blocks, if the deck's is; with the remainders of rows on
-// slices, and of positions on blocks.
+// A length with two blocks of positions per context rank if the deck's has them, and with the
+// deck's remainders of rows over slices and of positions over blocks.
 std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t context) {
   const std::int64_t blocks = context == 1 ? 1 : 2 * context;
   const std::int64_t least =
@@ -649,16 +650,15 @@ std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t
   return Reduce(length, least, blocks * slices);
 }
 
-// The same places for leaves: as many groups, short or empty ones at the end as in the deck, a
-// short leaf where it has one; micro-batches of one leaf or of several, as many as ShrunkCount's
-// remainder.
+// Keeps the pattern of canonical leaves: as many groups, the same short or empty ones at the end, a
+// short leaf if there is one, micro-batches of one leaf or several, counted as by ShrunkCount.
 void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridShape& grid,
                           train::TrainingOptions& small) {
   const parallel::Canonical& canonical = deck.model.canonical;
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
   const std::int64_t leaves = CeilDivide(deck.samples.batch, canonical.leaf);
-  const std::int64_t each = train::LeavesOfGroup(deck.samples.batch, canonical);  // of a group
-  const std::int64_t missing = groups * each - leaves;  // fewer than groups
+  const std::int64_t each = train::LeavesOfGroup(deck.samples.batch, canonical);  // per group
+  const std::int64_t missing = groups * each - leaves;  // unused places, fewer than groups
   const std::int64_t together =
       std::min(CeilDivide(deck.model.micro_batch, canonical.leaf), leaves);
   const auto count = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
@@ -696,13 +696,13 @@ void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid
   if (deck.model.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
   const std::int64_t share = CeilDivide(deck.samples.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
-  const auto here = [&](std::int64_t length) {  // positions of a context rank
+  const auto here = [&](std::int64_t length) {  // positions on this context rank
     return PositionsOf(length, 0, grid.context).Count();
   };
   const std::int64_t size =
       ShrunkMicroBatch(micro, here(deck.model.length), here(small.model.length), grid.tensor);
   const std::int64_t count = ShrunkCount(CeilDivide(share, micro), grid.pipeline);
-  const std::int64_t missing = size > 1 && share % micro != 0 ? 1 : 0;  // a short micro-batch
+  const std::int64_t missing = size > 1 && share % micro != 0 ? 1 : 0;  // 1: a short micro-batch
   const std::int64_t small_share = count * size - missing;
   const std::int64_t rest = deck.samples.batch % grid.data;
   small.model.micro_batch = size;
@@ -710,14 +710,14 @@ void ShrinkBatch(const train::TrainingOptions& deck, const comm::GridShape& grid
 }
 
 std::int64_t ShrunkStride(std::int64_t stride, std::int64_t length, std::int64_t small_length) {
-  constexpr std::int64_t kGap = 3;  // tokens that no window has
+  constexpr std::int64_t kGap = 3;  // tokens between two windows, in no window
   if (stride == 0 || stride == length) return small_length;
   if (stride > length) return small_length + std::min(stride - length, kGap);
   return std::clamp<std::int64_t>(stride * small_length / length, 1,
                                   std::max<std::int64_t>(small_length - 1, 1));
 }
 
-// Batches are limited by pairs alone: two steps an epoch.
+// Limits batches by the number of pairs alone, so that an epoch has two steps.
 void ShrinkPairs(std::int64_t slices, train::TrainingOptions& small) {
   model::Options& o = small.model.options;
   o.source_types = o.shared_vocabulary
@@ -735,7 +735,7 @@ void ShrinkPairs(std::int64_t slices, train::TrainingOptions& small) {
 
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid) {
   train::TrainingOptions small = deck;
-  small.samples.sources.clear();  // made-up tokens alone
+  small.samples.sources.clear();  // made-up tokens, no mixture of files
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
   const std::int64_t slices = Slices(deck, grid);
@@ -743,7 +743,7 @@ train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::Gr
   small.model.length = ShrunkLength(length, slices, grid.context);
   if (!deck.pairs)
     small.samples.stride = ShrunkStride(deck.samples.stride, length, small.model.length);
-  // A table with rows that no window reaches, if the deck's has some.
+  // If the deck's position table has rows that no window reaches, keep one such row.
   o.max_positions = std::min(o.max_positions, small.model.length + 1);
   ShrinkWidths(o, slices);
   o.vocabulary = ShrunkVocabulary(deck.model.options, length, o, small.model.length, slices);
@@ -760,7 +760,7 @@ train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::Gr
   small.schedule.stop_at = 0;
   small.schedule.walltime_minutes = 0;
   small.schedule.warmup_steps = std::min<std::int64_t>(deck.schedule.warmup_steps, 2);
-  // Several buckets even here.
+  // Choose buckets small enough that even this model fills several.
   constexpr std::int64_t kBuckets = 4, kLeastBytes = 512;
   const std::int64_t bytes = model::ParameterCount(o) * static_cast<std::int64_t>(sizeof(double));
   small.model.bucket_bytes =

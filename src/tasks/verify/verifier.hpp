@@ -1,4 +1,4 @@
-// Verification's runs, on the grid and alone, and what is compared of them.
+// Verification's runs, on the grid and on one rank, and the comparison of their results.
 #pragma once
 
 #include <cstdint>
@@ -13,48 +13,47 @@
 
 namespace trireme::tasks {
 
-// Differences between this rank's tensors and the same tensors of another run, on the grid or
-// alone.
+// Differences between this rank's tensors and the same tensors of another run.
 
 // |got - wanted| / max(|got|, |wanted|); infinite if undefined.
 double RelativeDifference(double got, double wanted);
 
 struct Differences {
-  std::vector<double> all;   // [tensors]: the largest of all copies, the same on every rank
-  std::vector<double> mine;  // [tensors]: this rank's part of it
-  std::vector<bool> silent;  // [tensors]: so small that no mistake of a factor would show
+  std::vector<double> all;  // [tensors]: largest difference over all copies, the same on every rank
+  std::vector<double> mine;  // [tensors]: difference of this rank's part
+  std::vector<bool> silent;  // [tensors]: so small that an error by a factor would not show
 };
 
-// Collective over the grid's world. Rule 4's |t - t'| / max(|t|, rms(all) sqrt(n)) of each tensor
-// t in fp64; infinite where a value is not finite or the ranks that make up one copy of the model
-// (the replicas of a shard group) do not hold all of a tensor. held: this rank's blocks; whole: the
-// same tensors, all of each.
+// Collective over the grid's world. For each tensor t in fp64: |t - t'| / max(|t|, rms(all)
+// sqrt(n)), rule 4's measure; infinite if a value is not finite, or if the ranks that make up one
+// copy of the model (the replicas of a shard group) do not hold all of t. held: this rank's blocks;
+// whole: the same tensors in full.
 Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::StateBlock>& held,
                     const std::vector<kernels::StateBlock>& whole);
 
-// Collective. The largest relative difference of elements of this rank's blocks from those of
-// `wanted`, which hold the same or more, in the same precision; 0 only where all bits are the same.
+// Collective. Largest relative difference between elements of this rank's blocks and of `wanted`,
+// which must contain them, in the same precision; 0 only if all bits are equal.
 Differences CompareBits(const comm::ProcessGrid& grid, const std::vector<kernels::StateBlock>& held,
                         const std::vector<kernels::StateBlock>& wanted);
 
-// Collective. "rank 3 (pipeline 0, data 1, context 0, tensor 1)": where `mine` is largest.
+// Collective. The rank whose `mine` is largest: "rank 3 (pipeline 0, data 1, context 0, tensor 1)".
 std::string WhereLargest(const comm::ProcessGrid& grid, double mine);
 
-// Collective. GradientSum of every parameter, from the ranks that hold it.
+// Collective. The GradientSum of every parameter, gathered from the ranks that hold it.
 std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
                                              const kernels::Registry& registry);
 
-// Data that a verification trains on and evaluates: made-up tokens, or pairs of texts.
+// Data on which a verification trains and evaluates: made-up tokens, or pairs of texts.
 
-// Two steps an epoch, the second short. Pairs if the set-up has them, of texts of all lengths.
+// An epoch has two steps, the second one short. Makes pairs, of all lengths, for encoder-decoders.
 class MadeUpData {
  public:
   MadeUpData(const comm::Communicator& world, const train::TrainingOptions& small);
 
-  // Tokens or pairs of the training split.
+  // Number of tokens or pairs in the training split.
   static std::int64_t TrainSize(const train::TrainingOptions& small);
   train::TrainingStep MakeStep(train::TrainingState& state) const;
-  // Collective over the model's grid. Nats per token of the valid split.
+  // Collective over the model's grid. Loss of the valid split in nats per token.
   double ValidationLoss(model::ParallelModel& model) const;
 
  private:
@@ -62,14 +61,14 @@ class MadeUpData {
   std::optional<data::PairFile> pairs_;
 };
 
-// Arithmetic of the run on one rank: that of run.canonical, or the usual one.
+// Arithmetic of the run on one rank: run.canonical's, or the usual one.
 enum class Arithmetic { kFast, kCanonical };
 
-// The set-up of a run on one rank and one thread, plain: nothing is sliced, staged, sharded or
-// recomputed, and micro-batches are others.
+// Set-up of the run on one rank and one thread, as plain as possible: no slices, stages, sharding
+// or recomputation, and other micro-batches.
 train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic);
 
-// One run: its state and its step.
+// A run: its state and its step.
 struct Run {
   Run(const comm::ProcessGrid& grid, const MadeUpData& data, const train::TrainingOptions& options,
       const device::Stream& stream)

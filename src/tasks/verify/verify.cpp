@@ -1,4 +1,4 @@
-// job.task = verify: what is compared with what, the table, the verdict.
+// job.task = verify: set-up, printed table and verdict; measures of difference; made-up data.
 #include "trireme/tasks/verify.hpp"
 
 #include <fmt/format.h>
@@ -28,10 +28,10 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kTensorsShown = 10;
-constexpr std::size_t kIndent = 8;  // columns, of what the head says
+constexpr std::size_t kIndent = 8;  // columns by which the head's lines are indented
 
-// For the checkpoint: where every rank can read it, beside the run folder to be. Rank 0 makes it,
-// and removes it on the way out, whatever happens.
+// Folder for the checkpoint, beside the future run folder, where every rank can read it. Rank 0
+// makes it and removes it in the destructor.
 class VerifyFolder {
  public:
   VerifyFolder(const comm::Communicator& world, const app::Request& request)
@@ -62,16 +62,16 @@ class VerifyFolder {
                         "Let job.output name a place where you may write, and all ranks read.");
   }
   std::string path_;
-  const bool own_;  // this rank removes it
+  const bool own_;  // whether this rank removes it
 };
 
-// Facts of the token file; if it is not there yet, of plan.vocabulary and of one batch of tokens,
-// so that the deck's batch is the largest step. data: what the head says of them.
+// Facts of the token file. If it does not exist yet: plan.vocabulary and the tokens of one batch,
+// so that the deck's batch is the largest possible step. data: set to the head's text on them.
 train::TokenFacts FactsOf(const app::Request& request, const app::Ranks& ranks,
                           const app::Files& files, std::string& data) {
   const data::Options& options = request.data;
   std::error_code ignored;
-  // A file that exists but cannot be reached is for InspectTokens to complain of.
+  // If a file exists but cannot be reached, InspectTokens reports it.
   const bool missing = fs::status(options.file, ignored).type() == fs::file_type::not_found;
   const comm::Communicator& world = ranks.World();
   if (world.Max(std::int64_t{world.IsRoot() && !missing}) > 0) {
@@ -95,11 +95,10 @@ train::TokenFacts FactsOf(const app::Request& request, const app::Ranks& ranks,
   return facts;
 }
 
-// Memory of the run on the grid in fp64 and of the one on this rank alone beside it, the most that
-// there is at once.
+// Peak memory of the fp64 run on the grid and of the run on this rank alone, which exist at once.
 device::MemoryTerms PlanRuns(const train::Plan& deck, train::TrainingOptions small, int rank) {
   train::Plan plan = deck;
-  plan.tokens = {};  // made-up ones, of a few KiB
+  plan.tokens = {};  // the data is made up: a few KiB
   small.model.dtype = Dtype::kFloat64;
   const auto memory_of = [&](const train::TrainingOptions& options, int of_rank) {
     plan.training = train::PlanTraining(options, MadeUpData::TrainSize(options), plan.grid);
@@ -256,14 +255,14 @@ ExitCode RunVerify(app::Job& job) {
   return ExitCode::kDone;
 }
 
-// Measures of difference between a layout's tensors and those of one rank.
+// Measures of difference between the grid's tensors and those of one rank.
 
 namespace {
 
-constexpr double kSilent = 1e-12;  // of the measure's scale: key biases' gradients are rounding
+constexpr double kSilent = 1e-12;  // of the scale: key biases' gradients are pure rounding
 constexpr double kInfinite = std::numeric_limits<double>::infinity();
 
-// A NaN would get lost in a maximum.
+// Replaces NaN, which a maximum would ignore, by infinity.
 double Finite(double difference) { return std::isfinite(difference) ? difference : kInfinite; }
 
 std::span<const double> Elements(const kernels::StateBlock& block) {
@@ -277,8 +276,8 @@ double Squares(std::span<const double> values) {
   return sum;
 }
 
-// The largest relative difference of elements of `held` from the same ones of `wanted`, which has
-// these and perhaps others; 0 only where all bits are the same.
+// Largest relative difference between the elements of `held` and the same elements of `wanted`,
+// which must contain them; 0 only if all bits are equal.
 template <typename T>
 double LargestDifference(const kernels::StateBlock& held, const kernels::StateBlock& wanted) {
   if (held.end == held.begin) return 0;
@@ -287,7 +286,7 @@ double LargestDifference(const kernels::StateBlock& held, const kernels::StateBl
   const auto* other = static_cast<const T*>(wanted.data) + (held.begin - wanted.begin);
   const std::int64_t count = held.end - held.begin;
   if (std::memcmp(mine, other, static_cast<std::size_t>(count) * sizeof(T)) == 0) return 0;
-  double worst = std::numeric_limits<double>::min();  // zeros of two signs
+  double worst = std::numeric_limits<double>::min();  // above 0: some bits differ
   for (std::int64_t j = 0; j < count; ++j) {
     worst = std::max(worst, RelativeDifference(mine[j], other[j]));
   }
@@ -315,7 +314,7 @@ Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::St
     count += static_cast<double>(tensor.end - tensor.begin);
   }
   Differences result;
-  std::vector<double> sums, scales;  // of squared differences; of elements, each once
+  std::vector<double> sums, scales;  // [tensors]: relative squared differences; scales
   for (std::size_t i = 0; i < whole.size(); ++i) {
     const std::span<const double> mine = Elements(held[i]), all = Elements(whole[i]);
     double difference = 0;
@@ -324,7 +323,7 @@ Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::St
       difference += d * d;
     }
     const double size = static_cast<double>(all.size());
-    // Not below the smallest normal number: all may be zero.
+    // At least the smallest normal number, because all elements may be zero.
     const double scale =
         std::max({Squares(all), squares / count * size, std::numeric_limits<double>::min()});
     scales.push_back(scale);
@@ -332,8 +331,8 @@ Differences Compare(const comm::ProcessGrid& grid, const std::vector<kernels::St
     result.mine.push_back(Finite(std::sqrt(difference / scale)));
     result.silent.push_back(Squares(all) < kSilent * kSilent * scale);
   }
-  // A copy of the model is on the replicas of a shard group. Copies within these all count, so that
-  // none can hide behind another.
+  // The replicas of a shard group together hold one copy of the model. Parts that it holds twice
+  // count twice, so that a wrong one cannot hide behind a right one.
   std::vector<double> elements(whole.size());
   for (std::size_t i = 0; i < held.size(); ++i) {
     const int within = held[i].replicas / grid.SameShard().Size();
@@ -389,18 +388,19 @@ std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
   return sums;
 }
 
-// Verification's made-up data: tokens, or pairs of texts for a model that translates.
+// Verification's made-up data: tokens, or pairs of texts for an encoder-decoder.
 
 namespace {
 
 constexpr std::int64_t kValidSamples = 5;
 
-// Windows or pairs. A second step has fewer: then, or in the first, data ranks have unequal shares.
+// Windows or pairs per epoch. The second step gets fewer than the first, so that in one of the
+// steps data ranks have unequal shares.
 std::int64_t SamplesOfAnEpoch(const train::TrainingOptions& small) {
   return small.samples.batch + std::max<std::int64_t>(small.samples.batch - 1, 1);
 }
 
-// All of the vocabulary in turn, and between them a few common tokens.
+// Token i of a split: the whole vocabulary in turn, with a few common tokens in between.
 std::int32_t TokenAt(data::Split split, std::int64_t i, std::int64_t vocabulary) {
   constexpr std::int64_t kCommon = 5, kEveryThird = 3;
   const std::int64_t any =
@@ -416,8 +416,8 @@ void AddWords(std::int64_t vocabulary, data::TokenData& data) {
   data.tokenizer = "word";
 }
 
-// Documents of uneven lengths, some of which end at a window's edges, and targets that do not
-// count, if the deck's run has them.
+// Adds documents of uneven lengths, some of which end at a window's edge, and uncounted targets,
+// each if the deck's run has them.
 void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
   constexpr std::int64_t kLongest = 5, kEvery = 4;
   for (const data::Split split : data::kSplits) {
@@ -428,14 +428,14 @@ void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
         data.documents[i].push_back(at);
       }
     }
-    // More in front than at the end: the ranks' counts differ.
+    // Count more targets in the first half than in the second, so that the ranks' counts differ.
     for (std::int64_t t = 0; small.loss_mask && t < count; ++t) {
       data.counted[i].push_back(t < count / 2 ? t % kEvery != 0 : t % 2);
     }
   }
 }
 
-// Texts of every length from 2 to the longest, in turn; `stride` apart.
+// Texts of every length from 2 to the longest; each is `stride` shorter than its predecessor.
 data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
                       std::int64_t stride) {
   data::TokenData data;
@@ -471,7 +471,7 @@ data::TokenData VerificationTokens(const train::TrainingOptions& small) {
   const std::int64_t vocabulary = small.model.options.vocabulary;
   const std::int64_t length = small.model.length, stride = small.samples.stride;
   const std::int64_t windows = SamplesOfAnEpoch(small);
-  // The last window is half as long, or as short as none of it is the one before's.
+  // The last window is half as long, or shorter if needed so that it has a token of its own.
   const std::int64_t shorter = std::min({length / 2, stride - 1, length - 1});
   const std::int64_t targets = (windows - 1) * stride + length - shorter;
   data::TokenData data;
