@@ -11,18 +11,17 @@ constexpr deck::Names<10> kTasks = {"train",  "evaluate", "generate",  "tokenize
 
 void Bind(deck::Keys keys, Options& o) {
   keys.Section("job", "What to do, and where its results go.")
-      .Choice(
-          "job.task", o.task, kTasks,
-          "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
-          "with -r; tokenize: write data.file from text; verify: compare a small run of this "
-          "deck on these ranks with one rank's; import: make a run of hf.path's model; "
-          "export: write the model of -r to hf.path; preflight: look at the ranks' hosts, "
-          "measure their speeds, name slow ones; scaling: compare the speeds of this deck's "
-          "training on several numbers of ranks; plan: layouts of this deck on plan.machine, by "
-          "predicted time, without ranks.")
+      .Choice("job.task", o.task, kTasks,
+              "train: train a model; evaluate: validation and test loss of -r; generate: continue "
+              "a prompt with -r; tokenize: write data.file from text; verify: compare a small run "
+              "of this deck on these ranks with one on a single rank; import: make a run from "
+              "hf.path's model; export: write the model of -r to hf.path; preflight: inspect the "
+              "ranks' hosts, measure their speeds, name slow ones; scaling: compare the speeds of "
+              "this deck's training on several numbers of ranks; plan: find layouts of this deck "
+              "on plan.machine, by predicted time, without ranks.")
       .Text("job.name", o.name, "Name of the run.")
       .Path("job.output", o.output,
-            "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
+            "Run folder. One that already holds a run is refused without -r. Empty: runs/<name>.");
 }
 
 }  // namespace

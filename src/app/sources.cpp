@@ -52,27 +52,27 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
 
   -i DECK              the input deck
   -r PATH              continue from a run folder (its newest valid checkpoint) or from one
-                       checkpoint; without -i by the run's own deck
+                       checkpoint; without -i, with the deck that the run folder holds
   -n                   print the resolved deck and stop
-  -v                   validate: construct everything, allocate, check files, print the memory plan,
-                       stop; nothing is written. With grid.ranks=N: the plan for N ranks that need
-                       not be there, without MPI
-  section.key=value    wins over the deck's value
+  -v                   validate: construct everything, allocate, check files, print the memory plan
+                       and stop; nothing is written. With grid.ranks=N the plan is for N ranks that
+                       need not be there, without MPI
+  section.key=value    set a key, whatever the deck says
   --watch RUN...       follow running jobs by their run folders, on any node, without MPI: a view in
                        the terminal (q ends, arrows move through many runs); in a pipe, a line per
                        record from the first one on, until all runs are done
-  --support RUN        one archive for a ticket, <run>_<date>.tar.gz in the current directory:
-                       versions, host, limits, environment, deck, log, records; no data, no weights,
-                       no texts, no secrets. Shows what is in it; works for a damaged run, too
-  --self-test [FOLDER] within a minute, on the ranks at hand: does everything work here? A line for
-                       each check, code 0 or 1. Its files go into FOLDER ($TMPDIR, else /tmp), where
-                       all ranks must see them, and are removed
-  --calibrate FILE     runs small steps and transfers on the ranks at hand for seconds and writes their
-                       machine's description, for job.task=plan plan.machine=FILE. Threads and device
-                       are those of the deck and the keys (run.threads, run.device)
+  --support RUN        write an archive for a support ticket, <run>_<date>.tar.gz in the current
+                       directory: versions, host, limits, environment, deck, log, records; no data,
+                       no weights, no texts, no secrets. Lists its contents; damaged runs work, too
+  --self-test [FOLDER] check within a minute that everything works on these ranks: a line for each
+                       check, exit code 0 or 1. Its files go into FOLDER (left out: $TMPDIR, else
+                       /tmp), which all ranks must see, and are removed
+  --calibrate FILE     run small steps and transfers on these ranks for some seconds and write a
+                       description of their machine, for job.task=plan plan.machine=FILE. The deck
+                       and the keys run.threads and run.device choose threads and device
   --help               this text
-  --help-deck [NAME]   every key of the deck, of a section or one key (model.dim): type, default,
-                       range, unit, meaning
+  --help-deck [NAME]   all keys of the deck, those of a section or one key (model.dim): type,
+                       default, range, unit, meaning
   --version            version, commit, compiler and libraries
 
 exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing was written);

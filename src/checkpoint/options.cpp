@@ -18,33 +18,33 @@ constexpr deck::Names<2> kAnswers = {"stop", "restore"};
 // Keys that decide whether the state is fit to be saved.
 void BindReplicas(deck::Keys keys, Options& o) {
   keys.Integer("run.check_replicas_every", o.check_replicas_every, deck::AtLeast(0), "steps",
-               "After every so many steps, and before a checkpoint is written, compare hashes of "
-               "weights and moments among the ranks that hold the same ones, and name the rank "
-               "that differs (doc/reliability.md). 0: never.")
+               "Every so many steps, and before each checkpoint, the ranks that hold the same "
+               "weights and moments compare hashes of them and name the rank that differs "
+               "(doc/reliability.md). 0: never.")
       .Choice("run.on_corruption", o.on_corruption, kAnswers,
-              "If copies differ: stop ends the run with code 1 and writes nothing more; restore "
-              "goes back to the newest valid checkpoint and on from there, unless a rank is "
-              "named for the second time.");
+              "What happens if copies differ. stop: the run ends with code 1 and writes nothing "
+              "more; restore: it goes back to the newest valid checkpoint and on from there, "
+              "unless a rank is named for the second time.");
 }
 
 void BindWhen(deck::Keys keys, Options& o) {
   using deck::AtLeast;
   keys.Section("checkpoint", "When the state of a run is saved, and how many states are kept.")
       .Integer("checkpoint.every_steps", o.every_steps, AtLeast(0), "steps",
-               "Write a checkpoint after every so many steps; one always follows the last step. "
-               "0: only that one.")
+               "Write a checkpoint after every so many steps; one always follows the last step. 0: "
+               "only that one.")
       .Real("checkpoint.every_minutes", o.every_minutes, AtLeast(0), "minutes",
             "Write a checkpoint after every so many minutes of wall time, in addition to "
             "every_steps. 0: never.")
       .Switch("checkpoint.auto", o.automatic,
-              "Choose the time between checkpoints that wastes least, from what one costs and "
+              "Choose the time between checkpoints that wastes least, from the cost of one and "
               "run.mtbf_hours (Daly 2006), instead of every_steps and every_minutes.")
       .Real("run.mtbf_hours", o.mtbf_hours, AtLeast(0), "hours",
-            "Mean time between failures of the whole job: that of a node, divided by the number "
-            "of nodes. For checkpoint.auto. 0: unknown.")
+            "Mean time between failures of the whole job: that of one node divided by the number "
+            "of nodes. checkpoint.auto needs it. 0: unknown.")
       .Integer("checkpoint.max_failures", o.max_failures, AtLeast(1), "checkpoints",
-               "A checkpoint that cannot be written is a warning, and the next one is tried when "
-               "it is due; so many failures in a row end the run.")
+               "A checkpoint that cannot be written gives a warning, and the next one is tried "
+               "when it is due; this many failures in a row end the run.")
       .Integer("checkpoint.max_restarts", o.max_restarts, AtLeast(0), "starts",
                "A run that starts more often than this at the same step, without a checkpoint in "
                "between, ends with code 1, so that no batch system repeats it for ever. 0: no "
@@ -54,41 +54,41 @@ void BindWhen(deck::Keys keys, Options& o) {
 void BindHow(deck::Keys keys, Options& o) {
   using deck::AtLeast;
   keys.Integer("checkpoint.keep", o.keep, AtLeast(0), "checkpoints",
-               "Keep so many checkpoints, those written last, and remove the others; the targets "
-               "of the links best and latest always stay. 0: keep all.")
+               "Number of checkpoints to keep, the newest ones; older ones are removed, except the "
+               "targets of the links best and latest. 0: keep all.")
       .Integer("checkpoint.keep_every_steps", o.keep_every_steps, AtLeast(0), "steps",
-               "Keep checkpoints whose step is a multiple of this as well. 0: none.")
+               "Also keep checkpoints whose step is a multiple of this. 0: none.")
       .Switch("checkpoint.best", o.best,
               "Let the link checkpoints/best point to the checkpoint with the lowest validation "
               "loss.")
       .Switch("checkpoint.async", o.async,
-              "Copy the state and go on at once; the copy is written while the next steps run. "
-              "Takes memory for the copy: parameters and moments, shared out over the ranks.")
+              "Training goes on while a copy of the state is written. Takes memory for the copy: "
+              "parameters and moments, divided over the ranks.")
       .Integer("checkpoint.writers", o.writers, AtLeast(0), "processes",
-               "Processes of each node that write and open files, each for the ranks next to it. "
-               "0: every rank.")
+               "Processes per node that open and write files, each for the ranks next to it. 0: "
+               "every rank.")
       .Text("checkpoint.io_hints", o.io_hints,
             "Hints for MPI-IO when a checkpoint's files are made, name=value with commas: "
             "striping_factor=8,striping_unit=4194304 on Lustre. Empty: none.")
       .Path("checkpoint.start_from", o.start_from,
             "A checkpoint, or a run folder with one, whose weights a new run starts with; steps, "
-            "moments and data order start afresh. Empty: random initial weights.");
+            "moments and data order start anew. Empty: random initial weights.");
 }
 
 void BindLocal(deck::Keys keys, Options& o) {
   using deck::AtLeast;
   keys.Path("checkpoint.local", o.local,
-            "A folder on storage of each node, /tmp or /dev/shm say, the same path on all: regular "
-            "checkpoints are written there, with a copy on a partner node of what no other node "
-            "holds, and some of them to the run folder as well. -r takes the newest whole one, in "
-            "the same layout (doc/local_checkpoints.md). Empty: all go to the run folder.")
+            "A folder on each node's own storage, such as /tmp or /dev/shm, with the same path on "
+            "all: regular checkpoints are written there, what no other node holds is copied to a "
+            "partner node, and some also go to the run folder. -r takes the newest complete one, "
+            "in the same layout (doc/local_checkpoints.md). Empty: all go to the run folder.")
       .Integer("checkpoint.drain_every", o.drain_every, AtLeast(0), "checkpoints",
-               "With checkpoint.local: every so many regular checkpoints go to the run folder as "
-               "well, as do the first, the best and the last one, and each one that cannot be "
-               "written to all nodes. 0: those alone.")
+               "With checkpoint.local: one of so many regular checkpoints also goes to the run "
+               "folder, as do the first, the best, the last, and any that cannot be written on all "
+               "nodes. 0: only those.")
       .Real("checkpoint.local_survival", o.local_survival, deck::Between(0, 0.999), "",
-            "With checkpoint.local and checkpoint.auto: share of failures after which local "
-            "checkpoints are whole. The run folder's interval follows from the other failures.");
+            "With checkpoint.local and checkpoint.auto: share of failures that local checkpoints "
+            "survive. The other failures set the run folder's interval.");
 }
 
 void Bind(deck::Keys keys, Options& o) {

@@ -18,34 +18,33 @@ void Bind(deck::Keys keys, Options& o) {
   keys.Section("grid",
                "How the MPI ranks share the work: data x context x tensor x pipeline of them.")
       .Integer("grid.ranks", o.ranks, deck::Between(0, kMostRanks), "ranks",
-               "Ranks to plan for with -v; 0: those that run.")
+               "Number of ranks to plan for with -v, without MPI. 0: the ranks that run.")
       .Integer("grid.data", o.data, deck::Between(0, kMostRanks), "ranks",
-               "Ranks along the data axis: replicas of the model, each of which takes its part "
-               "of every batch. 0 takes what context, tensor and pipeline leave of the job's "
-               "ranks.")
+               "Ranks along the data axis: replicas of the model, each of which takes its part of "
+               "every batch. 0: what context, tensor and pipeline leave of the job's ranks.")
       .Integer("grid.context", o.context, deck::Between(1, kMostRanks), "ranks",
                "Ranks along the context axis: each holds an early and a late block of every "
-               "sequence, and the keys and values go around the ring of them. For sequences "
+               "sequence, and keys and values travel around the ring of these ranks. For sequences "
                "too long for the memory of one rank.")
-      .Integer("grid.tensor", o.tensor, deck::Between(1, kMostRanks), "ranks",
-               "Ranks along the tensor axis: each holds its heads, hidden features and "
-               "vocabulary rows of every layer. Neighbours in the world, so best on one node.")
+      .Integer(
+          "grid.tensor", o.tensor, deck::Between(1, kMostRanks), "ranks",
+          "Ranks along the tensor axis: each holds its share of the heads, hidden features and "
+          "vocabulary rows of every layer. Their numbers are neighbours, so best on one node.")
       .Integer("grid.pipeline", o.pipeline, deck::Between(1, kMostRanks), "ranks",
                "Ranks along the pipeline axis (stages): each holds some of the layers.")
-      .Switch("grid.sequence_parallel", o.sequence_parallel,
-              "Norms, dropout and residuals on a shard of the rows of each tensor rank: "
-              "reduce-scatter and all-gather instead of all-reduce, and less memory. Needs "
-              "grid.tensor >= 2.")
-      .Choice(
-          "grid.sharding", o.sharding, kShardings,
-          "What the data x context ranks that hold the same part of the model share out "
-          "among them instead of keeping a copy each (ZeRO). none: nothing; optimizer: the moments "
-          "(stage 1); gradients: moments and gradients (stage 2); parameters: these and the "
-          "parameters, of which each layer's are gathered when it is used (stage 3).")
+      .Switch(
+          "grid.sequence_parallel", o.sequence_parallel,
+          "Splits the rows of norms, dropout and residuals over the tensor ranks: reduce-scatter "
+          "and all-gather instead of all-reduce, and less memory. Needs grid.tensor >= 2.")
+      .Choice("grid.sharding", o.sharding, kShardings,
+              "What the data x context ranks that hold the same part of the model split among them "
+              "instead of keeping a copy each (ZeRO). none: nothing; optimizer: the moments (stage "
+              "1); gradients: moments and gradients (stage 2); parameters: moments, gradients and "
+              "parameters, each layer's gathered when it is used (stage 3).")
       .Integer("grid.shard_group", o.shard_group, deck::Between(0, kMostRanks), "ranks",
-               "Ranks that share one copy of what grid.sharding shares out; must divide "
-               "data x context. Fewer keep those transfers among neighbours, such as those of a "
-               "node, and need more memory. 0: all data x context ranks.");
+               "Number of ranks that split one copy of what grid.sharding names; must divide data "
+               "x context. Smaller groups keep those transfers among neighbours, such as the ranks "
+               "of a node, but need more memory. 0: all data x context ranks.");
 }
 
 // Memory of destroyed Places of this thread, for reuse.

@@ -41,112 +41,114 @@ struct Asked : Options {
 };
 
 void BindData(deck::Keys keys, Asked& o) {
-  keys.Section("data", "the token file and how training takes windows from it")
+  keys.Section("data", "The token file, and how training takes windows from it.")
       .Path("data.file", o.file,
             "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
       .Path("data.mixture", o.mixture_text,
-            "Token files of one vocabulary to train on together, in place of data.file: "
-            "books.h5:0.7, code.h5:0.3 (weights: an epoch has as many windows as all files "
-            "together) or books.h5*2, code.h5*0.5 (uses of each window in an epoch). The first "
-            "file gives the valid and test splits.")
+            "Token files of one vocabulary to train on together: books.h5:0.7, code.h5:0.3 "
+            "(weights; an epoch has as many windows as all files together) or books.h5*2, "
+            "code.h5*0.5 (how often an epoch uses each window). The first file gives the valid and "
+            "test splits. Empty: data.file alone.")
       .Exclusive({"data.file", "data.mixture"})
       .Path("data.validation", o.validation_text,
             "Sets to validate on in place of the token file's own valid split: books:books.h5, "
-            "code:code.h5 (a name and a token file, whose valid split counts). Each has its line; "
-            "the first one decides on the best checkpoint.")
-      .Integer("data.sequence_length", o.sequence_length, deck::Between(1, kLargestCount), "tokens",
-               "Targets of one window: how far a prediction looks back. Pairs: the longest text.")
+            "code:code.h5 (a name and a token file, whose valid split is used). Each has its own "
+            "line; the first one decides on the best checkpoint. Empty: that split.")
       .Integer(
-          "data.stride", o.stride, deck::Between(0, kLargestCount), "tokens",
-          "Distance between the beginnings of neighbouring windows; 0: the sequence length, so "
-          "that each target is used once an epoch.")
+          "data.sequence_length", o.sequence_length, deck::Between(1, kLargestCount), "tokens",
+          "Targets per window: how far back a prediction can look. For pairs: the longest text.")
+      .Integer("data.stride", o.stride, deck::Between(0, kLargestCount), "tokens",
+               "Distance between the beginnings of neighbouring windows. 0: the sequence length, "
+               "so that each target is used once per epoch.")
       .Integer("data.batch", o.batch, deck::Between(1, kLargestCount), "windows",
-               "Windows a step, over all ranks; need not divide by anything. Pairs: the most.")
+               "Windows per step, over all ranks; any number. For pairs: the upper limit.")
       .Integer("data.batch_tokens", o.batch_tokens, deck::Between(0, kLargestCount), "tokens",
-               "Pairs: most tokens of a step, of source and of target, with padding; 0: any.")
+               "For pairs: limit of source tokens and of target tokens per step, with padding. 0: "
+               "no limit.")
       .Integer("data.micro_batch", o.micro_batch, deck::Between(0, kLargestCount), "windows",
-               "Windows, or pairs, that a rank takes at once; 0: chosen by the program.")
-      .Choice("data.long_pairs", o.long_pairs, kLongPairs,
-              "Pairs with longer texts than data.sequence_length: an error, or left out.")
+               "Windows or pairs that a rank computes at once. 0: chosen by the program.")
       .Choice(
-          "data.staging", o.staging, kStagings,
-          "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
-          "in the file alone, of which windows are read ahead of their use; node: likewise, in a "
-          "copy in a folder of each node.")
+          "data.long_pairs", o.long_pairs, kLongPairs,
+          "Pairs with a text beyond data.sequence_length. refuse: an error; leave_out: dropped.")
+      .Choice("data.staging", o.staging, kStagings,
+              "Where the tokens are kept. none: one copy per rank in memory; shared_memory: one "
+              "copy per node; stream: only in the file, from which windows are read ahead of their "
+              "use; node: likewise, from a copy in a folder of each node.")
       .Path("data.staging_path", o.staging_path,
-            "Folder of the copies, with data.staging = node; empty: /dev/shm or, if a node has no "
+            "Folder for the copies of data.staging = node. Empty: /dev/shm or, if a node has no "
             "room for them there, $TMPDIR.")
-      .Integer(
-          "data.read_ahead", o.read_ahead, deck::Between(1, kMostReadAhead), "steps",
-          "Steps whose windows are read before their use, with data.staging = stream and node.")
+      .Integer("data.read_ahead", o.read_ahead, deck::Between(1, kMostReadAhead), "steps",
+               "How many steps ahead windows are read with data.staging = stream or node.")
       .Switch("data.document_mask", o.document_mask,
               "yes: attention does not cross the ends of documents, positions restart in each, and "
-              "its first token is no target; needs /train/documents in the token file.");
+              "its first token is not a target; needs /train/documents in the token file.");
 }
 
 void BindText(deck::Keys keys, TokenizeOptions& o) {
-  keys.Section("tokenize", "job.task = tokenize: from texts to the token file")
+  keys.Section("tokenize", "Making the token file from texts (job.task = tokenize).")
       .Choice("tokenize.kind", o.kind, kKinds,
               "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
               "built-in corpus of known entropy, made from a grammar. numerals: built-in pairs to "
-              "translate, numbers as digits and as English and German words. bpe: byte-level, by "
-              "the files of "
-              "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
-              "trained.")
+              "translate, numbers as digits and as English and German words. bpe: byte-level BPE "
+              "by the files of tokenize.tokenizer, on all ranks. sentencepiece: the same by a "
+              "SentencePiece model, which can be trained.")
       .Path("tokenize.train", o.texts[0],
-            "Texts of the train split: files and globs, with commas, of which .jsonl holds a "
-            "record a line; gzip and zstd are unpacked. - is standard input.")
-      .Path("tokenize.valid", o.texts[1], "Text of the valid split, likewise.")
-      .Path("tokenize.test", o.texts[2], "Text of the test split, likewise.")
-      .Switch("tokenize.lowercase", o.lowercase, "Fold the text to lower case (word).")
+            "Texts of the train split: files and globs, with commas between them. A .jsonl file "
+            "holds one record per line; gzip and zstd files are unpacked. -: standard input.")
+      .Path("tokenize.valid", o.texts[1],
+            "Texts of the valid split, likewise. Empty: see tokenize.valid_fraction.")
+      .Path("tokenize.test", o.texts[2], "Texts of the test split, likewise.")
+      .Switch("tokenize.lowercase", o.lowercase, "For kind = word: folds the text to lower case.")
       .Integer("tokenize.min_count", o.min_count, deck::AtLeast(1), "occurrences",
-               "Rarer words of the train split become <unk> (word).")
+               "For kind = word: rarer words of the train split become <unk>.")
       .Switch("tokenize.overwrite", o.overwrite,
-              "Replace data.file where it exists; else that is refused.")
-      .Integer("tokenize.harbour_tokens", o.harbour_tokens, deck::Between(2, kLargestCorpus),
-               "tokens", "Size of the train split (harbour); valid and test get a tenth each.")
+              "Replaces data.file if it exists. no: an existing file is refused.")
+      .Integer(
+          "tokenize.harbour_tokens", o.harbour_tokens, deck::Between(2, kLargestCorpus), "tokens",
+          "For kind = harbour: size of the train split; valid and test get a tenth of it each.")
       .Integer("tokenize.harbour_seed", o.harbour_seed, deck::Between(0, kLargestSeed), "",
-               "Another seed is another corpus of the same language (harbour).");
+               "For kind = harbour: another seed gives another corpus of the same language.");
 }
 
 void BindSubword(deck::Keys keys, TokenizeOptions& o) {
-  keys.Path(
-          "tokenize.tokenizer", o.tokenizer,
-          "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
-          "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
-          "tokenizer is taken.")
+  keys.Path("tokenize.tokenizer", o.tokenizer,
+            "For bpe: a tokenizer.json, or a folder with it or with vocab.json and merges.txt. For "
+            "sentencepiece: a model, or a folder with a tokenizer.model. For both: a token file "
+            "(.h5), whose tokenizer is taken.")
       .Integer("tokenize.vocabulary_size", o.vocabulary_size, deck::Between(0, kMostTypes),
                "tokens",
-               "Size of the model to train on the train texts, in place of tokenize.tokenizer; 0: "
-               "none is trained (sentencepiece).")
+               "For kind = sentencepiece: vocabulary of a model to train on the train texts, in "
+               "place of tokenize.tokenizer. 0: none is trained.")
       .Choice("tokenize.model_type", o.model_type, kModelTypes,
-              "Kind of the model to train (sentencepiece).")
+              "For kind = sentencepiece: type of the model to train.")
       .Text("tokenize.text_key", o.text_key,
-            "Member of a JSON record that holds the document's text; a.b is b within a.")
+            "Member of a JSON record that holds the document's text; a.b: member b of member a.")
       .Choice("tokenize.missing", o.skip_missing, kMissing,
-              "A JSON record without such a text, or with null: an error, or left out.")
+              "JSON records without tokenize.text_key, or with null there. error: the task fails; "
+              "skip: they are left out.")
       .Text("tokenize.prompt_key", o.prompt_key,
-            "Member of a JSON record that comes before the text; its tokens do not count as "
-            "targets. Empty: none.")
+            "Member of a JSON record whose text stands before the document's; its tokens do not "
+            "count as targets. Empty: none.")
       .Choice("tokenize.document", o.document, kDocuments,
-              "Documents of plain text: the file, each line, or what blank lines separate.")
+              "What one document is in plain text. file: a file; line: a line; blank_line: what "
+              "stands between blank lines.")
       .Text("tokenize.eos", o.eos,
-            "Name of the token that ends each document; empty: the one that the tokenizer names.")
+            "Name of the token that ends each document. Empty: the one that the tokenizer names.")
       .Choice("tokenize.invalid", o.replace_invalid, kInvalid,
-              "Bytes that are not UTF-8: an error, or replaced by U+FFFD.")
+              "Bytes that are not UTF-8. error: the task fails; replace: they become U+FFFD.")
       .Real("tokenize.valid_fraction", o.valid_fraction, deck::HalfOpen(0, 1), "",
-            "Share of the train documents that a hash of their text puts into the valid split, "
-            "where tokenize.valid is not given.")
+            "Share of the train documents that goes to the valid split, chosen by a hash of their "
+            "text, if no texts are named for it.")
       .Real("tokenize.test_fraction", o.test_fraction, deck::HalfOpen(0, 1), "",
-            "The same of the test split.");
+            "The same for the test split.");
 }
 
 void BindPairs(deck::Keys keys, PairOptions& o) {
   constexpr double kMostPairs = 0x1p32;
   keys.Path(
           "tokenize.source", o.texts[0].source,
-          "Source texts of the train split's pairs, for a file of pairs: plain text, .gz or .zst, "
-          "files and globs with commas; line k belongs to line k of tokenize.target.")
+          "Source texts of the train split's pairs: plain text, .gz or .zst, files and globs with "
+          "commas between them. Line k belongs to line k of tokenize.target. Empty: no pairs.")
       .Path("tokenize.target", o.texts[0].target,
             "Target texts of the train split's pairs, in the same order.")
       .Path("tokenize.valid_source", o.texts[1].source, "Source texts of the valid split's pairs.")
@@ -154,14 +156,14 @@ void BindPairs(deck::Keys keys, PairOptions& o) {
       .Path("tokenize.test_source", o.texts[2].source, "Source texts of the test split's pairs.")
       .Path("tokenize.test_target", o.texts[2].target, "Target texts of the test split's pairs.")
       .Switch("tokenize.shared_vocabulary", o.shared_vocabulary,
-              "One vocabulary for source and target; no: each has its own.")
+              "yes: one vocabulary for source and target; no: each has its own.")
       .Path("tokenize.source_tokenizer", o.source_tokenizer,
-            "As tokenize.tokenizer, of the source alone, without a shared vocabulary (bpe, "
-            "sentencepiece).")
+            "Tokenizer of the source texts, given as tokenize.tokenizer, if "
+            "tokenize.shared_vocabulary = no (bpe, sentencepiece).")
       .Integer("tokenize.numerals_pairs", o.numerals_pairs, deck::Between(1, kMostPairs), "pairs",
-               "Size of the train split (numerals); valid and test get a hundredth each.")
+               "For kind = numerals: size of the train split; valid and test get a hundredth each.")
       .Integer("tokenize.numerals_seed", o.numerals_seed, deck::Between(0, kLargestSeed), "",
-               "Another seed draws other pairs (numerals).");
+               "For kind = numerals: another seed draws other pairs.");
 }
 
 void BindTokenize(deck::Keys keys, TokenizeOptions& o) {

@@ -181,9 +181,8 @@ std::string AllKeys(const Schema& schema) {
   std::string out =
       ".SH THE DECK\n"
       "A deck is a text of\n.B [section]\nheads and\n.B key = value\nlines;\n.B #\nbegins a "
-      "comment.\nOn the command line a key is written with its section, as here.\nBehind the = "
-      "stands"
-      " the default.\n";
+      "comment.\nOn the command line a key is written with its section, as here.\nThe default "
+      "follows the =.\n";
   for (const auto& [section, help] : schema.Sections()) {
     out += ".SS " + Escaped("[" + section + "]", Hyphen::kMinus) + "\n";
     out += Prose(help);

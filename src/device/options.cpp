@@ -22,56 +22,54 @@ void Bind(deck::Keys keys, Options& o) {
   constexpr double kMostThreads = 4096;
   keys.Section("run", "How to compute.")
       .Choice("run.device", o.device, kDevices,
-              "auto: GPUs where the program was built for them and every rank sees one, else the "
-              "CPU. cuda: one GPU a rank, or an error that says what is missing.")
+              "auto: GPUs if the program was built for them and every rank sees one, else the CPU. "
+              "cpu: the CPU. cuda: one GPU per rank, or an error that says what is missing.")
       .Choice("run.share_device", o.share_device, kShareDevices,
-              "Whether several ranks may share a GPU, for trying out layouts, not for speed. yes: "
-              "transfers between ranks then pass through the host. nccl: they go through NCCL, "
-              "which takes NCCL 2.30 or newer.")
+              "Whether several ranks may share a GPU: for trying out layouts, not for speed. no: "
+              "an error. yes: transfers between ranks pass through the host. nccl: they go through "
+              "NCCL, version 2.30 or newer.")
       .Choice("run.graphs", o.graphs, kGraphs,
               "auto: on a GPU, a step's gradients are recorded as a CUDA graph once and launched "
               "as one from then on, where the schedule is static: one pipeline stage, parameters "
               "and gradients not sharded, no shared GPU. Steps with other sizes (the last of an "
               "epoch) run as before. no: every kernel is launched by itself.")
       .Path("run.products", o.products,
-            "On a GPU: the file that keeps which algorithm computes each matrix product. They are "
-            "timed once for a card, library version and size; another choice would round "
-            "otherwise. auto: below XDG_CACHE_HOME, else ~/.cache. Empty: nowhere; each new run "
-            "times them, and may differ from the last in its last bits.")
-      .Choice(
-          "run.attention", o.attention, kAttentions,
-          "On a GPU: what computes attention. auto: cuDNN where it serves a pass (bf16 and fp8, "
-          "without dropout on the weights, padding or a cut of the sequences), else our own "
-          "kernels, in bf16 on tensor cores too. cudnn: an error where it cannot serve the deck. "
-          "own: never cuDNN.")
-      .Switch(
-          "run.deterministic", o.deterministic,
-          "On a GPU: yes: every run of a deck on the same cards and libraries has the same bits. "
-          "no: cuDNN may use its faster backward pass of attention, which adds up the gradient of "
-          "the queries in no fixed order, so that runs differ in their last bits.")
+            "On a GPU: the file that remembers which algorithm computes each matrix product. "
+            "Algorithms are timed once per card, library version and size; another choice would "
+            "round differently. auto: a file below $XDG_CACHE_HOME, else ~/.cache. Empty: no file; "
+            "each new run times them, and may differ from the last one in its last bits.")
+      .Choice("run.attention", o.attention, kAttentions,
+              "On a GPU: what computes attention. auto: cuDNN where it can (bf16 and fp8; head_dim "
+              "a multiple of 8 up to 256; no attention dropout, no pairs; with grid.context, equal "
+              "blocks and no document mask), else our own kernels, which use tensor cores in bf16 "
+              "too. cudnn: an error where it cannot. own: never cuDNN.")
+      .Switch("run.deterministic", o.deterministic,
+              "On a GPU. yes: every run of a deck on the same cards and libraries gives the same "
+              "bits. no: cuDNN may use its faster backward pass of attention, which sums the "
+              "gradient of the queries in no fixed order, so that runs differ in their last bits.")
       .Choice(
           "run.precision", o.precision, kPrecisions,
-          "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU all that is "
-          "stored stays fp32, and it takes a processor that multiplies bfloat16 (AVX512-BF16 or "
-          "AMX); on a GPU activations and the weights that products read are stored in bfloat16, "
-          "gradients, moments and the weights that are updated in fp32. Checkpoints are fp32. "
-          "fp8: as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 gradients), "
-          "scaled tensor by tensor; GPUs from Hopper on. fp64 is for verification.")
+          "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU everything "
+          "is still stored in fp32, and the processor must multiply bfloat16 (AVX512-BF16 or AMX); "
+          "on a GPU activations and the weights that products read are stored in bfloat16, but "
+          "gradients, moments and the weights that are updated in fp32. Checkpoints are fp32. fp8: "
+          "as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 gradients), scaled "
+          "tensor by tensor; needs a Hopper GPU or newer. fp64: for verification.")
       .Integer("run.seed", o.seed, Between(0, kLargestSeed), "",
-               "Of initial weights, sample order, dropout.")
-      .Integer(
-          "run.threads", o.threads, Between(0, kMostThreads), "threads",
-          "OpenMP threads a rank. 0: OMP_NUM_THREADS, else its share of the cores it is bound to.")
+               "Seed of the initial weights, the sample order and dropout.")
+      .Integer("run.threads", o.threads, Between(0, kMostThreads), "threads",
+               "OpenMP threads per rank. 0: OMP_NUM_THREADS if it is set, else the rank's share of "
+               "the cores it is bound to.")
       .Choice("run.pin", o.pin, kPins,
-              "Each OpenMP thread stays on a core of its own, those of a rank side by side. auto: "
-              "where the job's threads fill the cores that it may use on a node, and computes on "
-              "them; yes: wherever there are enough cores. OMP_PROC_BIND, OMP_PLACES and "
-              "GOMP_CPU_AFFINITY win.")
+              "Keeps each OpenMP thread on a core of its own, those of a rank side by side. auto: "
+              "if the job computes on CPUs and its threads use all the cores it has on a node; "
+              "yes: wherever there are enough cores; no: never. OMP_PROC_BIND, OMP_PLACES and "
+              "GOMP_CPU_AFFINITY take precedence.")
       .Real("run.hang_timeout", o.hang_timeout, deck::AtLeast(0), "s",
             "A training job ends, with code 1 and the name of the rank that holds it up, when a "
-            "rank has entered and left no transfer for so long. 0: 20 times the longest step so "
-            "far, at least 300 s; validations and checkpoints by their own longest times. Set-up, "
-            "the first two steps and the end have ten minutes, or this if it is more; a "
+            "rank has neither entered nor left a transfer for this long. 0: 20 times the longest "
+            "step so far, at least 300 s; validations and checkpoints by their own longest times. "
+            "Set-up, the first two steps and the end have ten minutes, or this if it is longer; a "
             "checkpoint at least three times what its bytes take.");
 }
 

@@ -11,14 +11,14 @@ constexpr deck::Names<4> kStorages = {"source", "fp32", "bf16", "fp16"};
 void Bind(deck::Keys keys, Options& o) {
   keys.Section("hf", "Model folders of Hugging Face (job.task = import, export).")
       .Path("hf.path", o.path,
-            "Folder that import reads, with config.json and safetensors files, and that export "
-            "writes; an existing one is never written to.")
+            "Folder that import reads (config.json and safetensors files) or export writes; export "
+            "refuses a folder that exists.")
       .Choice("hf.dtype", o.dtype, kStorages,
-              "Type of exported weights. source: as imported, tensor by tensor; fp32 for a model "
-              "that was not imported.")
+              "Type of exported weights. source: as they were imported, tensor by tensor, or fp32 "
+              "if the model was not imported.")
       .Integer("hf.shard_bytes", o.shard_bytes, deck::AtLeast(1), "bytes",
-               "Exported weights are cut into files of at most this size, or of one tensor. An "
-               "imported model keeps its cut.");
+               "Largest file of exported weights, unless one tensor is larger. An imported model "
+               "keeps its division into files.");
 }
 
 }  // namespace

@@ -106,23 +106,24 @@ void BindRope(deck::Keys keys, Options& o) {
   using deck::AtLeast, deck::Between, deck::Above;
   keys.Real("model.rope_theta", o.rope_theta, Above(0), "", "Base of the rotary positions' angles.")
       .Choice("model.rope_scaling", o.rope_scaling, kRopeScalings,
-              "Rotary positions beyond those of an earlier training. linear: positions divided by "
-              "rope_factor; yarn: pairs of few turns in rope_original_positions alone, cosines and "
-              "sines times rope_attention_factor; llama3: by wavelength, as Llama 3.1.")
+              "Fits rotary positions to sequences longer than those of an earlier training. "
+              "linear: divides positions by rope_factor; yarn: does so only for feature pairs that "
+              "make few turns in rope_original_positions, and multiplies cosines and sines by "
+              "rope_attention_factor; llama3: by wavelength, as Llama 3.1.")
       .Real("model.rope_factor", o.rope_factor, AtLeast(0), "",
-            "How many times longer sequences may become; 1 or larger. 0: none given.")
+            "How many times longer sequences may become; at least 1. 0: not given.")
       .Integer("model.rope_original_positions", o.rope_original_positions, Between(0, 1 << 28),
-               "tokens", "Longest sequence of the earlier training (yarn, llama3). 0: none given.")
+               "tokens", "Longest sequence of the earlier training (yarn, llama3). 0: not given.")
       .Real("model.rope_low_frequency_factor", o.rope_low_frequency_factor, Above(0), "",
-            "llama3: pairs of fewer turns in the original positions are divided by the factor.")
+            "llama3: pairs with fewer turns in the original positions are slowed by rope_factor.")
       .Real("model.rope_high_frequency_factor", o.rope_high_frequency_factor, Above(0), "",
-            "llama3: pairs of more turns in the original positions stay as they are.")
+            "llama3: pairs with more turns in the original positions stay as they are.")
       .Real("model.rope_beta_fast", o.rope_beta_fast, Above(0), "turns",
-            "yarn: pairs of more turns in the original positions stay as they are.")
+            "yarn: pairs with more turns in the original positions stay as they are.")
       .Real("model.rope_beta_slow", o.rope_beta_slow, Above(0), "turns",
-            "yarn: pairs of fewer turns in the original positions are divided by the factor.")
+            "yarn: pairs with fewer turns in the original positions are slowed by rope_factor.")
       .Real("model.rope_attention_factor", o.rope_attention_factor, AtLeast(0), "",
-            "yarn: factor of cosines and sines. 0: 0.1 ln(rope_factor) + 1.");
+            "yarn: multiplies cosines and sines. 0: 0.1 ln(rope_factor) + 1.");
 }
 
 void BindTraining(deck::Keys keys, Options& o) {
@@ -135,13 +136,14 @@ void BindTraining(deck::Keys keys, Options& o) {
       .Real("model.ffn_dropout", o.ffn_dropout, Between(0, kMostDropout), "",
             "The same for the feed-forward layer's hidden activations.")
       .Choice("model.init", o.init, kInits,
-              "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "
-              "sqrt(2 layers); xavier: uniform by fan-in and fan-out.")
+              "normal: all matrices normal, with init_deviation; gpt2: likewise, residual "
+              "projections divided by sqrt(2 layers); xavier: uniform, by fan-in and fan-out.")
       .Real("model.init_deviation", o.init_deviation, AtLeast(0), "",
-            "Standard deviation of normal and gpt2.")
-      .Choice("model.recompute", o.recompute, kRecomputes,
-              "What the backward pass computes again to save memory. selective: norms and "
-              "activations, no products; full: everything but each block's input.");
+            "Standard deviation for init = normal and gpt2.")
+      .Choice(
+          "model.recompute", o.recompute, kRecomputes,
+          "What the backward pass computes again to save memory. none: nothing; selective: norms "
+          "and activations, but no matrix products; full: everything but each block's input.");
 }
 
 void Bind(deck::Keys keys, Options& o) {
@@ -150,47 +152,50 @@ void Bind(deck::Keys keys, Options& o) {
   using deck::Between, deck::Above;
   keys.Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
       .Choice("model.preset", o.preset, presets,
-              "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
-              "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
-              "Explicit keys beat it.")
+              "A known model. jsc: that of the JSC course; gpt2_*: GPT-2 by parameters; llama_*: "
+              "Llama shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, "
+              "70b). Keys that are given take precedence.")
       .Choice("model.kind", o.kind, kModelKinds,
               "decoder: a language model. encoder_decoder: translates; data.file holds pairs.")
       .Integer("model.vocabulary", o.asked_vocabulary, Between(0, 1 << 24), "tokens",
-               "Rows of the token embedding and of the head. Those beyond the token file's types "
-               "have no token: none is a target, none is generated. 0: as many as types.")
+               "Rows of the token embedding and of the head. Rows beyond the token file's "
+               "vocabulary are never a target, never generated. 0: as many as that vocabulary.")
       .Integer("model.dim", o.dim, Between(1, 1 << 20), "features", "Width of the residual stream.")
       .Integer("model.heads", o.heads, Between(1, 4095), "", "Query heads.")
       .Integer("model.kv_heads", o.kv_heads, Between(0, 4095), "",
-               "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
+               "Key and value heads (grouped-query); must divide heads. 0: as many as heads.")
       .Integer("model.head_dim", o.head_dim, Between(0, 65536), "features",
                "Width of a head. 0: dim / heads.")
       .Integer("model.layers", o.layers, Between(1, 4095), "blocks",
-               "Transformer blocks; of encoder_decoder, the decoder's.")
+               "Transformer blocks; with kind = encoder_decoder, the decoder's.")
       .Integer("model.encoder_layers", o.encoder_layers, Between(0, 2048), "blocks",
                "Blocks of the encoder (encoder_decoder). 0: as many as layers.")
       .Switch("model.shared_vocabulary", o.shared_vocabulary,
-              "One table of tokens for source and target texts (encoder_decoder).")
+              "One embedding table for source and target texts (encoder_decoder).")
       .Integer("model.ffn", o.ffn, Between(1, 1 << 22), "features",
                "Hidden width of the feed-forward layer.")
       .Integer("model.max_positions", o.max_positions, Between(1, 1 << 28), "tokens",
                "Rows of the learned position table: the longest sequence.")
       .Real("model.norm_epsilon", o.norm_epsilon, Above(0), "", "Added to the variance in a norm.")
       .Choice("model.norm", o.norm, kNorms, "LayerNorm, or RMSNorm (no mean, no bias).")
-      .Choice("model.norm_position", o.norm_position, kNormPositions,
-              "Norms before each sub-layer, with one more before the head; or after its residual.")
+      .Choice(
+          "model.norm_position", o.norm_position, kNormPositions,
+          "pre: norms before each sub-layer and before the head; post: after each residual sum.")
       .Choice("model.activation", o.activation, kActivations,
-              "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
-      .Choice("model.position", o.position, kPositions, "How positions enter.")
+              "Activation of the feed-forward layer; gelu is its tanh form, swiglu is gated.")
+      .Choice("model.position", o.position, kPositions,
+              "How the model knows positions. sinusoidal, learned: vectors added to the embedding, "
+              "fixed or trained; rope: rotations of queries and keys.")
       .Switch(
           "model.qk_norm", o.qk_norm,
           "RMSNorm of each head's queries and keys before their rotation, with learned weights.")
       .Switch("model.bias", o.bias,
               "Biases in linear layers and LayerNorm; the head never has one.")
       .Switch("model.qkv_bias", o.qkv_bias,
-              "Biases of queries, keys and values alone. Left out: as model.bias.")
+              "Biases of queries, keys and values. Left out: as model.bias.")
       .Switch("model.tie_embeddings", o.tie_embeddings,
               "The head uses the token embedding's weights.")
-      .Switch("model.scale_embedding", o.scale_embedding, "Token embedding times sqrt(dim).");
+      .Switch("model.scale_embedding", o.scale_embedding, "Scales token embeddings by sqrt(dim).");
   BindRope(keys, o);
   BindTraining(keys, o);
 }

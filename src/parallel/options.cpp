@@ -57,31 +57,32 @@ void Bind(deck::Keys keys, Asked& o) {
             "Gradients are summed over the data group in pieces of this size, each as soon as the "
             "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
             "grid.sharding = gradients or parameters the pieces are layers instead.")
-      .Integer(
-          "grid.prefetch", o.prefetch, deck::Between(0, kMostPrefetch), "layers",
-          "With grid.sharding = parameters: how many layers ahead of the one that computes are "
-          "gathered. More hide a slower network and take the memory of a whole layer each; 0 "
-          "gathers each layer when it is needed and hides nothing.")
+      .Integer("grid.prefetch", o.prefetch, deck::Between(0, kMostPrefetch), "layers",
+               "With grid.sharding = parameters: how many layers ahead of the one that computes "
+               "are gathered. More hide a slower network, but each takes the memory of a whole "
+               "layer. 0: each layer is gathered when it is needed, which hides nothing.")
       .Switch("grid.overlap", o.overlap,
-              "Transfers of gradients and gathered parameters run while the model computes. no: "
-              "each is awaited where it starts, to see what overlap gains; the results are the "
-              "same, bit for bit.")
+              "yes: transfers of gradients and gathered parameters run while the model computes. "
+              "no: the rank waits for each where it starts, to measure what overlap gains; the "
+              "results are the same, bit for bit.")
       .Text("run.canonical", o.canonical_text,
-            "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
-            "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
-            "threads. Needs grid.context = 1 and costs some speed. none: the same up to rounding.")
+            "DxT, both powers of two: the same bits in every layout whose grid.data divides D and "
+            "whose grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number "
+            "of threads. Needs a CPU, fp32 or fp64, and grid.context = 1, and costs some speed. "
+            "none: layouts agree up to rounding.")
       .Integer("run.canonical_leaf", o.canonical.leaf, deck::AtLeast(0), "sequences",
                "With run.canonical: sequences that are always computed together; data.micro_batch "
-               "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.")
+               "must be a multiple. 0: about 4,096 tokens, but at most data.batch / D.")
       .Section("pipeline", "The order of forward and backward passes over grid.pipeline stages.")
-      .Choice("pipeline.schedule", o.schedule, kSchedules,
-              "gpipe: all forward, then all backward passes. 1f1b: as gpipe in time, with the "
-              "activations of no more micro-batches than stages. interleaved: every stage holds "
-              "several parts of the model; shorter idle times, more messages and activations. "
-              "zero_bubble: weight gradients fill the idle times, with 1f1b's activations of the "
-              "first stage on every stage. With one stage there is nothing to schedule.")
+      .Choice(
+          "pipeline.schedule", o.schedule, kSchedules,
+          "gpipe: all forward passes, then all backward passes. 1f1b: takes as long as gpipe, but "
+          "keeps the activations of no more micro-batches than there are stages. interleaved: "
+          "every stage holds several parts of the model; shorter idle times, more messages and "
+          "activations. zero_bubble: weight gradients fill the idle times; every stage keeps as "
+          "many activations as 1f1b's first. With one stage there is nothing to schedule.")
       .Integer("pipeline.chunks", o.chunks, {1, kMostChunks}, "",
-               "Parts of the model that a stage holds; 2 or more with interleaved, else 1.");
+               "Parts of the model on each stage: 2 or more if interleaved, else 1.");
 }
 
 }  // namespace

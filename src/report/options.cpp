@@ -39,35 +39,34 @@ struct Asked : Options {
 };
 
 void Bind(deck::Keys keys, Asked& o) {
-  keys.Section("monitor", "What is printed, recorded and sampled, and how often")
-      .Integer(
-          "monitor.every_steps", o.every_steps, deck::AtLeast(1), "steps",
-          "A line on the screen and an interval record in metrics.jsonl this often; step 1 and "
-          "the last step always have one. Every step has a record of its own.")
+  keys.Section("monitor", "What is printed, recorded and sampled, and how often.")
+      .Integer("monitor.every_steps", o.every_steps, deck::AtLeast(1), "steps",
+               "How often a line is printed and an interval is recorded in metrics.jsonl; also at "
+               "step 1 and the last step. Every step has a record of its own.")
       .Integer("monitor.validate_every_steps", o.validate_every_steps, deck::AtLeast(0), "steps",
-               "Evaluates the validation split this often and after the last step, which the test "
-               "split follows; 0: never, the test split included.")
+               "How often the validation split is evaluated; also after the last step, with the "
+               "test split. 0: never, nor the test split.")
       .Integer("monitor.validate_windows", o.validate_windows, deck::AtLeast(0), "windows",
-               "Validates during training on at most this many windows of each validation set, a "
-               "sample that run.seed decides, the same every time; 0: all. The test takes all.")
+               "Limit of windows per validation set during training: a sample set by run.seed, the "
+               "same every time. 0: all. The test split is always used whole.")
       .Integer("monitor.sample_tokens", o.sample_tokens, deck::AtLeast(0), "tokens",
-               "Length of the text that the trained model writes at the end; 0: none.")
+               "Length of the text that the trained model writes at the end. 0: none.")
       .Switch("monitor.tensorboard", o.tensorboard,
-              "Writes the run's records as TensorBoard's event files too, into tensorboard/ of the "
+              "Also writes the run's records as TensorBoard event files, to tensorboard/ in the "
               "run folder.")
-      .Integer("monitor.histogram_every_steps", o.histogram_every_steps, deck::AtLeast(0), "steps",
-               "Adds histograms of all weights and gradients to TensorBoard's files this often; 0: "
-               "never.")
+      .Integer(
+          "monitor.histogram_every_steps", o.histogram_every_steps, deck::AtLeast(0), "steps",
+          "How often histograms of all weights and gradients go to TensorBoard's files. 0: never.")
       .Text("monitor.trace_steps", o.trace_text,
-            "Steps whose timeline is recorded, first-last (10-12) or one (10): what each rank "
-            "computes, transfers and waits for, in trace.json.gz of the run folder, which "
-            "ui.perfetto.dev opens; none: no timeline.")
+            "Steps whose timeline is recorded, a range (10-12) or one (10): what each rank "
+            "computes, transfers and waits for. It goes to trace.json.gz in the run folder, which "
+            "ui.perfetto.dev opens. none: no timeline.")
       .Switch("monitor.trace_kernels", o.trace_kernels,
-              "Tells the kernels and copies of a GPU apart in the timeline, if CUPTI, NVIDIA's "
-              "profiling library, is there; it stays attached until the run ends. No: tasks and "
-              "layers of the GPU alone, from CUDA events.")
+              "yes: the timeline shows each kernel and copy of a GPU, if NVIDIA's profiling "
+              "library CUPTI is there; it stays attached until the run ends. no: only tasks and "
+              "layers, from CUDA events.")
       .Switch("monitor.report", o.report,
-              "Makes report.html in the run folder once the run has ended, by vis/report.py: it "
+              "Makes report.html in the run folder when the run has ended, by vis/report.py: it "
               "takes at most 60 s, needs Python with matplotlib and Jinja2, and never changes how "
               "the run ends.");
 }

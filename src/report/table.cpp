@@ -314,12 +314,9 @@ std::string TrafficTable(const std::vector<TrafficRow>& rows, std::int64_t steps
                         TrafficSeconds(row.longest_waited), TrafficSeconds(row.seconds_hidden));
   }
   return text +
-         "\n        training steps only; calls and bytes a step: of a rank that takes part; sent: "
-         "by "
-         "all ranks;"
-         "\n        seconds waited, share of the steps' time, hidden: means over the ranks; "
-         "longest: of "
-         "one rank";
+         "\n        training steps only; calls, bytes per step: of one rank that takes part; sent: "
+         "by all ranks;\n        waited, hidden: mean seconds of a rank; share: of the steps' "
+         "time; longest: of one rank";
 }
 
 // Standard output as a terminal or as a batch log.

@@ -38,49 +38,47 @@ void BindGenerate(deck::Keys keys, AskedTexts& o) {
                "generate).")
       .Text("generate.prompt", o.prompt,
             "Text to continue. Empty: start after an <eos>. -: interactive, each line of standard "
-            "input is a prompt; ends at its end (Ctrl-D).")
+            "input is a prompt, until it ends (Ctrl-D).")
       .Path("generate.file", o.file,
-            "Prompts, one JSON object a line: prompt (text), and as one likes id (a string or an "
-            "integer), tokens, temperature, top_k, top_p, seed, repetition_penalty, stop (a string "
-            "or a list), in place of the deck's.")
-      .Path(
-          "generate.output", o.output,
-          "Texts of generate.file, one JSON object a line, in the order of the prompts: id, "
-          "prompt, text, tokens (ids), reason (length, stop, eos), log_probability (nats). A file "
-          "that exists is refused. Empty: standard output.")
+            "File of prompts, one JSON object per line: prompt (text) and, optionally, id (a "
+            "string or an integer) and values to use in place of the deck's: tokens, temperature, "
+            "top_k, top_p, seed, repetition_penalty, stop (a string or a list).")
+      .Path("generate.output", o.output,
+            "File for the texts of generate.file, one JSON object per line, in the order of the "
+            "prompts: id, prompt, text, tokens (ids), reason (length, stop, eos), log_probability "
+            "(nats). A file that exists is refused. Empty: standard output.")
       .Integer("generate.batch", o.texts, AtLeast(1), "prompts",
                "Prompts of generate.file that each data rank continues at once, and texts that an "
-               "evaluation translates at once; their keys and values are planned memory.")
-      .Choice(
-          "generate.pack_weights", o.pack_weights, kPackings,
-          "yes: on CPUs the weights lie in memory a second time, in the order in which products "
-          "of 2 to 32 texts at once read them: faster, with the same numbers. auto: where nodes "
-          "have the memory.")
+               "evaluation translates at once. More take more memory, for keys and values.")
+      .Choice("generate.pack_weights", o.pack_weights, kPackings,
+              "Whether CPUs keep a second copy of the weights, in the order in which products of 2 "
+              "to 32 texts at once read them: faster, with the same numbers. auto: if every node "
+              "has the memory. yes: an error where it is not possible.")
       .Integer("generate.tokens", o.tokens, AtLeast(1), "tokens",
-               "How many to add; of a translation, the most it has.")
+               "Number of tokens to add; for translations, the limit.")
       .Integer("generate.beams", o.beams, AtLeast(1), "texts",
-               "Of a translation: the likeliest of these many beginnings go on from token to token "
-               "(beam search). 1: greedy.")
+               "For translations: how many of the likeliest beginnings are kept from token to "
+               "token (beam search). 1: greedy.")
       .Real("generate.length_penalty", o.length_penalty, AtLeast(0), "",
-            "Of translations of n tokens found by beams the one with the largest log-probability / "
-            "((5 + n) / 6)^length_penalty is taken (Wu et al. 2016). 0: the likeliest one.")
-      .Real(
-          "generate.temperature", o.temperature, AtLeast(0), "",
-          "0: greedy, always the likeliest. Translations are not drawn: of no meaning there, like "
-          "generate.seed.")
+            "For translations: of the texts of n tokens found by beam search, the one with the "
+            "largest log-probability / ((5 + n) / 6)^length_penalty is taken (Wu et al. 2016). 0: "
+            "the likeliest.")
+      .Real("generate.temperature", o.temperature, AtLeast(0), "",
+            "Divides the logits before a token is drawn. 0: greedy, always the likeliest token. "
+            "Translations are not drawn: neither this nor generate.seed has an effect.")
       .Integer("generate.top_k", o.top_k, AtLeast(0), "tokens",
-               "Draw from the k likeliest. 0: from all.")
+               "Draw from the k likeliest tokens only. 0: from all.")
       .Real("generate.top_p", o.top_p, {0, 1, true, false}, "",
-            "Draw from the fewest tokens that hold this much probability.")
-      .Integer("generate.seed", o.seed, Between(0, kLargestSeed), "", "Of the draws.")
+            "Draw from the fewest tokens that together have this probability. 1: from all.")
+      .Integer("generate.seed", o.seed, Between(0, kLargestSeed), "", "Seed of the draws.")
       .Real("generate.repetition_penalty", o.repetition_penalty, deck::Above(0), "",
-            "Logits of tokens that prompt and text have are divided by this, negative ones "
-            "multiplied (Keskar et al. 2019). 1: none.")
+            "Makes tokens that prompt and text already have less likely: positive logits are "
+            "divided by this, negative ones multiplied (Keskar et al. 2019). 1: no penalty.")
       .Text("generate.stop", o.stop_text,
             "Strings that end a text and are left out of it, with | between them; \\n, \\t, \\\\, "
-            "\\| are a newline, a tab, a backslash, a bar.")
+            "\\| are a newline, a tab, a backslash, a bar. Empty: none.")
       .Switch("generate.stop_at_eos", o.stop_at_eos,
-              "A text ends at an <eos>, which is left out of it.")
+              "Whether an <eos> ends the text; it is left out.")
       .Switch("generate.start_with_eos", o.start_with_eos,
               "The model sees an <eos> before a prompt, as before each document in training.")
       .Exclusive({"generate.prompt", "generate.file"});
@@ -190,28 +188,32 @@ void CheckTarget(const char* key, const std::string& path, bool overwrite, const
 void BindEvaluate(deck::Keys keys, EvaluateOptions& o) {
   keys.Section("evaluate", "Evaluating a trained model (job.task = evaluate); see doc/evaluate.md.")
       .Integer("evaluate.stride", o.stride, deck::AtLeast(0), "tokens",
-               "Between the beginnings of neighbouring windows, which count each target once: all "
-               "but the first window's have at least data.sequence_length - stride tokens of "
-               "context. 0: windows do not overlap.")
-      .Path("evaluate.text", o.text,
-            "A text file to evaluate beside the token file's splits, as one document.")
+               "Distance between the beginnings of neighbouring windows. Each target counts once, "
+               "and all but those of the first window have at least data.sequence_length - stride "
+               "tokens of context. 0: windows do not overlap.")
+      .Path(
+          "evaluate.text", o.text,
+          "A text file to evaluate, as one document, beside the token file's splits. Empty: none.")
       .Choice("evaluate.detokenise", o.detokenise, kDetokenise,
               "wikitext: undoes the tokenisation of WikiText's files in evaluate.text, for subword "
-              "tokenizers; words stay those of the file.")
+              "tokenizers; words are still counted as in the file. none: the text as it is.")
       .Switch("evaluate.baselines", o.baselines,
-              "Shows the losses of the uniform and unigram distributions and of a Kneser-Ney "
-              "5-gram model beside the trained one, learned from the token file's train split of "
-              "up to 100 million tokens.")
+              "Also shows the losses of the uniform and unigram distributions and of a Kneser-Ney "
+              "5-gram model. The last two learn from the token file's train split and are left out "
+              "if it has more than 100 million tokens.")
       .Path("evaluate.documents", o.documents,
-            "File to write: the loss of each document, HDF5. The splits need their documents.")
+            "File to write (HDF5): the loss of each document. The token file must hold the "
+            "beginnings of documents. Empty: none.")
       .Path("evaluate.choices", o.choices,
-            "File of multiple-choice questions to score, JSONL: "
-            "{\"context\": \"...\", \"choices\": [\"...\", ...], \"answer\": 0}.")
+            "File of multiple-choice questions to score, one JSON object per line, answers count "
+            "from 0: {\"context\": \"...\", \"choices\": [\"...\", ...], \"answer\": 0}. Empty: "
+            "none.")
       .Path("evaluate.output", o.output,
-            "File to write, JSONL: the scores of each question; of a model that translates, the "
-            "translation of each pair.")
-      .Path("evaluate.results", o.results, "File to write: all results, JSON.")
-      .Switch("evaluate.overwrite", o.overwrite, "Files to write replace what is there.");
+            "File to write, one JSON object per line: the scores of each question or, if the model "
+            "translates, the translation of each pair. Empty: none.")
+      .Path("evaluate.results", o.results, "File to write (JSON): all results. Empty: none.")
+      .Switch("evaluate.overwrite", o.overwrite,
+              "yes: existing output files are replaced; no: they are refused.");
 }
 
 }  // namespace
@@ -326,24 +328,23 @@ struct AskedScaling : ScalingOptions {
 void BindScaling(deck::Keys keys, AskedScaling& o) {
   keys.Section("scaling",
                "A scaling study of a training step (job.task = scaling); see doc/scaling.md.")
-      .Text(
-          "scaling.ranks", o.ranks_text,
-          "Numbers of ranks to compare: 1,2,4,8. The first ranks of the job take part, the others "
-          "sleep. Empty: the ranks of one replica (tensor x context x pipeline) times 1, 2, 4 "
-          "... up to the job's ranks, and these.")
+      .Text("scaling.ranks", o.ranks_text,
+            "Numbers of ranks to compare, such as 1,2,4,8. The first ranks of the job take part, "
+            "the others sleep. Empty: the ranks of one replica (tensor x context x pipeline) times "
+            "1, 2, 4 ... up to the job's ranks, and all of the job's ranks.")
       .Text("scaling.kind", o.kind_text,
-            "strong: data.batch on any number of ranks; weak: a batch that grows with the ranks, "
-            "see scaling.base_ranks; strong,weak: both.")
+            "strong: data.batch windows per step on any number of ranks; weak: a batch that grows "
+            "with the ranks, see scaling.base_ranks; strong,weak: both.")
       .Integer("scaling.base_ranks", o.base_ranks, deck::Between(0, comm::kMostRanks), "ranks",
-               "For weak scaling: the number of ranks for which data.batch stands; others take "
-               "data.batch x ranks / base_ranks windows a step. 0: the smallest number compared.")
+               "For weak scaling: the number of ranks that take data.batch windows per step; "
+               "others take data.batch x ranks / base_ranks. 0: the smallest number compared.")
       .Integer("scaling.steps", o.steps, deck::AtLeast(1), "steps",
-               "Measured steps of each number of ranks, in each round.")
+               "Steps measured per number of ranks and round.")
       .Integer("scaling.warmup_steps", o.warmup_steps, deck::AtLeast(1), "steps",
-               "Steps before these, which are not counted.")
+               "Steps before the measured ones, which are not counted.")
       .Integer("scaling.repeats", o.repeats, deck::AtLeast(1), "",
-               "Rounds: each measures all numbers of ranks, every second one from the largest to "
-               "the smallest. Intervals of confidence need two or more.");
+               "Number of rounds. Each measures all numbers of ranks, every second round from the "
+               "largest to the smallest. Confidence intervals need two or more.");
 }
 
 }  // namespace

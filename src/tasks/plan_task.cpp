@@ -186,14 +186,14 @@ void PrintAdvice(const Candidate& row, const train::Request& request) {
           batch));
   add(sharded > 0.03 * p.step, sharded,
       "transfers of sharded state: a larger data.micro_batch, grid.prefetch = 2, grid.shard_group "
-      "of "
-      "a node, or fewer replicas beside more tensor ranks");
+      "= the ranks of a node, or more tensor ranks and fewer replicas");
   add(summed > 0.03 * p.step, summed,
-      fmt::format("sums of gradients: a larger data.batch than {} takes as many bytes", batch));
+      fmt::format("sums of gradients: a data.batch above {} transfers as many bytes per step",
+                  batch));
   add(tensor > 0.03 * p.step, tensor,
-      "sums of the tensor ranks: fewer of them, beside more stages or sharded parameters");
+      "sums over the tensor ranks: fewer of them, and more stages or sharded parameters instead");
   add(row.layout.recompute == model::Recompute::kFull, p.compute / 4,
-      "full recomputation, a quarter of the computation: more memory a rank (more tensor ranks, "
+      "full recomputation, a quarter of the computation: more memory per rank (more tensor ranks, "
       "stages or shards) allows model.recompute = selective");
   add(p.passes > 0.2 * p.compute, p.passes,
       fmt::format("passes over memory, {} of the computation: norms, activations and the optimizer",

@@ -267,7 +267,7 @@ void Recovery::GoBack(const std::string& checkpoint) {
     ReturnTo(record, OriginAfterGoingBack(record, next_sample));
   } catch (const checkpoint::DamagedError& damage) {
     throw AgreedError(ExitCode::kFailed, damage.what(),
-                      "It was to be gone back to after a spike of the loss. -r goes on from the "
+                      "The run was going back to it after a spike of the loss. -r goes on from the "
                       "checkpoint before it.");
   }
 }

@@ -566,7 +566,7 @@ void Reporter::SayStopped(const std::string& folder) {
   const std::string& reason = progress_.stop_reason;
   SayEvent("stop", reason);
   if (job_.request.monitor.report) {
-    monitor_->Line("page    of what there is: " + report::PageCommandText(folder));
+    monitor_->Line("page    of the run so far: " + report::PageCommandText(folder));
   }
   monitor_->Line(
       fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",

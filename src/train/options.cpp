@@ -16,12 +16,12 @@ void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
   keys.Section("optimizer", "How gradients become updates.")
       .Choice("optimizer.kind", o.kind, kKinds,
               "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: plain.")
-      .Real("optimizer.learning_rate", o.learning_rate, AtLeast(0), "", "Peak of the schedule.")
+      .Real("optimizer.learning_rate", o.learning_rate, AtLeast(0), "", "Peak learning rate.")
       .Real("optimizer.beta1", o.beta1, HalfOpen(0, 1), "", "Decay of the first moment.")
       .Real("optimizer.beta2", o.beta2, HalfOpen(0, 1), "", "Decay of the second moment.")
       .Real("optimizer.epsilon", o.epsilon, Above(0), "", "Added to the root of the second moment.")
       .Real("optimizer.weight_decay", o.weight_decay, AtLeast(0), "",
-            "Decoupled, times the learning rate; on matrices, not on norms and biases.")
+            "Decoupled, times the learning rate; matrices only, not norms and biases. 0: none.")
       .Real("optimizer.clip_norm", o.clip_norm, AtLeast(0), "",
             "Gradients with a larger global norm are scaled down to it. 0: never.")
       .Real("optimizer.label_smoothing", o.label_smoothing, HalfOpen(0, 1), "",
@@ -35,25 +35,23 @@ void BindSchedule(deck::Keys keys, ScheduleOptions& o) {
       .Real("schedule.epochs", o.epochs, {0, kMostEpochs, true, false}, "epochs",
             "Length of the run in passes over the training windows.")
       .Integer("schedule.steps", o.steps, Between(0, kMostSteps), "steps",
-               "Length of the run in steps; excludes schedule.epochs. 0: by epochs.")
+               "Length of the run in steps. 0: set by schedule.epochs.")
       .Exclusive({"schedule.epochs", "schedule.steps"})
-      .Integer(
-          "schedule.stop_at", o.stop_at, AtLeast(0), "steps",
-          "End after this step with a checkpoint and exit code 0; rates follow the schedule of "
-          "the whole. 0: run to the end.")
+      .Integer("schedule.stop_at", o.stop_at, AtLeast(0), "steps",
+               "End after this step, with a checkpoint and exit code 0; learning rates are those "
+               "of the full schedule. 0: run to the end.")
       .Integer("schedule.warmup_steps", o.warmup_steps, AtLeast(0), "steps",
-               "The rate grows linearly to its peak over these.")
+               "Number of first steps over which the learning rate grows linearly to its peak.")
       .Choice("schedule.decay", o.decay, kDecays,
-              "From the warm-up's end to the last step; wsd: constant, then linear over "
-              "schedule.decay_fraction of the steps.")
+              "How the learning rate changes from the warm-up's end to the last step. wsd: "
+              "constant, then linear over schedule.decay_fraction of all steps.")
       .Real("schedule.decay_fraction", o.decay_fraction, Between(0, 1), "",
-            "Share of all steps in wsd's final decay.")
+            "Share of all steps in the final decay of decay = wsd.")
       .Real("schedule.final_fraction", o.final_fraction, Between(0, 1), "",
-            "Rate of the last step, as a fraction of the peak.")
-      .Real(
-          "schedule.walltime_minutes", o.walltime_minutes, AtLeast(0), "minutes",
-          "Stop in time: after the step that passes this, write a checkpoint and exit with code 3. "
-          "0: no limit.");
+            "Learning rate of the last step as a fraction of the peak; ignored by constant.")
+      .Real("schedule.walltime_minutes", o.walltime_minutes, AtLeast(0), "minutes",
+            "Time limit: after the step that passes it, write a checkpoint and exit with code 3. "
+            "0: no limit.");
 }
 
 }  // namespace
@@ -73,21 +71,23 @@ constexpr deck::Names<2> kAnswers = {"report", "rollback"};
 constexpr double kMostWindow = 10'000;  // losses; a checkpoint keeps them all
 
 void BindSafeguards(deck::Keys keys, SafeguardOptions& o) {
-  keys.Integer("run.max_bad_steps", o.max_bad_steps, deck::AtLeast(0), "steps",
-               "A step whose loss or gradient is not finite, or none of whose targets count, "
-               "leaves weights and moments as they are and counts as done, so many times in a row; "
-               "the next one ends the run with code 1. 0: the first one does.")
+  keys.Integer(
+          "run.max_bad_steps", o.max_bad_steps, deck::AtLeast(0), "steps",
+          "How many bad steps in a row are tolerated: steps whose loss or gradient is not finite, "
+          "or none of whose targets count. Each leaves weights and moments as they are and counts "
+          "as done; one more ends the run with code 1. 0: the first one ends it.")
       .Integer("run.spike_window", o.spike_window, deck::Between(0, kMostWindow), "steps",
                "A loss is a spike if it lies more than run.spike_threshold standard deviations "
-               "above the mean of so many losses before it. 0: spikes are not sought.")
+               "above the mean of this many losses before it. 0: spikes are not looked for.")
       .Real("run.spike_threshold", o.spike_threshold, deck::Above(0), "standard deviations",
-            "Of the losses in run.spike_window, and at least 0.1% of their mean each.")
+            "Standard deviations above the mean of run.spike_window that count as a spike; a "
+            "standard deviation counts as at least 0.1% of the mean.")
       .Choice("run.on_spike", o.on_spike, kAnswers,
               "report: a warning and an event. rollback: also go back to the last checkpoint, and "
               "on from there with the samples that follow the spike (Chowdhery et al. 2022, "
               "section 5.1).")
       .Integer("run.max_rollbacks", o.max_rollbacks, deck::AtLeast(0), "times",
-               "With run.on_spike = rollback: goes back to one checkpoint so often at most; "
+               "With run.on_spike = rollback: how often the run may go back to one checkpoint; "
                "later spikes are only reported, until the next checkpoint.");
 }
 
@@ -106,24 +106,25 @@ constexpr double kMostTokens = 0x1p50;  // steps times tokens fit 64 bits
 
 void BindPlan(deck::Keys keys, PlanOptions& o) {
   keys.Section("plan",
-               "job.task = plan: layouts, and their times, on a machine that need not be there.")
+               "Layouts and their times on a machine that need not be there (job.task = plan).")
       .Integer("plan.vocabulary", o.vocabulary, deck::Between(2, kLargestVocabulary), "tokens",
-               "Vocabulary of a plan where data.file is not there. model.vocabulary beats it.")
+               "Vocabulary to assume if data.file is not there. model.vocabulary takes precedence.")
       .Integer("plan.tokens", o.tokens, deck::Between(2, kMostTokens), "tokens",
-               "Training tokens of a plan where data.file is not there.")
-      .Path("plan.machine", o.machine,
-            "Machine whose speeds predict a step: the name of a description in input/machines/, or "
-            "a path (trireme --calibrate writes one). auto: h100 for job.task = plan; for a run, "
-            "its GPU's, or a short calibration at the end of a minute or more on CPUs.")
+               "Training tokens to assume if data.file is not there.")
+      .Path(
+          "plan.machine", o.machine,
+          "Machine whose speeds predict a step: the name of a description in input/machines/, or a "
+          "path (trireme --calibrate writes one). auto: h100 for job.task = plan; for a run on "
+          "GPUs, their own; for a run on CPUs of a minute or more, a short calibration at its end.")
       .Integer("plan.nodes", o.nodes, deck::Between(0, comm::kMostRanks), "nodes",
                "Nodes to plan for. 0: those of grid.ranks, or one.")
       .Integer("plan.rows", o.rows, deck::Between(1, kMostRows), "layouts",
-               "Layouts that job.task = plan shows.")
+               "Number of layouts to show.")
       .Integer("plan.simulate", o.simulate, deck::Between(0, kMostRows), "layouts",
-               "Layouts that are simulated: those that an estimate puts first. 0: the deck's own "
-               "alone.")
-      .Path("plan.timeline", o.timeline,
-            "File for the timeline of the first layout shown, a trace for Perfetto. Empty: none.");
+               "Layouts to simulate: the best by a quick estimate. 0: only the deck's own.")
+      .Path(
+          "plan.timeline", o.timeline,
+          "File for the timeline of the fastest layout, which ui.perfetto.dev opens. Empty: none.");
 }
 
 }  // namespace

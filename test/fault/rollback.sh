@@ -125,7 +125,7 @@ begins "$TRIREME" -i deck.in "${keys[@]}" "${back[@]}" job.output=damaged schedu
 ends 0
 printf '%01000d' 0 | dd of=damaged/checkpoints/step_00000064/model.safetensors bs=1 seek=20000 conv=notrunc status=none
 run 1 train "${back[@]}" -r damaged/checkpoints/step_00000070
-says "It was to be gone back to after a spike of the loss"
+says "The run was going back to it after a spike of the loss"
 
 # 7. Local checkpoints between those of the run folder: killed before a spike, the run goes on from one, knows where to go
 # back to, and leaves none of the steps that it has gone back over; killed after that, too.

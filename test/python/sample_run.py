@@ -98,7 +98,7 @@ done    30 steps, 3,840 tokens, 0:03; 3,020 tokens/s; peak memory 135 MiB a rank
 traffic group      transfer        calls/step sent/step      sent   waited  share  longest   hidden
         data       all-reduce             1.0   3.1 MiB   373 MiB    0.226  17.8%    0.403    0.078
         tensor     all-gather             1.0   2.0 KiB   240 KiB    0.165  13.0%    0.208    0.000
-        training steps only; calls and bytes a step: of a rank that takes part; sent: by all ranks;
+        training steps only; calls, bytes per step: of one rank that takes part; sent: by all ranks;
 """
 
 

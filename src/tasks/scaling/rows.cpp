@@ -412,10 +412,10 @@ std::string Head(const app::Request& request, const app::Device& device, const S
   for (const Point& point : study.points) {
     if (!point.room.oversubscribed || point.size.ranks == told) continue;
     told = point.size.ranks;
-    text +=
-        fmt::format("\nwarning: oversubscribed: {} x {} on {}: no measure of scaling, marked so",
-                    report::Counted(told, "rank"), report::Counted(point.room.threads, "thread"),
-                    report::Counted(point.room.cores, device.stream.OnGpu() ? "card" : "core"));
+    text += fmt::format(
+        "\nwarning: oversubscribed: {} x {} on {}: its rows are marked and do not measure scaling",
+        report::Counted(told, "rank"), report::Counted(point.room.threads, "thread"),
+        report::Counted(point.room.cores, device.stream.OnGpu() ? "card" : "core"));
   }
   return text;
 }
@@ -433,9 +433,9 @@ std::string Tables(const std::vector<Row>& rows) {
       "bubble", "data", "other", "exposed, by group");
   for (const Row& row : rows) text += TimeLine(row);
   text +=
-      "\n95%: half the interval of the step's time. serial: the part that more ranks do not make "
-      "faster (Karp and Flatt).\nexposed: communication that ranks waited for. lost to: what the "
-      "efficiency lacks to 100%, by cause.\n";
+      "\n95%: half the confidence interval of a step's time. serial: the part that more ranks do "
+      "not make faster (Karp and Flatt).\nexposed: communication that ranks waited for. lost to: "
+      "what is missing to 100% efficiency, by cause.\n";
   return text;
 }
 

@@ -420,32 +420,28 @@ class Verifier {
              DoesItPass(WithoutDataSum(grid_));
     }
     if (all_are(kernels::GradientSum::kTensor) && !grid_.SequenceParallel()) {
-      return "Wrong are only norms of heads, whose gradients the tensor ranks sum, each over heads "
-             "of "
-             "its own: does it pass with model.qk_norm = no?";
+      return "Only norms of heads are wrong. The tensor ranks sum their gradients, each over its "
+             "own heads: does it pass with model.qk_norm = no?";
     }
     if (all_are(kernels::GradientSum::kTensor)) {
-      return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each "
-             "of "
-             "which sees other tokens: does it pass with grid.sequence_parallel = no?";
+      return "Only gradients that sequence parallelism sums over the tensor ranks, which see "
+             "different tokens, are wrong: does it pass with grid.sequence_parallel = no?";
     }
     if (all_are(kernels::GradientSum::kTied)) {
-      return "Wrong is only the tied embedding, whose gradient the first and the last stage sum: "
+      return "Only the tied embedding is wrong, whose gradient the first and the last stage sum: "
              "does it pass with model.tie_embeddings = no?";
     }
     if (all_are(kernels::GradientSum::kKeyValue)) {
-      return "Wrong are only keys and values of heads that several tensor ranks share: does it "
-             "pass "
-             "with grid.tensor no larger than model.kv_heads?";
+      return "Only keys and values of heads that several tensor ranks share are wrong: does it "
+             "pass with grid.tensor no larger than model.kv_heads?";
     }
     if (right == 0) {
       return "Every gradient is wrong: suspect what all share, the sum over the data ranks" +
              DoesItPass(WithoutDataSum(grid_));
     }
     return fmt::format(
-        "{} of {} gradients are wrong, the last in the order of the forward pass is {}'s: "
-        "backward, "
-        "the mistake starts near it{}",
+        "{} of {} gradients are wrong; the last in the order of the forward pass is {}'s, so the "
+        "mistake is near it in the backward pass{}",
         wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name,
         DoesItPass(WithoutAny(grid_)));
   }

@@ -216,11 +216,10 @@ TEST(Traffic, IsATableWithALineARow) {
       "        embedding  receive               72.0         -         -    0.500  12.5%    12.35  "
       "  "
       "0.062\n"
-      "        training steps only; calls and bytes a step: of a rank that takes part; sent: by "
-      "all "
-      "ranks;\n"
-      "        seconds waited, share of the steps' time, hidden: means over the ranks; longest: of "
-      "one rank");
+      "        training steps only; calls, bytes per step: of one rank that takes part; sent: "
+      "by all ranks;\n"
+      "        waited, hidden: mean seconds of a rank; share: of the steps' time; longest: of one "
+      "rank");
   EXPECT_EQ(TrafficTable({}, 10, 4), "");
   EXPECT_EQ(TrafficTable({TensorRow()}, 0, 0), "");
 }
