@@ -1,4 +1,4 @@
-// The one error type.
+// Error, and the functions that make errors.
 #include "trireme/base/error.hpp"
 
 #include <fmt/format.h>

@@ -22,7 +22,7 @@ namespace trireme {
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 Descriptor::Descriptor(const std::string& path, int flags) : number_(-1) {
-  constexpr mode_t kMode = 0666;  // the user's umask decides
+  constexpr mode_t kMode = 0666;  // less what the umask removes
   number_ = Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, kMode); });
 }
 
@@ -42,7 +42,7 @@ int SyncToDisk(const std::string& path) {
 int MakeFolderDurably(const std::string& folder) {
   namespace fs = std::filesystem;
   fs::path missing = fs::absolute(folder).lexically_normal();
-  if (!missing.has_filename()) missing = missing.parent_path();  // "a/b/"
+  if (!missing.has_filename()) missing = missing.parent_path();  // drops a final '/'
   std::vector<fs::path> made;
   std::error_code error;
   for (; !fs::exists(missing, error) && !error; missing = missing.parent_path()) {
@@ -250,7 +250,7 @@ void MoveLink(const std::string& target, const std::string& link) {
 }
 
 int CreateNewFile(const std::string& path) {
-  constexpr mode_t kMode = 0666;  // the user's umask decides
+  constexpr mode_t kMode = 0666;  // less what the umask removes
   constexpr int kTries = 8;       // another process may create the name again in between
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   int file = -1;
@@ -275,7 +275,7 @@ std::string BehindLink(const std::string& path) {
 }
 
 std::string DraftName(const std::string& path) {
-  constexpr std::size_t kLongest = 255;  // bytes of a name: NAME_MAX
+  constexpr std::size_t kLongest = 255;  // NAME_MAX: bytes in a name
   constexpr std::string_view kEnding = ".tmp";
   const std::size_t name = path.find_last_of('/') + 1;  // 0 if there is none
   return path.substr(0, std::max(name, std::min(path.size(), name + kLongest - kEnding.size()))) +

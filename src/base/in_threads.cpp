@@ -1,4 +1,4 @@
-// InThreads, whose threads draw from a counter, and MemoryInfo.
+// InThreads, whose threads take each next i from a shared counter, and MemoryInfo.
 #include "trireme/base/in_threads.hpp"
 
 #include <algorithm>

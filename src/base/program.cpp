@@ -66,7 +66,7 @@ std::string IdAmong(std::span<const char> notes) {
   return {};
 }
 
-// Callback of dl_iterate_phdr. The first object is the program itself, so it returns 1: no others.
+// Callback of dl_iterate_phdr. The first object is the program itself; returning 1 skips the rest.
 int Visit(dl_phdr_info* info, std::size_t /*size*/, void* id) {
   for (const ElfW(Phdr) & part : std::span(info->dlpi_phdr, info->dlpi_phnum)) {
     if (part.p_type != PT_NOTE) continue;
@@ -85,8 +85,8 @@ std::string BuildId() {
   return id;
 }
 
-// Compiled with the flags of the whole program, whose predefined macros tell what the compiler may
-// use. TEXT_OF(__AVX2__) is "1" if the compiler defines the macro, otherwise the macro's name.
+// This file is compiled with the program's flags, so the predefined macros tell which instructions
+// the compiler may use. TEXT_OF(__AVX2__) is "1" if that macro is defined, otherwise its name.
 #define TEXT_OF_TOKENS(tokens) #tokens
 #define TEXT_OF(macro) TEXT_OF_TOKENS(macro)
 static constexpr unsigned Bit(int place, const char* text) {

@@ -408,7 +408,7 @@ constexpr int kConnectionsOfCollective = 3, kBlocksOfLibrary = 16;
 
 // groups: number of groups of more than one rank. NCCL adds a queue to each communicator's own.
 void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
-  constexpr int kOfComputation = 2;  // one for the computation, one for input
+  constexpr int kOfComputation = 2;  // queues: of the computation and of its input
   constexpr int kOfEach = 2, kBothEnds = 2, kFlows = 2;
   const int chunk = kOfEach * kBothEnds * kFlows;
   const int messages = shape.pipeline > 1 ? chunk * pipeline_chunks : 0;

@@ -135,8 +135,8 @@ class ArrayReader {
                    MPI_BYTE, readers.Handle());
   }
 
-  // Throws on all ranks for the first bad element of any. bad: offset of this rank's first bad
-  // element, or kNoElement. Collective.
+  // Throws on all ranks if any of them found a bad element; the error names the first. bad: offset
+  // of this rank's first bad element, or kNoElement. Collective.
   void RequireGood(const comm::Communicator& world, std::int64_t bad) const {
     BadValue found{bad, 0};
     if (bad != kNoElement) found.value = ValueAt(stored_, {At(bad), bad, bad + 1}, bad);

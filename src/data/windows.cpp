@@ -59,7 +59,7 @@ class DocumentIndex {
     const auto next = std::ranges::lower_bound(known_, token, {}, &Place::token);
     if (next != known_.end()) high = *next;
     if (next != known_.begin()) low = *std::prev(next);
-    // Bisecting every third read bounds their number, however uneven the documents are.
+    // Bisecting at every third read bounds the number of reads, however uneven the documents are.
     constexpr int kEvery = 3;
     for (int read = 1; high.at - low.at > 1; ++read) {
       HoldBetween(low, high, token, read % kEvery == 0);

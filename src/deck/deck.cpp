@@ -57,7 +57,7 @@ std::vector<std::string> SplitLines(std::string text) {
   if (text.starts_with(kByteOrderMark)) text.erase(0, 3);
   std::vector<std::string> lines(1);
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;  // DOS
+    if (text[i] == '\r' && i + 1 < text.size() && text[i + 1] == '\n') continue;  // DOS line end
     if (text[i] == '\n' || text[i] == '\r') {  // the latter alone: old Macs
       lines.emplace_back();
     } else {

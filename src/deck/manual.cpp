@@ -20,8 +20,8 @@ namespace trireme::deck {
 
 namespace {
 
-// How '-' is printed. kMinus: as a minus sign, as in options and numbers, which can be copied to a
-// shell. kInWords: the same, except as a hyphen between two letters.
+// How '-' is printed. kMinus: as a minus sign, so that options and numbers can be copied to a
+// shell. kInWords: as a hyphen between two letters, elsewhere as a minus sign.
 enum class Hyphen { kMinus, kInWords };
 
 constexpr std::size_t kRoffColumns = 78;
@@ -154,7 +154,7 @@ std::string Options(const std::vector<std::string>& lines) {
   return out + Prose(description);
 }
 
-// Takes "exit codes: 0 done; 1 failed; ...".
+// The section EXIT STATUS, made from lines of --help: "exit codes: 0 done; 1 failed; ...".
 std::string ExitStatus(const std::vector<std::string>& lines) {
   std::string all;
   for (const std::string& line : lines) all += Trim(line) + " ";

@@ -53,7 +53,7 @@ std::string NearestOf(const std::string& name, const std::vector<std::string>& c
   return nearest;
 }
 
-// More suggestions than these would not help.
+// Suggestions beyond this number would not help.
 constexpr std::size_t kMaximumSuggestions = 3;
 
 // Cuts "data.batch" into "data" and "batch"; a name without a dot has no section.
@@ -94,7 +94,7 @@ Problem CheckLookalikes(const std::string& text) {
   return {};
 }
 
-// Guesses the number that was meant.
+// A hint with the number that was probably meant; empty if there is no guess.
 std::string NumberHint(const std::string& text) {
   std::string other = text;
   if (std::count(other.begin(), other.end(), ',') == 1 && other.find('.') == std::string::npos) {

@@ -13,7 +13,7 @@ namespace trireme::device {
 void* AllocateOn(Kind kind, std::int64_t bytes);
 void FreeOn(Kind kind, void* data, std::int64_t bytes);
 
-// An address of planned memory: 128-byte aligned, different from all live ones, and faulting.
+// An address of planned memory: 128-byte aligned, different from all live ones; any access faults.
 void* PlannedAddress(std::int64_t bytes);
 
 }  // namespace trireme::device

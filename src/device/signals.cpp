@@ -46,7 +46,7 @@ void StopSignals::Release() {
 }
 
 void StopSignals::Wait(const std::stop_token& stop) {
-  device::BindThisThread(usable_);               // not where the thread that started it is pinned
+  device::BindThisThread(usable_);               // undoes its starter's pinning
   constexpr timespec kPause = {0, 200'000'000};  // how soon the thread notices that it must end
   const sigset_t set = StopSet();
   bool asked_to_end = false;  // after SIGINT, SIGTERM or SIGHUP the next one ends the process

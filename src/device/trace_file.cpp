@@ -22,7 +22,7 @@ constexpr int kGzip = 15 + 16;  // zlib: largest window, with a gzip header
 constexpr int kLevel = 6, kMemory = 8;
 constexpr std::size_t kBuffer = std::size_t{1} << 16;
 constexpr int kGpuThread = 2, kKernelPlace = 3, kFirstThread = 10, kLanes = 100;
-constexpr int kFirstKernelThread = 10'000;  // displayed at kKernelPlace, in ascending order
+constexpr int kFirstKernelThread = 10'000;  // first number of kernels' threads
 
 struct Thread {
   SliceQueue queue;

@@ -42,7 +42,7 @@ std::int64_t gpu::CachedPiece(std::int64_t positions) {
 
 std::int64_t gpu::KeyValueElements(const device::Stream&, const AttentionShape& shape,
                                    std::int64_t positions) {
-  constexpr std::int64_t kSums = 2;  // elements of bf16 per sum
+  constexpr std::int64_t kSums = 2;  // an fp32 sum takes the room of two bf16 elements
   const std::int64_t row = CachedRow(shape.head_dim);
   const std::int64_t pieces = CeilDivide(positions, CachedPiece(positions));
   const std::int64_t parts = pieces > 1 ? kSums * shape.heads * pieces * (row + kCachedExtra) : 0;

@@ -357,7 +357,7 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
     }
   };
   if (stream_.Where() == device::Kind::kCpu) return fill_as(elements, values);
-  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements, through the host
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements copied from the host at a time
   const std::int64_t most = std::min(kPiece, elements.Size());
   const auto size = static_cast<std::int64_t>(SizeOf(dtype));
   std::vector<std::byte> host(static_cast<std::size_t>(most * size));

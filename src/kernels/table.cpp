@@ -298,7 +298,7 @@ void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile&
   CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows, tile.x.dtype);
 }
 
-// A size (elements or tokens) as the back end computes it that the planned device stands for.
+// A number of elements or tokens, computed as by the back end that the planned device imitates.
 template <auto* kCpu, auto* kGpu, typename... Arguments>
 std::int64_t SizeOn(const device::Stream& stream, Arguments... arguments) {
   return (stream.OnGpu() ? kGpu : kCpu)(stream, arguments...);

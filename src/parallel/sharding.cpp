@@ -453,7 +453,7 @@ void ShardedUnits::FinishGradients() {
 void ShardedUnits::OrderUpdated(bool first_stage) {
   const auto& pieces = registry_->Owns().pieces;
   for (std::size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].range.begin < registry_->Size()) updated_.push_back(i);  // not second gradients
+    if (pieces[i].range.begin < registry_->Size()) updated_.push_back(i);  // omits second gradients
   }
   if (first_stage) return;
   const auto& units = registry_->Units();

@@ -33,7 +33,7 @@ constexpr const char* NameOf(Dtype type) {
   return type == Dtype::kFloat32 ? "fp32" : type == Dtype::kFloat64 ? "fp64" : "bf16";
 }
 
-// The type in which values of a type are summed: gradients, moments, statistics.
+// The type of sums over values of this type, such as gradients, moments and statistics.
 constexpr Dtype SumTypeOf(Dtype type) { return type == Dtype::kBfloat16 ? Dtype::kFloat32 : type; }
 
 // Address of element `index` of an array.

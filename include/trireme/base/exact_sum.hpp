@@ -62,7 +62,7 @@ class ExactSum {
 
  private:
   static constexpr std::uint64_t kBits = 32, kMask = 0xFFFFFFFF;
-  // Limit before digits could overflow.
+  // Normalise is called after this many terms, before any digit could overflow.
   static constexpr std::int64_t kMostTerms = std::int64_t{1} << 29;
 
   void AddSpecial(double x) { specials_[std::isnan(x) ? 0 : x > 0 ? 1 : 2] = true; }

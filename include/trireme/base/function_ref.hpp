@@ -16,7 +16,7 @@ class FunctionRef<Result(Arguments...)> {
  public:
   template <typename Callable, typename = std::enable_if_t<
                                    !std::is_same_v<std::remove_cvref_t<Callable>, FunctionRef>>>
-  FunctionRef(Callable&& callable)  // NOLINT(google-explicit-constructor): as std::function
+  FunctionRef(Callable&& callable)  // NOLINT(google-explicit-constructor): like std::function
       : object_(const_cast<void*>(static_cast<const void*>(std::addressof(callable)))),
         call_([](void* object, Arguments... arguments) -> Result {
           return (*static_cast<std::add_pointer_t<Callable>>(object))(

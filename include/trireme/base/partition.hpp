@@ -39,7 +39,7 @@ struct Positions {
   std::int64_t At(std::int64_t local) const {
     return local < early.Size() ? early.begin + local : late.begin + (local - early.Size());
   }
-  std::int64_t Count() const { return early.Size() + late.Size(); }  // not for the default
+  std::int64_t Count() const { return early.Size() + late.Size(); }  // not valid for the default
 };
 
 // Positions of rank `rank` of `ranks`. PartOf cuts a sequence of `length` into 2 ranks blocks, and

@@ -8,8 +8,8 @@
 
 namespace trireme {
 
-// What random bits are for, and their coordinates. The numbers are part of the golden values: never
-// renumber.
+// What random bits are for and, after the colon, their coordinates. Golden values depend on these
+// numbers: never change them.
 enum class Purpose : std::uint32_t {
   kInitialise = 1,        // initial weights: tensor, element
   kPermutation = 2,       // sample order: epoch, Feistel round

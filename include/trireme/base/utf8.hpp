@@ -40,8 +40,8 @@ inline std::size_t AsciiEnd(std::string_view text, std::size_t from = 0) {
   return from;
 }
 
-// Length of the longest beginning of `text` that is a well-formed character or the beginning of
-// one; 0: not even its first byte is. The character is complete if this is its CharacterBytes.
+// Number of bytes at the beginning of `text` that form a well-formed character or the beginning of
+// one; 0 if its first byte begins none. The character is complete if it has CharacterBytes bytes.
 std::size_t WellFormedBytes(std::string_view text);
 
 struct Character {

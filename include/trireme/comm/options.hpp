@@ -45,7 +45,7 @@ class Places {
  public:
   Places() = default;
   Places(Transfer transfer, const Counts& counts, int ranks);
-  Places(Transfer transfer, std::int64_t count, int rank, int ranks);  // the whole count for `rank`
+  Places(Transfer transfer, std::int64_t count, int rank, int ranks);  // all elements for `rank`
   Places(Places&& other) noexcept { *this = std::move(other); }
   Places& operator=(Places&& other) noexcept {
     std::swap(numbers_, other.numbers_);

@@ -84,7 +84,7 @@ class Watchdog {
   struct Files {
     std::atomic<bool> asked = false, found = false;
   };
-  const std::shared_ptr<Files> files_ = std::make_shared<Files>();  // of this session
+  const std::shared_ptr<Files> files_ = std::make_shared<Files>();  // shared with detached threads
   mutable std::mutex mutex_;                                        // guards all members below
   std::condition_variable_any wake_;
   std::string folder_ = ".";

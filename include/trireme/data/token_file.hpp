@@ -46,7 +46,7 @@ struct WindowView {
   // Ids, as two bytes or four bytes each; the other pointer is null.
   const std::uint16_t* narrow = nullptr;
   const std::int32_t* wide = nullptr;
-  // Where documents begin, ascending; on the scale on which the first token of the view is
+  // Where documents begin, ascending, counted so that the first token of the view has number
   // `origin`.
   std::span<const std::int64_t> documents = {};
   std::int64_t origin = 0;

@@ -1,5 +1,5 @@
-// Binds keys of the deck to the fields that hold their values. A room names its keys in one
-// function, which serves both to declare and to read them:
+// Binds keys of the deck to the fields that hold their values. Each part of the program names its
+// keys in one function, which serves both to declare and to read them:
 //
 //   void Bind(deck::Keys keys, Options& o) {
 //     keys.Section("data", "The token file.")

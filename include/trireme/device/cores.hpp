@@ -38,7 +38,7 @@ void BindThisThread(std::span<const int> numbers);
 
 // Calls visit for the folder of each group that limits this process's use of `controller`
 // ("memory", "cpu"), for all groups above it, and for the root, where a container often shows its
-// own group; both versions. Folders may come twice or lack files. Reads `proc`/self/cgroup.
+// own group (v1 and v2). Folders may come twice or lack files. Reads `proc`/self/cgroup.
 void ForEachGroup(const std::string& controller, const std::string& proc,
                   const std::string& cgroups,
                   const std::function<void(const std::string& folder, int version)>& visit);

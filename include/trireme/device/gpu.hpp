@@ -12,7 +12,7 @@
 
 namespace trireme::device {
 
-// Kernels of attention to whole sequences. kAuto: cuDNN's if it can and it pays, else our own.
+// Whose kernels compute attention. kAuto: cuDNN's where they can and are faster, else our own.
 enum class AttentionKernels { kAuto, kCudnn, kOwn };
 
 // What launchers need to know about a card, and what they borrow from it.

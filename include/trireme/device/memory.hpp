@@ -41,7 +41,7 @@ void StartInput(const Stream& stream, const void* host, void* device, std::int64
 void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* device,
             std::int64_t bytes);
 
-// Queued, within the stream's memory.
+// Queued: a copy, and a fill with zeros, within the stream's memory.
 void CopyWithin(const Stream& stream, const void* from, void* to, std::int64_t bytes);
 void SetZero(const Stream& stream, void* data, std::int64_t bytes);
 
@@ -81,7 +81,7 @@ class ProfileRange {
 // activations and scratch, which is handed out in order and given back in reverse.
 
 struct Free {
-  std::int64_t bytes = 0;  // subtracted from the counters below
+  std::int64_t bytes = 0;  // to be subtracted from the counters below
   Kind kind = Kind::kCpu;
   void operator()(void* data) const;
 };

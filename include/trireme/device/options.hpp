@@ -15,7 +15,7 @@ enum class Device { kAuto, kCpu, kCuda };  // kAuto: GPUs if every rank sees one
 inline bool MayTakeGpu(Device device) { return device == Device::kAuto || device == Device::kCuda; }
 enum class Precision { kFp32, kBf16, kFp8, kFp64 };
 const char* NameOf(Precision precision);      // as in the deck
-enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers go through the host
+enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers via the host; kNccl: by NCCL
 enum class Graphs { kAuto, kNo };
 enum class Pin { kAuto, kYes, kNo };
 
@@ -34,7 +34,7 @@ struct Options {
   double hang_timeout = 0;  // seconds without progress; 0: follows from measured times
 };
 
-void Declare(deck::Schema& schema);  // [run] without its canonical keys (parallel/options.hpp)
+void Declare(deck::Schema& schema);  // [run], without the keys of parallel/options.hpp
 
 Options Read(const deck::Deck& deck);
 

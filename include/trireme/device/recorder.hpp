@@ -104,7 +104,7 @@ struct Kernel {
   device::Activity::Kind kind = device::Activity::Kind::kKernel;
   SliceName task = SliceName::kStep;  // innermost slice of the host when it was queued
   Phase phase = Phase::kNone;
-  bool tagged = false;  // whether its slice is known; else only `step`, from the time
+  bool tagged = false;  // whether its slice is known; if not, only `step` is
 };
 static_assert(std::is_trivially_copyable_v<Kernel>);  // sent between ranks as it is
 

@@ -20,7 +20,7 @@ struct RankFacts {
   std::function<std::string(int group)> group;        // "tensor"
   std::function<std::string(int transfer)> transfer;  // "all-reduce"
   std::function<int(const Slice& message)> peer;      // world rank of the other end of a message
-  std::function<double(double seconds)> aligned;      // the rank's clock to the file's; increasing
+  std::function<double(double seconds)> aligned;      // converts the rank's clock to the file's
 };
 
 class TraceFile {

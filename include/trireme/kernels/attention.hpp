@@ -111,8 +111,8 @@ std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShap
 //   qkv, dqkv  [rows, Width()]
 //   out, dout  [rows, heads * head_dim]
 //   lse        [rows, heads]
-// scratch    [1, AttentionPartScratch()]; must stay untouched between the blocks of a pass: on
-//              a GPU in bf16 it holds the sum before rounding
+//   scratch    [1, AttentionPartScratch()]; must stay untouched between the blocks of a pass,
+//              since on a GPU in bf16 it holds the sum before rounding
 
 // Result of attention to no keys: out = 0, lse = -infinity.
 extern const Kernel<void(const Matrix& out, const Matrix& lse)> AttentionPartStart;

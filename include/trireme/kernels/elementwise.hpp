@@ -78,9 +78,8 @@ extern const Kernel<void(const Matrix& x, const Matrix& y)> Add;
 enum class ActivationKind { kRelu, kGelu, kSwiglu };
 
 // pre += bias (unless Empty()), then out = dropout(act(pre)). out: [rows, ffn], overwritten.
-//   kRelu, kGelu  pre: [rows, ffn]; kGelu is the tanh form (Hendrycks and Gimpel 2016); kRelu
-// allows
-//                 out = pre
+//   kRelu, kGelu  pre: [rows, ffn]; kGelu is the tanh form (Hendrycks and Gimpel 2016);
+//                 out = pre is allowed for kRelu
 //   kSwiglu       pre: [rows, 2 ffn], gate then up; out = silu(gate) * up (Shazeer 2020)
 extern const Kernel<void(ActivationKind kind, const Matrix& pre, const Matrix& bias,
                          const Dropout& dropout, const Matrix& out)>

@@ -34,7 +34,7 @@ class Libraries : public device::LibraryState {
   // version, or was chosen with another workspace size. If the library does not support an
   // algorithm for its product, a warning goes to stderr and the product counts as unknown.
   virtual bool Adopt(const std::vector<std::string>& /*texts*/) { return true; }
-  // Ends timing: from now on unknown products take the library's first proposal: runs choose alike.
+  // Ends timing: unknown products then take the library's first proposal, so that runs agree.
   virtual void Seal() {}
   virtual bool Sealed() const { return true; }
   // fp8: reserves memory for two operands of `fp8_elements` each, the size of the largest operand;

@@ -266,7 +266,7 @@ class Registry {
   std::vector<int> gradient_level_;                // [units]
   std::vector<bool> early_;                        // [units]
   device::Buffer values_;                          // local, [ownership.values]
-  device::Buffer masters_;                         // local, [ownership.moments] or none
+  device::Buffer masters_;                         // local, [ownership.moments], or null
   // Local, [levels, ownership.gradients]: sums over valid tokens (rule 3).
   device::Buffer gradients_;
   bool gradients_cleared_ = false;

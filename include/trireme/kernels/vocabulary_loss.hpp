@@ -15,9 +15,8 @@ namespace trireme::kernels {
 
 // losses[r] = -(1 - e) ln p[target] - e / V sum_v ln p[v], with p = softmax(logits[r]) and e =
 // smoothing; 0 for masked rows (targets[r] < 0).
-//   logits   [rows, vocabulary]; overwritten: with `gradient` by d losses[r] / d logits (0 if
-// masked),
-//            without by scratch values
+//   logits   [rows, vocabulary]; overwritten: with `gradient` by d losses[r] / d logits
+//            (0 if masked), without it by scratch values
 //   targets  [rows]
 //   losses   [rows], nats, overwritten
 extern const Kernel<void(const Matrix& logits, const std::int32_t* targets, double smoothing,

@@ -60,9 +60,8 @@ class TreeCollectives {
 
 // The order in which leaves' gradients are summed. Leaves arrive in the order of their groups 0, 1,
 // ... (a power of two). Leaves of one group are added to one level of storage, and groups are
-// summed in a perfect binary tree. As in a binary counter, group g uses level popcount(g), so
-// log2(groups)
-// + 1 levels suffice. Missing groups count as zeros, which leave the bits of a sum unchanged.
+// summed in a perfect binary tree. As in a binary counter, group g uses level popcount(g), so there
+// are log2(groups) + 1 levels. Missing groups count as zeros, which leave the sum's bits unchanged.
 class LeafSums {
  public:
   // add(from, to): adds level `from` of the gradients to level `to`, then sets `from` to zero.

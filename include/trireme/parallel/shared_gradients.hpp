@@ -32,8 +32,7 @@ class CopiedGradients {
   // Otherwise:
   //   not sharded, not summed over copies   the first copy is broadcast to the others
   //   not sharded, summed over copies       the first replica's is broadcast over the data group
-  //   sharded                               owned parts are assembled over the shard group, then
-  //   the
+  //   sharded                               owned parts are assembled over the shard group, and the
   //                                         first copy is broadcast (copies may be cut differently)
   CopiedGradients(kernels::Registry& registry, const CopyGroups& groups, bool sharded,
                   bool canonical, const device::Stream& stream);

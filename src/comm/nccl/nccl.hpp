@@ -33,7 +33,7 @@ std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSet
 // Makes NCCL write its log for this program; to be called before NCCL's first call. Does nothing if
 // the environment directs the log (NCCL_DEBUG, NCCL_DEBUG_FILE).
 void KeepLog();
-// Attributes what was written since the last call to the communicator of that name.
+// Assigns the lines written since the last call of NameLog to the communicator of that name.
 void NameLog(const std::string& name);
 // Closes the log once it has 1 MiB: NCCL adds a line for each collective of rank 0.
 void BoundLog();

@@ -267,8 +267,8 @@ enum class Place {
   kFrontArticle,  // "In the"
   kFrontEnd,      // "In the morning", "Later"
   kClause,        // "In the morning ,"
-  // noun phrases; Role says what for
-  kNounPhrase,  // nothing of it yet
+  // noun phrases (State::role: what the phrase is for)
+  kNounPhrase,  // no word of the phrase
   kAfterThe,    // "the"
   kAfterOwn,    // "her"
   kAfterA,      // "a"

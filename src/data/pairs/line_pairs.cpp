@@ -336,7 +336,7 @@ std::string InGerman(std::int64_t number) {
 
 Split SplitOfNumber(std::int64_t number) {
   constexpr std::int64_t kAlwaysTrain = 100;
-  constexpr std::uint64_t kShare = 100;  // one number in so many
+  constexpr std::uint64_t kShare = 100;  // one number in a hundred
   if (number < kAlwaysTrain) return Split::kTrain;
   const std::uint64_t place = XXH3_64bits(&number, sizeof number) % kShare;
   return place == 0 ? Split::kValid : place == 1 ? Split::kTest : Split::kTrain;
@@ -350,7 +350,7 @@ NumeralPair MakeNumeralPair(std::uint32_t seed, Split split, std::int64_t index)
         Philox({static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32), attempt,
                 static_cast<std::uint32_t>(split)},
                MakeKey(seed, Purpose::kNumerals));
-    std::uint64_t count = 1;  // numbers with at most so many digits
+    std::uint64_t count = 1;  // becomes 10^digits
     for (std::uint32_t d = 0; d < kLeastDigits + bits[0] % kLengths; ++d) count *= 10;
     // The bias of this remainder is below count / 2^64.
     const std::uint64_t random = std::uint64_t{bits[1]} << 32 | bits[2];

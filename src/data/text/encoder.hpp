@@ -177,7 +177,7 @@ class Encoder {
   enum class Piece { kPrompt, kText, kRest };  // kRest: continues a text after a cut
   // Encodes a piece of a text (valid UTF-8). Tokens of a prompt do not count as targets.
   void Add(std::string_view text, Piece piece = Piece::kText);
-  void NextText();  // the pair's target follows
+  void NextText();  // what follows is the pair's target
   void End();       // ends the document
 
  private:

@@ -135,7 +135,7 @@ void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
   }
 }
 
-// The same for a split without pairs.
+// Throws InputError for a split without pairs, with a hint.
 void CheckPairSplits(const TextTokens& all) {
   for (const Split split : kSplits) {
     if (all.documents.at(static_cast<std::size_t>(split)) > 0) continue;
@@ -313,7 +313,7 @@ class Lines : public RecordSink {
   Lines(const EncodeSettings& settings, std::vector<std::string>& lines)
       : settings_(settings), lines_(lines) {}
 
-  // Starts a unit, of which at most so many bytes are kept.
+  // Starts a unit. bytes: the most that are kept of it.
   void Begin(std::int64_t bytes) { left_ = bytes; }
 
   void Prompt(std::string_view text, std::int64_t /*offset*/) override { document_ = text; }

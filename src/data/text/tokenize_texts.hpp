@@ -42,7 +42,7 @@ struct TokenFilePlan {
   const TextTokenizers& tokenizers;
   const EncodeSettings& settings;
   const TextWatch& watch;
-  // With single texts, once there are so many train tokens, they are copied to the file while texts
+  // With single texts, once this many train tokens exist, they are copied to the file while texts
   // are still being encoded.
   std::int64_t early_tokens = kEarlyTokens;
   std::int64_t early_shift = 0;  // bytes added to that place; lets tests provoke a wrong one

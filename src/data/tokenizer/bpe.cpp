@@ -86,8 +86,8 @@ std::string_view NormalizeC(std::string_view text, std::string& room) {
   return room;
 }
 
-// Largest offset before the text's end at which normalisation changes nothing across it, whatever
-// follows the text; 0: none.
+// The last offset within the text where it can be split so that both parts, normalised apart, give
+// the normalised whole, whatever follows the text; 0: none.
 std::size_t LastBoundaryC(std::string_view text) {
   auto at = static_cast<std::int32_t>(text.size());
   while (at > 0) {
@@ -256,9 +256,9 @@ std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_bla
   return 0;
 }
 
-// A place at which the text can be cut, whatever follows it: the end of the last certain word or
-// added token; 0: none known. Searches for the first pattern's words from the last added token on,
-// which takes as long as pre-tokenization.
+// The last offset at which the text can certainly be cut, whatever follows it: the end of a word
+// (found by CutOf) or of an added token; 0: none known. Searches for the first pattern's words from
+// the last added token on, which takes as long as pre-tokenization.
 std::size_t CertainCut(std::string_view text, const BpeDefinition& definition,
                        const AddedLists& added, Pattern::Search& search) {
   if (definition.splits.empty() || definition.splits.front().pattern.LooksBehind()) return 0;
@@ -407,7 +407,7 @@ class BpeModel {
   }
 
  private:
-  // Words of up to so many symbols are searched for the best pair at each merge; longer ones use a
+  // In words of up to this many symbols each merge searches for the best pair; longer ones use a
   // heap.
   static constexpr std::size_t kShortWord = 48;
 

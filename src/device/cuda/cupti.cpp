@@ -260,7 +260,7 @@ class Recording : public Activities {
   std::uint64_t full_at_ = 0;
 };
 
-// The recording to which CUPTI's callbacks belong: they carry no pointer of the caller.
+// The recording that CUPTI's callbacks feed: global, since CUPTI passes them no pointer of ours.
 struct Current {
   std::mutex mutex;
   Recording* recording = nullptr;

@@ -84,7 +84,7 @@ inline constexpr std::int64_t kAttentionKeys = 128;     // keys of a tile
 inline constexpr std::int64_t kAttentionQueries = 128;  // queries of a tile, backward
 inline constexpr std::int64_t kAttentionSpan = 256;     // queries of a span
 inline constexpr std::int64_t kAttentionMostRows = 16;  // upper limit of AttentionKernelsOf::rows
-// Hence the first queries of a whole sequence that see any key of a tile see all of it.
+// So in a whole sequence, the first tile of queries to see a key of a tile sees all its keys.
 static_assert(kAttentionQueries % kAttentionKeys == 0);
 
 inline std::int64_t AttentionPadded(std::int64_t count) {
@@ -174,7 +174,7 @@ struct AttentionCall {
   AttentionSizes Sizes() const {
     return {shape, std::max(block.positions.early.Size(), block.positions.late.Size())};
   }
-  // Whether operands are packed: it does not pay for a single tile.
+  // Whether operands are packed: not if each is a single tile whose rows need no padding.
   bool Packs() const {
     return shape.head_dim % kAttentionPad != 0 || shape.length > kAttentionKeys ||
            block.positions.Count() > kAttentionKeys;

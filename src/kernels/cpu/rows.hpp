@@ -13,7 +13,7 @@
 
 namespace trireme::kernels::rows {
 
-// Sums are taken over blocks of so many elements, in the row's type; blocks are added up in fp64.
+// A sum adds blocks of this many elements in the row's type, and the blocks' sums in fp64.
 inline constexpr std::int64_t kSumBlock = 1024;
 
 // max of x[0, n), n >= 1.

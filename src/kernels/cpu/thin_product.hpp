@@ -15,7 +15,7 @@ namespace trireme::kernels {
 
 // Most rows of a thin product. With more, packing pays.
 inline constexpr std::int64_t kThinRows = 32;
-inline constexpr std::int64_t kThinColumns = 64;  // threads get multiples of so many columns
+inline constexpr std::int64_t kThinColumns = 64;  // a thread's columns: a multiple of this
 
 // Width of a panel of a weight's second copy (PackedWeights), in bytes.
 inline constexpr std::int64_t kPanelBytes = 128;

@@ -84,7 +84,7 @@ void EachChunk(const device::Stream& stream, std::span<const Range> ranges, Visi
 
 // Sums squares by exponent, like ExactSum, but with one memory access per term instead of three.
 struct SquareBins {
-  static constexpr std::int64_t kMostTerms = 1 << 20;  // half mantissas still add up exactly
+  static constexpr std::int64_t kMostTerms = 1 << 20;  // per bin, so that its sums stay exact
   static constexpr int kExponents = 2048;
   struct Bin {
     std::uint64_t low = 0, high = 0;  // sums of the mantissas' lower 32 and upper 21 bits

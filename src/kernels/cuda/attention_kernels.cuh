@@ -132,7 +132,7 @@ struct AttentionBegins {
       }
     }
   }
-  // Whether key `column` of the tile is not before the document of this thread's query i.
+  // Whether key `column` of the tile does not precede the document of this thread's query i.
   __device__ __forceinline__ bool Allow(int i, const AttentionTile& keys, int column) const {
     if constexpr (Sizes::kDocuments) return keys.position + column >= at[i];
     return true;

@@ -16,7 +16,7 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// Column c of the pass is element c % row of part c / row (heads of the keys, then of the values).
+// Copies to the cache. Column c is element c % row of part c / row: key heads, then value heads.
 template <typename T, int kElements>
 struct KeepOperation {
   static constexpr int kWidth = kElements;
@@ -40,7 +40,7 @@ struct KeepOperation {
 constexpr int kCachedThreads = 128, kCachedWarps = kCachedThreads / kWarpLanes;
 constexpr int kCachedTile = 64;      // keys whose weights are in shared memory at a time
 constexpr int kKeyLanes = 8;         // lanes that share a key and read 128 bytes of it at once
-constexpr int kMostCachedHeads = 8;  // per block
+constexpr int kMostCachedHeads = 8;  // query heads per block
 
 template <typename T>
 struct CachedOperands {
@@ -299,7 +299,7 @@ CachedOperands<T> OperandsOf(const AttentionShape& shape, const Matrix& qkv, con
   a.heads = static_cast<int>(shape.heads), a.kv_heads = static_cast<int>(shape.kv_heads);
   a.head_dim = static_cast<int>(shape.head_dim);
   a.row = static_cast<int>(gpu::CachedRow(shape.head_dim));
-  // Only a single row is cut into pieces: several are blocks enough, and there is room for one's.
+  // Only a single row is cut into pieces: several rows give enough blocks, and room is for one row.
   a.piece =
       static_cast<int>(shape.length == 1 ? gpu::CachedPiece(cache.positions) : cache.positions);
   a.pieces = static_cast<int>(CeilDivide(cache.positions, std::int64_t{a.piece}));

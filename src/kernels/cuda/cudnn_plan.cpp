@@ -147,7 +147,7 @@ void AddBackward(graph::Graph& g, const CudnnProblem& p) {
   DescribeStatistics(g, statistics, p);
   auto attributes = AttributesOf<graph::SDPA_backward_attributes>(g, p);
   attributes.set_deterministic_algorithm(p.deterministic);
-  if (p.documents > 0) {  // workspace for so many rows, not entries * length
+  if (p.documents > 0) {  // workspace for this many rows, not entries * length
     attributes.set_max_total_seq_len_q(p.sequences * p.queries)
         .set_max_total_seq_len_kv(p.sequences * p.keys);
   }
@@ -188,7 +188,7 @@ std::string CudnnVersions() {
 
 std::string WhyNoFixedOrderOfCudnn(const device::Stream& stream) {
   constexpr int kBlackwell = 10;                // compute capability
-  constexpr std::size_t kOrderedSince = 91801;  // release
+  constexpr std::size_t kOrderedSince = 91801;  // cuDNN 9.18.1
   const device::GpuContext& gpu = *stream.gpu;
   if (gpu.major != kBlackwell || cudnnGetVersion() >= kOrderedSince) return {};
   return fmt::format(
@@ -220,7 +220,7 @@ CudnnPlans& CudnnPlansOf(const device::Stream& stream) {
 bool CudnnPlans::KeepsScores(const device::Stream& stream, const CudnnProblem& problem) {
   // Newer cards and, for documents, newer releases add in a fixed order without keeping dP.
   constexpr int kLinearSince = 10;                      // compute capability
-  constexpr std::size_t kLinearDocumentsSince = 92500;  // release
+  constexpr std::size_t kLinearDocumentsSince = 92500;  // cuDNN 9.25.0
   if (!problem.backward || !problem.deterministic) return false;
   if (stream.gpu->major >= kLinearSince) return false;
   return problem.documents == 0 || cudnnGetVersion() < kLinearDocumentsSince;

@@ -190,7 +190,7 @@ class Algorithms {
   const device::GpuContext& gpu_;
   Handle handle_;
   std::map<ProductKey, Choice> choices_;
-  Kept kept_;  // adopted; may include products that have not occurred yet
+  Kept kept_;  // what Adopt took over, also for products that have not occurred yet
   bool sealed_ = false;
   bool warned_ = false;
 };

@@ -179,7 +179,7 @@ struct NormOutput {
   SumOf<T> inverse;  // 1 / columns
   bool centred;
   View<T> y;             // [rows, columns]
-  SumOf<T>* statistics;  // [rows, 2]
+  SumOf<T>* statistics;  // [rows, 2]: mean, rstd
 };
 
 template <int kWidth, typename T>
@@ -310,7 +310,7 @@ template <typename T>
 struct Operands {
   View<const T> dy, more, x;   // [rows, columns]; more may be null
   const T* weight;             // [columns]
-  const SumOf<T>* statistics;  // [rows, 2]
+  const SumOf<T>* statistics;  // [rows, 2]: mean, rstd
   bool centred;
   View<const T> residual;  // [rows, columns] or null
   DropoutPlace place;
@@ -450,7 +450,7 @@ template <typename T, int kWidth, int kChunks>
 __global__ void __launch_bounds__(kBackwardThreads, kChunks == 1 ? 2 : 1)
     NormBackwardKernel(const Operands<T> of, SumOf<T>* partials) {
   using S = SumOf<T>;
-  __shared__ S shared[2][kBackwardThreads / kWarpLanes][2];  // consecutive rows alternate
+  __shared__ S shared[2][kBackwardThreads / kWarpLanes][2];  // successive rows take turns
   const std::int64_t begin = of.rows * blockIdx.x / gridDim.x;
   const std::int64_t end = of.rows * (blockIdx.x + 1) / gridDim.x;
   S dweight[kChunks][kWidth] = {}, dbias[kChunks][kWidth] = {};
@@ -576,7 +576,7 @@ Operands<T> OperandsOf(const NormBackwardPass& pass) {
 }
 
 // Number of blocks that share the rows: as many as run at once (`resident` per multiprocessor), but
-// at most so many that each has two turns and that their partial sums have room.
+// few enough that each has two turns and that scratch has room for their partial sums.
 std::int64_t BlocksFor(const device::GpuContext& gpu, std::int64_t rows, std::int64_t rows_at_once,
                        std::int64_t partial_bytes, std::int64_t resident) {
   const std::int64_t turns = (rows + 2 * rows_at_once - 1) / (2 * rows_at_once);

@@ -281,7 +281,7 @@ void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, s
   }
 }
 
-struct PackedOperands {};  // names a thread scratch
+struct PackedOperands {};  // names a thread's scratch (ThreadScratch)
 
 template <typename K>
 void Run(const Product<K>& p, std::int64_t threads) {
@@ -375,7 +375,7 @@ void MultiplyRowsOf(const Product<K>& p, const Blocks<K>& blocks, Range rows,
   }
 }
 
-// Names a thread scratch, different from that of products without `then`, which `then` may call.
+// Names another scratch than that of products without `then`, since `then` may call such products.
 struct PackedForRows {};
 
 // Returns false if the right operand is too large to be packed whole.

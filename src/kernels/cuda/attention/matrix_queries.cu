@@ -124,7 +124,7 @@ struct QueryBlock {
   AttentionTile queries;
   MatrixKeyWalk<Shape::kKeys> walk;
   Tile query_tile, dout_tile;
-  int first, last_begin;  // the warp's first query in the tile; begin of its last query's document
+  int first, last_begin;  // warp's first query, in the tile; where its last query's document begins
 
   // Last queries first: they see the most keys, so their blocks take longest.
   __device__ explicit QueryBlock(const AttentionOperands<Bf16>& operands)
