@@ -32,7 +32,7 @@ class Network {
     std::vector<int> units;            // [blocks]: their units in the registry
     std::size_t encoders = 0;          // encoder blocks; they come first
     bool ends_encoder = false;         // contains the encoder's last block
-    bool first = false, last = false;  // contains the embedding; the head
+    bool first = false, last = false;  // contains the embedding; contains the head
     // Units of the embeddings (first) and of the head (last); empty unless in this chunk.
     std::vector<int> first_units, last_units;
   };
@@ -58,9 +58,9 @@ class Network {
   kernels::Registry& Parameters() { return registry_; }
   const kernels::Registry& Parameters() const { return registry_; }
 
-  // Units of the registry; -1: none.
-  int TokenUnit() const { return token_unit_; }  // the token table
-  int TailUnit() const { return tail_unit_; }    // final norm and head
+  // Numbers of units in the registry; -1: there is none.
+  int TokenUnit() const { return token_unit_; }  // unit of the token table
+  int TailUnit() const { return tail_unit_; }    // unit of final norm and head
   bool Has(int unit) const;                      // whether this rank holds it
   // The units held here whose values the program's tasks use, in order; valid until the next call.
   const std::vector<int>& UsesOf(const parallel::Program& program);
