@@ -37,7 +37,7 @@ std::vector<Segment> ShareSegments(const comm::Communicator& world,
 // Apart from 24 bytes per reader, nothing grows with the number of ranks.
 class Exchange {
  public:
-  // Takes only seconds, even with a slow disk.
+  // Bytes of a round per reader: it takes only seconds, even with a slow disk.
   static constexpr std::int64_t kRoundBytes = std::int64_t{256} << 20;
 
   // Collective over `world`. share: from ShareSegments. targets: this rank's, ordered by offset and

@@ -59,7 +59,7 @@ class Worker {
 // A segment of the file that this rank hands to its writer.
 struct OwnSegment {
   static constexpr std::size_t kHeader = static_cast<std::size_t>(-1);
-  std::size_t segment = 0;           // in WritePlan::segments
+  std::size_t segment = 0;           // index in WritePlan::segments
   std::size_t block = kHeader;       // index in the plan's list of blocks, or the file's header
   std::int64_t first = 0, last = 0;  // elements, counted in the flattened tensor
 };
@@ -86,7 +86,7 @@ WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicato
 
 // A segment on its way from the rank that holds it to the writer.
 struct StagedSegment {
-  std::size_t file = 0;     // index of its plan
+  std::size_t file = 0;     // index of the file's plan
   std::size_t segment = 0;  // index in the plan's segments
   int member = 0;           // rank in the group that holds it
   std::int64_t place = 0;   // bytes from the start of the round's memory

@@ -153,8 +153,8 @@ class Writer {
   const State state_;
   WriterOptions options_;
   comm::Communicator group_;      // ranks that share a writer
-  std::vector<WritePlan> plans_;  // {model, optimizer}, of the group
-  std::vector<Round> rounds_;     // of the group
+  std::vector<WritePlan> plans_;  // of the group: {model, optimizer}
+  std::vector<Round> rounds_;     // rounds in which the group writes
   bool direct_ = false;           // the writer's thread reads the state where it lies
   std::int64_t slot_bytes_ = 0;
   std::unique_ptr<GatheredSums> sums_;
@@ -168,8 +168,8 @@ class Writer {
   std::exception_ptr failure_;  // raised on this rank's own thread
   Outcome outcome_;
   std::unique_ptr<Output> output_;  // on writers; used by its threads, or while they are idle
-  double write_seconds_ = 0;        // used likewise; of the writing thread
-  std::int64_t sequence_ = 0;       // used likewise; on rank 0
+  double write_seconds_ = 0;        // of the writing thread; used like output_
+  std::int64_t sequence_ = 0;       // on rank 0; used like output_
 
   // These end before the members above; worker_ ends first, because it waits for the others.
   std::unique_ptr<Hasher> hasher_;
