@@ -491,7 +491,7 @@ Sources ReadSources(const deck::Schema& schema, const CommandLine& line) {
   sources.start = ReadStart(line, deck);
   ReadConfig(deck, sources);
   if (!line.resume.empty() && sources.start.candidates.empty()) {
-    sources.start.weights_alone = true;  // keeps the deck's checkpoint.start_from
+    sources.start.weights_alone = true;  // lets ParseAlone keep checkpoint.start_from
     sources.start = ReadWeights(ParseAlone(schema, line, sources), {});
   }
   if (!warning.empty()) sources.start.warnings.push_back(warning);

@@ -41,7 +41,7 @@ struct RankPlan {
 // Ranks that need the same memory.
 struct RankKind {
   int first = 0;               // world rank of one of them
-  std::int64_t ranks = 0;      // how many there are
+  std::int64_t ranks = 0;      // number of such ranks
   device::MemoryTerms memory;  // bytes of each
 };
 
