@@ -69,7 +69,7 @@ struct SearchResult {
   std::vector<Candidate> rows;  // fastest first; the deck's own, if it states a layout, first
   std::int64_t looked_at = 0;   // layouts that were estimated
   std::int64_t simulated = 0;
-  std::string own_refused;  // why the deck's own layout is impossible; empty: it is not
+  std::string own_refused;  // why the deck's own layout is impossible; empty: it is possible
 };
 
 // The plan of the request with another layout. Throws InputError as train::MakePlan does.
