@@ -437,8 +437,8 @@ Start ReadWeights(const deck::Deck& deck, const std::vector<std::string>& damage
   return StartOf(std::move(found), damaged, true);
 }
 
-// The checkpoints that the job may start from, except those in `damaged`. Also empty for a run that
-// ended before its first checkpoint.
+// The checkpoints that the job may start from, except those in `damaged`; none for a run that ended
+// before its first checkpoint.
 Start ReadStart(const CommandLine& line, const deck::Deck& deck,
                 const std::vector<std::string>& damaged = {}) {
   const Task task = Read(deck).task;

@@ -42,8 +42,8 @@ class Exchange {
 
   // Collective over `world`. share: from ShareSegments. targets: this rank's, ordered by offset and
   // without overlaps. Allocates all memory and starts the readers' threads, which begin to read.
-  // All arguments must outlive it. AgreedError if memory or a thread is missing. round_bytes: per
-  // reader.
+  // All arguments must outlive it. Throws AgreedError if memory or a thread is missing.
+  // round_bytes: per reader.
   Exchange(const comm::Communicator& world, const std::vector<Segment>& share,
            const std::vector<Target>& targets, const ReadSegment& read,
            std::int64_t round_bytes = kRoundBytes);

@@ -311,7 +311,7 @@ void Writer::StartPrepare() {
   if (!world_.IsRoot()) return;
   const auto prepare = [this] {
     Prepared prepared = Prepare(order_, plans_, options_.io_hints);
-    // Counts this session's checkpoints even if they cannot be read at the moment.
+    // At least this session's last number + 1, even if its checkpoints cannot be read just now.
     sequence_ = std::max(sequence_ + 1, prepared.sequence);
     outcome_.warnings = std::move(prepared.warnings);
   };

@@ -128,7 +128,7 @@ struct Monitor::State {
     const std::string header =
         options.total_steps > 0 ? TableHeader(options.has_stages) : ShortTableHeader();
     if (header_shown) {
-      screen.Line(header);  // the header stands only once in the log
+      screen.Line(header);  // on the screen only: the log gets it once
     } else {
       Put(header);
     }

@@ -279,7 +279,7 @@ ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
   return sum;
 }
 
-// Whether any rank wants to stop. Collective. AgreedError (exit code 1) if a rank could not read.
+// Whether any rank wants to stop. Collective. Throws AgreedError if a rank could not read.
 bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
                  const std::function<bool()>& stop) {
   constexpr std::int64_t kStop = 1, kUnread = 2;

@@ -36,10 +36,10 @@ constexpr double kSetUpBound = 600;  // seconds
 // Limit of a step, as a multiple of the longest step so far. Steps vary (a file system stalls,
 // other programs use the processor), but no healthy step takes so much longer.
 constexpr double kStepsABound = 20;
-constexpr double kLeastBound = 300;  // seconds; least bound of a step and the records after it
+constexpr double kLeastBound = 300;  // seconds; least limit of a step with its records
 // A validation or checkpoint may take this many times its expected (measured or estimated) time.
 constexpr double kLongBound = 3;
-// Least bound of a checkpoint: a file system may need minutes to switch to another server.
+// Least limit of a checkpoint: a file system may need minutes to switch to another server.
 constexpr double kDiskBound = 900;  // seconds
 
 // Seconds that a rank may spend in this phase without entering or leaving a call. stated:

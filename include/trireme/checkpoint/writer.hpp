@@ -96,7 +96,7 @@ class Writer {
   // Collective. Plans the files and allocates memory; an asynchronous writer takes enough for a
   // copy of all bytes that the node's ranks hold. `world` and the state's memory must outlive it.
   // If a node's ranks cannot share that memory (a small /dev/shm), rank 0 warns and each rank
-  // writes for itself. AgreedError if the state is incomplete (MakeWritePlan) or memory is missing.
+  // writes for itself. Throws AgreedError if the state is incomplete or memory is missing.
   Writer(const comm::Communicator& world, State state, WriterOptions options);
   // Ends the threads after the current write; leaves an unpublished folder behind.
   ~Writer();

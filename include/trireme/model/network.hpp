@@ -76,8 +76,7 @@ class Network {
   // copies take one rank's bits. Collective over the replica, after the sums over the data group.
   void SumSharedGradients();
 
-  // The blocks that this rank holds of each tensor of the model, for a checkpoint; values are
-  // final.
+  // For a checkpoint: this rank's block of each tensor of the model, after gathers have ended.
   std::vector<kernels::StateBlock> Blocks() const;
   // The linear layers of this rank's blocks, if their weights keep place and value during a step;
   // empty if they are gathered for each use (grid.sharding = parameters).

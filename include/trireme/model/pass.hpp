@@ -38,7 +38,7 @@ struct Workspace {
   kernels::Matrix statistics;  // fp64 [slices, kSoftmaxStatistics tile rows]
   kernels::Matrix losses;      // fp64 [1, tile rows]
   kernels::Matrix slices;      // canonical: [levels rows, dim], partial sums over slices
-  kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], gradients of norms by row parts
+  kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], norms' gradients, one row per slice
 };
 
 // How a pass uses a cache of keys and values (KeyValueCache).

@@ -79,8 +79,8 @@ Layout LayoutOf(const train::Plan& plan);
 // Bytes of the rank that needs most memory, among one rank of each stage.
 device::MemoryTerms LargestMemory(const train::Plan& plan);
 
-// Layouts that fit, by predicted time. The `most` best by a quick estimate are simulated. own: the
-// deck states a layout, which is predicted, too.
+// Layouts that fit, by predicted time. The `most` best by a quick estimate are simulated. own: true
+// if the deck states a layout, which is then simulated, too.
 SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most);
 
 }  // namespace trireme::predict

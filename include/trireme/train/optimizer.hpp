@@ -47,7 +47,7 @@ class Rule {
   // and gradient scale are already set.
   virtual void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const = 0;
   // Updates all owned values. scalars: [ScalarSets()], in the stream's memory, so that a recorded
-  // step can be replayed with new ones. clear: the owned gradients are zeroed.
+  // step can be replayed with new ones. clear: also zeroes the owned gradients.
   virtual void Update(const kernels::UpdateScalars* scalars, bool clear) = 0;
 
   const std::vector<Moment>& Moments() const { return moments_; }

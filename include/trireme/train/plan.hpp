@@ -96,7 +96,7 @@ struct TokenFacts {
 // Facts about the device that computes.
 struct MachineFacts {
   Dtype dtype = Dtype::kFloat32;  // of values and activations
-  device::Stream stream;          // threads per rank, its GPU; bf16 and fp8 products
+  device::Stream stream;          // a rank's GPU or threads; types of products
   bool gpu_staged = false;        // transfers between GPUs pass through the hosts
 };
 
