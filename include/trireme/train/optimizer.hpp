@@ -139,7 +139,7 @@ class Optimizer {
   kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<OwnedParameter> owned_;
-  std::vector<kernels::FlatRange> counted_;  // owned gradients that are a first copy
+  std::vector<kernels::FlatRange> counted_;  // owned gradients, of which this is the first copy
   std::vector<Part> unowned_;                // stored gradients not owned, as elements
   std::unique_ptr<Rule> rule_;
   device::Buffer squares_there_;  // on a GPU: sums of squares, [counted_], fp64
