@@ -51,7 +51,7 @@ std::string WhyNotCudnn(const DeckOptions& options) {
   return {};
 }
 
-// InputError with the deck's line if run.attention = cudnn and cuDNN cannot compute the attention.
+// Throws InputError with the deck's line if run.attention = cudnn but cuDNN cannot compute it.
 void RequireCudnnIfAsked(const Request& request) {
   if (request.machine.attention != device::AttentionKernels::kCudnn) return;
   const std::string why = WhyNotCudnn(request);
@@ -60,7 +60,7 @@ void RequireCudnnIfAsked(const Request& request) {
                               "With auto it computes what it can, and our own kernels the rest.");
 }
 
-// InputError if a training must be deterministic, but cuDNN's backward pass on this GPU is not.
+// Throws InputError if training must be deterministic but cuDNN's backward pass here is not.
 void RequireFixedOrder(const Request& request, const Device& device) {
   const DeckOptions& options = request;
   if (!ReadsTraining(options.job.task) || !options.machine.deterministic) return;

@@ -201,7 +201,7 @@ bool SeeApart(const std::vector<Ids>& visible) {
 
 namespace {
 
-// InputError if NCCL is set not to mix transfers inside and outside a graph on one communicator.
+// Throws InputError if NCCL is set not to mix transfers inside and outside of a graph.
 void RequireMixing(const device::Options& options, const deck::Deck& deck, int ranks) {
   if (ranks == 1 || options.graphs == device::Graphs::kNo) return;
   const char* const mixing = std::getenv("NCCL_GRAPH_MIXING_SUPPORT");

@@ -35,8 +35,8 @@ std::string DeckText(const nlohmann::json& value) {
   return value.dump();
 }
 
-// Adds keys that versions of run.json before them lack, with what those versions computed: biases
-// of queries, keys and values like the others, a decoder, no norms of heads, plain rotation.
+// Adds keys that older versions of run.json lack, with the values that those versions implied:
+// biases of queries, keys and values like the others, a decoder, no norms of heads, plain rotation.
 nlohmann::json WithLaterKeys(nlohmann::json model) {
   if (!model.contains("bias")) return model;
   const auto add = [&](const char* name, const nlohmann::json& value) {

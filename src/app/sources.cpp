@@ -437,8 +437,8 @@ Start ReadWeights(const deck::Deck& deck, const std::vector<std::string>& damage
   return StartOf(std::move(found), damaged, true);
 }
 
-// The checkpoints that the job may start from, except those in `damaged`. Also empty for a run that
-// ended before its first checkpoint.
+// The checkpoints that the job may start from, except those in `damaged`; none for a run that ended
+// before its first checkpoint.
 Start ReadStart(const CommandLine& line, const deck::Deck& deck,
                 const std::vector<std::string>& damaged = {}) {
   const Task task = Read(deck).task;
@@ -491,7 +491,7 @@ Sources ReadSources(const deck::Schema& schema, const CommandLine& line) {
   sources.start = ReadStart(line, deck);
   ReadConfig(deck, sources);
   if (!line.resume.empty() && sources.start.candidates.empty()) {
-    sources.start.weights_alone = true;  // keeps the deck's checkpoint.start_from
+    sources.start.weights_alone = true;  // lets ParseAlone keep checkpoint.start_from
     sources.start = ReadWeights(ParseAlone(schema, line, sources), {});
   }
   if (!warning.empty()) sources.start.warnings.push_back(warning);

@@ -76,7 +76,7 @@ class Exchange::Reader {
 
  private:
   static constexpr std::size_t kSlots = 6;   // segments in memory at once
-  static constexpr std::int64_t kAhead = 4;  // of these, read ahead; others are sent
+  static constexpr std::int64_t kAhead = 4;  // segments read ahead; the other slots are being sent
 
   static std::size_t Slot(std::int64_t i) { return static_cast<std::size_t>(i) % kSlots; }
   const Segment& SegmentAt(std::int64_t i) const {

@@ -37,13 +37,13 @@ std::vector<Segment> ShareSegments(const comm::Communicator& world,
 // Apart from 24 bytes per reader, nothing grows with the number of ranks.
 class Exchange {
  public:
-  // Takes only seconds, even with a slow disk.
+  // Bytes of a round per reader: it takes only seconds, even with a slow disk.
   static constexpr std::int64_t kRoundBytes = std::int64_t{256} << 20;
 
   // Collective over `world`. share: from ShareSegments. targets: this rank's, ordered by offset and
   // without overlaps. Allocates all memory and starts the readers' threads, which begin to read.
-  // All arguments must outlive it. AgreedError if memory or a thread is missing. round_bytes: per
-  // reader.
+  // All arguments must outlive it. Throws AgreedError if memory or a thread is missing.
+  // round_bytes: per reader.
   Exchange(const comm::Communicator& world, const std::vector<Segment>& share,
            const std::vector<Target>& targets, const ReadSegment& read,
            std::int64_t round_bytes = kRoundBytes);

@@ -115,7 +115,7 @@ std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text) 
   if (!missing.empty()) return "it lacks " + missing;
   try {
     const Checksums sums = ReadChecksums(checkpoint);
-    // Small, so it is read and checked here: a damaged one would count as the oldest checkpoint.
+    // Reads and checks the small run.json: a damaged one would count as the oldest checkpoint.
     std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
     for (const std::string file : {kModelFile, kOptimizerFile, kRunFile}) {
       const auto found = sums.find(file);

@@ -163,7 +163,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::array<char, 8> kMagic = {'T', 'R', 'I', 'R', 'L', 'O', 'C', '1'};
-constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // of tables or text
+constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // limit of tables and of text
 constexpr mode_t kOwnFolder = 0700;
 
 struct End {

@@ -28,7 +28,7 @@ namespace trireme::checkpoint {
 
 // One rank's view. Hosts are numbered by first rank; the last host's partner is the first host.
 struct LocalPlace {
-  int host = 0, hosts = 1;  // number of the rank's host; how many there are
+  int host = 0, hosts = 1;  // number of the rank's host; number of hosts
   std::vector<int> ranks;   // world ranks of that host, ascending
   int partner = -1;         // world rank on the next host; -1: there is only one host
 };

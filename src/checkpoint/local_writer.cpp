@@ -161,7 +161,7 @@ constexpr std::size_t kKept = 2;        // complete local checkpoints
 struct Client {
   int rank = 0;
   std::int64_t bytes = 0;      // of data that it sends
-  std::int64_t end_bytes = 0;  // not used: ends are probed for their length
+  std::int64_t end_bytes = 0;  // not used: a probe finds the length of an end
 };
 
 }  // namespace
@@ -277,7 +277,7 @@ class LocalWriter::Work {
     copies_.resize(clients_.size());
   }
 
-  // Runs what may fail on this rank alone; ranks agree on it later. Messages go on all the same.
+  // Runs what may fail on this rank alone, and keeps the first failure for AgreedFailure.
   template <typename Body>
   void Attempt(const Body& body) {
     if (failure_) return;

@@ -187,7 +187,7 @@ TensorFile ParseTensorFile(const std::string& header, std::int64_t file_bytes,
 }
 
 std::string PlaceTensors(TensorFile& file) {
-  constexpr std::int64_t kTheirAlignment = 8;  // as in Python's package
+  constexpr std::int64_t kTheirAlignment = 8;  // bytes, as in Python's safetensors
   return PlaceAligned(file, kTheirAlignment);
 }
 

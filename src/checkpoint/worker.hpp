@@ -59,7 +59,7 @@ class Worker {
 // A segment of the file that this rank hands to its writer.
 struct OwnSegment {
   static constexpr std::size_t kHeader = static_cast<std::size_t>(-1);
-  std::size_t segment = 0;           // in WritePlan::segments
+  std::size_t segment = 0;           // index in WritePlan::segments
   std::size_t block = kHeader;       // index in the plan's list of blocks, or the file's header
   std::int64_t first = 0, last = 0;  // elements, counted in the flattened tensor
 };
@@ -76,9 +76,9 @@ struct WritePlan {
 const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment);
 
 // Collective. Cuts the range of each block into segments, which its replicas write in turn. group:
-// the ranks, including this one, that share a writer. AgreedError (exit code 1) if ranks list
-// different tensors, or if no rank or several would write an element: then the state is incomplete
-// or ambiguous.
+// the ranks, including this one, that share a writer. Throws AgreedError (exit code 1) if ranks
+// list different tensors, or if no rank or several would write an element: then the state is
+// incomplete or ambiguous.
 WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicator& group,
                         const std::string& file, const std::vector<kernels::StateBlock>& blocks);
 
@@ -86,7 +86,7 @@ WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicato
 
 // A segment on its way from the rank that holds it to the writer.
 struct StagedSegment {
-  std::size_t file = 0;     // index of its plan
+  std::size_t file = 0;     // index of the file's plan
   std::size_t segment = 0;  // index in the plan's segments
   int member = 0;           // rank in the group that holds it
   std::int64_t place = 0;   // bytes from the start of the round's memory
@@ -139,13 +139,13 @@ class Hasher {
 // Output: the folder and files of one checkpoint on their way to the disk. Serial work of a
 // writer's thread, without MPI, except when files are created with hints.
 
-// World rank 0. Creates the folder of checkpoints and the temporary folder with empty tensor files,
-// and reserves their space. Throws RunError, and what the order's may_publish throws before the
-// first change. hints: see WriterOptions; if any, must run on the thread that calls MPI.
 struct Prepared {
   std::int64_t sequence = 0;          // number of this checkpoint in the order of writing
   std::vector<std::string> warnings;  // leftovers of earlier sessions that could not be removed
 };
+// World rank 0. Creates the folder of checkpoints and the temporary folder with empty tensor files,
+// and reserves their space. Throws RunError, and what the order's may_publish throws before the
+// first change. hints: see WriterOptions; if any, must run on the thread that calls MPI.
 Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans, const std::string& hints);
 
 // World rank 0. Writes the small files, flushes the folder and durably gives it its name. files:

@@ -31,7 +31,7 @@ namespace {
 constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
 constexpr std::int64_t kGroupBytes = std::int64_t{64} << 20;  // flushed and read back together
 constexpr int kSlots = 2;              // one is filled while the other is written
-constexpr double kSlowSeconds = 0.02;  // of writing; only then is the share of waiting judged
+constexpr double kSlowSeconds = 0.02;  // shorter writes say nothing about waiting
 
 // Collective. The group of neighbouring ranks on a node that share a writer, the group's first
 // rank. writers: groups per node; 0: one per rank.
@@ -110,8 +110,8 @@ class GatheredSums {
 
   // On rank 0: the hashes of the whole files, in the plans' order.
   const std::vector<FileSums>& Files() const { return files_; }
-  // Bytes of this rank for segments, in all lists and the text of checksums.json: on rank 0 those
-  // of the whole files, elsewhere those of the plans.
+  // Bytes that this rank needs for lists of segments and the text of checksums.json: on rank 0 for
+  // the segments of the whole files, elsewhere for those of the plans.
   std::int64_t MemoryBytes() const {
     constexpr std::int64_t kListed = 512;  // bytes per segment
     std::int64_t count = 0;
@@ -302,7 +302,7 @@ void Writer::Begin(Order order) {
   outcome_.step = order_.step;
   outcome_.bytes = Bytes();
   part_ = Part::kPrepare;
-  // The agreement at the end of this part follows all copies of the group.
+  // The ranks agree at the end of this part, after all copies of the group.
   if (options_.async) CopyIn(rounds_.front(), memory_->Data());
   StartPrepare();
 }
@@ -311,7 +311,7 @@ void Writer::StartPrepare() {
   if (!world_.IsRoot()) return;
   const auto prepare = [this] {
     Prepared prepared = Prepare(order_, plans_, options_.io_hints);
-    // Counts this session's checkpoints even if they cannot be read at the moment.
+    // At least this session's last number + 1, even if its checkpoints cannot be read just now.
     sequence_ = std::max(sequence_ + 1, prepared.sequence);
     outcome_.warnings = std::move(prepared.warnings);
   };
@@ -325,7 +325,7 @@ void Writer::StartPrepare() {
 void Writer::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = 0;
-  if (options_.async || direct_) hasher_->HoldBack();  // the data stays: no slot is reused
+  if (options_.async || direct_) hasher_->HoldBack();  // the data stays: hashing can wait
   if (Leads()) {
     Attempt([&] { worker_->Queue([this] { Open(); }); });
   }

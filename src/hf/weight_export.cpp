@@ -327,7 +327,7 @@ void WriteShare(const ExportPlan& plan, Family family, const model::Options& mod
       if (mapped == nullptr || mapped->shape != tensor.shape) {
         throw InputError(fmt::format("{}: not a tensor of the model", tensor.name));
       }
-      // Elements that begin in this rank's part of all bytes; a whole tensor goes by its first one.
+      // This rank writes the elements (or the whole tensors) that begin in its part of all bytes.
       const std::int64_t size = checkpoint::ElementBytes(tensor.dtype);
       const auto element = [&](std::int64_t byte) {
         return CeilDivide(std::clamp<std::int64_t>(byte - at, 0, tensor.bytes), size);

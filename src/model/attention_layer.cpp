@@ -133,9 +133,9 @@ struct HeadSlices {
   Part query_rows, key_rows;
 };
 
-// y = in weight, by canonical slices. in: [rows, parts heads head_dim], weight: [parts heads
-// head_dim, dim], with this rank's heads. parts: 2 for keys, then values; else 1. all: number of
-// heads of all ranks.
+// y = in * weight, summed by canonical slices. in: [rows, parts heads head_dim], weight: [parts
+// heads head_dim, dim], with this rank's heads. parts: 2 for keys, then values; else 1. all: number
+// of heads of all ranks.
 inline void SumOverHeads(const Pass& pass, const Matrix& in, const Matrix& weight, std::int64_t all,
                          std::int64_t head_dim, int parts, const Matrix& y) {
   const Part own = pass.tensor->Slice(all);

@@ -88,8 +88,8 @@ void Block::Branch(const Pass& pass, const Matrix& in, Saved& saved, std::size_t
   Join(pass, pass.stream, dropout, junction, layer.OutputBias(), {0, junction.out.rows});
 }
 
-// Joins some rows: out = residual + drop(branch + bias), where the branch is in `out` before, and
-// the norm of `out` if one follows.
+// Joins a branch, which is in `out`, to the residual stream: out = residual + drop(branch + bias)
+// for rows `rows`. If a norm follows, also computes the norm of these rows.
 void Block::Join(const Pass& pass, const device::Stream& stream, const kernels::Dropout& dropout,
                  const Junction& junction, ParameterId bias, const Part& rows) const {
   const Residual residual{junction.residual, junction.out, pass.Value(bias), dropout};
@@ -184,8 +184,8 @@ void Block::BranchBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
 }
 
 // The matrix for a branch's gradient on this rank's rows, before it is gathered. Empty() if the
-// gradient of the sum can be used itself: there is no dropout, and that matrix is kept until the
-// weight gradients are computed, or gathered into one that is.
+// gradient of the sum serves as well: there is no dropout, and that matrix, or the one it is
+// gathered into, is kept until the weight gradients are computed.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, std::size_t i) const {
   const bool sharded = pass.tensor->Sharded();
   const bool dropout = BranchDropout(pass, saved, i).Active();

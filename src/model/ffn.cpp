@@ -136,7 +136,7 @@ class DenseFfn : public Ffn {
   bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
   bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
   int UpParts() const { return Gated() ? 2 : 1; }
-  // dx = dpre W_up; canonical: slice by slice, gate and up within each.
+  // dx = dpre W_up. In canonical arithmetic, adds up slices; each has its gate and up part.
   void InputGradient(const Pass& pass, const Saved& saved, const Matrix& dx) const {
     const Matrix& dpre = saved.dpre;
     if (!pass.tensor->Canonical()) {

@@ -128,7 +128,7 @@ void BindRope(deck::Keys keys, Options& o) {
 
 void BindTraining(deck::Keys keys, Options& o) {
   using deck::AtLeast, deck::Between;
-  constexpr double kMostDropout = 0.99;  // drawn with 16 bits: something must be kept
+  constexpr double kMostDropout = 0.99;  // draws have 16 bits: close to 1, all would be dropped
   keys.Real("model.dropout", o.dropout, Between(0, kMostDropout), "",
             "Probability of dropping an element of the embedding and of the residual branches.")
       .Real("model.attention_dropout", o.attention_dropout, Between(0, kMostDropout), "",

@@ -116,7 +116,7 @@ Workspace StageTasks::MakeWorkspace(device::Arena& arena) {
     shape.heads = std::max<std::int64_t>(1, o.heads / tensor.Size());
     shape.kv_heads = std::max<std::int64_t>(1, o.kv_heads / tensor.Size());
   }
-  // A model for evaluation is planned as with dropout, for which a library has no backward pass.
+  // Without training, plans as with dropout: then no library's backward pass is counted.
   const bool dropout =
       !plan_.training || kernels::Dropout{.probability = o.attention_dropout}.Active();
   Workspace workspace;

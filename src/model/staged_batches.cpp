@@ -92,7 +92,7 @@ void StagedBatches::CheckBegins(const data::Entry& batch) const {
 
 void StagedBatches::CheckPairs(const data::Entry& batch) const {
   if (batch.sequences == 0 || (batch.source_length > 0) == limits_.pairs) return;
-  // Texts being continued come without their source texts.
+  // Entries that continue texts come without the source texts.
   if (limits_.pairs && limits_.begins && !batch.begins.empty()) return;
   throw RunError(limits_.pairs ? "single texts for a model that translates"
                                : "pairs of texts for a model of single ones",

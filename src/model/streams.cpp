@@ -121,7 +121,7 @@ class EncoderDecoderTasks : public StageTasks {
   void MakeSource(TaskEntry& entry) const override {
     Pass& target = entry.target.pass;
     if (target.Dry()) target.source.length = target.length;
-    if (target.cached.continues) return;  // the encoder has read the source texts already
+    if (target.cached.continues) return;  // the source texts' keys and values are cached
     Pass& source = entry.source.pass;
     source = target;
     source.length = target.source.length;

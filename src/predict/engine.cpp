@@ -389,7 +389,7 @@ class Engine {
     stage.changed = true;
     if (queue.empty() || !At(stage.transfers, queue.front()).ready) return;
     const Cost& cost = At(stage.transfers, queue.front()).cost;
-    // Takes at least kLeast, since its end is an event.
+    // A flow takes at least kLeast, since its end is an event.
     stage.flows.push_back({.transfer = queue.front(),
                            .latency = cost.latency,
                            .left = std::max(cost.seconds, kLeast),

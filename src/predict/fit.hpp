@@ -64,8 +64,8 @@ std::vector<double> LeastSquares(const std::vector<std::vector<double>>& rows);
 
 // Sets efficiency and half of the observed types, the efficiency of attention, the memory's speed
 // and the overheads of kernels and steps, by least squares of the relative differences between
-// SecondsOf and the observations. The peaks of the observed types must be set; all peaks rise if
-// steps exceed one.
+// SecondsOf and the observations. The peaks of the observed types must be set; if a step exceeds
+// one, all peaks are raised by the same factor.
 void Fit(const std::vector<Observation>& observations, Machine& machine);
 
 }  // namespace trireme::predict

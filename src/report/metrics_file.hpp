@@ -81,8 +81,8 @@ class MetricsSink : public Sink {
   void Flush() override;
   void Sync() override;
   void Done(const Summary& summary) override;
-  // Does the work of GoBack by CutMetrics. If it throws RunError, the file is unchanged, and the
-  // cut is tried again before anything is appended.
+  // Cuts the file as CutMetrics does, for Monitor::GoBack. If it throws RunError, the file is
+  // unchanged, and the cut is tried again before anything is appended.
   History CutTo(std::int64_t step, std::int64_t best_after);
 
  private:

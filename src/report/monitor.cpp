@@ -128,7 +128,7 @@ struct Monitor::State {
     const std::string header =
         options.total_steps > 0 ? TableHeader(options.has_stages) : ShortTableHeader();
     if (header_shown) {
-      screen.Line(header);  // the header stands only once in the log
+      screen.Line(header);  // on the screen only: the log gets it once
     } else {
       Put(header);
     }
@@ -341,7 +341,7 @@ std::string MemoryText(const BannerFacts& facts) {
   const double scale = decimals == 1 ? 10 : 1;
 
   std::string text;
-  double so_far = 0, printed = 0;  // in bytes; in multiples of unit / scale
+  double so_far = 0, printed = 0;  // bytes so far; printed so far, in units of unit / scale
   for (const auto& [term, bytes] : facts.memory) {
     so_far += static_cast<double>(bytes);
     const double rounded = std::round(so_far / unit * scale);

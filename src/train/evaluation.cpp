@@ -91,7 +91,7 @@ struct Selection {
   std::vector<data::Sample> share;  // of this data rank
   std::int64_t count = 0;           // windows over all data ranks
   std::int64_t all = 0;             // windows in the split
-  // Targets at a window's beginning that an earlier window counts, except in the split's first.
+  // Targets at a window's beginning that the window before counts; none in the split's first.
   std::int64_t overlap = 0;
 };
 
@@ -279,7 +279,7 @@ ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
   return sum;
 }
 
-// Whether any rank wants to stop. Collective. AgreedError (exit code 1) if a rank could not read.
+// Whether any rank wants to stop. Collective. Throws AgreedError if a rank could not read.
 bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
                  const std::function<bool()>& stop) {
   constexpr std::int64_t kStop = 1, kUnread = 2;

@@ -16,7 +16,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, kernels::Registry& registr
   FindOwned();
   FindUnowned();
   rule_ = MakeRule(options, owned_, registry, stream);
-  // The host reads and writes its copies of these, even if the stream is planned.
+  // Memory for the host's copies, which the host reads and writes even if the stream is planned.
   const device::Kind host = stream.Planned() ? device::Kind::kCpu : stream.Where();
   scalars_ = device::AllocatePinned(ScalarBytes(), host);
   if (!stream.OnGpu()) return;

@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kKey = "run.canonical";
 constexpr std::int64_t kLeafTokens = 4096;  // tokens of an automatic leaf
 
-// The powers of two up to `most`, itself one: "1, 2 or 4".
+// The powers of two up to `most`, which is one of them: "1, 2 or 4".
 std::string PowersUpTo(std::int64_t most) {
   std::string text;
   for (std::int64_t power = 1; power <= most; power *= 2) {
@@ -168,7 +168,7 @@ void AppendKinds(const Plan& plan, int stage, const AxisClass& tensor,
     return comm::RankAt(
         {.pipeline = stage, .data = data, .context = context, .tensor = tensor.first}, plan.grid);
   };
-  std::vector<std::int64_t> owned(1, 0);  // [ranks of a shard group]
+  std::vector<std::int64_t> owned(1, 0);  // [ranks of a shard group], elements
   if (shard_ranks > 1) owned = OwnedElements(PlanPieces(plan, rank_of(0, 0)), shard_ranks);
   std::map<Sizes, RankKind> found;
   for (int data = 0; data < plan.grid.data; ++data) {

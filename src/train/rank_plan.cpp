@@ -200,7 +200,7 @@ std::string MemoryText(const device::MemoryTerms& memory) {
 // Neighbouring stages with equally many blocks, whose largest ranks need the same memory.
 struct StageRow {
   int first = 0, last = 0;
-  std::int64_t blocks = 0, kept = 0;  // kept: micro-batches with saved activations, over chunks
+  std::int64_t blocks = 0, kept = 0;  // kept: saved micro-batches, summed over chunks
   device::MemoryTerms memory;
 };
 

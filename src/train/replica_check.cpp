@@ -52,8 +52,8 @@ Corruption Judge(const Camps& camps) {
   return found;
 }
 
-// Returns the elements on which the votes differ: those with a majority first, each in the order of
-// the blocks. A tie with a rank that is outvoted elsewhere is left out: that explains it.
+// Returns the elements on which the votes differ: those with a majority first, each in block order.
+// A tie is left out if one of its ranks is outvoted elsewhere: that explains it.
 std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
                                    const std::vector<kernels::StateBlock>& blocks) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
@@ -318,8 +318,8 @@ std::vector<double> ReplicaCheck::SlotExtremes(bool& differs) const {
   return numbers;
 }
 
-// Indices of this rank's pieces that differ: the first whole and the first owned one that differ
-// over data ranks, and its piece of the first slot that differs.
+// Indices of the pieces of this rank to compare in detail: the first whole piece and the first
+// owned piece that differ over data ranks, and the piece (if any) of the first slot that differs.
 std::vector<std::size_t> ReplicaCheck::SuspectPieces(const std::vector<double>& slots) const {
   std::vector<double> numbers(pieces_.size() * kNumbers);
   for (std::size_t i = 0; i < pieces_.size(); ++i) {

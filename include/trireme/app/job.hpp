@@ -28,18 +28,18 @@
 
 namespace trireme::app {
 
-// Bounds on the time in which ranks of healthy jobs make progress: beyond, watchdogs end the job.
+// Limits on the time that a rank may take without progress; beyond them, watchdogs end the job.
 
-// For the set-up, and until a step has been measured: reading tokens, building the model, the first
+// The limit until a step has been measured: for reading tokens, building the model, and the first
 // step, in which libraries prepare themselves.
 constexpr double kSetUpBound = 600;  // seconds
-// Steps vary: a file system stalls, others use the processor, memory is moved. But no healthy step
-// takes this many times as long as the longest one before it.
+// Limit of a step, as a multiple of the longest step so far. Steps vary (a file system stalls,
+// other programs use the processor), but no healthy step takes so much longer.
 constexpr double kStepsABound = 20;
-constexpr double kLeastBound = 300;  // seconds; least bound of a step and the records after it
+constexpr double kLeastBound = 300;  // seconds; least limit of a step with its records
 // A validation or checkpoint may take this many times its expected (measured or estimated) time.
 constexpr double kLongBound = 3;
-// Least bound of a checkpoint: a file system may need minutes to switch to another server.
+// Least limit of a checkpoint: a file system may need minutes to switch to another server.
 constexpr double kDiskBound = 900;  // seconds
 
 // Seconds that a rank may spend in this phase without entering or leaving a call. stated:
@@ -157,7 +157,7 @@ struct Job {
 
 // Makes the job. Collective over the world. World rank 0 reads the deck and finds the checkpoint to
 // start from, and all ranks parse the same texts; then the device is chosen and opened, and threads
-// are placed. AgreedError (exit code 2).
+// are placed. Throws AgreedError (exit code 2).
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const deck::Schema& schema,
             device::StopSignals& signals);
 
@@ -176,8 +176,8 @@ train::TokenFacts FactsOf(const DeckOptions& options, const deck::Deck& deck, in
 tools::Findings LookAround(const Request& request, const Ranks& ranks, const Device& device,
                            bool whole);
 
-// Facts about the deck's token files, the same on all ranks. Collective over the world. With
-// data.staging = node, also chooses the folder of copies; AgreedError (exit code 2) without room.
+// Facts about the deck's token files, equal on all ranks. Collective. With data.staging = node,
+// also chooses the folder of copies. Throws AgreedError (exit code 2) without room.
 train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, const Files& files);
 // The same for a file of pairs, with the batches that `data` describes. Collective.
 train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
@@ -207,7 +207,7 @@ std::string ReadNewest(const Request& request, const comm::Communicator& world, 
                        const std::function<void(const std::string& checkpoint)>& read);
 
 // Checks that this rank's planned memory is available, together with that of other ranks on the
-// node or GPU. Collective. AgreedError (exit code 2) that names the terms and what would help.
+// node or GPU. Collective. Throws AgreedError (exit code 2) with the terms and what would help.
 void CheckMemory(const Request& request, const Ranks& ranks, const Device& device,
                  const device::MemoryTerms& planned, const comm::ProcessGrid& grid);
 // Whether CheckMemory would pass. Collective.
@@ -221,13 +221,13 @@ void UseGpu(const Request& request, const Device& device, comm::ProcessGrid& gri
 void UseGpu(const Request& request, const Device& device, const device::MemoryTerms& planned,
             comm::ProcessGrid& grid);
 
-// AgreedError (exit code 3) if a signal has asked a rank to stop. Collective. Called between the
-// phases of a training job's set-up, and within long ones.
+// Throws AgreedError (exit code 3) if a signal has asked a rank to stop. Collective. Called between
+// the phases of a training job's set-up, and within long ones.
 void StopIfAsked(const Ranks& ranks);
 
 // Opens the deck's token file (of a mixture, the first one), staged as the deck says, with the
 // splits that the task reads. Collective. A stream is read on the first rank of each replica of the
-// grid. AgreedError as in StopIfAsked.
+// grid. Throws AgreedError like StopIfAsked.
 data::TokenFile OpenTokens(const Request& request, const Ranks& ranks, const Files& files,
                            const comm::ProcessGrid& grid);
 // Opens the files from which training takes windows, in the order of data.mixture. Collective.
@@ -239,7 +239,7 @@ struct ValidationSet {
   std::string name;
   data::TokenFile tokens;  // has the valid split only
 };
-// Opens the validation sets, in the deck's order. Collective. AgreedError as in StopIfAsked.
+// Opens the validation sets, in the deck's order. Collective. Throws like StopIfAsked.
 std::vector<ValidationSet> OpenValidation(const Request& request, const Ranks& ranks,
                                           const Files& files, const comm::ProcessGrid& grid);
 // A line about the copies that data.staging = node made and their time; empty if there are none.
@@ -257,8 +257,8 @@ struct ValidSplit {
 // decides on the best checkpoint. The result refers to both arguments.
 std::vector<ValidSplit> ValidSplits(const data::TokenFile& tokens,
                                     std::span<const ValidationSet> sets);
-// AgreedError (exit code 2) that names the file if a split used for validation or test has no
-// target that counts. Collective; called before a training writes anything.
+// Throws AgreedError (exit code 2) that names the file if a split used for validation or test has
+// no target that counts. Collective; called before a training writes anything.
 void RequireTargets(const Request& request, const comm::Communicator& world,
                     const data::TokenFile& tokens, std::span<const ValidSplit> validation);
 

@@ -13,7 +13,7 @@ namespace trireme::app {
 // What one rank asks for, and what it may use.
 struct RankThreads {
   int wanted = 0;                              // threads asked for; 0: the rank's share
-  std::vector<device::HardwareThread> usable;  // to which the rank is bound
+  std::vector<device::HardwareThread> usable;  // threads to which the rank is bound
   double quota = 0;  // processors allowed to all ranks of the node (device::CpuQuota); 0: no limit
 };
 
@@ -61,7 +61,7 @@ struct GpuChoice {
 };
 // Chooses a GPU or the CPU, as run.device and run.share_device say; `auto` takes GPUs if every rank
 // sees one. Collective over the world. Warns if the ranks of a node see different GPUs (SeeApart).
-// AgreedError (exit code 2) with the deck's line if a GPU is asked for but missing (with the
+// Throws AgreedError (exit code 2) with the deck's line if a GPU is asked for but missing (with the
 // reason), if ranks would share one without run.share_device, or if they are to share it through
 // NCCL and NCCL is older than 2.30.
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const device::Options& options,

@@ -18,7 +18,7 @@ namespace trireme::app {
 
 // The object "model" of run.json: all keys of the architecture with their effective values.
 nlohmann::json ModelJson(const model::Options& options);
-// The members of run.json about its format and the program that writes it. host: name of rank 0's.
+// The members of run.json about its format and the program that writes it. host: that of rank 0.
 nlohmann::json ProgramJson(const std::string& host);
 // The time on rank 0, for "date" in run.json: "2026-11-24T10:28:09Z". Collective.
 std::string DateNow(const comm::Communicator& world);
@@ -79,7 +79,7 @@ struct RunRecord {
 inline constexpr const char* kRunName = "run_id";
 inline constexpr const char* kSessionName = "session";
 
-// Parses run.json. InputError names path, member, what was expected and what was found.
+// Parses run.json. Throws InputError with path, member, and what was expected and found.
 RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
 
 // Throws InputError unless both records have the same model.

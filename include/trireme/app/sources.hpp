@@ -58,9 +58,9 @@ struct Start {
   // True: a new run begins at step 0 with a candidate's weights (checkpoint.start_from). False: the
   // run of the candidates is continued.
   bool weights_alone = false;
-  // Newer ones that were not taken, each with the reason: "step_00000020: it lacks run.json".
+  // Newer checkpoints that were not taken, with reasons: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
-  std::vector<std::string> damaged;   // folders of those whose bytes are wrong
+  std::vector<std::string> damaged;   // folders of damaged checkpoints
   std::vector<std::string> warnings;  // about the deck, for PrintWarnings
   std::optional<RunRecord> record;    // run.json of `local`, else of the first candidate
   // A newer local checkpoint, which is loaded instead of the first candidate; null: none.
@@ -81,17 +81,17 @@ struct Sources {
 // Reads the deck of -i and the site's deck (TRIREME_SITE_DECK) or, without -i, the own deck of the
 // run that -r names. Finds the checkpoints that -r or checkpoint.start_from names. Not collective.
 // A run folder may hold no checkpoint because its run ended before the first: training with -r then
-// begins as the run's deck says. InputError if the run's records mention a checkpoint all the same:
-// it is lost. If deck.in was cut off, a checkpoint's deck is taken, with a warning. Throws
-// InputError.
+// begins as the run's deck says. If deck.in was cut off, a checkpoint's deck is taken, with a
+// warning. Throws InputError, also if the run's records mention a checkpoint but none is there: it
+// is lost.
 Sources ReadSources(const deck::Schema& schema, const CommandLine& line);
 
-// World rank 0 reads the sources; all ranks return them. Collective. AgreedError (exit code 2).
+// World rank 0 reads the sources; all ranks return them. Collective. Throws AgreedError.
 Sources ShareSources(const comm::Communicator& world, const deck::Schema& schema,
                      const CommandLine& line);
 
 // Finds the checkpoints again after the run that still writes them has removed the first candidate.
-// Collective. deck: the job's. AgreedError (exit code 2) if there are none.
+// Collective. deck: the job's. Throws AgreedError (exit code 2) if there are none.
 void FindAgain(const comm::Communicator& world, const CommandLine& line, const deck::Deck& deck,
                Start& start);
 

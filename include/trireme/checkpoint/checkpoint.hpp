@@ -49,8 +49,8 @@ std::int64_t LastSequence(const std::string& folder);
 // its new path. Throws RunError.
 std::string SetAside(const std::string& checkpoint);
 
-// Collective. Returns the first candidate of `path`. Throws AgreedError (exit code 2) if there is
-// none.
+// Collective. Returns the first candidate (see Choice) of `path`. Throws AgreedError (exit code 2)
+// if there is none.
 std::string Find(const comm::Communicator& world, const std::string& path);
 
 // The checkpoint's bytes differ from those that were written. Thrown by all ranks together.

@@ -51,7 +51,7 @@ class LocalWriter {
  public:
   // Collective. Plans which rank stores what, allocates the buffers, and removes from all nodes
   // this run's files of steps other than `keep`. The world and the state's memory must outlive it.
-  // AgreedError if memory is missing.
+  // Throws AgreedError if memory is missing.
   LocalWriter(const LocalNodes& nodes, State state, LocalRun run, std::optional<std::int64_t> keep);
   ~LocalWriter();
   LocalWriter(const LocalWriter&) = delete;
@@ -98,7 +98,7 @@ class LocalCheckpoint {
 
   // Collective over the world. Fills this rank's blocks of one file ("model" or "optimizer") from
   // the ranks whose hosts have them. Returns the bytes that came from other hosts, summed over all
-  // ranks. DamagedError if no node has a piece, for example because another layout wrote it.
+  // ranks. Throws DamagedError if no node has a piece, for example as another layout wrote it.
   std::int64_t Read(const LocalNodes& nodes, const char* file,
                     const std::vector<kernels::StateBlock>& blocks) const;
 

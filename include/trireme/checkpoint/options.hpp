@@ -18,7 +18,7 @@ struct Options {
   std::int64_t check_replicas_every = 100;           // run.check_replicas_every: steps; 0: never
   OnCorruption on_corruption = OnCorruption::kStop;  // run.on_corruption
   std::int64_t max_failures = 3;                     // failed writes in a row that end the run
-  std::int64_t max_restarts = 10;     // starts in a row at one step that end the run; 0: no limit
+  std::int64_t max_restarts = 10;     // most starts in a row at one step; 0: no limit
   std::int64_t keep = 2;              // newest checkpoints that are kept; 0: all
   std::int64_t keep_every_steps = 0;  // steps that are multiples of this are kept too; 0: none
   bool best = true;                   // let the link `best` follow the lowest validation loss
@@ -26,7 +26,7 @@ struct Options {
   std::int64_t writers = 1;           // processes per node that write; 0: every rank
   std::string io_hints;               // for MPI-IO: "striping_factor=8,striping_unit=4194304"
   std::string local;                  // folder of local checkpoints on each node; empty: none
-  std::int64_t drain_every = 10;      // every so many also go to the run folder; 0: none
+  std::int64_t drain_every = 10;      // one in so many also goes to the run folder; 0: none
   double local_survival = 0.9;  // for checkpoint.auto: share of failures that local ones survive
   std::string start_from;       // checkpoint or run folder with the initial weights of a new run;
                                 // empty: random weights

@@ -43,7 +43,7 @@ std::string ListProblems(const std::string& title, const std::vector<std::string
 // Throws an InputError that names path, tensor, expected and found.
 TensorFile InspectTensorFile(const std::string& path);
 
-// Places the tensors one after another: sets their offsets and bytes, and the file's bytes. Returns
+// Places the tensors one after another: sets their offsets and sizes, and the file's size. Returns
 // the file's first bytes up to the data, identical to what Python's safetensors writes.
 std::string PlaceTensors(TensorFile& file);
 

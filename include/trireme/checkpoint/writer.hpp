@@ -96,7 +96,7 @@ class Writer {
   // Collective. Plans the files and allocates memory; an asynchronous writer takes enough for a
   // copy of all bytes that the node's ranks hold. `world` and the state's memory must outlive it.
   // If a node's ranks cannot share that memory (a small /dev/shm), rank 0 warns and each rank
-  // writes for itself. AgreedError if the state is incomplete (MakeWritePlan) or memory is missing.
+  // writes for itself. Throws AgreedError if the state is incomplete or memory is missing.
   Writer(const comm::Communicator& world, State state, WriterOptions options);
   // Ends the threads after the current write; leaves an unpublished folder behind.
   ~Writer();
@@ -153,8 +153,8 @@ class Writer {
   const State state_;
   WriterOptions options_;
   comm::Communicator group_;      // ranks that share a writer
-  std::vector<WritePlan> plans_;  // {model, optimizer}, of the group
-  std::vector<Round> rounds_;     // of the group
+  std::vector<WritePlan> plans_;  // of the group: {model, optimizer}
+  std::vector<Round> rounds_;     // rounds in which the group writes
   bool direct_ = false;           // the writer's thread reads the state where it lies
   std::int64_t slot_bytes_ = 0;
   std::unique_ptr<GatheredSums> sums_;
@@ -168,8 +168,8 @@ class Writer {
   std::exception_ptr failure_;  // raised on this rank's own thread
   Outcome outcome_;
   std::unique_ptr<Output> output_;  // on writers; used by its threads, or while they are idle
-  double write_seconds_ = 0;        // used likewise; of the writing thread
-  std::int64_t sequence_ = 0;       // used likewise; on rank 0
+  double write_seconds_ = 0;        // of the writing thread; used like output_
+  std::int64_t sequence_ = 0;       // on rank 0; used like output_
 
   // These end before the members above; worker_ ends first, because it waits for the others.
   std::unique_ptr<Hasher> hasher_;

@@ -46,8 +46,8 @@ std::string ReadConfigText(const std::string& folder);
 // or has a wrong type.
 Config ParseConfig(const std::string& text, const std::string& path);
 
-// The family that computes what the model does. If there is none, throws an InputError with the
-// deck's line of the key of [model] that no family supports.
+// The family that computes the same function as the model. If there is none, throws an InputError
+// with the deck's line of the key of [model] that no family supports.
 Family FamilyOf(const model::Options& options, const deck::Deck& deck);
 // The config.json of the model in `family`. dtype: "float32", "bfloat16" or "float16". eos: id of
 // the token that ends a text; -1: unknown.

@@ -28,7 +28,7 @@ struct ListedFile {
 };
 
 struct Listing {
-  std::vector<ListedFile> files;  // by name
+  std::vector<ListedFile> files;  // sorted by name
   bool indexed = false;           // kIndexFile lists the files
   std::int64_t parameters = 0;    // total_parameters of kIndexFile; 0: not given
 };
@@ -50,7 +50,7 @@ Listing FromText(const std::string& text, const std::string& path);
 std::string IndexText(const Listing& listing);
 
 // Companions: the files beside the weights in a model folder (tokenizer, configuration, licence).
-// And the creation of a folder that appears complete or not at all.
+// Also creates folders that appear complete or not at all.
 
 // Name of the run folder's subfolder with an imported model's companions, and, in it, of the list
 // of the imported tensors.
@@ -69,7 +69,7 @@ void CopyRunPart(const std::string& from, const std::string& to);
 
 // Collective. Creates `folder` under a temporary name beside it: calls fill(temporary), which is
 // collective, once the empty folder exists; then world rank 0 syncs and renames it. On failure
-// nothing is left. AgreedError (exit code 2) if `folder` exists and is not empty.
+// nothing is left. Throws AgreedError (exit code 2) if `folder` exists and is not empty.
 void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
                      const std::function<void(const std::string& temporary)>& fill);
 
@@ -99,8 +99,8 @@ class WeightSource {
   // The parts of all parameters that rank `rank` of `ranks` reads, cut evenly. Tensors that are
   // stored transposed are not cut. The blocks' `data` must not be read: Read returns the contents.
   std::vector<kernels::StateBlock> Blocks(int rank, int ranks) const;
-  // Elements [first, last) of a block's parameter, copied to `to`. InputError with file, tensor and
-  // element if one is not finite. As checkpoint::ReadBlock; several threads may call it.
+  // A checkpoint::ReadBlock: copies elements [first, last) of a block's parameter to `to`. Throws
+  // InputError that names an element if it is not finite. Several threads may call it.
   void Read(const kernels::StateBlock& block, std::int64_t first, std::int64_t last, void* to);
   // Throws InputError if the folder has a head besides a tied embedding and the two differ.
   // Compares only this rank's share.

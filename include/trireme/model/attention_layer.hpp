@@ -113,7 +113,7 @@ class CrossAttentionLayer : public SubLayer {
   // Reads pass.source.memory, whose rows are gathered over the tensor ranks.
   void Forward(const Pass& pass, const Matrix& x, SubLayer::Saved& saved, const Matrix& y,
                RowsDone then) const override;
-  // Adds to pass.source.dmemory.
+  // Also adds the gradient of the encoder's output to pass.source.dmemory.
   void BackwardInput(const Pass& pass, const Matrix& dy, SubLayer::Saved& saved,
                      const Matrix& dx) const override;
   void BackwardWeight(const Pass& pass, const SubLayer::Saved& saved,

@@ -1,5 +1,5 @@
-// A block: attention and feed-forward layer with residuals and norms; in the decoder of an
-// encoder-decoder also cross-attention between the two.
+// A block: attention and feed-forward layer with residuals and norms. In the decoder of an
+// encoder-decoder, cross-attention comes between the two.
 #pragma once
 
 #include <cstdint>
@@ -53,12 +53,12 @@ class Block {
 
   Saved MakeSaved() const;  // allocates nothing; once per slot of activations
   std::int32_t Number() const { return static_cast<std::int32_t>(layer_) + 1; }  // from 1
-  void Allocate(const Pass& pass, Saved& saved) const;                           // for Forward
+  void Allocate(const Pass& pass, Saved& saved) const;  // what Forward fills
   // x, y, dy, dx: [rows, dim]; y and dx are overwritten.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
   // Allocates the `cheap` matrices again, in pass.lives.cheap.
   void AllocateCheap(const Pass& pass, Saved& saved) const;
-  // Recomputes them from what was kept.
+  // Recomputes these matrices from those that were kept.
   void RecomputeCheap(const Pass& pass, Saved& saved) const;
   // Runs Forward again, except for the output, which no gradient needs.
   void Recompute(const Pass& pass, Saved& saved) const;

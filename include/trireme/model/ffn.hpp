@@ -16,7 +16,7 @@ namespace trireme::model {
 // y = f(x), for each token alone.
 class Ffn : public SubLayer {
  public:
-  // The forward pass in two parts: all that the backward pass needs, then the output.
+  // The forward pass in two parts: the first computes what the backward pass needs, the second y.
   virtual void ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const = 0;
   virtual void ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y,
                              RowsDone then) const = 0;

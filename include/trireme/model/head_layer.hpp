@@ -63,14 +63,14 @@ class HeadLayer {
   std::int64_t SpareRows() const { return spare_; }
 
  private:
-  // Canonical: columns of a tile, in which each slice's logits are aligned.
+  // Canonical: number of columns of a tile, with each slice's logits aligned.
   std::int64_t TileColumns(const parallel::TensorGroup& tensor) const;
-  // The tokens, logits and weight rows of this rank's slice number `slice` (canonical: several).
+  // This rank's slice number `slice` (canonical: one of several): token ids, logits, weight rows.
   Part SliceOf(const Pass& pass, int slice) const;
   Matrix TileOf(const Pass& pass, std::int64_t rows, int slice) const;
   Matrix WeightSlice(const Pass& pass, int slice) const;
   void TileLogits(const Pass& pass, const Matrix& x) const;
-  // Canonical: losses of a tile. gradient: the tile's logits are replaced by their gradients.
+  // Canonical: computes a tile's losses. gradient: also replaces its logits by their gradients.
   void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row, double smoothing,
                 bool gradient, double* losses) const;
   void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,

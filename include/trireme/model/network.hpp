@@ -32,7 +32,7 @@ class Network {
     std::vector<int> units;            // [blocks]: their units in the registry
     std::size_t encoders = 0;          // encoder blocks; they come first
     bool ends_encoder = false;         // contains the encoder's last block
-    bool first = false, last = false;  // contains the embedding; the head
+    bool first = false, last = false;  // contains the embedding; contains the head
     // Units of the embeddings (first) and of the head (last); empty unless in this chunk.
     std::vector<int> first_units, last_units;
   };
@@ -58,9 +58,9 @@ class Network {
   kernels::Registry& Parameters() { return registry_; }
   const kernels::Registry& Parameters() const { return registry_; }
 
-  // Units of the registry; -1: none.
-  int TokenUnit() const { return token_unit_; }  // the token table
-  int TailUnit() const { return tail_unit_; }    // final norm and head
+  // Numbers of units in the registry; -1: there is none.
+  int TokenUnit() const { return token_unit_; }  // unit of the token table
+  int TailUnit() const { return tail_unit_; }    // unit of final norm and head
   bool Has(int unit) const;                      // whether this rank holds it
   // The units held here whose values the program's tasks use, in order; valid until the next call.
   const std::vector<int>& UsesOf(const parallel::Program& program);
@@ -76,8 +76,7 @@ class Network {
   // copies take one rank's bits. Collective over the replica, after the sums over the data group.
   void SumSharedGradients();
 
-  // The blocks that this rank holds of each tensor of the model, for a checkpoint; values are
-  // final.
+  // For a checkpoint: this rank's block of each tensor of the model, after gathers have ended.
   std::vector<kernels::StateBlock> Blocks() const;
   // The linear layers of this rank's blocks, if their weights keep place and value during a step;
   // empty if they are gathered for each use (grid.sharding = parameters).

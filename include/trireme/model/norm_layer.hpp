@@ -27,7 +27,7 @@ class NormLayer {
   // early: the weight gradient is computed together with the input gradient.
   NormLayer(const ParameterPlace& place, const std::string& name, bool early = false);
 
-  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  void Allocate(const Pass& pass, Saved& saved) const;  // what Forward fills
   // x, y: [rows, dim]; y is overwritten.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
   // saved.x = residual.x + dropout(branch + bias), then y = norm(saved.x), for the rows `rows` of

@@ -28,7 +28,7 @@ struct Options {
   std::string preset = "none";        // "none" or a preset's name
   std::int64_t vocabulary = 0;        // rows of embedding and head
   std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: use `types`
-  std::int64_t types = 0;             // token ids in the file are below it; 0: unknown
+  std::int64_t types = 0;             // token ids in the file are below this; 0: unknown
   // kEncoderDecoder: whether source and target texts share one token table; source ids are below
   // source_types (0 for kDecoder).
   Kind kind = Kind::kDecoder;
@@ -102,9 +102,9 @@ Options WithVocabulary(const Options& options, std::int64_t types, const deck::D
 struct Setting {
   std::string name;  // the key without "model."
   std::variant<bool, std::int64_t, double, std::string> value;
-  // True if it changes the function that the weights compute; false: only how they are trained.
+  // True if the key changes the function that the weights compute; false: only their training.
   bool of_function = true;
-  // True for rotary positions: a run from given weights may change them, for longer sequences.
+  // True for keys of rotary positions, which a run from given weights may change.
   bool of_rotation = false;
 };
 // All keys except preset and recompute, which leave no trace in a trained model.

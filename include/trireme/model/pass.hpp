@@ -38,7 +38,7 @@ struct Workspace {
   kernels::Matrix statistics;  // fp64 [slices, kSoftmaxStatistics tile rows]
   kernels::Matrix losses;      // fp64 [1, tile rows]
   kernels::Matrix slices;      // canonical: [levels rows, dim], partial sums over slices
-  kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], gradients of norms by row parts
+  kernels::Matrix norm_parts;  // canonical: [slices, 2 dim], norms' gradients, one row per slice
 };
 
 // How a pass uses a cache of keys and values (KeyValueCache).
@@ -47,8 +47,8 @@ struct CachedPass {
   kernels::CachedRows rows;
   kernels::CachedRows source_rows;                 // encoder-decoder: last source positions
   std::span<const std::int64_t> asked;             // rows whose logits are wanted
-  std::int64_t first = 0;                          // row of the first of these logits
-  bool continues = false;                          // attends to the cache; thin products
+  std::int64_t first = 0;                          // number of rows wanted of earlier entries
+  bool continues = false;                          // attend to the cache; products are thin
   const kernels::PackedWeights* packed = nullptr;  // for thin products
 };
 
@@ -170,7 +170,7 @@ class SubLayer {
 
   // Called once per slot of activations, not per training step.
   virtual std::unique_ptr<Saved> MakeSaved() const = 0;
-  virtual void Allocate(const Pass& pass, Saved& saved) const = 0;  // for Forward
+  virtual void Allocate(const Pass& pass, Saved& saved) const = 0;  // what Forward fills
   // Allocates only the `cheap` matrices, which RecomputeCheap then computes.
   virtual void AllocateCheap(const Pass& /*pass*/, Saved& /*saved*/) const {}
   virtual void AllocateBackward(const Pass& pass, Saved& saved) const = 0;

@@ -47,7 +47,7 @@ struct ModelPlan {
   std::uint32_t seed = 1;
   std::int64_t length = 0;       // T: longest sequence
   std::int64_t micro_batch = 0;  // B: most sequences per entry
-  std::int64_t tokens = 0;       // most per entry, if below B T (pairs: per side); 0: B T
+  std::int64_t tokens = 0;       // most tokens of an entry (pairs: of each side); 0: B T
   // Entries per micro-batch of the schedule; more than one if each is a canonical leaf.
   int leaves = 1;
   double label_smoothing = 0;

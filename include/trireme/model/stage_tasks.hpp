@@ -35,7 +35,7 @@ class ChunkActivations {
   // Matrices that one entry of a micro-batch keeps.
   struct Live {
     std::vector<Block::Saved> blocks;  // [blocks]
-    std::vector<int> frames;           // [blocks]: frame numbers, if memory rotates
+    std::vector<int> frames;           // [blocks]: number of the block's frame, if memory rotates
     Matrix head_input;  // [rows, dim]: input of the final norm or the head, on the last chunk
     // Encoder-decoders: the encoder's output, [source rows, dim], and what its norm keeps.
     Matrix memory;
@@ -98,7 +98,7 @@ using GradientsReady = std::function<void(std::int64_t begin)>;
 // memory is allocated at once, after planning; no step allocates.
 class StageTasks : public parallel::StageWork {
  public:
-  // Computes something else than losses from the head's input, in an evaluation.
+  // In an evaluation, computes something other than losses from the head's input.
   class Reader {
    public:
     virtual ~Reader() = default;
@@ -178,7 +178,7 @@ class StageTasks : public parallel::StageWork {
   // What the two kinds of models do differently. Dry passes only allocate.
   virtual void Forward(TaskEntries& entries, int chunk, const Arenas& arenas) = 0;
   virtual void Evaluate(TaskEntries& entries, int chunk) = 0;
-  // report: gradients of a unit are final once it is done; report them.
+  // report: report the gradients of each unit as final once its blocks are done.
   virtual void Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool report) = 0;
   // Derives the source stream's pass from the target stream's.
   virtual void MakeSource(TaskEntry& entry) const = 0;
@@ -192,7 +192,7 @@ class StageTasks : public parallel::StageWork {
   // called before it in the backward pass; both while its unit is in use.
   void ForwardBlocks(TaskEntries& entries, const Stack& stack, const Arenas& arenas,
                      FunctionRef<Matrix(TaskEntry& entry)> last, ForEntry then);
-  // leaves: the last block writes the task's output.
+  // leaves: true if the last block writes the task's output.
   void EvaluateBlocks(TaskEntries& entries, const Stack& stack, bool leaves, ForEntry then);
   void BackwardBlocks(TaskEntries& entries, const Stack& stack, bool weights_too, bool report,
                       ForEntry before);
@@ -216,7 +216,7 @@ class StageTasks : public parallel::StageWork {
   const Network::Chunk& LayersOf(int chunk) const {
     return network_.Chunks()[static_cast<std::size_t>(chunk)];
   }
-  // Begin and end the use of values, for the units that this rank holds.
+  // Begin and end the use of the parameter values of those units that this rank holds.
   void Use(std::span<const int> units) const;
   void Done(std::span<const int> units) const;
 

@@ -69,7 +69,7 @@ struct SearchResult {
   std::vector<Candidate> rows;  // fastest first; the deck's own, if it states a layout, first
   std::int64_t looked_at = 0;   // layouts that were estimated
   std::int64_t simulated = 0;
-  std::string own_refused;  // why the deck's own layout is impossible; empty: it is not
+  std::string own_refused;  // why the deck's own layout is impossible; empty: it is possible
 };
 
 // The plan of the request with another layout. Throws InputError as train::MakePlan does.
@@ -79,8 +79,8 @@ Layout LayoutOf(const train::Plan& plan);
 // Bytes of the rank that needs most memory, among one rank of each stage.
 device::MemoryTerms LargestMemory(const train::Plan& plan);
 
-// Layouts that fit, by predicted time. The `most` best by a quick estimate are simulated. own: the
-// deck states a layout, which is predicted, too.
+// Layouts that fit, by predicted time. The `most` best by a quick estimate are simulated. own: true
+// if the deck states a layout, which is then simulated, too.
 SearchResult Search(const train::Request& request, const Machine& machine, bool own, int most);
 
 }  // namespace trireme::predict

@@ -9,10 +9,10 @@
 
 namespace trireme::report {
 
-// Replaces `path` by a synced file with `text`, by way of a temporary name. RunError names it.
+// Replaces `path` by a synced file with `text`, by way of a temporary name. Throws RunError.
 void WriteWhole(const std::string& path, std::string_view text);
 
-// Moves `file` to `path`. RunError names the path.
+// Moves `file` to `path`. Throws RunError that names the path.
 void Place(Replacement& file, const std::string& path);
 
 class AppendFile {

@@ -171,8 +171,8 @@ std::int64_t PeakResidentBytes();
 std::int64_t SharedResidentBytes();
 
 // Checks, without changing anything, that a run may write to the folder. Throws InputError if it is
-// a file and, unless `resume`, if it holds a run's checkpoint, complete or damaged. What a run has
-// left that was killed before its first checkpoint is no obstacle.
+// a file and, unless `resume`, if it holds a run's checkpoint, complete or damaged. What is left of
+// a run that was killed before its first checkpoint is no obstacle.
 void CheckRunFolder(const std::string& folder, bool resume);
 // Makes the folder and checkpoints/ in it if they are missing. Throws InputError.
 void MakeRunFolder(const std::string& folder);

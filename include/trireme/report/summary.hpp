@@ -21,7 +21,7 @@ struct TrafficRow {
   double bytes = 0;           // sent, sum over ranks
   double seconds_waited = 0;  // mean over all ranks of the job
   double longest_waited = 0;  // by the rank that waited longest
-  double seconds_hidden = 0;  // behind computation; mean over all ranks
+  double seconds_hidden = 0;  // hidden behind computation; mean over all ranks
 };
 
 // Gathers of sharded parameters, over the steps of this session.

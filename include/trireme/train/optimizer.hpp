@@ -47,7 +47,7 @@ class Rule {
   // and gradient scale are already set.
   virtual void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const = 0;
   // Updates all owned values. scalars: [ScalarSets()], in the stream's memory, so that a recorded
-  // step can be replayed with new ones. clear: the owned gradients are zeroed.
+  // step can be replayed with new ones. clear: also zeroes the owned gradients.
   virtual void Update(const kernels::UpdateScalars* scalars, bool clear) = 0;
 
   const std::vector<Moment>& Moments() const { return moments_; }
@@ -139,8 +139,8 @@ class Optimizer {
   kernels::Registry* registry_;
   device::Stream stream_;
   std::vector<OwnedParameter> owned_;
-  std::vector<kernels::FlatRange> counted_;  // gradients of owned_ that are a first copy
-  std::vector<Part> unowned_;                // other ranges of stored gradients, elements
+  std::vector<kernels::FlatRange> counted_;  // owned gradients, of which this is the first copy
+  std::vector<Part> unowned_;                // stored gradients not owned, as elements
   std::unique_ptr<Rule> rule_;
   device::Buffer squares_there_;  // on a GPU: sums of squares, [counted_], fp64
   device::PinnedBuffer squares_;  // their copy on the host

@@ -63,8 +63,8 @@ SafeguardOptions ReadSafeguards(const deck::Deck& deck);
 struct PlanOptions {
   std::int64_t vocabulary = 50257;      // tokens
   std::int64_t tokens = 1'000'000'000;  // of the training split
-  // Name or path of a machine's description (predict::ReadMachine); "auto": for a run
-  // predict::DescribeRun, for the task plan h100.
+  // Name or path of a machine's description (predict::ReadMachine); "auto": the result of
+  // predict::DescribeRun for a run; "h100" for job.task = plan.
   std::string machine = "auto";
   std::int64_t nodes = 0;      // to plan for; 0: those of grid.ranks, or one
   std::int64_t rows = 10;      // layouts to show

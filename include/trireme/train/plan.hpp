@@ -41,7 +41,7 @@ struct RankPlan {
 // Ranks that need the same memory.
 struct RankKind {
   int first = 0;               // world rank of one of them
-  std::int64_t ranks = 0;      // how many there are
+  std::int64_t ranks = 0;      // number of such ranks
   device::MemoryTerms memory;  // bytes of each
 };
 
@@ -96,7 +96,7 @@ struct TokenFacts {
 // Facts about the device that computes.
 struct MachineFacts {
   Dtype dtype = Dtype::kFloat32;  // of values and activations
-  device::Stream stream;          // threads per rank, its GPU; bf16 and fp8 products
+  device::Stream stream;          // a rank's GPU or threads; types of products
   bool gpu_staged = false;        // transfers between GPUs pass through the hosts
 };
 

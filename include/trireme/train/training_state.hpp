@@ -70,8 +70,8 @@ class TrainingState {
   device::MemoryTerms Memory() const;  // bytes of all buffers, except tokens
 
   // The collective tasks of a step, in this order. Computes the gradients of `entries`, summed over
-  // the micro-batches; sums over the data group start during the last micro-batch. On return, like
-  // QueueSums, work is complete on a CPU and queued on a GPU.
+  // the micro-batches; sums over the data group start during the last micro-batch. When this or
+  // QueueSums returns, the work is complete on a CPU and queued on a GPU.
   void QueueGradients(model::StagedBatches::Taken entries);
   // Completes the sums of gradients over the data group and within the replica.
   void QueueSums();

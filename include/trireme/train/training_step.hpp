@@ -80,8 +80,8 @@ class TrainingStep {
  public:
   // `state` and the files of `tokens` must outlive this.
   TrainingStep(TrainingState& state, const data::Corpus& tokens);
-  // For an encoder-decoder. Collective over the state's grid. AgreedError if data::PairBatches
-  // refuses the pairs.
+  // For an encoder-decoder. Collective over the state's grid. Throws AgreedError if
+  // data::PairBatches refuses the pairs.
   TrainingStep(TrainingState& state, const data::PairFile& pairs);
 
   const StepLoader& Data() const { return *loader_; }
