@@ -132,7 +132,7 @@ class TrainingLoop {
   }
 
  private:
-  // The start. All functions are collective.
+  // The start, then a step and what follows it. All but BestSoFar, Ask and RunJson are collective.
 
   // Finds the run folder; first reads the checkpoint's step and its record of bad steps.
   Safeguards FindStart() {
@@ -235,8 +235,6 @@ class TrainingLoop {
                                                                     .place = place});
   }
 
-  // A step and what follows it. All functions except Ask are collective.
-
   // Does what the previous session was due to do after its last step, but did not.
   void FinishEarlierSession() {
     const bool completed = checkpoints_->CompleteRunFolder();
@@ -271,15 +269,14 @@ class TrainingLoop {
     if (!job_.ranks.World().IsRoot()) return mine;
     const double now = Seconds();
     const double minutes = plan_.training.options.schedule.walltime_minutes;
-    const app::Deadline& deadline = progress_.deadline;
     if (minutes > 0 && (now - job_.request.begun) / 60 >= minutes) {
       mine.walltime = true;
       progress_.stop_reason = "schedule.walltime_minutes";
-    } else if (deadline.MustStop(now + progress_.step_seconds, evaluations_->IsNear())) {
+    } else if (progress_.deadline.MustStop(now + progress_.step_seconds, evaluations_->IsNear())) {
       // A stop takes effect after this step; otherwise a validation and another step follow.
       mine.walltime = true;
       progress_.stop_reason =
-          fmt::format("the end of the job's time, {:.0f} s away", deadline.Left(now));
+          fmt::format("the end of the job's time, {:.0f} s away", progress_.deadline.Left(now));
     }
     mine.checkpoint = checkpoints_->TimeHasCome();
     return mine;
