@@ -131,7 +131,7 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   Report(outcome);
 }
 
-// Adds a slice from the beginning of the copy to the moment when training learned of its end.
+// Shows a checkpoint in the timeline, from its beginning until training learns of its end.
 void Checkpoints::TraceFiles() const {
   device::Recorder* const recorder = setup_.traffic.Trace();
   if (recorder == nullptr || !setup_.options.async) return;

@@ -194,8 +194,8 @@ void Recovery::AnswerCorruption(const std::vector<train::Corruption>& found) {
                         usable.front()));
 }
 
-// Collective. Checkpoints of this session's steps and the one that it continued, newest first.
-// Earlier ones may have used other windows.
+// Collective. The checkpoints that may be restored, newest first: those of this session's steps and
+// the one from which it began. Before that, the run may have trained on other windows.
 std::vector<std::string> Recovery::CheckpointsToRestore() const {
   const comm::Communicator& world = setup_.runtime.World();
   const RunSession& session = setup_.session;

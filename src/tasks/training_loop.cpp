@@ -125,7 +125,7 @@ class TrainingLoop {
     FindStart();
     session_->CheckFolder();
     LoadState();
-    report::Session session;  // no folder: the screen only
+    report::Session session;  // without a folder, it prints but writes no files
     session.root = job_.ranks.World().IsRoot();
     reporter_.Open(session);
     reporter_.ShowPlan(*session_);

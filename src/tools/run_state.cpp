@@ -392,7 +392,7 @@ RunState::Steps RunState::LastSteps() const {
 Glance RunState::Look(const Schedule& schedule) const {
   Glance glance;
   const nlohmann::json step = Parse(last_step_), interval = Parse(last_interval_);
-  const auto newer = [&](const char* name) {  // from intervals; older versions: from steps
+  const auto newer = [&](const char* name) {  // older versions wrote it per step
     const double value = NumberOf(interval, name);
     return std::isnan(value) ? NumberOf(step, name) : value;
   };

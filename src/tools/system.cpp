@@ -295,7 +295,7 @@ namespace {
 constexpr const char* kProgram = "/proc/self/exe";
 
 struct Hashed {
-  std::array<std::int64_t, 4> file{};  // device, inode, bytes, time of the last change
+  std::array<std::int64_t, 4> file{};  // device, inode, bytes, time of last change in ns
   std::uint64_t hash = 0;
   std::int64_t Bytes() const { return file[2]; }
 };

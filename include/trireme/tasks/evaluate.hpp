@@ -320,8 +320,8 @@ TargetStream ReadTargets(const data::TokenFile& file, data::Split split, bool do
 
 class Baselines {
  public:
-  // Serial. Learns from the train split of `file` if it has at most `most` tokens; otherwise only
-  // the uniform distribution is available. Throws as data::TokenReader does.
+  // Serial. Learns from the train split of `file`. If it has more than `most` tokens or no counted
+  // target, only the uniform distribution is available. Throws as data::TokenReader does.
   Baselines(const data::TokenFile& file, bool document_mask,
             std::int64_t most = kMostBaselineTokens);
 

@@ -93,8 +93,8 @@ struct Round {
   double Mean() const;          // seconds per step
 };
 
-// Seconds per step that ranks wait, on average, for the slowest rank of their stage. Pure. compute:
-// [ranks, steps], seconds of computation.
+// Pure. Seconds per step that a rank waits, on average, for the slowest rank of its stage.
+// compute: [ranks, steps], seconds of computation.
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
 
 // Hosts and cores of a job's first ranks: whether so many ranks have one core per thread.

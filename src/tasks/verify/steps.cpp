@@ -189,7 +189,7 @@ class Verifier {
     ResumeAlone(checkpoint);
   }
 
-  // Compares the losses of all steps in the deck's precision.
+  // Trains on the grid and on one rank in the deck's precision; compares each step's losses.
   void CompareLosses() {
     const bool bf16 = stream_.bf16 || options_.model.dtype == Dtype::kBfloat16;
     const bool fp8 = stream_.fp8;
