@@ -15,7 +15,7 @@
 namespace trireme::tasks {
 
 namespace {
-// In a local checkpoint's run.json: the run folder gets a regular checkpoint of this step.
+// Members of a local checkpoint's run.json. kDue: the run folder is due a checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
 constexpr const char* kKept = "kept_best_loss";  // loss of the best one that it replaces
 }  // namespace

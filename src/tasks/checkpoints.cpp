@@ -13,12 +13,12 @@ namespace trireme::tasks {
 
 namespace {
 
-// For checkpoint.auto, before a checkpoint was measured: the speed of one disk.
+// Speed that checkpoint.auto assumes before a checkpoint was measured: that of one disk.
 constexpr double kGuessedBytesPerSecond = 5e8;
-// The same for local checkpoints: the speed of a node's disk.
+// The same for local checkpoints: that of a node's disk.
 constexpr double kGuessedNodeBytesPerSecond = 1e9;
-// For the end of the job's time, before a checkpoint was measured: the speed of a busy shared disk,
-// and the time of its metadata calls.
+// Assumed for the last checkpoint before the job's time ends, if none was measured: speed of a busy
+// shared disk, and time of its metadata calls.
 constexpr double kSlowBytesPerSecond = 1e8;
 constexpr double kSlowSeconds = 1;
 constexpr double kGiga = 1e9;

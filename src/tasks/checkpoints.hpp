@@ -114,7 +114,7 @@ class Checkpoints {
   checkpoint::Writer writer_;
   Reason under_way_;
   std::int64_t sequence_ = 0;
-  std::optional<bool> best_written_;  // news since the last TakeBest
+  std::optional<bool> best_written_;  // outcome not yet taken by TakeBest
   std::optional<std::int64_t> last_regular_;
   std::set<std::string> told_;  // warnings given, so that none comes twice
   std::int64_t failures_ = 0;   // failed checkpoints in a row
@@ -164,7 +164,7 @@ class LocalCheckpoints {
 
   const Setup setup_;
   checkpoint::LocalWriter writer_;
-  double last_time_ = 0;      // when the last one was written, by Seconds()
+  double last_time_ = 0;      // when the last one began, by Seconds()
   bool failing_ = false;      // the last checkpoint was not written
   std::int64_t written_ = 0;  // local checkpoints of this session
   double seconds_ = 0;        // spent on writing these, in sum

@@ -99,7 +99,7 @@ class TrainingLoop {
 
   const std::string& Folder() const { return session_->Folder(); }  // the run folder
 
-  // Collective. For a finished run, test perplexity and sample text; then the summary.
+  // Collective. Tests a finished run and prints a sample text; then prints the summary.
   ExitCode Finalize() {
     report::Summary summary = reporter_.SummarySoFar(*session_);
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();

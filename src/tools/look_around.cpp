@@ -88,7 +88,7 @@ class Looker {
     const Binding binding = BindingOf(cores, threads, OnlineCores(subject_.roots));
     Say("binding", binding.text);
     Complain("binding", binding.overlap);
-    if (!whole_) return;  // at the start of a job, another warning tells of this
+    if (!whole_) return;  // at a job's start, another warning tells of too few cores
     Complain("binding", binding.crowded);
     Complain("binding", binding.idle);
   }

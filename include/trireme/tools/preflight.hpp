@@ -81,8 +81,8 @@ std::vector<int> OnlineCores(const Roots& roots);
 // Numbers as ranges: "0-3,8".
 std::string RangesOf(std::span<const int> numbers);
 
-// Tally: combines the reports of many ranks: each text once, how many ranks gave it, the first
-// ones.
+// Tally: combines the reports of many ranks. Keeps each text once, with the number of ranks that
+// gave it and the lowest of them.
 
 class Tally {
  public:
@@ -192,7 +192,7 @@ struct QuantityName {
   const char* name;   // in records: "product"
   const char* title;  // on the screen
   const char* unit;   // in which values are shown
-  double scale;       // size of the shown unit in base units (FLOP/s or bytes/s)
+  double scale;       // the shown unit in FLOP/s or bytes/s
 };
 inline constexpr std::array<QuantityName, kQuantities> kQuantityNames = {
     {{"product", "matrix product, a rank", "GFLOP/s", 1e9},

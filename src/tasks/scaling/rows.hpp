@@ -57,7 +57,7 @@ struct Split {
   double compute = 0;
   double data = 0;                             // loading the batch
   double bubble = 0;                           // waiting for another pipeline stage
-  std::array<double, comm::kGroups> waited{};  // for transfers of each group, without the bubble
+  std::array<double, comm::kGroups> waited{};  // waiting for each group's transfers, no bubble
   double other = 0;                            // none of these
   // Part of `waited`: waiting for the slowest rank of the own stage to finish computing.
   double imbalance = 0;
@@ -86,7 +86,7 @@ struct Texts {
 };
 
 struct Round {
-  std::vector<double> seconds;  // per measured step, from agreement to agreement of the ranks
+  std::vector<double> seconds;  // of each measured step, from one agreement to the next
   Split split;                  // means over these steps
   double tokens = 0;            // per step, over all ranks
   double loss = 0;              // nats per token, mean over the steps

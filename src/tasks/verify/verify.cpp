@@ -416,8 +416,8 @@ void AddWords(std::int64_t vocabulary, data::TokenData& data) {
   data.tokenizer = "word";
 }
 
-// Adds documents of uneven lengths, some of which end at a window's edge, and uncounted targets,
-// each if the deck's run has them.
+// If the deck masks documents, divides tokens into documents of uneven lengths, some of which end
+// at a window's edge. If it masks losses, marks some targets as not counted.
 void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
   constexpr std::int64_t kLongest = 5, kEvery = 4;
   for (const data::Split split : data::kSplits) {
