@@ -167,8 +167,8 @@ class LocalCheckpoints {
   double last_time_ = 0;      // when the last one began, by Seconds()
   bool failing_ = false;      // the last checkpoint was not written
   std::int64_t written_ = 0;  // local checkpoints of this session
-  double seconds_ = 0;        // spent on writing these, in sum
-  double longest_ = 0;        // spent on the slowest one, seconds
+  double seconds_ = 0;        // total time spent on these
+  double longest_ = 0;        // time of the slowest one, seconds
 };
 
 }  // namespace trireme::tasks

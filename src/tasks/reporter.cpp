@@ -262,7 +262,7 @@ void Reporter::BeginSteps() {
   grid_.Traffic().Clear();
 }
 
-// Remembers the counts of gathers so far: validations gather too, and only the step's own count.
+// Remembers the counts of gathers so far, so that only this step's own ones are reported.
 void Reporter::BeginStep() {
   const parallel::ShardedUnits& units = state_.Net().Units();
   gathers_before_ = units.Gathers();

@@ -291,12 +291,12 @@ class TrainingLoop {
     progress_.watch(comm::Phase::kCheckpoint);  // longer bound: the whole state is compared
     if (!recovery_->ReplicasDiffer()) {
       checkpoints_->Write(*reason);
-    } else if (progress_.stop) {  // stop_only: the state is that of the restored checkpoint
+    } else if (progress_.stop) {  // at a stop, save the state just restored
       checkpoints_->Write({.stop_only = true});
     }
   }
 
-  // run.json without the date, the writing order and the record of steps that went wrong.
+  // Makes run.json without the date, the writing order and the record of steps that went wrong.
   nlohmann::json RunJson() const {
     nlohmann::json run =
         DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());

@@ -218,7 +218,7 @@ std::string FileSystems(const std::string& run) {
 constexpr std::size_t kKib = std::size_t{1} << 10, kMib = std::size_t{1} << 20;
 constexpr Bounds kDeck = {.head = kMib}, kLog = {.head = 64 * kKib, .tail = kMib};
 constexpr Bounds kRecords = {.head = 64 * kKib, .tail = 2 * kMib};
-constexpr Bounds kWhole = {.head = 4 * kMib};  // for JSON files, which are useless in part
+constexpr Bounds kWhole = {.head = 4 * kMib};  // for JSON files: a cut one is useless
 constexpr std::size_t kMostCheckpoints = 8, kMostHangFiles = 64, kMostJobLogs = 3;
 constexpr std::size_t kMostListed = 2000;
 

@@ -105,7 +105,7 @@ class Tally {
   std::string Text(std::string_view topic) const;
   const std::map<std::string, std::vector<Said>, std::less<>>& Topics() const { return topics_; }
 
-  std::string Pack() const;  // for Unpack
+  std::string Pack() const;  // text that Unpack turns back into a tally
   static Tally Unpack(const std::string& packed);
 
  private:

@@ -87,7 +87,7 @@ void WriteResult(const std::string& path, std::string_view text) {
   }
 }
 
-// A split to evaluate. name: its name in data.validation; empty for the token file's own splits.
+// A split to evaluate. name: as in data.validation; empty for the token file's own splits.
 struct Set {
   const data::TokenFile* tokens = nullptr;
   data::Split split = data::Split::kValid;

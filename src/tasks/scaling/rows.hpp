@@ -169,7 +169,7 @@ Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app:
 
 // Step time predicted by simulating the plan on the described machine.
 
-// Seconds per step; nullopt without a description or if ranks share cores, which none covers.
+// In seconds. nullopt if there is no description or ranks share cores, which no description covers.
 std::optional<double> PredictedStepSeconds(const Point& point,
                                            const std::optional<predict::Machine>& machine);
 

@@ -1,4 +1,4 @@
-// Verification: each step on the grid and on one rank; the mistake that a difference suggests.
+// Verification: compares each step on the grid with one rank's; guesses why results differ.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
@@ -650,8 +650,8 @@ std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t
   return Reduce(length, least, blocks * slices);
 }
 
-// Keeps the pattern of canonical leaves: as many groups, the same short or empty ones at the end, a
-// short leaf if there is one, micro-batches of one leaf or several, counted as by ShrunkCount.
+// Shrinks a canonical batch, but keeps its pattern of leaves: the number of groups, short or
+// empty ones at the end, a short leaf if any, and whether a micro-batch has several leaves.
 void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridShape& grid,
                           train::TrainingOptions& small) {
   const parallel::Canonical& canonical = deck.model.canonical;

@@ -45,7 +45,7 @@ std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
 
 // Made-up data for a verification: tokens or, for encoder-decoders, pairs of texts.
 
-// An epoch has two steps; the second has fewer samples if it can. The lengths of pairs vary.
+// An epoch has two steps; the second has fewer samples unless the batch is 1.
 class MadeUpData {
  public:
   MadeUpData(const comm::Communicator& world, const train::TrainingOptions& small);

@@ -1,4 +1,4 @@
-// job.task = verify: set-up, printed table and verdict; measures of difference; made-up data.
+// job.task = verify: makes the data, measures differences, prints the table and the verdict.
 #include "trireme/tasks/verify.hpp"
 
 #include <fmt/format.h>
@@ -435,7 +435,7 @@ void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
   }
 }
 
-// Texts of every length from 2 to the longest; each is `stride` shorter than its predecessor.
+// Texts of 2 to model.length tokens. Each is `stride` shorter than the one before, or starts again.
 data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
                       std::int64_t stride) {
   data::TokenData data;
