@@ -161,7 +161,7 @@ using ChooseRows =
     FunctionRef<void(const std::vector<double>& logits, std::size_t first, std::size_t rows)>;
 // Collective over a replica; over the model's grid if values are sharded. Runs the passes, as many
 // at once as the model takes; calls `choose` in the order of rows on the replica's choosing rank.
-// passes: most of any rank; ranks with fewer add empty passes if the others wait for them.
+// passes: the largest number of any rank; others add empty passes if a rank waits for them.
 void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
                ChooseRows choose);
 

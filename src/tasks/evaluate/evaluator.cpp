@@ -329,7 +329,7 @@ class Evaluator {
   const data::TokenFile& tokens_;
   const EvaluateOptions options_;
   const std::vector<Set> sets_;
-  // On ranks other than the root, only their tokens are set.
+  // On ranks other than the root, these two hold nothing but tokens.
   Text text_;
   Questions questions_;
   // Set on the root only.

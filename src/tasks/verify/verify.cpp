@@ -65,8 +65,8 @@ class VerifyFolder {
   const bool own_;  // whether this rank removes it
 };
 
-// Facts of the token file. If it does not exist yet: plan.vocabulary and the tokens of one batch,
-// so that the deck's batch is the largest possible step. data: set to the head's text on them.
+// Facts of the token file. If it does not exist yet, assumes plan.vocabulary and as many tokens as
+// one batch takes. data: becomes the line that the screen shows about this.
 train::TokenFacts FactsOf(const app::Request& request, const app::Ranks& ranks,
                           const app::Files& files, std::string& data) {
   const data::Options& options = request.data;
