@@ -24,7 +24,8 @@ void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since = record.step - (record.validation_due ? 1 : 0);  // a due validation counts too
+    decider_.since =
+        record.step - (record.validation_due ? 1 : 0);  // include a validation still due
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }

@@ -482,9 +482,8 @@ Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions&
 namespace {
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim = 4;  // for an even dimension in the deck; an odd one gives 5
-constexpr std::int64_t kFewLayers =
-    3;  // without stages: enough for blocks to take turns in buffers
+constexpr std::int64_t kHeadDim = 4;    // for an even dimension in the deck; an odd one gives 5
+constexpr std::int64_t kFewLayers = 3;  // most layers without stages; blocks then reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
