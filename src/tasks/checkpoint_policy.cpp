@@ -24,8 +24,7 @@ void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since =
-        record.step - (record.validation_due ? 1 : 0);  // include a validation still due
+    decider_.since = record.step - (record.validation_due ? 1 : 0);  // with the one due, if any
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }
