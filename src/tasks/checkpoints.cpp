@@ -234,7 +234,7 @@ bool LocalCheckpoints::TimeHasCome() const {
 bool LocalCheckpoints::Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run) {
   const device::Scope scope = Traced(setup_.traffic);
   last_time_ = Seconds();
-  // Write the records of its steps first: the node that writes them may be lost.
+  // First put the steps' records on the disk: the node that writes them may be lost.
   setup_.monitor.SyncRecords();
   setup_.runtime.World().Broadcast(&sequence, sizeof sequence);
   const checkpoint::LocalOutcome outcome = writer_.Write(step, sequence, run);

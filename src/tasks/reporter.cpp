@@ -93,7 +93,7 @@ void Reporter::SayEvent(const std::string& event, const std::string& text) {
   monitor_->Happened({.name = event, .step = progress_.step, .text = text});
 }
 
-// Prints the warnings about the hosts, the deck and the checkpoints.
+// Prints how files were staged, and the warnings about the hosts, the deck and the checkpoints.
 void Reporter::SayInput(const RunSession& session) {
   for (const tools::Warning& warning : job_.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);

@@ -61,7 +61,7 @@ class Reporter {
 
   // Collective. Call it before the test, so that only the steps' transfers count.
   report::Summary SummarySoFar(const RunSession& session);
-  // What the last record and the summary need besides.
+  // Facts from other objects for the last record and the summary.
   struct Ending {
     bool ended = false;  // the run is complete
     std::int64_t bad_steps = 0;
