@@ -48,10 +48,8 @@ class Recovery {
   // differed and the run went back to a checkpoint; throws AgreedError if it cannot.
   bool ReplicasDiffer() { return Compare(true); }
 
-  void HaveWritten(std::int64_t step) {
-    safeguards_.HaveWritten(step);
-  }                                                                 // a regular checkpoint is there
-  std::int64_t BadSteps() const { return safeguards_.BadSteps(); }  // in the run so far
+  void HaveWritten(std::int64_t step) { safeguards_.HaveWritten(step); }  // a regular checkpoint
+  std::int64_t BadSteps() const { return safeguards_.BadSteps(); }        // in the run so far
   bool HasGoneBack() const { return safeguards_.HasGoneBack(); }
   nlohmann::json Json(bool stop_only) const;  // for run.json
   std::vector<std::string> Summary() const;   // lines; may be empty
