@@ -15,7 +15,7 @@
 namespace trireme::tasks {
 
 namespace {
-// In a local checkpoint's run.json: the run folder gets a regular checkpoint of this step.
+// Members of a local checkpoint's run.json. kDue: the run folder is due a checkpoint of this step.
 constexpr const char* kDue = "run_folder_due";
 constexpr const char* kKept = "kept_best_loss";  // loss of the best one that it replaces
 }  // namespace
@@ -24,7 +24,7 @@ void BestLoss::Take(const app::RunRecord& record) {
   const bool another = record.decider && !app::SameSet(*record.decider, decider_);
   best_ = kept_ = another ? kNone : record.best_loss.value_or(kNone);
   if (another) {
-    decider_.since = record.step - (record.validation_due ? 1 : 0);  // a due one is the new set's
+    decider_.since = record.step - (record.validation_due ? 1 : 0);  // with the one due, if any
   } else {
     decider_.since = record.decider ? record.decider->since : 0;
   }

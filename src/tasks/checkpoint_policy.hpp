@@ -23,7 +23,7 @@ class BestLoss {
  public:
   explicit BestLoss(app::Decider decider) : decider_(std::move(decider)) {}
 
-  // Continues from a checkpoint. If another set decided then, its losses do not count.
+  // Continues from a checkpoint. Drops its losses if another validation set decided then.
   void Take(const app::RunRecord& record);
   void Note(double loss);  // takes the loss of a validation of the deciding set
 
@@ -54,7 +54,7 @@ class CheckpointPolicy {
   struct Setup {
     const comm::Runtime& runtime;
     const checkpoint::Options& options;
-    bool goes_back = false;  // after a spike of the loss (run.on_spike = rollback)
+    bool goes_back = false;  // true: the run goes back after a spike (run.on_spike)
     std::vector<int> cores;  // cores for the writing thread
     const RunSession& session;
     report::Monitor& monitor;
@@ -63,7 +63,7 @@ class CheckpointPolicy {
     // Collective. Returns run.json of the last step without the members that the writers add.
     // stop_only: the checkpoint is written only because of a stop.
     std::function<nlohmann::json(bool stop_only)> run;
-    // Called with the step of the last regular checkpoint before anything relies on it.
+    // Called with the last regular checkpoint's step when it is written, before others rely on it.
     std::function<void(std::int64_t step)> written;
   };
   // Collective. Allocates the writers' memory; throws InputError if copies do not fit.
@@ -115,9 +115,9 @@ class CheckpointPolicy {
   const Setup setup_;
   BestLoss best_;
   std::unique_ptr<Checkpoints> checkpoints_;
-  std::unique_ptr<LocalCheckpoints> local_;  // null: none
-  bool run_folder_has_one_ = false;          // a checkpoint that knows of the local ones
-  double waited_ = 0;                        // seconds, since TakeSeconds
+  std::unique_ptr<LocalCheckpoints> local_;  // null: no local checkpoints
+  bool run_folder_has_one_ = false;          // true: one of its run.json names local ones
+  double waited_ = 0;                        // seconds of waiting since the last TakeSeconds
 };
 
 }  // namespace trireme::tasks

@@ -13,12 +13,12 @@ namespace trireme::tasks {
 
 namespace {
 
-// For checkpoint.auto, before a checkpoint was measured: the speed of one disk.
+// Speed that checkpoint.auto assumes before a checkpoint was measured: that of one disk.
 constexpr double kGuessedBytesPerSecond = 5e8;
-// The same for local checkpoints: the speed of a node's disk.
+// The same for local checkpoints: that of a node's disk.
 constexpr double kGuessedNodeBytesPerSecond = 1e9;
-// For the end of the job's time, before a checkpoint was measured: the speed of a busy shared disk,
-// and the time of its metadata calls.
+// Assumed for the last checkpoint before the job's time ends, if none was measured: speed of a busy
+// shared disk, and time of its metadata calls.
 constexpr double kSlowBytesPerSecond = 1e8;
 constexpr double kSlowSeconds = 1;
 constexpr double kGiga = 1e9;
@@ -131,7 +131,7 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   Report(outcome);
 }
 
-// Adds a slice from the beginning of the copy to the moment when training learned of its end.
+// Shows a checkpoint in the timeline, from its beginning until training learns of its end.
 void Checkpoints::TraceFiles() const {
   device::Recorder* const recorder = setup_.traffic.Trace();
   if (recorder == nullptr || !setup_.options.async) return;
@@ -234,7 +234,7 @@ bool LocalCheckpoints::TimeHasCome() const {
 bool LocalCheckpoints::Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run) {
   const device::Scope scope = Traced(setup_.traffic);
   last_time_ = Seconds();
-  // Write the records of its steps first: the node that writes them may be lost.
+  // First put the steps' records on the disk: the node that writes them may be lost.
   setup_.monitor.SyncRecords();
   setup_.runtime.World().Broadcast(&sequence, sizeof sequence);
   const checkpoint::LocalOutcome outcome = writer_.Write(step, sequence, run);

@@ -49,7 +49,7 @@ class Checkpoints {
     std::vector<int> cores;       // cores for the writing thread
     const comm::Ledger& traffic;  // holds the timeline in which checkpoints appear
     std::function<void()> may_publish, may_go_on;
-    double& waited;  // seconds that training has waited, added to
+    double& waited;  // seconds that training waited; increased here
   };
   // Collective. Allocates the writer's memory.
   Checkpoints(const Setup& setup, checkpoint::State state);
@@ -69,8 +69,8 @@ class Checkpoints {
     bool best = false;       // lowest validation loss so far; TakeBest tells whether it was written
     bool stop_only = false;  // written only because the run stops
   };
-  // Collective. Writes one, or begins to; none may be under way. run: run.json without what
-  // the writer adds.
+  // Collective. Writes a checkpoint, or begins to; none may be under way. run: run.json without
+  // the members that the writer adds.
   void Write(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   // Collective. Writes the last checkpoint of a session, repeating failed attempts at once, and
   // waits for it. AgreedError if none succeeds.
@@ -114,15 +114,15 @@ class Checkpoints {
   checkpoint::Writer writer_;
   Reason under_way_;
   std::int64_t sequence_ = 0;
-  std::optional<bool> best_written_;  // news since the last TakeBest
+  std::optional<bool> best_written_;  // outcome not yet taken by TakeBest
   std::optional<std::int64_t> last_regular_;
   std::set<std::string> told_;  // warnings given, so that none comes twice
   std::int64_t failures_ = 0;   // failed checkpoints in a row
-  double last_time_ = 0;        // time of the last Begin
+  double last_time_ = 0;        // when the last checkpoint began, by Seconds()
   double stall_ = 0;            // seconds of waiting for the checkpoint under way
-  double longest_stall_ = 0;    // seconds of the longest one written
-  std::int64_t written_ = 0;    // in this session
-  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over these
+  double longest_stall_ = 0;    // largest stall_ of a written checkpoint
+  std::int64_t written_ = 0;    // checkpoints of this session
+  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums over written_
 };
 
 // Local checkpoints of a training run: when they are due, what is reported, and what they cost.
@@ -135,7 +135,7 @@ class LocalCheckpoints {
     const checkpoint::Options& options;
     report::Monitor& monitor;
     const comm::Ledger& traffic;  // holds the timeline in which checkpoints appear
-    double& waited;               // seconds that training has waited, added to
+    double& waited;               // seconds that training waited; increased here
     checkpoint::LocalRun run;
     // Step of the local checkpoint that the session continues from.
     std::optional<std::int64_t> from = {};
@@ -164,11 +164,11 @@ class LocalCheckpoints {
 
   const Setup setup_;
   checkpoint::LocalWriter writer_;
-  double last_time_ = 0;      // time of the last checkpoint
+  double last_time_ = 0;      // when the last one began, by Seconds()
   bool failing_ = false;      // the last checkpoint was not written
-  std::int64_t written_ = 0;  // in this session
-  double seconds_ = 0;        // sum over those written
-  double longest_ = 0;        // seconds of the longest one
+  std::int64_t written_ = 0;  // local checkpoints of this session
+  double seconds_ = 0;        // total time spent on these
+  double longest_ = 0;        // time of the slowest one, seconds
 };
 
 }  // namespace trireme::tasks

@@ -46,7 +46,7 @@ bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, rep
   const data::PairFile* const pairs = setup_.data.Pairs();
   setup_.progress.watch(comm::Phase::kValidation);
   const comm::Ledger steps_alone = grid.Traffic();
-  // The timeline shows a validation as one slice: it has more tasks than all steps of a timeline.
+  // The timeline shows a validation as one slice, because its tasks outnumber those of all steps.
   const device::Scope scope(steps_alone.Trace(), {.name = device::SliceName::kValidation,
                                                   .category = device::SliceCategory::kValidation});
   device::Recorder* const recorder = steps_alone.Trace();

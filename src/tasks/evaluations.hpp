@@ -47,7 +47,7 @@ class Evaluations {
   bool Validate();
   bool Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                 double& seconds);
-  std::int64_t Tokens() const;  // that a validation of all sets takes, at most
+  std::int64_t Tokens() const;  // most tokens that a validation of all sets reads
 
   const Setup setup_;
 };

@@ -242,7 +242,7 @@ std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& gr
 void ContinueFile(const deck::Deck& deck, const comm::Communicator& world, Writer& writer,
                   TrainedModel& trained, std::vector<Prompt>& prompts,
                   const GenerateOptions& options) {
-  constexpr std::int64_t kBatches = 16;  // per round and data rank
+  constexpr std::int64_t kBatches = 16;  // batches of prompts per round and data rank
   const comm::ProcessGrid& grid = trained.Net().Grid();
   world.Together([&] {
     for (Prompt& prompt : prompts) writer.Encode(prompt);
@@ -292,7 +292,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
   const std::int64_t longest = model.Plan().length;
   std::vector<std::int32_t> added;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
-    const std::int64_t seen = std::min(std::ssize(prompt), longest);  // last tokens, for the model
+    const std::int64_t seen = std::min(std::ssize(prompt), longest);  // tokens for the model
     data::Entry batch;
     batch.sequences = 1;
     batch.length = seen;

@@ -65,7 +65,7 @@ enum class End { kLength, kStop, kEos };
 const char* NameOf(End end);  // "length", "stop", "eos"
 
 struct Continuation {
-  std::vector<std::int32_t> tokens;  // all chosen ones, also an <eos> or a stop string's
+  std::vector<std::int32_t> tokens;  // all chosen tokens, also a final <eos> or stop string
   std::string text;                  // without the final <eos> and the stop string
   double log_probability = 0;        // sum over the tokens, nats, of the model's own distribution
   End end = End::kLength;

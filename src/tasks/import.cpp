@@ -168,7 +168,7 @@ void SayImport(const Source& source, const PeakMemory& memory) {
              source.folder, hf::kConfigFile, fmt::join(source.config.unknown, ", "));
 }
 
-// Collective. Memory of the largest rank. program: bytes in use before the writer was made.
+// Collective. Largest of each term over all ranks. program: bytes used before the writer was made.
 PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device,
                     const Source& source, const checkpoint::Writer& writer, std::int64_t program) {
   const hf::PassingMemory passing = source.weights->Memory(device.stream.threads);
@@ -435,7 +435,7 @@ void SayExport(const Task& task, const Words& words, const PeakMemory& memory) {
   }
 }
 
-// Collective. Memory of the largest rank.
+// Collective. Peak memory of a rank: the largest value of each term over all ranks.
 PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device, const Task& task) {
   PeakMemory memory{.program = report::PeakResidentBytes()};
   world.Together([&] {

@@ -194,8 +194,8 @@ void Recovery::AnswerCorruption(const std::vector<train::Corruption>& found) {
                         usable.front()));
 }
 
-// Collective. Checkpoints of this session's steps and the one that it continued, newest first.
-// Earlier ones may have used other windows.
+// Collective. The checkpoints that may be restored, newest first: those of this session's steps and
+// the one from which it began. Before that, the run may have trained on other windows.
 std::vector<std::string> Recovery::CheckpointsToRestore() const {
   const comm::Communicator& world = setup_.runtime.World();
   const RunSession& session = setup_.session;
@@ -224,7 +224,7 @@ std::vector<std::string> Recovery::CheckpointsToRestore() const {
 bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
   try {
     const app::RunRecord record = LoadCheckpoint(checkpoint);
-    // If older than the local checkpoint that the session began with, its windows may differ.
+    // A checkpoint older than this session may belong to steps with other windows.
     const std::int64_t first = setup_.progress.first;
     const data::Sampler::Options& now = Windows();
     const bool windows = record.length.value_or(now.length) == now.length &&
@@ -232,7 +232,7 @@ bool Recovery::RestoreCheckpoint(const std::string& checkpoint) {
                          record.batch.value_or(setup_.data.Batch()) == setup_.data.Batch();
     if (record.step < first && !windows) return false;
     setup_.runtime.World().Together([&] { safeguards_.Restore(record); });
-    // Windows of the checkpoint that the session continued may differ from the session's own.
+    // The checkpoint from which the session began may have other windows; then the session's count.
     const bool begins = record.step == first || !record.origin;
     ReturnTo(record, begins ? now.origin : *record.origin);
     return true;
@@ -285,8 +285,8 @@ app::RunRecord Recovery::LoadCheckpoint(const std::string& checkpoint) {
   return record;
 }
 
-// Weights, and the counts of tokens that they have seen, are those of the record's step; places in
-// the files are those reached since.
+// Where steps go on after going back to the checkpoint of `record`: the counts of tokens seen are
+// the checkpoint's, but the places in the files are those reached since, so no text is read again.
 data::Origin Recovery::OriginAfterGoingBack(const app::RunRecord& record,
                                             std::int64_t next_sample) const {
   data::Origin origin{.step = record.step,

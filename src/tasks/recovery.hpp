@@ -48,7 +48,7 @@ class Recovery {
   // differed and the run went back to a checkpoint; throws AgreedError if it cannot.
   bool ReplicasDiffer() { return Compare(true); }
 
-  void HaveWritten(std::int64_t step) { safeguards_.HaveWritten(step); }  // a regular one
+  void HaveWritten(std::int64_t step) { safeguards_.HaveWritten(step); }  // a regular checkpoint
   std::int64_t BadSteps() const { return safeguards_.BadSteps(); }        // in the run so far
   bool HasGoneBack() const { return safeguards_.HasGoneBack(); }
   nlohmann::json Json(bool stop_only) const;  // for run.json
@@ -73,8 +73,8 @@ class Recovery {
   Safeguards safeguards_;
   train::ReplicaCheck replicas_;
   std::int64_t compared_at_ = -1;  // step of the last comparison of all replicas
-  std::int64_t comparisons_ = 0;   // in this session
-  double comparison_seconds_ = 0;  // seconds of these, in sum
+  std::int64_t comparisons_ = 0;   // comparisons in this session
+  double comparison_seconds_ = 0;  // total time of these
   std::set<int> corrupted_;        // ranks whose copies have ever differed
 };
 

@@ -19,7 +19,7 @@ namespace trireme::tasks {
 namespace {
 
 constexpr int kSumsATransfer = 5;
-constexpr int kNumbersARank = 6;  // bytes, as RankUse has them, and seconds
+constexpr int kNumbersARank = 6;  // see RankUse: five in bytes, one in seconds
 // The deck's sections that TensorBoard shows as hyperparameters.
 constexpr const char* kHyperparameters[] = {"model",    "optimizer", "schedule", "data",
                                             "pipeline", "grid",      "run"};
@@ -93,7 +93,7 @@ void Reporter::SayEvent(const std::string& event, const std::string& text) {
   monitor_->Happened({.name = event, .step = progress_.step, .text = text});
 }
 
-// Prints the warnings about the hosts, the deck and the checkpoints.
+// Prints how files were staged, and the warnings about the hosts, the deck and the checkpoints.
 void Reporter::SayInput(const RunSession& session) {
   for (const tools::Warning& warning : job_.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);
@@ -170,7 +170,7 @@ bool Reporter::MeetsGpus() const {
   return job_.device.stream.OnGpu() && !job_.device.staged && job_.ranks.World().Size() > 1;
 }
 
-// Stages and slices differ in size; the rank with the largest plan decides what fits.
+// Fills in the memory plan of the rank that needs most; stages and slices differ in size.
 void Reporter::PlanMemory(report::BannerFacts& facts) const {
   if (!job_.ranks.World().IsRoot()) return;
   const std::vector<train::RankKind> kinds = train::PlanKinds(plan_);
@@ -262,7 +262,7 @@ void Reporter::BeginSteps() {
   grid_.Traffic().Clear();
 }
 
-// Remembers the counts of gathers so far: validations gather too, and only the step's own count.
+// Remembers the counts of gathers so far, so that only this step's own ones are reported.
 void Reporter::BeginStep() {
   const parallel::ShardedUnits& units = state_.Net().Units();
   gathers_before_ = units.Gathers();
@@ -488,8 +488,8 @@ void Reporter::FindRanks(std::int64_t writer_bytes, report::Summary& summary) co
   std::vector<double> numbers(static_cast<std::size_t>(world.Size()) * kNumbersARank);
   double* mine = numbers.data() + static_cast<std::ptrdiff_t>(world.Rank()) * kNumbersARank;
   const device::MemoryTerms planned = train::PlanMemory(plan_, world.Rank());
-  // Resident bytes in shared memory include other ranks' data. This rank's own part: its tokens and
-  // the copies for asynchronous checkpoints, or what a rank that writes for others takes.
+  // Resident bytes in shared memory include other ranks' data. This rank's own part is its tokens,
+  // its copies for asynchronous checkpoints, and the memory in which it writes for other ranks.
   const std::int64_t shared = job_.device.stream.OnGpu() ? 0 : report::SharedResidentBytes();
   const std::int64_t own = planned.tokens + planned.checkpoint_copy + writer_bytes;
   mine[0] = static_cast<double>(planned.Total());

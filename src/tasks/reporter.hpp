@@ -54,18 +54,18 @@ class Reporter {
   void EndStep() { timeline_->EndStep(progress_.step); }
   void Interrupt() { timeline_->Interrupt(); }  // collective: the run goes back to a checkpoint
 
-  // Collective. Fills in where the run stands, and the memory of the ranks.
+  // Collective. Sets the record's step, epoch, tokens and memory.
   void Place(report::Record& record) const;
 
-  // The end.
+  // The end of the session.
 
   // Collective. Call it before the test, so that only the steps' transfers count.
   report::Summary SummarySoFar(const RunSession& session);
-  // What the last record and the summary need besides.
+  // Facts from other objects for the last record and the summary.
   struct Ending {
     bool ended = false;  // the run is complete
     std::int64_t bad_steps = 0;
-    double checkpoint_seconds = 0;   // waited since the last record
+    double checkpoint_seconds = 0;   // that training waited since the last record
     std::int64_t writer_bytes = 0;   // memory of a rank that writes the node's checkpoints
     std::vector<std::string> lines;  // printed at the end; empty ones are left out
   };

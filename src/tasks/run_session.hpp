@@ -21,14 +21,14 @@ class RunSession {
 
   const std::string& Folder() const { return folder_; }          // the run folder
   const std::string& Checkpoint() const { return checkpoint_; }  // to start from; empty: none
-  bool Continues() const { return continues_; }  // in the checkpoint's own run folder
+  bool Continues() const { return continues_; }  // true: uses the checkpoint's own run folder
   // Whether it starts from a checkpoint's whole state, not from its weights alone.
   bool Resumes() const { return start_.record && !start_.weights_alone; }
   const app::RunRecord& Record() const { return *start_.record; }  // the checkpoint's run.json
   const app::Start& Start() const { return start_; }
   bool StartsFromLocal() const { return start_.local != nullptr; }
 
-  // Collective. Whether the run already has its last step and record; prints so.
+  // Collective. Whether the run already has its last step and record; if so, prints that.
   bool HasEnded(const Progress& progress) const;
   void CheckFolder() const;  // collective: AgreedError if Lock would refuse the folder
   // Collective. Locks the folder: from now on no other job writes into it.
@@ -36,7 +36,7 @@ class RunSession {
   // Collective. Reads the whole state, or the weights alone, from the checkpoint to start from.
   void Load(const app::Device& device, const data::TokenFile& tokens, const std::string& canonical,
             train::TrainingState& state);
-  // Collective, with the lock. Counts the start; prepares the folder for steps after `step`.
+  // Collective; needs the lock. Counts this start at `step`; prepares the folder for writing.
   void Begin(std::int64_t step);
   // Lets the watchdog write reports on hangs into the folder, which is this job's from now on.
   void RecordHangs(comm::Watchdog& watch) const;
@@ -45,7 +45,7 @@ class RunSession {
 
   // Sentence on the previous holder whose lock was replaced; empty: none, or not on rank 0.
   std::string TakenFrom() const { return lock_ == nullptr ? "" : lock_->TakenFrom(); }
-  int StartsHere() const { return starts_here_; }  // in a row at this step; on rank 0
+  int StartsHere() const { return starts_here_; }  // starts in a row at this step; on rank 0
   std::string DescribeStart() const;
 
  private:
@@ -63,7 +63,7 @@ class RunSession {
   bool continues_ = false;
   std::unique_ptr<app::RunLock> lock_;  // on rank 0
   int starts_here_ = 1;
-  std::int64_t bytes_from_afar_ = 0;  // of the local checkpoint: read from other nodes
+  std::int64_t bytes_from_afar_ = 0;  // of the local checkpoint, from other nodes
 };
 
 }  // namespace trireme::tasks

@@ -68,8 +68,8 @@ class Safeguards {
 
 struct Slowest {
   int rank = 0;        // world rank
-  double seconds = 0;  // of its computation
-  double mean = 0;     // mean of its pipeline stage
+  double seconds = 0;  // that it computed, per step
+  double mean = 0;     // the same, mean over the ranks of its stage
 };
 
 // Collective over the grid. seconds: this rank's computation. Returns the rank that exceeds its

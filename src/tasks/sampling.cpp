@@ -33,7 +33,7 @@ class Candidates {
 
   struct Place {
     std::int32_t id = 0;
-    double sum = 0;  // of the weights up to and including it, in order
+    double sum = 0;  // of the weights of all candidates up to this one
   };
   // Goes through candidates by falling logits, then ascending ids, and returns the first at which
   // the sum of weights reaches `target`, or the last one. Sorts only the bucket where that happens.

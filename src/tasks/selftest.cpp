@@ -231,7 +231,7 @@ std::string CheckHdf5(const comm::Communicator& world, const std::string& folder
 using kernels::Form;
 using kernels::Matrix;
 
-// Relative tolerances: rounding of sums of this length in fp32, of operands in bf16, and in fp64.
+// Relative tolerances for rounding: of sums in fp32, of operands in bf16, and of sums in fp64.
 constexpr double kFp32 = 1e-5, kBf16 = 2e-2, kFp64 = 1e-13;
 
 // Number `index` of pseudo-random sequence `which`, in (-1, 1); the same on every machine.

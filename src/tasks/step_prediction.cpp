@@ -151,7 +151,7 @@ StepPrediction::StepPrediction(const app::Request& request, const app::Ranks& ra
 }
 
 void StepPrediction::Calibrate(bool done, double seconds_left) {
-  constexpr double kLeastRun = 60, kLeastLeft = 60;  // seconds
+  constexpr double kLeastRun = 60, kLeastLeft = 60;  // seconds of the run, and left in the job
   const comm::Communicator& world = ranks_.World();
   const bool wanted = world.IsRoot() && done && !machine_ && !device_.stream.OnGpu() &&
                       request_.plan.machine == predict::kAutoMachine &&

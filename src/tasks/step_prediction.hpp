@@ -23,7 +23,7 @@ class EnergyUse {
 
   explicit EnergyUse(const app::Ranks& ranks, const app::Device& device);  // collective
   void Begin();  // collective: drops what was counted so far
-  void Count(std::int64_t tokens) { tokens_ += tokens; }  // adds a step's, over all ranks
+  void Count(std::int64_t tokens) { tokens_ += tokens; }  // adds a step's tokens, over all ranks
   // Collective. Members for the record of the interval that ends now; unknown ones are left out.
   Numbers EndInterval();
   report::Energy EndSession();  // collective: from Begin() until now

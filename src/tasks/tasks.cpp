@@ -177,7 +177,7 @@ std::string BySplit(const std::array<std::int64_t, 3>& counts) {
                      WithThousands(counts[2]));
 }
 
-// tokens: per split.
+// types: number of token types. tokens: number of tokens per split.
 void SayTokens(const std::string& path, const std::string& tokenizer, std::int64_t types,
                const std::array<std::int64_t, 3>& tokens) {
   Say("{}: {}, {} types; {} tokens (train / valid / test)", path, tokenizer,
@@ -187,7 +187,7 @@ void SayTokens(const std::string& path, const std::string& tokenizer, std::int64
 // Rank 0 prints the progress of tokenisation every few seconds.
 class TextProgress {
  public:
-  // share: done of this rank's work, equal to others'. bytes: input of all ranks; 0: not known.
+  // share: fraction of the work done, about equal on all ranks. bytes: all input; 0: not known.
   void Say(double share, std::int64_t bytes) {
     constexpr double kSeconds = 10;
     const double now = Seconds();

@@ -17,7 +17,7 @@
 
 namespace trireme::tasks {
 
-// Limits per file, for viewers: ranks, slices, slices per rank. The same again for kernels.
+// Limits per file, so that viewers can show it; kernels have the same limits as slices.
 inline constexpr int kMostTracedRanks = 64;
 inline constexpr std::int64_t kMostSlices = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostSlicesOfARank = std::int64_t{1} << 17;

@@ -99,7 +99,7 @@ class TrainingLoop {
 
   const std::string& Folder() const { return session_->Folder(); }  // the run folder
 
-  // Collective. For a finished run, test perplexity and sample text; then the summary.
+  // Collective. Tests a finished run and prints a sample text; then prints the summary.
   ExitCode Finalize() {
     report::Summary summary = reporter_.SummarySoFar(*session_);
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();
@@ -125,7 +125,7 @@ class TrainingLoop {
     FindStart();
     session_->CheckFolder();
     LoadState();
-    report::Session session;  // no folder: the screen only
+    report::Session session;  // without a folder, it prints but writes no files
     session.root = job_.ranks.World().IsRoot();
     reporter_.Open(session);
     reporter_.ShowPlan(*session_);
@@ -288,12 +288,12 @@ class TrainingLoop {
     progress_.watch(comm::Phase::kCheckpoint);  // longer bound: the whole state is compared
     if (!recovery_->ReplicasDiffer()) {
       checkpoints_->Write(*reason);
-    } else if (progress_.stop) {  // stop_only: the state is that of the restored checkpoint
+    } else if (progress_.stop) {  // at a stop, save the state just restored
       checkpoints_->Write({.stop_only = true});
     }
   }
 
-  // run.json without the date, the writing order and the record of steps that went wrong.
+  // Makes run.json without the date, the writing order and the record of steps that went wrong.
   nlohmann::json RunJson() const {
     nlohmann::json run =
         DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());

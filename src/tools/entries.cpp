@@ -1,4 +1,4 @@
-// Reading files within bounds.
+// Reads parts of files, removes texts and secrets from them, and lists the environment.
 #include "entries.hpp"
 
 #include <fcntl.h>

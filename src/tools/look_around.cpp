@@ -88,7 +88,7 @@ class Looker {
     const Binding binding = BindingOf(cores, threads, OnlineCores(subject_.roots));
     Say("binding", binding.text);
     Complain("binding", binding.overlap);
-    if (!whole_) return;  // when a job starts, another warning covers too few cores
+    if (!whole_) return;  // at a job's start, another warning tells of too few cores
     Complain("binding", binding.crowded);
     Complain("binding", binding.idle);
   }
@@ -278,14 +278,14 @@ std::vector<Slow> FindSlow(const std::vector<Unit>& units) {
 
 namespace {
 
-constexpr int kRounds = 3;             // the shortest barrier bounds the difference best
-constexpr double kWorthTelling = 0.1;  // seconds
+constexpr int kRounds = 3;             // barriers; the shortest bounds the difference best
+constexpr double kWorthTelling = 0.1;  // seconds; a smaller difference is not reported
 
 }  // namespace
 
 ClockSkew CompareWallClocks(const comm::Communicator& world, double (*now)()) {
   if (world.Size() == 1) return {};
-  std::array<double, 2 * kRounds> mine{}, most{};  // times of entry, negated times of exit
+  std::array<double, 2 * kRounds> mine{}, most{};  // per round: entry time, -(exit time)
   for (int round = 0; round < kRounds; ++round) {
     mine[2 * round] = now();
     world.Barrier();

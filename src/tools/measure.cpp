@@ -1,4 +1,4 @@
-// Measure: measures all nodes at once in several passes and gathers the results on rank 0.
+// Measure: measures all nodes at once, in one or two passes, and gathers the results on rank 0.
 #include <fmt/format.h>
 #include <mpi.h>
 #include <algorithm>
@@ -116,7 +116,7 @@ double BothWays(const Messages& messages, double seconds) {
 }
 
 struct Product {
-  double flops = 0;   // FLOP/s, as kernels::MeasureRoof takes it
+  double flops = 0;   // FLOP/s, measured by kernels::MeasureRoof
   bool right = true;  // false: a product was not finite, or differed when computed again
 };
 Product MeasureProduct(const device::Stream& stream, Dtype dtype) {
@@ -181,7 +181,7 @@ Pairs MeasurePairs(const comm::Communicator& units) {
   return pairs;
 }
 
-// Collective. As MeasurePairs, but all ranks at once, each with the rank half the world away.
+// Collective. Bytes/s in both directions; all ranks at once, each with the rank half the job away.
 double MeasureTogether(const comm::Communicator& world) {
   const int half = world.Size() / 2;
   if (half == 0) return 0;
@@ -192,7 +192,7 @@ double MeasureTogether(const comm::Communicator& world) {
   return BothWays(messages, partner >= 0 ? messages.Exchange(world, partner, kExchanges) : 0);
 }
 
-// Collective. Bytes per second of an all-reduce: the operand's bytes by the seconds; same on all.
+// Collective. Speed of an all-reduce, bytes of the operand per second; the same on all ranks.
 double MeasureAllReduce(const comm::Communicator& world) {
   if (world.Size() == 1) return 0;
   constexpr int kElements = 1 << 20;  // 4 MiB

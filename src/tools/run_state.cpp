@@ -340,7 +340,7 @@ bool RunState::TakeOther(std::string_view line) {
   const std::string kind = TextOf(*record, "kind");
   const auto step = AsStep(NumberOf(*record, "step"));
   if (kind.empty() || !step) return false;
-  // Another program may have rewritten a step or interval with blanks or in another order.
+  // Another program may have added blanks to the record or reordered it: restore our form.
   if (kind == "step" || kind == "interval") {
     nlohmann::ordered_json ours = {{"kind", kind}};
     ours.update(*record);
@@ -392,7 +392,7 @@ RunState::Steps RunState::LastSteps() const {
 Glance RunState::Look(const Schedule& schedule) const {
   Glance glance;
   const nlohmann::json step = Parse(last_step_), interval = Parse(last_interval_);
-  const auto newer = [&](const char* name) {  // from intervals; older versions: from steps
+  const auto newer = [&](const char* name) {  // of the interval or, in older files, of the step
     const double value = NumberOf(interval, name);
     return std::isnan(value) ? NumberOf(step, name) : value;
   };

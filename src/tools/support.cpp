@@ -126,7 +126,7 @@ void WriteArchive(const std::string& path, const std::string& top,
   require(archive_write_close(writer.get()) == ARCHIVE_OK);
 }
 
-// Value in the first line of `path` with this key, without blanks, ':' and '='; empty: none.
+// Value after `key` in the first line of `path` that begins with it, unquoted; empty: none.
 std::string ValueOf(const char* path, const std::string& key) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -218,7 +218,7 @@ std::string FileSystems(const std::string& run) {
 constexpr std::size_t kKib = std::size_t{1} << 10, kMib = std::size_t{1} << 20;
 constexpr Bounds kDeck = {.head = kMib}, kLog = {.head = 64 * kKib, .tail = kMib};
 constexpr Bounds kRecords = {.head = 64 * kKib, .tail = 2 * kMib};
-constexpr Bounds kWhole = {.head = 4 * kMib};  // for JSON files, which are useless in part
+constexpr Bounds kWhole = {.head = 4 * kMib};  // for JSON files: a cut one is useless
 constexpr std::size_t kMostCheckpoints = 8, kMostHangFiles = 64, kMostJobLogs = 3;
 constexpr std::size_t kMostListed = 2000;
 
@@ -231,7 +231,7 @@ void AddFile(const std::string& path, const std::string& name, Bounds bounds, co
   contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
 }
 
-// A damaged JSON file is left out with a note: texts to be removed cannot be recognised in it.
+// Adds a JSON file without its texts. A damaged one, where none can be recognised, gives a note.
 void AddJson(const std::string& path, const std::string& name, Contents& contents) {
   const std::optional<FileText> file = ReadBounded(path, kWhole, false, contents);
   if (!file) return;
@@ -273,8 +273,8 @@ std::vector<Found> Below(const std::string& folder, bool deep,
   return found;
 }
 
-// Adds the `most` newest JSON files of run/folder whose names match. what: if given, a note says
-// how many more of them there are.
+// Adds the `most` newest JSON files of run/folder whose names match. If there are more
+// and `what` is given, a note counts those left out and calls them `what`.
 void AddNewest(const std::string& run, const std::string& folder, const std::regex& names,
                std::size_t most, const char* what, Contents& contents) {
   const auto found = Below(

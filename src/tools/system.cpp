@@ -295,7 +295,7 @@ namespace {
 constexpr const char* kProgram = "/proc/self/exe";
 
 struct Hashed {
-  std::array<std::int64_t, 4> file{};  // device, inode, bytes, time of the last change
+  std::array<std::int64_t, 4> file{};  // device, inode, bytes, time of last change in ns
   std::uint64_t hash = 0;
   std::int64_t Bytes() const { return file[2]; }
 };
@@ -385,8 +385,8 @@ std::string NearestExisting(const std::string& path) {
 
 }  // namespace
 
-// A composite layout has a header of 32 bytes with the number of components, then 48 bytes per
-// component, with the offset of its lov_user_md. The last component holds the bulk of a large file.
+// A composite layout: a header of 32 bytes with the number of components, then 48 bytes for each,
+// with the offset of its lov_user_md. The last component holds most of a large file.
 std::string StripingOf(std::string_view attribute) {
   if (At<std::uint32_t>(attribute, 0) != kComposite) return PlainStriping(attribute);
   constexpr std::size_t kCountAt = 14, kHeader = 32, kEntry = 48, kOffsetAt = 24, kSizeAt = 28;

@@ -39,7 +39,7 @@ std::wstring Cut(const std::wstring& text, int columns) {
 bool Terminal::IsThere() { return isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1; }
 
 Terminal::Terminal() {
-  // Only the character set follows the user's locale; numbers are formatted as everywhere.
+  // Only the character set follows the user's locale; numbers keep the C locale's format.
   std::setlocale(LC_CTYPE, "");
   blocks_ = std::string_view(nl_langinfo(CODESET)) == "UTF-8";
   screen_ = newterm(nullptr, stdout, stdin);

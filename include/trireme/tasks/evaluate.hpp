@@ -161,7 +161,7 @@ using ChooseRows =
     FunctionRef<void(const std::vector<double>& logits, std::size_t first, std::size_t rows)>;
 // Collective over a replica; over the model's grid if values are sharded. Runs the passes, as many
 // at once as the model takes; calls `choose` in the order of rows on the replica's choosing rank.
-// passes: most of any rank; ranks with fewer add empty passes if the others wait for them.
+// passes: the largest number of any rank; others add empty passes if a rank waits for them.
 void RunPasses(model::ParallelModel& model, std::int64_t passes, TurnPasses& turn,
                ChooseRows choose);
 
@@ -320,8 +320,8 @@ TargetStream ReadTargets(const data::TokenFile& file, data::Split split, bool do
 
 class Baselines {
  public:
-  // Serial. Learns from the train split of `file` if it has at most `most` tokens; otherwise only
-  // the uniform distribution is available. Throws as data::TokenReader does.
+  // Serial. Learns from the train split of `file`. If it has more than `most` tokens or no counted
+  // target, only the uniform distribution is available. Throws as data::TokenReader does.
   Baselines(const data::TokenFile& file, bool document_mask,
             std::int64_t most = kMostBaselineTokens);
 

@@ -20,9 +20,9 @@ struct ScalingOptions {
   std::vector<int> ranks;          // numbers of ranks, ascending; empty: DefaultCounts
   std::vector<ScalingKind> kinds;  // at least one, none twice
   int base_ranks = 0;  // ranks that train on data.batch in weak scaling; 0: the smallest number
-  std::int64_t steps = 10;        // measured per number of ranks and round
-  std::int64_t warmup_steps = 3;  // before them, not counted; at least one
-  std::int64_t repeats = 5;       // rounds
+  std::int64_t steps = 10;        // measured steps per number of ranks and round
+  std::int64_t warmup_steps = 3;  // steps before these, not measured; at least 1
+  std::int64_t repeats = 5;       // number of rounds
 };
 
 void DeclareScaling(deck::Schema& schema);  // [scaling]

@@ -1,5 +1,5 @@
-// Verification: does the deck's layout compute on these ranks what one rank computes? Compares
-// tensor by tensor, on a deck shrunk to seconds.
+// Verification: trains a small version of the deck, for seconds, on these ranks and on one rank
+// alone, and compares the results tensor by tensor.
 #pragma once
 
 #include <string>

@@ -36,14 +36,14 @@ struct Devices {
 };
 Devices FindDevices(const Roots& roots);
 
-// A warning if the GPU at PCI address `address` is attached to another NUMA node than all of
-// `cores`, or if `chosen` (UCX_NET_DEVICES: "mlx5_0:1,mlx5_1:1") names only network cards on other
-// NUMA nodes than the GPU's although its own node has one. Empty: all well, or not known.
+// A warning if none of `cores` is on the NUMA node of the GPU at PCI address `address`, or if that
+// node has a network card but `chosen` (UCX_NET_DEVICES: "mlx5_0:1,mlx5_1:1") names only cards on
+// other nodes. Empty: all well, or not known.
 std::string FarCard(const std::string& address, std::span<const int> cores, std::string_view chosen,
                     const Roots& roots);
 
 // What MPI uses between hosts. library: from MPI_Get_library_version; objects: file names of loaded
-// shared objects, including Open MPI's components (mca_pml_ob1.so); environment: a lookup.
+// shared objects, such as Open MPI's components (mca_pml_ob1.so); environment: as std::getenv.
 struct Fabric {
   std::string library;     // "Open MPI 4.1.4", "MPICH 4.0.2"
   std::string transports;  // "pml ob1, btl self tcp vader", "ch4:ofi"; empty: not known
@@ -60,7 +60,7 @@ struct FileSystem {
   std::string striping;  // "4 stripes of 1 MiB"; empty: none, or not known
   bool shared = false;   // shared by many hosts, judging by its type
   bool network_file_system = false;  // NFS
-  std::uint64_t identity = 0;        // identifies this very file system, for local types
+  std::uint64_t identity = 0;        // number of file system and folder; 0: shared, or not known
   std::string Text() const;
 };
 FileSystem FileSystemOf(const std::string& path);
@@ -81,8 +81,8 @@ std::vector<int> OnlineCores(const Roots& roots);
 // Numbers as ranges: "0-3,8".
 std::string RangesOf(std::span<const int> numbers);
 
-// Tally: combines the reports of many ranks: each text once, how many ranks gave it, the first
-// ones.
+// Tally: combines the reports of many ranks. Keeps each text once, with the number of ranks that
+// gave it and the lowest of them.
 
 class Tally {
  public:
@@ -105,7 +105,7 @@ class Tally {
   std::string Text(std::string_view topic) const;
   const std::map<std::string, std::vector<Said>, std::less<>>& Topics() const { return topics_; }
 
-  std::string Pack() const;  // for Unpack
+  std::string Pack() const;  // text that Unpack turns back into a tally
   static Tally Unpack(const std::string& packed);
 
  private:
@@ -113,8 +113,8 @@ class Tally {
   std::map<std::string, std::vector<Said>, std::less<>> topics_;
 };
 
-// Collective. Merges all ranks' tallies on rank 0 along a binomial tree: no rank receives more than
-// log2(ranks) messages, each of bounded size. Other ranks get a part.
+// Collective. Merges all ranks' tallies on rank 0 along a binomial tree: a rank receives at most
+// log2(ranks) messages, rounded up, each of bounded size. Other ranks return a part of the whole.
 Tally MergeOnRoot(const comm::Communicator& group, Tally mine);
 
 // The ranks of the job, and those on this host.
@@ -174,8 +174,8 @@ ClockSkew CompareWallClocks(const comm::Communicator& world, double (*now)());
 // Names of the ranks' hosts, each once: "a, b", "a, b, c, d and others".
 std::string NameHosts(std::span<const int> ranks, const comm::Hosts& hosts);
 
-// Collective over a node, whose ranks read the program's file once if it is the same for all. Hash
-// and size of the file: "1f0c… (8,036,200 bytes)"; empty if it cannot be read.
+// Collective over a node. Hash and size of the program's file: "1f0c… (8036200 bytes)"; empty if it
+// cannot be read. If all ranks run the same file, only one of them reads it.
 std::string ProgramFile(const comm::Communicator& node);
 
 // Speeds of nodes, measured as training will use them: matrix products, memory, network.
@@ -192,7 +192,7 @@ struct QuantityName {
   const char* name;   // in records: "product"
   const char* title;  // on the screen
   const char* unit;   // in which values are shown
-  double scale;       // size of the shown unit in base units (FLOP/s or bytes/s)
+  double scale;       // the shown unit in FLOP/s or bytes/s
 };
 inline constexpr std::array<QuantityName, kQuantities> kQuantityNames = {
     {{"product", "matrix product, a rank", "GFLOP/s", 1e9},

@@ -1,4 +1,4 @@
-// Baselines: reads the train split once and sums losses over evaluated targets; KneserNey.
+// Baselines: reads the train split once, sums losses over evaluated targets. KneserNey: 5-grams.
 #include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
@@ -243,7 +243,7 @@ class KneserNey::Scan {
   const KneserNey& model_;
   std::span<const NGram> queries_;
   std::span<std::array<Seen, kOrder>> seen_;
-  std::vector<Followers> open_;                 // [tokens of the context]
+  std::vector<Followers> open_;                 // [n]: followers of the open context of n tokens
   std::array<std::size_t, kOrder> answered_{};  // queries answered so far, by length of context
   std::array<Order, kOrder> counted_{};
 };

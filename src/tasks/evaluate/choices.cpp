@@ -233,7 +233,7 @@ Chosen Choose(const Question& question, const std::vector<double>& nats) {
 namespace {
 
 constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, of others
-constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // summed over ranks at once
+constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // numbers in one sum over ranks
 
 }  // namespace
 

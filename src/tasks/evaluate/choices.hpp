@@ -35,8 +35,8 @@ data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& l
 
 struct Text {
   Tokens tokens;             // the tokenizer's template or an <eos>, then the text
-  data::TextUnits original;  // of the file as it is; `unknown` counts <unk> tokens
-  std::int64_t bytes = 0;    // of the text that was tokenised
+  data::TextUnits original;  // units of the unchanged file; `unknown` counts <unk> tokens
+  std::int64_t bytes = 0;    // bytes of the text that was tokenised
 };
 
 // Serial. Throws InputError with the path if the file cannot be read, is empty or is not UTF-8.

@@ -87,7 +87,7 @@ void WriteResult(const std::string& path, std::string_view text) {
   }
 }
 
-// A split to evaluate. name: its name in data.validation; empty for the token file's own splits.
+// A split to evaluate. name: as in data.validation; empty for the token file's own splits.
 struct Set {
   const data::TokenFile* tokens = nullptr;
   data::Split split = data::Split::kValid;
@@ -329,7 +329,7 @@ class Evaluator {
   const data::TokenFile& tokens_;
   const EvaluateOptions options_;
   const std::vector<Set> sets_;
-  // On ranks other than the root, only their tokens are set.
+  // On ranks other than the root, these two hold nothing but tokens.
   Text text_;
   Questions questions_;
   // Set on the root only.

@@ -192,8 +192,8 @@ ScoreCounts CountMatches(std::string_view hypothesis, std::string_view reference
 }
 
 double Bleu(const ScoreCounts& counts) {
-  // Geometric mean of the precisions. An order without a match gets half the share of the one
-  // before it (sacrebleu's "exp", mteval's smoothing).
+  // Geometric mean of the precisions. The first order without a match counts as 1/2 match, the next
+  // one as 1/4, and so on (sacrebleu's "exp", mteval's smoothing).
   double halves = 1, logarithms = 0;
   bool matches = false;
   for (const ScoreCounts::Grams& grams : counts.words) {

@@ -42,7 +42,7 @@ Row RowOf(const Line& line, const Study& study) {
   return row;
 }
 
-// Each cause's share of the ranks' time beyond what the baseline spends on equally many tokens.
+// For each cause, time beyond the baseline's for as many tokens, as a fraction of all ranks' time.
 Losses LossesOf(const Row& row, const Row& base) {
   const double ranks = row.point->size.ranks, base_ranks = base.point->size.ranks;
   const double work = row.tokens / base.tokens;
@@ -216,7 +216,7 @@ std::optional<double> PredictedStepSeconds(const Point& point,
   return predict::Predict(point.plan, *machine).step;
 }
 
-// Csv: names and values of the columns are listed together.
+// Csv: each column's name stands beside the code of its value.
 
 namespace {
 

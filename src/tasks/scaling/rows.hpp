@@ -57,7 +57,7 @@ struct Split {
   double compute = 0;
   double data = 0;                             // loading the batch
   double bubble = 0;                           // waiting for another pipeline stage
-  std::array<double, comm::kGroups> waited{};  // for transfers of each group, without the bubble
+  std::array<double, comm::kGroups> waited{};  // waiting for each group's transfers, no bubble
   double other = 0;                            // none of these
   // Part of `waited`: waiting for the slowest rank of the own stage to finish computing.
   double imbalance = 0;
@@ -86,15 +86,15 @@ struct Texts {
 };
 
 struct Round {
-  std::vector<double> seconds;  // per measured step, from agreement to agreement of the ranks
+  std::vector<double> seconds;  // of each measured step, from one agreement to the next
   Split split;                  // means over these steps
   double tokens = 0;            // per step, over all ranks
   double loss = 0;              // nats per token, mean over the steps
   double Mean() const;          // seconds per step
 };
 
-// Seconds per step that ranks wait, on average, for the slowest rank of their stage. Pure. compute:
-// [ranks, steps], seconds of computation.
+// Pure. Seconds per step that a rank waits, on average, for the slowest rank of its stage.
+// compute: [ranks, steps], seconds of computation.
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
 
 // Hosts and cores of a job's first ranks: whether so many ranks have one core per thread.
@@ -169,7 +169,7 @@ Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app:
 
 // Step time predicted by simulating the plan on the described machine.
 
-// Seconds per step; nullopt without a description or if ranks share cores, which none covers.
+// In seconds. nullopt if there is no description or ranks share cores, which no description covers.
 std::optional<double> PredictedStepSeconds(const Point& point,
                                            const std::optional<predict::Machine>& machine);
 

@@ -184,7 +184,7 @@ void CheckStart(const app::Request& request, const comm::Communicator& world) {
                      "Remove the folder, or choose another job.output.");
   };
   refuse_one_with(kTable);
-  report::CheckRunFolder(folder, false);  // distinguishes a user's deck from a run's
+  report::CheckRunFolder(folder, false);  // refuses a run's folder; below, any deck.in
   refuse_one_with("deck.in");
 }
 
@@ -318,7 +318,7 @@ class Runner {
   std::map<int, comm::Communicator> groups_;  // by number of ranks: those or the others
 };
 
-// On world rank 0.
+// On world rank 0. Makes the study's folder, with the deck in it.
 void MakeFolder(const app::Request& request) {
   const std::string& folder = request.job.output;
   report::MakeOutputFolder(folder);

@@ -1,4 +1,4 @@
-// Verification: each step on the grid and on one rank; the mistake that a difference suggests.
+// Verification: compares each step on the grid with one rank's; guesses why results differ.
 #include <fmt/ranges.h>
 #include <algorithm>
 #include <cmath>
@@ -189,7 +189,7 @@ class Verifier {
     ResumeAlone(checkpoint);
   }
 
-  // Compares the losses of all steps in the deck's precision.
+  // Trains on the grid and on one rank in the deck's precision; compares each step's losses.
   void CompareLosses() {
     const bool bf16 = stream_.bf16 || options_.model.dtype == Dtype::kBfloat16;
     const bool fp8 = stream_.fp8;
@@ -482,8 +482,8 @@ Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions&
 namespace {
 
 constexpr std::int64_t kMostHeads = 16;
-constexpr std::int64_t kHeadDim = 4;    // even and odd dimensions stay apart, as 4 and 5
-constexpr std::int64_t kFewLayers = 3;  // without stages: blocks take turns in buffers
+constexpr std::int64_t kHeadDim = 4;    // for an even dimension in the deck; an odd one gives 5
+constexpr std::int64_t kFewLayers = 3;  // most layers without stages; blocks then reuse buffers
 constexpr int kPrefetch = 1;
 constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
@@ -650,8 +650,8 @@ std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t
   return Reduce(length, least, blocks * slices);
 }
 
-// Keeps the pattern of canonical leaves: as many groups, the same short or empty ones at the end, a
-// short leaf if there is one, micro-batches of one leaf or several, counted as by ShrunkCount.
+// Shrinks a canonical batch, but keeps its pattern of leaves: the number of groups, short or
+// empty ones at the end, a short leaf if any, and whether a micro-batch has several leaves.
 void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridShape& grid,
                           train::TrainingOptions& small) {
   const parallel::Canonical& canonical = deck.model.canonical;

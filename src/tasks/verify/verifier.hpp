@@ -43,9 +43,9 @@ std::string WhereLargest(const comm::ProcessGrid& grid, double mine);
 std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
                                              const kernels::Registry& registry);
 
-// Data on which a verification trains and evaluates: made-up tokens, or pairs of texts.
+// Made-up data for a verification: tokens or, for encoder-decoders, pairs of texts.
 
-// An epoch has two steps, the second one short. Makes pairs, of all lengths, for encoder-decoders.
+// An epoch has two steps; the second has fewer samples unless the batch is 1.
 class MadeUpData {
  public:
   MadeUpData(const comm::Communicator& world, const train::TrainingOptions& small);

@@ -1,4 +1,4 @@
-// job.task = verify: set-up, printed table and verdict; measures of difference; made-up data.
+// job.task = verify: makes the data, measures differences, prints the table and the verdict.
 #include "trireme/tasks/verify.hpp"
 
 #include <fmt/format.h>
@@ -65,8 +65,8 @@ class VerifyFolder {
   const bool own_;  // whether this rank removes it
 };
 
-// Facts of the token file. If it does not exist yet: plan.vocabulary and the tokens of one batch,
-// so that the deck's batch is the largest possible step. data: set to the head's text on them.
+// Facts of the token file. If it does not exist yet, assumes plan.vocabulary and as many tokens as
+// one batch takes. data: becomes the line that the screen shows about this.
 train::TokenFacts FactsOf(const app::Request& request, const app::Ranks& ranks,
                           const app::Files& files, std::string& data) {
   const data::Options& options = request.data;
@@ -416,8 +416,8 @@ void AddWords(std::int64_t vocabulary, data::TokenData& data) {
   data.tokenizer = "word";
 }
 
-// Adds documents of uneven lengths, some of which end at a window's edge, and uncounted targets,
-// each if the deck's run has them.
+// If the deck masks documents, divides tokens into documents of uneven lengths, some of which end
+// at a window's edge. If it masks losses, marks some targets as not counted.
 void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
   constexpr std::int64_t kLongest = 5, kEvery = 4;
   for (const data::Split split : data::kSplits) {
@@ -435,7 +435,7 @@ void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
   }
 }
 
-// Texts of every length from 2 to the longest; each is `stride` shorter than its predecessor.
+// Texts of 2 to model.length tokens. Each is `stride` shorter than the one before, or starts again.
 data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
                       std::int64_t stride) {
   data::TokenData data;
