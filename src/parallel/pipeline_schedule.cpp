@@ -1,7 +1,6 @@
 // The four schedules: the order of a stage's tasks, and how many micro-batches are in flight.
 #include <fmt/format.h>
 #include <algorithm>
-#include <ranges>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -184,9 +183,12 @@ class Balance {
   std::int64_t Fewest(std::size_t stage) const { return stage + 1 < extra_.size() ? 1 : 0; }
 
   std::int64_t Room(std::size_t stage, double limit) const {  // most blocks; -1: not even 0 fit
-    const auto counts = std::views::iota(0, static_cast<int>(layers_) + 1);
-    const auto fits = [&](int blocks) { return Cost(stage, blocks) <= limit; };
-    return std::ranges::partition_point(counts, fits) - counts.begin() - 1;
+    std::int64_t fits = -1, least = layers_ + 1;              // does fit, does not
+    while (least - fits > 1) {
+      const std::int64_t middle = fits + (least - fits) / 2;
+      (Cost(stage, middle) <= limit ? fits : least) = middle;
+    }
+    return fits;
   }
 
   bool Fits(double limit) const {

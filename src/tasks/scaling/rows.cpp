@@ -6,7 +6,6 @@
 #include <cmath>
 #include <numbers>
 #include <numeric>
-#include <ranges>
 
 #include "trireme/predict/search.hpp"
 #include "trireme/report/monitor.hpp"
@@ -297,10 +296,13 @@ std::string Csv(const std::vector<Row>& rows, const Study& study) {
     std::vector<std::string> rounds;
     for (const double mean : MeansOf(row.point->rounds)) rounds.push_back(Real(mean));
     cells.emplace_back("round_seconds", fmt::format("{}", fmt::join(rounds, ";")));
-    if (text.empty()) {
-      text = fmt::format("{}\n", fmt::join(cells | std::views::keys, ","));
-    }
-    text += fmt::format("{}\n", fmt::join(cells | std::views::values, ","));
+    const auto line = [&](std::string Cells::value_type::*part) {
+      std::vector<std::string> list;
+      for (const auto& cell : cells) list.push_back(cell.*part);
+      return fmt::format("{}\n", fmt::join(list, ","));
+    };
+    if (text.empty()) text = line(&Cells::value_type::first);
+    text += line(&Cells::value_type::second);
   }
   return text;
 }
