@@ -117,41 +117,34 @@ def commands(text):
             number += 1 + joined.count("\0")
 
 
-class Folder:
-    """Where the README's reader stands after the first steps."""
+def run(folder, command):
+    """Exit code (124: not done in SECONDS) and output of a command in the folder. timeout ends what it started, too."""
+    env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "100",
+           "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
+           "OMPI_MCA_mpi_yield_when_idle": "1"}
+    done = subprocess.run(["timeout", "-k", "5", str(SECONDS), "bash", "-c", command], cwd=folder, env=env, stdin=subprocess.DEVNULL,
+                          text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return done.returncode, done.stdout
 
-    def __init__(self, source, build, scratch):
-        self.path = scratch
-        for name in ("input", "vis", "jobscripts", "packaging"):
-            shutil.copytree(source / name, scratch / name)
-        (scratch / "build").symlink_to(build)
-        (scratch / "bin").mkdir()
-        (scratch / "data").mkdir()
-        (scratch / "bin/trireme").symlink_to(build / "trireme")
-        python = scratch / "bin/python3"  # with this one's packages
-        python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-        python.chmod(0o755)
-        srun = scratch / "bin/srun"
-        srun.write_text('#!/bin/sh\nranks=2\n[ "$1" != -n ] || { ranks=$2; shift 2; }\nexec mpirun -n $ranks "$@"\n')
-        srun.chmod(0o755)
-        ini = next(text for info, _, text in blocks((source / "README.md").read_text(encoding="utf-8")) if info == "ini")
-        (scratch / "first.in").write_text(ini)
-        self.must("build/trireme -i first.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=100000")
-        self.must("build/trireme -i first.in")
 
-    def run(self, command):
-        env = {**os.environ, "PATH": f"{self.path}/bin:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "100",
-               "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1",
-               "OMPI_MCA_mpi_yield_when_idle": "1"}
-        try:
-            done = subprocess.run(["bash", "-c", command], cwd=self.path, env=env, stdin=subprocess.DEVNULL, text=True,
-                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=SECONDS, check=False)
-        except subprocess.TimeoutExpired as late:
-            return 124, (late.stdout or b"").decode() + f"\nnot done after {SECONDS} s"
-        return done.returncode, done.stdout
-
-    def must(self, command):
-        code, output = self.run(command)
+def begin(source, build, folder):
+    """Makes the folder in which the README's reader stands after the first steps."""
+    for name in ("input", "vis", "jobscripts", "packaging"):
+        shutil.copytree(source / name, folder / name)
+    (folder / "build").symlink_to(build)
+    (folder / "data").mkdir()
+    (folder / "bin").mkdir()
+    (folder / "bin/trireme").symlink_to(build / "trireme")
+    # python3 has the packages of the one that runs this.
+    for name, script in (("python3", f'exec {sys.executable} "$@"'),
+                         ("srun", 'ranks=2\n[ "$1" != -n ] || { ranks=$2; shift 2; }\nexec mpirun -n $ranks "$@"')):
+        (folder / "bin" / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / "bin" / name).chmod(0o755)
+    deck = next(text for info, _, text in blocks((source / "README.md").read_text(encoding="utf-8")) if info == "ini")
+    (folder / "first.in").write_text(deck)
+    for command in ("build/trireme -i first.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=100000",
+                    "build/trireme -i first.in"):
+        code, output = run(folder, command)
         if code != 0:
             sys.exit(f"{command}: code {code}\n{output}")
 
@@ -180,14 +173,12 @@ def run_commands(arguments):
     with tempfile.TemporaryDirectory() as made:
         first = pathlib.Path(made) / "first"
         first.mkdir()
-        Folder(source, build, first)
+        begin(source, build, first)
         for page in pages:
-            scratch = pathlib.Path(made) / "page"
-            shutil.copytree(first, scratch, symlinks=True)
-            folder = Folder.__new__(Folder)
-            folder.path = scratch
+            folder = pathlib.Path(made) / "page"
+            shutil.copytree(first, folder, symlinks=True)
             if page.name == "README.md" and page.parent == source:
-                shutil.rmtree(scratch / "runs")
+                shutil.rmtree(folder / "runs")
             for line, command in commands(page.read_text(encoding="utf-8")):
                 at = f"{page.resolve().relative_to(source)}:{line}"
                 unknown = [k for k in re.findall(r"(?<![\w./-])([a-z]+\.[a-z_0-9]+)=", command) if k not in keys and k != "section.key"]
@@ -202,20 +193,19 @@ def run_commands(arguments):
                     print(f"{at}: not run, {reason}: {command}")
                     continue
                 start = time.monotonic()
-                code, output = folder.run(command)
+                code, output = run(folder, command)
                 ran += 1
                 print(f"{at}: {time.monotonic() - start:.1f} s: {command}", flush=True)
                 if code != 0:
                     faults += 1
                     print(f"  FAULT: code {code}\n" + "\n".join("  | " + text for text in output.strip().split("\n")[-25:]))
-            shutil.rmtree(scratch)
+            shutil.rmtree(folder)
     told = "\n".join(path.read_text(encoding="utf-8") for path in [source / "README.md", *(source / "doc").rglob("*.md")])
     for key in sorted(key for key in keys if not re.search(rf"(?<![\w.]){re.escape(key)}(?![\w])", told)):
         faults += 1
         print(f"doc: FAULT: no page mentions {key} (doc/reference/rare_keys.md lists those that hardly anybody needs)")
     print(f"{ran} commands ran, {faults} faults")
     return bool(faults)
-
 
 
 def check_names(root):

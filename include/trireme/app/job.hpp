@@ -179,7 +179,7 @@ tools::Findings LookAround(const Request& request, const Ranks& ranks, const Dev
 // Facts about the deck's token files, equal on all ranks. Collective. With data.staging = node,
 // also chooses the folder of copies. Throws AgreedError (exit code 2) without room.
 train::TokenFacts InspectTokens(const Request& request, const Ranks& ranks, const Files& files);
-// The same for a file of pairs, with the batches that `data` describes. Collective.
+// Facts about a file of pairs, likewise, with the batches that `data` describes. Collective.
 train::TokenFacts InspectPairs(const Request& request, const Ranks& ranks,
                                const data::Options& data);
 // Opens an encoder-decoder's file of pairs, staged as the deck says. Collective.

@@ -93,7 +93,7 @@ void RequireSameModel(const RunRecord& was, const RunRecord& now);
 void TakeModel(const deck::Schema& schema, const RunRecord& record, bool weights_alone,
                deck::Deck& deck);
 
-// The same for a model to import. model: its keys and values; path: of its configuration file.
+// Takes over a model to import, likewise. model: keys and values; path: its configuration file.
 void TakeModel(const deck::Schema& schema, const nlohmann::json& model, const std::string& path,
                deck::Deck& deck);
 

@@ -102,7 +102,7 @@ void PrintWarnings(const Start& start);
 // checkpoint's model, the output folder. Throws InputError.
 deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const Sources& sources);
 
-// The same for the text of a deck that starts from no checkpoint.
+// Parses the text of a deck that starts from no checkpoint, likewise.
 deck::Deck ParseDeck(const deck::Schema& schema, const CommandLine& line, const std::string& text);
 
 }  // namespace trireme::app

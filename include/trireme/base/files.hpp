@@ -189,7 +189,7 @@ class PositionedFile {
   // Asks the system to drop its cached copies of synced bytes, so that the next read comes from the
   // disk or the server. A system that does not do so serves the read from memory.
   void ForgetCopies() const;
-  // The same for a part of the file, widened to whole pages.
+  // Asks this for a part of the file, widened to whole pages.
   void ForgetCopies(std::int64_t bytes, std::int64_t offset) const;
   void Close();
 

@@ -174,7 +174,7 @@ void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> 
 
 // A function that reads the lengths of a split.
 ReadPairLengths LengthsOf(const PairFile& file, Split split);
-// The same for a file that is not open. Serial; needs no MPI. Throws InputError as CountPairs does.
+// Opens the file at `path` for it. Serial; needs no MPI. Throws InputError as CountPairs does.
 ReadPairLengths LengthsOf(const std::string& path, Split split);
 
 // The numerals: numbers written as digits, in English and in German, a translation task in which
