@@ -87,8 +87,7 @@ namespace {
 constexpr const char* kGroupsKey = "optimizer.groups";
 constexpr const char* kGroupForms =
     "Write optimizer.groups = embedding:0.5, matrices:1:0.2 (a name, a factor of the learning "
-    "rate, "
-    "a weight decay); names are embedding, head, matrices, norms.";
+    "rate, a weight decay); names are embedding, head, matrices, norms.";
 
 // A finite number of at least 0.
 std::optional<double> NumberOf(std::string_view text) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/train/evaluation.hpp"
 #include "trireme/train/optimizer.hpp"
@@ -270,6 +271,36 @@ TEST(Schedule, StepsOnTheCommandLineReplaceTheDecksEpochs) {
   const auto deck =
       deck::Deck::Parse(schema, "[schedule]\nepochs = 3\n", "a.in", {"schedule.steps=20"});
   EXPECT_EQ(StepsOf(deck), 20);
+}
+
+TEST(OptimizerKeys, Groups) {
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
+  const auto read = [&](const std::string& groups) {
+    return train::ReadOptimizer(Parse(schema, {"optimizer.groups=" + groups})).groups;
+  };
+  const auto groups = read("norms:2, matrices : 0.5 : 0.25");
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kNorms)].rate, 2);
+  EXPECT_FALSE(groups[static_cast<std::size_t>(train::ParameterGroup::kNorms)].decay);
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kMatrices)].rate, 0.5);
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kMatrices)].decay, 0.25);
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kHead)].rate, 1);
+  for (const char* bad : {"norm:1", "norms", "norms:", "norms:-1", "norms:x",
+                          "norms:1:", "norms:1:2:3", "norms:1,norms:2", "norms:1,", "norms:inf"}) {
+    EXPECT_THROW(read(bad), InputError) << bad;
+  }
+}
+
+TEST(OptimizerKeys, BelongToTheirKind) {
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
+  const auto read = [&](const char* kind, const char* key) {
+    return train::ReadOptimizer(Parse(schema, {std::string("optimizer.kind=") + kind, key}));
+  };
+  EXPECT_EQ(read("sgd", "optimizer.momentum=0.5").momentum, 0.5);
+  EXPECT_EQ(read("muon", "optimizer.muon_momentum=0.5").muon_momentum, 0.5);
+  EXPECT_THROW(read("adamw", "optimizer.momentum=0.5"), InputError);
+  EXPECT_THROW(read("sgd", "optimizer.muon_momentum=0.5"), InputError);
 }
 
 TEST(Schedule, StopAtKeepsTheRatesOfTheWhole) {
