@@ -71,6 +71,7 @@ inline KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) 
   KERNEL(VocabularyLosses, kNothing)                                                         \
   KERNEL(VocabularyGradient, CountVocabularyGradient)                                        \
   KERNEL(AdamW, PassUpdate<2>)                                                               \
+  KERNEL(Lion, PassUpdate<1>)                                                                \
   KERNEL(GradientDescent, PassUpdate<0>)                                                     \
   KERNEL(SquareSum, PassRanges)                                                              \
   KERNEL(SquareSums, PassRanges)                                                             \

@@ -601,25 +601,38 @@ std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
 }
 
 // Cuts a piece between parameters: each even cut moves to the nearest begin of a parameter, or end
-// of the piece. Returns the elements of each rank.
+// of the piece. Returns the elements of each rank. Distances count the elements of whole tensors,
+// so all ranks of a tensor group, which may hold slices of different lengths, cut alike.
 std::vector<std::int64_t> CutBetweenParameters(const kernels::ParameterList& list,
                                                const Part& range, int ranks) {
-  std::vector<std::int64_t> cuts = {range.begin, range.end};
+  struct Cut {
+    std::int64_t local, global;  // elements before it: flat offset, and of whole tensors
+  };
+  std::vector<Cut> cuts;
+  std::int64_t global = 0;
   for (const kernels::Parameter& parameter : list.Parameters()) {
-    const std::int64_t begin = parameter.offset;
-    if (parameter.Held() && begin > range.begin && begin < range.end) cuts.push_back(begin);
+    if (!parameter.Held() || parameter.offset < range.begin || parameter.offset >= range.end) {
+      continue;
+    }
+    cuts.push_back({cuts.empty() ? range.begin : parameter.offset, global});
+    global += kernels::ElementCount(parameter.shape);
   }
-  std::sort(cuts.begin(), cuts.end());
+  if (cuts.empty()) {  // the second gradient of a table, which is cut like the table
+    cuts.push_back({range.begin, 0});
+    global = kernels::ElementCount(
+        list.Parameters().at(static_cast<std::size_t>(list.SecondOf())).shape);
+  }
+  cuts.push_back({range.end, global});
   std::vector<std::int64_t> counts;
   std::int64_t begin = range.begin;
   for (int rank = 1; rank <= ranks; ++rank) {
-    const std::int64_t even = range.begin + PartOf(range.Size(), rank - 1, ranks).end;
-    const auto distance = [even](std::int64_t cut) { return cut < even ? even - cut : cut - even; };
-    const std::int64_t end = *std::min_element(
-        cuts.begin(), cuts.end(),
-        [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
-    counts.push_back(end - begin);
-    begin = end;
+    const std::int64_t even = PartOf(global, rank - 1, ranks).end;
+    const Cut& end =
+        *std::min_element(cuts.begin(), cuts.end(), [even](const Cut& a, const Cut& b) {
+          return std::abs(a.global - even) < std::abs(b.global - even);
+        });
+    counts.push_back(end.local - begin);
+    begin = end.local;
   }
   return counts;
 }

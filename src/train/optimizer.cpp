@@ -10,12 +10,19 @@
 
 namespace trireme::train {
 
+ParameterGroup GroupOf(const kernels::Registry& registry, kernels::ParameterId id) {
+  const kernels::Unit& unit = registry.Units().at(static_cast<std::size_t>(registry.UnitOf(id)));
+  if (!registry.Parameters().at(static_cast<std::size_t>(id)).decay) return ParameterGroup::kNorms;
+  if (unit.block) return ParameterGroup::kMatrices;
+  return unit.name == "head" ? ParameterGroup::kHead : ParameterGroup::kEmbedding;
+}
+
 Optimizer::Optimizer(const OptimizerOptions& options, kernels::Registry& registry,
-                     const device::Stream& stream)
+                     const device::Stream& stream, const comm::Collectives& tensor)
     : options_(options), registry_(&registry), stream_(stream) {
   FindOwned();
   FindUnowned();
-  rule_ = MakeRule(options, owned_, registry, stream);
+  rule_ = MakeRule({options, owned_, registry, stream, tensor});
   // Memory for the host's copies, which the host reads and writes even if the stream is planned.
   const device::Kind host = stream.Planned() ? device::Kind::kCpu : stream.Where();
   scalars_ = device::AllocatePinned(ScalarBytes(), host);
@@ -40,12 +47,21 @@ void Optimizer::FindOwned() {
     const std::int64_t first = parameter.begin + owned.flat.begin - parameter.offset;
     void* const gradients = at(registry_->Gradients(), owned.gradient);
     void* const values = ElementAt(registry_->Values(), registry_->Type(), owned.value);
-    kernels::UpdateRange storage{.count = size, .gradients = gradients, .values = values};
+    const ParameterGroup group = GroupOf(*registry_, static_cast<kernels::ParameterId>(id));
+    const GroupOptions& own = options_.groups.at(static_cast<std::size_t>(group));
+    const double decay = own.decay.value_or(parameter.decay ? options_.weight_decay : 0);
+    kernels::UpdateRange storage{
+        .count = size, .decay = decay, .gradients = gradients, .values = values, .rate = own.rate};
     if (masters) {
       storage.values = at(registry_->Masters(), owned.moment);
       storage.copies = values;
     }
-    owned_.push_back({&parameter, {first, first + size}, owned.moment, storage});
+    owned_.push_back({static_cast<kernels::ParameterId>(id),
+                      &parameter,
+                      {first, first + size},
+                      owned.moment,
+                      group,
+                      storage});
     if (parameter.copy == 0) counted_.push_back({size, gradients});
   }
 }
@@ -143,7 +159,14 @@ std::vector<kernels::StateBlock> Optimizer::Blocks(int rank, int ranks, int shar
   std::vector<kernels::StateBlock> blocks;
   for (const Moment& moment : rule_->Moments()) {
     auto more = registry_->MomentBlocks(moment.storage.get(), moment.prefix, rank, ranks, sharers);
-    blocks.insert(blocks.end(), more.begin(), more.end());
+    for (std::size_t id = 0; id < more.size(); ++id) {
+      const std::int64_t place = moment.places.empty() ? 0 : moment.places[id];
+      if (place < 0) continue;
+      if (!moment.places.empty() && more[id].data != nullptr) {
+        more[id].data = ElementAt(moment.storage.get(), registry_->SumType(), place);
+      }
+      blocks.push_back(std::move(more[id]));
+    }
   }
   return blocks;
 }
@@ -154,18 +177,39 @@ std::int64_t Optimizer::Bytes() const {
 
 // Rule: memory for moments, and the choice of a rule.
 
-Rule::Rule(const kernels::Registry& registry, const device::Stream& stream,
-           const std::vector<std::string>& prefixes)
-    : stream_(stream), dtype_(registry.SumType()) {
+Rule::Rule(const RuleParts& parts, const std::vector<std::string>& prefixes)
+    : stream_(parts.stream), dtype_(parts.registry.SumType()) {
   const auto size = static_cast<std::int64_t>(SizeOf(dtype_));
   for (const std::string& prefix : prefixes) {
     moments_.push_back(
-        {prefix, device::AllocateZeroed(registry.Owns().moments * size, stream.Where())});
+        {prefix, device::AllocateZeroed(parts.registry.Owns().moments * size, stream_.Where())});
   }
 }
 
-void* Rule::MomentAt(std::size_t which, std::int64_t element) const {
-  return ElementAt(moments_.at(which).storage.get(), dtype_, element);
+void Rule::AddMoment(const RuleParts& parts, const std::string& prefix,
+                     FunctionRef<bool(kernels::ParameterId)> keeps) {
+  constexpr std::int64_t kLine = 16;  // elements, so that each parameter begins on a cache line
+  std::vector<std::int64_t> places;
+  for (int id = 0; id < std::ssize(parts.registry.Parameters()); ++id) {
+    places.push_back(keeps(id) ? 0 : -1);
+  }
+  std::int64_t end = 0;
+  for (const OwnedParameter& part : parts.owned) {
+    std::int64_t& place = places.at(static_cast<std::size_t>(part.id));
+    if (place < 0) continue;
+    place = end;
+    end += CeilDivide(part.storage.count, kLine) * kLine;
+  }
+  const auto size = static_cast<std::int64_t>(SizeOf(dtype_));
+  moments_.push_back(
+      {prefix, device::AllocateZeroed(end * size, stream_.Where()), std::move(places)});
+}
+
+void* Rule::MomentAt(std::size_t which, const OwnedParameter& part) const {
+  const Moment& moment = moments_.at(which);
+  const std::int64_t element =
+      moment.places.empty() ? part.moment : moment.places.at(static_cast<std::size_t>(part.id));
+  return ElementAt(moment.storage.get(), dtype_, element);
 }
 
 std::int64_t Rule::Bytes() const {
@@ -174,70 +218,101 @@ std::int64_t Rule::Bytes() const {
   return bytes;
 }
 
-std::unique_ptr<Rule> MakeRule(const OptimizerOptions& options,
-                               const std::vector<OwnedParameter>& owned,
-                               const kernels::Registry& registry, const device::Stream& stream) {
-  switch (options.kind) {
+std::unique_ptr<Rule> MakeRule(const RuleParts& parts) {
+  switch (parts.options.kind) {
     case OptimizerKind::kAdamW:
-      return std::make_unique<AdamW>(options, owned, registry, stream);
+      return std::make_unique<AdamW>(parts);
     case OptimizerKind::kSgd:
-      return std::make_unique<Sgd>(options, owned, registry, stream);
+      return std::make_unique<Sgd>(parts);
+    case OptimizerKind::kLion:
+      return std::make_unique<Lion>(parts);
+    case OptimizerKind::kMuon:
+      return std::make_unique<Muon>(parts);
   }
   throw RunError("an optimizer without a rule", "This is a bug in Trireme.");
 }
 
 bool NeedsWholeParameters(OptimizerKind kind) {
-  switch (kind) {
-    case OptimizerKind::kAdamW:
-    case OptimizerKind::kSgd:
-      return false;  // updates each element by itself
-  }
-  return false;
+  return kind == OptimizerKind::kMuon;  // the others update each element by itself
 }
 
 // AdamW: two moments, updated in one parallel pass over all owned elements.
 
-AdamW::AdamW(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
-             const kernels::Registry& registry, const device::Stream& stream)
-    : Rule(registry, stream, {"first_moment.", "second_moment."}),
-      beta1_(options.beta1),
-      beta2_(options.beta2),
-      epsilon_(options.epsilon) {
-  for (const OwnedParameter& part : owned) {
+void AdamWScalars::Set(std::int64_t step, kernels::UpdateScalars& scalars) const {
+  scalars.beta1 = beta1;
+  scalars.beta2 = beta2;
+  scalars.epsilon = epsilon;
+  scalars.correction1 = 1 - std::pow(beta1, static_cast<double>(step));
+  scalars.correction2 = 1 - std::pow(beta2, static_cast<double>(step));
+}
+
+AdamW::AdamW(const RuleParts& parts)
+    : Rule(parts, {"first_moment.", "second_moment."}),
+      scalars_{parts.options.beta1, parts.options.beta2, parts.options.epsilon} {
+  for (const OwnedParameter& part : parts.owned) {
     kernels::UpdateRange range = part.storage;
-    range.decay = part.parameter->decay ? options.weight_decay : 0;
-    range.first = MomentAt(0, part.moment);
-    range.second = MomentAt(1, part.moment);
+    range.first = MomentAt(0, part);
+    range.second = MomentAt(1, part);
     ranges_.push_back(range);
   }
 }
 
 void AdamW::SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const {
-  kernels::UpdateScalars& own = scalars.front();
-  own.beta1 = beta1_;
-  own.beta2 = beta2_;
-  own.epsilon = epsilon_;
-  own.correction1 = 1 - std::pow(beta1_, static_cast<double>(step));
-  own.correction2 = 1 - std::pow(beta2_, static_cast<double>(step));
+  scalars_.Set(step, scalars.front());
 }
 
 void AdamW::Update(const kernels::UpdateScalars* scalars, bool clear) {
   kernels::AdamW(Stream(), Type(), ranges_, scalars, clear);
 }
 
-// Sgd: one parallel pass over all owned elements.
+// Sgd: a parallel pass over all owned elements, after one over the momentum if there is any.
 
-Sgd::Sgd(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
-         const kernels::Registry& registry, const device::Stream& stream)
-    : Rule(registry, stream, {}) {
-  for (const OwnedParameter& part : owned) {
+Sgd::Sgd(const RuleParts& parts)
+    : Rule(parts, parts.options.momentum > 0 ? std::vector<std::string>{"first_moment."}
+                                             : std::vector<std::string>{}) {
+  for (const OwnedParameter& part : parts.owned) {
     ranges_.push_back(part.storage);
-    ranges_.back().decay = part.parameter->decay ? options.weight_decay : 0;
+    if (Moments().empty()) continue;
+    void* const momentum = MomentAt(0, part);
+    gathers_.push_back({.count = part.storage.count,
+                        .decay = 1 - parts.options.momentum,
+                        .gradients = part.storage.gradients,
+                        .values = momentum,
+                        .scale = -1});
+    ranges_.back().gradients = momentum;
   }
 }
 
+void Sgd::SetScalars(std::int64_t, std::span<kernels::UpdateScalars> scalars) const {
+  if (gathers_.empty()) return;
+  scalars[0].gradient_scale = 1;  // of the momentum, to which the scaled gradient was added
+  scalars[1].learning_rate = 1;
+}
+
 void Sgd::Update(const kernels::UpdateScalars* scalars, bool clear) {
-  kernels::GradientDescent(Stream(), Type(), ranges_, scalars, clear);
+  if (!gathers_.empty()) {
+    kernels::GradientDescent(Stream(), Type(), gathers_, scalars + 1, clear);
+  }
+  kernels::GradientDescent(Stream(), Type(), ranges_, scalars, clear && gathers_.empty());
+}
+
+// Lion: one moment.
+
+Lion::Lion(const RuleParts& parts)
+    : Rule(parts, {"first_moment."}), beta1_(parts.options.beta1), beta2_(parts.options.beta2) {
+  for (const OwnedParameter& part : parts.owned) {
+    ranges_.push_back(part.storage);
+    ranges_.back().first = MomentAt(0, part);
+  }
+}
+
+void Lion::SetScalars(std::int64_t, std::span<kernels::UpdateScalars> scalars) const {
+  scalars.front().beta1 = beta1_;
+  scalars.front().beta2 = beta2_;
+}
+
+void Lion::Update(const kernels::UpdateScalars* scalars, bool clear) {
+  kernels::Lion(Stream(), Type(), ranges_, scalars, clear);
 }
 
 // The learning-rate schedule.

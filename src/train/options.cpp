@@ -1,25 +1,46 @@
 // The keys of [optimizer], [schedule] and [plan], and the keys of [run] for steps that go wrong.
 #include "trireme/train/options.hpp"
 
+#include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <limits>
+#include <string_view>
 
+#include <fmt/format.h>
+
+#include "trireme/data/sampler.hpp"
 #include "trireme/deck/keys.hpp"
 
 namespace trireme::train {
 
 namespace {
-constexpr deck::Names<2> kKinds = {"adamw", "sgd"};
+constexpr deck::Names<4> kKinds = {"adamw", "sgd", "lion", "muon"};
+constexpr deck::Names<kParameterGroups> kGroups = {"embedding", "head", "matrices", "norms"};
 constexpr deck::Names<4> kDecays = {"constant", "cosine", "linear", "wsd"};
 
 void BindOptimizer(deck::Keys keys, OptimizerOptions& o) {
   using deck::AtLeast, deck::Above, deck::HalfOpen;
   keys.Section("optimizer", "How gradients become updates.")
       .Choice("optimizer.kind", o.kind, kKinds,
-              "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: plain.")
+              "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: with "
+              "optimizer.momentum; lion: signs of a momentum (Chen et al. 2023); muon: "
+              "orthogonalised momentum for the matrices of the blocks (Jordan et al. 2024), as "
+              "large as AdamW's updates (Liu et al. 2025), and AdamW for all else.")
       .Real("optimizer.learning_rate", o.learning_rate, AtLeast(0), "", "Peak learning rate.")
       .Real("optimizer.beta1", o.beta1, HalfOpen(0, 1), "", "Decay of the first moment.")
       .Real("optimizer.beta2", o.beta2, HalfOpen(0, 1), "", "Decay of the second moment.")
       .Real("optimizer.epsilon", o.epsilon, Above(0), "", "Added to the root of the second moment.")
+      .Real("optimizer.momentum", o.momentum, HalfOpen(0, 1), "",
+            "For sgd: the update is the sum of all gradients so far, each times this once per step "
+            "since. 0: the gradient alone.")
+      .Real("optimizer.muon_momentum", o.muon_momentum, HalfOpen(0, 1), "",
+            "For muon: decay of the momentum that is orthogonalised (Nesterov's).")
+      .Text("optimizer.groups", o.groups_text,
+            "Rates and decays by kind of parameter: embedding:0.5, head:1:0, matrices:1:0.2, "
+            "norms:2 (a name, a factor of the learning rate, a weight decay in place of "
+            "optimizer.weight_decay). embedding: tables; head: its own matrix; matrices: those of "
+            "the blocks; norms: all vectors. Empty: none differs.")
       .Real("optimizer.weight_decay", o.weight_decay, AtLeast(0), "",
             "Decoupled, times the learning rate; matrices only, not norms and biases. 0: none.")
       .Real("optimizer.clip_norm", o.clip_norm, AtLeast(0), "",
@@ -61,7 +82,64 @@ void DeclareOptimizerAndSchedule(deck::Schema& schema) {
   deck::Declare(schema, BindSchedule);
 }
 
-OptimizerOptions ReadOptimizer(const deck::Deck& deck) { return deck::Read(deck, BindOptimizer); }
+namespace {
+
+constexpr const char* kGroupsKey = "optimizer.groups";
+constexpr const char* kGroupForms =
+    "Write optimizer.groups = embedding:0.5, matrices:1:0.2 (a name, a factor of the learning "
+    "rate, a weight decay); names are embedding, head, matrices, norms.";
+
+// A finite number of at least 0.
+std::optional<double> NumberOf(std::string_view text) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool read = error == std::errc() && end == text.data() + text.size();
+  return read && value >= 0 && std::isfinite(value) ? std::optional(value) : std::nullopt;
+}
+
+// "name:rate" or "name:rate:decay", with commas between them.
+void ReadGroups(OptimizerOptions& options, const deck::Deck& deck) {
+  std::array<bool, kParameterGroups> given{};
+  for (const std::string_view entry :
+       data::DeckList(options.groups_text, kGroupsKey, kGroupForms, deck)) {
+    const auto refuse = [&](const std::string& what) {
+      return deck.Complain(
+          kGroupsKey, fmt::format("'{}' {}", deck::Shown(std::string(entry)), what), kGroupForms);
+    };
+    const std::size_t colon = entry.find(':'), second = entry.find(':', colon + 1);
+    const std::string_view name = deck::Trimmed(entry.substr(0, colon));
+    const auto* const place = std::find(kGroups.begin(), kGroups.end(), name);
+    if (place == kGroups.end()) throw refuse("is not one of the groups");
+    const auto which = static_cast<std::size_t>(place - kGroups.begin());
+    if (given.at(which)) throw refuse("names a group for the second time");
+    given.at(which) = true;
+    if (colon == std::string_view::npos) throw refuse("has no factor of the learning rate");
+    const std::optional<double> rate =
+        NumberOf(deck::Trimmed(entry.substr(colon + 1, second - colon - 1)));
+    if (!rate) throw refuse("needs a factor of at least 0 after its name");
+    options.groups.at(which).rate = *rate;
+    if (second == std::string_view::npos) continue;
+    options.groups.at(which).decay = NumberOf(deck::Trimmed(entry.substr(second + 1)));
+    if (!options.groups.at(which).decay) throw refuse("needs a decay of at least 0 at its end");
+  }
+}
+
+}  // namespace
+
+OptimizerOptions ReadOptimizer(const deck::Deck& deck) {
+  OptimizerOptions options = deck::Read(deck, BindOptimizer);
+  const auto only = [&](const char* key, OptimizerKind kind) {
+    if (!deck.Given(key) || options.kind == kind) return;
+    throw deck.Complain(
+        key,
+        fmt::format("belongs to optimizer.kind = {}", kKinds.at(static_cast<std::size_t>(kind))),
+        "Leave it out, or choose that kind.");
+  };
+  only("optimizer.momentum", OptimizerKind::kSgd);
+  only("optimizer.muon_momentum", OptimizerKind::kMuon);
+  if (!options.groups_text.empty()) ReadGroups(options, deck);
+  return options;
+}
 ScheduleOptions ReadSchedule(const deck::Deck& deck) { return deck::Read(deck, BindSchedule); }
 
 // The keys of [run] for steps that go wrong.

@@ -305,13 +305,14 @@ Layout MakeLayout(const Request& request, bool training) {
   return layout;
 }
 
-// Refuses tensor ranks, which hold slices, with a rule that needs whole matrices.
-void CheckWholeParameters(const Request& request, const comm::GridShape& grid) {
-  if (grid.tensor == 1 || !NeedsWholeParameters(request.options.optimizer.kind)) return;
+// Refuses a group without parameters.
+void CheckGroups(const Request& request) {
+  const DeckOptions& asked = request.options;
+  const auto& head = asked.optimizer.groups.at(static_cast<std::size_t>(ParameterGroup::kHead));
+  if (!asked.model.tie_embeddings || (head.rate == 1 && !head.decay)) return;
   throw request.deck.Complain(
-      "optimizer.kind",
-      fmt::format("updates whole matrices, of which {} tensor ranks hold slices", grid.tensor),
-      "Use grid.tensor = 1, with grid.sharding or grid.pipeline to share out the memory.");
+      "optimizer.groups", "names head, which has no matrix of its own (model.tie_embeddings = yes)",
+      "Leave head out: embedding is the matrix of both.");
 }
 
 // The size of a micro-batch if the deck leaves it to the program.
@@ -364,7 +365,7 @@ TrainingOptions MakeTrainingOptions(const Request& request, Layout& layout) {
   const DeckOptions& asked = request.options;
   const bool on_gpu = request.machine.stream.OnGpu();
   const comm::GridShape& grid = layout.grid;
-  CheckWholeParameters(request, grid);
+  CheckGroups(request);
   const std::optional<PairFacts>& pairs = request.tokens.pairs;
   data::Sampler::Options samples{.tokens = request.tokens.train,
                                  .length = asked.data.sequence_length,

@@ -103,17 +103,19 @@ std::optional<Pair> FindPair(std::span<const std::string> texts, GroupOf group_o
 }  // namespace
 
 std::uint64_t UpdateBits(const TrainingState& state) {
-  constexpr std::int64_t kElements = 10'007;  // whole vectors and a remainder
+  constexpr std::int64_t kRows = 97, kColumns = 103;  // whole vectors and a remainder
+  constexpr std::int64_t kElements = kRows * kColumns;
   constexpr int kSteps = 3;
   constexpr double kRate = 1e-2, kNorm = 3;  // usual settings clip this norm
   constexpr std::int64_t kTargets = 7;
   const device::Stream& stream = state.Stream();
   kernels::Parameter parameter;
   parameter.name = "test";
-  parameter.shape = {kElements};
+  parameter.shape = {kRows, kColumns};
   parameter.initialiser = {kernels::InitialiserKind::kNormal, 1};
   parameter.decay = true;
   kernels::ParameterList list;
+  list.BeginUnit("test", true);
   list.Add(parameter);
   const kernels::Registry& model = state.Net().Parameters();
   kernels::Registry registry(list, model.Type(), true, stream);

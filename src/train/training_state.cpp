@@ -29,8 +29,8 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
       libraries->Reserve(LargestOperand(plan.model));
       libraries->KeepWeights(model_.SteadyLayers());
     }
-    optimizer_ =
-        std::make_unique<Optimizer>(plan.options.optimizer, model_.Parameters(), model_.Stream());
+    optimizer_ = std::make_unique<Optimizer>(plan.options.optimizer, model_.Parameters(),
+                                             model_.Stream(), grid.Over(comm::Group::kTensor));
   });
 }
 

@@ -14,9 +14,9 @@ namespace trireme::kernels {
 // Scalars of one update, read through a pointer, so that a recorded step can replay with new ones.
 struct UpdateScalars {
   double learning_rate = 0;
-  double beta1 = 0, beta2 = 0, epsilon = 0;
-  double correction1 = 1, correction2 = 1;  // 1 - beta^step
-  double gradient_scale = 1;                // 1 / valid targets, times the clip factor
+  double beta1 = 0, beta2 = 0, epsilon = 0;  // Lion reads the two betas
+  double correction1 = 1, correction2 = 1;   // 1 - beta^step
+  double gradient_scale = 1;                 // 1 / valid targets, times the clip factor
 };
 
 // A range of flat storage whose elements are updated in the same way. GradientDescent needs no
@@ -30,6 +30,7 @@ struct UpdateRange {
   // From SquareSums, in the stream's memory: gradients are divided by sqrt(*squares) if that is >
   // 0. Null: no division.
   const double* squares = nullptr;
+  double rate = 1;  // factor of the learning rate
 };
 
 // AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass, with
@@ -38,6 +39,13 @@ struct UpdateRange {
 extern const Kernel<void(Dtype dtype, std::span<const UpdateRange> ranges,
                          const UpdateScalars* scalars, bool clear)>
     AdamW;
+
+// Lion (Chen et al. 2023, algorithm 2) on all ranges, with decoupled decay: values -= learning_rate
+// * (sign(beta1 first + (1 - beta1) g) + decay * value), then first = beta2 first + (1 - beta2) g,
+// where g is gradient_scale * gradient and sign(0) = 0. `clear` as in AdamW.
+extern const Kernel<void(Dtype dtype, std::span<const UpdateRange> ranges,
+                         const UpdateScalars* scalars, bool clear)>
+    Lion;
 
 // values -= learning_rate * (gradient_scale * scale / sqrt(*squares) * gradient + decay * value);
 // `clear` as in AdamW. With learning_rate = gradient_scale = 1 it combines any two flat storages:

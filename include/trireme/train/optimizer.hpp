@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "trireme/base/exact_sum.hpp"
+#include "trireme/base/function_ref.hpp"
+#include "trireme/comm/collectives.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/registry.hpp"
 #include "trireme/kernels/update.hpp"
@@ -20,12 +22,16 @@ namespace trireme::train {
 
 // The part of one parameter that this rank owns and updates.
 struct OwnedParameter {
+  kernels::ParameterId id = kernels::kNoParameter;
   const kernels::Parameter* parameter = nullptr;  // name and global shape
   // Range in the flattened global tensor; this rank's whole slice if the rule needs whole
   // parameters (NeedsWholeParameters).
   Part elements;
-  std::int64_t moment = 0;  // offset of the first element in Moment::storage
-  // Addresses of gradients, values (masters if any) and copies. Moments and decay are not set.
+  std::int64_t moment =
+      0;  // offset of the first element in the storage of a moment of all parameters
+  ParameterGroup group = ParameterGroup::kMatrices;
+  // Addresses of gradients, values (masters if any) and copies; rate and decay of its group.
+  // Moments are not set.
   kernels::UpdateRange storage;
 };
 
@@ -33,7 +39,23 @@ struct OwnedParameter {
 struct Moment {
   std::string prefix;      // of its names in a checkpoint: "first_moment."
   device::Buffer storage;  // [owned elements], the registry's SumType, zero at first
+  // [parameters]: offset of the first owned element in `storage`; negative: the parameter has no
+  // such moment. Empty: all have one, where OwnedParameter::moment says.
+  std::vector<std::int64_t> places = {};
 };
+
+// What a rule is made of. owned: copied, but what its elements point to must outlive the rule.
+// tensor: the ranks that hold the other slices of the same matrices.
+struct RuleParts {
+  const OptimizerOptions& options;
+  const std::vector<OwnedParameter>& owned;
+  const kernels::Registry& registry;
+  const device::Stream& stream;
+  const comm::Collectives& tensor;
+};
+
+// The group of optimizer.groups that has the parameter.
+ParameterGroup GroupOf(const kernels::Registry& registry, kernels::ParameterId id);
 
 class Rule {
  public:
@@ -56,10 +78,12 @@ class Rule {
 
  protected:
   // Allocates one moment per prefix.
-  Rule(const kernels::Registry& registry, const device::Stream& stream,
-       const std::vector<std::string>& prefixes);
-  // Address of an element of moment number `which`.
-  void* MomentAt(std::size_t which, std::int64_t element) const;
+  Rule(const RuleParts& parts, const std::vector<std::string>& prefixes);
+  // Adds a moment of the parameters for which keeps(id), on all ranks the same.
+  void AddMoment(const RuleParts& parts, const std::string& prefix,
+                 FunctionRef<bool(kernels::ParameterId)> keeps);
+  // Address of the parameter's first element of moment number `which`.
+  void* MomentAt(std::size_t which, const OwnedParameter& part) const;
   const device::Stream& Stream() const { return stream_; }
   Dtype Type() const { return dtype_; }  // of gradients, moments and updated values
 
@@ -69,13 +93,11 @@ class Rule {
   std::vector<Moment> moments_;
 };
 
-// Makes the rule of options.kind. owned: copied, but what its elements point to must outlive it.
-std::unique_ptr<Rule> MakeRule(const OptimizerOptions& options,
-                               const std::vector<OwnedParameter>& owned,
-                               const kernels::Registry& registry, const device::Stream& stream);
+// Makes the rule of options.kind.
+std::unique_ptr<Rule> MakeRule(const RuleParts& parts);
 
-// Whether the rule needs whole matrices. If so, sharding keeps each matrix on one rank
-// (model::ModelPlan::whole_parameters), and MakePlan refuses tensor ranks, which hold slices.
+// Whether the rule needs whole matrices. If so, sharding keeps each tensor rank's slice of a matrix
+// on one rank (model::ModelPlan::whole_parameters), and the rule gathers the slices.
 bool NeedsWholeParameters(OptimizerKind kind);
 
 // The learning-rate schedule: a pure function of the step.
@@ -103,9 +125,10 @@ Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t 
 
 class Optimizer {
  public:
-  // Allocates the rule's moments for the owned elements. `registry` must outlive this.
+  // Allocates the rule's moments for the owned elements. `registry` must outlive this. tensor: the
+  // tensor group, whose ranks own slices of the same parameters.
   Optimizer(const OptimizerOptions& options, kernels::Registry& registry,
-            const device::Stream& stream);
+            const device::Stream& stream, const comm::Collectives& tensor = {});
 
   // On a GPU, queues the sums of squares that GradientSquares reads; does nothing on the CPU.
   void QueueSquares();
@@ -117,9 +140,9 @@ class Optimizer {
   // Name of the first parameter whose owned gradient is not finite; empty: none.
   std::string FirstNotFinite() const;
   // Updates the values with the gradient of the mean loss, clipped to clip_norm. step: from 1.
-  // gradient_norm: norm of that gradient over all ranks. count: targets in the mean. clear: also
-  // zeroes all stored gradients, like Registry::ZeroGradients, the owned ones in the pass that
-  // updates them; early gradients are zeroed when they are taken.
+  // gradient_norm: norm of that gradient over all ranks. Collective over the tensor group. count:
+  // targets in the mean. clear: also zeroes all stored gradients, like Registry::ZeroGradients, the
+  // owned ones in the pass that updates them; early gradients are zeroed when they are taken.
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
@@ -150,29 +173,93 @@ class Optimizer {
 
 // The rules follow, one class per method.
 
+// The scalars of AdamW at a step.
+struct AdamWScalars {
+  double beta1, beta2, epsilon;
+  void Set(std::int64_t step, kernels::UpdateScalars& scalars) const;
+};
+
 // Adam with decoupled weight decay (Loshchilov and Hutter 2019, algorithm 2).
 class AdamW final : public Rule {
  public:
-  AdamW(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
-        const kernels::Registry& registry, const device::Stream& stream);
+  explicit AdamW(const RuleParts& parts);
   void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const override;
   void Update(const kernels::UpdateScalars* scalars, bool clear) override;
 
  private:
-  double beta1_, beta2_, epsilon_;
+  AdamWScalars scalars_;
   std::vector<kernels::UpdateRange> ranges_;  // one per owned parameter
 };
 
-// Gradient descent with decoupled weight decay; keeps no moments.
+// Gradient descent with decoupled weight decay. With a momentum, the update is v = momentum v + g
+// (Sutskever et al. 2013, as PyTorch has it); else there are no moments.
 class Sgd final : public Rule {
  public:
-  Sgd(const OptimizerOptions& options, const std::vector<OwnedParameter>& owned,
-      const kernels::Registry& registry, const device::Stream& stream);
-  void SetScalars(std::int64_t, std::span<kernels::UpdateScalars>) const override {}
+  explicit Sgd(const RuleParts& parts);
+  int ScalarSets() const override { return gathers_.empty() ? 1 : 2; }
+  void SetScalars(std::int64_t, std::span<kernels::UpdateScalars> scalars) const override;
   void Update(const kernels::UpdateScalars* scalars, bool clear) override;
 
  private:
+  std::vector<kernels::UpdateRange> ranges_;   // one per owned parameter
+  std::vector<kernels::UpdateRange> gathers_;  // adds the gradient to the momentum; empty: none
+};
+
+// Signs of a momentum (Chen et al. 2023, algorithm 2).
+class Lion final : public Rule {
+ public:
+  explicit Lion(const RuleParts& parts);
+  void SetScalars(std::int64_t, std::span<kernels::UpdateScalars> scalars) const override;
+  void Update(const kernels::UpdateScalars* scalars, bool clear) override;
+
+ private:
+  double beta1_, beta2_;
   std::vector<kernels::UpdateRange> ranges_;  // one per owned parameter
+};
+
+// Muon (Jordan et al. 2024). The matrices of the blocks, [rows, columns], move along the nearest
+// orthogonal matrix of Nesterov's momentum, found by five Newton-Schulz iterations, times 0.2
+// sqrt(max(rows, columns)), so that AdamW's rates and decays serve (Liu et al. 2025, section 2.2).
+// All other parameters move by AdamW. The products are those of the stream: in bf16 for a bf16 run.
+// A tensor group puts each matrix together, and each of its ranks orthogonalises all of it, so
+// that layouts compute the same; the owners of a shard group divide the matrices among them.
+class Muon final : public Rule {
+ public:
+  explicit Muon(const RuleParts& parts);
+  int ScalarSets() const override { return 4; }
+  void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const override;
+  void Update(const kernels::UpdateScalars* scalars, bool clear) override;
+  std::int64_t Bytes() const override;
+
+ private:
+  enum Set { kAdam, kMomentum, kSums, kMove };  // of scalars
+  // A matrix of which this rank owns rows.
+  struct Hidden {
+    std::int64_t rows = 0, columns = 0;  // of the whole matrix
+    std::int64_t begin = 0;              // this rank's first element in it
+    bool counts = true;                  // this rank's slice counts, not an equal one of another
+    kernels::UpdateRange momentum = {};  // momentum = mu momentum + (1 - mu) g
+    kernels::UpdateRange ahead = {}, rest = {};  // of the slice: mu momentum, then + (1 - mu) g
+    kernels::UpdateRange move = {};              // the values' update by the slice
+  };
+  void Add(const OwnedParameter& part);
+  void Allocate();
+  // A dense matrix at the beginning of scratch number `which`.
+  kernels::Matrix Scratch(std::size_t which, std::int64_t rows, std::int64_t columns) const;
+  void Fill(const Hidden& hidden, const kernels::UpdateScalars* scalars, bool clear) const;
+  // to = (1 - decay) to + scale from, both dense; from / its norm where `squares` is given.
+  void Combine(double decay, double scale, const kernels::Matrix& from, const kernels::Matrix& to,
+               const kernels::UpdateScalars* sums, const double* squares = nullptr) const;
+  // Scratch 0 holds the matrix; returns the scratch that has the result.
+  kernels::Matrix Orthogonalise(const Hidden& hidden, const kernels::UpdateScalars* sums) const;
+
+  AdamWScalars adam_;
+  double momentum_;
+  comm::Collectives tensor_;
+  std::vector<kernels::UpdateRange> others_;  // by AdamW
+  std::vector<Hidden> hidden_;
+  device::Buffer squares_;               // one sum of squares, fp64
+  std::vector<device::Buffer> scratch_;  // two whole matrices, two products with the shorter side
 };
 
 }  // namespace trireme::train

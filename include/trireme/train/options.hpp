@@ -1,7 +1,9 @@
 // The sections [optimizer], [schedule] and [plan], and keys of [run] for steps that go wrong.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "trireme/comm/options.hpp"
@@ -13,15 +15,30 @@
 
 namespace trireme::train {
 
-enum class OptimizerKind { kAdamW, kSgd };
+enum class OptimizerKind { kAdamW, kSgd, kLion, kMuon };
+
 enum class Decay { kConstant, kCosine, kLinear, kWsd };  // of the learning rate after the warm-up
+
+// Parameters that share a rate and a decay: the embedding's tables, the head's matrix, the matrices
+// of the blocks, and all vectors (norms and biases).
+enum class ParameterGroup { kEmbedding, kHead, kMatrices, kNorms };
+inline constexpr std::size_t kParameterGroups = 4;
+
+struct GroupOptions {
+  double rate = 1;              // factor of the learning rate
+  std::optional<double> decay;  // in place of optimizer.weight_decay, for vectors too
+};
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::kAdamW;
   double learning_rate = 1e-3;  // peak of the schedule
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0.1;  // of matrices; norms and biases have none
-  double clip_norm = 1;       // 0: no clipping
+  double momentum = 0;          // sgd
+  double muon_momentum = 0.95;  // muon
+  double weight_decay = 0.1;    // of matrices; norms and biases have none
+  std::array<GroupOptions, kParameterGroups> groups = {};  // by ParameterGroup
+  std::string groups_text = {};                            // as the deck gives them
+  double clip_norm = 1;                                    // 0: no clipping
   double label_smoothing = 0;
 };
 

@@ -18,13 +18,14 @@ namespace {
 constexpr std::int64_t kChunk = 8192;  // elements per task: two pages of each of four fp32 arrays
 
 template <typename T>
-[[gnu::always_inline]] inline void AdamWOf(std::int64_t n, const UpdateScalars& s, double decay,
-                                           bool clear, T* gradients, T* values, T* first,
-                                           T* second) {
+[[gnu::always_inline]] inline void AdamWOf(std::int64_t n, const UpdateScalars& s,
+                                           const UpdateRange& range, bool clear, T* gradients,
+                                           T* values, T* first, T* second) {
+  const double learning_rate = s.learning_rate * range.rate;
   const T beta1 = T(s.beta1), beta2 = T(s.beta2), rest1 = T(1 - s.beta1), rest2 = T(1 - s.beta2);
-  const T scale = T(s.gradient_scale), rate = T(s.learning_rate / s.correction1);
+  const T scale = T(s.gradient_scale), rate = T(learning_rate / s.correction1);
   const T root = T(1 / std::sqrt(s.correction2)), epsilon = T(s.epsilon);
-  const T keep = T(1 - s.learning_rate * decay);
+  const T keep = T(1 - learning_rate * range.decay);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const T g = gradients[i] * scale;
@@ -36,13 +37,40 @@ template <typename T>
   }
   if (clear) std::fill_n(gradients, n, T(0));  // the chunk is still in the cache
 }
-TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear,
-                             float* gradients, float* values, float* first, float* second) {
-  AdamWOf(n, s, decay, clear, gradients, values, first, second);
+TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range,
+                             bool clear, float* gradients, float* values, float* first,
+                             float* second) {
+  AdamWOf(n, s, range, clear, gradients, values, first, second);
 }
-void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear, double* gradients,
-              double* values, double* first, double* second) {
-  AdamWOf(n, s, decay, clear, gradients, values, first, second);
+void AdamWRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range, bool clear,
+              double* gradients, double* values, double* first, double* second) {
+  AdamWOf(n, s, range, clear, gradients, values, first, second);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void LionOf(std::int64_t n, const UpdateScalars& s,
+                                          const UpdateRange& range, bool clear, T* gradients,
+                                          T* values, T* first) {
+  const double learning_rate = s.learning_rate * range.rate;
+  const T beta1 = T(s.beta1), beta2 = T(s.beta2), rest1 = T(1 - s.beta1), rest2 = T(1 - s.beta2);
+  const T scale = T(s.gradient_scale), rate = T(learning_rate);
+  const T keep = T(1 - learning_rate * range.decay);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    const T g = gradients[i] * scale;
+    const T ahead = beta1 * first[i] + rest1 * g;
+    first[i] = beta2 * first[i] + rest2 * g;
+    values[i] = keep * values[i] - rate * T((ahead > 0) - (ahead < 0));
+  }
+  if (clear) std::fill_n(gradients, n, T(0));
+}
+TRIREME_CLONES void LionRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range,
+                            bool clear, float* gradients, float* values, float* first) {
+  LionOf(n, s, range, clear, gradients, values, first);
+}
+void LionRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range, bool clear,
+             double* gradients, double* values, double* first) {
+  LionOf(n, s, range, clear, gradients, values, first);
 }
 
 // The factor of a range's gradients.
@@ -55,8 +83,8 @@ template <typename T>
 [[gnu::always_inline]] inline void DescentOf(std::int64_t n, const UpdateScalars& s,
                                              const UpdateRange& range, bool clear, T* gradients,
                                              T* values) {
-  const T scale = T(s.learning_rate * s.gradient_scale * ScaleOf(range));
-  const T keep = T(1 - s.learning_rate * range.decay);
+  const T scale = T(s.learning_rate * range.rate * s.gradient_scale * ScaleOf(range));
+  const T keep = T(1 - s.learning_rate * range.rate * range.decay);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) values[i] = keep * values[i] - scale * gradients[i];
   if (clear) std::fill_n(gradients, n, T(0));
@@ -137,9 +165,20 @@ void cpu::AdamW(const device::Stream& stream, Dtype dtype, std::span<const Updat
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
-      AdamWRow(size, *scalars, r.decay, clear, static_cast<T*>(r.gradients) + begin,
+      AdamWRow(size, *scalars, r, clear, static_cast<T*>(r.gradients) + begin,
                static_cast<T*>(r.values) + begin, static_cast<T*>(r.first) + begin,
                static_cast<T*>(r.second) + begin);
+    });
+  });
+}
+
+void cpu::Lion(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+               const UpdateScalars* scalars, bool clear) {
+  DispatchDtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
+      LionRow(size, *scalars, r, clear, static_cast<T*>(r.gradients) + begin,
+              static_cast<T*>(r.values) + begin, static_cast<T*>(r.first) + begin);
     });
   });
 }

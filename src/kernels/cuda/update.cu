@@ -12,7 +12,7 @@ namespace {
 template <typename T>
 struct Range {
   std::int64_t count;
-  double decay, scale;
+  double rate, decay, scale;
   T *gradients, *values, *first, *second;
   Bf16* copies;           // or null
   const double* squares;  // or null
@@ -26,15 +26,16 @@ struct AdamWRule {
   T beta1, beta2, rest1, rest2, scale, rate, root, epsilon, keep;
 
   __device__ void Set(const UpdateScalars& s, const Range<T>& range) {
+    const double learning_rate = s.learning_rate * range.rate;
     beta1 = T(s.beta1);
     beta2 = T(s.beta2);
     rest1 = T(1 - s.beta1);
     rest2 = T(1 - s.beta2);
     scale = T(s.gradient_scale);
-    rate = T(s.learning_rate / s.correction1);
+    rate = T(learning_rate / s.correction1);
     root = T(1 / std::sqrt(s.correction2));
     epsilon = T(s.epsilon);
-    keep = T(1 - s.learning_rate * range.decay);
+    keep = T(1 - learning_rate * range.decay);
   }
   // Turns `values` into the new values of the range's elements [at, at + kWidth).
   template <int kWidth>
@@ -56,14 +57,44 @@ struct AdamWRule {
 };
 
 template <typename T>
+struct LionRule {
+  T beta1, beta2, rest1, rest2, scale, rate, keep;
+
+  __device__ void Set(const UpdateScalars& s, const Range<T>& range) {
+    const double learning_rate = s.learning_rate * range.rate;
+    beta1 = T(s.beta1);
+    beta2 = T(s.beta2);
+    rest1 = T(1 - s.beta1);
+    rest2 = T(1 - s.beta2);
+    scale = T(s.gradient_scale);
+    rate = T(learning_rate);
+    keep = T(1 - learning_rate * range.decay);
+  }
+  template <int kWidth>
+  __device__ __forceinline__ void Update(const Range<T>& range, std::int64_t at,
+                                         const T (&gradients)[kWidth], T (&values)[kWidth]) const {
+    T first[kWidth];
+    Load<kWidth>(range.first + at, first);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const T g = gradients[i] * scale;
+      const T ahead = beta1 * first[i] + rest1 * g;
+      first[i] = beta2 * first[i] + rest2 * g;
+      values[i] = keep * values[i] - rate * T((ahead > 0) - (ahead < 0));
+    }
+    Store<kWidth>(first, range.first + at);
+  }
+};
+
+template <typename T>
 struct DescentRule {
   T scale, keep;
 
   __device__ void Set(const UpdateScalars& s, const Range<T>& range) {
     const bool divided = range.squares != nullptr && *range.squares != 0;
     const double factor = divided ? range.scale / std::sqrt(*range.squares) : range.scale;
-    scale = T(s.learning_rate * s.gradient_scale * factor);
-    keep = T(1 - s.learning_rate * range.decay);
+    scale = T(s.learning_rate * range.rate * s.gradient_scale * factor);
+    keep = T(1 - s.learning_rate * range.rate * range.decay);
   }
   template <int kWidth>
   __device__ __forceinline__ void Update(const Range<T>&, std::int64_t,
@@ -122,6 +153,7 @@ Range<T> MakeRange(const UpdateRange& range) {
                        OnVectorBoundary(range.first) && OnVectorBoundary(range.second) &&
                        OnVectorBoundary(range.copies);
   return {range.count,
+          range.rate,
           range.decay,
           range.scale,
           static_cast<T*>(range.gradients),
@@ -153,6 +185,14 @@ void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRang
   DispatchSum(dtype, [&](auto zero) {
     using T = decltype(zero);
     UpdateAll<T, AdamWRule<T>>(stream, ranges, scalars, clear);
+  });
+}
+
+void Lion(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+          const UpdateScalars* scalars, bool clear) {
+  DispatchSum(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    UpdateAll<T, LionRule<T>>(stream, ranges, scalars, clear);
   });
 }
 

@@ -374,8 +374,12 @@ constexpr std::array kPlanLayouts = {
     "[run]\ncanonical=8x2\n",
     "[run]\ncanonical=4x4\ncanonical_leaf=2\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n"
     "[data]\nmicro_batch=4\n",
+    // Rules with memory of their own.
+    "[optimizer]\nkind=muon\n[grid]\nsharding=optimizer\n",
+    "[optimizer]\nkind=muon\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n",
+    "[optimizer]\nkind=lion\n[grid]\ntensor=4\n",
 };
-static_assert(kPlanLayouts.size() == 24);
+static_assert(kPlanLayouts.size() == 27);
 
 std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"

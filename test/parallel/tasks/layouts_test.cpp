@@ -459,6 +459,36 @@ TEST_F(AnyLayout, EveryGridScheduleAndRecomputationEqualsTheSerialRun) {
   }
 }
 
+// Muon's matrices whole on the ranks of a stage or of a shard group, or in slices on tensor ranks,
+// where several may hold the same keys and values; Lion and momentum are by element.
+TEST_F(AnyLayout, EachOptimizerEqualsTheSerialRun) {
+  for (const std::string kind : {"muon\nmuon_momentum=0.9\ngroups=embedding:0.5,matrices:2:0.2",
+                                 "lion", "sgd\nmomentum=0.5"}) {
+    const std::string optimizer = "[optimizer]\nkind=" + kind + "\n";
+    for (const std::size_t which : {0U, 2U}) {
+      const AnyLayoutArchitecture& architecture = kAnyLayoutArchitectures[which];
+      const auto settings = [&](const std::string& layout, int ranks) {
+        return SettingsOf(AnyLayoutDeckOf(architecture, layout + optimizer), tokens_, ranks,
+                          Dtype::kFloat64);
+      };
+      const Outcome wanted = RunDeck(self_, tokens_, settings("", 1), kAnyLayoutDeckSteps);
+      for (const char* layout :
+           {"", "pipeline=4\n", "sharding=optimizer\n", "sharding=gradients\nshard_group=4\n",
+            "sharding=parameters\n", "pipeline=2\nsharding=optimizer\n", "context=2\n",
+            "tensor=2\n", "tensor=4\nsequence_parallel=yes\nsharding=optimizer\n",
+            "tensor=2\nsharding=parameters\n", "tensor=2\npipeline=2\nsharding=gradients\n"}) {
+        const Outcome got =
+            RunDeck(world_, tokens_, settings(layout, world_.Size()), kAnyLayoutDeckSteps);
+        EXPECT_LT(WorstRelative(got.losses, wanted.losses), kAnyLayoutFp64) << kind << "\n"
+                                                                            << layout;
+        EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kAnyLayoutFp64)
+            << kind << "\n"
+            << layout;
+      }
+    }
+  }
+}
+
 // fp32, as users run it, on the grids with the most to go wrong.
 TEST_F(AnyLayout, LossesInSinglePrecision) {
   int compared = 0;

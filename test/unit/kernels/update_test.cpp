@@ -82,6 +82,53 @@ TEST_P(UpdateTest, AdamWWithoutAGradientOnlyDecays) {
   ExpectClose(values.Values(), Array(1, 3, {0.875, -1.75, 3.5}), 1e-7, "values");
 }
 
+TEST_P(UpdateTest, LionOverThreeSteps) {
+  constexpr double kRate = 3e-3, kBeta1 = 0.9, kBeta2 = 0.6, kDecay = 0.1, kScale = 0.125;
+  for (const std::int64_t count : kCounts) {
+    Array w = Random(1, count, 1), m(1, count);
+    const Operand values(GetParam(), w), first(GetParam(), m);
+    for (int step = 1; step <= 3; ++step) {
+      Array g = Random(1, count, static_cast<std::uint32_t>(10 + step), 8);
+      if (step == 1) g(0, count / 2) = 0;  // sign(0) = 0
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double gradient = kScale * g(0, i);
+        const double ahead = kBeta1 * m(0, i) + (1 - kBeta1) * gradient;
+        m(0, i) = kBeta2 * m(0, i) + (1 - kBeta2) * gradient;
+        w(0, i) -= kRate * ((ahead > 0 ? 1 : ahead < 0 ? -1 : 0) + kDecay * w(0, i));
+      }
+      const Operand gradients(GetParam(), g);
+      const kernels::UpdateScalars scalars = {2 * kRate, kBeta1, kBeta2, 0, 1, 1, kScale};
+      kernels::UpdateRange range = RangeOf(kDecay, gradients, values, &first);
+      range.rate = 0.5;
+      kernels::Lion(Stream(), Type(), {&range, 1}, &scalars, step == 3);
+      ExpectClose(values.Values(), w, Tolerance(kFp32, kFp64), "values");
+      ExpectClose(first.Values(), m, Tolerance(kFp32, kFp64), "first moment");
+      const Array left = step == 3 ? Array(1, count) : g;
+      EXPECT_EQ(gradients.Values().values, left.values);
+    }
+  }
+}
+
+// The rate of a range is a factor of the step's.
+TEST_P(UpdateTest, RatesOfRanges) {
+  const kernels::UpdateScalars half = {1.5e-3, 0.9, 0.98, 1e-8, 0.1, 0.02, 0.37};
+  kernels::UpdateScalars whole = half;
+  whole.learning_rate *= 2;
+  for (const auto& update : {kernels::AdamW, kernels::GradientDescent, kernels::Lion}) {
+    const Array g = Random(1, 33, 1), w = Random(1, 33, 2), m = Random(1, 33, 3), v(1, 33);
+    const auto values = [&](const kernels::UpdateScalars& scalars, double rate) {
+      const Operand gradients(GetParam(), g), values(GetParam(), w), first(GetParam(), m),
+          second(GetParam(), v);
+      kernels::UpdateRange range = RangeOf(0.1, gradients, values, &first, &second);
+      range.rate = rate;
+      update(Stream(), Type(), {&range, 1}, &scalars, false);
+      return values.Values().values;
+    };
+    EXPECT_EQ(values(whole, 0.5), values(half, 1));
+    EXPECT_NE(values(whole, 1), values(half, 1));
+  }
+}
+
 TEST_P(UpdateTest, GradientDescent) {
   for (const std::int64_t count : kCounts) {
     Array w = Random(1, count, 1);

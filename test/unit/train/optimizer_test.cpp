@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/train/evaluation.hpp"
 #include "trireme/train/optimizer.hpp"
@@ -61,6 +62,57 @@ TEST_F(OptimizerTest, SgdDecaysMatricesOnly) {
   EXPECT_TRUE(optimizer.Blocks(0, 1, 1).empty());
 }
 
+// v = 0.5 v + g: the second step moves by 1.5 g.
+TEST_F(OptimizerTest, SgdSumsUpItsMomentum) {
+  train::OptimizerOptions options{
+      .kind = train::OptimizerKind::kSgd, .momentum = 0.5, .weight_decay = 0, .clip_norm = 0};
+  train::Optimizer optimizer(options, registry_, {});
+  optimizer.Step(1, 0.1, Norm(optimizer), kCount);
+  EXPECT_NEAR(Value(matrix_, 1), 1 - 0.1 * 2, 1e-14);
+  optimizer.Step(2, 0.01, Norm(optimizer), kCount, true);
+  EXPECT_NEAR(Value(matrix_, 1), 1 - 0.1 * 2 - 0.01 * 1.5 * 2, 1e-14);
+  EXPECT_EQ(optimizer.GradientSquares(), 0);
+  EXPECT_EQ(optimizer.Blocks(0, 1, 1).front().name, "first_moment.matrix");
+}
+
+// Two steps, the second with the opposite gradient: the signs of 0.1 g, then of 0.9 m - 0.1 g.
+TEST_F(OptimizerTest, LionMovesByTheSignOfItsMomentum) {
+  train::OptimizerOptions options{.kind = train::OptimizerKind::kLion,
+                                  .beta1 = 0.9,
+                                  .beta2 = 0.5,
+                                  .weight_decay = 0.5,
+                                  .clip_norm = 0};
+  train::Optimizer optimizer(options, registry_, {});
+  optimizer.Step(1, 0.01, Norm(optimizer), kCount);
+  EXPECT_NEAR(Value(matrix_, 3), 1 - 0.01 * 0.5 - 0.01, 1e-14);
+  EXPECT_NEAR(Value(norm_, 2), 1 - 0.01, 1e-14);
+  for (const int id : {matrix_, norm_}) {
+    for (std::int64_t i = 0; i < registry_.Gradient(id).Size(); ++i) {
+      registry_.Gradient(id).As<double>()[i] *= -1;
+    }
+  }
+  optimizer.Step(2, 0.01, Norm(optimizer), kCount);  // 0.9 * 0.5 g - 0.1 g > 0
+  EXPECT_NEAR(Value(norm_, 2), 1 - 0.02, 1e-14);
+  // first = 0.5 (0.5 g) - 0.5 g = -0.25 g, with g = 3
+  EXPECT_NEAR(static_cast<double*>(optimizer.Blocks(0, 1, 1)[1].data)[2], -0.75, 1e-14);
+}
+
+TEST_F(OptimizerTest, GroupsHaveRatesAndDecaysOfTheirOwn) {
+  for (const auto kind :
+       {train::OptimizerKind::kSgd, train::OptimizerKind::kLion, train::OptimizerKind::kAdamW}) {
+    train::OptimizerOptions options{.kind = kind, .weight_decay = 0.5, .clip_norm = 0};
+    options.groups[static_cast<std::size_t>(train::ParameterGroup::kNorms)] = {.rate = 0,
+                                                                               .decay = 7};
+    options.groups[static_cast<std::size_t>(train::ParameterGroup::kEmbedding)] = {.rate = 3,
+                                                                                   .decay = 0.25};
+    const double before = Value(matrix_, 0), norm = Value(norm_, 0);
+    train::Optimizer optimizer(options, registry_, {});
+    optimizer.Step(1, 0.01, Norm(optimizer), kCount);
+    EXPECT_NEAR(Value(matrix_, 0), before - 0.03 * (1 + 0.25 * before), 1e-9);
+    EXPECT_EQ(Value(norm_, 0), norm);
+  }
+}
+
 TEST_F(OptimizerTest, ClipsToTheGlobalNorm) {
   train::OptimizerOptions options{
       .kind = train::OptimizerKind::kSgd, .weight_decay = 0, .clip_norm = 2};
@@ -96,11 +148,11 @@ TEST_F(OptimizerTest, AdamWsFirstStepIsTheRate) {
 // A rule names what it keeps from step to step; its memory is counted.
 TEST_F(OptimizerTest, RulesKeepNamedMoments) {
   struct Recorder final : train::Rule {
-    explicit Recorder(const kernels::Registry& registry) : Rule(registry, {}, {"velocity."}) {}
+    explicit Recorder(const train::RuleParts& parts) : Rule(parts, {"velocity."}) {}
     void SetScalars(std::int64_t, std::span<kernels::UpdateScalars>) const override {}
     void Update(const kernels::UpdateScalars*, bool) override {}
   };
-  const Recorder rule(registry_);
+  const Recorder rule({{}, {}, registry_, {}, {}});
   ASSERT_EQ(rule.Moments().size(), 1U);
   EXPECT_EQ(rule.Moments()[0].prefix, "velocity.");
   EXPECT_EQ(rule.Bytes(), 256 + 128);  // 32 + 3 elements of fp64, in whole lines
@@ -221,12 +273,188 @@ TEST(Schedule, StepsOnTheCommandLineReplaceTheDecksEpochs) {
   EXPECT_EQ(StepsOf(deck), 20);
 }
 
+TEST(OptimizerKeys, Groups) {
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
+  const auto read = [&](const std::string& groups) {
+    return train::ReadOptimizer(Parse(schema, {"optimizer.groups=" + groups})).groups;
+  };
+  const auto groups = read("norms:2, matrices : 0.5 : 0.25");
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kNorms)].rate, 2);
+  EXPECT_FALSE(groups[static_cast<std::size_t>(train::ParameterGroup::kNorms)].decay);
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kMatrices)].rate, 0.5);
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kMatrices)].decay, 0.25);
+  EXPECT_EQ(groups[static_cast<std::size_t>(train::ParameterGroup::kHead)].rate, 1);
+  for (const char* bad : {"norm:1", "norms", "norms:", "norms:-1", "norms:x",
+                          "norms:1:", "norms:1:2:3", "norms:1,norms:2", "norms:1,", "norms:inf"}) {
+    EXPECT_THROW(read(bad), Error) << bad;
+  }
+}
+
+TEST(OptimizerKeys, BelongToTheirKind) {
+  deck::Schema schema;
+  train::DeclareOptimizerAndSchedule(schema);
+  const auto read = [&](const char* kind, const char* key) {
+    return train::ReadOptimizer(Parse(schema, {std::string("optimizer.kind=") + kind, key}));
+  };
+  EXPECT_EQ(read("sgd", "optimizer.momentum=0.5").momentum, 0.5);
+  EXPECT_EQ(read("muon", "optimizer.muon_momentum=0.5").muon_momentum, 0.5);
+  EXPECT_THROW(read("adamw", "optimizer.momentum=0.5"), Error);
+  EXPECT_THROW(read("sgd", "optimizer.muon_momentum=0.5"), Error);
+}
+
 TEST(Schedule, StopAtKeepsTheRatesOfTheWhole) {
   Schedule whole = Make(Decay::kCosine), part = whole;
   part.stop_at = 40;
   EXPECT_EQ(part.Last(), 40);
   EXPECT_EQ(whole.Last(), 100);
   for (int step = 1; step <= 40; ++step) EXPECT_EQ(part.Rate(step), whole.Rate(step));
+}
+
+// Muon against plain loops in fp64, and the orthogonality of its updates.
+
+using Dense = std::vector<std::vector<double>>;  // [rows][columns]
+
+Dense Product(const Dense& a, const Dense& b) {
+  Dense c(a.size(), std::vector<double>(b.front().size()));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (std::size_t k = 0; k < b.size(); ++k) {
+      for (std::size_t j = 0; j < c[i].size(); ++j) c[i][j] += a[i][k] * b[k][j];
+    }
+  }
+  return c;
+}
+
+Dense Transposed(const Dense& a) {
+  Dense t(a.front().size(), std::vector<double>(a.size()));
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    for (std::size_t j = 0; j < a[i].size(); ++j) t[j][i] = a[i][j];
+  }
+  return t;
+}
+
+// Five Newton-Schulz iterations from x / |x| (Jordan et al. 2024).
+Dense Orthogonal(Dense x) {
+  double squares = 0;
+  for (const auto& row : x) {
+    for (const double value : row) squares += value * value;
+  }
+  for (auto& row : x) {
+    for (double& value : row) value /= std::sqrt(squares);
+  }
+  for (int iteration = 0; iteration < 5; ++iteration) {
+    const Dense once = Product(Product(x, Transposed(x)), x);
+    const Dense twice = Product(Product(x, Transposed(x)), once);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      for (std::size_t j = 0; j < x[i].size(); ++j) {
+        x[i][j] = 3.4445 * x[i][j] - 4.7750 * once[i][j] + 2.0315 * twice[i][j];
+      }
+    }
+  }
+  return x;
+}
+
+// A hidden matrix [rows, columns] and a table of the same shape.
+class MuonTest : public testing::TestWithParam<std::pair<std::int64_t, std::int64_t>> {
+ protected:
+  MuonTest() {
+    const auto [rows, columns] = GetParam();
+    kernels::ParameterList list;
+    list.BeginUnit("embedding.token");
+    table_ =
+        list.Add({.name = "embedding", .shape = {rows, columns}, .initialiser = {}, .decay = true});
+    list.BeginUnit("blocks.0", true);
+    hidden_ = list.Add(
+        {.name = "blocks.0.up", .shape = {rows, columns}, .initialiser = {}, .decay = true});
+    registry_ = kernels::Registry(list, Dtype::kFloat64);
+  }
+  void SetGradients(int step) {
+    for (const int id : {hidden_, table_}) {
+      for (std::int64_t i = 0; i < registry_.Gradient(id).Size(); ++i) {
+        registry_.Gradient(id).As<double>()[i] = GradientAt(step, i);
+      }
+    }
+  }
+  static double GradientAt(int step, std::int64_t i) {
+    return std::sin(static_cast<double>(7 * i + 3 * step + i * i));
+  }
+  static Dense Zeros() {
+    return Dense(static_cast<std::size_t>(GetParam().first),
+                 std::vector<double>(static_cast<std::size_t>(GetParam().second)));
+  }
+  double Value(int id, std::size_t row, std::size_t column) {
+    const auto at = static_cast<std::int64_t>(row) * GetParam().second;
+    return registry_.Value(id).As<double>()[at + static_cast<std::int64_t>(column)];
+  }
+
+  kernels::Registry registry_;
+  int hidden_ = 0, table_ = 0;
+};
+INSTANTIATE_TEST_SUITE_P(Shapes, MuonTest,
+                         testing::Values(std::pair{3, 5}, std::pair{6, 4}, std::pair{4, 4}));
+
+const train::OptimizerOptions kMuon{.kind = train::OptimizerKind::kMuon, .clip_norm = 0};
+constexpr double kRate = 0.02;
+const double kMu = kMuon.muon_momentum;
+
+TEST_P(MuonTest, StepsAreThoseOfPlainLoops) {
+  train::Optimizer muon(kMuon, registry_, {});
+  Dense momentum = Zeros(), want = momentum;
+  const auto [rows, columns] = GetParam();
+  const double scale = 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
+  for (int step = 1; step <= 3; ++step) {
+    SetGradients(step);
+    std::int64_t element = 0;
+    Dense ahead = momentum;
+    for (std::size_t i = 0; i < momentum.size(); ++i) {
+      for (std::size_t j = 0; j < momentum[i].size(); ++j) {
+        const double gradient = GradientAt(step, element++) / 2;  // 2 targets
+        momentum[i][j] = kMu * momentum[i][j] + (1 - kMu) * gradient;
+        ahead[i][j] = kMu * momentum[i][j] + (1 - kMu) * gradient;  // Nesterov's
+      }
+    }
+    const Dense update = Orthogonal(ahead);
+    muon.Step(step, kRate, 1, 2);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      for (std::size_t j = 0; j < want[i].size(); ++j) {
+        want[i][j] = (1 - kRate * kMuon.weight_decay) * want[i][j] - kRate * scale * update[i][j];
+        EXPECT_NEAR(Value(hidden_, i, j), want[i][j], 1e-12) << i << ", " << j;
+      }
+    }
+  }
+}
+
+TEST_P(MuonTest, AnUpdateIsNearlyOrthogonal) {
+  train::Optimizer muon(kMuon, registry_, {});
+  SetGradients(1);
+  muon.Step(1, kRate, 1, 2);
+  const auto [rows, columns] = GetParam();
+  const double scale = kRate * 0.2 * std::sqrt(static_cast<double>(std::max(rows, columns)));
+  Dense update = Zeros();
+  for (std::size_t i = 0; i < update.size(); ++i) {
+    for (std::size_t j = 0; j < update[i].size(); ++j) update[i][j] = Value(hidden_, i, j) / scale;
+  }
+  if (rows > columns) update = Transposed(update);
+  const Dense square = Product(update, Transposed(update));
+  for (std::size_t i = 0; i < square.size(); ++i) {
+    for (std::size_t j = 0; j < square.size(); ++j) {
+      EXPECT_NEAR(square[i][j], i == j ? 1 : 0, 0.5) << i << ", " << j;
+    }
+  }
+}
+
+// A table moves by AdamW, whose first step has the size of the rate.
+TEST_P(MuonTest, OtherParametersMoveByAdamW) {
+  train::Optimizer muon(kMuon, registry_, {});
+  SetGradients(1);
+  muon.Step(1, kRate, 1, 2, true);
+  EXPECT_NEAR(std::abs(Value(table_, 1, 1)), kRate, 1e-8);
+  EXPECT_EQ(muon.GradientSquares(), 0) << "gradients are cleared";
+  // Only the table has a second moment, and memory for it.
+  const auto blocks = muon.Blocks(0, 1, 1);
+  ASSERT_EQ(blocks.size(), 3U);
+  EXPECT_EQ(blocks[2].name, "second_moment.embedding");
+  EXPECT_NE(static_cast<const double*>(blocks[2].data)[0], 0);
 }
 
 }  // namespace

@@ -568,6 +568,7 @@ struct UpdateProblem {
       card.push_back({lengths[i], decay, gradients_on[i].Data(), values_on[i].Data(),
                       first_on[i].Data(), second_on[i].Data(),
                       copies && i % 5 != 4 ? copies_on[i].Data() : nullptr});
+      host.back().rate = card.back().rate = i % 4 == 1 ? 0.5 : 1;
     }
   }
 };
@@ -592,6 +593,22 @@ TEST_P(RowwiseUpdate, AdamW) {
             static_cast<double>(FromBfloat16(RoundToBfloat16(static_cast<float>(values[j]))));
         ASSERT_EQ(copies[j], wanted ? rounded : 0) << what << " copy " << j;
       }
+    }
+  }
+}
+
+// Elements with neither momentum nor gradient do not move.
+TEST_P(RowwiseUpdate, Lion) {
+  const OnGpu scalars(Stream(), std::vector<UpdateScalars>{kScalars});
+  for (const bool clear : {false, true}) {
+    UpdateProblem problem(Stream(), GetParam(), Lengths(), false);
+    kernels::Lion(Stream(), GetParam(), problem.card, scalars.As<UpdateScalars>(), clear);
+    kernels::Lion({}, Dtype::kFloat64, problem.host, &kScalars, clear);
+    for (std::size_t i = 0; i < problem.host.size(); ++i) {
+      const std::string what = "range " + std::to_string(i);
+      ExpectRows(problem.values_on[i].on.Values(), problem.values[i], Near(), what + " values");
+      ExpectRows(problem.first_on[i].on.Values(), problem.first[i], Near(), what + " first");
+      EXPECT_EQ(problem.gradients_on[i].on.Values(), problem.gradients[i].values) << what;
     }
   }
 }
