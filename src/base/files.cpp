@@ -21,10 +21,10 @@ namespace trireme {
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
-Descriptor::Descriptor(const std::string& path, int flags) : number_(-1) {
-  constexpr mode_t kMode = 0666;  // less what the umask removes
-  number_ = Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, kMode); });
-}
+static constexpr mode_t kMode = 0666;  // of new files, less what the umask removes
+
+Descriptor::Descriptor(const std::string& path, int flags)
+    : number_(Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, kMode); })) {}
 
 int Descriptor::Close() {
   if (number_ < 0) return 0;
@@ -83,6 +83,22 @@ constexpr auto kTypes = std::to_array<FileSystemType>({{0x0BD00BD0, "lustre", tr
 Error SystemError(const std::string& path, const std::string& what, int error,
                   const std::string& hint = {}) {
   return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)), hint);
+}
+
+// Calls transfer(done, left) until `bytes` bytes are transferred, through interruptions. Returns
+// their number: fewer if a call fails, or transfers none; then errno is `at_none`.
+template <typename Transfer>
+std::int64_t InPieces(std::int64_t bytes, int at_none, const Transfer& transfer) {
+  std::int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t now =
+        Retry([&] { return transfer(done, static_cast<std::size_t>(bytes - done)); });
+    if (now == 0) errno = at_none;
+    if (now <= 0) return done;
+    done += now;
+  }
+  errno = 0;
+  return done;
 }
 
 // Just after another node has created a file, a client of a network file system may still believe
@@ -250,8 +266,7 @@ void MoveLink(const std::string& target, const std::string& link) {
 }
 
 int CreateNewFile(const std::string& path) {
-  constexpr mode_t kMode = 0666;  // less what the umask removes
-  constexpr int kTries = 8;       // another process may create the name again in between
+  constexpr int kTries = 8;  // another process may create the name again in between
   constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   int file = -1;
   for (int i = 0; i < kTries; ++i) {
@@ -290,31 +305,21 @@ std::string NewNameBeside(const std::string& path) {
 }
 
 bool WriteAll(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = ::write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    if (written == 0) {
-      errno = ENOSPC;
-      return false;
-    }
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
+  return InPieces(std::ssize(text), ENOSPC, [&](std::int64_t done, std::size_t left) {
+           return ::write(file, text.data() + done, left);
+         }) == std::ssize(text);
 }
 
 Replacement::Replacement(std::string path, std::string temporary)
     : path_(std::move(path)), temporary_(std::move(temporary)), file_(CreateNewFile(temporary_)) {
-  Note(file_ >= 0);
+  Note(file_.Valid());
 }
 
 Replacement::Replacement(const std::string& path)
     : Replacement(BehindLink(path), NewNameBeside(BehindLink(path))) {}
 
 Replacement::~Replacement() {
-  if (file_ < 0) return;
-  ::close(file_);
-  ::unlink(temporary_.c_str());
+  if (file_.Valid()) ::unlink(temporary_.c_str());
 }
 
 void Replacement::Note(bool good) {
@@ -322,14 +327,13 @@ void Replacement::Note(bool good) {
 }
 
 void Replacement::Write(std::string_view text) {
-  if (!error_) Note(WriteAll(file_, text));
+  if (!error_) Note(WriteAll(file_.Get(), text));
 }
 
 std::error_code Replacement::Place(Name name) {
-  if (!error_) Note(::fsync(file_) == 0);
-  if (file_ < 0) return error_;
-  // A network file system may report a failed write only now.
-  Note(::close(std::exchange(file_, -1)) == 0);
+  if (!error_) Note(::fsync(file_.Get()) == 0);
+  if (!file_.Valid()) return error_;
+  Note(file_.Close() == 0);
   if (!error_) Note(std::rename(temporary_.c_str(), path_.c_str()) == 0);
   if (error_) {
     ::unlink(temporary_.c_str());
@@ -340,32 +344,15 @@ std::error_code Replacement::Place(Name name) {
 }
 
 std::int64_t ReadAt(int file, void* to, std::int64_t bytes, std::int64_t offset) {
-  char* const room = static_cast<char*>(to);
-  std::int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t got = Retry([&] {
-      return ::pread(file, room + done, static_cast<std::size_t>(bytes - done), offset + done);
-    });
-    if (got < 0) return done;
-    if (got == 0) break;
-    done += got;
-  }
-  errno = 0;
-  return done;
+  return InPieces(bytes, 0, [&](std::int64_t done, std::size_t left) {
+    return ::pread(file, static_cast<char*>(to) + done, left, offset + done);
+  });
 }
 
 std::int64_t WriteAt(int file, const void* from, std::int64_t bytes, std::int64_t offset) {
-  const char* const begin = static_cast<const char*>(from);
-  std::int64_t done = 0;
-  while (done < bytes) {
-    const ssize_t put = Retry([&] {
-      return ::pwrite(file, begin + done, static_cast<std::size_t>(bytes - done), offset + done);
-    });
-    if (put == 0) errno = ENOSPC;
-    if (put <= 0) return done;
-    done += put;
-  }
-  return done;
+  return InPieces(bytes, ENOSPC, [&](std::int64_t done, std::size_t left) {
+    return ::pwrite(file, static_cast<const char*>(from) + done, left, offset + done);
+  });
 }
 
 PositionedFile::PositionedFile(const std::string& path, Access access, ExitCode blame)
@@ -402,18 +389,9 @@ void PositionedFile::StartFlush(std::int64_t bytes, std::int64_t offset) const {
   if (bytes > 0) ::sync_file_range(file_.Get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
 }
 
-void PositionedFile::Sync() const {
-  if (Retry([&] { return ::fsync(file_.Get()); }) != 0) throw Complain("cannot be synced", errno);
-}
-
-void PositionedFile::SyncData() const {
-  if (Retry([&] { return ::fdatasync(file_.Get()); }) != 0) {
-    throw Complain("cannot be synced", errno);
-  }
-}
-
-void PositionedFile::ForgetCopies() const {
-  ::posix_fadvise(file_.Get(), 0, 0, POSIX_FADV_DONTNEED);
+void PositionedFile::Sync(bool data_only) const {
+  const auto sync = data_only ? ::fdatasync : ::fsync;
+  if (Retry([&] { return sync(file_.Get()); }) != 0) throw Complain("cannot be synced", errno);
 }
 
 void PositionedFile::ForgetCopies(std::int64_t bytes, std::int64_t offset) const {

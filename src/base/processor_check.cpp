@@ -3,7 +3,8 @@
 // basic processor of the architecture, without the C++ library.
 #include <unistd.h>
 
-#include <cstddef>
+#include <cstdio>
+#include <cstring>
 
 #include "trireme/base/program.hpp"
 
@@ -37,31 +38,6 @@ unsigned Present() {
   return bits;
 }
 
-// A message in a fixed buffer that keeps room for a final zero; what does not fit is cut.
-class Text {
- public:
-  void Add(const char* more) {
-    for (; *more != '\0' && length_ + 1 < sizeof text_; ++more) text_[length_++] = *more;
-  }
-  void Write() const {
-    if (::write(STDERR_FILENO, text_, length_) < 0) return;  // nobody is left to tell
-  }
-
- private:
-  char text_[1024] = {};
-  std::size_t length_ = 0;
-};
-
-void AddNames(unsigned bits, Text& text) {
-  const char* before = "";
-  for (int i = 0; i < kExtensions; ++i) {
-    if ((bits >> i & 1U) == 0) continue;
-    text.Add(before);
-    text.Add(kNames[i]);
-    before = ", ";
-  }
-}
-
 // Runs before all other constructors of the program, but after the C library's.
 [[gnu::constructor(101)]] void RequireProcessor() {
   constexpr int kBadInput = 2;
@@ -69,15 +45,17 @@ void AddNames(unsigned bits, Text& text) {
   if (lacking == 0) return;
   char host[128] = "this host";
   ::gethostname(host, sizeof host - 1);
-  Text text;
-  text.Add("trireme: error: the processor of ");
-  text.Add(host);
-  text.Add(" lacks ");
-  AddNames(lacking, text);
-  text.Add(
-      ", for which this program was built\n  Run it on other nodes, or build it with "
-      "-DTRIREME_MARCH=x86-64-v2 (any processor since 2009) or the level of the oldest node.\n");
-  text.Write();
+  char names[256] = {};
+  for (int i = 0; i < kExtensions; ++i) {
+    if ((lacking >> i & 1U) == 0) continue;
+    if (names[0] != '\0') std::strcat(names, ", ");
+    std::strcat(names, kNames[i]);
+  }
+  std::fprintf(stderr,
+               "trireme: error: the processor of %s lacks %s, for which this program was built\n"
+               "  Run it on other nodes, or build it with -DTRIREME_MARCH=x86-64-v2 (any processor "
+               "since 2009) or the level of the oldest node.\n",
+               host, names);
   ::_exit(kBadInput);
 }
 

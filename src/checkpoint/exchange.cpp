@@ -5,12 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <exception>
 #include <limits>
-#include <mutex>
-#include <numeric>
+#include <map>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -18,6 +15,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/flight_recorder.hpp"
+#include "worker.hpp"
 
 namespace trireme::checkpoint {
 
@@ -31,15 +29,35 @@ void WaitFor(std::vector<MPI_Request>& requests) {
   requests.clear();
 }
 
+// DeliverBytes: one message to each rank that gets items, none to the others.
+
+constexpr int kMeetingTag = 17;
+
+using Letters = std::map<int, std::vector<std::byte>>;  // items, by receiver or sender
+
+// Receives one letter if one has arrived; else returns false.
+bool TakeLetter(MPI_Comm comm, MPI_Datatype item, std::size_t bytes, Letters& letters) {
+  int there = 0, count = 0;
+  MPI_Message message = MPI_MESSAGE_NULL;
+  MPI_Status status;
+  MPI_Improbe(MPI_ANY_SOURCE, kMeetingTag, comm, &there, &message, &status);
+  if (there == 0) return false;
+  MPI_Get_count(&status, item, &count);
+  std::vector<std::byte>& letter = letters[status.MPI_SOURCE];
+  letter.resize(static_cast<std::size_t>(count) * bytes);
+  MPI_Mrecv(letter.data(), count, item, &message, MPI_STATUS_IGNORE);
+  return true;
+}
+
 }  // namespace
 
 // Reads this rank's share: a thread reads and checks a few segments ahead, each into a slot of a
 // ring or directly into its place on this rank, while the rank's own thread sends. The constructor
-// takes all memory, because a rank that fails alone afterwards would leave others waiting.
+// takes the memory, because a rank that fails alone afterwards would leave others waiting.
 class Exchange::Reader {
  public:
   Reader(const Exchange& exchange, const ReadSegment& read)
-      : exchange_(exchange), read_(read), end_(std::ssize(exchange.share_)) {
+      : exchange_(exchange), read_(read), end_(std::ssize(exchange.share_)), worker_({}) {
     std::array<std::int64_t, kSlots> bytes{};
     std::array<std::size_t, kSlots> messages{};
     for (std::int64_t i = 0; i < end_; ++i) {
@@ -54,25 +72,22 @@ class Exchange::Reader {
       buffers_[slot].resize(static_cast<std::size_t>(bytes[slot]));
       sends_[slot].reserve(messages[slot]);
     }
-    Allow(std::min(kAhead, end_));
-    thread_ = std::jthread([this](const std::stop_token& stop) { Read(stop); });
+    worker_.Start();
+    while (queued_ < std::min(kAhead, end_)) QueueNext();
   }
 
   // Sends the segments before `until`; all their messages have arrived when it returns.
   void SendUntil(std::int64_t until) noexcept {
     for (; sent_ < until; ++sent_) {
-      while (!IsRead(sent_)) Progress();
+      while (queued_ - worker_.Unfinished() <= sent_) Progress();
       exchange_.Deliver(static_cast<std::size_t>(sent_), PlaceOf(sent_), sends_[Slot(sent_)]);
-      if (allowed_ == end_) continue;
-      WaitFor(sends_[Slot(allowed_)]);
-      Allow(allowed_ + 1);
+      if (queued_ == end_) continue;
+      WaitFor(sends_[Slot(queued_)]);
+      QueueNext();
     }
     for (std::vector<MPI_Request>& each : sends_) WaitFor(each);
   }
-  void Check() const {
-    const std::lock_guard lock(mutex_);
-    if (failure_) std::rethrow_exception(failure_);
-  }
+  void Check() { worker_.Finish(); }
 
  private:
   static constexpr std::size_t kSlots = 6;   // segments in memory at once
@@ -87,37 +102,9 @@ class Exchange::Reader {
     char* const here = exchange_.Here(segment.offset, segment.length);
     return here != nullptr ? here : buffers_[Slot(i)].data();
   }
-
-  bool IsRead(std::int64_t i) const {
-    const std::lock_guard lock(mutex_);
-    return i < done_;
-  }
-  // Allows the thread to read the segments before `end`.
-  void Allow(std::int64_t end) {
-    {
-      const std::lock_guard lock(mutex_);
-      allowed_ = end;
-    }
-    changed_.notify_one();
-  }
-
-  // The thread's function. After a failure it marks the remaining segments as read without reading.
-  void Read(const std::stop_token& stop) {
-    std::unique_lock lock(mutex_);
-    while (done_ < end_ && changed_.wait(lock, stop, [&] { return done_ < allowed_; })) {
-      if (stop.stop_requested()) return;
-      const std::int64_t next = done_;
-      std::exception_ptr failure = failure_;
-      lock.unlock();
-      try {
-        if (!failure) read_(SegmentAt(next), PlaceOf(next));
-      } catch (...) {
-        failure = std::current_exception();
-      }
-      lock.lock();
-      failure_ = failure;
-      done_ = next + 1;
-    }
+  // After a failure the worker drops the remaining segments: they count as read.
+  void QueueNext() {
+    worker_.Queue([this, i = queued_++] { read_(SegmentAt(i), PlaceOf(i)); });
   }
 
   // Lets MPI progress with the sends while the thread reads.
@@ -136,15 +123,11 @@ class Exchange::Reader {
   const Exchange& exchange_;
   const ReadSegment& read_;
   const std::int64_t end_;
-  std::int64_t sent_ = 0;     // segments before this one are sent
-  std::int64_t allowed_ = 0;  // segments before this one may be read; set by the rank's own thread
-  std::int64_t done_ = 0;     // segments before this one are read
-  std::exception_ptr failure_;
-  mutable std::mutex mutex_;  // guards the three above
-  std::condition_variable_any changed_;
+  std::int64_t sent_ = 0;    // segments before this one are sent
+  std::int64_t queued_ = 0;  // segments before this one are read, or in the worker's list
   std::array<std::vector<char>, kSlots> buffers_;
   std::array<std::vector<MPI_Request>, kSlots> sends_;
-  std::jthread thread_;  // ends before the members that it uses
+  Worker worker_;  // ends before the members that its tasks use
 };
 
 std::vector<Segment> ShareSegments(const comm::Communicator& world,
@@ -297,9 +280,8 @@ std::span<const Exchange::Cut> Exchange::CutsOf(std::size_t segment) const {
 
 char* Exchange::Here(std::int64_t offset, std::int64_t bytes) const {
   if (!Receives()) return nullptr;
-  const auto target = std::upper_bound(
-      targets_.begin(), targets_.end(), offset,
-      [](std::int64_t at, const Target& each) { return at < each.offset + each.bytes; });
+  const auto target = std::ranges::upper_bound(
+      targets_, offset, {}, [](const Target& each) { return each.offset + each.bytes; });
   const bool whole = target != targets_.end() && target->offset <= offset &&
                      offset + bytes <= target->offset + target->bytes;
   return whole ? target->data + (offset - target->offset) : nullptr;
@@ -341,48 +323,6 @@ void Exchange::PassOn(const std::vector<Target>& memory) const {
   for (const Target& piece : memory) set_.Broadcast(piece.data, piece.bytes);
 }
 
-// DeliverBytes: one message to each rank that gets items, none to the others.
-
-namespace {
-
-constexpr int kMeetingTag = 17;
-
-using Letter = std::pair<int, std::vector<std::byte>>;  // sender, items
-
-// Receives one letter if one has arrived; else returns false.
-bool TakeLetter(MPI_Comm comm, MPI_Datatype item, std::int64_t bytes,
-                std::vector<Letter>& letters) {
-  int there = 0, count = 0;
-  MPI_Message message = MPI_MESSAGE_NULL;
-  MPI_Status status;
-  MPI_Improbe(MPI_ANY_SOURCE, kMeetingTag, comm, &there, &message, &status);
-  if (there == 0) return false;
-  MPI_Get_count(&status, item, &count);
-  Letter& letter = letters.emplace_back(status.MPI_SOURCE, std::vector<std::byte>{});
-  letter.second.resize(static_cast<std::size_t>(count) * static_cast<std::size_t>(bytes));
-  MPI_Mrecv(letter.second.data(), count, item, &message, MPI_STATUS_IGNORE);
-  return true;
-}
-
-// Sends a letter to each rank in `to`, which `order` sorts. `sorted`: the items; outlives the
-// sends.
-std::vector<MPI_Request> StartLetters(MPI_Comm comm, MPI_Datatype item, std::int64_t bytes,
-                                      const std::vector<int>& to,
-                                      const std::vector<std::size_t>& order,
-                                      const std::vector<std::byte>& sorted) {
-  std::vector<MPI_Request> requests;
-  for (std::size_t first = 0, last = 0; first < order.size(); first = last) {
-    const int rank = to[order[first]];
-    while (last < order.size() && to[order[last]] == rank) ++last;
-    MPI_Issend(sorted.data() + first * static_cast<std::size_t>(bytes),
-               static_cast<int>(last - first), item, rank, kMeetingTag, comm,
-               &requests.emplace_back());
-  }
-  return requests;
-}
-
-}  // namespace
-
 // A rank enters a barrier once its letters are received; once all ranks have entered, no letter is
 // under way (Hoefler, Siebert and Lumsdaine 2010, "Scalable communication protocols for dynamic
 // sparse data exchange", algorithm NBX).
@@ -395,26 +335,27 @@ std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::
   MPI_Datatype item = MPI_DATATYPE_NULL;
   MPI_Type_contiguous(static_cast<int>(bytes), MPI_BYTE, &item);
   MPI_Type_commit(&item);
-  std::vector<std::size_t> order(to.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, {}, [&](std::size_t i) { return to[i]; });
-  std::vector<std::byte> sorted(to.size() * size);
-  for (std::size_t i = 0; i < order.size(); ++i) {
-    std::memcpy(sorted.data() + i * size, static_cast<const std::byte*>(items) + order[i] * size,
-                size);
+  Letters sent, received;
+  const auto* from = static_cast<const std::byte*>(items);
+  for (const int rank : to) {
+    sent[rank].insert(sent[rank].end(), from, from + size);
+    from += size;
   }
-  std::vector<MPI_Request> requests = StartLetters(world.Handle(), item, bytes, to, order, sorted);
-  std::vector<Letter> letters;
+  std::vector<MPI_Request> requests;
+  for (const auto& [rank, letter] : sent) {
+    MPI_Issend(letter.data(), static_cast<int>(letter.size() / size), item, rank, kMeetingTag,
+               world.Handle(), &requests.emplace_back());
+  }
   MPI_Request barrier = MPI_REQUEST_NULL;
   bool entered = false;
   for (int all_received = 0; all_received == 0;) {
-    while (TakeLetter(world.Handle(), item, bytes, letters)) {
+    while (TakeLetter(world.Handle(), item, size, received)) {
     }
     if (!entered) {
-      int received = 0;
-      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &received,
+      int arrived = 0;
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &arrived,
                   MPI_STATUSES_IGNORE);
-      entered = received != 0;
+      entered = arrived != 0;
       if (entered) MPI_Ibarrier(world.Handle(), &barrier);
     } else {
       MPI_Test(&barrier, &all_received, MPI_STATUS_IGNORE);
@@ -423,10 +364,9 @@ std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::
   }
   MPI_Type_free(&item);
   MPI_Barrier(world.Handle());  // letters of a later call must not arrive in this one
-  std::ranges::sort(letters, {}, &Letter::first);
   std::vector<std::byte> result;
-  for (const Letter& letter : letters) {
-    result.insert(result.end(), letter.second.begin(), letter.second.end());
+  for (const auto& [rank, letter] : received) {
+    result.insert(result.end(), letter.begin(), letter.end());
   }
   return result;
 }

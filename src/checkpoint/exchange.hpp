@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <span>
@@ -55,7 +56,7 @@ class Exchange {
   // Collective. Fills the targets of the sets' first ranks with one round's bytes; call it for all
   // rounds in order. A reader whose `read` has thrown sends arbitrary bytes, so that no rank waits.
   void Run(int round) noexcept;
-  // Throws the first exception of `read` on this rank.
+  // Waits for the segments that are read ahead; throws the first exception of `read` on this rank.
   void Check() const;
 
   // True on the first rank of a set.
@@ -112,8 +113,7 @@ std::vector<Item> Deliver(const comm::Communicator& world, const std::vector<int
   const std::vector<std::byte> got =
       DeliverBytes(world, to, items.data(), static_cast<std::int64_t>(sizeof(Item)));
   std::vector<Item> result(got.size() / sizeof(Item));
-  auto* const out = reinterpret_cast<std::byte*>(result.data());
-  for (std::size_t i = 0; i < got.size(); ++i) out[i] = got[i];
+  if (!got.empty()) std::memcpy(static_cast<void*>(result.data()), got.data(), got.size());
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <set>
 #include <system_error>
 #include <tuple>
@@ -29,13 +30,17 @@ void RemoveAll(const std::string& path) {
   if (error) throw RunError(fmt::format("{}: cannot be removed: {}", path, error.message()));
 }
 
-bool Exists(const std::string& path) {
+// Type of the file at `path`; not_found if there is none. Throws an error with code `blame` and the
+// reason if it cannot be determined.
+fs::file_type TypeOf(const std::string& path, ExitCode blame = ExitCode::kBadInput) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::status_known(status)) {
-    throw RunError(fmt::format("{}: cannot be looked at: {}", path, error.message()));
-  }
-  return fs::exists(status);
+  if (fs::status_known(status)) return status.type();
+  throw Error(blame, fmt::format("{}: cannot be looked at: {}", path, error.message()));
+}
+
+bool Exists(const std::string& path) {
+  return TypeOf(path, ExitCode::kFailed) != fs::file_type::not_found;
 }
 
 // When a checkpoint was written; renaming its folder or changing its entries keeps this time.
@@ -78,6 +83,38 @@ std::int64_t SequenceOf(const std::string& run_text) {
   }
 }
 
+// Whether the folder is, or was meant to be, a single checkpoint.
+bool LooksLikeCheckpoint(const std::string& path) {
+  const std::string name = fs::path(path).filename().string();
+  if (ParseStepName(name) || ParseStepName(fs::path(path).stem().string())) return true;
+  for (const char* file : {kModelFile, kOptimizerFile, kChecksumsFile}) {
+    if (TypeOf(path + "/" + file) != fs::file_type::not_found) return true;
+  }
+  return false;
+}
+
+// Removes the old checkpoints that neither `retention` nor a link keeps.
+void Prune(const std::string& folder, const Retention& retention,
+           std::vector<std::string>& warnings) {
+  if (retention.keep == 0) return;
+  const std::set<std::string> linked = {LinkTarget(folder + "/best"),
+                                        LinkTarget(folder + "/latest")};
+  std::int64_t kept = 0;
+  for (const Found& found : ListComplete(folder)) {
+    const auto step = ParseStepName(found.name);
+    if (!step) continue;  // a replaced one, which is removed elsewhere
+    const std::int64_t every = retention.keep_every_steps;
+    const bool spared = every > 0 && *step % every == 0;
+    if (++kept <= retention.keep || spared || linked.contains(found.name)) continue;
+    const std::string path = folder + "/" + found.name;
+    Attempt(warnings, [&] {
+      // Renamed first, so that a killed run leaves no half-removed checkpoint under a valid name.
+      Rename(path, path + kTemporaryEnding);
+      RemoveAll(path + kTemporaryEnding);
+    });
+  }
+}
+
 }  // namespace
 
 std::string StepName(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
@@ -93,7 +130,14 @@ std::optional<std::int64_t> ParseStepName(const std::string& name) {
 
 Checksums ReadChecksums(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kChecksumsFile;
-  return ParseChecksums(ReadText(path, kMostChecksumBytes), path);
+  return ParseChecksums(ReadText(path, kMaxChecksumsBytes), path);
+}
+
+FileSums ReadSums(const std::string& checkpoint, const std::string& file) {
+  const Checksums all = ReadChecksums(checkpoint);
+  const auto found = all.find(file);
+  if (found != all.end() && !found->second.segments.empty()) return found->second;
+  throw InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, file));
 }
 
 std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text) {
@@ -152,23 +196,17 @@ std::vector<std::string> ListSteps(const std::string& folder) {
   }
   if (error) throw InputError(fmt::format("{}: cannot be listed: {}", folder, error.message()));
   // Sorts by number first: step_100000000 is newer than step_99999999.
-  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
-    return std::pair(ParseStepName(a).value_or(-1), a) >
-           std::pair(ParseStepName(b).value_or(-1), b);
+  std::ranges::sort(names, std::greater(), [](const std::string& name) {
+    return std::pair(ParseStepName(name).value_or(-1), name);
   });
   return names;
 }
 
 std::vector<Found> ListComplete(const std::string& folder, std::vector<std::string>* incomplete) {
-  struct Dated {
-    Found found;
-    bool is_latest = false;
-    fs::file_time_type time;
-    std::int64_t step = 0;
-    auto Key() const { return std::tuple(found.sequence, is_latest, time, step); }
-  };
+  // The last written first: sequence, whether `latest` points to it, time of writing, step.
+  using Age = std::tuple<std::int64_t, bool, fs::file_time_type, std::int64_t>;
   const std::string latest = LinkTarget(folder + "/latest");
-  std::vector<Dated> all;
+  std::vector<std::pair<Age, Found>> all;
   for (const std::string& name : ListSteps(folder)) {
     const std::string path = folder + "/" + name;
     const bool replaced = name.ends_with(kReplacedEnding);
@@ -179,13 +217,13 @@ std::vector<Found> ListComplete(const std::string& folder, std::vector<std::stri
       if (incomplete != nullptr) incomplete->push_back(fmt::format("{}: {}", name, reason));
       continue;
     }
-    const Found found{name, SequenceOf(run)};
-    all.push_back({found, found.sequence == 0 && name == latest, TimeOf(path), *step});
+    const std::int64_t sequence = SequenceOf(run);
+    all.push_back(
+        {{sequence, sequence == 0 && name == latest, TimeOf(path), *step}, {name, sequence}});
   }
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Dated& a, const Dated& b) { return a.Key() > b.Key(); });
+  std::ranges::stable_sort(all, std::greater(), &std::pair<Age, Found>::first);
   std::vector<Found> result;
-  for (const Dated& each : all) result.push_back(each.found);
+  for (const auto& [age, found] : all) result.push_back(found);
   return result;
 }
 
@@ -225,32 +263,6 @@ void Publish(const std::string& folder, const std::string& name) {
   SyncPath(folder);
 }
 
-namespace {
-
-// Removes the old checkpoints that neither `retention` nor a link keeps.
-void Prune(const std::string& folder, const Retention& retention,
-           std::vector<std::string>& warnings) {
-  if (retention.keep == 0) return;
-  const std::set<std::string> linked = {LinkTarget(folder + "/best"),
-                                        LinkTarget(folder + "/latest")};
-  std::int64_t kept = 0;
-  for (const Found& found : ListComplete(folder)) {
-    const auto step = ParseStepName(found.name);
-    if (!step) continue;  // a replaced one, which is removed elsewhere
-    const std::int64_t every = retention.keep_every_steps;
-    const bool spared = every > 0 && *step % every == 0;
-    if (++kept <= retention.keep || spared || linked.contains(found.name)) continue;
-    const std::string path = folder + "/" + found.name;
-    Attempt(warnings, [&] {
-      // Renamed first, so that a killed run leaves no half-removed checkpoint under a valid name.
-      Rename(path, path + kTemporaryEnding);
-      RemoveAll(path + kTemporaryEnding);
-    });
-  }
-}
-
-}  // namespace
-
 std::vector<std::string> TidyUp(const std::string& folder, const std::string& name, bool best,
                                 const Retention& retention) {
   std::vector<std::string> warnings;
@@ -289,40 +301,12 @@ std::vector<std::string> ShareLines(const comm::Communicator& world,
 
 // Finds the checkpoint that a path on the command line means.
 
-namespace {
-
-// Type of the file at `path`; not_found if there is none. Throws InputError with the reason if it
-// cannot be determined.
-fs::file_type TypeOf(const std::string& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::status_known(status)) {
-    throw InputError(fmt::format("{}: cannot be looked at: {}", path, error.message()));
-  }
-  return status.type();
-}
-
-// Whether the folder is, or was meant to be, a single checkpoint.
-bool LooksLikeCheckpoint(const std::string& path) {
-  const std::string name = fs::path(path).filename().string();
-  if (ParseStepName(name) || ParseStepName(fs::path(path).stem().string())) return true;
-  for (const char* file : {kModelFile, kOptimizerFile, kChecksumsFile}) {
-    if (TypeOf(path + "/" + file) != fs::file_type::not_found) return true;
-  }
-  return false;
-}
-
-}  // namespace
-
 Choice Locate(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   const fs::file_type type = TypeOf(path);
-  if (type == fs::file_type::not_found) {
-    throw InputError(fmt::format("{}: no such folder", path),
-                     "give a run folder, its checkpoints folder, or one checkpoint");
-  }
   if (type != fs::file_type::directory) {
-    throw InputError(fmt::format("{}: is not a folder", path),
+    const char* what = type == fs::file_type::not_found ? "no such folder" : "is not a folder";
+    throw InputError(fmt::format("{}: {}", path, what),
                      "give a run folder, its checkpoints folder, or one checkpoint");
   }
   if (LooksLikeCheckpoint(path)) {

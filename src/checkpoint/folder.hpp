@@ -24,12 +24,12 @@ inline constexpr const char* kReplacedEnding = ".old";     // renamed to make wa
 std::string StepName(std::int64_t step);                             // "step_00001200"
 std::optional<std::int64_t> ParseStepName(const std::string& name);  // nullopt for any other name
 
-// Upper limits: none of our files is this long.
-inline constexpr std::int64_t kMostChecksumBytes = std::int64_t{1} << 30;
-inline constexpr std::int64_t kMostRunBytes = std::int64_t{64} << 20;
+inline constexpr std::int64_t kMostRunBytes = std::int64_t{64} << 20;  // limit of run.json
 
 // The checksums of a checkpoint. Throws InputError if the file is missing or damaged.
 Checksums ReadChecksums(const std::string& checkpoint);
+// Those of one file, which has at least one segment. Also throws if they are not listed.
+FileSums ReadSums(const std::string& checkpoint, const std::string& file);
 
 // Why a checkpoint folder is not complete, such as "model.safetensors has 10 bytes instead of 200";
 // empty if it is. run_text: if given and the checkpoint is complete, set to the text of its

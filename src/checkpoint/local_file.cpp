@@ -15,7 +15,7 @@
 #include <random>
 #include <set>
 #include <system_error>
-#include <tuple>
+#include <utility>
 
 #include "exchange.hpp"
 #include "safetensors.hpp"
@@ -26,8 +26,6 @@
 #include "trireme/deck/json_text.hpp"
 
 namespace trireme::checkpoint {
-
-// PlaceOf: goes through the hosts' names.
 
 LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
   std::vector<std::vector<int>> ranks(hosts.Names().size());
@@ -47,50 +45,105 @@ LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
   return place;
 }
 
-// ShareOut: the ranks of a host gather what they hold; a meeting rank per piece compares hosts.
+namespace fs = std::filesystem;
 
 namespace {
 
-// A piece, and the ranks of a host that hold it.
-struct Held {
-  LocalKey key;
-  std::int64_t bytes = 0;
-  std::vector<int> holders;  // ranks within the host
-};
+constexpr std::array<char, 8> kMagic = {'T', 'R', 'I', 'R', 'L', 'O', 'C', '1'};
+constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // limit of tables and of text
+constexpr mode_t kOwnFolder = 0700;
 
-// Pieces that the ranks of a host hold, largest first.
-std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<LocalPiece>& needs) {
+struct End {
+  std::array<char, 8> magic = kMagic;
+  std::int64_t table_bytes = 0, text_bytes = 0;
+  std::uint64_t hash = 0;
+};
+static_assert(sizeof(End) == 32);
+
+template <typename Item>
+void Append(std::string& text, const std::vector<Item>& items) {
+  text.append(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
+}
+
+template <typename Item>
+std::vector<Item> Take(const std::string& text, std::size_t& at, std::int64_t count) {
+  std::vector<Item> items(static_cast<std::size_t>(count));
+  std::memcpy(static_cast<void*>(items.data()), text.data() + at, items.size() * sizeof(Item));
+  at += items.size() * sizeof(Item);
+  return items;
+}
+
+template <typename Number>
+bool ParseNumber(std::string_view& text, char end, Number& number) {
+  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || after == text.data() + text.size() || *after != end) return false;
+  text.remove_prefix(static_cast<std::size_t>(after - text.data()) + 1);
+  return number >= 0;
+}
+
+Error Damaged(const std::string& path, const std::string& why) {
+  return InputError(fmt::format("{}: {}", path, why));
+}
+
+bool IsOwnFolder(const std::string& folder) {
+  struct stat status = {};
+  return ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+         status.st_uid == ::geteuid();
+}
+
+// Parses the text's members, and the tables with the counts that the text gives.
+LocalHeader Parse(const std::string& path, const std::string& tables, const std::string& text) {
+  const nlohmann::json json = deck::ParseJson(text, path, kMostEndBytes);
+  const deck::JsonObject members(json, path);
+  LocalHeader header;
+  header.id = members.Text("run");
+  header.session = members.Text("session");
+  header.step = members.Integer("step");
+  header.sequence = members.Integer("sequence");
+  constexpr std::int64_t kMostRanks = std::int64_t{1} << 30;
+  header.rank = static_cast<int>(members.Integer("rank", 0, kMostRanks));
+  header.ranks = static_cast<int>(members.Integer("ranks", 1, kMostRanks));
+  header.copy = members.Truth("copy");
+  header.run = json.at("run_json");
+  const std::int64_t most = kMostEndBytes / 8;
+  const std::int64_t needs = members.Integer("needs", 0, most);
+  const std::int64_t stored = members.Integer("stored", 0, most);
+  const std::int64_t hashes = members.Integer("hashes", 0, most);
+  const std::int64_t bytes = needs * static_cast<std::int64_t>(sizeof(LocalPiece)) +
+                             (stored + hashes) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  if (bytes != std::ssize(tables)) throw Damaged(path, "its tables have another length");
+  std::size_t at = 0;
+  header.needs = Take<LocalPiece>(tables, at, needs);
+  header.stored = Take<std::int64_t>(tables, at, stored);
+  header.hashes = Take<std::uint64_t>(tables, at, hashes);
+  for (const std::int64_t number : header.stored) {
+    if (number < 0 || number >= needs) throw Damaged(path, "it stores what it does not name");
+  }
+  return header;
+}
+
+// ShareOut: the ranks of a host gather what they hold; a meeting rank per piece compares hosts.
+
+// Pieces that this rank stores: the largest first, each goes to the holder with the fewest bytes.
+std::set<LocalKey> StoredHere(const comm::Communicator& host,
+                              const std::vector<LocalPiece>& needs) {
   struct Need {
     LocalPiece piece;
     int rank = 0;  // within the host
   };
   std::vector<Need> mine;
   for (const LocalPiece& piece : needs) mine.push_back({piece, host.Rank()});
-  std::map<LocalKey, Held> held;
+  std::map<std::pair<std::int64_t, LocalKey>, std::vector<int>> holders;  // by bytes, negated
   for (const Need& need : comm::GatherAll(host, mine)) {
-    Held& one = held[need.piece.key];
-    one.key = need.piece.key;
-    one.bytes = need.piece.bytes;
-    one.holders.push_back(need.rank);
+    holders[{-need.piece.bytes, need.piece.key}].push_back(need.rank);
   }
-  std::vector<Held> list;
-  for (auto& [key, one] : held) list.push_back(std::move(one));
-  std::ranges::sort(list, [](const Held& a, const Held& b) {
-    return std::tuple(b.bytes, a.key) < std::tuple(a.bytes, b.key);
-  });
-  return list;
-}
-
-// Pieces that this rank stores: each piece goes to the holder with the fewest bytes so far.
-std::set<LocalKey> StoredHere(const comm::Communicator& host,
-                              const std::vector<LocalPiece>& needs) {
   std::vector<std::int64_t> loads(static_cast<std::size_t>(host.Size()));
   std::set<LocalKey> stored;
-  for (const Held& one : HeldOn(host, needs)) {
+  for (const auto& [piece, ranks] : holders) {
     const int storer = *std::ranges::min_element(
-        one.holders, {}, [&](int rank) { return loads[static_cast<std::size_t>(rank)]; });
-    loads[static_cast<std::size_t>(storer)] += one.bytes;
-    if (storer == host.Rank()) stored.insert(one.key);
+        ranks, {}, [&](int rank) { return loads[static_cast<std::size_t>(rank)]; });
+    loads[static_cast<std::size_t>(storer)] -= piece.first;
+    if (storer == host.Rank()) stored.insert(piece.second);
   }
   return stored;
 }
@@ -140,8 +193,7 @@ LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& 
        {std::pair{"model", &state.model}, std::pair{"optimizer", &state.optimizer}}) {
     for (const kernels::StateBlock& block : *blocks) {
       if (block.begin == block.end) continue;
-      const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
-      shares.needs.push_back({KeyOf(file, block), (block.end - block.begin) * size});
+      shares.needs.push_back({KeyOf(file, block), BytesOf(block.dtype, block.end - block.begin)});
       shares.blocks.push_back(&block);
     }
   }
@@ -158,86 +210,13 @@ LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& 
   return shares;
 }
 
-namespace fs = std::filesystem;
-
-namespace {
-
-constexpr std::array<char, 8> kMagic = {'T', 'R', 'I', 'R', 'L', 'O', 'C', '1'};
-constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // limit of tables and of text
-constexpr mode_t kOwnFolder = 0700;
-
-struct End {
-  std::array<char, 8> magic = kMagic;
-  std::int64_t table_bytes = 0, text_bytes = 0;
-  std::uint64_t hash = 0;
-};
-static_assert(sizeof(End) == 32);
-
-template <typename Item>
-void Append(std::string& text, const std::vector<Item>& items) {
-  text.append(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
-}
-
-template <typename Item>
-std::vector<Item> Take(const std::string& text, std::size_t& at, std::int64_t count) {
-  std::vector<Item> items(static_cast<std::size_t>(count));
-  std::memcpy(static_cast<void*>(items.data()), text.data() + at, items.size() * sizeof(Item));
-  at += items.size() * sizeof(Item);
-  return items;
-}
-
-template <typename Number>
-bool ParseNumber(std::string_view& text, char end, Number& number) {
-  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || after == text.data() + text.size() || *after != end) return false;
-  text.remove_prefix(static_cast<std::size_t>(after - text.data()) + 1);
-  return number >= 0;
-}
-
-Error Damaged(const std::string& path, const std::string& why) {
-  return InputError(fmt::format("{}: {}", path, why));
-}
-
-// Parses the text's members, and the tables with the counts that the text gives.
-LocalHeader Parse(const std::string& path, const std::string& tables, const std::string& text) {
-  const nlohmann::json json = deck::ParseJson(text, path, kMostEndBytes);
-  const deck::JsonObject members(json, path);
-  LocalHeader header;
-  header.id = members.Text("run");
-  header.session = members.Text("session");
-  header.step = members.Integer("step");
-  header.sequence = members.Integer("sequence");
-  constexpr std::int64_t kMostRanks = std::int64_t{1} << 30;
-  header.rank = static_cast<int>(members.Integer("rank", 0, kMostRanks));
-  header.ranks = static_cast<int>(members.Integer("ranks", 1, kMostRanks));
-  header.copy = members.Truth("copy");
-  header.run = json.at("run_json");
-  const std::int64_t most = kMostEndBytes / 8;
-  const std::int64_t needs = members.Integer("needs", 0, most);
-  const std::int64_t stored = members.Integer("stored", 0, most);
-  const std::int64_t hashes = members.Integer("hashes", 0, most);
-  const std::int64_t bytes = needs * static_cast<std::int64_t>(sizeof(LocalPiece)) +
-                             (stored + hashes) * static_cast<std::int64_t>(sizeof(std::int64_t));
-  if (bytes != std::ssize(tables)) throw Damaged(path, "its tables have another length");
-  std::size_t at = 0;
-  header.needs = Take<LocalPiece>(tables, at, needs);
-  header.stored = Take<std::int64_t>(tables, at, stored);
-  header.hashes = Take<std::uint64_t>(tables, at, hashes);
-  for (const std::int64_t number : header.stored) {
-    if (number < 0 || number >= needs) throw Damaged(path, "it stores what it does not name");
-  }
-  return header;
-}
-
-}  // namespace
-
 std::vector<std::int64_t> PlacesOf(const LocalHeader& header) {
   std::vector<std::int64_t> places;
   std::int64_t at = 0, end = 0;
   for (const std::int64_t number : header.stored) {
     places.push_back(at);
     end = at + header.needs[static_cast<std::size_t>(number)].bytes;
-    at = CeilDivide(end, kLocalAlignment) * kLocalAlignment;
+    at = RoundUp(end, kLocalAlignment);
   }
   places.push_back(end);
   return places;
@@ -274,18 +253,11 @@ void MakeLocalFolder(const std::string& folder) {
   if (::mkdir(folder.c_str(), kOwnFolder) != 0 && errno != EEXIST) {
     throw RunError(fmt::format("{}: cannot be created: {}", folder, ErrorText(errno)));
   }
-  struct stat status = {};
-  const bool own = ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
-                   status.st_uid == ::geteuid();
-  if (!own) throw RunError(fmt::format("{}: is no folder of this user", folder));
+  if (!IsOwnFolder(folder)) throw RunError(fmt::format("{}: is no folder of this user", folder));
 }
 
 std::vector<std::string> ListLocal(const std::string& folder) {
-  struct stat status = {};
-  if (::lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) ||
-      status.st_uid != ::geteuid()) {
-    return {};
-  }
+  if (!IsOwnFolder(folder)) return {};
   std::vector<std::string> names;
   std::error_code error;
   for (fs::directory_iterator item(folder, error), end; !error && item != end;
@@ -323,7 +295,7 @@ std::string EndOf(const LocalHeader& header) {
 
 LocalHeader ReadLocalHeader(const std::string& folder, const LocalName& name) {
   const std::string path = folder + "/" + FileName(name);
-  const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+  const PositionedFile file(path);
   const auto size = file.Size(), end_bytes = static_cast<std::int64_t>(sizeof(End));
   End end;
   if (size < end_bytes) throw Damaged(path, "it is cut off");
@@ -353,7 +325,7 @@ LocalHeader ReadLocalHeader(const std::string& folder, const LocalName& name) {
 
 std::string WhyDamaged(const std::string& path, const LocalHeader& header) {
   try {
-    const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+    const PositionedFile file(path);
     const std::int64_t data = PlacesOf(header).back();
     std::vector<char> buffer(static_cast<std::size_t>(std::min(data, kSegmentBytes)));
     for (std::size_t i = 0; i < header.hashes.size(); ++i) {

@@ -86,8 +86,7 @@ class Reading {
     }
     for (const kernels::StateBlock& block : blocks) {
       if (block.begin == block.end) continue;
-      const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
-      wishes_.push_back({KeyOf(file, block), (block.end - block.begin) * size});
+      wishes_.push_back({KeyOf(file, block), BytesOf(block.dtype, block.end - block.begin)});
       to_.push_back(static_cast<std::byte*>(block.data));
     }
   }
@@ -165,8 +164,7 @@ class Reading {
  private:
   void ReadHere(const Request& request, void* to) const {
     const Place& place = have_.at(request.key);
-    PositionedFile(place.file->path, PositionedFile::Access::kRead, ExitCode::kBadInput)
-        .Read(to, request.bytes, place.offset + request.offset);
+    PositionedFile(place.file->path).Read(to, request.bytes, place.offset + request.offset);
   }
   // Asks for the next bytes of a wish, after it has posted the receive for them.
   void Ask(std::size_t wish, std::int64_t offset) {
@@ -225,35 +223,7 @@ class Reading {
   std::exception_ptr failure_;
 };
 
-}  // namespace
-
-LocalCheckpoint::LocalCheckpoint(std::int64_t step, nlohmann::json run,
-                                 std::unique_ptr<Files> files)
-    : step_(step), run_(std::move(run)), files_(std::move(files)) {}
-LocalCheckpoint::~LocalCheckpoint() = default;
-
-std::int64_t LocalCheckpoint::Read(const LocalNodes& nodes, const char* file,
-                                   const std::vector<kernels::StateBlock>& blocks) const {
-  const comm::Communicator& world = nodes.world;
-  Reading reading(nodes, files_->list, file, blocks);
-  const std::int64_t missing = reading.Meet();
-  if (missing > 0) {
-    throw DamagedError(ExitCode::kBadInput,
-                       fmt::format("the local checkpoint of step {}: it was written by another "
-                                   "layout, which held other pieces of the state",
-                                   step_));
-  }
-  try {
-    return world.Sum(reading.Fill());
-  } catch (const AgreedError& error) {
-    throw DamagedError(error.Code(),
-                       fmt::format("the local checkpoint of step {}: {}", step_, error.what()));
-  }
-}
-
 // FindLocal: looks which files are on the nodes, and whether they make up a complete state.
-
-namespace {
 
 constexpr std::int64_t kNone = -1;
 
@@ -295,15 +265,12 @@ class Search {
         search.passed_over.emplace_back(
             0, fmt::format("local files, which others replace: {}", damage));
       }
-      const std::int64_t teller =
-          world_.Min(files.empty() ? std::int64_t{world_.Size()} : std::int64_t{world_.Rank()});
-      const std::string run = world_.Broadcast(files.empty() ? "" : files.front().header.run.dump(),
-                                               static_cast<int>(teller));
+      const std::string run =
+          world_.FirstText(files.empty() ? "" : files.front().header.run.dump());
       std::erase_if(files, [](const LocalFile& file) { return !file.good; });
-      auto list = std::make_unique<LocalCheckpoint::Files>();
-      list->list = std::move(files);
-      search.found = std::make_shared<const LocalCheckpoint>(step_, nlohmann::json::parse(run),
-                                                             std::move(list));
+      search.found = std::make_shared<const LocalCheckpoint>(
+          step_, nlohmann::json::parse(run),
+          std::make_unique<LocalCheckpoint::Files>(LocalCheckpoint::Files{std::move(files)}));
       return search;
     }
     if (search.passed_over.empty()) {
@@ -375,23 +342,18 @@ class Search {
     if (std::string why = MissingRanks(files); !why.empty()) return why;
     std::int64_t missing = 0;
     for (const bool copies : {false, true}) {
-      Verify(files, copies);
+      for (LocalFile& file : files) {  // checks the hashes of own parts, then those of copies
+        if (file.good || file.header.copy != copies) continue;
+        const std::string why = WhyDamaged(file.path, file.header);
+        file.good = why.empty();
+        if (!why.empty()) damage_.push_back(why);
+      }
       missing = MissingPieces(files);
       if (missing == 0) return {};
     }
     return fmt::format("{} of the state {} on none of these hosts",
                        missing == 1 ? "one piece" : fmt::format("{} pieces", missing),
                        missing == 1 ? "is" : "are");
-  }
-
-  // Checks the hashes of own parts, or of copies.
-  void Verify(std::vector<LocalFile>& files, bool copies) {
-    for (LocalFile& file : files) {
-      if (file.good || file.header.copy != copies) continue;
-      const std::string why = WhyDamaged(file.path, file.header);
-      file.good = why.empty();
-      if (!why.empty()) damage_.push_back(why);
-    }
   }
 
   // Names ranks whose state no file describes. A damaged file counts too if its end is intact.
@@ -436,13 +398,9 @@ class Search {
   // Collective. A sentence with the number of damaged files and the first reason, from the lowest
   // rank that has one; empty: none. Each file is reported once.
   std::string TakeDamage() {
-    std::int64_t count = std::ssize(damage_);
-    const std::int64_t lowest =
-        world_.Min(count > 0 ? std::int64_t{world_.Rank()} : std::int64_t{world_.Size()});
-    count = world_.Sum(count);
+    const std::int64_t count = world_.Sum(std::ssize(damage_));
     if (count == 0) return {};
-    const std::string first =
-        world_.Broadcast(damage_.empty() ? "" : damage_.front(), static_cast<int>(lowest));
+    const std::string first = world_.FirstText(damage_.empty() ? "" : damage_.front());
     damage_.clear();
     return fmt::format("{} damaged: {}", count == 1 ? "one file is" : fmt::format("{} are", count),
                        first);
@@ -457,6 +415,30 @@ class Search {
 };
 
 }  // namespace
+
+LocalCheckpoint::LocalCheckpoint(std::int64_t step, nlohmann::json run,
+                                 std::unique_ptr<Files> files)
+    : step_(step), run_(std::move(run)), files_(std::move(files)) {}
+LocalCheckpoint::~LocalCheckpoint() = default;
+
+std::int64_t LocalCheckpoint::Read(const LocalNodes& nodes, const char* file,
+                                   const std::vector<kernels::StateBlock>& blocks) const {
+  const comm::Communicator& world = nodes.world;
+  Reading reading(nodes, files_->list, file, blocks);
+  const std::int64_t missing = reading.Meet();
+  if (missing > 0) {
+    throw DamagedError(ExitCode::kBadInput,
+                       fmt::format("the local checkpoint of step {}: it was written by another "
+                                   "layout, which held other pieces of the state",
+                                   step_));
+  }
+  try {
+    return world.Sum(reading.Fill());
+  } catch (const AgreedError& error) {
+    throw DamagedError(error.Code(),
+                       fmt::format("the local checkpoint of step {}: {}", step_, error.what()));
+  }
+}
 
 LocalSearch FindLocal(const LocalNodes& nodes, const LocalRun& run,
                       const RunFolderCheckpoint& newest) {

@@ -33,13 +33,11 @@ namespace {
 // Copies bytes [first, last) of a piece to `to`.
 void FillFrom(const State& state, const kernels::StateBlock& block, std::int64_t first,
               std::int64_t last, std::byte* to) {
-  if (!state.read) {
-    std::memcpy(to, static_cast<const std::byte*>(block.data) + first,
-                static_cast<std::size_t>(last - first));
-    return;
-  }
-  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
-  state.read(block, block.begin + first / size, block.begin + last / size, to);
+  const std::int64_t size = BytesOf(block.dtype, 1);
+  if (state.read)
+    return state.read(block, block.begin + first / size, block.begin + last / size, to);
+  std::memcpy(to, static_cast<const std::byte*>(block.data) + first,
+              static_cast<std::size_t>(last - first));
 }
 
 // Copies bytes of the file's data from `begin` on to `to`; zeros between pieces. places: starts of
@@ -103,15 +101,6 @@ struct LocalDraft {
 
 namespace fs = std::filesystem;
 
-// Space that local checkpoints need on a host's storage, checked before the first one is written.
-struct LocalNeed {
-  std::string local;         // checkpoint.local
-  std::string run;           // the run's folder below it
-  std::string host;          // name of this rank's host
-  std::int64_t bytes = 0;    // per checkpoint, of this rank: its own part, and copies for others
-  std::int64_t at_once = 0;  // checkpoints that exist while the last of them is written
-};
-
 // Free bytes of the file system of `folder`, which may not exist yet; -1: unknown.
 std::int64_t FreeFor(fs::path folder) {
   std::error_code error;
@@ -130,38 +119,13 @@ std::int64_t Present(const std::string& run) {
   return bytes;
 }
 
-// Collective. A sentence on the first host that has too little free space for what it needs beyond
-// the run's existing files, and on how many hosts lack space; the same on every rank. Empty: no
-// host does, as far as file systems tell. host: the ranks of this rank's host.
-std::string LackOfRoom(const comm::Communicator& world, const comm::Communicator& host,
-                       const LocalNeed& need) {
-  const std::int64_t one = host.Sum(need.bytes);
-  std::string lack;
-  if (host.IsRoot()) {
-    const std::int64_t needed = std::max<std::int64_t>(need.at_once * one - Present(need.run), 0);
-    const std::int64_t left = FreeFor(need.local);
-    if (left >= 0 && left < needed) {
-      lack = fmt::format(
-          "{} on {} has {} free, and local checkpoints need {} there: {} at once of {} each",
-          need.local, need.host, Mebibytes(left), Mebibytes(needed), need.at_once, Mebibytes(one));
-    }
-  }
-  const std::int64_t hosts = world.Sum(std::int64_t{lack.empty() ? 0 : 1});
-  if (hosts == 0) return {};
-  const std::int64_t first = world.Min(std::int64_t{lack.empty() ? world.Size() : world.Rank()});
-  lack = world.Broadcast(lack, static_cast<int>(first));
-  if (hosts > 1) lack += fmt::format("; hosts that lack room: {}", hosts);
-  return lack;
-}
-
 constexpr int kDataTag = 21, kEndTag = 22;
 constexpr std::size_t kLocalSlots = 2;  // one is filled while the other is sent
-constexpr std::size_t kKept = 2;        // complete local checkpoints
+constexpr std::size_t kKept = 2;        // complete local checkpoints that stay
 
 struct Client {
   int rank = 0;
-  std::int64_t bytes = 0;      // of data that it sends
-  std::int64_t end_bytes = 0;  // not used: a probe finds the length of an end
+  std::int64_t bytes = 0;  // of data that it sends
 };
 
 }  // namespace
@@ -185,8 +149,7 @@ class LocalWriter::Work {
     header_.needs = shares_.needs;
     header_.stored.assign(shares_.stored.begin(), shares_.stored.end());
     places_ = PlacesOf(header_);
-    LocalHeader copy = CopyHeader();
-    copy_bytes_ = PlacesOf(copy).back();
+    copy_bytes_ = PlacesOf(CopyHeader()).back();
     ShareClients();
     bytes_ = world_.Sum(places_.back());
     copied_ = world_.Sum(copy_bytes_);
@@ -199,14 +162,7 @@ class LocalWriter::Work {
       received_.resize(static_cast<std::size_t>(std::min(most, kSegmentBytes)));
     });
     Prune();
-    std::int64_t bytes = places_.back();
-    for (const Client& client : clients_) bytes += client.bytes;
-    lack_ = checkpoint::LackOfRoom(world_, host_,
-                                   {.local = run_.folder,
-                                    .run = folder_,
-                                    .host = nodes.hosts.Of(world_.Rank()),
-                                    .bytes = bytes,
-                                    .at_once = kKept + 1});
+    lack_ = FindLack(nodes.hosts.Of(world_.Rank()));
   }
 
   const std::string& LackOfRoom() const { return lack_; }
@@ -233,12 +189,11 @@ class LocalWriter::Work {
       Attempt([&] { Publish(); });
       outcome.failure = AgreedFailure();
     }
+    std::erase(kept_, step);
     if (outcome.failure.empty()) {
-      std::erase(kept_, step);
       kept_.push_back(step);
       if (kept_.size() > kKept) kept_.erase(kept_.begin());
     } else {
-      std::erase(kept_, step);
       Discard();
     }
     Prune();
@@ -275,6 +230,31 @@ class LocalWriter::Work {
     }
     clients_ = Deliver(world_, to, mine);
     copies_.resize(clients_.size());
+  }
+
+  // Collective. A sentence on the first host that has too little free space for what it needs
+  // beyond the run's existing files, and on how many hosts lack space; the same on every rank.
+  // Empty: no host does, as far as file systems tell. host: name of this rank's host.
+  std::string FindLack(const std::string& host) const {
+    std::int64_t mine = places_.back();  // per checkpoint: this rank's part, and copies for others
+    for (const Client& client : clients_) mine += client.bytes;
+    const std::int64_t one = host_.Sum(mine);
+    std::string lack;
+    if (host_.IsRoot()) {
+      const std::int64_t at_once = kKept + 1;
+      const std::int64_t needed = std::max<std::int64_t>(at_once * one - Present(folder_), 0);
+      const std::int64_t left = FreeFor(run_.folder);
+      if (left >= 0 && left < needed) {
+        lack = fmt::format(
+            "{} on {} has {} free, and local checkpoints need {} there: {} at once of {} each",
+            run_.folder, host, Mebibytes(left), Mebibytes(needed), at_once, Mebibytes(one));
+      }
+    }
+    const std::int64_t hosts = world_.Sum(std::int64_t{lack.empty() ? 0 : 1});
+    if (hosts == 0) return {};
+    lack = world_.FirstText(lack);
+    if (hosts > 1) lack += fmt::format("; hosts that lack room: {}", hosts);
+    return lack;
   }
 
   // Runs what may fail on this rank alone, and keeps the first failure for AgreedFailure.

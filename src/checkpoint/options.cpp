@@ -15,21 +15,17 @@ namespace {
 
 constexpr deck::Names<2> kAnswers = {"stop", "restore"};
 
-// Keys that decide whether the state is fit to be saved.
-void BindReplicas(deck::Keys keys, Options& o) {
-  keys.Integer("run.check_replicas_every", o.check_replicas_every, deck::AtLeast(0), "steps",
+void BindWhen(deck::Keys keys, Options& o) {
+  using deck::AtLeast;
+  keys.Integer("run.check_replicas_every", o.check_replicas_every, AtLeast(0), "steps",
                "Every so many steps, and before each checkpoint, the ranks that hold the same "
                "weights and moments compare hashes of them and name the rank that differs "
                "(doc/reliability.md). 0: never.")
       .Choice("run.on_corruption", o.on_corruption, kAnswers,
               "What happens if copies differ. stop: the run ends with code 1 and writes nothing "
               "more; restore: it goes back to the newest valid checkpoint and on from there, "
-              "unless a rank is named for the second time.");
-}
-
-void BindWhen(deck::Keys keys, Options& o) {
-  using deck::AtLeast;
-  keys.Section("checkpoint", "When the state of a run is saved, and how many states are kept.")
+              "unless a rank is named for the second time.")
+      .Section("checkpoint", "When the state of a run is saved, and how many states are kept.")
       .Integer("checkpoint.every_steps", o.every_steps, AtLeast(0), "steps",
                "Write a checkpoint after every so many steps; one always follows the last step. 0: "
                "only that one.")
@@ -72,12 +68,8 @@ void BindHow(deck::Keys keys, Options& o) {
             "striping_factor=8,striping_unit=4194304 on Lustre. Empty: none.")
       .Path("checkpoint.start_from", o.start_from,
             "A checkpoint, or a run folder with one, whose weights a new run starts with; steps, "
-            "moments and data order start anew. Empty: random initial weights.");
-}
-
-void BindLocal(deck::Keys keys, Options& o) {
-  using deck::AtLeast;
-  keys.Path("checkpoint.local", o.local,
+            "moments and data order start anew. Empty: random initial weights.")
+      .Path("checkpoint.local", o.local,
             "A folder on each node's own storage, such as /tmp or /dev/shm, with the same path on "
             "all: regular checkpoints are written there, what no other node holds is copied to a "
             "partner node, and some also go to the run folder. -r takes the newest complete one, "
@@ -92,10 +84,8 @@ void BindLocal(deck::Keys keys, Options& o) {
 }
 
 void Bind(deck::Keys keys, Options& o) {
-  BindReplicas(keys, o);
   BindWhen(keys, o);
   BindHow(keys, o);
-  BindLocal(keys, o);
 }
 
 void CheckLocal(const std::string& folder, const deck::Deck& deck) {

@@ -68,28 +68,31 @@ void AsDamage(const Body& body) {
   }
 }
 
-PositionedFile OpenToRead(const std::string& path) {
-  return {path, PositionedFile::Access::kRead, ExitCode::kBadInput};
+// The header's bytes of a safetensors file.
+std::string HeaderOf(const PositionedFile& file, std::int64_t size) {
+  std::string header(kLengthBytes, '\0');
+  file.Read(header.data(), kLengthBytes, 0);
+  header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), size, file.Path())));
+  file.Read(header.data(), std::ssize(header), 0);
+  return header;
 }
 
-// Serial. The header's bytes, checked against their hash.
+// Serial. The same, checked against their hash.
 std::string ReadHeader(const std::string& path, const FileSums& sums) {
-  const PositionedFile file = OpenToRead(path);
-  std::string header(kLengthBytes, '\0');
+  const PositionedFile file(path);
+  std::string header;
   AsDamage([&] {
     if (const std::int64_t size = file.Size(); size != sums.bytes) {
       throw InputError(fmt::format("{}: {} bytes expected, {} found: {}", path, sums.bytes, size,
                                    size < sums.bytes ? "it is truncated" : "it has grown"));
     }
-    file.Read(header.data(), kLengthBytes, 0);
-    header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), sums.bytes, path)));
+    header = HeaderOf(file, sums.bytes);
     // Checked before it is parsed, so that damage is reported as damage, not as bad JSON.
     const Segment& first = sums.segments.front();
     if (first.length != std::ssize(header)) {
       throw InputError(fmt::format("{}: the header has {} bytes, but {} says {}", path,
                                    header.size(), kChecksumsFile, first.length));
     }
-    file.Read(header.data(), first.length, 0);
     CheckSegment(first, header.data(), path, {}, ExitCode::kBadInput);
   });
   return header;
@@ -154,20 +157,19 @@ class Destination {
       : blocks_(blocks), entries_(entries), buffers_(blocks.size()) {
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const kernels::StateBlock& block = blocks[i];
-      const auto size = static_cast<std::int64_t>(SizeOf(TypeOf(entries[i])));
-      const std::int64_t bytes = (block.end - block.begin) * size;
+      const Dtype type = TypeOf(entries[i]);
+      const std::int64_t bytes = BytesOf(type, block.end - block.begin);
       if (bytes == 0) continue;
       char* data = static_cast<char*>(block.data);
-      if (Converts(i)) {
+      if (type != block.dtype) {
         buffers_[i].resize(static_cast<std::size_t>(bytes));
         data = buffers_[i].data();
       }
-      targets_.push_back({entries[i].offset + block.begin * size, bytes, data});
-      const auto own = static_cast<std::int64_t>(SizeOf(block.dtype));
-      memory_.push_back({0, (block.end - block.begin) * own, static_cast<char*>(block.data)});
+      targets_.push_back({entries[i].offset + BytesOf(type, block.begin), bytes, data});
+      memory_.push_back(
+          {0, BytesOf(block.dtype, block.end - block.begin), static_cast<char*>(block.data)});
     }
-    std::sort(targets_.begin(), targets_.end(),
-              [](const Target& a, const Target& b) { return a.offset < b.offset; });
+    std::ranges::sort(targets_, {}, &Target::offset);
   }
 
   const std::vector<Target>& Targets() const { return targets_; }
@@ -184,8 +186,6 @@ class Destination {
   }
 
  private:
-  bool Converts(std::size_t i) const { return blocks_[i].dtype != TypeOf(entries_[i]); }
-
   const std::vector<kernels::StateBlock>& blocks_;
   const std::vector<StoredTensor>& entries_;
   std::vector<std::vector<char>> buffers_;  // [blocks]
@@ -204,16 +204,11 @@ FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkp
   std::vector<Segment> all;
   TogetherReading(world, checkpoint, [&] {
     if (!world.IsRoot()) return;
-    Checksums sums;
-    AsDamage([&] { sums = ReadChecksums(checkpoint); });
-    const auto found = sums.find(name);
-    if (found == sums.end() || found->second.segments.empty()) {
-      throw Damage(
-          InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, name)));
-    }
-    facts.header = ReadHeader(checkpoint + "/" + name, found->second);
-    facts.bytes = found->second.bytes;
-    all.assign(found->second.segments.begin() + 1, found->second.segments.end());
+    FileSums sums;
+    AsDamage([&] { sums = ReadSums(checkpoint, name); });
+    facts.header = ReadHeader(checkpoint + "/" + name, sums);
+    facts.bytes = sums.bytes;
+    all.assign(sums.segments.begin() + 1, sums.segments.end());
   });
   world.Broadcast(&facts.bytes, sizeof facts.bytes);
   facts.header = world.Broadcast(facts.header);
@@ -269,7 +264,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
   });
   std::optional<PositionedFile> opened;
   const ReadSegment read = [&](const Segment& segment, char* to) {
-    if (!opened) opened.emplace(OpenToRead(path));
+    if (!opened) opened.emplace(path);
     AsDamage([&] {
       opened->Read(to, segment.length, segment.offset);
       CheckSegment(segment, to, path, layout.entries, ExitCode::kBadInput);
@@ -291,22 +286,17 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
 
 TensorFile InspectTensorFile(const std::string& path) {
   RefuseForeignFile(path);
-  const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+  const PositionedFile file(path);
   const std::int64_t size = file.Size();
   if (size < kLengthBytes) {
     throw InputError(fmt::format("{}: a safetensors file has at least {} bytes, this one {}", path,
                                  kLengthBytes, size));
   }
-  std::string header(kLengthBytes, '\0');
-  file.Read(header.data(), kLengthBytes, 0);
-  header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), size, path)));
-  file.Read(header.data(), std::ssize(header), 0);
-  return ParseTensorFile(header, size, path);
+  return ParseTensorFile(HeaderOf(file, size), size, path);
 }
 
 struct TensorReader::State {
-  explicit State(const std::string& path)
-      : file(path, PositionedFile::Access::kRead, ExitCode::kBadInput) {}
+  explicit State(const std::string& path) : file(path) {}
 
   // Reads a segment into `to` and checks it.
   void Take(const Segment& segment, void* to) const {
@@ -321,13 +311,7 @@ struct TensorReader::State {
 
 TensorReader::TensorReader(const std::string& checkpoint, const std::string& file)
     : state_(std::make_unique<State>(checkpoint + "/" + file + ".safetensors")) {
-  const std::string name = file + ".safetensors";
-  const Checksums all = ReadChecksums(checkpoint);
-  const auto found = all.find(name);
-  if (found == all.end() || found->second.segments.empty()) {
-    throw InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, name));
-  }
-  state_->sums = found->second;
+  state_->sums = ReadSums(checkpoint, file + ".safetensors");
   const std::string& path = state_->file.Path();
   if (const std::int64_t size = state_->file.Size(); size != state_->sums.bytes) {
     throw InputError(fmt::format("{}: {} bytes expected, {} found", path, state_->sums.bytes, size),
@@ -346,9 +330,7 @@ void TensorReader::Read(std::int64_t offset, std::int64_t bytes, void* to, Kept&
   const std::vector<Segment>& segments = state_->sums.segments;
   char* out = static_cast<char*>(to);
   const std::int64_t end = offset + bytes;
-  auto at = std::upper_bound(segments.begin(), segments.end(), offset,
-                             [](std::int64_t a, const Segment& b) { return a < b.offset; }) -
-            1;
+  auto at = std::ranges::upper_bound(segments, offset, {}, &Segment::offset) - 1;
   for (; offset < end; ++at) {
     const std::int64_t stop = std::min(end, at->offset + at->length);
     if (offset == at->offset && stop == at->offset + at->length) {

@@ -170,6 +170,66 @@ std::string PlaceAligned(TensorFile& file, std::int64_t alignment) {
   return header;
 }
 
+// Segments and their hashes in checksums.json:
+
+constexpr const char* kAlgorithm = "XXH3_64bits";
+
+constexpr std::size_t kHashDigits = 16;
+
+// Parses the segment that begins at `at`; `where` names the file in messages.
+Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t file_bytes,
+                     const std::string& where) {
+  const bool has_form = item.is_array() && item.size() == 3 && item[2].is_string();
+  const auto offset = has_form ? deck::WholeNumber(item[0]) : std::nullopt;
+  const auto length = has_form ? deck::WholeNumber(item[1]) : std::nullopt;
+  if (!offset || !length) {
+    throw InputError(
+        fmt::format("{}: [offset, length, hash] expected, {} found", where, deck::Brief(item)));
+  }
+  if (*offset != at || *length <= 0 || *length > file_bytes - at) {
+    throw InputError(fmt::format("{}: segments do not cover the file at offset {}", where, at));
+  }
+  const std::int64_t longest = at == 0 ? kMaxHeaderBytes + kLengthBytes : kSegmentBytes;
+  if (*length > longest) {
+    throw InputError(
+        fmt::format("{}: a segment of at most {} bytes expected at offset {}, {} found", where,
+                    longest, at, *length));
+  }
+  const auto& digits = item[2].get_ref<const std::string&>();
+  Segment segment{*offset, *length, 0};
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), segment.hash, 16);
+  if (error != std::errc() || end != digits.data() + digits.size() ||
+      digits.size() != kHashDigits) {
+    throw InputError(fmt::format("{}: {} is no hexadecimal hash of {} digits", where,
+                                 deck::Brief(item[2]), kHashDigits));
+  }
+  return segment;
+}
+
+FileSums ParseFile(const deck::JsonObject& object) {
+  FileSums sums;
+  sums.bytes = object.Integer("bytes");
+  std::int64_t at = 0;
+  for (const nlohmann::json& item : object.List("segments")) {
+    sums.segments.push_back(ParseSegment(item, at, sums.bytes, object.Where()));
+    at += sums.segments.back().length;
+  }
+  if (at == sums.bytes) return sums;
+  throw InputError(
+      fmt::format("{}: segments do not cover the file at offset {}", object.Where(), at));
+}
+
+// "tensor X" or "the header": what lies at `offset`.
+std::string Owner(std::int64_t offset, const std::vector<StoredTensor>& tensors) {
+  for (const StoredTensor& entry : tensors) {
+    if (offset >= entry.offset && offset < entry.offset + entry.bytes) {
+      return "tensor " + deck::Shown(entry.name);
+    }
+  }
+  return "the header";
+}
+
 }  // namespace
 
 std::int64_t ElementBytes(const std::string& dtype) {
@@ -237,68 +297,6 @@ Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std
 
 // checksums.json as text, and checking bytes against it.
 
-namespace {
-
-constexpr const char* kAlgorithm = "XXH3_64bits";
-
-constexpr std::size_t kHashDigits = 16;
-
-// Parses the segment that begins at `at`; `where` names the file in messages.
-Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t file_bytes,
-                     const std::string& where) {
-  const bool has_form = item.is_array() && item.size() == 3 && item[2].is_string();
-  const auto offset = has_form ? deck::WholeNumber(item[0]) : std::nullopt;
-  const auto length = has_form ? deck::WholeNumber(item[1]) : std::nullopt;
-  if (!offset || !length) {
-    throw InputError(
-        fmt::format("{}: [offset, length, hash] expected, {} found", where, deck::Brief(item)));
-  }
-  if (*offset != at || *length <= 0 || *length > file_bytes - at) {
-    throw InputError(fmt::format("{}: segments do not cover the file at offset {}", where, at));
-  }
-  const std::int64_t longest = at == 0 ? kMaxHeaderBytes + kLengthBytes : kSegmentBytes;
-  if (*length > longest) {
-    throw InputError(
-        fmt::format("{}: a segment of at most {} bytes expected at offset {}, {} found", where,
-                    longest, at, *length));
-  }
-  const auto& digits = item[2].get_ref<const std::string&>();
-  Segment segment{*offset, *length, 0};
-  const auto [end, error] =
-      std::from_chars(digits.data(), digits.data() + digits.size(), segment.hash, 16);
-  if (error != std::errc() || end != digits.data() + digits.size() ||
-      digits.size() != kHashDigits) {
-    throw InputError(fmt::format("{}: {} is no hexadecimal hash of {} digits", where,
-                                 deck::Brief(item[2]), kHashDigits));
-  }
-  return segment;
-}
-
-FileSums ParseFile(const deck::JsonObject& object) {
-  FileSums sums;
-  sums.bytes = object.Integer("bytes");
-  std::int64_t at = 0;
-  for (const nlohmann::json& item : object.List("segments")) {
-    sums.segments.push_back(ParseSegment(item, at, sums.bytes, object.Where()));
-    at += sums.segments.back().length;
-  }
-  if (at == sums.bytes) return sums;
-  throw InputError(
-      fmt::format("{}: segments do not cover the file at offset {}", object.Where(), at));
-}
-
-// "tensor X" or "the header": what lies at `offset`.
-std::string Owner(std::int64_t offset, const std::vector<StoredTensor>& tensors) {
-  for (const StoredTensor& entry : tensors) {
-    if (offset >= entry.offset && offset < entry.offset + entry.bytes) {
-      return "tensor " + deck::Shown(entry.name);
-    }
-  }
-  return "the header";
-}
-
-}  // namespace
-
 std::uint64_t Hash(const void* data, std::int64_t bytes) {
   return XXH3_64bits(data, static_cast<std::size_t>(bytes));
 }
@@ -364,7 +362,7 @@ void CheckHash(const Segment& segment, std::uint64_t found, const std::string& p
 
 std::uint64_t BlockHash(const kernels::StateBlock& block, std::int64_t first, std::int64_t last,
                         const ReadBlock& read) {
-  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+  const std::int64_t size = BytesOf(block.dtype, 1);
   if (!read) {
     return Hash(static_cast<const char*>(block.data) + (first - block.begin) * size,
                 (last - first) * size);

@@ -40,9 +40,9 @@ void Worker::Queue(std::function<void()> task) {
   changed_.notify_all();
 }
 
-std::size_t Worker::Unfinished() const {
+std::int64_t Worker::Unfinished() const {
   const std::lock_guard lock(mutex_);
-  return tasks_.size();
+  return std::ssize(tasks_);
 }
 
 void Worker::Await(std::size_t most) {
@@ -234,8 +234,7 @@ void Complete(const Order& order, const std::vector<WritePlan>& plans,
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const WritePlan& plan = plans[i];
     const std::string path = temporary + "/" + plan.file;
-    const std::int64_t size =
-        PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kFailed).Size();
+    const auto size = PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kFailed).Size();
     if (size != plan.layout.bytes) {
       throw RunError(fmt::format("{}: {} bytes written, {} found", path, plan.layout.bytes, size));
     }
@@ -263,12 +262,8 @@ void Output::Write(const StagedSegment& segment, const void* data) {
   files_[segment.file].Write(data, place.length, place.offset);
 }
 
-void Output::FlushData() {
-  for (const PositionedFile& file : files_) file.SyncData();
-}
-
-void Output::Flush() {
-  for (const PositionedFile& file : files_) file.Sync();
+void Output::Flush(bool data_only) {
+  for (const PositionedFile& file : files_) file.Sync(data_only);
 }
 
 void Output::ReadBack(std::span<const StagedSegment> segments,

@@ -34,7 +34,7 @@ class Worker {
   // Starts the thread, once, before the first task. Throws if no thread can be started.
   void Start();
   void Queue(std::function<void()> task);
-  std::size_t Unfinished() const;  // tasks queued or under way
+  std::int64_t Unfinished() const;  // tasks queued or under way
   bool Idle() const { return Unfinished() == 0; }
   // Waits until at most `most` tasks are queued or under way.
   void Await(std::size_t most = 0);
@@ -162,10 +162,9 @@ class Output {
   Output(const Order& order, const std::vector<WritePlan>& plans);
 
   void Write(const StagedSegment& segment, const void* data);
-  // Flushes the bytes written so far; another thread may call it while this one writes.
-  void FlushData();
-  // Also flushes the files' metadata.
-  void Flush();
+  // Flushes the bytes written so far; another thread may call it while this one writes. data_only:
+  // as in PositionedFile::Sync.
+  void Flush(bool data_only);
   // Reads flushed segments back from the disk and hashes them; other threads may write meanwhile.
   // Asks `stopping` before each segment: true ends the work early.
   void ReadBack(std::span<const StagedSegment> segments, const std::function<bool()>& stopping);

@@ -77,7 +77,7 @@ struct Candidate {
 // tensor, so replicas whose blocks are cut differently agree.
 void AddSegments(const kernels::StateBlock& block, std::size_t index, std::int64_t tensor_offset,
                  std::vector<Candidate>& segments) {
-  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+  const std::int64_t size = BytesOf(block.dtype, 1);
   const std::int64_t step = kSegmentBytes / size;  // elements
   for (std::int64_t first = block.begin; first < block.end;) {
     const std::int64_t segment = first / step;
@@ -135,7 +135,7 @@ bool CoversOnce(const comm::Communicator& world, const std::vector<Candidate>& o
   const auto complain = [&](std::int64_t from, std::int64_t to, const char* what) {
     for (const StoredTensor& entry : plan.layout.entries) {
       if (from < entry.offset || from >= entry.offset + entry.bytes) continue;
-      const auto size = static_cast<std::int64_t>(SizeOf(TypeOf(entry)));
+      const std::int64_t size = ElementBytes(entry.dtype);
       const std::int64_t end = std::min(to, entry.offset + entry.bytes);
       throw RunError(fmt::format("{}: tensor {}: elements {} to {} of {} are held {}", plan.file,
                                  entry.name, (from - entry.offset) / size,
@@ -167,9 +167,7 @@ std::int64_t CopyBytes(const std::vector<kernels::StateBlock>& blocks) {
 }
 
 const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment) {
-  return *std::lower_bound(
-      plan.own.begin(), plan.own.end(), segment,
-      [](const OwnSegment& each, std::size_t other) { return each.segment < other; });
+  return *std::ranges::lower_bound(plan.own, segment, {}, &OwnSegment::segment);
 }
 
 WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicator& group,

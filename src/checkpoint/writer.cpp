@@ -178,7 +178,7 @@ class Checker {
     written_bytes_ = 0;
     worker_.Queue([this, flush, segments = std::exchange(written_, {})] {
       const double start = Seconds();
-      if (flush) output_->FlushData();
+      if (flush) output_->Flush(true);
       const double flushed = Seconds();
       output_->ReadBack(segments, [this] { return worker_.Stopping() || stopping_; });
       flush_seconds_ += flushed - start;
@@ -194,21 +194,6 @@ class Checker {
   double flush_seconds_ = 0, read_seconds_ = 0;  // on the thread
   Worker worker_;                                // ends before the members above
 };
-
-// Writes one checkpoint at once.
-
-void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
-           const Contents& contents, bool best, std::int64_t keep) {
-  Writer writer(world, {contents.model, contents.optimizer, contents.read}, {});
-  writer.Begin({.folder = folder,
-                .step = step,
-                .run = contents.run,
-                .best = best,
-                .retention = {.keep = keep},
-                .may_publish = {}});
-  const Outcome outcome = writer.Finish();
-  if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
-}
 
 Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
     : world_(world), state_(std::move(state)), options_(std::move(options)) {
@@ -290,9 +275,7 @@ void Writer::TakeMemory() {
         fmt::format("{} ranks of a node cannot share {}: {}: {}", group_.Size(),
                     Mebibytes(MemoryBytes()), ErrorText(error), comm::RoomForSharedMemory());
   }
-  const std::int64_t first =
-      world_.Min(std::int64_t{shortage_.empty() ? world_.Size() : world_.Rank()});
-  if (first < world_.Size()) shortage_ = world_.Broadcast(shortage_, static_cast<int>(first));
+  shortage_ = world_.FirstText(shortage_);
 }
 
 void Writer::Begin(Order order) {
@@ -326,9 +309,11 @@ void Writer::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = 0;
   if (options_.async || direct_) hasher_->HoldBack();  // the data stays: hashing can wait
-  if (Leads()) {
-    Attempt([&] { worker_->Queue([this] { Open(); }); });
-  }
+  const auto open = [this] {
+    output_ = std::make_unique<Output>(order_, plans_);
+    checker_->Begin(*output_);
+  };
+  if (Leads()) Attempt([&] { worker_->Queue(open); });
   if (options_.async) {
     if (Leads()) Attempt([&] { QueueWrite(rounds_.front(), memory_->Data()); });
   } else {
@@ -337,16 +322,11 @@ void Writer::StartWrite() {
   if (Leads()) Attempt([&] { QueueVerify(); });
 }
 
-void Writer::Open() {
-  output_ = std::make_unique<Output>(order_, plans_);
-  checker_->Begin(*output_);
-}
-
 void Writer::QueueVerify() {
   worker_->Queue([this] {
     const double start = Seconds();
     hasher_->Release();
-    output_->Flush();
+    output_->Flush(false);
     write_seconds_ += Seconds() - start;
     checker_->Finish();
     hasher_->Await();
@@ -386,8 +366,7 @@ const void* Writer::DirectData(const StagedSegment& staged) const {
   const OwnSegment& own = OwnOf(plans_[staged.file], staged.segment);
   if (own.block == OwnSegment::kHeader) return plans_[staged.file].layout.header.data();
   const kernels::StateBlock& block = Blocks(staged.file)[own.block];
-  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
-  return static_cast<const char*>(block.data) + (own.first - block.begin) * size;
+  return static_cast<const char*>(block.data) + BytesOf(block.dtype, own.first - block.begin);
 }
 
 void Writer::CopySegment(const StagedSegment& staged, void* to) const {
@@ -436,13 +415,6 @@ std::optional<std::string> Writer::AgreedFailure() {
   }
 }
 
-// Collective. Sends all writers' hashes to rank 0, and finds the slowest times. Allocates nothing.
-void Writer::TakeReports() {
-  sums_->Gather();
-  outcome_.write_seconds = world_.Max(write_seconds_ + checker_->FlushSeconds());
-  outcome_.verify_seconds = world_.Max(checker_->ReadSeconds());
-}
-
 void Writer::StartPublish() {
   part_ = Part::kPublish;
   output_.reset();
@@ -486,7 +458,9 @@ std::optional<Outcome> Writer::Advance() {
   if (part_ == Part::kPrepare) {
     StartWrite();
   } else if (part_ == Part::kWrite) {
-    TakeReports();
+    sums_->Gather();
+    outcome_.write_seconds = world_.Max(write_seconds_ + checker_->FlushSeconds());  // the slowest
+    outcome_.verify_seconds = world_.Max(checker_->ReadSeconds());
     StartPublish();
   }
   return std::nullopt;

@@ -40,9 +40,6 @@ class PlannedChannel final : public Channel {
   int Start(const Operation&) override { return 0; }
   bool Test(int) override { return true; }
   void Wait(int) override {}
-  double TakeExposed() override { return 0; }
-  void CheckHealth() override {}
-  std::vector<std::shared_future<void>> GiveUp() noexcept override { return {}; }
   bool Recordable() const override { return true; }
 };
 
@@ -72,6 +69,32 @@ class Blocking {
  private:
   Observed observed_;
 };
+
+// Planned transfers: those that MPI could not count are refused with the deck's key.
+
+// The deck's key that determines a group's transfers, and changes that make them shorter.
+struct Advice {
+  const char* key;
+  const char* what_helps;
+};
+Advice AdviceFor(Group group) {
+  switch (group) {
+    case Group::kPipeline:
+      return {"grid.pipeline",
+              "a smaller data.micro_batch, or more ranks along grid.context or grid.tensor with "
+              "grid.sequence_parallel"};
+    case Group::kTensor:
+      return {"grid.tensor", "a smaller data.micro_batch, or more ranks along grid.context"};
+    case Group::kContext:
+      return {"grid.context", "a smaller data.micro_batch, or more ranks along this axis"};
+    case Group::kShard:
+      return {"grid.sharding", "more ranks along grid.tensor, or grid.sharding = none"};
+    case Group::kData:
+      return {"grid.bucket_mib", "a smaller grid.bucket_mib, or more ranks along grid.tensor"};
+    default:
+      return {NameOf(group), "more ranks along grid.tensor"};
+  }
+}
 
 }  // namespace
 
@@ -110,6 +133,10 @@ Event Collectives::EventOf(Transfer transfer, std::int64_t bytes, int peer, int 
           .peer = peer,
           .tag = tag,
           .begin = Seconds()};
+}
+
+Observed Collectives::Observe(Transfer transfer, std::int64_t bytes) const {
+  return {*group_, *ledger_, EventOf(transfer, bytes)};
 }
 
 Request Collectives::Begin(const Event& event) const {
@@ -158,8 +185,7 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
         .Wait();
   }
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
-  const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kAllReduce, BytesOf(dtype, count))});
+  const Blocking blocking(Observe(Transfer::kAllReduce, BytesOf(dtype, count)));
   for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
     const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
@@ -185,8 +211,7 @@ void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts 
     return StartReduceScatter(dtype, from, to, counts).Wait();
   }
   const Places places = PlacesOf(Transfer::kReduceScatter, counts);
-  const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kReduceScatter, BytesOf(dtype, places.Total()))});
+  const Blocking blocking(Observe(Transfer::kReduceScatter, BytesOf(dtype, places.Total())));
   MPI_Reduce_scatter(from, PartAt(to, places, Rank()), places.Sizes(), MpiType(dtype), MPI_SUM,
                      group_->Handle());
 }
@@ -217,8 +242,7 @@ Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts c
 void Collectives::AllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
   if (Size() == 1 || channel_ != nullptr) return StartAllGather(dtype, from, to, counts).Wait();
   const Places places = PlacesOf(Transfer::kAllGather, counts);
-  const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kAllGather, BytesOf(dtype, places.Total()))});
+  const Blocking blocking(Observe(Transfer::kAllGather, BytesOf(dtype, places.Total())));
   MPI_Allgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
                  places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle());
 }
@@ -261,8 +285,7 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kAllToAll, dtype, from, to, sent, &taken).Wait();
   }
-  const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kAllToAll, BytesOf(dtype, sent.Total()))});
+  const Blocking blocking(Observe(Transfer::kAllToAll, BytesOf(dtype, sent.Total())));
   MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
                 taken.Starts(), MpiType(dtype), group_->Handle());
 }
@@ -278,48 +301,49 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
                       .peer = root})
         .Wait();
   }
-  const Blocking blocking(
-      {*group_, *ledger_, EventOf(Transfer::kBroadcast, BytesOf(dtype, count))});
+  const Blocking blocking(Observe(Transfer::kBroadcast, BytesOf(dtype, count)));
   for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
     const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
   }
 }
 
+Request Collectives::StartMessage(const Operation& operation) const {
+  RequireOther(operation.transfer, Size());
+  CheckPlanned(operation.transfer, operation.count);
+  if (channel_ != nullptr) return OnChannel(operation);
+  const int count = CheckedCount(operation.transfer, operation.count);
+  const MPI_Datatype type = MpiType(operation.dtype);
+  Request request =
+      Begin(EventOf(operation.transfer, operation.Bytes(), operation.peer, operation.tag));
+  if (operation.transfer == Transfer::kSend) {
+    MPI_Isend(operation.from, count, type, operation.peer, operation.tag, group_->Handle(),
+              &request.handle_);
+  } else {
+    MPI_Irecv(operation.to, count, type, operation.peer, operation.tag, group_->Handle(),
+              &request.handle_);
+  }
+  return request;
+}
+
 Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count, int to,
                                int tag) const {
-  RequireOther(Transfer::kSend, Size());
-  CheckPlanned(Transfer::kSend, count);
-  if (channel_ != nullptr) {
-    return OnChannel({.transfer = Transfer::kSend,
-                      .dtype = dtype,
-                      .from = data,
-                      .count = count,
-                      .peer = to,
-                      .tag = tag});
-  }
-  const int elements = CheckedCount(Transfer::kSend, count);
-  Request request = Begin(EventOf(Transfer::kSend, BytesOf(dtype, count), to, tag));
-  MPI_Isend(data, elements, MpiType(dtype), to, tag, group_->Handle(), &request.handle_);
-  return request;
+  return StartMessage({.transfer = Transfer::kSend,
+                       .dtype = dtype,
+                       .from = data,
+                       .count = count,
+                       .peer = to,
+                       .tag = tag});
 }
 
 Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, int from,
                                   int tag) const {
-  RequireOther(Transfer::kReceive, Size());
-  CheckPlanned(Transfer::kReceive, count);
-  if (channel_ != nullptr) {
-    return OnChannel({.transfer = Transfer::kReceive,
-                      .dtype = dtype,
-                      .to = data,
-                      .count = count,
-                      .peer = from,
-                      .tag = tag});
-  }
-  const int elements = CheckedCount(Transfer::kReceive, count);
-  Request request = Begin(EventOf(Transfer::kReceive, BytesOf(dtype, count), from, tag));
-  MPI_Irecv(data, elements, MpiType(dtype), from, tag, group_->Handle(), &request.handle_);
-  return request;
+  return StartMessage({.transfer = Transfer::kReceive,
+                       .dtype = dtype,
+                       .to = data,
+                       .count = count,
+                       .peer = from,
+                       .tag = tag});
 }
 
 std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, std::int64_t count,
@@ -481,36 +505,6 @@ void Observed::Show(device::Recorder& timeline, double waited) const {
   wait.begin = wait.end - waited;
   timeline.Add(wait);
 }
-
-// Planned transfers: those that MPI could not count are refused with the deck's key.
-
-namespace {
-
-// The deck's key that determines a group's transfers, and changes that make them shorter.
-struct Advice {
-  const char* key;
-  const char* what_helps;
-};
-Advice AdviceFor(Group group) {
-  switch (group) {
-    case Group::kPipeline:
-      return {"grid.pipeline",
-              "a smaller data.micro_batch, or more ranks along grid.context or grid.tensor with "
-              "grid.sequence_parallel"};
-    case Group::kTensor:
-      return {"grid.tensor", "a smaller data.micro_batch, or more ranks along grid.context"};
-    case Group::kContext:
-      return {"grid.context", "a smaller data.micro_batch, or more ranks along this axis"};
-    case Group::kShard:
-      return {"grid.sharding", "more ranks along grid.tensor, or grid.sharding = none"};
-    case Group::kData:
-      return {"grid.bucket_mib", "a smaller grid.bucket_mib, or more ranks along grid.tensor"};
-    default:
-      return {NameOf(group), "more ranks along grid.tensor"};
-  }
-}
-
-}  // namespace
 
 // Real groups refuse such transfers too, but one by one; a plan does so before it allocates.
 void Collectives::CheckPlanned(Transfer transfer, std::int64_t count) const {

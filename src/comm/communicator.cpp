@@ -23,14 +23,63 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1} << 30;
 
 template <typename T>
-T Reduce(T value, MPI_Op operation, const Communicator& group) {
+T Reduce(T value, MPI_Op operation, const Communicator& group, Call call = Call::kAllReduce) {
   const MPI_Datatype type = std::is_same_v<T, double> ? MPI_DOUBLE : MPI_INT64_T;
   const MPI_Comm handle = group.Handle();
-  const Recorded recorded(group, Call::kAllReduce, static_cast<std::int64_t>(sizeof value));
+  const Recorded recorded(group, call, static_cast<std::int64_t>(sizeof value));
   T result{};
   MPI_Allreduce(&value, &result, 1, type, operation, handle);
   return result;
 }
+
+// WorkJointly: rounds of a non-blocking reduction. Every rank takes part in the same rounds until
+// one of them says that a rank failed or that all are done.
+
+constexpr std::chrono::milliseconds kWait{2};  // between two looks of a rank that is done
+
+// Thrown by a poll when another rank's work has failed.
+struct OtherFailed {};
+
+class Rounds {
+ public:
+  explicit Rounds(MPI_Comm ranks) : ranks_(ranks) { Begin(); }
+
+  // True if any rank's work has failed. Does not block.
+  bool Look() {
+    int done = 0;
+    if (!ended_) MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
+    if (done != 0) Next();
+    return failed_;
+  }
+  // Reports that this rank's work has ended; waits until all have ended or one has failed.
+  void End(bool failed) {
+    own_ = {failed ? 1 : 0, 0};
+    while (!ended_) {
+      Look();
+      if (!ended_) std::this_thread::sleep_for(kWait);
+    }
+  }
+
+ private:
+  void Begin() {
+    sent_ = own_;
+    MPI_Iallreduce(sent_.data(), all_.data(), static_cast<int>(all_.size()), MPI_INT, MPI_MAX,
+                   ranks_, &request_);
+  }
+  void Next() {
+    failed_ = all_[0] != 0;
+    ended_ = failed_ || all_[1] == 0;
+    if (!ended_) Begin();
+  }
+
+  MPI_Comm ranks_;
+  MPI_Request request_ = MPI_REQUEST_NULL;
+  std::array<int, 2> own_{0, 1};   // {failed, still at work}, of this rank
+  std::array<int, 2> sent_{0, 1};  // what this rank sent in the current round
+  std::array<int, 2> all_{0, 1};   // maxima over all ranks
+  bool failed_ = false;            // on any rank
+  bool ended_ = false;             // on every rank; no round is under way
+};
 
 }  // namespace
 
@@ -162,6 +211,11 @@ std::string Communicator::Broadcast(const std::string& text, int root) const {
   return result;
 }
 
+std::string Communicator::FirstText(const std::string& text) const {
+  const std::int64_t first = Min(std::int64_t{text.empty() ? size_ : rank_});
+  return first == size_ ? std::string() : Broadcast(text, static_cast<int>(first));
+}
+
 std::string Communicator::Gather(const std::string& text, std::vector<int>& counts) const {
   const auto ranks = static_cast<std::size_t>(size_);
   const auto own_bytes = static_cast<std::int64_t>(text.size());
@@ -221,14 +275,6 @@ Failure CaughtFailure() {
   }
 }
 
-// The largest code of all ranks. Collective.
-std::int64_t Communicator::Agree(std::int64_t code) const {
-  std::int64_t largest = 0;
-  const Recorded recorded(*this, Call::kAgreement, static_cast<std::int64_t>(sizeof code));
-  MPI_Allreduce(&code, &largest, 1, MPI_INT64_T, MPI_MAX, handle_);
-  return largest;
-}
-
 void Communicator::Together(const std::function<void()>& body) const {
   if (planned_) return body();
   std::int64_t own_code = 0;  // 0: this rank's body returned
@@ -241,19 +287,11 @@ void Communicator::Together(const std::function<void()>& body) const {
     own_code = std::max(static_cast<std::int64_t>(failure.code), std::int64_t{1});
     own_message = failure.message;
   }
-  const std::int64_t code = Agree(own_code);
+  const std::int64_t code = Reduce(own_code, MPI_MAX, *this, Call::kAgreement);  // the largest
   if (code == 0) return;
 
-  std::vector<char> failed(static_cast<std::size_t>(size_));
-  const char own = own_code != 0 ? 1 : 0;
-  {
-    const Recorded recorded(*this, Call::kAllGather, 1);
-    MPI_Allgather(&own, 1, MPI_CHAR, failed.data(), 1, MPI_CHAR, handle_);
-  }
-  std::vector<int> ranks;
-  for (int rank = 0; rank < size_; ++rank) {
-    if (failed[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
-  }
+  // The failing ranks, in ascending order.
+  const auto ranks = GatherAll(*this, own_code != 0 ? std::vector<int>{rank_} : std::vector<int>{});
   std::string message = Broadcast(own_message, ranks.front());
   if (static_cast<int>(ranks.size()) < size_) {
     message += fmt::format("\n  (on {})", ListRanks(ranks, size_));
@@ -261,59 +299,6 @@ void Communicator::Together(const std::function<void()>& body) const {
   if (part_) throw PartError(static_cast<ExitCode>(code), message, size_);
   throw AgreedError(static_cast<ExitCode>(code), message);
 }
-
-// WorkJointly: rounds of a non-blocking reduction. Every rank takes part in the same rounds until
-// one of them says that a rank failed or that all are done.
-
-namespace {
-
-constexpr std::chrono::milliseconds kWait{2};  // between two looks of a rank that is done
-
-// Thrown by a poll when another rank's work has failed.
-struct OtherFailed {};
-
-class Rounds {
- public:
-  explicit Rounds(MPI_Comm ranks) : ranks_(ranks) { Begin(); }
-
-  // True if any rank's work has failed. Does not block.
-  bool Look() {
-    int done = 0;
-    if (!ended_) MPI_Test(&request_, &done, MPI_STATUS_IGNORE);
-    if (done != 0) Next();
-    return failed_;
-  }
-  // Reports that this rank's work has ended; waits until all have ended or one has failed.
-  void End(bool failed) {
-    own_ = {failed ? 1 : 0, 0};
-    while (!ended_) {
-      Look();
-      if (!ended_) std::this_thread::sleep_for(kWait);
-    }
-  }
-
- private:
-  void Begin() {
-    sent_ = own_;
-    MPI_Iallreduce(sent_.data(), all_.data(), static_cast<int>(all_.size()), MPI_INT, MPI_MAX,
-                   ranks_, &request_);
-  }
-  void Next() {
-    failed_ = all_[0] != 0;
-    ended_ = failed_ || all_[1] == 0;
-    if (!ended_) Begin();
-  }
-
-  MPI_Comm ranks_;
-  MPI_Request request_ = MPI_REQUEST_NULL;
-  std::array<int, 2> own_{0, 1};   // {failed, still at work}, of this rank
-  std::array<int, 2> sent_{0, 1};  // what this rank sent in the current round
-  std::array<int, 2> all_{0, 1};   // maxima over all ranks
-  bool failed_ = false;            // on any rank
-  bool ended_ = false;             // on every rank; no round is under way
-};
-
-}  // namespace
 
 void WorkJointly(const Communicator& world, const std::function<void(const Poll&)>& work) {
   const Communicator ranks = world.Duplicate();  // keeps rounds apart from other messages

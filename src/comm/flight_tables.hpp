@@ -87,8 +87,6 @@ struct FlightMemory {
   int ranks = 0, rank = 0;    // of this node
 };
 
-std::int64_t MonotonicNanoseconds();
-
 // ProcessState: what the system says about a process on this machine.
 
 struct ProcessState {

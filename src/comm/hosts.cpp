@@ -28,6 +28,35 @@ std::pair<std::string, int> NamesOfNode(const Communicator& node, const std::str
   return {joined, static_cast<int>(std::ranges::find(names, mine) - names.begin())};
 }
 
+// Comparison of clocks: each rank asks rank 0 for the time repeatedly and keeps the answer of the
+// shortest round trip.
+
+constexpr int kTrips = 64;  // the shortest of 64 trips was not delayed
+constexpr int kQuestion = 1, kAnswer = 2;
+
+void Answer(const Communicator& group, int rank, const std::function<double()>& clock) {
+  for (int i = 0; i < kTrips; ++i) {
+    MPI_Recv(nullptr, 0, MPI_BYTE, rank, kQuestion, group.Handle(), MPI_STATUS_IGNORE);
+    const double now = clock();
+    MPI_Send(&now, 1, MPI_DOUBLE, rank, kAnswer, group.Handle());
+  }
+}
+
+ClockComparison Ask(const Communicator& group, const std::function<double()>& clock) {
+  ClockComparison best;
+  for (int i = 0; i < kTrips; ++i) {
+    const double before = clock();
+    MPI_Send(nullptr, 0, MPI_BYTE, 0, kQuestion, group.Handle());
+    double answer = 0;
+    MPI_Recv(&answer, 1, MPI_DOUBLE, 0, kAnswer, group.Handle(), MPI_STATUS_IGNORE);
+    const double after = clock(), error = (after - before) / 2;
+    if (i > 0 && error >= best.error) continue;
+    const double middle = before + error;
+    best = {.at = middle, .offset = answer - middle, .error = error};
+  }
+  return best;
+}
+
 }  // namespace
 
 std::int32_t Hosts::Table::Add(const std::string& name,
@@ -115,39 +144,6 @@ std::string ListRanks(const std::vector<int>& ranks) {
 std::string ListRanks(const std::vector<int>& ranks, int size) {
   return fmt::format("{} of {}", ListRanks(ranks), size);
 }
-
-// Comparison of clocks: each rank asks rank 0 for the time repeatedly and keeps the answer of the
-// shortest round trip.
-
-namespace {
-
-constexpr int kTrips = 64;  // the shortest of 64 trips was not delayed
-constexpr int kQuestion = 1, kAnswer = 2;
-
-void Answer(const Communicator& group, int rank, const std::function<double()>& clock) {
-  for (int i = 0; i < kTrips; ++i) {
-    MPI_Recv(nullptr, 0, MPI_BYTE, rank, kQuestion, group.Handle(), MPI_STATUS_IGNORE);
-    const double now = clock();
-    MPI_Send(&now, 1, MPI_DOUBLE, rank, kAnswer, group.Handle());
-  }
-}
-
-ClockComparison Ask(const Communicator& group, const std::function<double()>& clock) {
-  ClockComparison best;
-  for (int i = 0; i < kTrips; ++i) {
-    const double before = clock();
-    MPI_Send(nullptr, 0, MPI_BYTE, 0, kQuestion, group.Handle());
-    double answer = 0;
-    MPI_Recv(&answer, 1, MPI_DOUBLE, 0, kAnswer, group.Handle(), MPI_STATUS_IGNORE);
-    const double after = clock(), error = (after - before) / 2;
-    if (i > 0 && error >= best.error) continue;
-    const double middle = before + error;
-    best = {.at = middle, .offset = answer - middle, .error = error};
-  }
-  return best;
-}
-
-}  // namespace
 
 ClockComparison CompareClocks(const Communicator& group, std::span<const int> ranks,
                               const std::function<double()>& clock) {

@@ -87,20 +87,6 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }
 
-// Collective over `node`, the ranks that share `available`.
-NodeDemand Demand(const comm::Communicator& node, const device::MemoryTerms& mine,
-                  const Available& available, const char* where) {
-  NodeDemand demand;
-  demand.where = where;
-  demand.ranks = node.Size();
-  demand.available = available;
-  demand.available.bytes = node.Min(demand.available.bytes);
-  for (const device::MemoryTerm& term : device::kMemoryTerms) {
-    demand.terms.*term.bytes = node.Sum(mine.*term.bytes);
-  }
-  return demand;
-}
-
 }  // namespace
 
 Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
@@ -112,13 +98,25 @@ Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
 
 NodeDemand DemandOf(const comm::Communicator& node, const device::MemoryTerms& mine,
                     const device::Stream& stream) {
-  if (!stream.OnGpu()) return Demand(node, mine, AvailableMemory(), "node");
-  const std::string card = device::GpuIds().at(static_cast<std::size_t>(stream.gpu->device));
-  const std::vector<std::string> cards = node.Gather(card);
-  const auto first = std::find(cards.begin(), cards.end(), card) - cards.begin();
-  const comm::Communicator sharers = node.Split(static_cast<int>(first), node.Rank());
-  const Available free{device::FreeBytes(stream), fmt::format("free on {}", stream.gpu->name)};
-  return Demand(sharers, mine, free, "GPU");
+  NodeDemand demand;
+  comm::Communicator sharers;  // of this rank's card
+  if (stream.OnGpu()) {
+    const std::string card = device::GpuIds().at(static_cast<std::size_t>(stream.gpu->device));
+    const std::vector<std::string> cards = node.Gather(card);
+    const auto first = std::find(cards.begin(), cards.end(), card) - cards.begin();
+    sharers = node.Split(static_cast<int>(first), node.Rank());
+    demand.available = {device::FreeBytes(stream), fmt::format("free on {}", stream.gpu->name)};
+    demand.where = "GPU";
+  } else {
+    demand.available = AvailableMemory();
+  }
+  const comm::Communicator& ranks = stream.OnGpu() ? sharers : node;
+  demand.ranks = ranks.Size();
+  demand.available.bytes = ranks.Min(demand.available.bytes);
+  for (const device::MemoryTerm& term : device::kMemoryTerms) {
+    demand.terms.*term.bytes = ranks.Sum(mine.*term.bytes);
+  }
+  return demand;
 }
 
 void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {

@@ -53,6 +53,38 @@ std::vector<std::vector<int>>& Idle() {
   return idle;
 }
 
+// The keys of [grid] other than the sizes of the axes: how the groups are used.
+
+void CheckSequenceParallel(const Options& options, const deck::Deck& deck, const GridShape& shape) {
+  if (!options.sequence_parallel || !options.sequence_parallel_given || shape.tensor > 1) return;
+  throw deck.Complain("grid.sequence_parallel",
+                      "it cuts the rows over the tensor group, which has one rank",
+                      "What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
+}
+
+// 0 without sharding: a preset's shard group then has no effect, but the user's own is refused.
+int ReadShardGroup(const Options& options, const deck::Deck& deck, const GridShape& shape) {
+  const std::string key = "grid.shard_group";
+  const std::int64_t group = options.shard_group;
+  if (group == 0) return 0;
+  if (options.sharding == Sharding::kNone) {
+    if (!options.shard_group_given) return 0;
+    throw deck.Complain(key, "nothing is sharded with grid.sharding = none",
+                        "What fits: grid.sharding = optimizer, gradients or parameters; or leave "
+                        "grid.shard_group out.");
+  }
+  const std::int64_t whole = std::int64_t{shape.data} * shape.context;
+  if (whole % group != 0) {
+    const auto any = [](std::int64_t) { return true; };
+    throw deck.Complain(key,
+                        fmt::format("it does not divide data {} x context {} = {} rank{}",
+                                    shape.data, shape.context, whole, whole == 1 ? "" : "s"),
+                        fmt::format("What fits: grid.shard_group = {}, or 0 (all of them).",
+                                    fmt::join(NearestDivisors(whole, group, any), " or ")));
+  }
+  return static_cast<int>(group);
+}
+
 }  // namespace
 
 const char* NameOf(Sharding sharding) { return kShardings.at(static_cast<std::size_t>(sharding)); }
@@ -63,9 +95,10 @@ Options Read(const deck::Deck& deck) {
   Options options = deck::Read(deck, Bind);
   options.sequence_parallel_given = deck.Given("grid.sequence_parallel");
   options.shard_group_given = deck.Given("grid.shard_group");
-  options.layout_given = options.shard_group_given || deck.Given("grid.data") ||
-                         deck.Given("grid.context") || deck.Given("grid.tensor") ||
-                         deck.Given("grid.pipeline") || deck.Given("grid.sharding");
+  for (const char* key : {"grid.data", "grid.context", "grid.tensor", "grid.pipeline",
+                          "grid.sharding", "grid.shard_group"}) {
+    options.layout_given = options.layout_given || deck.Given(key);
+  }
   return options;
 }
 
@@ -113,42 +146,6 @@ void Places::Fill(Transfer transfer, int ranks, CountOf&& count_of) {
 Places::~Places() {
   if (numbers_.capacity() > 0) Idle().push_back(std::move(numbers_));
 }
-
-// The keys of [grid] other than the sizes of the axes: how the groups are used.
-
-namespace {
-
-void CheckSequenceParallel(const Options& options, const deck::Deck& deck, const GridShape& shape) {
-  if (!options.sequence_parallel || !options.sequence_parallel_given || shape.tensor > 1) return;
-  throw deck.Complain("grid.sequence_parallel",
-                      "it cuts the rows over the tensor group, which has one rank",
-                      "What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
-}
-
-// 0 without sharding: a preset's shard group then has no effect, but the user's own is refused.
-int ReadShardGroup(const Options& options, const deck::Deck& deck, const GridShape& shape) {
-  const std::string key = "grid.shard_group";
-  const std::int64_t group = options.shard_group;
-  if (group == 0) return 0;
-  if (options.sharding == Sharding::kNone) {
-    if (!options.shard_group_given) return 0;
-    throw deck.Complain(key, "nothing is sharded with grid.sharding = none",
-                        "What fits: grid.sharding = optimizer, gradients or parameters; or leave "
-                        "grid.shard_group out.");
-  }
-  const std::int64_t whole = std::int64_t{shape.data} * shape.context;
-  if (whole % group != 0) {
-    const auto any = [](std::int64_t) { return true; };
-    throw deck.Complain(key,
-                        fmt::format("it does not divide data {} x context {} = {} rank{}",
-                                    shape.data, shape.context, whole, whole == 1 ? "" : "s"),
-                        fmt::format("What fits: grid.shard_group = {}, or 0 (all of them).",
-                                    fmt::join(NearestDivisors(whole, group, any), " or ")));
-  }
-  return static_cast<int>(group);
-}
-
-}  // namespace
 
 GridOptions ReadGridOptions(const Options& options, const deck::Deck& deck,
                             const GridShape& shape) {

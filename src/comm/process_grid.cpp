@@ -18,14 +18,11 @@
 namespace trireme::comm {
 
 GridShape Locate(int rank, const GridShape& shape) {
-  GridShape at;
-  at.tensor = rank % shape.tensor;
-  rank /= shape.tensor;
-  at.context = rank % shape.context;
-  rank /= shape.context;
-  at.data = rank % shape.data;
-  at.pipeline = rank / shape.data;
-  return at;
+  const int row = rank / shape.tensor, part = row / shape.context;
+  return {.pipeline = part / shape.data,
+          .data = part % shape.data,
+          .context = row % shape.context,
+          .tensor = rank % shape.tensor};
 }
 
 int RankAt(const GridShape& coordinates, const GridShape& shape) {
@@ -55,12 +52,12 @@ struct GridGroup {
 };
 
 struct GridGroups {
-  GridGroup data, context, tensor, pipeline, replica, embedding;  // cut out of the world
-  GridGroup shard, same_shard;                                    // cut out of `data`
+  GridGroup data;
+  std::vector<std::pair<Group, GridGroup>> others;  // kShard and kData: cut out of `data`
 };
 
-// A rank's groups, from its coordinates alone. Real grids split the world by them; planned grids
-// are made from them.
+// A rank's groups, from its coordinates alone, in the order in which all ranks split them off. Real
+// grids split the world by them; planned grids are made from them.
 GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options) {
   const GridShape at = Locate(rank, shape);
   const int replicas = shape.data * shape.context;
@@ -71,20 +68,17 @@ GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options
   const int part = at.pipeline * shape.tensor + at.tensor;
   const int ring = part * shape.data + at.data;
 
-  GridGroups groups;
-  groups.data = {part, replica, replicas};
-  groups.context = {ring, at.context, shape.context};
-  groups.tensor = {row, at.tensor, shape.tensor};
-  groups.pipeline = {lane, at.pipeline, shape.pipeline};
-  groups.replica = {replica, part, shape.pipeline * shape.tensor};
   const bool first = at.pipeline == 0, last = at.pipeline == shape.pipeline - 1;
-  groups.embedding = {shape.Ranks() + rank, 0, 1};  // alone, with a colour of its own
-  if (first != last) groups.embedding = {lane, first ? 0 : 1, 2};
-
+  const GridGroup alone = {shape.Ranks() + rank, 0, 1};  // with a colour of its own
   const int sharers = ShardRanks(shape, options);
-  groups.shard = {replica / sharers, replica % sharers, sharers};
-  groups.same_shard = {replica % sharers, replica / sharers, replicas / sharers};
-  return groups;
+  return {{part, replica, replicas},
+          {{Group::kContext, {ring, at.context, shape.context}},
+           {Group::kTensor, {row, at.tensor, shape.tensor}},
+           {Group::kPipeline, {lane, at.pipeline, shape.pipeline}},
+           {Group::kReplica, {replica, part, shape.pipeline * shape.tensor}},
+           {Group::kEmbedding, first == last ? alone : GridGroup{lane, first ? 0 : 1, 2}},
+           {Group::kShard, {replica / sharers, replica % sharers, sharers}},
+           {Group::kData, {replica % sharers, replica / sharers, replicas / sharers}}}};
 }
 
 // The tensor ranks with the same slice of `heads` key/value heads, in a tensor group of `size`.
@@ -111,89 +105,14 @@ Communicator CutOut(const Communicator& whole, const GridGroup& group, const cha
   return whole.Split(group.color, group.rank, name);
 }
 
-}  // namespace
-
-ProcessGrid::ProcessGrid(const Communicator& world, const comm::Options& options,
-                         const deck::Deck& deck, const Allowed& allowed)
-    : world_(&world) {
-  world.Together([&] {
-    shape_ = ReadGrid(options, deck, world.Size(), allowed);
-    options_ = ReadGridOptions(options, deck, shape_);
-  });
-  Split();
-}
-
-ProcessGrid::ProcessGrid(const Communicator& world, const GridShape& shape,
-                         const GridOptions& options)
-    : world_(&world), shape_(shape), options_(options) {
-  if (shape.Ranks() != world.Size()) {
-    throw RunError(fmt::format("a grid of {} on {} ranks", Describe(shape), world.Size()));
-  }
-  CheckShards(shape, options);
-  Split();
-}
-
-ProcessGrid::ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options)
-    : planned_world_(Communicator::Planned(planned_rank, shape.Ranks())),
-      world_(&planned_world_),
-      shape_(shape),
-      options_(options) {
-  Split();
-}
-
-ProcessGrid ProcessGrid::Planned(const GridShape& shape, const GridOptions& options, int rank) {
-  CheckShards(shape, options);
-  return {rank, shape, options};
-}
-
-void ProcessGrid::Split() {
-  at_ = Locate(world_->Rank(), shape_);
-  const GridGroups groups = GroupsOf(world_->Rank(), shape_, options_);
-  data_ = CutOut(*world_, groups.data, "replicas");
-  const auto cut = [this](Group name, const Communicator& whole, const GridGroup& group) {
-    groups_[static_cast<std::size_t>(name)] = CutOut(whole, group, NameOf(name));
-  };
-  cut(Group::kContext, *world_, groups.context);
-  cut(Group::kTensor, *world_, groups.tensor);
-  cut(Group::kPipeline, *world_, groups.pipeline);
-  cut(Group::kReplica, *world_, groups.replica);
-  cut(Group::kEmbedding, *world_, groups.embedding);
-  cut(Group::kShard, data_, groups.shard);
-  cut(Group::kData, data_, groups.same_shard);
-}
-
-const Communicator& ProcessGrid::RanksOf(Group group) const {
-  if (group == Group::kWorld) return *world_;
-  if (group != Group::kKeyValue) return groups_[static_cast<std::size_t>(group)];
-  throw RunError("the grid has no key/value group: KeyValueGroup splits it for a model");
-}
-
-Collectives ProcessGrid::Over(Group group) const {
-  const bool on_host = group == Group::kWorld || group == Group::kReplica;
-  return {RanksOf(group), group, ledger_, ChannelOf(group), on_host ? device::Stream{} : stream_};
-}
-
-Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
-  return CutOut(Tensor(), KeyValueGroupOf(Tensor().Rank(), Tensor().Size(), kv_heads),
-                NameOf(Group::kKeyValue));
-}
-
 // Reading the sizes of the grid's axes, and the error message if the layout does not fit the job.
-
-namespace {
 
 constexpr double kStepsOfDistance = 1e6;  // rounding steps per factor of e
 
-// The axes other than data: their sizes and keys.
+// The axes other than data: their sizes, which may be far too large in a deck, and keys.
 enum { kTensor, kPipeline, kContext, kAxes };
 using Sizes = std::array<std::int64_t, kAxes>;
 constexpr const char* kNames[kAxes] = {"grid.tensor", "grid.pipeline", "grid.context"};
-
-// The sizes in the deck, which may be far too large; data = 0: what the other axes leave.
-struct Asked {
-  std::int64_t data = 0;
-  Sizes sizes{};
-};
 
 // Saturates instead of overflowing: products of a deck's numbers are only compared.
 std::int64_t Times(std::int64_t a, std::int64_t b) {
@@ -299,61 +218,143 @@ std::string NearestRanks(std::int64_t unit, std::int64_t ranks) {
 // The axis whose line the message names: the first that alone does not divide the ranks, else the
 // first that is above 1.
 const char* Blamed(const Sizes& asked, std::int64_t ranks) {
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    if (!Divides(asked[axis], ranks)) return kNames[axis];
-  }
-  for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    if (asked[axis] > 1) return kNames[axis];
-  }
-  return kNames[kTensor];
+  auto axis = std::ranges::find_if_not(asked, [&](auto size) { return Divides(size, ranks); });
+  if (axis == asked.end()) axis = std::ranges::find_if(asked, [](auto size) { return size > 1; });
+  return axis == asked.end() ? kNames[kTensor] : kNames[axis - asked.begin()];
 }
 
-// Throws: tensor x pipeline x context does not divide the ranks, so no data axis fits.
-[[noreturn]] void RefuseAxes(const deck::Deck& deck, const Asked& asked, std::int64_t ranks,
-                             const Allowed& allowed) {
+// Throws: tensor x pipeline x context does not divide the ranks, so no data axis fits. data: its
+// size in the deck; 0: what the other axes leave.
+[[noreturn]] void RefuseAxes(const deck::Deck& deck, std::int64_t data, const Sizes& asked,
+                             std::int64_t ranks, const Allowed& allowed) {
   std::vector<std::string> fits;
   for (std::size_t axis = 0; axis < kAxes; ++axis) {
-    const std::string remedy = OneAxis(axis, asked.sizes, ranks, allowed);
+    const std::string remedy = OneAxis(axis, asked, ranks, allowed);
     if (!remedy.empty()) fits.push_back(remedy);
   }
-  if (fits.empty()) fits = SeveralAxes(asked.sizes, ranks, allowed);
-  const std::int64_t unit = Product(asked.sizes);
-  const std::string data = asked.data == 0 ? "" : "grid.data = 0 and ";
+  if (fits.empty()) fits = SeveralAxes(asked, ranks, allowed);
+  const std::int64_t unit = Product(asked);
+  const std::string given = data == 0 ? "" : "grid.data = 0 and ";
   std::string start;  // other sizes of the job, if the model can use them
-  if (Fits(allowed, asked.sizes) &&
-      Times(unit, std::max<std::int64_t>(asked.data, 1)) <= kMostRanks) {
-    start =
-        fmt::format("; or start the job with {}",
-                    asked.data == 0 ? NearestRanks(unit, ranks) : Count(Times(unit, asked.data)));
+  if (Fits(allowed, asked) && Times(unit, std::max<std::int64_t>(data, 1)) <= kMostRanks) {
+    start = fmt::format("; or start the job with {}",
+                        data == 0 ? NearestRanks(unit, ranks) : Count(Times(unit, data)));
   }
-  throw InputError(
-      fmt::format("{}: {} does not divide {}", deck.Where(Blamed(asked.sizes, ranks)),
-                  fmt::join(Named(asked.sizes, asked.sizes, kAxes), " x "), Count(ranks)),
-      fmt::format("What fits: {}{}{}.", data, fmt::join(fits, ", or "), start));
+  throw InputError(fmt::format("{}: {} does not divide {}", deck.Where(Blamed(asked, ranks)),
+                               fmt::join(Named(asked, asked, kAxes), " x "), Count(ranks)),
+                   fmt::format("What fits: {}{}{}.", given, fmt::join(fits, ", or "), start));
+}
+
+// The grid's channels: one per group that moves GPU memory, and the time and failures of all of
+// them.
+
+// Queues that a GPU runs side by side (the maximum of CUDA_DEVICE_MAX_CONNECTIONS). Beyond that,
+// queues share one, and a waiting receive may hold up what its sender waits for.
+constexpr int kHardwareQueues = 32;
+
+// NCCL's buffers per connection and thread block, from its sources: 4 MiB for protocol Simple, 4.7
+// MiB for LL128, 0.5 MiB for LL. A ring has one receiving connection, a tree two more (up and
+// down). Without a limit NCCL takes about 16 blocks on links within a node. None of this is
+// measured, so memory is checked again once the communicators exist.
+constexpr std::int64_t kConnectionBytes = (std::int64_t{4} << 20) + 4'915'200 + (512 << 10);
+constexpr int kConnectionsOfCollective = 3, kBlocksOfLibrary = 16;
+
+// groups: number of groups of more than one rank. NCCL adds a queue to each communicator's own.
+void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
+  constexpr int kOfComputation = 2;  // queues: of the computation and of its input
+  constexpr int kOfEach = 2, kBothEnds = 2, kFlows = 2;
+  const int chunk = kOfEach * kBothEnds * kFlows;
+  const int messages = shape.pipeline > 1 ? chunk * pipeline_chunks : 0;
+  const int queues = kOfComputation + kOfEach * groups + messages;
+  if (queues <= kHardwareQueues || messages == 0) return;
+  fmt::print(
+      stderr,
+      "warning: pipeline.chunks = {} takes {} queues of each GPU, which has {}: messages may "
+      "hold each other up. Take at most {} chunks.\n",
+      pipeline_chunks, queues, kHardwareQueues,
+      std::max(1, (kHardwareQueues - queues + messages) / chunk));
 }
 
 }  // namespace
 
+ProcessGrid::ProcessGrid(const Communicator& world, const comm::Options& options,
+                         const deck::Deck& deck, const Allowed& allowed)
+    : world_(&world) {
+  world.Together([&] {
+    shape_ = ReadGrid(options, deck, world.Size(), allowed);
+    options_ = ReadGridOptions(options, deck, shape_);
+  });
+  Split();
+}
+
+ProcessGrid::ProcessGrid(const Communicator& world, const GridShape& shape,
+                         const GridOptions& options)
+    : world_(&world), shape_(shape), options_(options) {
+  if (shape.Ranks() != world.Size()) {
+    throw RunError(fmt::format("a grid of {} on {} ranks", Describe(shape), world.Size()));
+  }
+  CheckShards(shape, options);
+  Split();
+}
+
+ProcessGrid::ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options)
+    : planned_world_(Communicator::Planned(planned_rank, shape.Ranks())),
+      world_(&planned_world_),
+      shape_(shape),
+      options_(options) {
+  Split();
+}
+
+ProcessGrid ProcessGrid::Planned(const GridShape& shape, const GridOptions& options, int rank) {
+  CheckShards(shape, options);
+  return {rank, shape, options};
+}
+
+void ProcessGrid::Split() {
+  at_ = Locate(world_->Rank(), shape_);
+  const GridGroups groups = GroupsOf(world_->Rank(), shape_, options_);
+  data_ = CutOut(*world_, groups.data, "replicas");
+  for (const auto& [name, group] : groups.others) {
+    const bool of_data = name == Group::kShard || name == Group::kData;
+    groups_[static_cast<std::size_t>(name)] =
+        CutOut(of_data ? data_ : *world_, group, NameOf(name));
+  }
+}
+
+const Communicator& ProcessGrid::RanksOf(Group group) const {
+  if (group == Group::kWorld) return *world_;
+  if (group != Group::kKeyValue) return groups_[static_cast<std::size_t>(group)];
+  throw RunError("the grid has no key/value group: KeyValueGroup splits it for a model");
+}
+
+Collectives ProcessGrid::Over(Group group) const {
+  const bool on_host = group == Group::kWorld || group == Group::kReplica;
+  return {RanksOf(group), group, ledger_, ChannelOf(group), on_host ? device::Stream{} : stream_};
+}
+
+Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
+  return CutOut(Tensor(), KeyValueGroupOf(Tensor().Rank(), Tensor().Size(), kv_heads),
+                NameOf(Group::kKeyValue));
+}
+
 GridShape ReadGrid(const Options& options, const deck::Deck& deck, int ranks,
                    const Allowed& given) {
   const Allowed allowed = given ? given : [](std::int64_t, std::int64_t) { return true; };
-  const Asked asked{options.data, {options.tensor, options.pipeline, options.context}};
-  const std::int64_t unit = Product(asked.sizes);
-  if (!Divides(unit, ranks)) RefuseAxes(deck, asked, ranks, allowed);
+  const Sizes asked = {options.tensor, options.pipeline, options.context};
+  const std::int64_t unit = Product(asked);
+  if (!Divides(unit, ranks)) RefuseAxes(deck, options.data, asked, ranks, allowed);
   const std::int64_t left = ranks / unit;
-  if (asked.data != 0 && asked.data != left) {
-    const std::string all = Count(Times(unit, asked.data));
+  if (options.data != 0 && options.data != left) {
+    const std::string all = Count(Times(unit, options.data));
     throw deck.Complain(
         "grid.data", fmt::format("the grid has {}, the job has {}", all, ranks),
         fmt::format("What fits: grid.data = {}, or 0 (what is left); or start the job with {}.",
                     left, all));
   }
-  GridShape shape;
-  shape.data = static_cast<int>(left);
-  shape.context = static_cast<int>(asked.sizes[kContext]);
-  shape.tensor = static_cast<int>(asked.sizes[kTensor]);
-  shape.pipeline = static_cast<int>(asked.sizes[kPipeline]);
-  return shape;
+  return {.pipeline = static_cast<int>(options.pipeline),
+          .data = static_cast<int>(left),
+          .context = static_cast<int>(options.context),
+          .tensor = static_cast<int>(options.tensor)};
 }
 
 // The banner's map: host and coordinates of each rank.
@@ -389,40 +390,6 @@ std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
   }
   return lines;
 }
-
-// The grid's channels: one per group that moves GPU memory, and the time and failures of all of
-// them.
-
-namespace {
-
-// Queues that a GPU runs side by side (the maximum of CUDA_DEVICE_MAX_CONNECTIONS). Beyond that,
-// queues share one, and a waiting receive may hold up what its sender waits for.
-constexpr int kHardwareQueues = 32;
-
-// NCCL's buffers per connection and thread block, from its sources: 4 MiB for protocol Simple, 4.7
-// MiB for LL128, 0.5 MiB for LL. A ring has one receiving connection, a tree two more (up and
-// down). Without a limit NCCL takes about 16 blocks on links within a node. None of this is
-// measured, so memory is checked again once the communicators exist.
-constexpr std::int64_t kConnectionBytes = (std::int64_t{4} << 20) + 4'915'200 + (512 << 10);
-constexpr int kConnectionsOfCollective = 3, kBlocksOfLibrary = 16;
-
-// groups: number of groups of more than one rank. NCCL adds a queue to each communicator's own.
-void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
-  constexpr int kOfComputation = 2;  // queues: of the computation and of its input
-  constexpr int kOfEach = 2, kBothEnds = 2, kFlows = 2;
-  const int chunk = kOfEach * kBothEnds * kFlows;
-  const int messages = shape.pipeline > 1 ? chunk * pipeline_chunks : 0;
-  const int queues = kOfComputation + kOfEach * groups + messages;
-  if (queues <= kHardwareQueues || messages == 0) return;
-  fmt::print(
-      stderr,
-      "warning: pipeline.chunks = {} takes {} queues of each GPU, which has {}: messages may "
-      "hold each other up. Take at most {} chunks.\n",
-      pipeline_chunks, queues, kHardwareQueues,
-      std::max(1, (kHardwareQueues - queues + messages) / chunk));
-}
-
-}  // namespace
 
 std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
                                                  ChannelSetup setup) const {

@@ -77,6 +77,25 @@ constexpr double kEndSeconds = 1800;
   AbortAlone(failure.code, failure.message.c_str());
 }
 
+// The launchers' variables, innermost launcher first.
+
+// The number in a variable; -1 if it is not set or not a number.
+int Number(const char* variable) {
+  const char* text = std::getenv(variable);
+  int number = -1;
+  if (text == nullptr) return number;
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, number);
+  return error == std::errc() && stop == end ? number : -1;
+}
+
+constexpr const char* kOtherLibrary =
+    "Start it with the launcher of the MPI library that it was built with (trireme --version).";
+constexpr const char* kSlurmStep = "SLURM_STEP_NUM_TASKS";
+constexpr const char* kSlurm =
+    "srun --mpi=pmix starts them as ranks of one job (srun --mpi=list shows what there is). "
+    "In a shell that srun has opened: unset SLURM_STEP_NUM_TASKS.";
+
 }  // namespace
 
 Runtime::Runtime(int* argc, char*** argv) {
@@ -149,29 +168,6 @@ int Runtime::Guard(const std::function<ExitCode()>& body) const {
     return leave_together(failure.code, failure.message);
   }
 }
-
-// The launchers' variables, innermost launcher first.
-
-namespace {
-
-// The number in a variable; -1 if it is not set or not a number.
-int Number(const char* variable) {
-  const char* text = std::getenv(variable);
-  int number = -1;
-  if (text == nullptr) return number;
-  const char* const end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, number);
-  return error == std::errc() && stop == end ? number : -1;
-}
-
-constexpr const char* kOtherLibrary =
-    "Start it with the launcher of the MPI library that it was built with (trireme --version).";
-constexpr const char* kSlurmStep = "SLURM_STEP_NUM_TASKS";
-constexpr const char* kSlurm =
-    "srun --mpi=pmix starts them as ranks of one job (srun --mpi=list shows what there is). "
-    "In a shell that srun has opened: unset SLURM_STEP_NUM_TASKS.";
-
-}  // namespace
 
 Launcher ReadLauncher() {
   struct Source {

@@ -9,10 +9,6 @@ namespace {
 
 constexpr std::int64_t kAlignment = 128;  // bytes; of the second operand in a buffer
 
-std::int64_t Rounded(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
 // MPI type of operands that are only moved: bf16 is two bytes that MPI does not interpret.
 MPI_Datatype TypeMoved(Dtype dtype) {
   return dtype == Dtype::kBfloat16 ? MPI_UINT16_T : MpiType(dtype);
@@ -22,7 +18,7 @@ MPI_Datatype TypeMoved(Dtype dtype) {
 std::int64_t HostBytes(const Operation& operation) {
   const std::int64_t bytes = operation.Bytes();
   if (operation.taken == nullptr) return bytes;
-  return Rounded(bytes) + BytesOf(operation.dtype, operation.taken->Total());
+  return RoundUp(bytes, kAlignment) + BytesOf(operation.dtype, operation.taken->Total());
 }
 
 }  // namespace
@@ -133,7 +129,8 @@ void StagedChannel::PostPlaced(const Operation& operation, Flight& flight) {
   flight.places.insert(flight.places.end(), taken, taken + 2 * ranks);
   sizes = flight.places.data();
   Fetch(operation, flight, 0, total);
-  flight.arrived = static_cast<char*>(memory) + Rounded(BytesOf(operation.dtype, total));
+  flight.arrived =
+      static_cast<char*>(memory) + RoundUp(BytesOf(operation.dtype, total), kAlignment);
   flight.bytes = BytesOf(operation.dtype, operation.taken->Total());
   MPI_Ialltoallv(memory, sizes, sizes + ranks, type, const_cast<char*>(flight.arrived),
                  sizes + 2 * ranks, sizes + 3 * ranks, type, group_.Handle(), &flight.request);

@@ -20,9 +20,6 @@ class StagedChannel final : public Channel {
   int Start(const Operation& operation) override;
   bool Test(int ticket) override;
   void Wait(int ticket) override;
-  double TakeExposed() override { return 0; }  // the host waits, and its caller measures that
-  void CheckHealth() override {}               // a rank that MPI loses ends the job
-  std::vector<std::shared_future<void>> GiveUp() noexcept override { return {}; }
   bool Recordable() const override { return false; }
 
  private:

@@ -46,9 +46,7 @@ class Graph {
   }
 
   const std::vector<Edge>& Edges() const { return edges_; }
-  bool IsWaitedFor(const RankTable& rank) const {
-    return std::ranges::any_of(edges_, [&](const Edge& edge) { return edge.to == &rank; });
-  }
+  bool IsWaitedFor(const RankTable& rank) const { return Missing(rank) != nullptr; }
   // The edge from the rank that has waited longest for `rank`; null: no rank waits for it.
   const Edge* Missing(const RankTable& rank) const {
     const Edge* longest = nullptr;
@@ -120,13 +118,11 @@ class Graph {
 // What a rank has not done, as seen by the ranks that wait for it.
 std::string Undone(const RankTable& rank, const Graph& graph) {
   if (const Edge* const missing = graph.Missing(rank)) {
-    CallRow call = missing->call;
-    if (call.peer >= 0) {
-      return fmt::format("has not answered {} of rank {} {}", DescribeCall(call),
-                         missing->from->rank, Describe(call.phase, call.step));
-    }
-    return fmt::format("has not entered {} {}", DescribeCall(call),
-                       Describe(call.phase, call.step));
+    const CallRow& call = missing->call;
+    const std::string where = Describe(call.phase, call.step);
+    if (call.peer < 0) return fmt::format("has not entered {} {}", DescribeCall(call), where);
+    return fmt::format("has not answered {} of rank {} {}", DescribeCall(call), missing->from->rank,
+                       where);
   }
   if (rank.waiting) {
     return fmt::format("has entered {} {} and not left it", DescribeCall(*rank.waiting),
@@ -140,14 +136,14 @@ std::string Undone(const RankTable& rank, const Graph& graph) {
 }
 
 Culprit MakeCulprit(const RankTable& rank, const Graph& graph) {
-  Culprit culprit = {
-      .rank = rank.rank, .host = rank.host, .text = {}, .waiting = graph.WaitingFor(rank)};
   std::string why = DescribeProcess(rank.process);
   if (!Disabled(rank) && !rank.waiting) {
     why += fmt::format(", in no transfer for {:.1f} s", rank.idle);
   }
-  culprit.text = fmt::format("{} {}: it {}", NameOf(rank), Undone(rank, graph), why);
-  return culprit;
+  return {.rank = rank.rank,
+          .host = rank.host,
+          .text = fmt::format("{} {}: it {}", NameOf(rank), Undone(rank, graph), why),
+          .waiting = graph.WaitingFor(rank)};
 }
 
 // Ranks in no call that others wait for; if there are none, those that have been idle for long.

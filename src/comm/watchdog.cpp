@@ -17,11 +17,13 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <sstream>
 #include <utility>
 
 #include "flight_tables.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/files.hpp"
 #include "trireme/device/cores.hpp"
 
 namespace trireme::comm {
@@ -196,21 +198,10 @@ std::string ReadFile(const std::string& path) {
 // Runs `body` on a thread of its own and waits for it at most `seconds`, since it may never return.
 // `body` must own what it touches.
 void Within(double seconds, std::function<void()> body) {
-  struct State {
-    std::mutex mutex;
-    std::condition_variable done;
-    bool is_done = false;
-  };
-  const auto state = std::make_shared<State>();
-  std::thread([state, body = std::move(body)] {
-    body();
-    const std::lock_guard lock(state->mutex);
-    state->is_done = true;
-    state->done.notify_all();
-  }).detach();
-  std::unique_lock lock(state->mutex);
-  state->done.wait_for(lock, std::chrono::duration<double>(seconds),
-                       [&] { return state->is_done; });
+  std::packaged_task<void()> task(std::move(body));
+  const std::future<void> done = task.get_future();
+  std::thread(std::move(task)).detach();
+  done.wait_for(std::chrono::duration<double>(seconds));
 }
 
 struct Shared {
@@ -219,9 +210,7 @@ struct Shared {
   Outcome outcome;
 };
 
-bool AllHeard(const Outcome& outcome) {
-  return std::find(outcome.heard.begin(), outcome.heard.end(), false) == outcome.heard.end();
-}
+bool AllHeard(const Outcome& outcome) { return std::ranges::count(outcome.heard, false) == 0; }
 
 void ReadOthers(Shared& shared) {
   for (int node = 0; node < shared.round.nodes; ++node) {
@@ -304,11 +293,7 @@ void SayVerdict(const Round& round, const Outcome& outcome, const std::vector<Si
   text += outcome.written ? fmt::format("\n  Last calls and stacks of all ranks: {}", round.place)
                           : fmt::format("\n  {} could not be written.", round.place);
   const std::string line = "trireme: error: " + text + "\n";
-  for (std::size_t at = 0; at < line.size();) {
-    const auto written = ::write(STDERR_FILENO, line.data() + at, line.size() - at);
-    if (written <= 0) break;
-    at += static_cast<std::size_t>(written);
-  }
+  WriteAll(STDERR_FILENO, line);
   HangReport report = {.rank = -1, .host = {}, .step = verdict.step, .text = text};
   if (!verdict.culprits.empty()) {
     report.rank = verdict.culprits.front().rank;
@@ -366,20 +351,14 @@ void Watchdog::OnVerdict(std::function<void(const HangReport&)> told) {
   told_ = std::move(told);
 }
 
-// Finds which ranks' processes are visible: containers may share memory but not process ids.
-void Watchdog::FindVisible() {
+void Watchdog::Watch(const std::stop_token& stop) {
+  device::BindThisThread(setup_.cores);
   const FlightMemory& memory = setup_.recorder->Memory();
   for (int rank = 0; rank < memory.ranks; ++rank) {
     const RankSlot& slot = memory.slots[rank];
     const ProcessState state = LookAt(slot.pid.load());
     visible_.push_back(state.started != 0 && state.started == slot.started.load());
   }
-}
-
-void Watchdog::Watch(const std::stop_token& stop) {
-  device::BindThisThread(setup_.cores);
-  FindVisible();
-  const NodeWords& node = *setup_.recorder->Memory().node;
   double last = Seconds();
   while (!stop.stop_requested()) {
     const double bound = bound_.load();
@@ -393,7 +372,7 @@ void Watchdog::Watch(const std::stop_token& stop) {
     const double now = Seconds();
     const double elapsed = std::min(now - std::exchange(last, now), 2 * look);
     if (stop.stop_requested()) return;
-    if (node.claim.load() != 0) Answer();
+    if (memory.node->claim.load() != 0) Answer();
     if (!setup_.recorder->Mine().armed.load()) continue;
     if (const int gone = GoneNeighbour(); gone >= 0) {
       Alarm(fmt::format("a process of the job has ended by itself (process {})", gone), true);

@@ -12,6 +12,7 @@
 
 #include "allocate.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
 
 namespace trireme::device {
 
@@ -26,10 +27,6 @@ constexpr std::int64_t kHugeFrom = 4 * kHugePage;  // so large that rounding up 
 // space has 56 bits, in its upper half, which stays unmapped).
 constexpr std::uint64_t kPlannedBegin = std::uint64_t{1} << 55;
 constexpr std::uint64_t kPlannedEnd = std::uint64_t{1} << 56;
-
-std::int64_t RoundUp(std::int64_t bytes) {
-  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
 
 // Clears memory with all threads, in huge pages: a page is placed near the thread that clears it.
 void ZeroByAll(char* data, std::int64_t bytes) {
@@ -54,7 +51,7 @@ void CountAllocation(std::int64_t bytes) {
 }  // namespace
 
 void* PlannedAddress(std::int64_t bytes) {
-  const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
+  const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes, kAlignment), kAlignment);
   const std::uint64_t at = next_planned.fetch_add(static_cast<std::uint64_t>(size));
   // After 2^55 bytes addresses repeat; their first owners are gone by then.
   return reinterpret_cast<void*>(kPlannedBegin + at % (kPlannedEnd - kPlannedBegin));
@@ -83,7 +80,7 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
     throw RunError("out of memory: more bytes than can be addressed",
                    "Lower the model's size, data.sequence_length or data.micro_batch.");
   }
-  const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
+  const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes, kAlignment), kAlignment);
   if (kind == Kind::kPlanned) {
     planned_bytes += size;
     return {PlannedAddress(size), Free{size, kind}};
@@ -116,7 +113,9 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
 }
 
 Arena::Arena(std::int64_t bytes, Kind kind)
-    : memory_(AllocateZeroed(bytes, kind)), base_(memory_.get()), capacity_(RoundUp(bytes)) {}
+    : memory_(AllocateZeroed(bytes, kind)),
+      base_(memory_.get()),
+      capacity_(RoundUp(bytes, kAlignment)) {}
 
 Arena::Arena(void* memory, std::int64_t bytes) : base_(memory), capacity_(bytes) {
   if (memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kAlignment == 0) return;
@@ -126,7 +125,7 @@ Arena::Arena(void* memory, std::int64_t bytes) : base_(memory), capacity_(bytes)
 
 void* Arena::Allocate(std::int64_t bytes) {
   const std::int64_t begin = used_;
-  used_ += RoundUp(bytes);
+  used_ += RoundUp(bytes, kAlignment);
   peak_ = std::max(peak_, used_);
   if (IsMeasuring()) return nullptr;
   if (used_ > capacity_) {

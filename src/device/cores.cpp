@@ -10,7 +10,6 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 #include <tuple>
 
 namespace trireme::device {
@@ -26,15 +25,11 @@ int FirstNumber(const std::string& path, int otherwise) {
   return file >> number ? number : otherwise;
 }
 
-bool Bind(const cpu_set_t& set) { return sched_setaffinity(0, sizeof set, &set) == 0; }
-
-// Whether a list such as "cpu,cpuacct" names the controller.
-bool Lists(const std::string& controllers, const std::string& controller) {
-  std::istringstream list(controllers);
-  for (std::string name; std::getline(list, name, ',');) {
-    if (name == controller) return true;
-  }
-  return false;
+bool Bind(std::span<const int> numbers) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int number : numbers) CPU_SET(number, &set);
+  return sched_setaffinity(0, sizeof set, &set) == 0;
 }
 
 }  // namespace
@@ -88,10 +83,7 @@ bool PinThreads(std::span<const int> numbers) {
     thread_local int pinned = -1;
     const int number = numbers[static_cast<std::size_t>(omp_get_thread_num())];
     if (pinned != number) {
-      cpu_set_t set;
-      CPU_ZERO(&set);
-      CPU_SET(number, &set);
-      if (Bind(set)) {
+      if (Bind({&number, 1})) {
         pinned = number;
       } else {
         all = false;
@@ -101,12 +93,7 @@ bool PinThreads(std::span<const int> numbers) {
   return all;
 }
 
-void BindThisThread(std::span<const int> numbers) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  for (const int number : numbers) CPU_SET(number, &set);
-  Bind(set);
-}
+void BindThisThread(std::span<const int> numbers) { Bind(numbers); }
 
 // Control groups of both versions, as files below /sys/fs/cgroup.
 
@@ -127,11 +114,11 @@ void ForEachGroup(const std::string& controller, const std::string& proc,
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':'), second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
     const std::string path = line.substr(second + 1);
-    if (controllers.empty()) {
+    if (second == first + 1) {
       up(cgroups + path, cgroups, 2);
-    } else if (Lists(controllers, controller)) {
+    } else if (controllers.find("," + controller + ",") != std::string::npos) {
       up(first_version + path, first_version, 1);
     }
   }

@@ -21,6 +21,26 @@ constexpr bool kCupti = TRIREME_CUPTI != 0;
 void CopyHere(const void* from, void* to, std::int64_t bytes) {
   if (bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
 }
+
+// in: `from` is the host's memory, else `to` is.
+void CopyNow(const Stream& stream, const void* from, void* to, std::int64_t bytes, bool in) {
+  if (stream.Planned()) return;
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::Copy(*stream.gpu, from, to, bytes, in);
+  }
+  CopyHere(from, to, bytes);
+}
+
+// queue: which queue of GpuContext.
+void StartCopy(const Stream& stream, void* const GpuContext::*queue, const void* from, void* to,
+               std::int64_t bytes) {
+  if (stream.Planned()) return;
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::StartCopy(stream.gpu->*queue, from, to, bytes);
+  }
+  CopyHere(from, to, bytes);
+}
+
 }  // namespace
 
 void PrepareGpuEnvironment() {
@@ -115,32 +135,12 @@ PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind) {
 }
 
 void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes) {
-  if (stream.Planned()) return;
-  if constexpr (kCuda) {
-    if (stream.OnGpu()) return cuda::CopyIn(*stream.gpu, host, device, bytes);
-  }
-  CopyHere(host, device, bytes);
+  CopyNow(stream, host, device, bytes, true);
 }
 
 void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes) {
-  if (stream.Planned()) return;
-  if constexpr (kCuda) {
-    if (stream.OnGpu()) return cuda::CopyOut(*stream.gpu, device, host, bytes);
-  }
-  CopyHere(device, host, bytes);
+  CopyNow(stream, device, host, bytes, false);
 }
-
-namespace {
-// queue: which queue of GpuContext.
-void StartCopy(const Stream& stream, void* const GpuContext::*queue, const void* from, void* to,
-               std::int64_t bytes) {
-  if (stream.Planned()) return;
-  if constexpr (kCuda) {
-    if (stream.OnGpu()) return cuda::StartCopy(stream.gpu->*queue, from, to, bytes);
-  }
-  CopyHere(from, to, bytes);
-}
-}  // namespace
 
 void StartCopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes) {
   StartCopy(stream, &GpuContext::queue, host, device, bytes);
@@ -221,68 +221,48 @@ ProfileRange::~ProfileRange() {
 
 Event::Event(const Stream& stream, bool timed) {
   if constexpr (kCuda) {
-    if (stream.Where() == Kind::kCuda) handle_ = cuda::NewEvent(timed);
+    if (stream.Where() == Kind::kCuda) handle_.reset(cuda::NewEvent(timed));
   }
 }
 
-Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
-
-Event& Event::operator=(Event&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  return *this;
-}
-
-Event::~Event() {
-  if constexpr (kCuda) {
-    if (handle_ != nullptr) cuda::DeleteEvent(handle_);
-  }
+void Event::Delete::operator()(void* event) const {
+  if constexpr (kCuda) cuda::DeleteEvent(event);
 }
 
 void Event::Record(void* queue) {
   if constexpr (kCuda) {
-    if (handle_ != nullptr) cuda::RecordEvent(handle_, queue);
+    if (handle_) cuda::RecordEvent(handle_.get(), queue);
   }
 }
 
 void Event::MakeWait(void* queue) const {
   if constexpr (kCuda) {
-    if (handle_ != nullptr) cuda::MakeWait(handle_, queue);
+    if (handle_) cuda::MakeWait(handle_.get(), queue);
   }
 }
 
 bool Event::Happened() const {
   if constexpr (kCuda) {
-    if (handle_ != nullptr) return cuda::Happened(handle_);
+    if (handle_) return cuda::Happened(handle_.get());
   }
   return true;
 }
 
 void Event::Await() const {
   if constexpr (kCuda) {
-    if (handle_ != nullptr) cuda::Await(handle_);
+    if (handle_) cuda::Await(handle_.get());
   }
 }
 
 double Event::SecondsSince(const Event& earlier) const {
   if constexpr (kCuda) {
-    if (handle_ != nullptr) return cuda::SecondsBetween(earlier.handle_, handle_);
+    if (handle_) return cuda::SecondsBetween(earlier.handle_.get(), handle_.get());
   }
   return 0;
 }
 
-Graph::Graph(Graph&& other) noexcept
-    : handle_(std::exchange(other.handle_, nullptr)), nodes_(other.nodes_) {}
-
-Graph& Graph::operator=(Graph&& other) noexcept {
-  std::swap(handle_, other.handle_);
-  std::swap(nodes_, other.nodes_);
-  return *this;
-}
-
-Graph::~Graph() {
-  if constexpr (kCuda) {
-    if (handle_ != nullptr) cuda::DeleteGraph(handle_);
-  }
+void Graph::Delete::operator()(void* graph) const {
+  if constexpr (kCuda) cuda::DeleteGraph(graph);
 }
 
 void Graph::Begin(const Stream& stream) {
@@ -292,7 +272,7 @@ void Graph::Begin(const Stream& stream) {
 
 void Graph::End(const Stream& stream) {
   if (stream.Planned()) return;
-  if constexpr (kCuda) handle_ = cuda::EndGraph(stream.gpu->queue, nodes_);
+  if constexpr (kCuda) handle_.reset(cuda::EndGraph(stream.gpu->queue, nodes_));
 }
 
 void Graph::Abandon(const Stream& stream) {
@@ -302,7 +282,7 @@ void Graph::Abandon(const Stream& stream) {
 
 void Graph::Launch(const Stream& stream) const {
   if (stream.Planned()) return;
-  if constexpr (kCuda) cuda::LaunchGraph(handle_, stream.gpu->queue);
+  if constexpr (kCuda) cuda::LaunchGraph(handle_.get(), stream.gpu->queue);
 }
 
 }  // namespace trireme::device

@@ -8,6 +8,8 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <fstream>
 
@@ -26,15 +28,8 @@ void KeepFreedMemory() {
 }  // namespace
 
 const char* NameOf(Kind kind) {
-  switch (kind) {
-    case Kind::kCpu:
-      return "cpu";
-    case Kind::kCuda:
-      return "cuda";
-    case Kind::kPlanned:
-      break;
-  }
-  return "planned";
+  constexpr std::array kNames = {"cpu", "cuda", "planned"};
+  return kNames.at(static_cast<std::size_t>(kind));
 }
 
 int RequestedThreads(int requested) {

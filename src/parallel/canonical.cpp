@@ -18,11 +18,6 @@ constexpr const char* kCanonicalBug = "This is a bug in Trireme.";
 // Most elements of one exchange: MPI counts are ints.
 constexpr std::int64_t kCanonicalMostElements = std::int64_t{1} << 28;
 
-// Elements of the largest of `ranks` parts of an operand of `most` elements.
-std::int64_t PartElements(int ranks, std::int64_t most) {
-  return CeilDivide(CeilDivide(most, ranks), kCut) * kCut;
-}
-
 }  // namespace
 
 void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
@@ -45,9 +40,8 @@ TreeCollectives::TreeCollectives(const comm::Collectives& group, const device::S
                    kCanonicalBug);
   }
   if (ranks == 1 || most == 0) return;
-  part_ = PartElements(ranks, most);
-  const std::int64_t bytes = part_ * ranks * static_cast<std::int64_t>(SizeOf(dtype));
-  buffer_ = device::AllocateZeroed(bytes, stream.Where());
+  part_ = RoundUp(CeilDivide(most, ranks), kCut);  // the largest part
+  buffer_ = device::AllocateZeroed(BytesOf(dtype, part_ * ranks), stream.Where());
 }
 
 // Returns the sum of this rank's part, which lies at the start of the exchange buffer.
@@ -73,7 +67,7 @@ void TreeCollectives::ReduceScatter(Dtype dtype, const void* from, void* to,
   if (group_.Size() == 1) return group_.ReduceScatter(dtype, from, to, counts);
   const void* sum = Exchange(dtype, from, counts);
   const std::int64_t own = counts.Of(group_.Rank(), group_.Size());
-  device::CopyWithin(stream_, sum, to, own * static_cast<std::int64_t>(SizeOf(dtype)));
+  device::CopyWithin(stream_, sum, to, BytesOf(dtype, own));
 }
 
 void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) const {
@@ -145,7 +139,7 @@ void LeafGradients::Merge(const std::vector<Part>& ranges, int from, int to) con
     void* source = ElementAt(registry_.GradientLevel(from), type, range.begin);
     kernels::Accumulate(stream_, type, range.Size(), source,
                         ElementAt(registry_.GradientLevel(to), type, range.begin));
-    device::SetZero(stream_, source, range.Size() * static_cast<std::int64_t>(SizeOf(type)));
+    device::SetZero(stream_, source, BytesOf(type, range.Size()));
   }
 }
 

@@ -68,21 +68,17 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
     scattered = std::max({scattered, piece.range.Size(), part * setup.ranks});
   }
   const Dtype type = registry.SumType();
-  reduced =
-      std::min(reduced, CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(type))));
+  reduced = std::min(reduced, CeilDivide(setup.bucket_bytes, trireme::BytesOf(type, 1)));
   if (sharding_ == comm::Sharding::kNone) scattered = 0;
   data_tree_ = TreeCollectives(data_, stream, type, reduced);
   shard_tree_ = TreeCollectives(shard_, stream, type, scattered);
 }
 
 void GradientBuckets::Begin() {
-  next_ = 0;
-  across_ = 0;
-  awaited_ = 0;
+  next_ = across_ = awaited_ = 0;
   under_way_ = 0;
   not_finite_.clear();
-  seconds_waited_ = 0;
-  last_ready_ = 0;
+  seconds_waited_ = last_ready_ = 0;
   for (Bucket& bucket : buckets_) bucket.started = 0;
 }
 
@@ -130,7 +126,7 @@ void GradientBuckets::StartAcross(Bucket& bucket, double since) {
 }
 
 std::int64_t GradientBuckets::BytesOf(const Bucket& bucket) const {
-  return bucket.cut.range.Size() * static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+  return trireme::BytesOf(registry_->SumType(), bucket.cut.range.Size());
 }
 
 // Bounds the copies that MPI holds for sums under way: a backward pass that is faster than the
@@ -227,7 +223,7 @@ CopiedGradients::CopiedGradients(kernels::Registry& registry, const CopyGroups& 
   }
   std::int64_t most = 0;
   for (const Message& message : messages_) most = std::max(most, message.elements);
-  const std::int64_t bytes = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
+  const std::int64_t bytes = BytesOf(registry.SumType(), most);
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
@@ -253,10 +249,7 @@ void CopiedGradients::Share() {
   const Dtype type = registry_->SumType();
   for (const Message& message : messages_) {
     const bool put_together = message.parts && shard_.Size() > 1;
-    if (put_together) {
-      device::SetZero(stream_, buffer_.get(),
-                      message.elements * static_cast<std::int64_t>(SizeOf(type)));
-    }
+    if (put_together) device::SetZero(stream_, buffer_.get(), BytesOf(type, message.elements));
     Copy(message, true);
     if (put_together) shard_.AllReduce(type, buffer_.get(), message.elements);
     message.group.Broadcast(type, buffer_.get(), message.elements, 0);
@@ -275,7 +268,7 @@ void CopiedGradients::Copy(const Message& message, bool pack) {
       void* const packed = ElementAt(buffer_.get(), type, at + owned.flat.begin - parameter.offset);
       void* const gradient = ElementAt(registry_->Gradients(), type, owned.gradient);
       device::CopyWithin(stream_, pack ? gradient : packed, pack ? packed : gradient,
-                         owned.flat.Size() * static_cast<std::int64_t>(SizeOf(type)));
+                         BytesOf(type, owned.flat.Size()));
     }
     at += parameter.LocalSize();
   }
@@ -313,7 +306,7 @@ SharedGradients::SharedGradients(kernels::Registry& registry,
   for (const Message& message : messages_) {
     if (message.parameters.size() > 1) most = std::max(most, message.elements);
   }
-  const std::int64_t bytes = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
+  const std::int64_t bytes = BytesOf(registry.SumType(), most);
   if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
@@ -357,8 +350,7 @@ void SharedGradients::Copy(const Message& message, bool pack) {
   auto* packed = static_cast<char*>(buffer_.get());
   for (const kernels::ParameterId id : message.parameters) {
     const Span span = SpanOf(message, id);
-    const std::int64_t bytes =
-        span.elements * static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+    const std::int64_t bytes = BytesOf(registry_->SumType(), span.elements);
     device::CopyWithin(stream_, pack ? span.data : packed, pack ? packed : span.data, bytes);
     packed += bytes;
   }

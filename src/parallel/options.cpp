@@ -34,7 +34,7 @@ bool PowerOfTwo(int value) {
 }
 
 // Reads run.canonical into `canonical`; InputError if it is wrong or a leaf is given without it.
-void ReadCanonical(const std::string& text, const deck::Deck& deck, CanonicalOptions& canonical) {
+void ReadCanonical(const std::string& text, const deck::Deck& deck, Canonical& canonical) {
   if (text == "none") {
     if (canonical.leaf == 0) return;
     throw deck.Complain("run.canonical_leaf", "run.canonical is none",

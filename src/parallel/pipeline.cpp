@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
@@ -25,21 +26,14 @@ const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int m
   return programs.emplace(micro_batches, make(shape, stage)).first->second;
 }
 
-device::Phase PhaseOf(TaskKind kind) {
-  switch (kind) {
-    case TaskKind::kForward:
-      return device::Phase::kForward;
-    case TaskKind::kBackward:
-      return device::Phase::kBackward;
-    case TaskKind::kBackwardInput:
-      return device::Phase::kInputGradient;
-    case TaskKind::kBackwardWeight:
-      return device::Phase::kWeightGradient;
-    case TaskKind::kEvaluate:
-      break;
-  }
-  return device::Phase::kEvaluate;
-}
+// [TaskKind]
+constexpr std::array<device::Phase, kTaskKinds> kTaskPhases = {
+    device::Phase::kForward, device::Phase::kBackward, device::Phase::kInputGradient,
+    device::Phase::kWeightGradient, device::Phase::kEvaluate};
+
+// The counts of lanes, in the order of Pipeline::lanes_.
+constexpr std::array kLanes = {&Buffers::activations_in, &Buffers::activations_out,
+                               &Buffers::gradients_in, &Buffers::gradients_out};
 
 }  // namespace
 
@@ -62,22 +56,17 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
   const Buffers& training = TrainingProgram(shape_.micro_batches).buffers;
   const Buffers& evaluation =
       Kept(evaluation_, shape_, busy, Stage(), MakeEvaluationProgram).buffers;
-  const auto allocate = [&](Lane& lane, int one, int other) {
-    const int count = std::max(one, other);
-    lane.requests.resize(static_cast<std::size_t>(count));
-    if (count > 0) lane.memory = device::AllocateZeroed(count * BufferBytes(), stream_.Where());
-  };
-  allocate(activations_in_, training.activations_in, evaluation.activations_in);
-  allocate(activations_out_, training.activations_out, evaluation.activations_out);
-  allocate(gradients_in_, training.gradients_in, evaluation.gradients_in);
-  allocate(gradients_out_, training.gradients_out, evaluation.gradients_out);
+  for (std::size_t i = 0; i < kLanes.size(); ++i) {
+    const int count = std::max(training.*kLanes[i], evaluation.*kLanes[i]);
+    lanes_[i].requests.resize(static_cast<std::size_t>(count));
+    if (count == 0) continue;
+    lanes_[i].memory = device::AllocateZeroed(count * BufferBytes(), stream_.Where());
+  }
 }
 
 std::int64_t Pipeline::Bytes() const {
   std::int64_t bytes = 0;
-  for (const Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
-    bytes += device::BytesOf(lane->memory);
-  }
+  for (const Lane& lane : lanes_) bytes += device::BytesOf(lane.memory);
   return bytes;
 }
 
@@ -98,21 +87,16 @@ const Program& Pipeline::TrainingProgram(int micro_batches) {
 }
 
 void Pipeline::Progress() {
-  for (Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
-    for (comm::Request& request : lane->requests) {
+  for (Lane& lane : lanes_) {
+    for (comm::Request& request : lane.requests) {
       if (!request.Complete()) request.Test();
     }
   }
 }
 
 void Pipeline::Run(const Program& program, StageWork& work) {
-  const auto holds = [](const Lane& lane, int count) {
-    return static_cast<int>(lane.requests.size()) >= count;
-  };
-  const Buffers& need = program.buffers;
-  if (!holds(activations_in_, need.activations_in) ||
-      !holds(activations_out_, need.activations_out) || !holds(gradients_in_, need.gradients_in) ||
-      !holds(gradients_out_, need.gradients_out)) {
+  for (std::size_t i = 0; i < kLanes.size(); ++i) {
+    if (std::ssize(lanes_[i].requests) >= program.buffers.*kLanes[i]) continue;
     throw RunError("a pipeline step with too few buffers: a bug in Trireme");
   }
   waited_input_ = waited_output_ = 0;
@@ -122,9 +106,8 @@ void Pipeline::Run(const Program& program, StageWork& work) {
 
 void Pipeline::Execute(const Program& program, const Operation& operation, StageWork& work) {
   const ProgramTask& task = program.tasks[static_cast<std::size_t>(operation.task)];
-  const bool activation = operation.flow == Flow::kActivation;
-  Lane& in = activation ? activations_in_ : gradients_in_;
-  Lane& out = activation ? activations_out_ : gradients_out_;
+  const auto first = 2 * static_cast<std::size_t>(operation.flow);
+  Lane &in = lanes_[first], &out = lanes_[first + 1];
   const auto request = [&](Lane& lane) -> comm::Request& {
     return lane.requests[static_cast<std::size_t>(operation.buffer)];
   };
@@ -185,20 +168,19 @@ void Pipeline::Compute(const ProgramTask& task, const kernels::Matrix& in,
   if (recorder == nullptr) return work.Run(task, in, out);
   recorder->SetTask(task.task.micro_batch, task.task.chunk);
   {
-    const device::Scope scope(
-        recorder,
-        {.name = device::SliceName::kTask, .phase = PhaseOf(task.task.kind), .queues = true});
+    const device::Scope scope(recorder,
+                              {.name = device::SliceName::kTask,
+                               .phase = kTaskPhases.at(static_cast<std::size_t>(task.task.kind)),
+                               .queues = true});
     work.Run(task, in, out);
   }
   recorder->SetTask(-1, -1);
 }
 
 std::int64_t Pipeline::BufferBytes() const {
-  const std::int64_t bytes = rows_ * columns_ * static_cast<std::int64_t>(SizeOf(dtype_));
   // At least one cache line: even a matrix without rows needs an address, because Empty() means
   // that there is no message.
-  return std::max((bytes + kPipelineAlignment - 1) / kPipelineAlignment, std::int64_t{1}) *
-         kPipelineAlignment;
+  return RoundUp(std::max(BytesOf(dtype_, rows_ * columns_), std::int64_t{1}), kPipelineAlignment);
 }
 
 kernels::Matrix Pipeline::BufferOf(const Lane& lane, int buffer, std::int64_t rows) const {

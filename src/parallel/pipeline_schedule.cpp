@@ -62,73 +62,7 @@ std::vector<Task> Interleaved(const PipelineShape& shape, int stage) {
   return tasks;
 }
 
-}  // namespace
-
-int SourceOf(const PipelineShape& shape, int stage, const Task& task) {
-  const int here = VirtualStage(shape, stage, task.chunk);
-  if (GoesForward(task.kind)) return here == 0 ? kNoStage : here - 1;
-  if (!GivesInputGradient(task.kind) || here == shape.VirtualStages() - 1) return kNoStage;
-  return here + 1;
-}
-
-int DestinationOf(const PipelineShape& shape, int stage, const Task& task) {
-  const int here = VirtualStage(shape, stage, task.chunk);
-  if (GivesInputGradient(task.kind)) return here == 0 ? kNoStage : here - 1;
-  if (!GoesForward(task.kind) || here == shape.VirtualStages() - 1) return kNoStage;
-  return here + 1;
-}
-
-std::string Describe(const Task& task) {
-  constexpr const char* kNames[] = {"forward pass", "backward pass", "input gradient",
-                                    "weight gradient", "evaluation"};
-  return fmt::format("{} of micro-batch {}, chunk {}", kNames[static_cast<int>(task.kind)],
-                     task.micro_batch, task.chunk);
-}
-
-int PaddedMicroBatches(const PipelineShape& shape, int count) {
-  if (shape.kind != ScheduleKind::kInterleaved) return count;
-  return static_cast<int>(CeilDivide(count, shape.stages)) * shape.stages;
-}
-
-std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage) {
-  if (shape.kind == ScheduleKind::kInterleaved) return Interleaved(shape, stage);
-  if (shape.chunks != 1) {
-    throw RunError(
-        fmt::format("schedule {} has one chunk a stage, not {}", NameOf(shape.kind), shape.chunks));
-  }
-  return OneChunk(shape, stage);
-}
-
-std::vector<Task> MakeEvaluation(const PipelineShape& shape) {
-  std::vector<Task> tasks;
-  for (int begin = 0; begin < shape.micro_batches; begin += shape.stages) {
-    const int end = std::min(begin + shape.stages, shape.micro_batches);
-    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-      for (int m = begin; m < end; ++m) tasks.push_back({kEvaluate, m, chunk});
-    }
-  }
-  return tasks;
-}
-
-int MostInFlight(const PipelineShape& shape, int stage) {
-  const int stages = shape.stages, count = shape.micro_batches;
-  switch (shape.kind) {
-    case ScheduleKind::kGpipe:
-      return stages == 1 ? 1 : count;
-    case ScheduleKind::kOneForwardOneBackward:
-      return std::min(stages - stage, count);
-    case ScheduleKind::kInterleaved:
-      return std::min((stages - stage - 1) * 2 + (shape.chunks - 1) * stages + 1,
-                      count * shape.chunks);
-    case ScheduleKind::kZeroBubble:
-      return std::min(stages, count);
-  }
-  throw RunError("unknown pipeline schedule");
-}
-
 // Finds the best distribution of blocks over the virtual stages without trying all of them.
-
-namespace {
 
 class Balance {
  public:
@@ -207,6 +141,68 @@ class Balance {
 };
 
 }  // namespace
+
+int SourceOf(const PipelineShape& shape, int stage, const Task& task) {
+  const int here = VirtualStage(shape, stage, task.chunk);
+  if (GoesForward(task.kind)) return here == 0 ? kNoStage : here - 1;
+  if (!GivesInputGradient(task.kind) || here == shape.VirtualStages() - 1) return kNoStage;
+  return here + 1;
+}
+
+int DestinationOf(const PipelineShape& shape, int stage, const Task& task) {
+  const int here = VirtualStage(shape, stage, task.chunk);
+  if (GivesInputGradient(task.kind)) return here == 0 ? kNoStage : here - 1;
+  if (!GoesForward(task.kind) || here == shape.VirtualStages() - 1) return kNoStage;
+  return here + 1;
+}
+
+std::string Describe(const Task& task) {
+  constexpr const char* kNames[] = {"forward pass", "backward pass", "input gradient",
+                                    "weight gradient", "evaluation"};
+  return fmt::format("{} of micro-batch {}, chunk {}", kNames[static_cast<int>(task.kind)],
+                     task.micro_batch, task.chunk);
+}
+
+int PaddedMicroBatches(const PipelineShape& shape, int count) {
+  if (shape.kind != ScheduleKind::kInterleaved) return count;
+  return static_cast<int>(CeilDivide(count, shape.stages)) * shape.stages;
+}
+
+std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage) {
+  if (shape.kind == ScheduleKind::kInterleaved) return Interleaved(shape, stage);
+  if (shape.chunks != 1) {
+    throw RunError(
+        fmt::format("schedule {} has one chunk a stage, not {}", NameOf(shape.kind), shape.chunks));
+  }
+  return OneChunk(shape, stage);
+}
+
+std::vector<Task> MakeEvaluation(const PipelineShape& shape) {
+  std::vector<Task> tasks;
+  for (int begin = 0; begin < shape.micro_batches; begin += shape.stages) {
+    const int end = std::min(begin + shape.stages, shape.micro_batches);
+    for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+      for (int m = begin; m < end; ++m) tasks.push_back({kEvaluate, m, chunk});
+    }
+  }
+  return tasks;
+}
+
+int MostInFlight(const PipelineShape& shape, int stage) {
+  const int stages = shape.stages, count = shape.micro_batches;
+  switch (shape.kind) {
+    case ScheduleKind::kGpipe:
+      return stages == 1 ? 1 : count;
+    case ScheduleKind::kOneForwardOneBackward:
+      return std::min(stages - stage, count);
+    case ScheduleKind::kInterleaved:
+      return std::min((stages - stage - 1) * 2 + (shape.chunks - 1) * stages + 1,
+                      count * shape.chunks);
+    case ScheduleKind::kZeroBubble:
+      return std::min(stages, count);
+  }
+  throw RunError("unknown pipeline schedule");
+}
 
 std::vector<Part> BalanceStages(std::int64_t layers, int virtual_stages, double block_cost,
                                 double embedding_cost, double head_cost) {

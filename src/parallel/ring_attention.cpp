@@ -28,10 +28,6 @@ constexpr std::int64_t kChunks = 8;  // parts of a step's work, between which tr
 constexpr std::int64_t kRingAttentionAlignment = 32;  // elements of a buffer, 128 bytes or more
 constexpr int kBlocks = 2, kGradients = 3;            // numbers of buffers
 
-std::int64_t RoundUp(std::int64_t count, std::int64_t multiple) {
-  return CeilDivide(count, multiple) * multiple;
-}
-
 // Size of the largest block if sequences of `length` positions are cut over `ranks` ranks.
 struct LargestBlock {
   LargestBlock(std::int64_t length, int ranks) {

@@ -30,6 +30,140 @@ void Wait(comm::Request& request, double& seconds_waited) {
   seconds_waited += Seconds() - start;
 }
 
+// PlanOwnership: the pieces of the flat range, the owned part of each, and where it is stored.
+
+using comm::Sharding;
+
+// Most elements of a bucket: MPI counts are ints. Larger parameters are cut.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+
+// Buckets from the end, in the order in which the backward pass finishes their gradients.
+std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucket_elements) {
+  std::vector<Part> buckets;
+  std::int64_t end = list.Size();
+  const auto& parameters = list.Parameters();
+  for (std::size_t i = parameters.size(); i-- > 0;) {
+    // No gradient becomes ready at a parameter that this rank does not hold: a bucket cut there
+    // would become ready no earlier than the next one.
+    if (i > 0 && !parameters[i].Held()) continue;
+    const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
+    while (end - begin > kMostElements) {
+      buckets.push_back({end - kMostElements, end});
+      end -= kMostElements;
+    }
+    if (end - begin >= bucket_elements || i == 0) {
+      if (end > begin) buckets.push_back({begin, end});
+      end = begin;
+    }
+  }
+  return buckets;
+}
+
+// What decides how a unit is grouped with others.
+struct UnitTraits {
+  std::int64_t elements = 0;  // whole unit / tensor ranks, the same on every rank
+  bool alone = false;         // holds a table with a second gradient or on two stages
+};
+
+std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_ranks) {
+  std::vector<UnitTraits> traits(list.Units().size());
+  const auto& parameters = list.Parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto id = static_cast<kernels::ParameterId>(i);
+    UnitTraits& unit = traits[static_cast<std::size_t>(list.UnitOf(id))];
+    unit.elements += kernels::ElementCount(parameters[i].shape);
+    if (parameters[i].sum == kernels::GradientSum::kTied || list.SecondOf() == id) {
+      unit.alone = true;
+    }
+  }
+  for (UnitTraits& unit : traits) unit.elements /= tensor_ranks;
+  return traits;
+}
+
+// Groups of whole units, from the end, each of at least bucket_elements (0: one unit per group).
+std::vector<Part> UnitGroups(const kernels::ParameterList& list, std::int64_t bucket_elements,
+                             int tensor_ranks) {
+  const std::vector<UnitTraits> traits = TraitsOf(list, tensor_ranks);
+  const auto& units = list.Units();
+  std::vector<Part> groups;
+  Part group{list.Size(), list.Size()};
+  std::int64_t elements = 0;
+  const auto close = [&] {
+    if (group.Size() > 0) groups.push_back(group);
+    group.end = group.begin;
+    elements = 0;
+  };
+  for (std::size_t i = units.size(); i-- > 0;) {
+    if (units[i].range.Size() == 0) continue;
+    if (traits[i].alone) close();
+    group.begin = units[i].range.begin;
+    elements += traits[i].elements;
+    if (traits[i].alone || elements >= bucket_elements) close();
+  }
+  close();
+  return groups;
+}
+
+std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
+                            const ShardSetup& setup) {
+  const std::int64_t elements = CeilDivide(setup.bucket_bytes, BytesOf(dtype, 1));
+  if (setup.sharding == Sharding::kNone) return Buckets(list, elements);
+  const bool grouped = setup.sharding == Sharding::kOptimizer;
+  return UnitGroups(list, grouped ? elements : 0, setup.tensor_ranks);
+}
+
+// Cuts a piece between parameters: each even cut moves to the nearest begin of a parameter, or end
+// of the piece. Returns the elements of each rank. Distances count the elements of whole tensors,
+// so all ranks of a tensor group, which may hold slices of different lengths, cut alike.
+std::vector<std::int64_t> CutBetweenParameters(const kernels::ParameterList& list,
+                                               const Part& range, int ranks) {
+  struct Cut {
+    std::int64_t local, global;  // elements before it: flat offset, and of whole tensors
+  };
+  std::vector<Cut> cuts;
+  std::int64_t global = 0;
+  for (const kernels::Parameter& parameter : list.Parameters()) {
+    if (!parameter.Held() || parameter.offset < range.begin || parameter.offset >= range.end) {
+      continue;
+    }
+    cuts.push_back({cuts.empty() ? range.begin : parameter.offset, global});
+    global += kernels::ElementCount(parameter.shape);
+  }
+  if (cuts.empty()) {  // the second gradient of a table, which is cut like the table
+    cuts.push_back({range.begin, 0});
+    global = kernels::ElementCount(
+        list.Parameters().at(static_cast<std::size_t>(list.SecondOf())).shape);
+  }
+  cuts.push_back({range.end, global});
+  std::vector<std::int64_t> counts;
+  std::int64_t begin = range.begin;
+  for (int rank = 1; rank <= ranks; ++rank) {
+    const std::int64_t even = PartOf(global, rank - 1, ranks).end;
+    const Cut& end =
+        *std::min_element(cuts.begin(), cuts.end(), [even](const Cut& a, const Cut& b) {
+          return std::abs(a.global - even) < std::abs(b.global - even);
+        });
+    counts.push_back(end.local - begin);
+    begin = end.local;
+  }
+  return counts;
+}
+
+// Sets piece.own, this rank's part of piece.range; with whole_parameters, all ranks' counts too.
+void Share(const kernels::ParameterList& list, const ShardSetup& setup, kernels::Piece& piece) {
+  const Part& range = piece.range;
+  Part own = {0, range.Size()};
+  if (setup.sharding != Sharding::kNone && setup.whole_parameters) {
+    piece.counts = CutBetweenParameters(list, range, setup.ranks);
+    const auto mine = piece.counts.begin() + setup.rank;
+    own.begin = std::accumulate(piece.counts.begin(), mine, std::int64_t{0});
+    own.end = own.begin + *mine;
+  } else if (setup.sharding != Sharding::kNone) {
+    own = OwnPart(range.Size(), setup.rank, setup.ranks);
+  }
+  piece.own = {range.begin + own.begin, range.begin + own.end};
+}
+
 }  // namespace
 
 // Memory for whole units of a sharded model. Blocks share some buffers of the largest block's size;
@@ -46,8 +180,7 @@ class UnitBuffers {
       ++blocks;
     }
     const auto add = [&](std::int64_t elements) {
-      const std::int64_t bytes = elements * static_cast<std::int64_t>(SizeOf(dtype));
-      places_.push_back({0, device::AllocateZeroed(bytes, where)});
+      places_.push_back({0, device::AllocateZeroed(BytesOf(dtype, elements), where)});
     };
     for (int i = 0; blocks > 0 && i < std::min(block_buffers, blocks + 1); ++i) add(largest);
     const Part shared{0, std::ssize(places_)};
@@ -59,9 +192,9 @@ class UnitBuffers {
   }
 
   std::int64_t Bytes() const {
-    return std::accumulate(
-        places_.begin(), places_.end(), std::int64_t{0},
-        [](std::int64_t sum, const Place& place) { return sum + device::BytesOf(place.memory); });
+    std::int64_t bytes = 0;
+    for (const Place& place : places_) bytes += device::BytesOf(place.memory);
+    return bytes;
   }
   // Takes a free buffer for the unit and returns its index; kNone: all are taken.
   int Take(int unit) {
@@ -272,7 +405,7 @@ class UnitScatters {
     for (int unit = 0; unit < static_cast<int>(open_.size()); ++unit) {
       if (units_.Held(unit)) most = std::max(most, units_.PieceOf(unit).range.Size());
     }
-    return most * ElementBytes() * ScatterCopies(shard_.Size());
+    return BytesOf(most) * ScatterCopies(shard_.Size());
   }
 
   void BeginStep() {
@@ -292,8 +425,7 @@ class UnitScatters {
       }
       AddFront();
     }
-    device::SetZero(stream_, buffers_.At(buffer),
-                    units_.PieceOf(unit).range.Size() * ElementBytes());
+    device::SetZero(stream_, buffers_.At(buffer), BytesOf(units_.PieceOf(unit).range.Size()));
     registry_->BindGradients(unit, buffers_.At(buffer));
   }
 
@@ -307,7 +439,7 @@ class UnitScatters {
     void* gradients = buffers_.At(scatter.buffer);
     registry_->TakeEarly(unit, [&](void* from, void* to, std::int64_t count) {
       kernels::Accumulate(stream_, registry_->SumType(), count, from, to);
-      device::SetZero(stream_, from, count * ElementBytes());
+      device::SetZero(stream_, from, BytesOf(count));
     });
     if (not_finite_.empty()) {
       not_finite_ = FirstNotFinite(stream_, *registry_, piece.range, gradients);
@@ -361,8 +493,8 @@ class UnitScatters {
     running_.erase(running_.begin());
   }
 
-  std::int64_t ElementBytes() const {
-    return static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+  std::int64_t BytesOf(std::int64_t elements) const {
+    return trireme::BytesOf(registry_->SumType(), elements);
   }
 
   comm::Collectives shard_;
@@ -510,150 +642,6 @@ double ShardedUnits::SecondsWaited() const {
          (scatters_ ? scatters_->SecondsWaited() : 0) - waited_before_;
 }
 
-// PlanOwnership: the pieces of the flat range, the owned part of each, and where it is stored.
-
-namespace {
-
-using comm::Sharding;
-
-// Most elements of a bucket: MPI counts are ints. Larger parameters are cut.
-constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
-
-// Buckets from the end, in the order in which the backward pass finishes their gradients.
-std::vector<Part> Buckets(const kernels::ParameterList& list, std::int64_t bucket_elements) {
-  std::vector<Part> buckets;
-  std::int64_t end = list.Size();
-  const auto& parameters = list.Parameters();
-  for (std::size_t i = parameters.size(); i-- > 0;) {
-    // No gradient becomes ready at a parameter that this rank does not hold: a bucket cut there
-    // would become ready no earlier than the next one.
-    if (i > 0 && !parameters[i].Held()) continue;
-    const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
-    while (end - begin > kMostElements) {
-      buckets.push_back({end - kMostElements, end});
-      end -= kMostElements;
-    }
-    if (end - begin >= bucket_elements || i == 0) {
-      if (end > begin) buckets.push_back({begin, end});
-      end = begin;
-    }
-  }
-  return buckets;
-}
-
-// What decides how a unit is grouped with others.
-struct UnitTraits {
-  std::int64_t elements = 0;  // whole unit / tensor ranks, the same on every rank
-  bool alone = false;         // holds a table with a second gradient or on two stages
-};
-
-std::vector<UnitTraits> TraitsOf(const kernels::ParameterList& list, int tensor_ranks) {
-  std::vector<UnitTraits> traits(list.Units().size());
-  const auto& parameters = list.Parameters();
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const auto id = static_cast<kernels::ParameterId>(i);
-    UnitTraits& unit = traits[static_cast<std::size_t>(list.UnitOf(id))];
-    unit.elements += kernels::ElementCount(parameters[i].shape);
-    if (parameters[i].sum == kernels::GradientSum::kTied || list.SecondOf() == id) {
-      unit.alone = true;
-    }
-  }
-  for (UnitTraits& unit : traits) unit.elements /= tensor_ranks;
-  return traits;
-}
-
-// Groups of whole units, from the end, each of at least bucket_elements (0: one unit per group).
-std::vector<Part> UnitGroups(const kernels::ParameterList& list, std::int64_t bucket_elements,
-                             int tensor_ranks) {
-  const std::vector<UnitTraits> traits = TraitsOf(list, tensor_ranks);
-  const auto& units = list.Units();
-  std::vector<Part> groups;
-  Part group{list.Size(), list.Size()};
-  std::int64_t elements = 0;
-  const auto close = [&] {
-    if (group.Size() > 0) groups.push_back(group);
-    group.end = group.begin;
-    elements = 0;
-  };
-  for (std::size_t i = units.size(); i-- > 0;) {
-    if (units[i].range.Size() == 0) continue;
-    if (traits[i].alone) close();
-    group.begin = units[i].range.begin;
-    elements += traits[i].elements;
-    if (traits[i].alone || elements >= bucket_elements) close();
-  }
-  close();
-  return groups;
-}
-
-std::vector<Part> CutPieces(const kernels::ParameterList& list, Dtype dtype,
-                            const ShardSetup& setup) {
-  const std::int64_t elements =
-      CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(dtype)));
-  switch (setup.sharding) {
-    case Sharding::kNone:
-      return Buckets(list, elements);
-    case Sharding::kOptimizer:
-      return UnitGroups(list, elements, setup.tensor_ranks);
-    default:
-      return UnitGroups(list, 0, setup.tensor_ranks);
-  }
-}
-
-// Cuts a piece between parameters: each even cut moves to the nearest begin of a parameter, or end
-// of the piece. Returns the elements of each rank. Distances count the elements of whole tensors,
-// so all ranks of a tensor group, which may hold slices of different lengths, cut alike.
-std::vector<std::int64_t> CutBetweenParameters(const kernels::ParameterList& list,
-                                               const Part& range, int ranks) {
-  struct Cut {
-    std::int64_t local, global;  // elements before it: flat offset, and of whole tensors
-  };
-  std::vector<Cut> cuts;
-  std::int64_t global = 0;
-  for (const kernels::Parameter& parameter : list.Parameters()) {
-    if (!parameter.Held() || parameter.offset < range.begin || parameter.offset >= range.end) {
-      continue;
-    }
-    cuts.push_back({cuts.empty() ? range.begin : parameter.offset, global});
-    global += kernels::ElementCount(parameter.shape);
-  }
-  if (cuts.empty()) {  // the second gradient of a table, which is cut like the table
-    cuts.push_back({range.begin, 0});
-    global = kernels::ElementCount(
-        list.Parameters().at(static_cast<std::size_t>(list.SecondOf())).shape);
-  }
-  cuts.push_back({range.end, global});
-  std::vector<std::int64_t> counts;
-  std::int64_t begin = range.begin;
-  for (int rank = 1; rank <= ranks; ++rank) {
-    const std::int64_t even = PartOf(global, rank - 1, ranks).end;
-    const Cut& end =
-        *std::min_element(cuts.begin(), cuts.end(), [even](const Cut& a, const Cut& b) {
-          return std::abs(a.global - even) < std::abs(b.global - even);
-        });
-    counts.push_back(end.local - begin);
-    begin = end.local;
-  }
-  return counts;
-}
-
-// Sets piece.own, this rank's part of piece.range; with whole_parameters, all ranks' counts too.
-void Share(const kernels::ParameterList& list, const ShardSetup& setup, kernels::Piece& piece) {
-  const Part& range = piece.range;
-  Part own = {0, range.Size()};
-  if (setup.sharding != Sharding::kNone && setup.whole_parameters) {
-    piece.counts = CutBetweenParameters(list, range, setup.ranks);
-    const auto mine = piece.counts.begin() + setup.rank;
-    own.begin = std::accumulate(piece.counts.begin(), mine, std::int64_t{0});
-    own.end = own.begin + *mine;
-  } else if (setup.sharding != Sharding::kNone) {
-    own = OwnPart(range.Size(), setup.rank, setup.ranks);
-  }
-  piece.own = {range.begin + own.begin, range.begin + own.end};
-}
-
-}  // namespace
-
 kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype,
                                  const ShardSetup& setup) {
   const bool none = setup.sharding == Sharding::kNone;
@@ -677,7 +665,7 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
     }
     // Each piece's storage begins on a cache line. Even cuts ensure that by themselves.
     const std::int64_t stored =
-        piece.counts.empty() ? piece.own.Size() : CeilDivide(piece.own.Size(), kCut) * kCut;
+        piece.counts.empty() ? piece.own.Size() : RoundUp(piece.own.Size(), kCut);
     owns.values += stored;
     owns.gradients += stored;
     owns.moments += stored;
@@ -687,7 +675,7 @@ kernels::Ownership PlanOwnership(const kernels::ParameterList& list, Dtype dtype
   if (!owns.values_sharded) owns.values = list.Size();
   if (!owns.gradients_sharded) owns.gradients = list.GradientSize();
   // Each level of gradients begins on a cache line, as matrix products need.
-  if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
+  if (owns.gradient_levels > 1) owns.gradients = RoundUp(owns.gradients, kCut);
   if (second.Size() > 0) {
     // Cut like its table. (The table's piece may be longer, by padding of up to a cache line.)
     kernels::Piece piece{second, second, 0, second.begin, 0};

@@ -81,7 +81,7 @@ void CheckArithmetic(const Request& request, const std::string& value) {
 
 parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
                                   const comm::GridShape& grid, std::int64_t batch) {
-  const parallel::CanonicalOptions& asked = request.options.parallel.canonical;
+  const parallel::Canonical& asked = request.options.parallel.canonical;
   if (!asked.On()) return {};
   const int groups = asked.data_groups, slices = asked.slices;
   CheckGrid(request.deck, grid, groups, slices);

@@ -165,11 +165,11 @@ class TrainingRun {
   }
 
   void Save(const std::string& folder) {
-    checkpoint::Contents contents;
-    contents.model = state_.ModelBlocks();
-    contents.optimizer = state_.OptimizerBlocks();
-    contents.run = {{"step", done_}};
-    checkpoint::Write(group_, folder, done_, contents, false, 0);
+    const train::StateOnHost model = state_.ModelBlocks(), moments = state_.OptimizerBlocks();
+    checkpoint::Writer writer(group_, {model.Blocks(), moments.Blocks()}, {});
+    writer.Begin({.folder = folder, .step = done_, .run = {{"step", done_}}});
+    const std::string failure = writer.Finish().failure;
+    if (!failure.empty()) throw AgreedError(ExitCode::kFailed, failure);
   }
   void Load(const std::string& path) {
     const std::string found = checkpoint::Find(group_, path);

@@ -18,21 +18,22 @@ inline double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
+// Seconds that this thread has computed.
+inline double ThreadSeconds() {
+  std::timespec time{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 // Measures times of the thread that made it and calls it.
 class ThreadStopwatch {
  public:
-  double All() const { return Seconds() - start_; }                 // seconds since it was made
-  double Waited() const { return All() - (Computed() - before_); }  // seconds without computing
+  double All() const { return Seconds() - start_; }  // seconds since it was made
+  double Waited() const { return All() - (ThreadSeconds() - before_); }  // without computing
 
  private:
-  static double Computed() {
-    std::timespec time{};
-    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-  }
-
   double start_ = Seconds();
-  double before_ = Computed();
+  double before_ = ThreadSeconds();
 };
 
 }  // namespace trireme

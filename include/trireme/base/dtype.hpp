@@ -29,6 +29,9 @@ enum class Dtype { kFloat32, kFloat64, kBfloat16 };
 constexpr std::size_t SizeOf(Dtype type) {
   return type == Dtype::kFloat32 ? 4 : type == Dtype::kFloat64 ? 8 : 2;
 }
+constexpr std::int64_t BytesOf(Dtype type, std::int64_t count) {
+  return count * static_cast<std::int64_t>(SizeOf(type));
+}
 constexpr const char* NameOf(Dtype type) {
   return type == Dtype::kFloat32 ? "fp32" : type == Dtype::kFloat64 ? "fp64" : "bf16";
 }
@@ -38,7 +41,7 @@ constexpr Dtype SumTypeOf(Dtype type) { return type == Dtype::kBfloat16 ? Dtype:
 
 // Address of element `index` of an array.
 inline void* ElementAt(void* array, Dtype type, std::int64_t index) {
-  return static_cast<char*>(array) + index * static_cast<std::int64_t>(SizeOf(type));
+  return static_cast<char*>(array) + BytesOf(type, index);
 }
 
 // Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen on

@@ -152,7 +152,7 @@ class Replacement {
   void Note(bool good);
 
   std::string path_, temporary_;
-  int file_ = -1;
+  Descriptor file_;
   std::error_code error_;
 };
 
@@ -170,7 +170,8 @@ class PositionedFile {
 
   // Opens an existing file; kWrite allows reading as well. Errors have the exit code `blame` and
   // name the path, the offset and the system's reason.
-  PositionedFile(const std::string& path, Access access, ExitCode blame);
+  explicit PositionedFile(const std::string& path, Access access = Access::kRead,
+                          ExitCode blame = ExitCode::kBadInput);
 
   const std::string& Path() const { return path_; }
   std::int64_t Size() const;  // bytes
@@ -182,14 +183,12 @@ class PositionedFile {
   // Asks the system to begin moving these written bytes to the disk, without waiting. A system that
   // does not do so moves them at the next flush.
   void StartFlush(std::int64_t bytes, std::int64_t offset) const;
-  // Flushes what was written to the disk.
-  void Sync() const;
-  // The same, except for facts about the file that reading does not need, such as its date.
-  void SyncData() const;
-  // Asks the system to drop its cached copies of synced bytes, so that the next read comes from the
-  // disk or the server. A system that does not do so serves the read from memory.
-  void ForgetCopies() const;
-  // Asks this for a part of the file, widened to whole pages.
+  // Flushes what was written to the disk. data_only: except for facts about the file that reading
+  // does not need, such as its date.
+  void Sync(bool data_only = false) const;
+  // Asks the system to drop its cached copies of these synced bytes, widened to whole pages, so
+  // that the next read comes from the disk or the server. A system that does not do so serves the
+  // read from memory.
   void ForgetCopies(std::int64_t bytes, std::int64_t offset) const;
   void Close();
 

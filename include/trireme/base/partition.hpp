@@ -11,6 +11,10 @@ namespace trireme {
 inline std::int64_t CeilDivide(std::int64_t count, std::int64_t size) {
   return count / size + (count % size != 0 ? 1 : 0);
 }
+// The least multiple of `unit` that is not below `count`.
+inline std::int64_t RoundUp(std::int64_t count, std::int64_t unit) {
+  return CeilDivide(count, unit) * unit;
+}
 
 // The half-open range [begin, end).
 struct Part {

@@ -91,6 +91,12 @@ class Hasher;
 class Checker;
 class Worker;
 
+// A checkpoint is the folder step_NNNNNNNN (8 digits) with model.safetensors,
+// optimizer.safetensors, run.json and checksums.json. It is written under a temporary name: its
+// space is reserved, each byte is written once, synced and read back against its hash; then the
+// folder is renamed, in place of a complete checkpoint of the same step, and the relative links
+// `latest` and, if asked, `best` are moved. The target of a link is never removed. After a failure,
+// such as a full disk, the temporary folder is removed and earlier checkpoints are as they were.
 class Writer {
  public:
   // Collective. Plans the files and allocates memory; an asynchronous writer takes enough for a
@@ -137,7 +143,6 @@ class Writer {
   void TakeMemory();
   void StartPrepare();
   void StartWrite();
-  void Open();
   void StageRounds();
   void CopyIn(const Round& round, std::byte* slot);
   void CopySegment(const StagedSegment& staged, void* to) const;
@@ -145,7 +150,6 @@ class Writer {
   void QueueWrite(const Round& round, const std::byte* slot);
   void QueueVerify();
   std::optional<std::string> AgreedFailure();
-  void TakeReports();
   void StartPublish();
   Outcome End(const std::string& failure);
 
@@ -176,26 +180,5 @@ class Writer {
   std::unique_ptr<Checker> checker_;
   std::unique_ptr<Worker> worker_;
 };
-
-// Writing one checkpoint at once.
-
-// Contents of a checkpoint: model.safetensors, optimizer.safetensors and run.json. Writing adds
-// checksums.json.
-struct Contents {
-  std::vector<kernels::StateBlock> model;
-  std::vector<kernels::StateBlock> optimizer;
-  nlohmann::json run;   // step, sampler position, seed, deck, versions; the same on every rank
-  ReadBlock read = {};  // empty: each block lies at its `data`
-};
-
-// Collective. Writes `folder`/step_NNNNNNNN (8 digits) under a temporary name: reserves the space,
-// writes the tensors (each byte once), syncs and reads them back against their hashes, renames the
-// folder, then moves the relative link `folder`/latest, and `folder`/best if `best`. Replaces a
-// complete checkpoint of the same step. Then removes all but the `keep` last written checkpoints
-// (0: keeps all), but never the target of a link. On failure, such as a full disk, every rank
-// throws an AgreedError, the temporary folder is removed and earlier checkpoints are left as they
-// are.
-void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
-           const Contents& contents, bool best, std::int64_t keep);
 
 }  // namespace trireme::checkpoint

@@ -27,10 +27,6 @@ enum class Reduction { kSum, kMax };
 // What an operand contains, for channels that tell the transfers of one group apart.
 enum class Payload { kActivations, kParameters, kGradients };
 
-inline std::int64_t BytesOf(Dtype dtype, std::int64_t count) {
-  return count * static_cast<std::int64_t>(SizeOf(dtype));
-}
-
 // One transfer as the caller of Collectives requested it.
 struct Operation {
   Transfer transfer = Transfer::kAllReduce;
@@ -70,14 +66,14 @@ class Channel {
   // Seconds that the computation waited for transfers since the last call, counting waits that the
   // device has passed (all of them after a synchronisation). Always 0 for replays of a graph, and
   // for channels in which the host takes part and so waits itself.
-  virtual double TakeExposed() = 0;
+  virtual double TakeExposed() { return 0; }
   // Throws a RunError that names the group if a transfer failed on another rank (NCCL's
   // asynchronous errors). Calls GiveUp first, so that nothing waits for ever.
-  virtual void CheckHealth() = 0;
+  virtual void CheckHealth() {}
   // Abandons all transfers of this rank; their results are undefined, and no more may be started.
   // Not collective. Returns at once, with a future for each thing that still has to end; the list
   // is empty if the host takes part in transfers.
-  virtual std::vector<std::shared_future<void>> GiveUp() noexcept = 0;
+  virtual std::vector<std::shared_future<void>> GiveUp() noexcept { return {}; }
   // Whether transfers can be part of a device::Graph.
   virtual bool Recordable() const = 0;
   // Sets the timeline that records this channel's transfers and the computation's waits for them

@@ -161,8 +161,10 @@ class Collectives {
 
  private:
   Event EventOf(Transfer transfer, std::int64_t bytes, int peer = -1, int tag = -1) const;
+  Observed Observe(Transfer transfer, std::int64_t bytes) const;
   Request Begin(const Event& event) const;
   Request BeginPlaced(Transfer transfer, Dtype dtype, Places places) const;
+  Request StartMessage(const Operation& operation) const;
   Request OnChannel(const Operation& operation) const;
   Request OnChannel(Operation operation, Event event) const;
   Request PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,

@@ -59,7 +59,9 @@ class Communicator {
   void Sum(std::vector<double>& values) const;  // element-wise, in place
   std::string Broadcast(const std::string& text, int root = 0) const;
   void Broadcast(void* data, std::int64_t bytes, int root = 0) const;  // may exceed 2 GiB
-  std::vector<std::string> Gather(const std::string& text) const;      // [ranks], on every rank
+  // The text of the lowest rank whose text is not empty; "" if there is none.
+  std::string FirstText(const std::string& text) const;
+  std::vector<std::string> Gather(const std::string& text) const;  // [ranks], on every rank
   // All ranks' texts in one string, in rank order. counts: set to their lengths, [ranks], in bytes.
   std::string Gather(const std::string& text, std::vector<int>& counts) const;
 
@@ -81,7 +83,6 @@ class Communicator {
   // A new group, which make(handle of this one, &handle of the new one) creates.
   template <typename Make>
   Communicator Part(const char* name, const Make& make) const;
-  std::int64_t Agree(std::int64_t code) const;
   [[noreturn]] static void RefusePlanned();
 
   MPI_Comm handle_ = MPI_COMM_NULL;

@@ -53,7 +53,6 @@ class FlightRecorder {
   // index by which calls name the group; -1 if there are too many: calls then go without a group.
   std::uint64_t NewGroupId();
   int AddGroup(const std::string& name, std::uint64_t id, int rank, int size);
-  void RenameGroup(int group, const std::string& name);
   void RemoveGroup(int group);
 
   // One call from its entry to its return: its number, and what is needed to record it again.

@@ -64,7 +64,6 @@ class Watchdog {
   bool Expired(double elapsed);
   bool SessionHasFiles();
   int GoneNeighbour() const;
-  void FindVisible();
   [[noreturn]] void Alarm(const std::string& reason, bool at_once);
   [[noreturn]] void Answer();
   [[noreturn]] void Lead(const std::string& reason, bool at_once);
@@ -76,7 +75,9 @@ class Watchdog {
   const Setup setup_;
   const pthread_t watched_;
   const int node_, node_count_;
-  std::vector<bool> visible_;  // [ranks of the node]: whether this process sees that one in /proc
+  // [ranks of the node]: whether this process sees that one in /proc; containers may share memory
+  // but not process ids.
+  std::vector<bool> visible_;
   std::atomic<double> bound_ = 0;
   std::atomic<std::int64_t> armed_ = 0;  // counts Arm and Disarm
   double idle_ = 0, looked_ = 0;         // seconds, on the watchdog's thread

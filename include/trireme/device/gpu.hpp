@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -85,11 +86,6 @@ class Event {
   Event() = default;
   // timed: allows SecondsSince.
   explicit Event(const Stream& stream, bool timed = false);
-  Event(Event&& other) noexcept;
-  Event& operator=(Event&& other) noexcept;
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  ~Event();
 
   bool Made() const { return handle_ != nullptr; }  // false on the CPU
   void Record(void* queue);          // queue: of GpuContext; after the work queued there
@@ -100,18 +96,15 @@ class Event {
   double SecondsSince(const Event& earlier) const;
 
  private:
-  void* handle_ = nullptr;
+  struct Delete {
+    void operator()(void* event) const;
+  };
+  std::unique_ptr<void, Delete> handle_;
 };
 
 // Recorded work that one call queues again (a CUDA graph). On a planned stream nothing is recorded.
 class Graph {
  public:
-  Graph() = default;
-  Graph(Graph&& other) noexcept;
-  Graph& operator=(Graph&& other) noexcept;
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
-  ~Graph();
   // Work queued between Begin and End is recorded and not run. Meanwhile no memory may be allocated
   // and nothing awaited. Work on other queues is recorded if events connect it to the stream's
   // queue, in both directions.
@@ -124,7 +117,10 @@ class Graph {
   void Launch(const Stream& stream) const;
 
  private:
-  void* handle_ = nullptr;
+  struct Delete {
+    void operator()(void* graph) const;
+  };
+  std::unique_ptr<void, Delete> handle_;
   std::int64_t nodes_ = 0;
 };
 

@@ -1,20 +1,11 @@
 // The [pipeline] section, and the keys of [grid] and [run] for transfers and canonical sums.
 #pragma once
 
-#include <cstdint>
-
 #include "trireme/deck/deck.hpp"
+#include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::parallel {
-
-// run.canonical = DxT and run.canonical_leaf: the fixed tree of sums (doc/reference/numerics.md).
-struct CanonicalOptions {
-  int data_groups = 0;    // D, a power of two; 0: run.canonical = none
-  int slices = 0;         // T, a power of two
-  std::int64_t leaf = 0;  // sequences per leaf, computed together; 0: chosen by the program
-  bool On() const { return data_groups > 0; }
-};
 
 struct Options {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
@@ -24,7 +15,7 @@ struct Options {
   bool bucket_given = false;  // bucket_mib is in the deck or on the command line
   int prefetch = 1;           // layers whose sharded parameters are gathered in advance
   bool overlap = true;        // transfers run while the model computes
-  CanonicalOptions canonical;
+  Canonical canonical;        // run.canonical and canonical_leaf; leaf 0: chosen by the program
 };
 
 // Declares [pipeline]; grid.bucket_mib, prefetch, overlap; run.canonical, canonical_leaf.

@@ -222,7 +222,7 @@ class Pipeline {
   std::int64_t rows_, columns_;
   device::Stream stream_;
   bool late_ = false;
-  Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
+  std::array<Lane, 4> lanes_;                     // in the order of Buffers
   std::map<int, Program> training_, evaluation_;  // by number of micro-batches
   double waited_input_ = 0, waited_output_ = 0;
   std::vector<std::array<double, kTaskKinds>> seconds_;     // [chunks]

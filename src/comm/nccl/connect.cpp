@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cstddef>
@@ -19,6 +18,7 @@
 
 #include "nccl.hpp"
 #include "nccl_channel.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::comm::nccl {
@@ -32,19 +32,72 @@ constexpr std::int64_t kTrialBytes = 256;
 constexpr std::int64_t kCrossingBytes = std::int64_t{32} << 20;
 constexpr double kCrossingSeconds = 10;
 
-// CPU seconds of this thread. A polling host has a core all the time, unless the machine is short
-// of cores or the job is suspended; then nothing can arrive either, so that time must not count.
-double OwnSeconds() {
-  constexpr double kNano = 1e-9;
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + kNano * static_cast<double>(time.tv_nsec);
-}
-
 ncclUniqueId NewId() {
   ncclUniqueId id{};
   Check(ncclGetUniqueId(&id), "a name for a communicator");
   return id;
+}
+
+// The name and version of NCCL, and its order of launches.
+
+// NCCL's version number: 22803 is 2.28.3; 0: unknown.
+int Version() {
+  int version = 0;
+  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
+}
+
+// Whether NCCL orders launches itself and the driver is for a CUDA before `first` (12030 is 12.3).
+// driver: set to the driver's CUDA version, in the same form.
+bool OrdersWithDriverBefore(int first, int& driver) {
+  const char* const ordered = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+  return ordered != nullptr && std::atoi(ordered) != 0 && OrdersLaunches() &&
+         cudaDriverGetVersion(&driver) == cudaSuccess && driver < first;
+}
+
+// NCCL's log: a file in memory that NCCL opens through /proc, and the few facts taken from it.
+
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
+constexpr const char* kOwnVariables[] = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"};
+
+// NCCL has one log per process and opens it once.
+struct Kept {
+  bool decided = false;
+  int file = -1;  // file in memory; -1: the log is not kept
+  bool sealed = false;
+  std::size_t named = 0;  // bytes already attributed to a communicator
+  std::vector<std::pair<std::string, std::string>> communicators;
+};
+
+Kept& TheLog() {
+  static Kept kept;
+  return kept;
+}
+
+std::int64_t Size(int file) {
+  struct stat facts {};
+  return fstat(file, &facts) == 0 ? facts.st_size : 0;
+}
+
+std::string Text() {
+  const int file = TheLog().file;
+  std::string text(static_cast<std::size_t>(file < 0 ? 0 : Size(file)), '\0');
+  const ssize_t read = text.empty() ? 0 : pread(file, text.data(), text.size(), 0);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, read)));
+  return text;
+}
+
+// The word that follows `mark` in a line, up to the next blank; "" if `mark` is not there.
+std::string WordBehind(const std::string& line, std::string_view mark) {
+  const std::size_t at = line.find(mark);
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + mark.size();
+  return line.substr(begin, line.find(' ', begin) - begin);
+}
+
+template <typename Body>
+void ForLines(const std::string& lines, Body&& body) {
+  std::istringstream in(lines);
+  for (std::string line; std::getline(in, line);) body(line);
 }
 
 }  // namespace
@@ -143,7 +196,9 @@ void NcclChannel::RequireCrossing(const ChannelSetup& setup) {
       if (now && tried(edge)) QueueMessage(message, *edge.link);
     }
   }
-  const double start = OwnSeconds();
+  // A polling host has a core all the time, unless the machine is short of cores or the job is
+  // suspended; then nothing can arrive either, so only the thread's own seconds count.
+  const double start = ThreadSeconds();
   bool through = true;
   for (const Edge& edge : edges_) {
     through = through && Await(*edge.link, start + kCrossingSeconds);
@@ -161,7 +216,7 @@ void NcclChannel::RequireCrossing(const ChannelSetup& setup) {
 
 bool NcclChannel::Await(const Link& link, double until) {
   while (!link.Idle()) {
-    if (OwnSeconds() > until) return false;
+    if (ThreadSeconds() > until) return false;
     const std::string failure = link.Failure();
     if (!failure.empty()) {
       AwaitEnds(GiveUp());
@@ -172,18 +227,6 @@ bool NcclChannel::Await(const Link& link, double until) {
   }
   return true;
 }
-
-// The name and version of NCCL, and its order of launches.
-
-namespace {
-
-// NCCL's version number: 22803 is 2.28.3; 0: unknown.
-int Version() {
-  int version = 0;
-  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
-}
-
-}  // namespace
 
 std::string Library() {
   constexpr int kMajor = 10000, kMinor = 100;
@@ -215,18 +258,6 @@ bool OrdersLaunches() {
   return Version() >= kFirst;
 }
 
-namespace {
-
-// Whether NCCL orders launches itself and the driver is for a CUDA before `first` (12030 is 12.3).
-// driver: set to the driver's CUDA version, in the same form.
-bool OrdersWithDriverBefore(int first, int& driver) {
-  const char* const ordered = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
-  return ordered != nullptr && std::atoi(ordered) != 0 && OrdersLaunches() &&
-         cudaDriverGetVersion(&driver) == cudaSuccess && driver < first;
-}
-
-}  // namespace
-
 std::string SerialisingDriver() {
   constexpr int kFirst = 12030;  // the first with launch events
   int driver = 0;
@@ -239,56 +270,6 @@ bool GraphsOverlapTransfers() {
   int driver = 0;
   return !OrdersWithDriverBefore(kFirst, driver);
 }
-
-// NCCL's log: a file in memory that NCCL opens through /proc, and the few facts taken from it.
-
-namespace {
-
-constexpr std::int64_t kMostBytes = std::int64_t{1} << 20;
-constexpr const char* kOwnVariables[] = {"NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS"};
-
-// NCCL has one log per process and opens it once.
-struct Kept {
-  bool decided = false;
-  int file = -1;  // file in memory; -1: the log is not kept
-  bool sealed = false;
-  std::size_t named = 0;  // bytes already attributed to a communicator
-  std::vector<std::pair<std::string, std::string>> communicators;
-};
-
-Kept& TheLog() {
-  static Kept kept;
-  return kept;
-}
-
-std::int64_t Size(int file) {
-  struct stat facts {};
-  return fstat(file, &facts) == 0 ? facts.st_size : 0;
-}
-
-std::string Text() {
-  const int file = TheLog().file;
-  std::string text(static_cast<std::size_t>(file < 0 ? 0 : Size(file)), '\0');
-  const ssize_t read = text.empty() ? 0 : pread(file, text.data(), text.size(), 0);
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(0, read)));
-  return text;
-}
-
-// The word that follows `mark` in a line, up to the next blank; "" if `mark` is not there.
-std::string WordBehind(const std::string& line, std::string_view mark) {
-  const std::size_t at = line.find(mark);
-  if (at == std::string::npos) return "";
-  const std::size_t begin = at + mark.size();
-  return line.substr(begin, line.find(' ', begin) - begin);
-}
-
-template <typename Body>
-void ForLines(const std::string& lines, Body&& body) {
-  std::istringstream in(lines);
-  for (std::string line; std::getline(in, line);) body(line);
-}
-
-}  // namespace
 
 void KeepLog() {
   Kept& log = TheLog();

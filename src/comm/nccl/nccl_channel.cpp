@@ -127,12 +127,20 @@ struct Call {
   }
   void* To(std::int64_t element) const { return ElementAt(operation.to, operation.dtype, element); }
   ncclDataType_t Type() const { return TypeOf(operation.dtype); }
-  std::size_t Bytes(std::int64_t count) const {
-    return static_cast<std::size_t>(count) * SizeOf(operation.dtype);
-  }
   void Require(ncclResult_t result) const {
     if (result == ncclSuccess) return;  // building the text below would allocate
     Check(result, link.Name() + ": " + NameOf(operation.transfer), link.Handle());
+  }
+  // Queues a call of NCCL, whose last arguments are the communicator and the queue.
+  template <typename Function, typename... Arguments>
+  void Queue(Function* function, Arguments... arguments) const {
+    Require(function(arguments..., link.Handle(), link.Queue()));
+  }
+  // Copies within the card's memory.
+  void Copy(const void* from, void* to, std::int64_t count, const char* what) const {
+    const std::size_t bytes = static_cast<std::size_t>(BytesOf(operation.dtype, count));
+    device::cuda::Check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, link.Queue()),
+                        what);
   }
   // Calls body(rank) for each rank, as one operation.
   template <typename Body>
@@ -150,12 +158,10 @@ struct Call {
   }
   // Messages; an empty one is skipped.
   void Send(const void* from, std::int64_t count, int other) const {
-    if (count == 0) return;
-    Require(ncclSend(from, Size(count), Type(), other, link.Handle(), link.Queue()));
+    if (count > 0) Queue(ncclSend, from, Size(count), Type(), other);
   }
   void Receive(void* to, std::int64_t count, int other) const {
-    if (count == 0) return;
-    Require(ncclRecv(to, Size(count), Type(), other, link.Handle(), link.Queue()));
+    if (count > 0) Queue(ncclRecv, to, Size(count), Type(), other);
   }
 };
 
@@ -170,9 +176,7 @@ void MoveToFront(const Call& call, std::int64_t start, std::int64_t count) {
   if (start == 0) return;
   for (std::int64_t done = 0; done < count; done += start) {
     const std::int64_t piece = std::min(start, count - done);
-    device::cuda::Check(cudaMemcpyAsync(call.To(done), call.To(start + done), call.Bytes(piece),
-                                        cudaMemcpyDeviceToDevice, call.link.Queue()),
-                        "moving a part of a sum");
+    call.Copy(call.To(start + done), call.To(done), piece, "moving a part of a sum");
   }
 }
 
@@ -200,12 +204,12 @@ void ReduceScatterBlocks(const Call& call, std::int64_t block) {
   const std::int64_t tail = call.ranks * block, begin = call.rank * block;
   const int last = call.ranks - 1;
   call.AsOne([&] {
-    call.Require(ncclReduceScatter(call.operation.from, call.To(begin), Size(block), call.Type(),
-                                   ncclSum, call.link.Handle(), call.link.Queue()));
+    call.Queue(ncclReduceScatter, call.operation.from, call.To(begin), Size(block), call.Type(),
+               ncclSum);
     if (tail == places.Total()) return;
     void* const sum = call.rank == last ? call.To(tail) : nullptr;  // only the root uses it
-    call.Require(ncclReduce(call.From(tail), sum, Size(places.Total() - tail), call.Type(), ncclSum,
-                            last, call.link.Handle(), call.link.Queue()));
+    call.Queue(ncclReduce, call.From(tail), sum, Size(places.Total() - tail), call.Type(), ncclSum,
+               last);
   });
   call.AsOne([&] {
     if (call.rank > 0) {
@@ -223,9 +227,7 @@ void AllGatherBlocks(const Call& call, std::int64_t block) {
   const std::int64_t tail = call.ranks * block, begin = call.rank * block;
   const int last = call.ranks - 1;
   if (call.operation.from != call.To(start)) {
-    device::cuda::Check(cudaMemcpyAsync(call.To(start), call.operation.from, call.Bytes(own),
-                                        cudaMemcpyDeviceToDevice, call.link.Queue()),
-                        "moving a part to its place");
+    call.Copy(call.operation.from, call.To(start), own, "moving a part to its place");
   }
   call.AsOne([&] {
     const std::int64_t next = begin + block;
@@ -235,11 +237,10 @@ void AllGatherBlocks(const Call& call, std::int64_t block) {
     if (call.rank > 0) call.Receive(call.To(begin), start - begin, call.rank - 1);
   });
   call.AsOne([&] {
-    call.Require(ncclAllGather(call.To(begin), call.operation.to, Size(block), call.Type(),
-                               call.link.Handle(), call.link.Queue()));
+    call.Queue(ncclAllGather, call.To(begin), call.operation.to, Size(block), call.Type());
     if (tail == places.Total()) return;
-    call.Require(ncclBroadcast(call.To(tail), call.To(tail), Size(places.Total() - tail),
-                               call.Type(), last, call.link.Handle(), call.link.Queue()));
+    call.Queue(ncclBroadcast, call.To(tail), call.To(tail), Size(places.Total() - tail),
+               call.Type(), last);
   });
 }
 
@@ -251,8 +252,7 @@ void ReduceScatter(const Call& call) {
   void* to = in_place ? call.To(start) : call.operation.to;
   if (AllEqual(places, call.ranks)) {
     if (own == 0) return;
-    call.Require(ncclReduceScatter(call.operation.from, to, Size(own), call.Type(), ncclSum,
-                                   call.link.Handle(), call.link.Queue()));
+    call.Queue(ncclReduceScatter, call.operation.from, to, Size(own), call.Type(), ncclSum);
   } else if (const std::int64_t block = in_place ? BlockOf(call) : 0; block > 0) {
     ReduceScatterBlocks(call, block);
   } else {
@@ -261,8 +261,7 @@ void ReduceScatter(const Call& call) {
       if (count == 0) return;
       const std::int64_t at = places.Starts()[root];
       void* sum = root == call.rank ? to : nullptr;  // only the root uses it
-      call.Require(ncclReduce(call.From(at), sum, Size(count), call.Type(), ncclSum, root,
-                              call.link.Handle(), call.link.Queue()));
+      call.Queue(ncclReduce, call.From(at), sum, Size(count), call.Type(), ncclSum, root);
     });
   }
   if (in_place) MoveToFront(call, start, own);
@@ -272,9 +271,8 @@ void AllGather(const Call& call) {
   const Places& places = *call.operation.places;
   if (AllEqual(places, call.ranks)) {
     if (places.Total() == 0) return;
-    return call.Require(ncclAllGather(call.operation.from, call.operation.to,
-                                      Size(places.Sizes()[0]), call.Type(), call.link.Handle(),
-                                      call.link.Queue()));
+    return call.Queue(ncclAllGather, call.operation.from, call.operation.to,
+                      Size(places.Sizes()[0]), call.Type());
   }
   if (const std::int64_t block = BlockOf(call); block > 0) return AllGatherBlocks(call, block);
   call.ForRanks([&](int root) {
@@ -282,8 +280,7 @@ void AllGather(const Call& call) {
     if (count == 0) return;
     void* to = call.To(places.Starts()[root]);
     const void* from = root == call.rank ? call.operation.from : to;  // only the root reads it
-    call.Require(ncclBroadcast(from, to, Size(count), call.Type(), root, call.link.Handle(),
-                               call.link.Queue()));
+    call.Queue(ncclBroadcast, from, to, Size(count), call.Type(), root);
   });
 }
 
@@ -297,6 +294,20 @@ void AllToAll(const Call& call) {
   });
 }
 
+// Limit for each wait at a channel's end: for its transfers, then for the other ranks.
+constexpr double kPatience = 10;  // seconds
+
+// Polls `done` for at most `seconds`; whether it came true.
+template <typename Done>
+bool Within(double seconds, Done&& done) {
+  const double start = Seconds();
+  while (!done()) {
+    if (Seconds() - start > seconds) return false;
+    std::this_thread::yield();
+  }
+  return true;
+}
+
 }  // namespace
 
 void QueueCollective(const Operation& operation, const Link& link, const Place& place) {
@@ -305,13 +316,13 @@ void QueueCollective(const Operation& operation, const Link& link, const Place& 
     case Transfer::kAllReduce: {
       const ncclRedOp_t reduction = operation.reduction == Reduction::kMax ? ncclMax : ncclSum;
       if (operation.count == 0) return;
-      return call.Require(ncclAllReduce(operation.from, operation.to, Size(operation.count),
-                                        call.Type(), reduction, link.Handle(), link.Queue()));
+      return call.Queue(ncclAllReduce, operation.from, operation.to, Size(operation.count),
+                        call.Type(), reduction);
     }
     case Transfer::kBroadcast:
       if (operation.count == 0) return;
-      return call.Require(ncclBroadcast(operation.from, operation.to, Size(operation.count),
-                                        call.Type(), operation.peer, link.Handle(), link.Queue()));
+      return call.Queue(ncclBroadcast, operation.from, operation.to, Size(operation.count),
+                        call.Type(), operation.peer);
     case Transfer::kReduceScatter:
       return ReduceScatter(call);
     case Transfer::kAllGather:
@@ -334,24 +345,6 @@ void QueueMessage(const Operation& operation, const Link& link) {
     call.Receive(operation.to, operation.count, kSender);
   }
 }
-
-namespace {
-
-// Limit for each wait at a channel's end: for its transfers, then for the other ranks.
-constexpr double kPatience = 10;  // seconds
-
-// Polls `done` for at most `seconds`; whether it came true.
-template <typename Done>
-bool Within(double seconds, Done&& done) {
-  const double start = Seconds();
-  while (!done()) {
-    if (Seconds() - start > seconds) return false;
-    std::this_thread::yield();
-  }
-  return true;
-}
-
-}  // namespace
 
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup) {
   return std::make_unique<NcclChannel>(group, setup);

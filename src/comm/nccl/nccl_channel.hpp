@@ -123,7 +123,7 @@ class NcclChannel : public Channel {
   // Collective. AgreedError (exit code 2) if messages of neighbours to each other do not arrive.
   void RequireCrossing(const ChannelSetup& setup);
   // The host waits until `link` is idle; RunError if NCCL finds a failure. Returns false if it is
-  // not idle when OwnSeconds() has reached `until`.
+  // not idle when ThreadSeconds() has reached `until`.
   bool Await(const Link& link, double until = std::numeric_limits<double>::infinity());
   const Link& LinkOf(const Operation& operation) const;
   int Take();

@@ -24,8 +24,8 @@ void* AllocateZeroed(std::int64_t bytes);
 void Free(void* data);
 void* AllocatePinned(std::int64_t bytes);
 void FreePinned(void* data);
-void CopyIn(const GpuContext& gpu, const void* host, void* device, std::int64_t bytes);
-void CopyOut(const GpuContext& gpu, const void* device, void* host, std::int64_t bytes);
+// Complete on return. in: `from` is any host memory, else `to` is.
+void Copy(const GpuContext& gpu, const void* from, void* to, std::int64_t bytes, bool in);
 void StartCopy(void* queue, const void* from, void* to, std::int64_t bytes);
 void SetZero(void* queue, void* data, std::int64_t bytes);
 

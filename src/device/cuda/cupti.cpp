@@ -175,12 +175,11 @@ Moment ReadClocks(const CuptiLibrary& library) {
   return best;
 }
 
-// A record whose times are still on the library's clock.
+// An activity whose times are still on the library's clock, and its tag unknown.
 struct Raw {
-  std::uint64_t begin = 0, end = 0, bytes = 0;
-  std::uint32_t correlation = 0, queue = 0, graph = 0;
-  std::int32_t name = -1;
-  Activity::Kind kind = Activity::Kind::kKernel;
+  std::uint64_t begin = 0, end = 0;
+  std::uint32_t correlation = 0;
+  Activity activity;
 };
 
 struct TaggedCall {
@@ -191,14 +190,13 @@ struct TaggedCall {
 template <typename Record>
 Raw RawOf(const CUpti_Activity* record, Activity::Kind kind) {
   const auto& from = *reinterpret_cast<const Record*>(record);
-  Raw raw;
-  raw.begin = from.start;
-  raw.end = from.end;
-  raw.correlation = from.correlationId;
-  raw.queue = from.streamId;
-  raw.graph = from.graphId;
-  raw.kind = kind;
-  if constexpr (requires { from.bytes; }) raw.bytes = from.bytes;
+  Raw raw = {from.start,
+             from.end,
+             from.correlationId,
+             {.queue = from.streamId, .graph = from.graphId, .kind = kind}};
+  if constexpr (requires { from.bytes; }) {
+    raw.activity.bytes = static_cast<std::int64_t>(from.bytes);
+  }
   return raw;
 }
 
@@ -306,7 +304,7 @@ void Recording::Take(const CUpti_Activity* record) {
   switch (record->kind) {
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
       Raw raw = RawOf<CUpti_ActivityKernel9>(record, Activity::Kind::kKernel);
-      raw.name = NumberOf(reinterpret_cast<const CUpti_ActivityKernel9*>(record)->name);
+      raw.activity.name = NumberOf(reinterpret_cast<const CUpti_ActivityKernel9*>(record)->name);
       return Put(raw);
     }
     case CUPTI_ACTIVITY_KIND_MEMCPY:
@@ -413,14 +411,10 @@ ActivityRecord Recording::Finish() {
     const auto call =
         std::ranges::lower_bound(calls_, raw.correlation, {}, &TaggedCall::correlation);
     const bool tagged = call != calls_.end() && call->correlation == raw.correlation;
-    record.all.push_back({.begin = HostTime(raw.begin),
-                          .end = HostTime(raw.end),
-                          .bytes = static_cast<std::int64_t>(raw.bytes),
-                          .tag = tagged ? call->tag : 0,
-                          .queue = raw.queue,
-                          .graph = raw.graph,
-                          .name = raw.name,
-                          .kind = raw.kind});
+    Activity& activity = record.all.emplace_back(raw.activity);
+    activity.begin = HostTime(raw.begin);
+    activity.end = HostTime(raw.end);
+    if (tagged) activity.tag = call->tag;
   }
   record.names.resize(names_.size());
   for (const auto& [name, number] : names_) record.names[static_cast<std::size_t>(number)] = name;

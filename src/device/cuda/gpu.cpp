@@ -205,21 +205,15 @@ void StartCopy(void* queue, const void* from, void* to, std::int64_t bytes) {
   Check(cudaMemcpyAsync(to, from, Size(bytes), cudaMemcpyDefault, Stream(queue)), "a copy");
 }
 
-void CopyIn(const GpuContext& gpu, const void* host, void* device, std::int64_t bytes) {
+void Copy(const GpuContext& gpu, const void* from, void* to, std::int64_t bytes, bool in) {
   for (std::int64_t begin = 0; begin < bytes; begin += gpu.bounce_bytes) {
     const std::int64_t piece = std::min(gpu.bounce_bytes, bytes - begin);
-    std::memcpy(gpu.bounce, static_cast<const char*>(host) + begin, Size(piece));
-    StartCopy(gpu.queue, gpu.bounce, static_cast<char*>(device) + begin, piece);
+    const void* source = static_cast<const char*>(from) + begin;
+    void* target = static_cast<char*>(to) + begin;
+    if (in) std::memcpy(gpu.bounce, source, Size(piece));
+    StartCopy(gpu.queue, in ? gpu.bounce : source, in ? target : gpu.bounce, piece);
     Synchronise(gpu.queue);
-  }
-}
-
-void CopyOut(const GpuContext& gpu, const void* device, void* host, std::int64_t bytes) {
-  for (std::int64_t begin = 0; begin < bytes; begin += gpu.bounce_bytes) {
-    const std::int64_t piece = std::min(gpu.bounce_bytes, bytes - begin);
-    StartCopy(gpu.queue, static_cast<const char*>(device) + begin, gpu.bounce, piece);
-    Synchronise(gpu.queue);
-    std::memcpy(static_cast<char*>(host) + begin, gpu.bounce, Size(piece));
+    if (!in) std::memcpy(target, gpu.bounce, Size(piece));
   }
 }
 

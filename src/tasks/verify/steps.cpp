@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/tasks/verify.hpp"
@@ -272,13 +274,12 @@ class Verifier {
   }
 
   void WriteCheckpoint() {
-    checkpoint::Contents contents;
     const train::StateOnHost model = on_grid_->state.ModelBlocks(),
                              moments = on_grid_->state.OptimizerBlocks();
-    contents.model = model.Blocks();
-    contents.optimizer = moments.Blocks();
-    contents.run = {{"step", kStop}};
-    checkpoint::Write(world_, folder_, kStop, contents, false, 0);
+    checkpoint::Writer writer(world_, {model.Blocks(), moments.Blocks()}, {});
+    writer.Begin({.folder = folder_, .step = kStop, .run = {{"step", kStop}}});
+    const checkpoint::Outcome outcome = writer.Finish();
+    if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
   }
 
   void ResumeOnGrid(const std::string& checkpoint) {

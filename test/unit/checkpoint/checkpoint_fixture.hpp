@@ -1,5 +1,5 @@
-// Parts shared by the checkpoint tests: temporary folders, a small disk, and a state with known
-// values that can be split over ranks in any way.
+// Parts shared by the checkpoint tests: writing one checkpoint at once, temporary folders, a small
+// disk, and a state with known values that can be split over ranks in any way.
 #pragma once
 
 #include <sys/mount.h>
@@ -18,7 +18,35 @@
 #include "folders.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/json.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/kernels/registry.hpp"
+
+namespace trireme::checkpoint {
+
+// Contents of a checkpoint: model.safetensors, optimizer.safetensors and run.json.
+struct Contents {
+  std::vector<kernels::StateBlock> model;
+  std::vector<kernels::StateBlock> optimizer;
+  nlohmann::json run;   // the same on every rank
+  ReadBlock read = {};  // empty: each block lies at its `data`
+};
+
+// Collective. Keeps the `keep` last written checkpoints (0: all). If it fails, every rank throws an
+// AgreedError.
+inline void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
+                  const Contents& contents, bool best, std::int64_t keep) {
+  Writer writer(world, {contents.model, contents.optimizer, contents.read}, {});
+  writer.Begin({.folder = folder,
+                .step = step,
+                .run = contents.run,
+                .best = best,
+                .retention = {.keep = keep}});
+  const Outcome outcome = writer.Finish();
+  if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
+}
+
+}  // namespace trireme::checkpoint
 
 namespace trireme::checkpoint::test {
 

@@ -79,7 +79,7 @@ TEST_F(PositionedFiles, ReadWhatWasWritten) {
     file.Write("abc", 3, 8);
     EXPECT_EQ(file.Size(), 11);
     file.Sync();
-    file.ForgetCopies();
+    file.ForgetCopies(file.Size(), 0);
     file.Close();
   }
   const PositionedFile file(path_, PositionedFile::Access::kRead, ExitCode::kBadInput);
@@ -146,7 +146,7 @@ TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   Output output(order, plans);
   output.Write({.file = 0, .segment = 0}, data.data());
   output.Write({.file = 0, .segment = 1}, data.data());
-  output.Flush();
+  output.Flush(false);
   const std::string path = TemporaryOf(order) + "/model.safetensors";
   PositionedFile(path, PositionedFile::Access::kWrite, ExitCode::kFailed).Write("y", 1, 99);
   output.ReadBack(rounds.front().segments, [] { return false; });
