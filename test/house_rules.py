@@ -22,7 +22,6 @@ ALLOWED = {
     "include/trireme/hf/config.hpp": "Config holds keys and values of [model]",
     "src/tasks/training.hpp": "TrainingData holds the vocabulary for run.json",
     "src/tasks/generator.hpp": "Prompt holds the id of its record",
-    "src/tasks/timeline.hpp": "it holds otherData of trace.json",
 }
 
 

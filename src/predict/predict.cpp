@@ -11,8 +11,8 @@
 #include "trireme/device/trace_file.hpp"
 #include "trireme/predict/machine.hpp"
 #include "trireme/predict/search.hpp"
-#include "trireme/train/batch_share.hpp"
 #include "trireme/train/plan.hpp"
+#include "trireme/train/training_plan.hpp"
 
 namespace trireme::predict {
 

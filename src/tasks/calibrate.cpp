@@ -5,7 +5,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
-#include <vector>
 
 #include "root.hpp"
 #include "step_prediction.hpp"
@@ -52,8 +51,8 @@ ExitCode RunCalibration(const app::Job& job) {
   app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
   AtRoot(world, [&] { CheckTarget(path); });
   const double start = Seconds();
-  const predict::Calibration calibration = predict::Calibrate(
-      CalibrationSubject(request, job.ranks, job.device), predict::Effort::kWhole);
+  const predict::Calibration calibration =
+      predict::Calibrate(CalibrationSubject(job), predict::Effort::kWhole);
   job.ranks.Watch().Disarm();
   AtRoot(world, [&] {
     PrintSteps(calibration);
@@ -74,17 +73,6 @@ ExitCode RunCalibration(const app::Job& job) {
 
 // job.task = preflight: inspects all ranks and hosts, then measures the speeds of their nodes.
 
-namespace {
-
-void WriteReport(const std::string& folder, const tools::Report& report) {
-  report::MakeOutputFolder(folder);
-  const std::string path = folder + "/preflight.json";
-  report::WriteWhole(path, tools::JsonOf(report));
-  fmt::print("report        {}\n", path);
-}
-
-}  // namespace
-
 ExitCode RunPreflight(app::Job& job) {
   const app::Request& request = job.request;
   const comm::Communicator& world = job.ranks.World();
@@ -102,7 +90,10 @@ ExitCode RunPreflight(app::Job& job) {
     if (request.line.validate_only) {
       fmt::print("valid: nothing was measured or written\n");
     } else {
-      WriteReport(request.job.output, report);
+      report::MakeOutputFolder(request.job.output);
+      const std::string path = request.job.output + "/preflight.json";
+      report::WriteWhole(path, tools::JsonOf(report));
+      fmt::print("report        {}\n", path);
     }
     std::fflush(stdout);
   });

@@ -14,59 +14,50 @@
 namespace trireme::tasks {
 
 bool Evaluations::IsNear() const {
-  const std::int64_t every = setup_.options.validate_every_steps, step = setup_.progress.step;
+  const std::int64_t every = Options().validate_every_steps, step = loop_.progress.step;
   return Comes(step + 1, every) || Comes(step + 2, every);
 }
 
-bool Evaluations::Due() const {
-  const std::int64_t every = setup_.options.validate_every_steps;
-  return every > 0 && (setup_.progress.step % every == 0 || setup_.progress.Finished());
-}
-
-std::int64_t Evaluations::Tokens() const {
-  const std::int64_t windows = setup_.options.validate_windows;
+void Evaluations::Expect(const train::StepResult& result) const {
+  const std::int64_t windows = Options().validate_windows;
   const std::int64_t most = windows == 0 ? std::numeric_limits<std::int64_t>::max()
-                                         : windows * setup_.state.Plan().model.length;
-  std::int64_t tokens = 0;
-  for (const app::ValidSplit& valid : setup_.validation) {
+                                         : windows * loop_.state.Plan().model.length;
+  std::int64_t tokens = 0;  // most that a validation of all sets reads
+  for (const app::ValidSplit& valid : validation_) {
     tokens += std::min(most, valid.tokens->Size(data::Split::kValid));
   }
-  return tokens;
-}
-
-void Evaluations::Expect(const train::StepResult& result) const {
-  setup_.progress.deadline.ExpectValidation(result.times.total * static_cast<double>(Tokens()) /
-                                            static_cast<double>(result.tokens));
+  loop_.progress.deadline.ExpectValidation(result.times.total * static_cast<double>(tokens) /
+                                           static_cast<double>(result.tokens));
 }
 
 // Fills a record with a split's loss; adds the time to `seconds`. False if a signal ended it.
 bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                            double& seconds) {
-  const comm::ProcessGrid& grid = setup_.state.Grid();
-  const data::PairFile* const pairs = setup_.data.Pairs();
-  setup_.progress.watch(comm::Phase::kValidation);
+  const comm::ProcessGrid& grid = loop_.state.Grid();
+  const data::PairFile* const pairs = loop_.data.Pairs();
+  loop_.progress.watch(comm::Phase::kValidation);
   const comm::Ledger steps_alone = grid.Traffic();
   // The timeline shows a validation as one slice, because its tasks outnumber those of all steps.
   const device::Scope scope(steps_alone.Trace(), {.name = device::SliceName::kValidation,
                                                   .category = device::SliceCategory::kValidation});
   device::Recorder* const recorder = steps_alone.Trace();
   if (recorder != nullptr) {
-    device::Synchronise(setup_.state.Stream());  // transfers under way belong to the step
+    device::Synchronise(loop_.state.Stream());  // transfers under way belong to the step
     grid.TraceInto(nullptr);
   }
   const bool test = record.kind == report::Record::Kind::kTest;
   train::EvaluationOptions options;
-  options.windows = test ? 0 : setup_.options.validate_windows;
-  options.seed = setup_.state.Plan().model.seed;
-  options.stop = [this] { return setup_.signals.Received(); };
+  options.windows = test ? 0 : Options().validate_windows;
+  options.seed = loop_.state.Plan().model.seed;
+  options.stop = [this] { return loop_.job.ranks.signals->Received(); };
   const train::Evaluation result =
-      pairs == nullptr ? train::Evaluate(setup_.state.Net(), tokens, split, options)
-                       : train::EvaluatePairs(setup_.state.Net(), *pairs, split, options);
+      pairs == nullptr ? train::Evaluate(loop_.state.Net(), tokens, split, options)
+                       : train::EvaluatePairs(loop_.state.Net(), *pairs, split, options);
   grid.Traffic() = steps_alone;  // the summary's table of transfers is about the steps only
   if (recorder != nullptr) grid.TraceInto(recorder);
   if (result.stopped) {
-    setup_.progress.stop = true;
-    setup_.progress.stop_reason = "a signal";
+    loop_.progress.stop = true;
+    loop_.progress.stop_reason = "a signal";
     return false;
   }
   seconds += result.seconds;
@@ -78,59 +69,60 @@ bool Evaluations::Evaluate(const data::TokenFile& tokens, data::Split split, rep
   }
   record.step_seconds = result.seconds;
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
-  setup_.place(record);
+  place_(record);
   return true;
 }
 
 // A validation cut short by a signal is not reported: after -r all sets are evaluated again.
 bool Evaluations::Validate() {
-  setup_.monitor.FlushRecords();
-  std::vector<report::Record> records(setup_.validation.size());
+  loop_.monitor->FlushRecords();
+  std::vector<report::Record> records(validation_.size());
   double seconds = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {
     records[i].kind = i == 0 ? report::Record::Kind::kValid : report::Record::Kind::kValidOther;
-    records[i].set = setup_.validation[i].name;
-    const data::TokenFile& tokens = *setup_.validation[i].tokens;
+    records[i].set = validation_[i].name;
+    const data::TokenFile& tokens = *validation_[i].tokens;
     if (!Evaluate(tokens, data::Split::kValid, records[i], seconds)) return false;
   }
-  for (const report::Record& record : records) setup_.monitor.Evaluation(record);
-  setup_.best.Note(records.front().loss);
-  setup_.progress.deadline.Validation(seconds);
+  for (const report::Record& record : records) loop_.monitor->Evaluation(record);
+  best_.Note(records.front().loss);
+  loop_.progress.deadline.Validation(seconds);
   return true;
 }
 
 void Evaluations::ValidateIfDue() {
-  Progress& progress = setup_.progress;
+  Progress& progress = loop_.progress;
   progress.validation_due = false;
-  if (!Due()) return;
+  const std::int64_t every = Options().validate_every_steps;
+  if (every == 0 || (progress.step % every != 0 && !progress.Finished())) return;
   // A stop does not wait for a validation: time may be short. It comes first after -r.
   progress.validation_due = (progress.stop && !progress.Finished()) || !Validate();
 }
 
 bool Evaluations::Test() {
-  if (setup_.options.validate_every_steps == 0) return true;
+  if (Options().validate_every_steps == 0) return true;
   report::Record record;
   record.kind = report::Record::Kind::kTest;
   double seconds = 0;
-  if (!Evaluate(setup_.data.Tokens(), data::Split::kTest, record, seconds)) return false;
-  setup_.monitor.Evaluation(record);
+  if (!Evaluate(loop_.data.Tokens(), data::Split::kTest, record, seconds)) return false;
+  loop_.monitor->Evaluation(record);
   return true;
 }
 
 void Evaluations::PrintSample() {
-  const std::int64_t count = setup_.options.sample_tokens;
-  if (count == 0 || setup_.data.Pairs() != nullptr) return;
-  const data::TokenFile& tokens = setup_.data.Tokens();
+  const std::int64_t count = Options().sample_tokens;
+  if (count == 0 || loop_.data.Pairs() != nullptr) return;
+  const data::TokenFile& tokens = loop_.data.Tokens();
   const GenerateOptions options{.prompt = {},
                                 .tokens = count,
                                 .temperature = 0.8,
                                 .top_k = 0,
                                 .top_p = 0.95,
-                                .seed = setup_.state.Plan().model.seed};
+                                .seed = loop_.state.Plan().model.seed};
   const auto eos = static_cast<std::int32_t>(tokens.Words().eos);
-  const std::vector<std::int32_t> added = ContinueOnce(setup_.state.Net(), {eos}, options);
-  if (!setup_.state.Grid().World().IsRoot()) return;
-  setup_.monitor.Sample(setup_.progress.step, Printable(tokens.Decode(added)));
+  const std::vector<std::int32_t> added = ContinueOnce(loop_.state.Net(), {eos}, options);
+  if (!loop_.state.Grid().World().IsRoot()) return;
+  loop_.monitor->Sample(loop_.progress.step, Printable(tokens.Decode(added)));
 }
 
 }  // namespace trireme::tasks

@@ -8,27 +8,16 @@
 #include "checkpoint_policy.hpp"
 #include "training.hpp"
 #include "trireme/app/job.hpp"
-#include "trireme/report/monitor.hpp"
-#include "trireme/train/training_state.hpp"
 
 namespace trireme::tasks {
 
 class Evaluations {
  public:
-  // Everything referred to must outlive it.
-  struct Setup {
-    const report::Options& options;               // [monitor]
-    std::span<const app::ValidSplit> validation;  // the first set decides on the best checkpoint
-    const TrainingData& data;
-    const device::StopSignals& signals;
-    report::Monitor& monitor;
-    Progress& progress;
-    BestLoss& best;
-    train::TrainingState& state;
-    // Collective. Fills in the run's state in a record: step, tokens and memory.
-    std::function<void(report::Record&)> place;
-  };
-  explicit Evaluations(const Setup& setup) : setup_(setup) {}
+  // validation: the first set decides on the best checkpoint; place: collective, fills in the run's
+  // state in a record (step, tokens and memory). Everything referred to must outlive it.
+  Evaluations(LoopParts& loop, std::span<const app::ValidSplit> validation, BestLoss& best,
+              std::function<void(report::Record&)> place)
+      : loop_(loop), validation_(validation), best_(best), place_(std::move(place)) {}
 
   // Whether a validation follows the step that begins or the one after it.
   bool IsNear() const;
@@ -43,13 +32,16 @@ class Evaluations {
   void PrintSample();
 
  private:
-  bool Due() const;
   bool Validate();
   bool Evaluate(const data::TokenFile& tokens, data::Split split, report::Record& record,
                 double& seconds);
-  std::int64_t Tokens() const;  // most tokens that a validation of all sets reads
 
-  const Setup setup_;
+  const report::Options& Options() const { return loop_.job.request.monitor; }
+
+  LoopParts& loop_;
+  const std::span<const app::ValidSplit> validation_;
+  BestLoss& best_;
+  const std::function<void(report::Record&)> place_;
 };
 
 }  // namespace trireme::tasks

@@ -77,14 +77,6 @@ void Show(const std::string& text) {
   std::fflush(stdout);
 }
 
-// Warns that without a cache long texts take a long time.
-void SayWithoutCache(const comm::Communicator& world, const model::ParallelModel& model) {
-  if (!world.IsRoot() || model.Plan().cache_slots > 0) return;
-  fmt::print(stderr,
-             "trireme: grid.context > 1: keys and values are not kept, each token computes the "
-             "whole window\n");
-}
-
 [[noreturn]] void ThrowStopped(const std::string& done) {
   throw AgreedError(ExitCode::kStopped, "stopped by a signal: " + done);
 }
@@ -273,18 +265,6 @@ void ContinueFile(const deck::Deck& deck, const comm::Communicator& world, Write
       static_cast<double>(counts[1]) / seconds);
 }
 
-std::unique_ptr<Writer> MakeWriter(const app::Ranks& ranks, TrainedModel& trained,
-                                   const GenerateOptions& options) {
-  const std::function<bool()> stopped = [&] { return ranks.signals->Received(); };
-  if (trained.Pairs() != nullptr) {
-    return std::make_unique<TranslationWriter>(trained.Net(), *trained.Pairs(), options, stopped);
-  }
-  return std::make_unique<Generator>(Generator::Setup{.model = trained.Net(),
-                                                      .tokens = trained.Tokens(),
-                                                      .slots = options.batch,
-                                                      .stopped = stopped});
-}
-
 }  // namespace
 
 std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
@@ -338,8 +318,21 @@ ExitCode RunGenerate(app::Job& job) {
   TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
                        options.pack_weights);
   if (request.line.validate_only) return app::SayValid(world);
-  SayWithoutCache(world, trained.Net());
-  const std::unique_ptr<Writer> writer = MakeWriter(job.ranks, trained, options);
+  if (world.IsRoot() && trained.Net().Plan().cache_slots == 0) {
+    fmt::print(stderr,
+               "trireme: grid.context > 1: keys and values are not kept, each token computes the "
+               "whole window\n");
+  }
+  const auto stopped = [&] { return job.ranks.signals->Received(); };
+  std::unique_ptr<Writer> writer;
+  if (trained.Pairs() != nullptr) {
+    writer = std::make_unique<TranslationWriter>(trained.Net(), *trained.Pairs(), options, stopped);
+  } else {
+    writer = std::make_unique<Generator>(Generator::Setup{.model = trained.Net(),
+                                                          .tokens = trained.Tokens(),
+                                                          .slots = options.batch,
+                                                          .stopped = stopped});
+  }
   if (!options.file.empty()) {
     ContinueFile(request.deck, world, *writer, trained, prompts, options);
   } else if (options.prompt == "-") {

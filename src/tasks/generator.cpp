@@ -245,39 +245,6 @@ std::size_t MaybeStop(const std::string& text, const std::vector<std::string>& s
   return most;
 }
 
-}  // namespace
-
-GrowingText::GrowingText(const data::TokenFile& tokens, std::vector<std::int32_t> before,
-                         const std::vector<std::string>& stops)
-    : tokens_(tokens),
-      ids_(std::move(before)),
-      stops_(stops),
-      prompt_bytes_(tokens.Decode(ids_).size()) {}
-
-bool GrowingText::Add(std::span<const std::int32_t> tokens) {
-  ids_.insert(ids_.end(), tokens.begin(), tokens.end());
-  const std::string all = tokens_.Decode(ids_);
-  text_ = all.substr(std::min(prompt_bytes_, all.size()));
-  std::size_t end = std::string::npos;
-  for (const std::string& stop : stops_) end = std::min(end, text_.find(stop));
-  if (end == std::string::npos) return false;
-  text_.resize(end);
-  return true;
-}
-
-std::string GrowingText::Take(bool end) {
-  std::size_t upto = text_.size();
-  if (!end) upto = std::min(WholeCharacters(text_), upto - MaybeStop(text_, stops_));
-  if (upto <= taken_) return {};
-  const std::string piece = text_.substr(taken_, upto - taken_);
-  taken_ = upto;
-  return piece;
-}
-
-// Reads prompts and writes texts as JSON lines.
-
-namespace {
-
 constexpr std::int64_t kMostLine = std::int64_t{16} << 20;  // bytes of a prompt's line
 constexpr std::array kMembers = {"prompt", "id",   "tokens", "temperature",       "top_k",
                                  "top_p",  "seed", "stop",   "repetition_penalty"};
@@ -344,6 +311,33 @@ Prompt PromptOf(const nlohmann::json& value, const std::string& where,
 
 }  // namespace
 
+GrowingText::GrowingText(const data::TokenFile& tokens, std::vector<std::int32_t> before,
+                         const std::vector<std::string>& stops)
+    : tokens_(tokens),
+      ids_(std::move(before)),
+      stops_(stops),
+      prompt_bytes_(tokens.Decode(ids_).size()) {}
+
+bool GrowingText::Add(std::span<const std::int32_t> tokens) {
+  ids_.insert(ids_.end(), tokens.begin(), tokens.end());
+  const std::string all = tokens_.Decode(ids_);
+  text_ = all.substr(std::min(prompt_bytes_, all.size()));
+  std::size_t end = std::string::npos;
+  for (const std::string& stop : stops_) end = std::min(end, text_.find(stop));
+  if (end == std::string::npos) return false;
+  text_.resize(end);
+  return true;
+}
+
+std::string GrowingText::Take(bool end) {
+  std::size_t upto = text_.size();
+  if (!end) upto = std::min(WholeCharacters(text_), upto - MaybeStop(text_, stops_));
+  if (upto <= taken_) return {};
+  const std::string piece = text_.substr(taken_, upto - taken_);
+  taken_ = upto;
+  return piece;
+}
+
 const char* NameOf(End end) {
   return end == End::kLength ? "length" : end == End::kStop ? "stop" : "eos";
 }
@@ -360,8 +354,7 @@ std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
 
 std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communicator& world,
                                 const GenerateOptions& options) {
-  std::string text;
-  AtRoot(world, [&] {
+  const std::string text = FromRoot(world, [&] {
     std::ifstream file(options.file, std::ios::binary);
     std::ostringstream whole;
     if (file) whole << file.rdbuf();
@@ -369,9 +362,8 @@ std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communi
       throw request.deck.Complain("generate.file", "cannot be read: " + ErrorText(errno),
                                   "It holds one JSON object a line.");
     }
-    text = whole.str();
+    return whole.str();
   });
-  text = world.Broadcast(text);
   std::vector<Prompt> prompts;
   world.Together([&] {
     prompts = ParsePrompts(text, options.file, options);

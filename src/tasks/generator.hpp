@@ -20,8 +20,6 @@
 
 namespace trireme::tasks {
 
-// Making a model's text safe to show.
-
 // The text with control characters (except newline and tab) and bytes that are not UTF-8 replaced
 // by U+FFFD: a byte-level model may write anything, and it must not upset a terminal.
 inline std::string Printable(std::string_view text) {
@@ -40,8 +38,6 @@ inline std::string Printable(std::string_view text) {
   return out;
 }
 
-// Choosing the next token: repetition penalty, choice among the candidates, log-probability.
-
 // Uniform number in (0, 1] for the new token at `position` (counted from the first one added) of
 // prompt number `prompt` (doc/reference/numerics.md, "Generation").
 double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
@@ -49,8 +45,6 @@ double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
 // Applies the repetition penalty once to each different token in `seen`: divides its logit by
 // `penalty`, or multiplies it if it is negative.
 void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<double>& logits);
-
-// Prompts of generate.file and their continuations, as JSON lines.
 
 struct Prompt {
   std::int64_t number = 0;  // from 0, in the file's order; random draws depend on it
@@ -85,7 +79,6 @@ std::vector<Prompt> ReadPrompts(const app::Request& request, const comm::Communi
 std::string LineOf(const Prompt& prompt, const Continuation& continuation);
 
 // A continuation's text while its tokens arrive: where it ends, and how much can be shown.
-
 class GrowingText {
  public:
   // before: the prompt's tokens. `tokens` and `stops` must outlive this.
@@ -111,7 +104,6 @@ class GrowingText {
 std::size_t WholeCharacters(const std::string& text);
 
 // Writer: answers prompts with texts; a model either continues or translates them.
-
 class Writer {
  public:
   virtual ~Writer() = default;

@@ -34,12 +34,18 @@ struct PeakMemory {
   std::int64_t Total() const { return program + buffers + tensor + texts; }
 };
 
-// Collective. The largest value of each term over all ranks.
-PeakMemory LargestOf(const comm::Communicator& world, const PeakMemory& mine) {
-  return {.program = world.Max(mine.program),
-          .buffers = world.Max(mine.buffers),
-          .tensor = world.Max(mine.tensor),
-          .texts = world.Max(mine.texts)};
+// Collective. The largest value of each term over all ranks. copied: folder whose other files are
+// copied; on rank 0, empty: none.
+PeakMemory PeakOf(const comm::Communicator& world, std::int64_t program,
+                  const hf::PassingMemory& passing, const std::string& copied) {
+  std::int64_t texts = 0;
+  AtRoot(world, [&] {
+    if (!copied.empty()) texts = 2 * hf::CompanionBytes(copied);
+  });
+  return {.program = world.Max(program),
+          .buffers = world.Max(passing.buffers),
+          .tensor = world.Max(passing.tensor),
+          .texts = world.Max(texts)};
 }
 
 // Prints what is converted and the memory it takes: "memory  a rank: program 41 MiB + buffers 76
@@ -85,30 +91,24 @@ class Fault {
   std::exception_ptr failure_;
 };
 
-void CheckRequest(const app::Request& request) {
-  if (!request.line.resume.empty()) {
-    throw InputError("command line: -r has no meaning for job.task = import",
-                     "Leave it out: the run begins with the weights of hf.path.");
-  }
-  if (!request.checkpoint.start_from.empty()) {
-    throw request.deck.Complain("checkpoint.start_from", "the weights come from hf.path",
-                                "Leave it out.");
-  }
-  report::CheckRunFolder(request.job.output, false);
-}
-
 // Collective. Rank 0 reads the headers and all ranks check them. All together compare a tied
 // model's head with its embedding.
 void Open(const app::Request& request, const comm::Communicator& world, Source& source) {
   source.folder = hf::Read(request.deck).path;
   source.model = request.model;
   source.model.vocabulary = source.model.asked_vocabulary;
-  std::string listing;
-  AtRoot(world, [&] {
-    CheckRequest(request);
-    listing = hf::ToText(hf::Inspect(source.folder));
+  const std::string listing = FromRoot(world, [&] {
+    if (!request.line.resume.empty()) {
+      throw InputError("command line: -r has no meaning for job.task = import",
+                       "Leave it out: the run begins with the weights of hf.path.");
+    }
+    if (!request.checkpoint.start_from.empty()) {
+      throw request.deck.Complain("checkpoint.start_from", "the weights come from hf.path",
+                                  "Leave it out.");
+    }
+    report::CheckRunFolder(request.job.output, false);
+    return hf::ToText(hf::Inspect(source.folder));
   });
-  listing = world.Broadcast(listing);
   world.Together([&] {
     source.config = hf::ParseConfig(request.sources.config_text, request.sources.config_path);
     source.weights.emplace(source.folder, hf::FromText(listing, source.folder),
@@ -168,83 +168,6 @@ void SayImport(const Source& source, const PeakMemory& memory) {
              source.folder, hf::kConfigFile, fmt::join(source.config.unknown, ", "));
 }
 
-// Collective. Largest of each term over all ranks. program: bytes used before the writer was made.
-PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device,
-                    const Source& source, const checkpoint::Writer& writer, std::int64_t program) {
-  const hf::PassingMemory passing = source.weights->Memory(device.stream.threads);
-  return LargestOf(world, {.program = program,
-                           .buffers = passing.buffers + writer.MemoryBytes() + writer.CheckBytes(),
-                           .tensor = passing.tensor,
-                           .texts = world.IsRoot() ? 2 * hf::CompanionBytes(source.folder) : 0});
-}
-
-}  // namespace
-
-ExitCode RunImport(app::Job& job) {
-  const app::Request& request = job.request;
-  const comm::Communicator& world = job.ranks.World();
-
-  // 1. Read the folder and check everything except the weights' values.
-  Source source;
-  Open(request, world, source);
-
-  // 2. Choose the parts of the weights that each rank reads; make the checkpoint's writer.
-  const std::int64_t program = report::PeakResidentBytes();
-  Fault fault;
-  const checkpoint::ReadBlock read = [&](const kernels::StateBlock& block, std::int64_t first,
-                                         std::int64_t last, void* to) {
-    try {
-      source.weights->Read(block, first, last, to);
-    } catch (const Error&) {
-      fault.Note(block, first);
-      throw;
-    }
-  };
-  checkpoint::Writer writer(world, {source.weights->Blocks(world.Rank(), world.Size()), {}, read},
-                            {.writers = static_cast<int>(request.checkpoint.writers),
-                             .io_hints = request.checkpoint.io_hints,
-                             .threads = job.device.stream.threads});
-  const PeakMemory memory = MemoryOf(world, job.device, source, writer, program);
-  if (world.IsRoot()) SayImport(source, memory);
-  if (request.line.validate_only) {
-    if (world.IsRoot()) fmt::print("valid: it can be imported; nothing was written\n");
-    return ExitCode::kDone;
-  }
-
-  // 3. Make the run folder.
-  std::string deck, imported;
-  AtRoot(world, [&] {
-    deck = RunDeck(request);
-    imported = app::ImportedJson(source.folder).dump();
-  });
-  deck = world.Broadcast(deck);
-  imported = world.Broadcast(imported);
-  const std::string& output = request.job.output;
-  hf::MakeFolderWhole(world, output, [&](const std::string& temporary) {
-    // Write the checkpoint of step 0, without moments. Weights are read while it is written.
-    writer.Begin(
-        {.folder = temporary + "/checkpoints", .run = RunJson(job.ranks, source, deck, imported)});
-    const checkpoint::Outcome outcome = writer.Finish();
-    world.Together([&] { fault.Check(); });  // faults of the weights; those of the disk follow
-    if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
-    AtRoot(world, [&] {
-      const std::string part = temporary + "/" + hf::kRunPart;
-      hf::MakeFolder(part);
-      hf::CopyCompanions(source.folder, part);
-      hf::WriteText(part + "/" + hf::kListingFile, hf::ToText(source.weights->Files()));
-      hf::WriteText(temporary + "/deck.in", report::MarkEnds(deck));
-    });
-  });
-  if (world.IsRoot()) {
-    Say("imported as {}: train it further with -r {} data.file=TOKENS", output, output);
-  }
-  return ExitCode::kDone;
-}
-
-// job.task = export: the model of a checkpoint becomes a model folder of Hugging Face.
-
-namespace {
-
 constexpr std::int64_t kMostListingBytes = std::int64_t{256} << 20;
 constexpr int kIndent = 2;  // of JSON, as transformers indents it
 
@@ -267,16 +190,6 @@ std::string OriginOf(const std::string& checkpoint) {
   const fs::path origin = folder.parent_path() / hf::kRunPart;
   std::error_code ignored;
   return fs::exists(origin / hf::kListingFile, ignored) ? origin.string() : std::string();
-}
-
-void CheckRequest(const app::Request& request, const app::Start& start, const Task& task) {
-  if (start.candidates.empty()) {
-    throw request.deck.Complain("job.task", "a trained model is needed",
-                                "Name a run folder or a checkpoint with -r.");
-  }
-  if (task.options.path.empty()) {
-    throw request.deck.Complain("hf.path", "no folder to write is named");
-  }
 }
 
 // Throws InputError unless the configuration, which a user may have changed, describes the model.
@@ -319,7 +232,13 @@ void Open(const app::Request& request, const comm::Communicator& world, const ap
   std::string listing;
   world.Together([&] {
     task.options = hf::Read(request.deck);
-    CheckRequest(request, start, task);
+    if (start.candidates.empty()) {
+      throw request.deck.Complain("job.task", "a trained model is needed",
+                                  "Name a run folder or a checkpoint with -r.");
+    }
+    if (task.options.path.empty()) {
+      throw request.deck.Complain("hf.path", "no folder to write is named");
+    }
     task.checkpoint = start.candidates.front();
     if (!world.IsRoot()) return;
     task.origin = OriginOf(task.checkpoint);
@@ -426,31 +345,68 @@ void WriteCompanions(const Task& task, const Words& words, const std::string& fo
   hf::WriteText(folder + "/" + hf::kIndexFile, hf::IndexText(task.plan.listing));
 }
 
-void SayExport(const Task& task, const Words& words, const PeakMemory& memory) {
-  std::int64_t bytes = 0;
-  for (const hf::ListedFile& file : task.plan.listing.files) bytes += file.contents.bytes;
-  SayModel(task.checkpoint, task.family, task.model, bytes, task.plan.listing, memory);
-  if (task.origin.empty() && words.files.empty()) {
-    Say("no tokenizer: the token file is not there, or has none that others can read");
-  }
-}
-
-// Collective. Peak memory of a rank: the largest value of each term over all ranks.
-PeakMemory MemoryOf(const comm::Communicator& world, const app::Device& device, const Task& task) {
-  PeakMemory memory{.program = report::PeakResidentBytes()};
-  world.Together([&] {
-    const hf::PassingMemory passing =
-        hf::ExportMemory(task.plan, task.family, task.model, *task.reader, device.stream.threads);
-    memory.buffers = passing.buffers;
-    memory.tensor = passing.tensor;
-    if (world.IsRoot() && !task.origin.empty()) {
-      memory.texts = 2 * hf::CompanionBytes(task.origin);
-    }
-  });
-  return LargestOf(world, memory);
-}
-
 }  // namespace
+
+ExitCode RunImport(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+
+  // 1. Read the folder and check everything except the weights' values.
+  Source source;
+  Open(request, world, source);
+
+  // 2. Choose the parts of the weights that each rank reads; make the checkpoint's writer.
+  const std::int64_t program = report::PeakResidentBytes();
+  Fault fault;
+  const checkpoint::ReadBlock read = [&](const kernels::StateBlock& block, std::int64_t first,
+                                         std::int64_t last, void* to) {
+    try {
+      source.weights->Read(block, first, last, to);
+    } catch (const Error&) {
+      fault.Note(block, first);
+      throw;
+    }
+  };
+  checkpoint::Writer writer(world, {source.weights->Blocks(world.Rank(), world.Size()), {}, read},
+                            {.writers = static_cast<int>(request.checkpoint.writers),
+                             .io_hints = request.checkpoint.io_hints,
+                             .threads = job.device.stream.threads});
+  hf::PassingMemory passing = source.weights->Memory(job.device.stream.threads);
+  passing.buffers += writer.MemoryBytes() + writer.CheckBytes();
+  const PeakMemory memory = PeakOf(world, program, passing, source.folder);
+  if (world.IsRoot()) SayImport(source, memory);
+  if (request.line.validate_only) {
+    if (world.IsRoot()) fmt::print("valid: it can be imported; nothing was written\n");
+    return ExitCode::kDone;
+  }
+
+  // 3. Make the run folder.
+  const std::string deck = FromRoot(world, [&] { return RunDeck(request); });
+  const std::string imported =
+      FromRoot(world, [&] { return app::ImportedJson(source.folder).dump(); });
+  const std::string& output = request.job.output;
+  hf::MakeFolderWhole(world, output, [&](const std::string& temporary) {
+    // Write the checkpoint of step 0, without moments. Weights are read while it is written.
+    writer.Begin(
+        {.folder = temporary + "/checkpoints", .run = RunJson(job.ranks, source, deck, imported)});
+    const checkpoint::Outcome outcome = writer.Finish();
+    world.Together([&] { fault.Check(); });  // faults of the weights; those of the disk follow
+    if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
+    AtRoot(world, [&] {
+      const std::string part = temporary + "/" + hf::kRunPart;
+      hf::MakeFolder(part);
+      hf::CopyCompanions(source.folder, part);
+      hf::WriteText(part + "/" + hf::kListingFile, hf::ToText(source.weights->Files()));
+      hf::WriteText(temporary + "/deck.in", report::MarkEnds(deck));
+    });
+  });
+  if (world.IsRoot()) {
+    Say("imported as {}: train it further with -r {} data.file=TOKENS", output, output);
+  }
+  return ExitCode::kDone;
+}
+
+// job.task = export: the model of a checkpoint becomes a model folder of Hugging Face.
 
 ExitCode RunExport(app::Job& job) {
   const app::Request& request = job.request;
@@ -464,8 +420,21 @@ ExitCode RunExport(app::Job& job) {
     throw request.deck.Complain("data.file", "is not there: its eos begins each translation",
                                 "Name the file of pairs that the model was trained on.");
   });
-  const PeakMemory memory = MemoryOf(world, job.device, task);
-  if (world.IsRoot()) SayExport(task, words, memory);
+  const std::int64_t program = report::PeakResidentBytes();
+  hf::PassingMemory passing;
+  world.Together([&] {
+    passing = hf::ExportMemory(task.plan, task.family, task.model, *task.reader,
+                               job.device.stream.threads);
+  });
+  const PeakMemory memory = PeakOf(world, program, passing, task.origin);
+  if (world.IsRoot()) {
+    std::int64_t bytes = 0;
+    for (const hf::ListedFile& file : task.plan.listing.files) bytes += file.contents.bytes;
+    SayModel(task.checkpoint, task.family, task.model, bytes, task.plan.listing, memory);
+    if (task.origin.empty() && words.files.empty()) {
+      Say("no tokenizer: the token file is not there, or has none that others can read");
+    }
+  }
   if (request.line.validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be exported; nothing was written\n");
     return ExitCode::kDone;

@@ -92,71 +92,6 @@ void RefuseAny(std::initializer_list<std::pair<const char*, bool>> keys, const c
   }
 }
 
-}  // namespace
-
-void DeclareGenerate(deck::Schema& schema) { deck::Declare(schema, BindGenerate); }
-
-// Compares values with defaults, because the deck of a run gives all keys.
-void CheckGenerate(const GenerateOptions& o, const deck::Deck& deck) {
-  if (!o.translates) {
-    if (o.beams == 1) return;
-    throw deck.Complain("generate.beams", "this model continues texts, it does not translate",
-                        "Leave this key out.");
-  }
-  RefuseAny({{"generate.top_k", o.top_k != 0},
-             {"generate.top_p", o.top_p != 1},
-             {"generate.repetition_penalty", o.repetition_penalty != 1},
-             {"generate.stop", !o.stop.empty()},
-             {"generate.start_with_eos", !o.start_with_eos}},
-            "translations are searched for, not drawn",
-            "Leave this key out; generate.beams and generate.length_penalty are what a search has.",
-            deck);
-}
-
-std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
-  std::vector<std::string> stops;
-  if (list.empty()) return stops;
-  stops.emplace_back();
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i] == '|') {
-      stops.emplace_back();
-    } else if (list[i] != '\\') {
-      stops.back() += list[i];
-    } else if (const char next = ++i < list.size() ? list[i] : '\0'; next == 'n') {
-      stops.back() += '\n';
-    } else if (next == 't') {
-      stops.back() += '\t';
-    } else if (next == '\\' || next == '|') {
-      stops.back() += next;
-    } else {
-      return std::nullopt;
-    }
-  }
-  if (std::ranges::any_of(stops, &std::string::empty)) return std::nullopt;
-  return stops;
-}
-
-GenerateOptions ReadGenerate(const deck::Deck& deck) {
-  AskedTexts options = deck::Read(deck, BindGenerate);
-  const std::optional<std::vector<std::string>> stop = ReadStops(options.stop_text);
-  if (!stop) {
-    throw deck.Complain("generate.stop", "not a list of strings",
-                        "Separate strings by |, leave none empty, and write \\n, \\t, \\\\ or \\| "
-                        "for a newline, a tab, a backslash or a bar.");
-  }
-  if (!options.output.empty() && options.file.empty()) {
-    throw deck.Complain("generate.output", "there is no generate.file",
-                        "Texts of generate.file go there: name one.");
-  }
-  options.stop = *stop;
-  options.batch = options.file.empty() ? 1 : options.texts;
-  return options;
-}
-
-// The keys of [evaluate].
-
-namespace {
-
 namespace fs = std::filesystem;
 
 constexpr deck::Names<2> kDetokenise = {"none", "wikitext"};
@@ -216,14 +151,6 @@ void BindEvaluate(deck::Keys keys, EvaluateOptions& o) {
               "yes: existing output files are replaced; no: they are refused.");
 }
 
-}  // namespace
-
-void DeclareEvaluate(deck::Schema& schema) { deck::Declare(schema, BindEvaluate); }
-
-EvaluateOptions ReadEvaluate(const deck::Deck& deck) { return deck::Read(deck, BindEvaluate); }
-
-namespace {
-
 void CheckTargets(const EvaluateOptions& options, const deck::Deck& deck) {
   const std::array<std::pair<const char*, const std::string*>, 3> targets = {
       {{"evaluate.documents", &options.documents},
@@ -239,39 +166,6 @@ void CheckTargets(const EvaluateOptions& options, const deck::Deck& deck) {
     }
   }
 }
-
-}  // namespace
-
-void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck) {
-  RefuseAny({{"evaluate.stride", options.stride != 0},
-             {"evaluate.text", !options.text.empty()},
-             {"evaluate.baselines", options.baselines},
-             {"evaluate.documents", !options.documents.empty()},
-             {"evaluate.choices", !options.choices.empty()}},
-            "a model that translates is evaluated on pairs alone", "Leave this key out.", deck);
-  CheckTargets(options, deck);
-}
-
-void CheckEvaluate(const EvaluateOptions& options, const deck::Deck& deck, std::int64_t length) {
-  if (options.stride > length) {
-    throw deck.Complain("evaluate.stride",
-                        fmt::format("windows of {} tokens would skip some", length),
-                        "It may not exceed data.sequence_length.");
-  }
-  if (options.detokenise != Detokenise::kNone && options.text.empty()) {
-    throw deck.Complain("evaluate.detokenise", "there is no text to change",
-                        "Name WikiText's file with evaluate.text.");
-  }
-  if (!options.output.empty() && options.choices.empty()) {
-    throw deck.Complain("evaluate.output", "there are no questions to score",
-                        "Name their file with evaluate.choices.");
-  }
-  CheckInput("evaluate.text", options.text, deck);
-  CheckInput("evaluate.choices", options.choices, deck);
-  CheckTargets(options, deck);
-}
-
-namespace {
 
 // The parts of a list; none for an empty text.
 std::vector<std::string_view> PartsOf(std::string_view text) {
@@ -348,6 +242,98 @@ void BindScaling(deck::Keys keys, AskedScaling& o) {
 }
 
 }  // namespace
+
+void DeclareGenerate(deck::Schema& schema) { deck::Declare(schema, BindGenerate); }
+
+// Compares values with defaults, because the deck of a run gives all keys.
+void CheckGenerate(const GenerateOptions& o, const deck::Deck& deck) {
+  if (!o.translates) {
+    if (o.beams == 1) return;
+    throw deck.Complain("generate.beams", "this model continues texts, it does not translate",
+                        "Leave this key out.");
+  }
+  RefuseAny({{"generate.top_k", o.top_k != 0},
+             {"generate.top_p", o.top_p != 1},
+             {"generate.repetition_penalty", o.repetition_penalty != 1},
+             {"generate.stop", !o.stop.empty()},
+             {"generate.start_with_eos", !o.start_with_eos}},
+            "translations are searched for, not drawn",
+            "Leave this key out; generate.beams and generate.length_penalty are what a search has.",
+            deck);
+}
+
+std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
+  std::vector<std::string> stops;
+  if (list.empty()) return stops;
+  stops.emplace_back();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '|') {
+      stops.emplace_back();
+    } else if (list[i] != '\\') {
+      stops.back() += list[i];
+    } else if (const char next = ++i < list.size() ? list[i] : '\0'; next == 'n') {
+      stops.back() += '\n';
+    } else if (next == 't') {
+      stops.back() += '\t';
+    } else if (next == '\\' || next == '|') {
+      stops.back() += next;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (std::ranges::any_of(stops, &std::string::empty)) return std::nullopt;
+  return stops;
+}
+
+GenerateOptions ReadGenerate(const deck::Deck& deck) {
+  AskedTexts options = deck::Read(deck, BindGenerate);
+  const std::optional<std::vector<std::string>> stop = ReadStops(options.stop_text);
+  if (!stop) {
+    throw deck.Complain("generate.stop", "not a list of strings",
+                        "Separate strings by |, leave none empty, and write \\n, \\t, \\\\ or \\| "
+                        "for a newline, a tab, a backslash or a bar.");
+  }
+  if (!options.output.empty() && options.file.empty()) {
+    throw deck.Complain("generate.output", "there is no generate.file",
+                        "Texts of generate.file go there: name one.");
+  }
+  options.stop = *stop;
+  options.batch = options.file.empty() ? 1 : options.texts;
+  return options;
+}
+
+void DeclareEvaluate(deck::Schema& schema) { deck::Declare(schema, BindEvaluate); }
+
+EvaluateOptions ReadEvaluate(const deck::Deck& deck) { return deck::Read(deck, BindEvaluate); }
+
+void CheckPairs(const EvaluateOptions& options, const deck::Deck& deck) {
+  RefuseAny({{"evaluate.stride", options.stride != 0},
+             {"evaluate.text", !options.text.empty()},
+             {"evaluate.baselines", options.baselines},
+             {"evaluate.documents", !options.documents.empty()},
+             {"evaluate.choices", !options.choices.empty()}},
+            "a model that translates is evaluated on pairs alone", "Leave this key out.", deck);
+  CheckTargets(options, deck);
+}
+
+void CheckEvaluate(const EvaluateOptions& options, const deck::Deck& deck, std::int64_t length) {
+  if (options.stride > length) {
+    throw deck.Complain("evaluate.stride",
+                        fmt::format("windows of {} tokens would skip some", length),
+                        "It may not exceed data.sequence_length.");
+  }
+  if (options.detokenise != Detokenise::kNone && options.text.empty()) {
+    throw deck.Complain("evaluate.detokenise", "there is no text to change",
+                        "Name WikiText's file with evaluate.text.");
+  }
+  if (!options.output.empty() && options.choices.empty()) {
+    throw deck.Complain("evaluate.output", "there are no questions to score",
+                        "Name their file with evaluate.choices.");
+  }
+  CheckInput("evaluate.text", options.text, deck);
+  CheckInput("evaluate.choices", options.choices, deck);
+  CheckTargets(options, deck);
+}
 
 const char* NameOf(ScalingKind kind) { return kind == ScalingKind::kStrong ? "strong" : "weak"; }
 

@@ -63,12 +63,6 @@ train::TokenFacts FactsForPlan(const app::DeckOptions& options, const deck::Deck
   return facts;
 }
 
-predict::Machine MachineOf(const app::DeckOptions& options) {
-  const std::string& name = options.plan.machine;
-  return predict::ReadMachine(name == predict::kAutoMachine ? "h100" : name,
-                              SharedFolder(ProgramFile()));
-}
-
 // Number of ranks to plan for.
 int RanksOf(const app::DeckOptions& options, const deck::Deck& deck,
             const predict::Machine& machine) {
@@ -290,7 +284,9 @@ void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
 // Prints the layouts of a deck on a described machine, and writes plan.jsonl into job.output if the
 // deck names one. dry: searches and writes nothing. InputError if the machine cannot run the deck.
 void PlanMachine(const app::DeckOptions& options, const deck::Deck& deck, bool dry) {
-  const predict::Machine machine = MachineOf(options);
+  const std::string& name = options.plan.machine;
+  const predict::Machine machine = predict::ReadMachine(
+      name == predict::kAutoMachine ? "h100" : name, SharedFolder(ProgramFile()));
   std::unique_ptr<device::Gpu> gpu;
   if (machine.gpu) gpu = std::make_unique<device::Gpu>(machine.Card());
   const train::Request request{.options = options,

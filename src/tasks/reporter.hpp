@@ -19,24 +19,31 @@
 
 namespace trireme::tasks {
 
+// Stragglers: the rank that computes longest among those with equal work.
+struct Slowest {
+  int rank = 0;        // world rank
+  double seconds = 0;  // that it computed, per step
+  double mean = 0;     // the same, mean over the ranks of its stage
+};
+
+// Collective over the grid. seconds: this rank's computation. Returns the rank that exceeds its
+// pipeline stage's mean by the largest fraction, the lowest of equal ones.
+Slowest SlowestRank(const comm::ProcessGrid& grid, double seconds);
+
 class Reporter {
  public:
-  // Collective. All arguments must outlive it.
-  Reporter(const app::Job& job, const train::Plan& plan, const TrainingData& data,
-           train::TrainingState& state, train::TrainingStep& step, const Progress& progress);
+  // Collective. `loop` must outlive it; all functions need its session and its monitor.
+  explicit Reporter(LoopParts& loop);
 
   // The start: call these in this order.
 
-  // Throws RunError if files cannot be written.
-  void Open(const report::Session& session) { monitor_.emplace(session); }
-  report::Monitor& Monitor() { return *monitor_; }
-  void MeterEnergy() { energy_.emplace(job_.ranks, job_.device); }  // collective
+  void MeterEnergy() { energy_.emplace(loop_.job.ranks, loop_.job.device); }  // collective
   // Collective. Prints the banner; opens the files of TensorBoard and of the timeline. roof_flops:
   // measured speed of matrix products per rank, FLOP/s.
-  void Begin(const RunSession& session, double roof_flops);
+  void Begin(double roof_flops);
   // -v: prints only the banner with the memory plan, and the warnings.
-  void ShowPlan(const RunSession& session);
-  void SayStart(const RunSession& session);  // prints where the session continues, and warnings
+  void ShowPlan();
+  void SayStart();  // prints where the session continues, and warnings
   // Reports changes that a resume allows but that alter numbers compared with an undisturbed run.
   // run: run.json as this session would write it now.
   void SayChanges(const app::RunRecord& record, const nlohmann::json& run,
@@ -51,7 +58,7 @@ class Reporter {
   // that training waited for checkpoints since the last record.
   void Step(const train::StepResult& result, std::int64_t bad_steps, double checkpoint_seconds);
   void AddHistograms();  // collective: weights after the step, and its gradients
-  void EndStep() { timeline_->EndStep(progress_.step); }
+  void EndStep() { timeline_->EndStep(loop_.progress.step); }
   void Interrupt() { timeline_->Interrupt(); }  // collective: the run goes back to a checkpoint
 
   // Collective. Sets the record's step, epoch, tokens and memory.
@@ -60,7 +67,7 @@ class Reporter {
   // The end of the session.
 
   // Collective. Call it before the test, so that only the steps' transfers count.
-  report::Summary SummarySoFar(const RunSession& session);
+  report::Summary SummarySoFar();
   // Facts from other objects for the last record and the summary.
   struct Ending {
     bool ended = false;  // the run is complete
@@ -70,18 +77,17 @@ class Reporter {
     std::vector<std::string> lines;  // printed at the end; empty ones are left out
   };
   void Done(const Ending& ending, report::Summary summary);  // collective
-  void SayStopped(const std::string& folder);
+  void SayStopped();
 
  private:
   void SayEvent(const std::string& event, const std::string& text);
-  void SayInput(const RunSession& session);
+  void SayInput();
   void SayOtherData(const app::RunRecord& record, const nlohmann::json& run);
   bool MeetsGpus() const;
   report::BannerFacts Banner() const;
   void PlanMemory(report::BannerFacts& facts) const;
-  void AttachTensorBoard(const report::BannerFacts& banner, const RunSession& session);
-  void MakeTimeline(const std::string& folder);
-  const std::string& HostOf(int rank) const { return job_.ranks.Hosts().Of(rank); }
+  void AttachTensorBoard(const report::BannerFacts& banner);
+  const std::string& HostOf(int rank) const { return loop_.job.ranks.Hosts().Of(rank); }
   void FindMemory(report::Record& record) const;
   void FindSlowest(report::Record& record);
   void AskForHistograms();
@@ -93,15 +99,9 @@ class Reporter {
   report::RunFacts Facts() const;
   void ComparePrediction(bool ended, report::Summary& summary);
 
-  const app::Job& job_;
-  const train::Plan& plan_;
-  const TrainingData& data_;
-  train::TrainingState& state_;
-  train::TrainingStep& step_;
-  const Progress& progress_;
+  LoopParts& loop_;
   const comm::ProcessGrid& grid_;
   StepPrediction prediction_;
-  std::optional<report::Monitor> monitor_;
   std::optional<EnergyUse> energy_;
   std::shared_ptr<report::EventLog> events_;  // on rank 0; null without TensorBoard
   // Gradients of the current step, on rank 0; empty elsewhere, or if none were requested.

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 #include <cstdio>
+#include <string>
 #include <utility>
 
 #include "trireme/comm/communicator.hpp"
@@ -15,6 +16,14 @@ void AtRoot(const comm::Communicator& group, Body body) {
   group.Together([&] {
     if (group.IsRoot()) body();
   });
+}
+
+// Collective. The text that `make` returns on the group's root; all ranks throw what it throws.
+template <typename Make>
+std::string FromRoot(const comm::Communicator& group, Make make) {
+  std::string text;
+  AtRoot(group, [&] { text = make(); });
+  return group.Broadcast(text);
 }
 
 // Prints a line to standard output at once.

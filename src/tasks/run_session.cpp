@@ -49,18 +49,18 @@ void ResumeProducts(const app::Device& device, const app::RunRecord& record) {
 
 }  // namespace
 
-RunSession::RunSession(const app::Request& request, const app::Ranks& ranks, app::Start& start)
-    : request_(request),
-      ranks_(ranks),
-      world_(ranks.World()),
-      start_(start),
-      folder_(request.job.output) {
+RunSession::RunSession(app::Job& job)
+    : request_(job.request),
+      ranks_(job.ranks),
+      world_(ranks_.World()),
+      start_(job.start),
+      folder_(request_.job.output) {
   world_.Together([&] {
-    if (start.weights_alone || request_.checkpoint.start_from.empty()) return;
+    if (start_.weights_alone || request_.checkpoint.start_from.empty()) return;
     throw request_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
                                  "Give one of them.");
   });
-  if (!start.candidates.empty()) checkpoint_ = start.candidates.front();
+  if (!start_.candidates.empty()) checkpoint_ = start_.candidates.front();
   if (request_.line.resume.empty()) return;
   const std::string owner =
       Resumes() ? RunFolderOf(checkpoint_) : WithoutSlash(request_.line.resume);
@@ -172,20 +172,16 @@ void RunSession::RecordHangs(comm::Watchdog& watch) const {
 
 void RunSession::Begin(std::int64_t step) {
   AtRoot(world_, [&] {
-    SetDamagedAside();
+    for (std::size_t i = 0; continues_ && Resumes() && i < start_.damaged.size(); ++i) {
+      const std::string& damaged = start_.damaged[i];
+      start_.passed_over.push_back(
+          fmt::format("{}: it is called {} now", damaged, checkpoint::SetAside(damaged)));
+    }
     CountStart(step);
     report::PrepareRunFolder(folder_, continues_, request_.deck.Resolved());
     // Exporting a branch of an imported run takes the same files, so they are copied.
     if (!continues_ && Resumes()) hf::CopyRunPart(RunFolderOf(checkpoint_), folder_);
   });
-}
-
-void RunSession::SetDamagedAside() {
-  if (!continues_ || !Resumes()) return;
-  for (const std::string& damaged : start_.damaged) {
-    start_.passed_over.push_back(
-        fmt::format("{}: it is called {} now", damaged, checkpoint::SetAside(damaged)));
-  }
 }
 
 // Counts starts at a step, so that a state which ends every session is not tried for ever. For a

@@ -15,9 +15,8 @@ namespace trireme::tasks {
 class RunSession {
  public:
   // Collective. Chooses the run folder: -r continues in the checkpoint's own folder; another
-  // job.output given by the user begins a branch there. Writes nothing. All arguments must outlive
-  // it.
-  RunSession(const app::Request& request, const app::Ranks& ranks, app::Start& start);
+  // job.output given by the user begins a branch there. Writes nothing. `job` must outlive it.
+  explicit RunSession(app::Job& job);
 
   const std::string& Folder() const { return folder_; }          // the run folder
   const std::string& Checkpoint() const { return checkpoint_; }  // to start from; empty: none
@@ -25,7 +24,6 @@ class RunSession {
   // Whether it starts from a checkpoint's whole state, not from its weights alone.
   bool Resumes() const { return start_.record && !start_.weights_alone; }
   const app::RunRecord& Record() const { return *start_.record; }  // the checkpoint's run.json
-  const app::Start& Start() const { return start_; }
   bool StartsFromLocal() const { return start_.local != nullptr; }
 
   // Collective. Whether the run already has its last step and record; if so, prints that.
@@ -52,7 +50,6 @@ class RunSession {
   void TakeLock();
   void CheckCanonical(const std::string& now) const;
   void LoadLocal(train::TrainingState& state);
-  void SetDamagedAside();
   void CountStart(std::int64_t step);
 
   const app::Request& request_;

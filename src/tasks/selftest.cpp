@@ -23,7 +23,6 @@
 #include <numeric>
 #include <optional>
 #include <sstream>
-#include <string>
 #include <system_error>
 #include <vector>
 
@@ -72,40 +71,6 @@ namespace {
   }
   _exit(0);
 }
-
-}  // namespace
-
-Cleaner::Cleaner() {
-  std::array<int, 2> ends{};
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return;
-  child_ = fork();
-  if (child_ == 0) {
-    close(ends[1]);
-    WaitAndClean(ends[0]);
-  }
-  close(ends[0]);
-  if (child_ < 0) {
-    close(ends[1]);
-    return;
-  }
-  to_child_ = ends[1];
-}
-
-Cleaner::~Cleaner() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  if (to_child_ >= 0) close(to_child_);
-  if (child_ > 0) Retry([&] { return waitpid(child_, nullptr, 0); });
-}
-
-void Cleaner::Folder(const std::string& path) {
-  path_ = path;
-  if (to_child_ < 0) return;
-  // The path is shorter than a pipe's buffer, so one write takes all of it.
-  if (Retry([&] { return write(to_child_, path.data(), path.size()); }) < 0) return;
-}
-
-namespace {
 
 // Throws RunError(what) unless `condition`. Call it within Together, so that all ranks learn of it.
 void Expect(bool condition, const std::string& what, const std::string& hint = {}) {
@@ -553,22 +518,22 @@ Keys operator+(Keys left, const Keys& right) {
 
 // Layouts to test that this number of ranks permits, as deck overrides.
 std::vector<Keys> Layouts(int ranks) {
-  constexpr int kMostData = 64, kMost = 4;
-  std::vector<Keys> layouts;
-  const auto add = [&](const Keys& keys, int others) {
-    if (ranks % others == 0 && ranks / others <= kMostData) layouts.push_back(keys);
-  };
-  int most = 1;  // largest size of an axis
-  while (2 * most <= kMost && ranks % (2 * most) == 0) most *= 2;
+  constexpr int kMostData = 64;
   if (ranks == 1) return {{}};
-  add({fmt::format("grid.data={}", ranks)}, 1);
-  add({"grid.sharding=parameters"}, 1);
-  if (most == 1) return layouts;
-  add({fmt::format("grid.tensor={}", most)}, most);
-  add({fmt::format("grid.pipeline={}", most)}, most);
-  add({"grid.context=2"}, 2);
-  add({"grid.tensor=2", "grid.pipeline=2"}, 4);
-  add({"grid.tensor=2", "grid.pipeline=2", "grid.sharding=optimizer"}, 4);
+  const int most = ranks % 4 == 0 ? 4 : 2;  // largest size of an axis
+  const std::vector<std::pair<Keys, int>> all = {
+      // with the ranks that the other axes take
+      {{fmt::format("grid.data={}", ranks)}, 1},
+      {{"grid.sharding=parameters"}, 1},
+      {{fmt::format("grid.tensor={}", most)}, most},
+      {{fmt::format("grid.pipeline={}", most)}, most},
+      {{"grid.context=2"}, 2},
+      {{"grid.tensor=2", "grid.pipeline=2"}, 4},
+      {{"grid.tensor=2", "grid.pipeline=2", "grid.sharding=optimizer"}, 4}};
+  std::vector<Keys> layouts;
+  for (const auto& [keys, others] : all) {
+    if (ranks % others == 0 && ranks / others <= kMostData) layouts.push_back(keys);
+  }
   return layouts;
 }
 
@@ -692,7 +657,14 @@ class Report {
       return false;
     }
     std::string detail;
-    const std::optional<Error> failure = Failure(check, detail);
+    std::optional<Error> failure;
+    try {
+      detail = check();
+    } catch (const Error& error) {
+      // Rank 0 cannot handle the error of one rank among several: the others wait for it.
+      if (world_.Size() > 1 && dynamic_cast<const AgreedError*>(&error) == nullptr) throw;
+      failure = error;
+    }
     const bool stopped = world_.Max(std::int64_t{setting_.signals->Received()}) != 0;
     if (stopped || (failure && failure->Code() == ExitCode::kStopped)) {
       End("stopped", "");
@@ -719,20 +691,6 @@ class Report {
   }
 
  private:
-  std::optional<Error> Failure(const std::function<std::string()>& check,
-                               std::string& detail) const {
-    try {
-      detail = check();
-      return std::nullopt;
-    } catch (const AgreedError& error) {
-      return error;
-    } catch (const Error& error) {
-      if (world_.Size() > 1)
-        throw;  // rank 0 cannot handle the error of one rank among several: the others wait for it
-      return error;
-    }
-  }
-
   // Prints the name before the check runs: if a rank is lost, the last line says in which check.
   void Begin(const char* name) const {
     if (!world_.IsRoot()) return;
@@ -750,23 +708,21 @@ class Report {
 
 // Collective. Makes a new folder, which is removed when world rank 0's process ends.
 std::string MakeFolder(const Setting& setting) {
-  const comm::Communicator& world = setting.runtime->World();
-  std::string path;
-  AtRoot(world, [&] {
+  return FromRoot(setting.runtime->World(), [&] {
     const char* const temporary = std::getenv("TMPDIR");
     std::string place = setting.folder;
     if (place.empty()) place = temporary == nullptr || *temporary == '\0' ? "/tmp" : temporary;
     std::error_code error;
-    path = (std::filesystem::absolute(place, error) / "trireme_self_test_XXXXXX")
-               .lexically_normal()
-               .string();
+    std::string path = (std::filesystem::absolute(place, error) / "trireme_self_test_XXXXXX")
+                           .lexically_normal()
+                           .string();
     if (mkdtemp(path.data()) == nullptr) {
       throw RunError(fmt::format("{}: no folder can be made in it: {}", place, ErrorText(errno)),
                      "Name one where you may write: trireme --self-test FOLDER.");
     }
     setting.cleaner->Folder(path);
+    return path;
   });
-  return world.Broadcast(path);
 }
 
 void CheckGpus(const Setting& setting, const SmallRuns& runs, bool ready, Report& report) {
@@ -823,6 +779,36 @@ void CheckAll(const Setting& setting, Report& report) {
 }
 
 }  // namespace
+
+Cleaner::Cleaner() {
+  std::array<int, 2> ends{};
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return;
+  child_ = fork();
+  if (child_ == 0) {
+    close(ends[1]);
+    WaitAndClean(ends[0]);
+  }
+  close(ends[0]);
+  if (child_ < 0) {
+    close(ends[1]);
+    return;
+  }
+  to_child_ = ends[1];
+}
+
+Cleaner::~Cleaner() {
+  std::error_code ignored;
+  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (to_child_ >= 0) close(to_child_);
+  if (child_ > 0) Retry([&] { return waitpid(child_, nullptr, 0); });
+}
+
+void Cleaner::Folder(const std::string& path) {
+  path_ = path;
+  if (to_child_ < 0) return;
+  // The path is shorter than a pipe's buffer, so one write takes all of it.
+  if (Retry([&] { return write(to_child_, path.data(), path.size()); }) < 0) return;
+}
 
 ExitCode RunSelfTest(const Setting& setting) {
   const double start = Seconds();

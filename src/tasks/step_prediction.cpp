@@ -14,8 +14,6 @@
 
 namespace trireme::tasks {
 
-// EnergyUse: sums the nodes' counters and divides by tokens, nodes and seconds.
-
 namespace {
 
 // Largest fraction of a session without readings for which joules per token are still told; mean
@@ -127,24 +125,22 @@ std::string EnergyLine(const report::Energy& energy) {
   return line;
 }
 
-predict::Subject CalibrationSubject(const app::Request& request, const app::Ranks& ranks,
-                                    const app::Device& device) {
-  return {.world = ranks.World(),
-          .node = ranks.Node(),
-          .hosts = ranks.Hosts(),
-          .schema = *request.schema,
-          .stream = device.stream,
-          .gpu = device.gpu.get(),
-          .precision = request.machine.precision,
-          .use_gpu = [&](comm::ProcessGrid& grid) { app::UseGpu(request, device, grid); }};
+predict::Subject CalibrationSubject(const app::Job& job) {
+  return {.world = job.ranks.World(),
+          .node = job.ranks.Node(),
+          .hosts = job.ranks.Hosts(),
+          .schema = *job.request.schema,
+          .stream = job.device.stream,
+          .gpu = job.device.gpu.get(),
+          .precision = job.request.machine.precision,
+          .use_gpu = [&](comm::ProcessGrid& grid) { app::UseGpu(job.request, job.device, grid); }};
 }
 
-StepPrediction::StepPrediction(const app::Request& request, const app::Ranks& ranks,
-                               const app::Device& device, const train::Plan& plan)
-    : request_(request), ranks_(ranks), device_(device), plan_(plan) {
-  AtRoot(ranks.World(), [&] {
+StepPrediction::StepPrediction(const app::Job& job, const train::Plan& plan)
+    : job_(job), plan_(plan) {
+  AtRoot(job.ranks.World(), [&] {
     predict::Described described =
-        predict::DescribeRun(request.plan.machine, plan.machine, SharedFolder(ProgramFile()));
+        predict::DescribeRun(job.request.plan.machine, plan.machine, SharedFolder(ProgramFile()));
     machine_ = std::move(described.machine);
     why_none_ = std::move(described.why_none);
   });
@@ -152,13 +148,13 @@ StepPrediction::StepPrediction(const app::Request& request, const app::Ranks& ra
 
 void StepPrediction::Calibrate(bool done, double seconds_left) {
   constexpr double kLeastRun = 60, kLeastLeft = 60;  // seconds of the run, and left in the job
-  const comm::Communicator& world = ranks_.World();
-  const bool wanted = world.IsRoot() && done && !machine_ && !device_.stream.OnGpu() &&
-                      request_.plan.machine == predict::kAutoMachine &&
-                      Seconds() - request_.begun >= kLeastRun && seconds_left >= kLeastLeft;
+  const comm::Communicator& world = job_.ranks.World();
+  const bool wanted = world.IsRoot() && done && !machine_ && !job_.device.stream.OnGpu() &&
+                      job_.request.plan.machine == predict::kAutoMachine &&
+                      Seconds() - job_.request.begun >= kLeastRun && seconds_left >= kLeastLeft;
   if (world.Max(std::int64_t{wanted}) == 0) return;
   predict::Calibration calibration =
-      predict::Calibrate(CalibrationSubject(request_, ranks_, device_), predict::Effort::kShort);
+      predict::Calibrate(CalibrationSubject(job_), predict::Effort::kShort);
   if (world.IsRoot()) machine_ = std::move(calibration.machine);
 }
 

@@ -16,7 +16,6 @@
 namespace trireme::tasks {
 
 // Energy of a training, per interval of its records and for the session.
-
 class EnergyUse {
  public:
   using Numbers = std::vector<std::pair<std::string, double>>;
@@ -39,15 +38,13 @@ class EnergyUse {
 std::string EnergyLine(const report::Energy& energy);
 
 // The job's ranks as the subject of a calibration.
-predict::Subject CalibrationSubject(const app::Request& request, const app::Ranks& ranks,
-                                    const app::Device& device);
+predict::Subject CalibrationSubject(const app::Job& job);
 
 class StepPrediction {
  public:
   // Collective. World rank 0 reads the machine description that plan.machine names. AgreedError
   // (exit code 2) if it cannot be read. All arguments must outlive this.
-  StepPrediction(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
-                 const train::Plan& plan);
+  StepPrediction(const app::Job& job, const train::Plan& plan);
 
   // Collective, at the end of a session. If there is no description, calibrates the machine now,
   // provided that the run is `done`, ran on CPUs and took a minute or more.
@@ -59,9 +56,7 @@ class StepPrediction {
                              const comm::GroupSeconds& waited) const;
 
  private:
-  const app::Request& request_;
-  const app::Ranks& ranks_;
-  const app::Device& device_;
+  const app::Job& job_;
   const train::Plan& plan_;
   std::optional<predict::Machine> machine_;  // on world rank 0
   std::string why_none_;

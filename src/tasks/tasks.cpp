@@ -7,7 +7,6 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -28,7 +27,6 @@
 namespace trireme::tasks {
 
 // DeclareAll: every key of the deck, in the order of --help-deck.
-
 deck::Schema DeclareAll() {
   deck::Schema schema;
   app::Declare(schema);
@@ -231,14 +229,6 @@ void TokenizeOnAllRanks(const app::Request& request, const comm::Communicator& w
   }
 }
 
-// Prints one line per warning; only rank 0 has any.
-void SayWarnings(const tools::Findings& findings) {
-  for (const tools::Warning& warning : findings.warnings) {
-    fmt::print(stderr, "warning: preflight: {}\n", warning.text);
-  }
-  std::fflush(stderr);
-}
-
 ExitCode RunChosen(app::Job& job) {
   using app::Task;
   const Task task = job.request.job.task;
@@ -253,44 +243,6 @@ ExitCode RunChosen(app::Job& job) {
   if (task == Task::kPlan) return RunPlan(job);
   return RunTraining(job);
 }
-
-}  // namespace
-
-ExitCode RunTask(app::Job& job) {
-  const app::Request& request = job.request;
-  const comm::Communicator& world = job.ranks.World();
-  using app::Task;
-  if (!request.line.calibrate.empty()) return RunCalibration(job);
-  world.Together([&] {
-    if (world.IsRoot()) CheckOutputs(request);
-    const int ranks = request.comm.ranks;
-    // A plan may be for ranks that do not exist here.
-    if (ranks == 0 || ranks == world.Size() || request.job.task == Task::kPlan) return;
-    throw request.deck.Complain(
-        "grid.ranks",
-        report::Counted(world.Size(), "rank") + (world.Size() == 1 ? " runs" : " run"),
-        "It names ranks to plan for, with -v: leave it out here.");
-  });
-  const Task task = request.job.task;
-  const bool texts = task == Task::kTokenize && OnAllRanks(request.tokenize);
-  const bool writes = texts || task == Task::kGenerate;
-  if (writes && !request.line.validate_only) {
-    job.ranks.signals->Watch();
-  } else if (!app::ReadsTraining(task) || request.line.validate_only) {
-    job.ranks.signals->Release();
-  } else {
-    WatchForStop(request, job.ranks);
-  }
-  if (app::ReadsTraining(task)) {
-    // Inspects the ranks and their hosts; problems are printed and recorded.
-    app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
-    job.preflight = app::LookAround(request, job.ranks, job.device, false);
-    SayWarnings(job.preflight);
-  }
-  return app::FromNewestValid(request, world, job.start, [&] { return RunChosen(job); });
-}
-
-namespace {
 
 // Text from standard input, for "-" in the deck. Rank 0 keeps it in a file beside data.file, which
 // all ranks read, while this object exists. texts: the splits' paths; "-" becomes the file's name.
@@ -347,6 +299,43 @@ class TextFromInput {
 
 }  // namespace
 
+ExitCode RunTask(app::Job& job) {
+  const app::Request& request = job.request;
+  const comm::Communicator& world = job.ranks.World();
+  using app::Task;
+  if (!request.line.calibrate.empty()) return RunCalibration(job);
+  world.Together([&] {
+    if (world.IsRoot()) CheckOutputs(request);
+    const int ranks = request.comm.ranks;
+    // A plan may be for ranks that do not exist here.
+    if (ranks == 0 || ranks == world.Size() || request.job.task == Task::kPlan) return;
+    throw request.deck.Complain(
+        "grid.ranks",
+        report::Counted(world.Size(), "rank") + (world.Size() == 1 ? " runs" : " run"),
+        "It names ranks to plan for, with -v: leave it out here.");
+  });
+  const Task task = request.job.task;
+  const bool texts = task == Task::kTokenize && OnAllRanks(request.tokenize);
+  const bool writes = texts || task == Task::kGenerate;
+  if (writes && !request.line.validate_only) {
+    job.ranks.signals->Watch();
+  } else if (!app::ReadsTraining(task) || request.line.validate_only) {
+    job.ranks.signals->Release();
+  } else {
+    WatchForStop(request, job.ranks);
+  }
+  if (app::ReadsTraining(task)) {
+    // Inspects the ranks and their hosts; problems are printed and recorded.
+    app::ArmSetUp(*job.ranks.runtime, request.machine.hang_timeout);
+    job.preflight = app::LookAround(request, job.ranks, job.device, false);
+    for (const tools::Warning& warning : job.preflight.warnings) {  // only rank 0 has any
+      fmt::print(stderr, "warning: preflight: {}\n", warning.text);
+    }
+    std::fflush(stderr);
+  }
+  return app::FromNewestValid(request, world, job.start, [&] { return RunChosen(job); });
+}
+
 ExitCode RunTokenize(const app::Job& job) {
   const app::Request& request = job.request;
   const comm::Communicator& world = job.ranks.World();
@@ -385,7 +374,6 @@ ExitCode RunTokenize(const app::Job& job) {
 }
 
 // OrderPage: which runs get a page, and how long making it may take.
-
 std::optional<report::PageOrder> OrderPage(const app::Job& job) {
   constexpr double kMostSeconds = 60;
   constexpr double kMargin = 20;  // seconds before the job's end, by which the program has ended

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/base/program.hpp"
 #include "trireme/device/activities.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/device/trace_file.hpp"
@@ -32,7 +33,6 @@ struct RankSummary {
   std::int64_t slices = 0, left_out = 0, first_step_left_out = 0;
   double kernel_clock_error = 0;
   std::int64_t kernels = 0, kernels_left_out = 0, kernels_first_step_left_out = 0;
-  std::int64_t text_bytes = 0;
 };
 
 RankSummary SummaryOf(const device::Recorder& recorder, const comm::ClockComparison& first,
@@ -60,29 +60,14 @@ RankTexts TextsOf(const device::Recorder& recorder, const std::string& why) {
   return texts;
 }
 
-// RankTexts in one string, each followed by a zero byte.
-std::string JoinedTexts(const RankTexts& texts) {
-  std::string all;
-  for (const std::string& text : texts) all += text + '\0';
-  return all;
-}
-
-RankTexts SplitTexts(const std::string& joined) {
-  RankTexts texts;
-  for (std::size_t begin = 0; begin < joined.size(); begin += texts.back().size() + 1) {
-    texts.push_back(joined.substr(begin, joined.find('\0', begin) - begin));
-  }
-  return texts;
-}
-
 }  // namespace
 
 // Rank 0's part of a timeline: the file, and facts about each rank besides its slices.
 class TimelineFile {
  public:
   // origin: reading of rank 0's clock that is the file's time zero.
-  TimelineFile(const Timeline::Setup& setup, double origin)
-      : setup_(setup), origin_(origin), file_(setup.path) {}
+  TimelineFile(const LoopParts& loop, const std::string& path, double origin)
+      : loop_(loop), origin_(origin), file_(path) {}
 
   // Adds everything that one rank recorded.
   void Add(int rank, const RankSummary& summary, std::vector<device::Slice> slices,
@@ -111,10 +96,10 @@ class TimelineFile {
                                   {"kernels", summary.kernels_left_out},
                                   {"from_step", summary.kernels_first_step_left_out}});
     }
-    const comm::GridShape& shape = setup_.grid.Shape();
+    const comm::GridShape& shape = loop_.state.Grid().Shape();
     const device::RankFacts facts = {
         .rank = rank,
-        .host = setup_.runtime.Hosts().Of(rank),
+        .host = loop_.job.ranks.Hosts().Of(rank),
         .group = [](int group) { return NameOf(static_cast<comm::Group>(group)); },
         .transfer = [](int each) { return NameOf(static_cast<comm::Transfer>(each)); },
         .peer = [&](const device::Slice& slice) { return PeerOf(slice, rank, shape); },
@@ -129,7 +114,7 @@ class TimelineFile {
   // Completes the file; otherData gets `other` and members of its own. `error`: the first failure.
   void Place(nlohmann::json other) {
     other["clock_error_us"] = kMicro * clock_error;
-    if (setup_.stream.OnGpu()) {
+    if (loop_.job.device.stream.OnGpu()) {
       other["gpu_clock_error_us"] = kMicro * gpu_clock_error_;
       nlohmann::json& kernels = other["kernels"];
       kernels = {{"count", kernel_count}, {"left_out", kernels_left_out}};
@@ -153,7 +138,7 @@ class TimelineFile {
   nlohmann::json left_out = nlohmann::json::array(), kernels_left_out = nlohmann::json::array();
 
  private:
-  const Timeline::Setup& setup_;
+  const LoopParts& loop_;
   double origin_;
   device::TraceFile file_;
   double gpu_clock_error_ = 0, kernel_clock_error_ = 0;
@@ -161,24 +146,25 @@ class TimelineFile {
   std::string library_;
 };
 
-Timeline::Timeline(const Setup& setup) : setup_(setup) {
-  const report::StepWindow& window = setup_.window;
-  const bool beyond = window.first > setup_.total, before = window.last <= setup_.step;
+Timeline::Timeline(LoopParts& loop) : loop_(loop) {
+  const report::StepWindow& window = Window();
+  const std::int64_t step = loop.progress.step, total = loop.progress.last;
+  const bool beyond = window.first > total, before = window.last <= step;
   done_ = window.None() || beyond || before;
   const std::string key = fmt::format("monitor.trace_steps = {}-{}", window.first, window.last);
   if (!window.None() && beyond) {
-    setup_.monitor.Warn(fmt::format("{} lies beyond the last step, {}: there will be no timeline",
-                                    key, report::WithThousands(setup_.total)));
+    loop_.monitor->Warn(fmt::format("{} lies beyond the last step, {}: there will be no timeline",
+                                    key, report::WithThousands(total)));
   } else if (!window.None() && before) {
-    setup_.monitor.Line(fmt::format("{} lies before step {}: no new timeline", key,
-                                    report::WithThousands(setup_.step + 1)));
+    loop_.monitor->Line(fmt::format("{} lies before step {}: no new timeline", key,
+                                    report::WithThousands(step + 1)));
   }
   if (done_) return;
-  group_ = setup_.runtime.World().Duplicate();
-  ranks_ = TracedRanks(setup_.grid.Shape());
+  group_ = loop.job.ranks.World().Duplicate();
+  ranks_ = TracedRanks(Grid().Shape());
 }
 
-Timeline::~Timeline() { setup_.grid.Traffic().TraceInto(nullptr); }
+Timeline::~Timeline() { Grid().Traffic().TraceInto(nullptr); }
 
 bool Timeline::Mine() const { return std::ranges::binary_search(ranks_, group_.Rank()); }
 
@@ -187,29 +173,29 @@ std::int64_t Timeline::MostSlices() const {
 }
 
 void Timeline::BeginStep(std::int64_t step) {
-  if (done_ || step < setup_.window.first) return;
+  if (done_ || step < Window().first) return;
   if (seen_ == 0) Begin(step);
   seen_ = step;
 }
 
 void Timeline::EndStep(std::int64_t step) {
-  if (!done_ && seen_ > 0 && step >= setup_.window.last) Write({});
+  if (!done_ && seen_ > 0 && step >= Window().last) Write({});
 }
 
 void Timeline::End(const std::string& why) {
   if (done_) return;
   if (seen_ > 0) return Write(why);
   done_ = true;
-  setup_.monitor.Line(
+  loop_.monitor->Line(
       fmt::format("no timeline: {} before step {}, the first of monitor.trace_steps", why,
-                  report::WithThousands(setup_.window.first)));
+                  report::WithThousands(Window().first)));
 }
 
 device::MaybeActivities Timeline::TellKernels() const {
-  if (!Mine() || !setup_.stream.OnGpu()) return {};
-  if (!setup_.kernels) return {nullptr, "monitor.trace_kernels = no"};
-  device::Synchronise(setup_.stream);
-  return device::RecordActivities(setup_.stream, MostSlices());
+  if (!Mine() || !Stream().OnGpu()) return {};
+  if (!loop_.job.request.monitor.trace_kernels) return {nullptr, "monitor.trace_kernels = no"};
+  device::Synchronise(Stream());
+  return device::RecordActivities(Stream(), MostSlices());
 }
 
 void Timeline::Begin(std::int64_t step) {
@@ -221,16 +207,16 @@ void Timeline::Begin(std::int64_t step) {
   first_ = comm::CompareClocks(group_, ranks_, Seconds);
   group_.Barrier();
   if (!Mine()) return;
-  recorder_ = std::make_unique<device::Recorder>(MostSlices(), setup_.stream,
-                                                 std::move(kernels.activities));
-  setup_.grid.TraceInto(recorder_.get());
+  recorder_ =
+      std::make_unique<device::Recorder>(MostSlices(), Stream(), std::move(kernels.activities));
+  Grid().TraceInto(recorder_.get());
 }
 
 void Timeline::Write(const std::string& why) {
   done_ = true;
-  setup_.watch();
-  device::Synchronise(setup_.stream);
-  setup_.grid.TraceInto(nullptr);
+  loop_.progress.watch(comm::Phase::kCheckpoint);
+  device::Synchronise(Stream());
+  Grid().TraceInto(nullptr);
   if (recorder_) recorder_->Finish();
   group_.Barrier();
   const comm::ClockComparison last = comm::CompareClocks(group_, ranks_, Seconds);
@@ -244,9 +230,7 @@ void Timeline::Write(const std::string& why) {
 }
 
 void Timeline::Send(const comm::ClockComparison& last) const {
-  RankSummary mine = SummaryOf(*recorder_, first_, last);
-  const std::string texts = JoinedTexts(TextsOf(*recorder_, no_kernels_));
-  mine.text_bytes = std::ssize(texts);
+  const RankSummary mine = SummaryOf(*recorder_, first_, last);
   const auto send = [&](const auto& list, int tag) {
     const auto bytes = std::as_bytes(std::span(list));
     MPI_Send(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, tag, group_.Handle());
@@ -254,30 +238,30 @@ void Timeline::Send(const comm::ClockComparison& last) const {
   send(std::span(&mine, 1), kSummaryTag);
   send(recorder_->Slices(), kSlicesTag);
   send(recorder_->AllKernels().all, kKernelsTag);
-  send(texts, kTextsTag);
+  send(nlohmann::json(TextsOf(*recorder_, no_kernels_)).dump(), kTextsTag);
 }
 
 void Timeline::Receive(int rank, TimelineFile& file) const {
-  const auto receive = [&](auto list, int tag) {
-    const auto bytes = std::as_writable_bytes(list);
-    MPI_Recv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, rank, tag, group_.Handle(),
-             MPI_STATUS_IGNORE);
+  const auto receive = [&]<typename List>(List list, int tag) {
+    MPI_Status status;
+    int bytes = 0;
+    MPI_Probe(rank, tag, group_.Handle(), &status);
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    list.resize(static_cast<std::size_t>(bytes) / sizeof(typename List::value_type));
+    MPI_Recv(list.data(), bytes, MPI_BYTE, rank, tag, group_.Handle(), MPI_STATUS_IGNORE);
+    return list;
   };
-  RankSummary summary;
-  receive(std::span(&summary, 1), kSummaryTag);
-  std::vector<device::Slice> slices(static_cast<std::size_t>(summary.slices));
-  receive(std::span(slices), kSlicesTag);
-  std::vector<device::Kernel> kernels(static_cast<std::size_t>(summary.kernels));
-  receive(std::span(kernels), kKernelsTag);
-  std::string texts(static_cast<std::size_t>(summary.text_bytes), '\0');
-  receive(std::span(texts), kTextsTag);
-  file.Add(rank, summary, std::move(slices), std::move(kernels), SplitTexts(texts));
+  const RankSummary summary = receive(std::vector<RankSummary>(), kSummaryTag).front();
+  auto slices = receive(std::vector<device::Slice>(), kSlicesTag);
+  auto kernels = receive(std::vector<device::Kernel>(), kKernelsTag);
+  file.Add(rank, summary, std::move(slices), std::move(kernels),
+           nlohmann::json::parse(receive(std::string(), kTextsTag)).get<RankTexts>());
 }
 
 // On rank 0. If writing fails, this is reported and training goes on.
 void Timeline::Collect(const comm::ClockComparison& last, const std::string& why) {
   const double start = Seconds();
-  TimelineFile file(setup_, origin_);
+  TimelineFile file(loop_, Path(), origin_);
   for (const int rank : ranks_) {
     if (rank == 0) {
       const auto slices = recorder_->Slices();
@@ -287,8 +271,20 @@ void Timeline::Collect(const comm::ClockComparison& last, const std::string& why
     }
     Receive(rank, file);
   }
-  nlohmann::json other = setup_.facts;
-  other["asked"] = {setup_.window.first, setup_.window.last};
+  const parallel::PipelineShape& stages = loop_.state.Net().Tasks().Stages().Shape();
+  nlohmann::json other = {{"program", "Trireme " + Version()},
+                          {"grid", comm::Describe(Grid().Shape())},
+                          {"stages", stages.stages},
+                          {"schedule", parallel::NameOf(stages.kind)},
+                          {"chunks", stages.chunks},
+                          {"micro_batches", stages.micro_batches},
+                          {"device", device::NameOf(Stream().Where())}};
+  if (Stream().OnGpu()) {
+    other["gpu"] =
+        "slices of the thread GPU are times between events in its queue; the steps of a recorded "
+        "graph (run.graphs) are one slice each";
+  }
+  other["asked"] = {Window().first, Window().last};
   other["steps"] = {begun_at_, seen_};
   other["ranks"] = group_.Size();
   other["ranks_recorded"] = ranks_;
@@ -298,32 +294,32 @@ void Timeline::Collect(const comm::ClockComparison& last, const std::string& why
 }
 
 void Timeline::Say(const TimelineFile& file, const std::string& why, double seconds) {
-  report::Monitor& monitor = setup_.monitor;
+  report::Monitor& monitor = *loop_.monitor;
   const std::string steps = Steps(begun_at_, seen_);
   if (file.error) {
     monitor.Warn(fmt::format("the timeline of {} was not written: {}: {}; training goes on", steps,
-                             setup_.path, file.error.message()));
+                             Path(), file.error.message()));
     return;
   }
   written_ = true;
   std::string text = fmt::format(
       "timeline {} of {}{}: {}, {} slices in {:.1f} s; clocks within {:.1f} us", steps,
       report::Counted(std::ssize(ranks_), "rank"),
-      std::ssize(ranks_) < group_.Size() ? fmt::format(" out of {}", group_.Size()) : "",
-      setup_.path, report::WithThousands(file.count), seconds, kMicro * file.clock_error);
+      std::ssize(ranks_) < group_.Size() ? fmt::format(" out of {}", group_.Size()) : "", Path(),
+      report::WithThousands(file.count), seconds, kMicro * file.clock_error);
   if (file.kernel_count > 0) {
     text += fmt::format("; {} kernels and copies", report::WithThousands(file.kernel_count));
   }
   if (!why.empty()) {
     text += fmt::format("; {} before step {}, the last of monitor.trace_steps", why,
-                        report::WithThousands(setup_.window.last));
+                        report::WithThousands(Window().last));
   }
   monitor.Line(text);
   monitor.Happened({.name = "timeline",
                     .step = seen_,
                     .text = text,
                     .numbers = {{"clock_error_us", kMicro * file.clock_error}}});
-  if (setup_.kernels && !file.why_no_kernels.empty()) {
+  if (loop_.job.request.monitor.trace_kernels && !file.why_no_kernels.empty()) {
     monitor.Line("the timeline does not tell kernels apart: " + file.why_no_kernels);
   }
   WarnOfLeftOut(file.kernels_left_out, "lacks kernels: {} had more than");
@@ -332,14 +328,12 @@ void Timeline::Say(const TimelineFile& file, const std::string& why, double seco
 
 void Timeline::WarnOfLeftOut(const nlohmann::json& ranks, const char* what) const {
   if (ranks.empty()) return;
-  setup_.monitor.Warn(fmt::format(
+  loop_.monitor->Warn(fmt::format(
       "the timeline {} the {} that there is room for, rank {} from step {} on. Record fewer steps.",
       fmt::format(fmt::runtime(what), report::Counted(std::ssize(ranks), "rank")),
       report::WithThousands(MostSlices()), ranks.front().at("rank").get<int>(),
       ranks.front().at("from_step").get<std::int64_t>()));
 }
-
-// Timeline: chooses the recorded ranks, and finds the rank that sent a message.
 
 std::vector<int> TracedRanks(const comm::GridShape& shape, int most) {
   std::vector<int> ranks;

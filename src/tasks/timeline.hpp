@@ -3,16 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "trireme/base/json.hpp"
+#include "run_session.hpp"
+#include "training.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/comm/runtime.hpp"
 #include "trireme/device/recorder.hpp"
-#include "trireme/device/stream.hpp"
 #include "trireme/report/monitor.hpp"
 
 namespace trireme::tasks {
@@ -33,22 +31,9 @@ class TimelineFile;
 
 class Timeline {
  public:
-  // Everything referred to must outlive it.
-  struct Setup {
-    const comm::Runtime& runtime;
-    const comm::ProcessGrid& grid;
-    report::Monitor& monitor;
-    device::Stream stream;
-    report::StepWindow window;    // steps to record; none: nothing is recorded
-    bool kernels = true;          // record GPU kernels one by one, if possible
-    std::int64_t step = 0;        // steps done before this session
-    std::int64_t total = 0;       // steps of the schedule
-    std::string path;             // path of the file to write
-    nlohmann::json facts;         // for the file's otherData
-    std::function<void()> watch;  // sets the watchdog's bound for writing the file
-  };
-  // Collective if there is a window. Warns if none of its steps will run.
-  explicit Timeline(const Setup& setup);
+  // Collective if there is a window (monitor.trace_steps). Warns if none of its steps will run.
+  // `loop` must outlive it.
+  explicit Timeline(LoopParts& loop);
   ~Timeline();
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
@@ -77,7 +62,12 @@ class Timeline {
   bool Mine() const;
   std::int64_t MostSlices() const;  // per rank
 
-  const Setup setup_;
+  const report::StepWindow& Window() const { return loop_.job.request.monitor.trace_steps; }
+  const comm::ProcessGrid& Grid() const { return loop_.state.Grid(); }
+  const device::Stream& Stream() const { return loop_.job.device.stream; }
+  std::string Path() const { return loop_.session->Folder() + "/trace.json.gz"; }
+
+  LoopParts& loop_;
   comm::Communicator group_;  // all ranks, for this class's own messages
   std::vector<int> ranks_;    // those recorded
   std::unique_ptr<device::Recorder> recorder_;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "trireme/app/job.hpp"
 #include "trireme/base/json.hpp"
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/report/monitor.hpp"
 #include "trireme/train/plan.hpp"
 #include "trireme/train/training_step.hpp"
 
@@ -76,6 +78,20 @@ class TrainingData {
   const data::Corpus corpus_;
   const train::TrainingStep& step_;
   const nlohmann::json vocabulary_;
+};
+
+class RunSession;
+
+// What the objects of the training loop share. Everything referred to must outlive them.
+struct LoopParts {
+  app::Job& job;
+  const train::Plan& plan;
+  const TrainingData& data;
+  train::TrainingState& state;
+  train::TrainingStep& step;
+  Progress& progress;
+  const RunSession* session = nullptr;          // set once the run folder is found
+  std::optional<report::Monitor> monitor = {};  // opened before the objects that use it are made
 };
 
 // Members of run.json about the model, the deck and the hardware.

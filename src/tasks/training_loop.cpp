@@ -6,7 +6,6 @@
 #include "recovery.hpp"
 #include "reporter.hpp"
 #include "run_session.hpp"
-#include "safeguards.hpp"
 #include "training.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/json.hpp"
@@ -28,21 +27,18 @@ class TrainingLoop {
   TrainingLoop(app::Job& job, const train::Plan& plan, const data::Corpus& corpus,
                std::span<const app::ValidSplit> validation, train::TrainingState& state,
                train::TrainingStep& training_step)
-      : job_(job),
-        plan_(plan),
-        validation_(validation),
-        state_(state),
-        training_step_(training_step),
+      : validation_(validation),
         data_(job.request.data, plan.training, corpus, training_step),
         progress_{.last = plan.training.options.schedule.Last(),
                   .deadline =
                       app::Deadline(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
                   .watch = {}},
-        reporter_(job, plan, data_, state, training_step, progress_) {
+        loop_{job, plan, data_, state, training_step, progress_},
+        reporter_(loop_) {
     progress_.watch = [this](comm::Phase phase) {
       const std::int64_t step = progress_.step + (phase == comm::Phase::kStep ? 1 : 0);
-      const double stated = job_.request.machine.hang_timeout;
-      job_.ranks.Watch().Arm(phase, step, app::HangBound(phase, stated, progress_.deadline));
+      const double stated = loop_.job.request.machine.hang_timeout;
+      loop_.job.ranks.Watch().Arm(phase, step, app::HangBound(phase, stated, progress_.deadline));
     };
   }
 
@@ -51,24 +47,25 @@ class TrainingLoop {
   // FLOP/s. Returns false if nothing is left to do.
   bool Initialize(double roof_flops) {
     const std::string mixed = train::CheckProcessors(
-        state_.Grid(),
-        job_.device.stream.OnGpu() ? job_.device.gpu->Context().name : device::InstructionSet(),
-        [this] { return train::UpdateBits(state_); }, job_.ranks.Hosts());
+        loop_.state.Grid(),
+        loop_.job.device.stream.OnGpu() ? loop_.job.device.gpu->Context().name
+                                        : device::InstructionSet(),
+        [this] { return train::UpdateBits(loop_.state); }, loop_.job.ranks.Hosts());
     const Safeguards safeguards = FindStart();
     if (session_->HasEnded(progress_)) return false;
     // A new folder is made last, when nothing can refuse the run any more.
     if (session_->Continues()) session_->Lock();
     LoadState();
     if (!session_->Continues()) session_->Lock();
-    session_->RecordHangs(job_.ranks.Watch());
+    session_->RecordHangs(loop_.job.ranks.Watch());
     session_->Begin(progress_.step);
     OpenMonitor();
     MakeCheckpoints();
     reporter_.MeterEnergy();
     MakeRecovery(safeguards);
     MakeEvaluations();
-    reporter_.Begin(*session_, roof_flops);
-    reporter_.SayStart(*session_);
+    reporter_.Begin(roof_flops);
+    reporter_.SayStart();
     if (session_->Resumes()) {
       reporter_.SayChanges(session_->Record(), RunJson(), checkpoints_->Best().Decider());
     }
@@ -101,7 +98,7 @@ class TrainingLoop {
 
   // Collective. Tests a finished run and prints a sample text; then prints the summary.
   ExitCode Finalize() {
-    report::Summary summary = reporter_.SummarySoFar(*session_);
+    report::Summary summary = reporter_.SummarySoFar();
     const bool ended = progress_.Finished() && !progress_.validation_due && evaluations_->Test();
     progress_.watch(comm::Phase::kEnd);
     if (ended) evaluations_->PrintSample();
@@ -113,7 +110,7 @@ class TrainingLoop {
     for (const std::string& line : recovery_->Summary()) ending.lines.push_back(line);
     reporter_.Done(ending, std::move(summary));
     if (!ended) {
-      reporter_.SayStopped(session_->Folder());
+      reporter_.SayStopped();
       return ExitCode::kStopped;
     }
     checkpoints_->RemoveLocal();
@@ -121,14 +118,15 @@ class TrainingLoop {
   }
 
   // -v: constructs everything, prints the banner with the memory plan, writes nothing.
-  void Validate() {
+  ExitCode Validate() {
     FindStart();
     session_->CheckFolder();
     LoadState();
     report::Session session;  // without a folder, it prints but writes no files
-    session.root = job_.ranks.World().IsRoot();
-    reporter_.Open(session);
-    reporter_.ShowPlan(*session_);
+    session.root = loop_.job.ranks.World().IsRoot();
+    loop_.monitor.emplace(session);
+    reporter_.ShowPlan();
+    return ExitCode::kDone;
   }
 
  private:
@@ -136,13 +134,14 @@ class TrainingLoop {
 
   // Finds the run folder; first reads the checkpoint's step and its record of bad steps.
   Safeguards FindStart() {
-    session_ = std::make_unique<RunSession>(job_.request, job_.ranks, job_.start);
-    Safeguards safeguards(job_.request.training);
+    session_ = std::make_unique<RunSession>(loop_.job);
+    loop_.session = session_.get();
+    Safeguards safeguards(loop_.job.request.training);
     if (!session_->Resumes()) return safeguards;
     const app::RunRecord& record = session_->Record();
     progress_.step = progress_.first = record.step;
     progress_.validation_due = record.validation_due;
-    job_.ranks.World().Together([&] { safeguards.Restore(record); });
+    loop_.job.ranks.World().Together([&] { safeguards.Restore(record); });
     return safeguards;
   }
 
@@ -151,28 +150,28 @@ class TrainingLoop {
     BestLoss best({.set = deciding.name,
                    .sha256 = deciding.tokens->SourceSha256(),
                    .tokens = deciding.tokens->Size(data::Split::kValid),
-                   .windows = job_.request.monitor.validate_windows});
+                   .windows = loop_.job.request.monitor.validate_windows});
     if (session_->Resumes()) best.Take(session_->Record());
     return best;
   }
 
   void LoadState() {
     const std::string canonical =
-        DescribeCanonical(plan_.training.model.canonical, job_.device.Precision());
-    session_->Load(job_.device, data_.Tokens(), canonical, state_);
+        DescribeCanonical(loop_.plan.training.model.canonical, loop_.job.device.Precision());
+    session_->Load(loop_.job.device, data_.Tokens(), canonical, loop_.state);
   }
 
   void OpenMonitor() {
-    job_.ranks.World().Together([&] {
-      reporter_.Open({.root = job_.ranks.World().IsRoot(),
-                      .host = job_.ranks.Hosts().First(),
-                      .folder = session_->Folder(),
-                      .every_steps = job_.request.monitor.every_steps,
-                      .total_steps = progress_.last,
-                      .has_stages = plan_.grid.pipeline > 1,
-                      .resumed = session_->Continues(),
-                      .resume_step = progress_.step,
-                      .best_after = BestSoFar().Decider().since});
+    loop_.job.ranks.World().Together([&] {
+      loop_.monitor.emplace(report::Session{.root = loop_.job.ranks.World().IsRoot(),
+                                            .host = loop_.job.ranks.Hosts().First(),
+                                            .folder = session_->Folder(),
+                                            .every_steps = loop_.job.request.monitor.every_steps,
+                                            .total_steps = progress_.last,
+                                            .has_stages = loop_.plan.grid.pipeline > 1,
+                                            .resumed = session_->Continues(),
+                                            .resume_step = progress_.step,
+                                            .best_after = BestSoFar().Decider().since});
     });
   }
 
@@ -180,43 +179,20 @@ class TrainingLoop {
     const auto run = [this](bool stop_only) {
       nlohmann::json json = RunJson();
       json["safeguards"] = recovery_->Json(stop_only);
-      json["date"] = app::DateNow(job_.ranks.World());
+      json["date"] = app::DateNow(loop_.job.ranks.World());
       return json;
     };
     const auto written = [this](std::int64_t step) { recovery_->HaveWritten(step); };
-    const bool goes_back = job_.request.training.on_spike == train::OnSpike::kRollback;
-    checkpoints_ = std::make_unique<CheckpointPolicy>(
-        CheckpointPolicy::Setup{.runtime = *job_.ranks.runtime,
-                                .options = job_.request.checkpoint,
-                                .goes_back = goes_back,
-                                .cores = job_.ranks.signals->UsableCores(),
-                                .session = *session_,
-                                .monitor = reporter_.Monitor(),
-                                .progress = progress_,
-                                .state = state_,
-                                .run = run,
-                                .written = written},
-        BestSoFar());
+    checkpoints_ = std::make_unique<CheckpointPolicy>(loop_, BestSoFar(), run, written);
   }
 
   void MakeRecovery(const Safeguards& safeguards) {
     const auto returning = [this](const app::RunRecord& record) {
       reporter_.Interrupt();
-      if (job_.device.libraries != nullptr)
-        job_.device.libraries->SetScales(job_.device.stream, record.fp8_scales);
+      if (loop_.job.device.libraries != nullptr)
+        loop_.job.device.libraries->SetScales(loop_.job.device.stream, record.fp8_scales);
     };
-    recovery_ = std::make_unique<Recovery>(Recovery::Setup{.runtime = *job_.ranks.runtime,
-                                                           .options = job_.request.training,
-                                                           .checkpoint = job_.request.checkpoint,
-                                                           .session = *session_,
-                                                           .data = data_,
-                                                           .checkpoints = *checkpoints_,
-                                                           .monitor = reporter_.Monitor(),
-                                                           .progress = progress_,
-                                                           .state = state_,
-                                                           .step = training_step_,
-                                                           .returning = returning},
-                                           safeguards);
+    recovery_ = std::make_unique<Recovery>(loop_, *checkpoints_, safeguards, returning);
   }
 
   void MakeEvaluations() {
@@ -224,15 +200,7 @@ class TrainingLoop {
       reporter_.Place(record);
       record.bad_steps = recovery_->BadSteps();
     };
-    evaluations_ = std::make_unique<Evaluations>(Evaluations::Setup{.options = job_.request.monitor,
-                                                                    .validation = validation_,
-                                                                    .data = data_,
-                                                                    .signals = *job_.ranks.signals,
-                                                                    .monitor = reporter_.Monitor(),
-                                                                    .progress = progress_,
-                                                                    .best = checkpoints_->Best(),
-                                                                    .state = state_,
-                                                                    .place = place});
+    evaluations_ = std::make_unique<Evaluations>(loop_, validation_, checkpoints_->Best(), place);
   }
 
   // Does what the previous session was due to do after its last step, but did not.
@@ -247,11 +215,11 @@ class TrainingLoop {
   }
 
   train::StepResult RunStep() {
-    if (!job_.device.placement.numbers.empty()) device::PinThreads(job_.device.placement.numbers);
+    if (!loop_.job.device.placement.numbers.empty())
+      device::PinThreads(loop_.job.device.placement.numbers);
     progress_.watch(comm::Phase::kStep);
     reporter_.BeginStep();
-    const train::StepResult result =
-        training_step_.Run(progress_.step, Ask(), train::OnFault::kSkip);
+    const train::StepResult result = loop_.step.Run(progress_.step, Ask(), train::OnFault::kSkip);
     ++progress_.step;
     progress_.stop = result.requests.signal || result.requests.walltime;
     if (result.requests.signal) progress_.stop_reason = "a signal";
@@ -264,12 +232,12 @@ class TrainingLoop {
   // What this rank's signals and clocks ask for. Where clocks differ, rank 0's decides.
   train::Requests Ask() {
     train::Requests mine;
-    mine.signal = job_.ranks.signals->Received();
+    mine.signal = loop_.job.ranks.signals->Received();
     mine.busy = checkpoints_->Busy();
-    if (!job_.ranks.World().IsRoot()) return mine;
+    if (!loop_.job.ranks.World().IsRoot()) return mine;
     const double now = Seconds();
-    const double minutes = plan_.training.options.schedule.walltime_minutes;
-    if (minutes > 0 && (now - job_.request.begun) / 60 >= minutes) {
+    const double minutes = loop_.plan.training.options.schedule.walltime_minutes;
+    if (minutes > 0 && (now - loop_.job.request.begun) / 60 >= minutes) {
       mine.walltime = true;
       progress_.stop_reason = "schedule.walltime_minutes";
     } else if (progress_.deadline.MustStop(now + progress_.step_seconds, evaluations_->IsNear())) {
@@ -295,58 +263,29 @@ class TrainingLoop {
 
   // Makes run.json without the date, the writing order and the record of steps that went wrong.
   nlohmann::json RunJson() const {
-    nlohmann::json run =
-        DescribeRun(job_.request, job_.ranks, job_.device, plan_.training.model, state_.Grid());
+    nlohmann::json run = DescribeRun(loop_.job.request, loop_.job.ranks, loop_.job.device,
+                                     loop_.plan.training.model, loop_.state.Grid());
     run["step"] = progress_.step;
     run.update(data_.Json(progress_.step));
     checkpoints_->AddTo(run);
     if (progress_.validation_due) run["validation_due"] = true;
     if (recovery_->HasGoneBack()) {
-      run["planned"] = {{"epochs", job_.request.schedule.epochs},
-                        {"steps", plan_.training.options.schedule.steps}};
+      run["planned"] = {{"epochs", loop_.job.request.schedule.epochs},
+                        {"steps", loop_.plan.training.options.schedule.steps}};
     }
     return run;
   }
 
-  app::Job& job_;
-  const train::Plan& plan_;
   const std::span<const app::ValidSplit> validation_;
-  train::TrainingState& state_;
-  train::TrainingStep& training_step_;
   const TrainingData data_;
-  Progress progress_;  // the objects below share it
+  Progress progress_;
   std::unique_ptr<RunSession> session_;
+  LoopParts loop_;  // the objects below share it
   Reporter reporter_;
   std::unique_ptr<CheckpointPolicy> checkpoints_;
   std::unique_ptr<Recovery> recovery_;
   std::unique_ptr<Evaluations> evaluations_;
 };
-
-ExitCode RunLoop(app::Job& job, TrainingLoop& loop, double roof_flops) {
-  if (job.request.line.validate_only) {
-    loop.Validate();
-    return ExitCode::kDone;
-  }
-  app::StopIfAsked(job.ranks);
-  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
-  loop.Execute();
-  const ExitCode code = loop.Finalize();
-  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
-  return code;
-}
-
-// Steps 4 to 6 of RunTraining for an encoder-decoder.
-ExitCode TrainOnPairs(app::Job& job, const train::Plan& plan, const comm::ProcessGrid& grid,
-                      double roof_flops) {
-  const data::PairFile pairs = app::OpenPairs(job.request, job.ranks);
-  train::TrainingState state(grid, plan.training, job.device.stream,
-                             [&job] { app::StopIfAsked(job.ranks); });
-  train::TrainingStep step(state, pairs);
-  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
-  const app::ValidSplit validation{"", &targets};
-  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step);
-  return RunLoop(job, loop, roof_flops);
-}
 
 }  // namespace
 
@@ -379,22 +318,35 @@ ExitCode RunTraining(app::Job& job) {
     world.Together([&] { roof_flops = kernels::MeasureRoof(device.stream, device.dtype); });
   }
 
-  // 4. The data.
-  if (facts.pairs) return TrainOnPairs(job, plan, grid, roof_flops);
-  const std::vector<data::TokenFile> files = app::OpenCorpus(request, job.ranks, job.files, grid);
-  const data::Corpus corpus{std::span(files)};
-  const std::vector<app::ValidationSet> sets =
-      app::OpenValidation(request, job.ranks, job.files, grid);
+  // 4. The data. For encoder-decoders, the corpus is the target texts.
+  std::optional<data::PairFile> pairs;
+  std::vector<data::TokenFile> files;
+  std::vector<app::ValidationSet> sets;
+  if (facts.pairs) {
+    pairs.emplace(app::OpenPairs(request, job.ranks));
+  } else {
+    files = app::OpenCorpus(request, job.ranks, job.files, grid);
+    sets = app::OpenValidation(request, job.ranks, job.files, grid);
+  }
+  const data::Corpus corpus(pairs ? std::span(&pairs->Of(data::Side::kTarget), 1)
+                                  : std::span<const data::TokenFile>(files));
   const std::vector<app::ValidSplit> validation = app::ValidSplits(corpus.First(), sets);
-  app::RequireTargets(request, world, corpus.First(), validation);
+  if (!pairs) app::RequireTargets(request, world, corpus.First(), validation);
 
   // 5. The model with initial weights, distributed over the grid; the optimizer; the training step.
   train::TrainingState state(grid, plan.training, device.stream, stop_if_asked);
-  train::TrainingStep step(state, corpus);
+  train::TrainingStep step =
+      pairs ? train::TrainingStep(state, *pairs) : train::TrainingStep(state, corpus);
 
   // 6. The loop.
   TrainingLoop loop(job, plan, corpus, validation, state, step);
-  return RunLoop(job, loop, roof_flops);
+  if (request.line.validate_only) return loop.Validate();
+  stop_if_asked();
+  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
+  loop.Execute();
+  const ExitCode code = loop.Finalize();
+  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
+  return code;
 }
 
 }  // namespace trireme::tasks

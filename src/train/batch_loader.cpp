@@ -5,8 +5,6 @@
 
 namespace trireme::train {
 
-// BlankEntries: entries without contents.
-
 namespace {
 
 // Sets the lengths of an entry of pairs.
@@ -22,6 +20,23 @@ void SetLengths(const TrainingState& state, const StepShape& step, data::Entry& 
     entry.source_length = entry.length;
   }
   entry.positions = PositionsOf(entry.length, 0, 1);
+}
+
+// Cuts this rank's share of a batch of `all` windows or pairs into entries, and calls fill(entry,
+// part of the share) for those that are not empty.
+template <typename Fill>
+void FillEntries(const BatchShare& share, std::int64_t all, LoadedBatch& batch, const Fill& fill) {
+  batch.count = static_cast<std::size_t>(share.Entries(all));
+  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    data::Entry& entry = batch.entries[i];
+    entry.sequences = entry.valid = entry.visible_keys = 0;
+    const Part part = share.Entry(all, static_cast<std::int64_t>(i));
+    // Entries beyond the share are empty; the schedule or other ranks may need them.
+    if (part.Size() == 0 || batch.unread) continue;
+    fill(entry, part);
+    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
+  }
 }
 
 }  // namespace
@@ -58,27 +73,6 @@ void BatchLoader::Move(const data::Origin& origin) {
   windows_.Change([&] { sampler_ = sampler_.From(origin); });
 }
 
-namespace {
-
-// Cuts this rank's share of a batch of `all` windows or pairs into entries, and calls fill(entry,
-// part of the share) for those that are not empty.
-template <typename Fill>
-void FillEntries(const BatchShare& share, std::int64_t all, LoadedBatch& batch, const Fill& fill) {
-  batch.count = static_cast<std::size_t>(share.Entries(all));
-  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
-  for (std::size_t i = 0; i < batch.count; ++i) {
-    data::Entry& entry = batch.entries[i];
-    entry.sequences = entry.valid = entry.visible_keys = 0;
-    const Part part = share.Entry(all, static_cast<std::int64_t>(i));
-    // Entries beyond the share are empty; the schedule or other ranks may need them.
-    if (part.Size() == 0 || batch.unread) continue;
-    fill(entry, part);
-    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
-  }
-}
-
-}  // namespace
-
 void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
   const std::int64_t windows = sampler_.BatchSize(step);
   batch.step = step;
@@ -89,8 +83,6 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
     data::FillEntry(mine.Of(part), length_, entry, positions_, document_mask_);
   });
 }
-
-// PairLoader.
 
 PairLoader::PairLoader(const TrainingState& state, const data::PairFile& pairs)
     : pairs_(pairs),

@@ -66,13 +66,11 @@ double SumOver(const comm::Communicator& world, const ExactSum& mine) {
 
 // A sampler with all windows of a split in one step.
 data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length, std::int64_t stride) {
-  data::Sampler::Options options;
-  options.tokens = tokens;
-  options.length = length;
-  options.stride = stride;
-  options.batch = std::max<std::int64_t>(1, CeilDivide(tokens, stride));
-  options.shuffle = false;
-  return data::Sampler(options);
+  return data::Sampler({.tokens = tokens,
+                        .length = length,
+                        .stride = stride,
+                        .batch = std::max<std::int64_t>(1, CeilDivide(tokens, stride)),
+                        .shuffle = false});
 }
 
 // The windows or pairs of a split to evaluate, ascending: all, or a sample drawn by options.seed.
@@ -155,8 +153,8 @@ class Rounds {
 
   std::int64_t Count() const { return count_; }      // the same on all ranks
   std::int64_t Targets() const { return targets_; }  // of the rounds so far
-  virtual std::int64_t Chosen() const = 0;           // windows or pairs on all ranks
-  virtual std::int64_t All() const = 0;              // in the split
+  std::int64_t Chosen() const { return chosen_; }    // windows or pairs on all ranks
+  std::int64_t All() const { return all_; }          // in the split
   // Whether this rank failed to read an entry's tokens; the entry is then empty.
   virtual bool Failed() const { return false; }
   virtual void RequireRead() const {}
@@ -182,9 +180,11 @@ class Rounds {
                      const std::function<void(std::int64_t, double)>& /*visit*/) const {}
 
  protected:
-  // own: turns of this rank; longest: turns of the rank with the most.
-  void SetTurns(std::int64_t own, std::int64_t longest) {
+  // own: turns of this rank; longest: turns of the rank with the most; chosen, all: see above.
+  void SetTurns(std::int64_t own, std::int64_t longest, std::int64_t chosen, std::int64_t all) {
     own_ = own;
+    chosen_ = chosen;
+    all_ = all;
     count_ = CeilDivide(longest, std::ssize(entries_));
     // If parameters are gathered, all ranks must run equally many micro-batches.
     last_ = model_.Units().ValuesSharded() ? longest : own;
@@ -197,7 +197,7 @@ class Rounds {
 
  private:
   std::vector<data::Entry> entries_;
-  std::int64_t count_ = 0, own_ = 0, last_ = 0, next_ = 0, targets_ = 0;
+  std::int64_t count_ = 0, own_ = 0, last_ = 0, next_ = 0, targets_ = 0, chosen_ = 0, all_ = 0;
 };
 
 class WindowRounds : public Rounds {
@@ -217,11 +217,10 @@ class WindowRounds : public Rounds {
             model.Plan().document_mask) {
     const std::int64_t longest =
         CeilDivide(selection_.count, std::int64_t{model.Grid().Shape().data});
-    SetTurns(CeilDivide(std::ssize(selection_.share), most_), CeilDivide(longest, most_));
+    SetTurns(CeilDivide(std::ssize(selection_.share), most_), CeilDivide(longest, most_),
+             selection_.count, selection_.all);
   }
 
-  std::int64_t Chosen() const override { return selection_.count; }
-  std::int64_t All() const override { return selection_.all; }
   bool Failed() const override { return windows_.Failed(); }
   void RequireRead() const override { windows_.RequireRead(); }
 
@@ -333,45 +332,6 @@ void RequireLoss(const Evaluation& result, const data::TokenFile& tokens, data::
                     "Its mask, and with data.document_mask its documents, leave none.");
 }
 
-}  // namespace
-
-Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
-                    const EvaluationOptions& options) {
-  EvaluationOptions sample = options;
-  double seconds = 0;
-  while (true) {
-    Evaluation result = RunWindows(model, tokens, split, options,
-                                   [&] { return Select(model, tokens.Size(split), sample); });
-    seconds += result.seconds;
-    result.seconds = seconds;
-    if (!HasLoss(result) && result.windows < result.all_windows) {
-      sample.windows *= 2;
-      continue;
-    }
-    RequireLoss(result, tokens, split);
-    return result;
-  }
-}
-
-Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
-                           data::Split split, std::span<const data::Sample> windows,
-                           const EvaluationOptions& options) {
-  const Evaluation result = RunWindows(model, tokens, split, options, [&] {
-    Selection selection;
-    selection.count = selection.all = std::ssize(windows);
-    const Part mine =
-        PartOf(selection.count, model.Grid().Coordinates().data, model.Grid().Shape().data);
-    selection.share.assign(windows.begin() + mine.begin, windows.begin() + mine.end);
-    return selection;
-  });
-  RequireLoss(result, tokens, split);
-  return result;
-}
-
-// Evaluations of encoder-decoders.
-
-namespace {
-
 // The chosen pairs in batches, ordered by length. Each batch is one entry, the same in every
 // layout, and no larger than the model takes at once.
 class PairRounds : public Rounds {
@@ -386,11 +346,9 @@ class PairRounds : public Rounds {
     const comm::ProcessGrid& grid = model.Grid();
     const std::int64_t count = batches_.StepsPerEpoch();
     share_ = PartOf(count, grid.Coordinates().data, grid.Shape().data);
-    SetTurns(share_.Size(), CeilDivide(count, std::int64_t{grid.Shape().data}));
+    SetTurns(share_.Size(), CeilDivide(count, std::int64_t{grid.Shape().data}), batches_.Pairs(),
+             pairs.Pairs(split));
   }
-
-  std::int64_t Chosen() const override { return batches_.Pairs(); }
-  std::int64_t All() const override { return pairs_.Pairs(split_); }
 
  private:
   void Fill(std::int64_t turn, data::Entry& entry) override {
@@ -429,6 +387,39 @@ class PairRounds : public Rounds {
 };
 
 }  // namespace
+
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                    const EvaluationOptions& options) {
+  EvaluationOptions sample = options;
+  double seconds = 0;
+  while (true) {
+    Evaluation result = RunWindows(model, tokens, split, options,
+                                   [&] { return Select(model, tokens.Size(split), sample); });
+    seconds += result.seconds;
+    result.seconds = seconds;
+    if (!HasLoss(result) && result.windows < result.all_windows) {
+      sample.windows *= 2;
+      continue;
+    }
+    RequireLoss(result, tokens, split);
+    return result;
+  }
+}
+
+Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
+                           data::Split split, std::span<const data::Sample> windows,
+                           const EvaluationOptions& options) {
+  const Evaluation result = RunWindows(model, tokens, split, options, [&] {
+    Selection selection;
+    selection.count = selection.all = std::ssize(windows);
+    const Part mine =
+        PartOf(selection.count, model.Grid().Coordinates().data, model.Grid().Shape().data);
+    selection.share.assign(windows.begin() + mine.begin, windows.begin() + mine.end);
+    return selection;
+  });
+  RequireLoss(result, tokens, split);
+  return result;
+}
 
 Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pairs,
                          data::Split split, const EvaluationOptions& options) {

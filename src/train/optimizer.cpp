@@ -318,14 +318,9 @@ void Lion::Update(const kernels::UpdateScalars* scalars, bool clear) {
 // The learning-rate schedule.
 
 Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_of_epochs) {
-  return {.steps = options.steps > 0 ? options.steps : steps_of_epochs,
-          .stop_at = options.stop_at,
-          .warmup_steps = options.warmup_steps,
-          .decay = options.decay,
-          .peak = peak,
-          .decay_fraction = options.decay_fraction,
-          .final_fraction = options.final_fraction,
-          .walltime_minutes = options.walltime_minutes};
+  Schedule schedule{options, peak};
+  if (schedule.steps == 0) schedule.steps = steps_of_epochs;
+  return schedule;
 }
 
 double Schedule::Rate(std::int64_t step) const {

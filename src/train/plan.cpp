@@ -9,7 +9,6 @@
 #include <map>
 #include <utility>
 
-#include "canonical.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/device/options.hpp"
@@ -77,51 +76,6 @@ void CheckArithmetic(const Request& request, const std::string& value) {
   }
 }
 
-}  // namespace
-
-parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
-                                  const comm::GridShape& grid, std::int64_t batch) {
-  const parallel::Canonical& asked = request.options.parallel.canonical;
-  if (!asked.On()) return {};
-  const int groups = asked.data_groups, slices = asked.slices;
-  CheckGrid(request.deck, grid, groups, slices);
-  CheckArithmetic(request, fmt::format("{}x{}", groups, slices));
-  if (model.qk_norm && slices > 1) {
-    throw request.deck.Complain(
-        kKey, "gradients of model.qk_norm = yes have no fixed order of slices",
-        fmt::format("What fits: {} = {}x1, or model.qk_norm = no.", kKey, groups));
-  }
-  const std::int64_t most = std::min({model.heads, model.kv_heads, model.ffn, model.vocabulary});
-  if (slices > most) {
-    throw request.deck.Complain(
-        kKey,
-        fmt::format("{} slices, but model.kv_heads = {}, model.heads = {}, "
-                    "model.ffn = {}, vocabulary {}: each slice needs one of each",
-                    slices, model.kv_heads, model.heads, model.ffn, model.vocabulary),
-        fmt::format("What fits: {} = {}x{}.", kKey, groups,
-                    std::bit_floor(static_cast<unsigned>(most))));
-  }
-  const std::int64_t length = request.options.data.sequence_length;
-  std::int64_t leaf = asked.leaf;
-  if (leaf == 0) {
-    leaf = std::min(CeilDivide(batch, groups), std::max<std::int64_t>(1, kLeafTokens / length));
-  }
-  return {groups, slices, std::min(leaf, batch)};
-}
-
-void CheckLeaves(const Request& request, const parallel::Canonical& canonical) {
-  const std::int64_t leaf = canonical.leaf, given = request.options.data.micro_batch;
-  if (!canonical.On() || given % leaf == 0) return;
-  const std::int64_t lower = std::max(leaf, given / leaf * leaf);
-  throw request.deck.Complain(
-      "data.micro_batch", fmt::format("it is no multiple of the leaf, {} sequences", leaf),
-      fmt::format("What fits: data.micro_batch = {} or {}.", lower, lower + leaf));
-}
-
-// PlanKinds: groups ranks that need the same memory, without planning each of 100,000 ranks.
-
-namespace {
-
 using Sizes = std::pair<std::int64_t, std::int64_t>;
 
 // Coordinates along one axis whose ranks hold slices of the same sizes.
@@ -186,36 +140,9 @@ void AppendKinds(const Plan& plan, int stage, const AxisClass& tensor,
   }
 }
 
-}  // namespace
-
-std::vector<RankKind> PlanKinds(const Plan& plan) {
-  std::vector<RankKind> kinds;
-  for (const auto& [sizes, tensor] : TensorClasses(plan)) {
-    for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
-      AppendKinds(plan, stage, tensor, kinds);
-    }
-  }
-  std::ranges::sort(kinds, [](const RankKind& a, const RankKind& b) {
-    const std::int64_t most = a.memory.Total(), other = b.memory.Total();
-    return most != other ? most > other : a.first < b.first;
-  });
-  return kinds;
-}
-
-// MakePlan: layout, micro-batch and batch.
-
-namespace {
-
 // MiB of gradients per bucket on a GPU: its faster network needs larger transfers.
 constexpr double kGpuBucketMib = 32;
 constexpr double kMib = 1024 * 1024;
-
-// What training and evaluation plans have in common: grid, schedule and architecture.
-struct Layout {
-  comm::GridShape grid;
-  comm::GridOptions sharing;
-  model::ModelPlan model;
-};
 
 void CheckPositions(const model::Options& model, const Request& request) {
   if (model.position != model::Position::kLearned ||
@@ -258,21 +185,13 @@ void CheckPairs(const Request& request) {
   }
 }
 
-// Steps in `epochs` epochs, at least one.
-std::int64_t StepsOfPairs(const PairFacts& pairs, double epochs) {
-  return std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(pairs.steps)));
-}
-
-// How pairs form batches; empty if the tokens are not pairs.
-std::optional<data::PairBatches::Options> PairsOf(const Request& request) {
-  if (!request.tokens.pairs) return {};
-  return data::BatchesOf(request.options.data, request.options.machine.seed);
-}
-
+// What the plans of training and evaluation have in common: grid, schedule and architecture.
 // Without `training`, the schedule has no effect on one stage and is not checked there.
-Layout MakeLayout(const Request& request, bool training) {
+EvaluationPlan MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
-  Layout layout;
+  EvaluationPlan layout;
+  layout.machine = request.machine;
+  layout.tokens = request.tokens;
   model::ModelPlan& model = layout.model;
   model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
   if (asked.model.Translates() && !request.tokens.pairs) {
@@ -315,8 +234,6 @@ void CheckGroups(const Request& request) {
       "Leave head out: embedding is the matrix of both.");
 }
 
-// The size of a micro-batch if the deck leaves it to the program.
-
 // Tokens of a micro-batch: enough rows for matrix products to run at full speed, few enough to keep
 // a layer's activations small.
 constexpr std::int64_t kTokens = 2048, kGpuTokens = 16384;
@@ -324,44 +241,37 @@ constexpr std::int64_t kTokens = 2048, kGpuTokens = 16384;
 // Micro-batches per stage that keep a pipeline's bubble, (P - 1) / (M + P - 1), under a fifth.
 constexpr std::int64_t kPerStage = 4;
 
-// Sequences per micro-batch that suit the device.
+// Sequences per micro-batch that suit the device, if the deck leaves them to the program.
 std::int64_t SuitableMicroBatch(std::int64_t length, bool on_gpu) {
   return std::max<std::int64_t>(1, (on_gpu ? kGpuTokens : kTokens) / length);
 }
 
-// Chooses the sequences of a micro-batch. Without `given`: up to `suitable`, in whole grains, but
-// few enough for kPerStage micro-batches per stage of a pipeline; an interleaved schedule gets the
-// next smaller number that it can take, else the next larger one.
-struct MicroBatchChoice {
-  std::int64_t given = 0;     // data.micro_batch, cut to the share; 0: chosen here
-  std::int64_t suitable = 1;  // SuitableMicroBatch
-  std::int64_t share = 1;     // windows of the data rank that has most
-  std::int64_t grain = 1;     // windows that stay together: a canonical leaf, else 1
-  parallel::PipelineShape pipeline;
-
-  std::int64_t Choose() const {
-    if (given != 0) return std::min(given, share);
-    const std::int64_t all = CeilDivide(share, grain);  // counts in grains from here on
-    const auto sequences = [&](std::int64_t grains) { return std::min(grains * grain, share); };
-    std::int64_t wanted = std::clamp<std::int64_t>(suitable / grain, 1, all);
-    if (pipeline.stages == 1) return sequences(wanted);
-    wanted = std::clamp<std::int64_t>(all / (kPerStage * pipeline.stages), 1, wanted);
-    if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences(wanted);
-    const auto fits = [&](std::int64_t grains) {
-      return CeilDivide(all, grains) % pipeline.stages == 0;
-    };
-    for (std::int64_t fewer = wanted; fewer >= 1; --fewer) {
-      if (fits(fewer)) return sequences(fewer);
-    }
-    for (std::int64_t more = wanted + 1; more <= all; ++more) {
-      if (fits(more)) return sequences(more);
-    }
-    return sequences(wanted);  // none fits: model::CheckMicroBatches will throw
+// Chooses the sequences of a micro-batch, up to `suitable`, in whole grains (windows that stay
+// together: a canonical leaf, else 1), but few enough for kPerStage micro-batches per stage of a
+// pipeline; an interleaved schedule gets the next smaller number that it can take, else the next
+// larger one. share: windows of the data rank that has most.
+std::int64_t ChooseMicroBatch(std::int64_t suitable, std::int64_t share, std::int64_t grain,
+                              const parallel::PipelineShape& pipeline) {
+  const std::int64_t all = CeilDivide(share, grain);  // counts in grains from here on
+  const auto sequences = [&](std::int64_t grains) { return std::min(grains * grain, share); };
+  std::int64_t wanted = std::clamp<std::int64_t>(suitable / grain, 1, all);
+  if (pipeline.stages == 1) return sequences(wanted);
+  wanted = std::clamp<std::int64_t>(all / (kPerStage * pipeline.stages), 1, wanted);
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences(wanted);
+  const auto fits = [&](std::int64_t grains) {
+    return CeilDivide(all, grains) % pipeline.stages == 0;
+  };
+  for (std::int64_t fewer = wanted; fewer >= 1; --fewer) {
+    if (fits(fewer)) return sequences(fewer);
   }
-};
+  for (std::int64_t more = wanted + 1; more <= all; ++more) {
+    if (fits(more)) return sequences(more);
+  }
+  return sequences(wanted);  // none fits: model::CheckMicroBatches will throw
+}
 
 // Completes layout.model with micro-batch and canonical leaf, and returns all training options.
-TrainingOptions MakeTrainingOptions(const Request& request, Layout& layout) {
+TrainingOptions MakeTrainingOptions(const Request& request, EvaluationPlan& layout) {
   const DeckOptions& asked = request.options;
   const bool on_gpu = request.machine.stream.OnGpu();
   const comm::GridShape& grid = layout.grid;
@@ -383,31 +293,107 @@ TrainingOptions MakeTrainingOptions(const Request& request, Layout& layout) {
   CheckLeaves(request, canonical);
   const std::int64_t grain = canonical.On() ? canonical.leaf : 1;
   const std::int64_t share = LargestShare(batch, grid.data, canonical);
-  const MicroBatchChoice choice{.given = asked.data.micro_batch,
-                                .suitable = SuitableMicroBatch(asked.data.sequence_length, on_gpu),
-                                .share = share,
-                                .grain = grain,
-                                .pipeline = layout.model.pipeline};
-  layout.model.micro_batch = choice.Choose();
+  const std::int64_t suitable = SuitableMicroBatch(asked.data.sequence_length, on_gpu);
+  layout.model.micro_batch = asked.data.micro_batch != 0
+                                 ? std::min(asked.data.micro_batch, share)
+                                 : ChooseMicroBatch(suitable, share, grain, layout.model.pipeline);
   model::CheckMicroBatches(request.deck, layout.model.pipeline, grid.data, share,
                            layout.model.micro_batch, grain);
   layout.model.label_smoothing = asked.optimizer.label_smoothing;
+  const double epochs = asked.schedule.epochs;
+  std::int64_t steps = request.steps;  // if the deck leaves them open
+  std::optional<data::PairBatches::Options> batches;
+  if (pairs) {
+    batches = data::BatchesOf(asked.data, asked.machine.seed);
+    if (steps == 0) steps = std::max(1LL, std::llround(epochs * static_cast<double>(pairs->steps)));
+  } else if (steps == 0) {
+    steps = sampler.StepsOf(epochs);
+  }
   return {.model = layout.model,
           .samples = samples,
           .loss_mask = request.tokens.loss_mask,
-          .pairs = PairsOf(request),
+          .pairs = batches,
           .optimizer = asked.optimizer,
-          .schedule = MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
-                                   request.steps > 0 ? request.steps
-                                   : pairs           ? StepsOfPairs(*pairs, asked.schedule.epochs)
-                                                     : sampler.StepsOf(asked.schedule.epochs)),
+          .schedule = MakeSchedule(asked.schedule, asked.optimizer.learning_rate, steps),
           .keep_gradients = false,
           .async_checkpoints = request.async_checkpoints,
           .graphs = asked.machine.graphs == device::Graphs::kAuto,
           .products_file = asked.machine.products};
 }
 
+void OfWindows(const data::Sampler::Options& samples, const TokenFacts& tokens,
+               std::vector<std::string>& odd) {
+  if (samples.stride > samples.length) {
+    odd.push_back(
+        fmt::format("data.stride = {} exceeds data.sequence_length = {}: {:.0f}% of the "
+                    "tokens are never trained on",
+                    samples.stride, samples.length,
+                    100. * static_cast<double>(samples.stride - samples.length) /
+                        static_cast<double>(samples.stride)));
+  }
+  if (tokens.train > 0 && samples.length > tokens.train - 1) {
+    odd.push_back(
+        fmt::format("data.sequence_length = {} exceeds the {} tokens of {}: its only "
+                    "window is filled up",
+                    samples.length, tokens.train, tokens.source));
+  }
+}
+
 }  // namespace
+
+parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
+                                  const comm::GridShape& grid, std::int64_t batch) {
+  const parallel::Canonical& asked = request.options.parallel.canonical;
+  if (!asked.On()) return {};
+  const int groups = asked.data_groups, slices = asked.slices;
+  CheckGrid(request.deck, grid, groups, slices);
+  CheckArithmetic(request, fmt::format("{}x{}", groups, slices));
+  if (model.qk_norm && slices > 1) {
+    throw request.deck.Complain(
+        kKey, "gradients of model.qk_norm = yes have no fixed order of slices",
+        fmt::format("What fits: {} = {}x1, or model.qk_norm = no.", kKey, groups));
+  }
+  const std::int64_t most = std::min({model.heads, model.kv_heads, model.ffn, model.vocabulary});
+  if (slices > most) {
+    throw request.deck.Complain(
+        kKey,
+        fmt::format("{} slices, but model.kv_heads = {}, model.heads = {}, "
+                    "model.ffn = {}, vocabulary {}: each slice needs one of each",
+                    slices, model.kv_heads, model.heads, model.ffn, model.vocabulary),
+        fmt::format("What fits: {} = {}x{}.", kKey, groups,
+                    std::bit_floor(static_cast<unsigned>(most))));
+  }
+  const std::int64_t length = request.options.data.sequence_length;
+  std::int64_t leaf = asked.leaf;
+  if (leaf == 0) {
+    leaf = std::min(CeilDivide(batch, groups), std::max<std::int64_t>(1, kLeafTokens / length));
+  }
+  return {groups, slices, std::min(leaf, batch)};
+}
+
+void CheckLeaves(const Request& request, const parallel::Canonical& canonical) {
+  const std::int64_t leaf = canonical.leaf, given = request.options.data.micro_batch;
+  if (!canonical.On() || given % leaf == 0) return;
+  const std::int64_t lower = std::max(leaf, given / leaf * leaf);
+  throw request.deck.Complain(
+      "data.micro_batch", fmt::format("it is no multiple of the leaf, {} sequences", leaf),
+      fmt::format("What fits: data.micro_batch = {} or {}.", lower, lower + leaf));
+}
+
+// PlanKinds: groups ranks that need the same memory, without planning each of 100,000 ranks.
+std::vector<RankKind> PlanKinds(const Plan& plan) {
+  std::vector<RankKind> kinds;
+  for (const auto& [sizes, tensor] : TensorClasses(plan)) {
+    for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
+      AppendKinds(plan, stage, tensor, kinds);
+    }
+  }
+  std::ranges::sort(kinds, [](const RankKind& a, const RankKind& b) {
+    const std::int64_t most = a.memory.Total(), other = b.memory.Total();
+    return most != other ? most > other : a.first < b.first;
+  });
+  return kinds;
+}
 
 MachineFacts FactsOf(device::Precision precision, const device::Gpu* gpu, int threads) {
   const device::Arithmetic arithmetic = device::ArithmeticOf(precision, gpu != nullptr);
@@ -427,7 +413,7 @@ comm::GridShape PlanGrid(const DeckOptions& options, const deck::Deck& deck, int
 }
 
 Plan MakePlan(const Request& request) {
-  Layout layout = MakeLayout(request, true);
+  EvaluationPlan layout = MakeLayout(request, true);
   const TrainingOptions options = MakeTrainingOptions(request, layout);
   const TokenFacts& tokens = request.tokens;
   return {.grid = layout.grid,
@@ -454,7 +440,7 @@ bool CanPackWeights(const EvaluationPlan& plan) {
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch,
                                   std::int64_t cache_slots) {
   const data::Options& data = request.options.data;
-  Layout layout = MakeLayout(request, false);
+  EvaluationPlan layout = MakeLayout(request, false);
   layout.model.micro_batch = micro_batch > 0 ? micro_batch : data.micro_batch;
   if (layout.model.micro_batch == 0) {
     layout.model.micro_batch =
@@ -466,36 +452,8 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
   // A micro-batch must also hold one token of each cached sequence.
   layout.model.micro_batch =
       std::max(layout.model.micro_batch, CeilDivide(cache_slots, layout.model.length));
-  return {.grid = layout.grid,
-          .sharing = layout.sharing,
-          .model = layout.model,
-          .machine = request.machine,
-          .tokens = request.tokens};
+  return layout;
 }
-
-// Oddities: warnings about settings that are allowed but hardly ever intended.
-
-namespace {
-
-void OfWindows(const data::Sampler::Options& samples, const TokenFacts& tokens,
-               std::vector<std::string>& odd) {
-  if (samples.stride > samples.length) {
-    odd.push_back(
-        fmt::format("data.stride = {} exceeds data.sequence_length = {}: {:.0f}% of the "
-                    "tokens are never trained on",
-                    samples.stride, samples.length,
-                    100. * static_cast<double>(samples.stride - samples.length) /
-                        static_cast<double>(samples.stride)));
-  }
-  if (tokens.train > 0 && samples.length > tokens.train - 1) {
-    odd.push_back(
-        fmt::format("data.sequence_length = {} exceeds the {} tokens of {}: its only "
-                    "window is filled up",
-                    samples.length, tokens.train, tokens.source));
-  }
-}
-
-}  // namespace
 
 std::vector<std::string> Oddities(const Plan& plan) {
   std::vector<std::string> odd;

@@ -98,81 +98,6 @@ std::int64_t CommunicatorBytes(const MachineFacts& machine, const comm::ProcessG
   return grid.CommunicatorBytes(model.pipeline.chunks, model.options.kv_heads);
 }
 
-}  // namespace
-
-device::MemoryTerms PlanMemory(const Plan& plan, int rank) {
-  const PlannedRank planned(plan, rank);
-  const TrainingState state(planned.Grid(), plan.training, planned.Stream());
-  device::MemoryTerms memory = state.Memory();
-  memory.tokens = TokenBytes(plan, planned.Grid());
-  memory.communicators = CommunicatorBytes(plan.machine, planned.Grid(), plan.training.model);
-  return memory;
-}
-
-device::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
-  const PlannedRank planned(plan, rank);
-  const model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
-  device::MemoryTerms memory = MemoryOf(model);
-  memory.communicators = CommunicatorBytes(plan.machine, planned.Grid(), plan.model);
-  memory.tokens = plan.tokens.bytes +
-                  StreamBytes(plan.tokens, planned.Grid(), plan.model, plan.model.micro_batch, 1);
-  return memory;
-}
-
-kernels::Ownership PlanPieces(const Plan& plan, int rank) {
-  const PlannedRank planned(plan, rank);
-  const model::ParallelModel model(planned.Grid(), plan.training.model, planned.Stream());
-  return model.Parameters().Owns();
-}
-
-// Plans a step of one micro-batch, which has transfers of all lengths.
-void CheckTransfers(const Plan& plan, int rank) {
-  const PlannedRank planned(plan, rank);
-  TrainingState state(planned.Grid(), plan.training, planned.Stream());
-  CheckShards(state.Net());
-  const model::ModelPlan& model = plan.training.model;
-  const std::int64_t one_each = plan.grid.data * model.micro_batch * model.leaves;
-  PlanStep(state, {std::min(plan.training.Batch(), one_each)});
-}
-
-void CheckTransfers(const EvaluationPlan& plan, int rank) {
-  const PlannedRank planned(plan, rank);
-  model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
-  CheckShards(model);
-  std::vector<data::Entry> entries(static_cast<std::size_t>(plan.model.leaves));
-  for (data::Entry& entry : entries) {
-    entry.positions = model.LocalPlan().positions;
-    entry.length = entry.positions.Count();
-    entry.sequences = plan.model.micro_batch;
-    if (plan.model.options.Translates()) entry.source_length = entry.length;
-  }
-  model.Tasks().QueueLoss(entries);
-}
-
-RankPlan PlanRank(const Plan& plan, int rank) {
-  return PlanRank(plan, rank, {plan.training.Batch()}, nullptr);
-}
-
-RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::WorkLog* log) {
-  const PlannedRank planned(plan, rank);
-  const comm::ProcessGrid& grid = planned.Grid();
-  TrainingState state(grid, plan.training, planned.Stream());
-  CheckShards(state.Net());
-  planned.LogInto(log);
-  RankPlan result;
-  result.at = grid.Coordinates();
-  result.memory = state.Memory();
-  result.memory.tokens = TokenBytes(plan, grid);
-  PlanStep(state, step);
-  result.traffic = grid.Traffic();
-  result.operations = state.Net().Tasks().Stages().Operations();
-  return result;
-}
-
-// Describe: a plan in words and tables, as -v prints it.
-
-namespace {
-
 using report::AsBytes, report::Counted, report::WithThousands;
 
 constexpr std::size_t kIndent = 8;  // columns before the text of a line
@@ -353,6 +278,75 @@ std::string BatchText(const Plan& plan) {
 }
 
 }  // namespace
+
+device::MemoryTerms PlanMemory(const Plan& plan, int rank) {
+  const PlannedRank planned(plan, rank);
+  const TrainingState state(planned.Grid(), plan.training, planned.Stream());
+  device::MemoryTerms memory = state.Memory();
+  memory.tokens = TokenBytes(plan, planned.Grid());
+  memory.communicators = CommunicatorBytes(plan.machine, planned.Grid(), plan.training.model);
+  return memory;
+}
+
+device::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
+  const PlannedRank planned(plan, rank);
+  const model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
+  device::MemoryTerms memory = MemoryOf(model);
+  memory.communicators = CommunicatorBytes(plan.machine, planned.Grid(), plan.model);
+  memory.tokens = plan.tokens.bytes +
+                  StreamBytes(plan.tokens, planned.Grid(), plan.model, plan.model.micro_batch, 1);
+  return memory;
+}
+
+kernels::Ownership PlanPieces(const Plan& plan, int rank) {
+  const PlannedRank planned(plan, rank);
+  const model::ParallelModel model(planned.Grid(), plan.training.model, planned.Stream());
+  return model.Parameters().Owns();
+}
+
+// Plans a step of one micro-batch, which has transfers of all lengths.
+void CheckTransfers(const Plan& plan, int rank) {
+  const PlannedRank planned(plan, rank);
+  TrainingState state(planned.Grid(), plan.training, planned.Stream());
+  CheckShards(state.Net());
+  const model::ModelPlan& model = plan.training.model;
+  const std::int64_t one_each = plan.grid.data * model.micro_batch * model.leaves;
+  PlanStep(state, {std::min(plan.training.Batch(), one_each)});
+}
+
+void CheckTransfers(const EvaluationPlan& plan, int rank) {
+  const PlannedRank planned(plan, rank);
+  model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
+  CheckShards(model);
+  std::vector<data::Entry> entries(static_cast<std::size_t>(plan.model.leaves));
+  for (data::Entry& entry : entries) {
+    entry.positions = model.LocalPlan().positions;
+    entry.length = entry.positions.Count();
+    entry.sequences = plan.model.micro_batch;
+    if (plan.model.options.Translates()) entry.source_length = entry.length;
+  }
+  model.Tasks().QueueLoss(entries);
+}
+
+RankPlan PlanRank(const Plan& plan, int rank) {
+  return PlanRank(plan, rank, {plan.training.Batch()}, nullptr);
+}
+
+RankPlan PlanRank(const Plan& plan, int rank, const StepShape& step, device::WorkLog* log) {
+  const PlannedRank planned(plan, rank);
+  const comm::ProcessGrid& grid = planned.Grid();
+  TrainingState state(grid, plan.training, planned.Stream());
+  CheckShards(state.Net());
+  planned.LogInto(log);
+  RankPlan result;
+  result.at = grid.Coordinates();
+  result.memory = state.Memory();
+  result.memory.tokens = TokenBytes(plan, grid);
+  PlanStep(state, step);
+  result.traffic = grid.Traffic();
+  result.operations = state.Net().Tasks().Stages().Operations();
+  return result;
+}
 
 std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions& sharing,
                            const model::ModelPlan& model) {

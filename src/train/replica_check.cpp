@@ -19,8 +19,6 @@
 
 namespace trireme::train {
 
-// Ranks with copies of the same elements vote by their hashes; a minority is outvoted.
-
 namespace {
 
 // One rank's hash of some elements of a block. Ranks exchange it as bytes.
@@ -80,8 +78,6 @@ std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
   return found;
 }
 
-// CheckProcessors: compares processors within groups whose ranks hold the same elements.
-
 // Two ranks of one group whose texts differ.
 struct Pair {
   int one = 0, other = 0;
@@ -99,6 +95,34 @@ std::optional<Pair> FindPair(std::span<const std::string> texts, GroupOf group_o
   }
   return std::nullopt;
 }
+
+// A hash as four numbers, exact in fp64: its halves and their negatives. Their maxima over ranks
+// tell whether all hashes are equal.
+constexpr std::size_t kNumbers = 4;
+constexpr double kAbsent = -std::numeric_limits<double>::infinity();
+
+void Encode(std::uint64_t hash, double* to) {
+  const auto high = static_cast<double>(hash >> 32), low = static_cast<double>(hash & 0xFFFFFFFF);
+  to[0] = high;
+  to[1] = -high;
+  to[2] = low;
+  to[3] = -low;
+}
+
+// maxima: [kNumbers], maxima of encoded hashes over ranks; kAbsent if no rank has the elements.
+bool Differ(const double* maxima) {
+  if (maxima[0] == kAbsent) return false;
+  return maxima[0] != -maxima[1] || maxima[2] != -maxima[3];
+}
+
+void Maximise(const comm::ProcessGrid& grid, comm::Group group, std::span<double> numbers) {
+  grid.Over(group).OnHost().AllReduce(Dtype::kFloat64, numbers.data(), std::ssize(numbers),
+                                      comm::Reduction::kMax);
+}
+
+struct Held {
+  std::int64_t block = 0, begin = 0, end = 0;
+};
 
 }  // namespace
 
@@ -183,38 +207,6 @@ std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& ki
       "equal, but losses depend in their last digits on which ranks compute what",
       who);
 }
-
-namespace {
-
-// A hash as four numbers, exact in fp64: its halves and their negatives. Their maxima over ranks
-// tell whether all hashes are equal.
-constexpr std::size_t kNumbers = 4;
-constexpr double kAbsent = -std::numeric_limits<double>::infinity();
-
-void Encode(std::uint64_t hash, double* to) {
-  const auto high = static_cast<double>(hash >> 32), low = static_cast<double>(hash & 0xFFFFFFFF);
-  to[0] = high;
-  to[1] = -high;
-  to[2] = low;
-  to[3] = -low;
-}
-
-// maxima: [kNumbers], maxima of encoded hashes over ranks; kAbsent if no rank has the elements.
-bool Differ(const double* maxima) {
-  if (maxima[0] == kAbsent) return false;
-  return maxima[0] != -maxima[1] || maxima[2] != -maxima[3];
-}
-
-void Maximise(const comm::ProcessGrid& grid, comm::Group group, std::span<double> numbers) {
-  grid.Over(group).OnHost().AllReduce(Dtype::kFloat64, numbers.data(), std::ssize(numbers),
-                                      comm::Reduction::kMax);
-}
-
-struct Held {
-  std::int64_t block = 0, begin = 0, end = 0;
-};
-
-}  // namespace
 
 ReplicaCheck::ReplicaCheck(TrainingState& state)
     : grid_(state.Grid()),

@@ -1,11 +1,23 @@
-// Completes the plan of a training run for a grid.
+// Shares of a batch, which agree on every rank; completes the plan of a training run for a grid.
 #include "trireme/train/training_plan.hpp"
 
 #include <algorithm>
 
 namespace trireme::train {
 
+std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical) {
+  return CeilDivide(CeilDivide(batch, canonical.leaf), canonical.data_groups);
+}
+
 namespace {
+
+// A data rank's places in the batch with run.canonical; they may reach beyond the batch's end.
+Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
+                    const parallel::Canonical& canonical) {
+  const std::int64_t groups = canonical.data_groups / data_ranks;
+  const std::int64_t size = groups * LeavesOfGroup(batch, canonical) * canonical.leaf;
+  return {rank * size, (rank + 1) * size};
+}
 
 // The model's plan with the micro-batches that the largest share of a batch needs.
 model::ModelPlan Complete(const TrainingOptions& options, const comm::GridShape& grid) {
@@ -29,15 +41,43 @@ model::ModelPlan Complete(const TrainingOptions& options, const comm::GridShape&
 
 }  // namespace
 
-BatchShare TrainingPlan::ShareOf(int data_rank, int data_ranks, bool alike) const {
-  return {.rank = data_rank,
-          .ranks = data_ranks,
-          .batch = Batch(),
-          .micro_batch = model.micro_batch,
-          .leaves = model.leaves,
-          .alike = alike,
-          .canonical = model.canonical,
-          .pipeline = model.pipeline};
+std::int64_t LargestShare(std::int64_t batch, int data_ranks,
+                          const parallel::Canonical& canonical) {
+  if (!canonical.On()) return CeilDivide(batch, data_ranks);
+  return std::min(batch, CanonicalShare(batch, 0, data_ranks, canonical).end);
+}
+
+std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
+                          const parallel::Canonical& canonical) {
+  return CeilDivide(LargestShare(batch, data_ranks, canonical), micro_batch);
+}
+
+Part BatchShare::Places(std::int64_t windows) const {
+  if (!canonical.On()) return PartOf(windows, rank, ranks);
+  return CanonicalShare(batch, rank, ranks, canonical);
+}
+
+std::int64_t BatchShare::Count(std::int64_t windows) const {
+  const Part share = Places(windows);
+  return std::max<std::int64_t>(0, std::min(share.end, windows) - share.begin);
+}
+
+std::int64_t BatchShare::Entries(std::int64_t windows) const {
+  // Canonical shares are cut from the largest batch; smaller batches fill them from the front.
+  const std::int64_t most =
+      alike ? std::min(windows, LargestShare(canonical.On() ? batch : windows, ranks, canonical))
+            : Count(windows);
+  const std::int64_t count = CeilDivide(most, micro_batch * leaves);
+  return leaves * parallel::PaddedMicroBatches(pipeline, static_cast<int>(count));
+}
+
+Part BatchShare::Entry(std::int64_t windows, std::int64_t entry) const {
+  const std::int64_t all = Count(windows), begin = std::min(all, entry * micro_batch);
+  return {begin, std::min(all, begin + micro_batch)};
+}
+
+std::int64_t BatchShare::GroupOf(std::int64_t entry) const {
+  return canonical.On() ? entry / LeavesOfGroup(batch, canonical) : entry;
 }
 
 TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,

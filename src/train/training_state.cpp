@@ -36,8 +36,14 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
 
 BatchShare TrainingState::Share() const {
   const parallel::ShardedUnits& units = model_.Units();
-  return plan_.ShareOf(grid_.Coordinates().data, grid_.Shape().data,
-                       units.ValuesSharded() || units.GradientsSharded());
+  return {.rank = grid_.Coordinates().data,
+          .ranks = grid_.Shape().data,
+          .batch = plan_.Batch(),
+          .micro_batch = plan_.model.micro_batch,
+          .leaves = plan_.model.leaves,
+          .alike = units.ValuesSharded() || units.GradientsSharded(),
+          .canonical = plan_.model.canonical,
+          .pipeline = plan_.model.pipeline};
 }
 
 device::MemoryTerms TrainingState::Memory() const {
@@ -220,118 +226,11 @@ bool LacksMoments(const comm::Communicator& world, const std::string& checkpoint
   return world.Max(std::int64_t{none}) == 1;
 }
 
-}  // namespace
-
-void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
-  LoadWeights(checkpoint, between);
-  const StateOnHost moments(Stream(), MomentBlocks());
-  if (LacksMoments(grid_.World(), checkpoint)) {
-    for (const kernels::StateBlock& block : moments.Blocks()) {
-      if (block.begin == block.end) continue;
-      const auto count = static_cast<std::size_t>(block.end - block.begin);
-      std::memset(block.data, 0, count * SizeOf(block.dtype));
-    }
-  } else {
-    checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments, between);
-  }
-  moments.Store();
-}
-
-void TrainingState::Load(const Fill& fill) {
-  const StateOnHost weights(Stream(), model_.Blocks());
-  fill("model", weights);
-  StoreWeights(weights);
-  const StateOnHost moments(Stream(), MomentBlocks());
-  fill("optimizer", moments);
-  moments.Store();
-}
-
-std::int64_t LargestOperand(const model::ModelPlan& plan) {
-  const model::Options& o = plan.options;
-  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
-  return widest * std::max(plan.micro_batch * plan.length, o.dim);
-}
-
-device::MemoryTerms MemoryOf(const model::ParallelModel& model) {
-  device::MemoryTerms terms = model.Memory();
-  if (!model.Stream().OnGpu()) return terms;
-  terms.gpu_libraries = comm::kGpuLibraryBytes;
-  // Two operands of a product, one byte per element.
-  if (model.Stream().fp8) terms.fp8_operands = 2 * LargestOperand(model.Plan());
-  return terms;
-}
-
-void CheckInstructionSets(const comm::Communicator& world) {
-  if (comm::SameEverywhere(world, device::InstructionSet())) return;
-  const std::vector<std::string> sets = world.Gather(device::InstructionSet());
-  const auto other = std::find_if(sets.begin(), sets.end(),
-                                  [&](const std::string& set) { return set != sets.front(); });
-  throw AgreedError(
-      ExitCode::kBadInput,
-      fmt::format("run.canonical: rank 0 has {}, but rank {} has {}: the bits would depend on who "
-                  "computes what",
-                  sets.front(), other - sets.begin(), *other),
-      "Use nodes of one kind, or run.canonical = none.");
-}
-
-// StateOnHost: copies training state between device and host.
-
-namespace {
-
 constexpr std::int64_t kAlignment = 64;  // bytes, of each block's copy
 
 std::int64_t Bytes(const kernels::StateBlock& block) {
   return (block.end - block.begin) * static_cast<std::int64_t>(SizeOf(block.dtype));
 }
-
-}  // namespace
-
-StateOnHost::StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks)
-    : stream_(stream), there_(std::move(blocks)), here_(there_) {
-  if (!stream.OnGpu()) return;
-  std::int64_t bytes = 0;
-  for (kernels::StateBlock& block : here_) {
-    block.dtype = SumTypeOf(block.dtype);
-    bytes += CeilDivide(Bytes(block), kAlignment) * kAlignment;
-  }
-  memory_ = device::AllocateZeroed(bytes);
-  auto* next = static_cast<std::byte*>(memory_.get());
-  for (kernels::StateBlock& block : here_) {
-    block.data = next;
-    next += CeilDivide(Bytes(block), kAlignment) * kAlignment;
-  }
-}
-
-StateOnHost StateOnHost::Fetch() && {
-  for (std::size_t i = 0; stream_.OnGpu() && i < here_.size(); ++i) {
-    const kernels::StateBlock &from = there_[i], &to = here_[i];
-    if (from.dtype == to.dtype) {
-      device::CopyOut(stream_, from.data, to.data, Bytes(from));
-      continue;
-    }
-    std::vector<std::uint16_t> narrow(static_cast<std::size_t>(from.end - from.begin));
-    device::CopyOut(stream_, from.data, narrow.data(), Bytes(from));
-    std::ranges::transform(narrow, static_cast<float*>(to.data), FromBfloat16);
-  }
-  return std::move(*this);
-}
-
-void StateOnHost::Store() const {
-  for (std::size_t i = 0; stream_.OnGpu() && i < here_.size(); ++i) {
-    const kernels::StateBlock &to = there_[i], &from = here_[i];
-    if (from.dtype == to.dtype) {
-      device::CopyIn(stream_, from.data, to.data, Bytes(to));
-      continue;
-    }
-    std::vector<std::uint16_t> narrow(static_cast<std::size_t>(from.end - from.begin));
-    std::transform(static_cast<const float*>(from.data),
-                   static_cast<const float*>(from.data) + narrow.size(), narrow.begin(),
-                   RoundToBfloat16);
-    device::CopyIn(stream_, narrow.data(), to.data, Bytes(to));
-  }
-}
-
-namespace {
 
 // Reads blocks from the device's memory through two page-locked buffers: the host empties one while
 // the device fills the other.
@@ -383,6 +282,101 @@ class DeviceReader {
 };
 
 }  // namespace
+
+void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
+  const comm::Communicator& world = grid_.World();
+  Load([&](const std::string& file, const std::vector<kernels::StateBlock>& blocks) {
+    if (file == "model" || !LacksMoments(world, checkpoint)) {
+      return checkpoint::ReadTensors(world, checkpoint, file, blocks, between);
+    }
+    for (const kernels::StateBlock& block : blocks) {
+      if (block.begin < block.end)
+        std::memset(block.data, 0, static_cast<std::size_t>(Bytes(block)));
+    }
+  });
+}
+
+void TrainingState::Load(const Fill& fill) {
+  const StateOnHost weights(Stream(), model_.Blocks());
+  fill("model", weights);
+  StoreWeights(weights);
+  const StateOnHost moments(Stream(), MomentBlocks());
+  fill("optimizer", moments);
+  moments.Store();
+}
+
+std::int64_t LargestOperand(const model::ModelPlan& plan) {
+  const model::Options& o = plan.options;
+  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
+  return widest * std::max(plan.micro_batch * plan.length, o.dim);
+}
+
+device::MemoryTerms MemoryOf(const model::ParallelModel& model) {
+  device::MemoryTerms terms = model.Memory();
+  if (!model.Stream().OnGpu()) return terms;
+  terms.gpu_libraries = comm::kGpuLibraryBytes;
+  // Two operands of a product, one byte per element.
+  if (model.Stream().fp8) terms.fp8_operands = 2 * LargestOperand(model.Plan());
+  return terms;
+}
+
+void CheckInstructionSets(const comm::Communicator& world) {
+  if (comm::SameEverywhere(world, device::InstructionSet())) return;
+  const std::vector<std::string> sets = world.Gather(device::InstructionSet());
+  const auto other = std::find_if(sets.begin(), sets.end(),
+                                  [&](const std::string& set) { return set != sets.front(); });
+  throw AgreedError(
+      ExitCode::kBadInput,
+      fmt::format("run.canonical: rank 0 has {}, but rank {} has {}: the bits would depend on who "
+                  "computes what",
+                  sets.front(), other - sets.begin(), *other),
+      "Use nodes of one kind, or run.canonical = none.");
+}
+
+StateOnHost::StateOnHost(const device::Stream& stream, std::vector<kernels::StateBlock> blocks)
+    : stream_(stream), there_(std::move(blocks)), here_(there_) {
+  if (!stream.OnGpu()) return;
+  std::int64_t bytes = 0;
+  for (kernels::StateBlock& block : here_) {
+    block.dtype = SumTypeOf(block.dtype);
+    bytes += CeilDivide(Bytes(block), kAlignment) * kAlignment;
+  }
+  memory_ = device::AllocateZeroed(bytes);
+  auto* next = static_cast<std::byte*>(memory_.get());
+  for (kernels::StateBlock& block : here_) {
+    block.data = next;
+    next += CeilDivide(Bytes(block), kAlignment) * kAlignment;
+  }
+}
+
+StateOnHost StateOnHost::Fetch() && {
+  for (std::size_t i = 0; stream_.OnGpu() && i < here_.size(); ++i) {
+    const kernels::StateBlock &from = there_[i], &to = here_[i];
+    if (from.dtype == to.dtype) {
+      device::CopyOut(stream_, from.data, to.data, Bytes(from));
+      continue;
+    }
+    std::vector<std::uint16_t> narrow(static_cast<std::size_t>(from.end - from.begin));
+    device::CopyOut(stream_, from.data, narrow.data(), Bytes(from));
+    std::ranges::transform(narrow, static_cast<float*>(to.data), FromBfloat16);
+  }
+  return std::move(*this);
+}
+
+void StateOnHost::Store() const {
+  for (std::size_t i = 0; stream_.OnGpu() && i < here_.size(); ++i) {
+    const kernels::StateBlock &to = there_[i], &from = here_[i];
+    if (from.dtype == to.dtype) {
+      device::CopyIn(stream_, from.data, to.data, Bytes(to));
+      continue;
+    }
+    std::vector<std::uint16_t> narrow(static_cast<std::size_t>(from.end - from.begin));
+    std::transform(static_cast<const float*>(from.data),
+                   static_cast<const float*>(from.data) + narrow.size(), narrow.begin(),
+                   RoundToBfloat16);
+    device::CopyIn(stream_, narrow.data(), to.data, Bytes(to));
+  }
+}
 
 checkpoint::State StateToRead(const device::Stream& stream, std::vector<kernels::StateBlock> model,
                               std::vector<kernels::StateBlock> optimizer) {

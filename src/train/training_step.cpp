@@ -234,13 +234,36 @@ void TrainingStep::UpdateWeights() {
   AddTimes(start, Waited() - waited);
 }
 
-// TrainingStep: faults, which are values that are not finite and batches without targets.
-
 namespace {
 
 // Findings by priority of reporting, causes first: a parameter that is not finite spoils everything
 // after it, a loss all gradients, and one rank's gradient the sums.
 enum Order : std::int64_t { kParameter, kLoss, kGradient, kSummedGradient, kNorm, kNothing };
+
+// While this object lives, the host waits for the matrix products that it times through grid.Await,
+// as for a step's work: so a lost rank is noticed, and watchdogs know what the host waits for.
+class GridWaits {
+ public:
+  GridWaits(kernels::Libraries& libraries, const comm::ProcessGrid& grid) : libraries_(libraries) {
+    libraries_.WaitBy([&grid](const device::Event& event) { grid.Await(event); });
+  }
+  ~GridWaits() { libraries_.WaitBy({}); }
+  GridWaits(const GridWaits&) = delete;
+  GridWaits& operator=(const GridWaits&) = delete;
+
+ private:
+  kernels::Libraries& libraries_;
+};
+
+// A hash of GPU, library and list of products, without the choices made for them.
+std::uint64_t NumberOfProducts(const std::string& chosen) {
+  const nlohmann::json text = nlohmann::json::parse(chosen);
+  std::string names = text.at("card").get<std::string>() + text.at("library").get<std::string>();
+  for (const nlohmann::json& each : text.at("products")) {
+    names += each.at("product").get<std::string>() + "\n";
+  }
+  return std::hash<std::string>{}(names);
+}
 
 }  // namespace
 
@@ -314,25 +337,6 @@ void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
 
 // TrainingStep on a GPU: the host queues a step's work or launches it as one graph, then loads the
 // next batch in the meantime.
-
-namespace {
-
-// While this object lives, the host waits for the matrix products that it times through grid.Await,
-// as for a step's work: so a lost rank is noticed, and watchdogs know what the host waits for.
-class GridWaits {
- public:
-  GridWaits(kernels::Libraries& libraries, const comm::ProcessGrid& grid) : libraries_(libraries) {
-    libraries_.WaitBy([&grid](const device::Event& event) { grid.Await(event); });
-  }
-  ~GridWaits() { libraries_.WaitBy({}); }
-  GridWaits(const GridWaits&) = delete;
-  GridWaits& operator=(const GridWaits&) = delete;
-
- private:
-  kernels::Libraries& libraries_;
-};
-
-}  // namespace
 
 void TrainingStep::QueueOnGpu(model::StagedBatches::Taken batch) {
   state_.QueueGradients(std::move(batch));
@@ -447,20 +451,6 @@ void TrainingStep::AwaitGradients() {
 // Files of chosen algorithms for matrix products: reading, agreement among ranks, writing.
 
 namespace fs = std::filesystem;
-
-namespace {
-
-// A hash of GPU, library and list of products, without the choices made for them.
-std::uint64_t NumberOfProducts(const std::string& chosen) {
-  const nlohmann::json text = nlohmann::json::parse(chosen);
-  std::string names = text.at("card").get<std::string>() + text.at("library").get<std::string>();
-  for (const nlohmann::json& each : text.at("products")) {
-    names += each.at("product").get<std::string>() + "\n";
-  }
-  return std::hash<std::string>{}(names);
-}
-
-}  // namespace
 
 std::string ChoicesFile(const std::string& chosen) {
   const auto of = [](const char* name) {

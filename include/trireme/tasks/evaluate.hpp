@@ -86,7 +86,6 @@ std::string ExactMatchText(const ScoreCounts& counts);
 
 // Beam search for the best continuation of a text, independent of the model: the caller passes the
 // likeliest next tokens of each beam; the search says which beams go on from which.
-
 // A step keeps the `beams` likeliest among all texts that are one token longer; those that end with
 // eos leave the beam (Sutskever et al. 2014, arXiv:1409.3215, section 3.2). The best ended text has
 // the largest score log-probability / penalty(n), penalty(n) = ((5 + n) / 6)^length_penalty, with n
@@ -146,8 +145,6 @@ class BeamSearch {
 void LikeliestTokens(std::span<const double> logits, std::int64_t count,
                      std::span<BeamSearch::Candidate> candidates);
 
-// Writing texts token by token on all ranks of a grid.
-
 // Whether this rank is the first one of its replica.
 bool LeadsReplica(const comm::ProcessGrid& grid);
 
@@ -190,7 +187,6 @@ void EachStagesPart(const comm::ProcessGrid& grid, const std::vector<T>& list, A
 }
 
 // Translates many texts at once by beam search, on all ranks of a grid.
-
 // Each data replica has places for texts, each with as many cache slots as the search has beams. A
 // free place takes the replica's next text, the longest first. A turn adds one token to each text:
 // the encoder reads new texts, whose keys and values are kept; the decoder reads each beam's
@@ -242,7 +238,6 @@ class Translator {
   Turn MakeTurn();
   void AddFresh(Turn& turn, std::span<Text* const> texts) const;
   void AddContinued(Turn& turn, std::span<const Row> rows) const;
-  std::size_t FreshTogether(std::span<Text* const> texts) const;
   void RunTurn(Turn& turn, std::int64_t entries);
   void Choose(std::span<const double> logits, std::span<double> choices) const;
   void Advance(std::span<const Row> rows, std::span<const double> choices);
@@ -346,7 +341,6 @@ class Baselines {
 
 // Undoes WikiText's tokenisation, as for GPT-2 (Radford et al. 2019, section 3.1): a reversible
 // change of its word-level text into ordinary text.
-
 // Applies, to the whole text, the same rules in the same order as the function in Megatron-LM and
 // the Language Model Evaluation Harness.
 std::string DetokeniseWikitext(std::string text);

@@ -10,8 +10,6 @@
 
 namespace trireme::tasks {
 
-// The [scaling] section: which numbers of ranks a study compares, and how long it measures.
-
 // Strong scaling keeps the batch; weak scaling lets it grow with the ranks.
 enum class ScalingKind { kStrong, kWeak };
 const char* NameOf(ScalingKind kind);

@@ -11,7 +11,6 @@
 namespace trireme::tasks {
 
 // Cleaner: a child process that removes a folder once this process has ended, however it ended.
-
 class Cleaner {
  public:
   // Starts the process in a session of its own, so that signals to this process's group do not

@@ -14,8 +14,6 @@
 
 namespace trireme::tasks {
 
-// The [generate] section.
-
 // Whether a second copy of the weights is kept, in the order in which several texts read them.
 enum class PackWeights { kNo, kYes, kAuto };
 

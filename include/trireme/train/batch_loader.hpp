@@ -11,7 +11,6 @@
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/windows.hpp"
 #include "trireme/model/staged_batches.hpp"
-#include "trireme/train/batch_share.hpp"
 #include "trireme/train/training_state.hpp"
 
 namespace trireme::train {
@@ -41,7 +40,6 @@ class StepLoader {
   // Throws the error that kept this rank from reading a batch, if there was one.
   virtual void RequireRead() const = 0;
 
-  virtual std::int64_t StepsPerEpoch() const = 0;
   virtual std::int64_t Targets(std::int64_t step) const = 0;  // over all ranks, before masks
   // Over all steps before this one: number of targets, number of samples, epochs completed.
   virtual std::int64_t TargetsBefore(std::int64_t step) const = 0;
@@ -63,7 +61,6 @@ class BatchLoader : public StepLoader {
   // See data::Windows::RequireRead.
   void RequireRead() const override { windows_.RequireRead(); }
   std::int64_t Targets(std::int64_t step) const override { return sampler_.BatchTargets(step); }
-  std::int64_t StepsPerEpoch() const override { return sampler_.StepsPerEpoch(); }
   std::int64_t TargetsBefore(std::int64_t step) const override {
     return sampler_.TargetsBefore(step);
   }
@@ -94,20 +91,17 @@ class PairLoader : public StepLoader {
   std::int64_t Targets(std::int64_t step) const override {
     return order_.Shape(step).target_tokens;
   }
-  std::int64_t StepsPerEpoch() const override { return order_.StepsPerEpoch(); }
   std::int64_t TargetsBefore(std::int64_t step) const override {
     return order_.TargetsBefore(step);
   }
   // Counts the pairs of completed epochs only.
   std::int64_t NextSample(std::int64_t step) const override {
-    return step / StepsPerEpoch() * order_.Pairs();
+    return step / order_.StepsPerEpoch() * order_.Pairs();
   }
   double Epochs(std::int64_t step) const override {
-    return static_cast<double>(step) / static_cast<double>(StepsPerEpoch());
+    return static_cast<double>(step) / static_cast<double>(order_.StepsPerEpoch());
   }
-  bool Whole(std::int64_t /*step*/) const override {
-    return false;
-  }  // shapes vary from step to step
+  bool Whole(std::int64_t) const override { return false; }  // shapes vary from step to step
 
  private:
   const data::PairFile& pairs_;

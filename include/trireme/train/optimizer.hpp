@@ -100,17 +100,10 @@ std::unique_ptr<Rule> MakeRule(const RuleParts& parts);
 // on one rank (model::ModelPlan::whole_parameters), and the rule gathers the slices.
 bool NeedsWholeParameters(OptimizerKind kind);
 
-// The learning-rate schedule: a pure function of the step.
-
-struct Schedule {
-  std::int64_t steps = 0;    // of the whole run
-  std::int64_t stop_at = 0;  // step that ends this invocation; 0: `steps`
-  std::int64_t warmup_steps = 0;
-  Decay decay = Decay::kCosine;
+// The learning-rate schedule: a pure function of the step. `steps` is the length of the whole run,
+// which `epochs` has decided if the deck leaves it open.
+struct Schedule : ScheduleOptions {
   double peak = 1e-3;
-  double decay_fraction = 0.2;  // wsd: share of the steps in the final, linear decay
-  double final_fraction = 0.1;  // rate of the last step / peak
-  double walltime_minutes = 0;  // 0: no limit
 
   // The last step of this invocation.
   std::int64_t Last() const { return stop_at > 0 && stop_at < steps ? stop_at : steps; }

@@ -16,7 +16,6 @@
 #include "trireme/device/memory_terms.hpp"
 #include "trireme/kernels/registry.hpp"
 #include "trireme/parallel/pipeline.hpp"
-#include "trireme/train/batch_share.hpp"
 #include "trireme/train/options.hpp"
 #include "trireme/train/training_plan.hpp"
 
@@ -138,6 +137,16 @@ comm::GridShape PlanGrid(const DeckOptions& options, const deck::Deck& deck, int
 // InputError with the deck's line if that is impossible: the grid does not fill the ranks or cannot
 // divide the model, the schedule cannot take the micro-batches, or the device lacks the arithmetic.
 Plan MakePlan(const Request& request);
+
+// The parts of MakePlan that decide on run.canonical.
+
+// batch: most windows of a step. Throws InputError with the deck's line if layout, model, precision
+// or device rule out run.canonical.
+parallel::Canonical MakeCanonical(const Request& request, const model::Options& model,
+                                  const comm::GridShape& grid, std::int64_t batch);
+
+// Throws InputError if data.micro_batch is given and not a multiple of the leaf.
+void CheckLeaves(const Request& request, const parallel::Canonical& canonical);
 
 // Warnings, one sentence each, about settings that are allowed but hardly ever intended: ranks
 // without work, a warm-up longer than the run, tokens that are skipped.

@@ -58,6 +58,50 @@ void KeepContext(TargetStream& stream) {
   stream.targets.clear();
 }
 
+constexpr int kContext = kOrder - 1;
+
+NGram NGramAt(const TargetStream& stream, std::uint32_t at, std::uint32_t missing) {
+  NGram ngram;
+  for (int i = 0; i < kContext; ++i) {
+    ngram[static_cast<std::size_t>(i)] =
+        i < stream.known[at] ? stream.ids[at - 1 - static_cast<std::uint32_t>(i)] : missing;
+  }
+  ngram[kContext] = stream.ids[at];
+  return ngram;
+}
+
+// Compares the nearest `count` tokens of two contexts: negative, 0 or positive.
+int Compare(const NGram& a, const NGram& b, int count) {
+  for (int i = 0; i < count; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    if (a[at] != b[at]) return a[at] < b[at] ? -1 : 1;
+  }
+  return 0;
+}
+
+int CommonContext(const NGram& a, const NGram& b) {
+  int count = 0;
+  while (count < kContext &&
+         a[static_cast<std::size_t>(count)] == b[static_cast<std::size_t>(count)]) {
+    ++count;
+  }
+  return count;
+}
+
+// Counts of the words that follow one context.
+struct Followers {
+  explicit Followers(std::size_t vocabulary) : counts(vocabulary) {}
+  void Add(std::uint32_t word) {
+    if (counts[word]++ == 0) words.push_back(word);
+  }
+  void Clear() {
+    for (const std::uint32_t word : words) counts[word] = 0;
+    words.clear();
+  }
+  std::vector<std::uint32_t> counts;  // [vocabulary]
+  std::vector<std::uint32_t> words;   // words with a count above 0
+};
+
 }  // namespace
 
 TargetStream ReadTargets(const data::TokenFile& file, data::Split split, bool document_mask) {
@@ -117,54 +161,6 @@ Baselines::Result Baselines::Evaluate(const data::TokenFile& file, data::Split s
 
 // Kneser-Ney counts without tables of n-grams: training targets are sorted by their contexts; one
 // pass over them counts each context's continuations and answers all queries.
-
-namespace {
-
-constexpr int kContext = kOrder - 1;
-
-NGram NGramAt(const TargetStream& stream, std::uint32_t at, std::uint32_t missing) {
-  NGram ngram;
-  for (int i = 0; i < kContext; ++i) {
-    ngram[static_cast<std::size_t>(i)] =
-        i < stream.known[at] ? stream.ids[at - 1 - static_cast<std::uint32_t>(i)] : missing;
-  }
-  ngram[kContext] = stream.ids[at];
-  return ngram;
-}
-
-// Compares the nearest `count` tokens of two contexts: negative, 0 or positive.
-int Compare(const NGram& a, const NGram& b, int count) {
-  for (int i = 0; i < count; ++i) {
-    const auto at = static_cast<std::size_t>(i);
-    if (a[at] != b[at]) return a[at] < b[at] ? -1 : 1;
-  }
-  return 0;
-}
-
-int CommonContext(const NGram& a, const NGram& b) {
-  int count = 0;
-  while (count < kContext &&
-         a[static_cast<std::size_t>(count)] == b[static_cast<std::size_t>(count)]) {
-    ++count;
-  }
-  return count;
-}
-
-// Counts of the words that follow one context.
-struct Followers {
-  explicit Followers(std::size_t vocabulary) : counts(vocabulary) {}
-  void Add(std::uint32_t word) {
-    if (counts[word]++ == 0) words.push_back(word);
-  }
-  void Clear() {
-    for (const std::uint32_t word : words) counts[word] = 0;
-    words.clear();
-  }
-  std::vector<std::uint32_t> counts;  // [vocabulary]
-  std::vector<std::uint32_t> words;   // words with a count above 0
-};
-
-}  // namespace
 
 // Kneser-Ney counts of a context, and of one word after it. For the highest order these are
 // occurrences in training; for a shorter n-gram, the number of different tokens that precede it.

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string_view>
 
@@ -15,8 +14,6 @@
 
 namespace trireme::tasks {
 
-// Tokens in memory, shared with all ranks.
-
 namespace {
 
 template <typename T>
@@ -26,64 +23,6 @@ void ShareNumbers(const comm::Communicator& world, std::vector<T>& numbers) {
   numbers.resize(static_cast<std::size_t>(count));
   world.Broadcast(numbers.data(), count * static_cast<std::int64_t>(sizeof(T)));
 }
-
-}  // namespace
-
-void Share(const comm::Communicator& world, Tokens& tokens) {
-  ShareNumbers(world, tokens.ids);
-  ShareNumbers(world, tokens.documents);
-  ShareNumbers(world, tokens.counted);
-}
-
-data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& like,
-                       const Tokens& tokens) {
-  data::TokenData data;
-  data.vocabulary = like.Words();
-  data.tokenizer = like.Tokenizer();
-  data.source_sha256 = std::string(64, '0');
-  const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
-  // The other splits are not read; they get the fewest tokens that a file may have.
-  data.tokens = {std::vector{eos, eos}, tokens.ids, std::vector{eos, eos}};
-  data.documents[1] = tokens.documents;
-  data.counted[1] = tokens.counted;
-  return data::TokenFile(world, data);
-}
-
-// Reads and tokenises evaluate.text.
-
-Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens) {
-  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
-  std::string text = trireme::ReadText(options.text, kMostBytes);
-  Text result;
-  result.original = data::UnitsOf(text);
-  if (options.detokenise == Detokenise::kWikitext) text = DetokeniseWikitext(std::move(text));
-  result.bytes = std::ssize(text);
-  std::int64_t before = 0;  // tokens of the template, or one <eos> if there is no template
-  std::vector<std::int32_t>& ids = result.tokens.ids;
-  try {
-    before = std::ssize(tokens.Encode(""));
-    ids = tokens.Encode(text);
-    if (before == 0) ids.insert(ids.begin(), static_cast<std::int32_t>(tokens.Words().eos));
-    before = std::max<std::int64_t>(before, 1);
-  } catch (const Error& error) {
-    throw Error(error.Code(), fmt::format("{}: {}", options.text, error.what()));
-  }
-  // At word level, encoding leaves out the last line end: add it.
-  if (text.ends_with('\n') && data::IsWordLevel(tokens)) {
-    ids.push_back(static_cast<std::int32_t>(tokens.Words().eos));
-  }
-  if (std::ssize(ids) <= before) {
-    throw InputError(options.text + ": there is no token in it", "Name a file with text.");
-  }
-  result.tokens.documents = {0};
-  result.tokens.counted.assign(ids.size(), 1);
-  std::fill_n(result.tokens.counted.begin(), before, 0);
-  const auto unk = static_cast<std::int32_t>(tokens.Words().unk);
-  if (unk >= 0) result.original.unknown = std::count(ids.begin() + before, ids.end(), unk);
-  return result;
-}
-
-namespace {
 
 constexpr std::int64_t kMostFileBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kMostLineBytes = std::int64_t{16} << 20;
@@ -141,36 +80,84 @@ Parsed Parse(const deck::JsonLine& line) {
 }
 
 // Adds a choice as a document of its own.
-void Add(const EncodedChoice& continuation, std::int64_t length, Question& question,
-         Tokens& tokens) {
-  const auto& ids = continuation.ids;
-  const std::int64_t choice = std::ssize(ids) - continuation.context;
-  // A window has one token more than targets.
-  const std::int64_t kept = std::min(std::ssize(ids), length + 1);
-  question.truncated += kept < std::ssize(ids) ? 1 : 0;
-  question.tokens.push_back(choice);
-  tokens.documents.push_back(std::ssize(tokens.ids));
-  tokens.ids.insert(tokens.ids.end(), ids.end() - kept, ids.end());
-  tokens.counted.insert(tokens.counted.end(), static_cast<std::size_t>(kept - choice), 0);
-  tokens.counted.insert(tokens.counted.end(), static_cast<std::size_t>(choice), 1);
-}
-
 void AddChoice(const data::TokenFile& tokens, const std::string& context, const std::string& choice,
                std::int64_t length, Question& question, Tokens& all) {
   const std::size_t begin = choice.find_first_not_of(data::kWhiteSpace);
   if (begin == std::string::npos) throw InputError("is empty", "A choice is a text to score.");
-  const EncodedChoice continuation = Encode(tokens, context, choice);
-  const std::int64_t size = std::ssize(continuation.ids) - continuation.context;
+  const auto [ids, before] = Encode(tokens, context, choice);
+  const std::int64_t size = std::ssize(ids) - before;
   if (size < 1) throw InputError("adds no token to its context");
   if (size > length) {
     throw InputError(fmt::format("has {} tokens, a window {}", size, length),
                      "Set data.sequence_length higher, as far as the model allows.");
   }
   question.bytes.push_back(static_cast<std::int64_t>(choice.size() - begin));
-  Add(continuation, length, question, all);
+  question.tokens.push_back(size);
+  // A window has one token more than targets.
+  const std::int64_t kept = std::min(std::ssize(ids), length + 1);
+  question.truncated += kept < std::ssize(ids) ? 1 : 0;
+  all.documents.push_back(std::ssize(all.ids));
+  all.ids.insert(all.ids.end(), ids.end() - kept, ids.end());
+  all.counted.insert(all.counted.end(), static_cast<std::size_t>(kept - size), 0);
+  all.counted.insert(all.counted.end(), static_cast<std::size_t>(size), 1);
 }
 
+constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, of others
+constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // numbers in one sum over ranks
+
 }  // namespace
+
+void Share(const comm::Communicator& world, Tokens& tokens) {
+  ShareNumbers(world, tokens.ids);
+  ShareNumbers(world, tokens.documents);
+  ShareNumbers(world, tokens.counted);
+}
+
+data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& like,
+                       const Tokens& tokens) {
+  data::TokenData data;
+  data.vocabulary = like.Words();
+  data.tokenizer = like.Tokenizer();
+  data.source_sha256 = std::string(64, '0');
+  const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
+  // The other splits are not read; they get the fewest tokens that a file may have.
+  data.tokens = {std::vector{eos, eos}, tokens.ids, std::vector{eos, eos}};
+  data.documents[1] = tokens.documents;
+  data.counted[1] = tokens.counted;
+  return data::TokenFile(world, data);
+}
+
+Text ReadEvaluatedText(const EvaluateOptions& options, const data::TokenFile& tokens) {
+  constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
+  std::string text = trireme::ReadText(options.text, kMostBytes);
+  Text result;
+  result.original = data::UnitsOf(text);
+  if (options.detokenise == Detokenise::kWikitext) text = DetokeniseWikitext(std::move(text));
+  result.bytes = std::ssize(text);
+  std::int64_t before = 0;  // tokens of the template, or one <eos> if there is no template
+  std::vector<std::int32_t>& ids = result.tokens.ids;
+  try {
+    before = std::ssize(tokens.Encode(""));
+    ids = tokens.Encode(text);
+    if (before == 0) ids.insert(ids.begin(), static_cast<std::int32_t>(tokens.Words().eos));
+    before = std::max<std::int64_t>(before, 1);
+  } catch (const Error& error) {
+    throw Error(error.Code(), fmt::format("{}: {}", options.text, error.what()));
+  }
+  // At word level, encoding leaves out the last line end: add it.
+  if (text.ends_with('\n') && data::IsWordLevel(tokens)) {
+    ids.push_back(static_cast<std::int32_t>(tokens.Words().eos));
+  }
+  if (std::ssize(ids) <= before) {
+    throw InputError(options.text + ": there is no token in it", "Name a file with text.");
+  }
+  result.tokens.documents = {0};
+  result.tokens.counted.assign(ids.size(), 1);
+  std::fill_n(result.tokens.counted.begin(), before, 0);
+  const auto unk = static_cast<std::int32_t>(tokens.Words().unk);
+  if (unk >= 0) result.original.unknown = std::count(ids.begin() + before, ids.end(), unk);
+  return result;
+}
 
 Questions ReadQuestions(const std::string& path, const data::TokenFile& tokens,
                         std::int64_t length) {
@@ -229,13 +216,6 @@ Chosen Choose(const Question& question, const std::vector<double>& nats) {
 }
 
 // LossTable: losses in fixed point, so that the order of additions changes no bit.
-
-namespace {
-
-constexpr int kHighBits = 10, kBits = 23;  // binary places of the first word, of others
-constexpr std::ptrdiff_t kSumDoubles = std::ptrdiff_t{1} << 20;  // numbers in one sum over ranks
-
-}  // namespace
 
 void LossTable::Add(std::int64_t row, double loss) {
   double rest = std::ldexp(loss, kHighBits);

@@ -16,7 +16,6 @@
 namespace trireme::tasks {
 
 // Tokens that come from a text or from questions instead of a token file.
-
 struct Tokens {
   std::vector<std::int32_t> ids;
   std::vector<std::int64_t> documents;  // offsets at which documents begin, ascending from 0
@@ -32,7 +31,6 @@ data::TokenFile AsFile(const comm::Communicator& world, const data::TokenFile& l
                        const Tokens& tokens);
 
 // evaluate.text: a text file, taken as one document.
-
 struct Text {
   Tokens tokens;             // the tokenizer's template or an <eos>, then the text
   data::TextUnits original;  // units of the unchanged file; `unknown` counts <unk> tokens
@@ -80,7 +78,6 @@ Chosen Choose(const Question& question, const std::vector<double>& nats);
 
 // Sums of losses by row (a document, or a question's choice) over ranks that hold parts of the
 // rows. The result has the same bits in any layout.
-
 class LossTable {
  public:
   explicit LossTable(std::int64_t rows) : sums_(static_cast<std::size_t>(rows) * kWords) {}

@@ -160,6 +160,62 @@ void Add(std::array<ScoreCounts::Grams, n>& to, const std::array<ScoreCounts::Gr
   }
 }
 
+using Rule = std::pair<std::string_view, std::string_view>;
+
+// Bytes of the white-space character at offset `at`; 0 if there is none.
+std::size_t WhiteAt(std::string_view text, std::size_t at) {
+  const auto character = FirstCharacter(text.substr(at));
+  return character && IsBlank(character->code) ? character->bytes : 0;
+}
+
+std::string_view Trimmed(std::string_view text) {
+  while (const std::size_t bytes = WhiteAt(text, 0)) text.remove_prefix(bytes);
+  for (bool more = true; more;) {
+    more = false;
+    for (std::size_t bytes = 1; bytes <= 3 && bytes <= text.size() && !more; ++bytes) {
+      more = WhiteAt(text, text.size() - bytes) == bytes;
+      if (more) text.remove_suffix(bytes);
+    }
+  }
+  return text;
+}
+
+// Trims blanks inside each pair of marks.
+std::string TrimBetween(const std::string& text, char opening, char closing) {
+  std::string result;
+  result.reserve(text.size());
+  std::size_t begin = 0;
+  for (std::size_t at = text.find(opening); at != std::string::npos;
+       at = text.find(opening, begin)) {
+    const std::size_t end = text.find(closing, at + 1);
+    if (end == std::string::npos) break;
+    result.append(text, begin, at + 1 - begin);
+    result.append(Trimmed(std::string_view(text).substr(at + 1, end - at - 1)));
+    result += closing;
+    begin = end + 1;
+  }
+  return result.append(text, begin);
+}
+
+constexpr std::array<Rule, 10> kBefore = {{{"s '", "s'"},
+                                           {" @-@ ", "-"},
+                                           {" @,@ ", ","},
+                                           {" @.@ ", "."},
+                                           {" : ", ": "},
+                                           {" ; ", "; "},
+                                           {" . ", ". "},
+                                           {" ! ", "! "},
+                                           {" ? ", "? "},
+                                           {" , ", ", "}}};
+constexpr std::array<Rule, 8> kAfter = {{{"= = = =", "===="},
+                                         {"= = =", "==="},
+                                         {"= =", "=="},
+                                         {" \xC2\xB0 ", "\xC2\xB0"},  // degree sign
+                                         {" \n", "\n"},
+                                         {"\n ", "\n"},
+                                         {" N ", " 1 "},
+                                         {" 's", "'s"}}};
+
 }  // namespace
 
 ScoreCounts& ScoreCounts::operator+=(const ScoreCounts& other) {
@@ -236,68 +292,6 @@ std::string ExactMatchText(const ScoreCounts& counts) {
   const std::int64_t tenths = counts.texts == 0 ? 0 : counts.exact * kTenths / counts.texts;
   return fmt::format("{}.{}", tenths / 10, tenths % 10);
 }
-
-// WikiText's detokenisation: fixed replacements; blanks trimmed within brackets and quotes.
-
-namespace {
-
-using Rule = std::pair<std::string_view, std::string_view>;
-
-// Bytes of the white-space character at offset `at`; 0 if there is none.
-std::size_t WhiteAt(std::string_view text, std::size_t at) {
-  const auto character = FirstCharacter(text.substr(at));
-  return character && IsBlank(character->code) ? character->bytes : 0;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  while (const std::size_t bytes = WhiteAt(text, 0)) text.remove_prefix(bytes);
-  for (bool more = true; more;) {
-    more = false;
-    for (std::size_t bytes = 1; bytes <= 3 && bytes <= text.size() && !more; ++bytes) {
-      more = WhiteAt(text, text.size() - bytes) == bytes;
-      if (more) text.remove_suffix(bytes);
-    }
-  }
-  return text;
-}
-
-// Trims blanks inside each pair of marks.
-std::string TrimBetween(const std::string& text, char opening, char closing) {
-  std::string result;
-  result.reserve(text.size());
-  std::size_t begin = 0;
-  for (std::size_t at = text.find(opening); at != std::string::npos;
-       at = text.find(opening, begin)) {
-    const std::size_t end = text.find(closing, at + 1);
-    if (end == std::string::npos) break;
-    result.append(text, begin, at + 1 - begin);
-    result.append(Trimmed(std::string_view(text).substr(at + 1, end - at - 1)));
-    result += closing;
-    begin = end + 1;
-  }
-  return result.append(text, begin);
-}
-
-constexpr std::array<Rule, 10> kBefore = {{{"s '", "s'"},
-                                           {" @-@ ", "-"},
-                                           {" @,@ ", ","},
-                                           {" @.@ ", "."},
-                                           {" : ", ": "},
-                                           {" ; ", "; "},
-                                           {" . ", ". "},
-                                           {" ! ", "! "},
-                                           {" ? ", "? "},
-                                           {" , ", ", "}}};
-constexpr std::array<Rule, 8> kAfter = {{{"= = = =", "===="},
-                                         {"= = =", "==="},
-                                         {"= =", "=="},
-                                         {" \xC2\xB0 ", "\xC2\xB0"},  // degree sign
-                                         {" \n", "\n"},
-                                         {"\n ", "\n"},
-                                         {" N ", " 1 "},
-                                         {" 's", "'s"}}};
-
-}  // namespace
 
 std::string DetokeniseWikitext(std::string text) {
   for (const auto& [what, by] : kBefore) ReplaceAll(text, what, by);

@@ -10,8 +10,6 @@
 
 namespace trireme::tasks {
 
-// BeamSearch: one step, and the end of the search.
-
 BeamSearch::BeamSearch(const Options& options) : options_(options) {}
 
 double BeamSearch::Penalty(std::int64_t tokens) const {
@@ -122,14 +120,6 @@ void Translator::Fill() {
   }
 }
 
-// How many of the first texts fit into one entry. Texts are sorted, the longest first.
-std::size_t Translator::FreshTogether(std::span<Text* const> texts) const {
-  const std::int64_t longest = std::ssize(*texts.front()->source);
-  const std::int64_t most =
-      std::min(setup_.model.Plan().micro_batch, setup_.model.LocalPlan().tokens / longest);
-  return std::min(texts.size(), static_cast<std::size_t>(std::max<std::int64_t>(most, 1)));
-}
-
 // Adds an entry with new source texts, padded to the longest, and the eos that begins translations.
 void Translator::AddFresh(Turn& turn, std::span<Text* const> texts) const {
   data::Entry& entry = turn.entries.emplace_back();
@@ -189,11 +179,15 @@ Translator::Turn Translator::MakeTurn() {
   std::ranges::stable_sort(fresh, std::greater(),
                            [](const Text* text) { return text->source->size(); });
   Turn turn;
-  for (std::size_t begin = 0; begin < fresh.size();) {
-    const auto rest = std::span(fresh).subspan(begin);
-    const std::size_t count = FreshTogether(rest);
+  for (auto rest = std::span(fresh); !rest.empty();) {
+    // How many of the texts, of which the first is the longest, fit into one entry.
+    const std::int64_t most =
+        std::min(setup_.model.Plan().micro_batch,
+                 setup_.model.LocalPlan().tokens / std::ssize(*rest.front()->source));
+    const auto count =
+        static_cast<std::size_t>(std::clamp<std::int64_t>(most, 1, std::ssize(rest)));
     AddFresh(turn, rest.first(count));
-    begin += count;
+    rest = rest.subspan(count);
   }
   EachStagesPart(setup_.model.Grid(), rows,
                  [&](std::span<const Row> some) { AddContinued(turn, some); });
@@ -318,8 +312,6 @@ Translator::Setup SetupOf(model::ParallelModel& model, const data::PairFile& pai
           .types = targets.VocabularySize(),
           .stopped = std::move(stopped)};
 }
-
-// Runs turns and their passes; one rank chooses for a whole replica.
 
 bool LeadsReplica(const comm::ProcessGrid& grid) {
   const comm::GridShape& at = grid.Coordinates();

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
-#include <numeric>
 
 #include "trireme/predict/search.hpp"
 #include "trireme/report/monitor.hpp"
@@ -37,25 +36,25 @@ Row RowOf(const Line& line, const Study& study) {
   const std::vector<double> means = MeansOf(point.rounds);
   row.step = {MeanOf(means), IntervalOfMean(means)};
   row.median = MedianOf(steps);
-  row.predicted = PredictedStepSeconds(point, study.machine.machine);
+  if (study.machine.machine && !point.room.oversubscribed) {
+    row.predicted = predict::Predict(point.plan, *study.machine.machine).step;
+  }
   return row;
 }
 
 // For each cause, time beyond the baseline's for as many tokens, as a fraction of all ranks' time.
 Losses LossesOf(const Row& row, const Row& base) {
+  const auto causes = [](const Split& s) {
+    return Losses{s.compute, s.imbalance, s.Waited() - s.imbalance, s.bubble, s.data, s.other};
+  };
   const double ranks = row.point->size.ranks, base_ranks = base.point->size.ranks;
   const double work = row.tokens / base.tokens;
-  const auto lost = [&](double mine, double of_base) {
-    return (ranks * mine - work * base_ranks * of_base) / (ranks * row.step.value);
-  };
-  const Split &mine = row.split, &of_base = base.split;
-  return {
-      .compute = lost(mine.compute, of_base.compute),
-      .imbalance = lost(mine.imbalance, of_base.imbalance),
-      .communication = lost(mine.Waited() - mine.imbalance, of_base.Waited() - of_base.imbalance),
-      .bubble = lost(mine.bubble, of_base.bubble),
-      .data = lost(mine.data, of_base.data),
-      .other = lost(mine.other, of_base.other)};
+  Losses lost{};
+  std::ranges::transform(
+      causes(row.split), causes(base.split), lost.begin(), [&](double mine, double of_base) {
+        return (ranks * mine - work * base_ranks * of_base) / (ranks * row.step.value);
+      });
+  return lost;
 }
 
 Gain GainOf(const Row& row, const Row& base) {
@@ -85,30 +84,6 @@ Gain GainOf(const Row& row, const Row& base) {
   return gain;
 }
 
-}  // namespace
-
-std::vector<Row> RowsOf(const Study& study) {
-  std::vector<Row> rows;
-  for (const Line& line : study.lines) {
-    if (study.points[line.point].rounds.empty()) continue;
-    rows.push_back(RowOf(line, study));
-  }
-  for (Row& row : rows) {
-    // The first line of each kind is its baseline.
-    const auto first = std::find_if(study.lines.begin(), study.lines.end(),
-                                    [&](const Line& line) { return line.kind == row.kind; });
-    const auto base = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
-      return other.kind == row.kind && other.point == &study.points[first->point];
-    });
-    if (base != rows.end()) row.gain = GainOf(row, *base);
-  }
-  return rows;
-}
-
-// Statistics: Student's t by numerical integration, means and ratios.
-
-namespace {
-
 constexpr int kPieces = 1000;    // intervals of Simpson's rule, even: errors below 1e-9
 constexpr int kBisections = 60;  // enough to reach the last bit
 
@@ -122,102 +97,6 @@ double Angles(double degrees, double end) {
   }
   return sum * step / 3;
 }
-
-}  // namespace
-
-double MeanOf(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-double MedianOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t middle = values.size() / 2;
-  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
-}
-
-double DeviationOf(std::span<const double> values) {
-  const double mean = MeanOf(values);
-  double squares = 0;
-  for (const double value : values) squares += (value - mean) * (value - mean);
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
-}
-
-double StudentQuantile(double degrees) {
-  // Half of the whole integral (a beta function); the quantile covers kConfidence of it.
-  const double half = std::sqrt(std::numbers::pi) / 2 *
-                      std::exp(std::lgamma(degrees / 2) - std::lgamma((degrees + 1) / 2));
-  double low = 0, high = std::numbers::pi / 2;
-  for (int i = 0; i < kBisections; ++i) {
-    const double middle = (low + high) / 2;
-    (Angles(degrees, middle) < kConfidence * half ? low : high) = middle;
-  }
-  return std::sqrt(degrees) * std::tan((low + high) / 2);
-}
-
-std::optional<Interval> IntervalOfMean(std::span<const double> values) {
-  if (values.size() < 2) return std::nullopt;
-  const auto count = static_cast<double>(values.size());
-  const double half = StudentQuantile(count - 1) * DeviationOf(values) / std::sqrt(count);
-  const double mean = MeanOf(values);
-  return Interval{mean - half, mean + half};
-}
-
-std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> numerators,
-                                        std::span<const double> denominators) {
-  std::vector<double> logarithms(std::min(numerators.size(), denominators.size()));
-  for (std::size_t i = 0; i < logarithms.size(); ++i) {
-    logarithms[i] = std::log(numerators[i] / denominators[i]);
-  }
-  const std::optional<Interval> spread = IntervalOfMean(logarithms);
-  if (!spread) return std::nullopt;
-  const double factor = std::exp((spread->high - spread->low) / 2);
-  return Interval{ratio / factor, ratio * factor};
-}
-
-double KarpFlatt(double speedup, double processors) {
-  return (1 / speedup - 1 / processors) / (1 - 1 / processors);
-}
-
-// CompareLosses: strong scaling trains on the same batches, so the losses must agree.
-
-std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tolerance) {
-  std::vector<std::string> faults;
-  const Row* base = nullptr;
-  for (const Row& row : rows) {
-    const std::string ranks = report::Counted(row.point->size.ranks, "rank");
-    for (const Round& round : row.point->rounds) {
-      const double first = row.point->rounds.front().loss;
-      if (round.loss == first) continue;
-      faults.push_back(fmt::format(
-          "the loss on {} is {:.9g} in one round and {:.9g} in another: the same steps gave other "
-          "bits",
-          ranks, first, round.loss));
-      break;
-    }
-    if (row.kind != ScalingKind::kStrong) continue;
-    if (base == nullptr) base = &row;
-    const double difference = std::abs(row.loss - base->loss) / std::abs(base->loss);
-    if (difference <= tolerance) continue;
-    faults.push_back(fmt::format(
-        "the loss on {} is {:.9g}, on {} {:.9g}: they differ by {:.1e}, allowed is {:.0e}; the "
-        "study compares different computations. Find out which with job.task = verify",
-        ranks, row.loss, report::Counted(base->point->size.ranks, "rank"), base->loss, difference,
-        tolerance));
-  }
-  return faults;
-}
-
-// PredictedStepSeconds: simulates a step of the point's plan.
-
-std::optional<double> PredictedStepSeconds(const Point& point,
-                                           const std::optional<predict::Machine>& machine) {
-  if (!machine || point.room.oversubscribed) return std::nullopt;
-  return predict::Predict(point.plan, *machine).step;
-}
-
-// Csv: each column's name stands beside the code of its value.
-
-namespace {
 
 // A row's cells: name of the column and text.
 using Cells = std::vector<std::pair<std::string, std::string>>;
@@ -280,36 +159,10 @@ void AddSplit(const Row& row, Cells& cells) {
   }
   cells.emplace_back("seconds_other", Real(row.split.other));
   cells.emplace_back("seconds_imbalance", Real(row.split.imbalance));
-  for (const auto& [name, cause] : kCauses) {
-    cells.emplace_back(std::string("lost_") + name, row.gain ? Real(row.gain->lost.*cause) : "");
+  for (std::size_t i = 0; i < kCauses.size(); ++i) {
+    cells.emplace_back(std::string("lost_") + kCauses[i], row.gain ? Real(row.gain->lost[i]) : "");
   }
 }
-
-}  // namespace
-
-std::string Csv(const std::vector<Row>& rows, const Study& study) {
-  std::string text;
-  for (const Row& row : rows) {
-    Cells cells = SetUpOf(row, study);
-    AddTimes(row, cells);
-    AddSplit(row, cells);
-    std::vector<std::string> rounds;
-    for (const double mean : MeansOf(row.point->rounds)) rounds.push_back(Real(mean));
-    cells.emplace_back("round_seconds", fmt::format("{}", fmt::join(rounds, ";")));
-    const auto line = [&](std::string Cells::value_type::*part) {
-      std::vector<std::string> list;
-      for (const auto& cell : cells) list.push_back(cell.*part);
-      return fmt::format("{}\n", fmt::join(list, ","));
-    };
-    if (text.empty()) text = line(&Cells::value_type::first);
-    text += line(&Cells::value_type::second);
-  }
-  return text;
-}
-
-// Head and Tables of a scaling study, for the screen.
-
-namespace {
 
 constexpr double kPercent = 100;
 
@@ -366,12 +219,11 @@ std::string GroupsOf(const Row& row) {
 std::string TimeLine(const Row& row) {
   const auto part = [&](double seconds) { return kPercent * seconds / row.step.value; };
   std::string lost;
-  if (row.gain && row.gain->lost.Total() != 0) {
+  if (row.gain && std::accumulate(row.gain->lost.begin(), row.gain->lost.end(), 0.0) != 0) {
     const Losses& causes = row.gain->lost;
     lost = fmt::format("{:>7.1f} {:>9.1f} {:>7.1f} {:>6.1f} {:>6.1f} {:>6.1f}",
-                       kPercent * causes.compute, kPercent * causes.imbalance,
-                       kPercent * causes.communication, kPercent * causes.bubble,
-                       kPercent * causes.data, kPercent * causes.other);
+                       kPercent * causes[0], kPercent * causes[1], kPercent * causes[2],
+                       kPercent * causes[3], kPercent * causes[4], kPercent * causes[5]);
   }
   return fmt::format("{:>6} {:>7} {:>8.1f} {:>7.1f} {:>6.1f} {:>6.1f} {:>6.1f}  |{:<46}  {}\n",
                      NameOf(row.kind), row.point->size.ranks, part(row.split.compute),
@@ -388,6 +240,126 @@ std::string TextsOf(const train::Plan& plan) {
 }
 
 }  // namespace
+
+std::vector<Row> RowsOf(const Study& study) {
+  std::vector<Row> rows;
+  for (const Line& line : study.lines) {
+    if (study.points[line.point].rounds.empty()) continue;
+    rows.push_back(RowOf(line, study));
+  }
+  for (Row& row : rows) {
+    // The first line of each kind is its baseline.
+    const auto first = std::find_if(study.lines.begin(), study.lines.end(),
+                                    [&](const Line& line) { return line.kind == row.kind; });
+    const auto base = std::find_if(rows.begin(), rows.end(), [&](const Row& other) {
+      return other.kind == row.kind && other.point == &study.points[first->point];
+    });
+    if (base != rows.end()) row.gain = GainOf(row, *base);
+  }
+  return rows;
+}
+
+double MeanOf(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const std::size_t middle = values.size() / 2;
+  return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+double DeviationOf(std::span<const double> values) {
+  const double mean = MeanOf(values);
+  double squares = 0;
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
+double StudentQuantile(double degrees) {
+  // Half of the whole integral (a beta function); the quantile covers kConfidence of it.
+  const double half = std::sqrt(std::numbers::pi) / 2 *
+                      std::exp(std::lgamma(degrees / 2) - std::lgamma((degrees + 1) / 2));
+  double low = 0, high = std::numbers::pi / 2;
+  for (int i = 0; i < kBisections; ++i) {
+    const double middle = (low + high) / 2;
+    (Angles(degrees, middle) < kConfidence * half ? low : high) = middle;
+  }
+  return std::sqrt(degrees) * std::tan((low + high) / 2);
+}
+
+std::optional<Interval> IntervalOfMean(std::span<const double> values) {
+  if (values.size() < 2) return std::nullopt;
+  const auto count = static_cast<double>(values.size());
+  const double half = StudentQuantile(count - 1) * DeviationOf(values) / std::sqrt(count);
+  const double mean = MeanOf(values);
+  return Interval{mean - half, mean + half};
+}
+
+std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> numerators,
+                                        std::span<const double> denominators) {
+  std::vector<double> logarithms(std::min(numerators.size(), denominators.size()));
+  for (std::size_t i = 0; i < logarithms.size(); ++i) {
+    logarithms[i] = std::log(numerators[i] / denominators[i]);
+  }
+  const std::optional<Interval> spread = IntervalOfMean(logarithms);
+  if (!spread) return std::nullopt;
+  const double factor = std::exp((spread->high - spread->low) / 2);
+  return Interval{ratio / factor, ratio * factor};
+}
+
+double KarpFlatt(double speedup, double processors) {
+  return (1 / speedup - 1 / processors) / (1 - 1 / processors);
+}
+
+// CompareLosses: strong scaling trains on the same batches, so the losses must agree.
+std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tolerance) {
+  std::vector<std::string> faults;
+  const Row* base = nullptr;
+  for (const Row& row : rows) {
+    const std::string ranks = report::Counted(row.point->size.ranks, "rank");
+    for (const Round& round : row.point->rounds) {
+      const double first = row.point->rounds.front().loss;
+      if (round.loss == first) continue;
+      faults.push_back(fmt::format(
+          "the loss on {} is {:.9g} in one round and {:.9g} in another: the same steps gave other "
+          "bits",
+          ranks, first, round.loss));
+      break;
+    }
+    if (row.kind != ScalingKind::kStrong) continue;
+    if (base == nullptr) base = &row;
+    const double difference = std::abs(row.loss - base->loss) / std::abs(base->loss);
+    if (difference <= tolerance) continue;
+    faults.push_back(fmt::format(
+        "the loss on {} is {:.9g}, on {} {:.9g}: they differ by {:.1e}, allowed is {:.0e}; the "
+        "study compares different computations. Find out which with job.task = verify",
+        ranks, row.loss, report::Counted(base->point->size.ranks, "rank"), base->loss, difference,
+        tolerance));
+  }
+  return faults;
+}
+
+// Csv: each column's name stands beside the code of its value.
+std::string Csv(const std::vector<Row>& rows, const Study& study) {
+  std::string text;
+  for (const Row& row : rows) {
+    Cells cells = SetUpOf(row, study);
+    AddTimes(row, cells);
+    AddSplit(row, cells);
+    std::vector<std::string> rounds;
+    for (const double mean : MeansOf(row.point->rounds)) rounds.push_back(Real(mean));
+    cells.emplace_back("round_seconds", fmt::format("{}", fmt::join(rounds, ";")));
+    const auto line = [&](std::string Cells::value_type::*part) {
+      std::vector<std::string> list;
+      for (const auto& cell : cells) list.push_back(cell.*part);
+      return fmt::format("{}\n", fmt::join(list, ","));
+    };
+    if (text.empty()) text = line(&Cells::value_type::first);
+    text += line(&Cells::value_type::second);
+  }
+  return text;
+}
 
 std::string Head(const app::Request& request, const app::Device& device, const Study& study) {
   const ScalingOptions& options = study.options;

@@ -11,17 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/app/batch_job.hpp"
 #include "trireme/app/job.hpp"
 #include "trireme/comm/ledger.hpp"
-#include "trireme/data/pairs.hpp"
-#include "trireme/data/windows.hpp"
 #include "trireme/predict/machine.hpp"
 #include "trireme/tasks/scaling.hpp"
 
 namespace trireme::tasks {
-
-// Statistics of a scaling study: confidence intervals and the serial fraction. Pure functions.
 
 // Bounds of a two-sided confidence interval of level kConfidence.
 inline constexpr double kConfidence = 0.95;
@@ -51,7 +46,6 @@ std::optional<Interval> IntervalOfRatio(double ratio, std::span<const double> nu
 double KarpFlatt(double speedup, double processors);
 
 // Split of a step's time by what the ranks did in it.
-
 // Seconds per step, means over ranks and measured steps.
 struct Split {
   double compute = 0;
@@ -78,13 +72,6 @@ struct Split {
 };
 
 // Measurement of one point in one round: warm-up steps, then the steps that count.
-
-// Training texts of a study. One of the two is set: pairs for encoder-decoders, else the corpus.
-struct Texts {
-  const data::Corpus* corpus = nullptr;
-  const data::PairFile* pairs = nullptr;
-};
-
 struct Round {
   std::vector<double> seconds;  // of each measured step, from one agreement to the next
   Split split;                  // means over these steps
@@ -98,7 +85,6 @@ struct Round {
 double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
 
 // Hosts and cores of a job's first ranks: whether so many ranks have one core per thread.
-
 struct Room {
   int nodes = 1;
   int threads = 1;  // per rank; the largest number of any rank
@@ -107,24 +93,8 @@ struct Room {
   bool oversubscribed = false;  // a node has more threads than cores, or ranks than cards
 };
 
-class Rooms {
- public:
-  explicit Rooms(const app::Ranks& ranks, const app::Device& device);  // collective
-  Room Of(int ranks) const;  // Collective over the job's ranks. Room of the first `ranks` ranks.
-
- private:
-  struct Neighbour {
-    int rank = 0;     // world rank
-    int threads = 1;  // threads that need a core of their own; 1 on a GPU, which needs a card
-    std::vector<std::string> places;
-  };
-  const comm::Communicator& world_;
-  const bool first_;  // first rank of its node
-  const int threads_;
-  std::vector<Neighbour> node_;  // all ranks of this node, including this one
-};
-
-// Points of a scaling study: numbers of ranks with their batches and plans.
+// Collective over the job's ranks. Room of the first `count` ranks.
+Room RoomOf(const app::Ranks& ranks, const app::Device& device, int count);
 
 // Ranks and batch of a point.
 struct Size {
@@ -164,14 +134,7 @@ struct Study {
 
 // Collective. AgreedError (exit code 2) if a number of ranks cannot be measured, naming it: the job
 // has fewer ranks, the layout does not fit, or the steps take more data than there is.
-Study PlanStudy(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
-                const app::Files& files, const ScalingOptions& options);
-
-// Step time predicted by simulating the plan on the described machine.
-
-// In seconds. nullopt if there is no description or ranks share cores, which no description covers.
-std::optional<double> PredictedStepSeconds(const Point& point,
-                                           const std::optional<predict::Machine>& machine);
+Study PlanStudy(const app::Job& job, const ScalingOptions& options);
 
 // An estimate and its confidence interval, which takes at least two rounds.
 struct Estimate {
@@ -181,18 +144,9 @@ struct Estimate {
 
 // Lost efficiency by cause, as fractions of the ranks' time; the sum is 1 - efficiency. A loss is
 // negative if more ranks need less time.
-struct Losses {
-  double compute = 0;  // more computation for the same tokens
-  double imbalance = 0, communication = 0, bubble = 0, data = 0, other = 0;
-  double Total() const { return compute + imbalance + communication + bubble + data + other; }
-};
-inline constexpr std::array<std::pair<const char*, double Losses::*>, 6> kCauses = {
-    {{"compute", &Losses::compute},
-     {"imbalance", &Losses::imbalance},
-     {"communication", &Losses::communication},
-     {"bubble", &Losses::bubble},
-     {"data", &Losses::data},
-     {"other", &Losses::other}}};
+inline constexpr std::array kCauses = {"compute", "imbalance", "communication",
+                                       "bubble",  "data",      "other"};
+using Losses = std::array<double, kCauses.size()>;  // "compute": more of it for the same tokens
 
 // What several ranks gain over the baseline, the fewest ranks measured.
 struct Gain {
@@ -205,13 +159,15 @@ struct Gain {
 struct Row {
   ScalingKind kind = ScalingKind::kStrong;
   const Point* point = nullptr;
-  Estimate step;                    // seconds, mean over rounds
-  double median = 0;                // seconds, over all steps
-  double tokens = 0;                // per step
-  double loss = 0;                  // nats per token
-  Split split;                      // mean over rounds
-  std::optional<double> predicted;  // seconds per step
-  std::optional<Gain> gain;         // nullopt without rounds of the baseline
+  Estimate step;      // seconds, mean over rounds
+  double median = 0;  // seconds, over all steps
+  double tokens = 0;  // per step
+  double loss = 0;    // nats per token
+  Split split;        // mean over rounds
+  // Seconds per step, by simulating the plan on the described machine; nullopt if there is no
+  // description or ranks share cores, which no description covers.
+  std::optional<double> predicted;
+  std::optional<Gain> gain;  // nullopt without rounds of the baseline
 };
 
 // Rows of all lines that have a round. The rows refer to the study.
@@ -227,15 +183,12 @@ inline constexpr double kSameLoss = 1e-5, kSameLossHalf = 1e-3;
 // baseline's, and about points whose rounds differ in any bit. Empty: none.
 std::vector<std::string> CompareLosses(const std::vector<Row>& rows, double tolerance);
 
-// Texts of a scaling study for the screen.
-
 // Text before the first step, without a newline at its end.
 std::string Head(const app::Request& request, const app::Device& device, const Study& study);
 // The tables of what was measured: speeds, and where the ranks' time went.
 std::string Tables(const std::vector<Row>& rows);
 
 // Table of a scaling study: scaling.csv; doc/scaling.md explains its columns.
-
 // A line of column names, then a line per row. Unknown values are empty.
 std::string Csv(const std::vector<Row>& rows, const Study& study);
 

@@ -4,17 +4,21 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <span>
+#include <sstream>
 
 #include "root.hpp"
 #include "rows.hpp"
 #include "trireme/app/batch_job.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/program.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/report/append_file.hpp"
 #include "trireme/report/monitor.hpp"
@@ -23,32 +27,134 @@
 
 namespace trireme::tasks {
 
-// Measurement: runs steps on a part of the world and splits their times by cause.
-
 namespace {
+
+// `error` as an InputError that begins with the number of ranks.
+Error OnRanks(int ranks, const deck::Deck& deck, const Error& error) {
+  const std::string where = deck.Where("scaling.ranks");
+  return InputError(
+      fmt::format("{}scaling.ranks: on {}: {}", where == "default" ? "" : where + ": ",
+                  report::Counted(ranks, "rank"), error.what()),
+      "Name in scaling.ranks only numbers of ranks that the deck's layout fits.");
+}
+
+std::vector<int> CountsOf(const app::Request& request, const comm::Communicator& world,
+                          const ScalingOptions& options) {
+  if (options.ranks.empty()) {
+    const comm::Options& grid = request.comm;
+    const std::int64_t unit = std::int64_t{grid.tensor} * grid.context * grid.pipeline;
+    return DefaultCounts(static_cast<int>(std::clamp<std::int64_t>(unit, 1, world.Size())),
+                         world.Size());
+  }
+  if (options.ranks.back() <= world.Size()) return options.ranks;
+  throw request.deck.Complain(
+      "scaling.ranks",
+      fmt::format("{} are more than the job's {}", options.ranks.back(), world.Size()),
+      fmt::format("Start the job with {} ranks, or name fewer.", options.ranks.back()));
+}
+
+Size SizeOf(const app::Request& request, const ScalingOptions& options, ScalingKind kind, int ranks,
+            int base) {
+  const std::int64_t batch = request.data.batch;
+  const Size size{ranks, BatchOf(kind, batch, ranks, base)};
+  if (size.batch > 0) return size;
+  throw request.deck.Complain(
+      options.base_ranks > 0 ? "scaling.base_ranks" : "scaling.ranks",
+      fmt::format("data.batch = {} for {} makes no whole number of windows for {}", batch,
+                  report::Counted(base, "rank"), report::Counted(ranks, "rank")),
+      "Choose a data.batch that the ranks divide.");
+}
+
+// Throws unless the steps have whole batches and repeat no window (for pairs: lie within one
+// epoch); otherwise their times would differ.
+void CheckSteps(const app::Request& request, const ScalingOptions& options, const Size& size,
+                const train::Plan& plan) {
+  const std::int64_t wanted = options.warmup_steps + options.steps;
+  if (plan.tokens.pairs) {
+    if (wanted <= plan.StepsPerEpoch()) return;
+    throw request.deck.Complain(
+        "scaling.steps",
+        fmt::format("{} and {} before them take more than an epoch on {}, of {}",
+                    report::Counted(options.steps, "step"), options.warmup_steps,
+                    report::Counted(size.ranks, "rank"),
+                    report::Counted(plan.StepsPerEpoch(), "step")),
+        "Lower scaling.steps, scaling.warmup_steps or data.batch_tokens, or take more pairs.");
+  }
+  const data::Sampler sampler(plan.training.options.samples);
+  const std::int64_t whole = sampler.Windows() / size.batch;
+  if (wanted <= whole) return;
+  throw request.deck.Complain(
+      "scaling.steps",
+      fmt::format("{} and {} before them take more than an epoch on {}: {} make {} whole "
+                  "batches of {}",
+                  report::Counted(options.steps, "step"), options.warmup_steps,
+                  report::Counted(size.ranks, "rank"), report::Counted(sampler.Windows(), "window"),
+                  report::WithThousands(whole), report::WithThousands(size.batch)),
+      "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
+}
+
+// Data options of a point. The limit on tokens per step grows in proportion to the batch.
+data::Options DataOf(const app::Request& request, const Size& size) {
+  data::Options data = request.data;
+  data.batch_tokens = data.batch_tokens * size.batch / data.batch;
+  data.batch = size.batch;
+  return data;
+}
+
+train::Plan PlanOf(const app::Request& request, const app::Device& device,
+                   const train::TokenFacts& tokens, const Size& size) {
+  app::DeckOptions options = request;
+  options.data = DataOf(request, size);
+  try {
+    return train::MakePlan({.options = options,
+                            .deck = request.deck,
+                            .ranks = size.ranks,
+                            .tokens = tokens,
+                            .machine = app::FactsOf(device)});
+  } catch (const Error& error) {
+    throw OnRanks(size.ranks, request.deck, error);
+  }
+}
+
+// Adds the lines of all kinds; lines with equal ranks and batch share a point.
+void AddLines(const app::Request& request, Study& study, std::vector<Size>& sizes) {
+  const int base = study.options.base_ranks > 0 ? study.options.base_ranks : study.counts.front();
+  std::vector<std::pair<ScalingKind, Size>> wanted;
+  for (const ScalingKind kind : study.options.kinds) {
+    for (const int ranks : study.counts) {
+      wanted.emplace_back(kind, SizeOf(request, study.options, kind, ranks, base));
+    }
+  }
+  for (const auto& [kind, size] : wanted) {
+    if (std::find(sizes.begin(), sizes.end(), size) == sizes.end()) sizes.push_back(size);
+  }
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [](const Size& a, const Size& b) { return a.ranks < b.ranks; });
+  for (const auto& [kind, size] : wanted) {
+    const auto place = std::find(sizes.begin(), sizes.end(), size) - sizes.begin();
+    study.lines.push_back({kind, static_cast<std::size_t>(place)});
+  }
+}
+
+// Makes the step that trains a state on the study's texts.
+using MakeStep = std::function<train::TrainingStep(train::TrainingState&)>;
 
 class Measurement {
  public:
-  Measurement(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
-              const comm::Communicator& group, const train::Plan& plan, app::Deadline& deadline)
-      : request_(request),
-        ranks_(ranks),
-        device_(device),
-        group_(group),
-        deadline_(deadline),
-        grid_(group, plan.grid, plan.sharing) {}
+  Measurement(const app::Job& job, const comm::Communicator& group, const train::Plan& plan,
+              app::Deadline& deadline)
+      : job_(job), group_(group), deadline_(deadline), grid_(group, plan.grid, plan.sharing) {}
 
   // Collective over `group`, for whose ranks the plan is. Trains from initial weights. nullopt if a
   // signal or the end of the job's time stopped it. PartError if a step cannot be computed.
-  std::optional<Round> Run(const train::Plan& plan, const Texts& texts,
+  std::optional<Round> Run(const train::Plan& plan, const MakeStep& make_step,
                            const ScalingOptions& options) {
-    app::ArmSetUp(*ranks_.runtime, request_.machine.hang_timeout);
+    app::ArmSetUp(*job_.ranks.runtime, job_.request.machine.hang_timeout);
     device::MemoryTerms memory;
     group_.Together([&] { memory = train::PlanMemory(plan, group_.Rank()); });
-    app::UseGpu(request_, device_, memory, grid_);
-    train::TrainingState state(grid_, plan.training, device_.stream);
-    train::TrainingStep step = texts.pairs != nullptr ? train::TrainingStep(state, *texts.pairs)
-                                                      : train::TrainingStep(state, *texts.corpus);
+    app::UseGpu(job_.request, job_.device, memory, grid_);
+    train::TrainingState state(grid_, plan.training, job_.device.stream);
+    train::TrainingStep step = make_step(state);
     for (std::int64_t i = 0; i < options.warmup_steps + options.steps; ++i) {
       const comm::Ledger before = at_agreement_;
       const train::StepResult result = RunStep(step, i);
@@ -60,12 +166,13 @@ class Measurement {
 
  private:
   train::StepResult RunStep(train::TrainingStep& step, std::int64_t number) {
-    if (!device_.placement.numbers.empty()) device::PinThreads(device_.placement.numbers);
-    ranks_.Watch().Arm(
+    const std::vector<int>& cores = job_.device.placement.numbers;
+    if (!cores.empty()) device::PinThreads(cores);
+    job_.ranks.Watch().Arm(
         comm::Phase::kStep, number + 1,
-        app::HangBound(comm::Phase::kStep, request_.machine.hang_timeout, deadline_));
+        app::HangBound(comm::Phase::kStep, job_.request.machine.hang_timeout, deadline_));
     train::Requests mine;
-    mine.signal = ranks_.signals->Received();
+    mine.signal = job_.ranks.signals->Received();
     mine.walltime = group_.IsRoot() && deadline_.MustStop(Seconds() + last_, false);
     // Transfers are counted until the ranks agree on the update, where the step's time ends too.
     step.BeforeNextUpdate([this](std::int64_t) { at_agreement_ = grid_.Traffic(); });
@@ -79,15 +186,14 @@ class Measurement {
     round_.seconds.push_back(result.times.total);
     round_.tokens += static_cast<double>(result.tokens);
     round_.loss += result.loss;
-    Split& split = round_.split;
-    split.compute += result.times.compute;
-    split.data += result.times.data;
-    split.bubble += result.times.bubble;
+    round_.split.Add(
+        {.compute = result.times.compute, .data = result.times.data, .bubble = result.times.bubble},
+        1);
     exposed_ += result.times.exposed_communication;
     compute_.push_back(result.own_compute);
     comm::Ledger now = at_agreement_;
     now.Subtract(before);
-    for (std::size_t group = 0; group < split.waited.size(); ++group) {
+    for (std::size_t group = 0; group < waited_.size(); ++group) {
       waited_[group] += now.SecondsWaited(static_cast<comm::Group>(group));
     }
   }
@@ -121,9 +227,7 @@ class Measurement {
     return all;
   }
 
-  const app::Request& request_;
-  const app::Ranks& ranks_;
-  const app::Device& device_;
+  const app::Job& job_;
   const comm::Communicator& group_;
   app::Deadline& deadline_;
   comm::ProcessGrid grid_;
@@ -134,31 +238,6 @@ class Measurement {
   double last_ = 0;  // seconds of the last step
   Round round_;
 };
-
-}  // namespace
-
-double Round::Mean() const { return MeanOf(seconds); }
-
-double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape) {
-  const auto ranks = static_cast<std::size_t>(shape.Ranks());
-  const auto stages = static_cast<std::size_t>(shape.pipeline);
-  const std::size_t steps = compute.size() / ranks, of_stage = ranks / stages;
-  double sum = 0;
-  for (std::size_t step = 0; step < steps; ++step) {
-    for (std::size_t stage = 0; stage < stages; ++stage) {
-      // Ranks of one stage are numbered consecutively.
-      double most = 0, all = 0;
-      for (std::size_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
-        most = std::max(most, compute[rank * steps + step]);
-        all += compute[rank * steps + step];
-      }
-      sum += most * static_cast<double>(of_stage) - all;
-    }
-  }
-  return sum / static_cast<double>(ranks * steps);
-}
-
-namespace {
 
 namespace fs = std::filesystem;
 
@@ -189,9 +268,8 @@ void CheckStart(const app::Request& request, const comm::Communicator& world) {
 }
 
 // Collective. Checks memory and transfers of every point.
-void CheckPoints(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
-                 const Study& study) {
-  const comm::Communicator& world = ranks.World();
+void CheckPoints(const app::Job& job, const Study& study) {
+  const comm::Communicator& world = job.ranks.World();
   for (const Point& point : study.points) {
     const bool member = world.Rank() < point.size.ranks;
     device::MemoryTerms memory;
@@ -200,7 +278,7 @@ void CheckPoints(const app::Request& request, const app::Ranks& ranks, const app
     });
     const auto grid = comm::ProcessGrid::Planned(point.plan.grid, point.plan.sharing,
                                                  std::min(world.Rank(), point.size.ranks - 1));
-    app::CheckMemory(request, ranks, device, memory, grid);
+    app::CheckMemory(job.request, job.ranks, job.device, memory, grid);
     world.Together([&] {
       if (member) train::CheckTransfers(point.plan, world.Rank());
     });
@@ -213,16 +291,13 @@ void CheckPoints(const app::Request& request, const app::Ranks& ranks, const app
 // Runs the study through its points.
 class Runner {
  public:
-  Runner(const app::Request& request, const app::Ranks& ranks, const app::Device& device,
-         Study& study, const Texts& texts)
-      : request_(request),
-        ranks_(ranks),
-        device_(device),
+  Runner(const app::Job& job, Study& study, const MakeStep& make_step)
+      : job_(job),
         study_(study),
-        texts_(texts),
+        make_step_(make_step),
         deadline_(app::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
     deadline_.ExpectCheckpoint(0);  // a study writes no checkpoints
-    const comm::Communicator& world = ranks.World();
+    const comm::Communicator& world = job.ranks.World();
     for (const int count : study.counts) {
       const bool member = world.Rank() < count;
       groups_.emplace(count, world.Split(member ? 0 : 1, world.Rank(), "scaling"));
@@ -240,7 +315,7 @@ class Runner {
       for (const std::size_t point : order) {
         if (!Measure(study_.points[point])) return Stop();
       }
-      if (ranks_.World().IsRoot()) {
+      if (job_.ranks.World().IsRoot()) {
         Say("round   {} of {}: {:.1f} s", round + 1, study_.options.repeats, Seconds() - start);
       }
       Write();
@@ -252,80 +327,179 @@ class Runner {
  private:
   // Measures a point; false if a stop was asked for. Ranks that have no part in it sleep meanwhile.
   bool Measure(Point& point) {
-    const comm::Communicator& world = ranks_.World();
+    const comm::Communicator& world = job_.ranks.World();
     std::optional<Round> round;
     std::optional<PartError> failure;
     if (world.Rank() < point.size.ranks) {
       const comm::Communicator& group = groups_.at(point.size.ranks);
       try {
-        round = Measurement(request_, ranks_, device_, group, point.plan, deadline_)
-                    .Run(point.plan, texts_, study_.options);
+        round = Measurement(job_, group, point.plan, deadline_)
+                    .Run(point.plan, make_step_, study_.options);
       } catch (const PartError& error) {
         // If only some of the ranks threw, the others would wait for them for ever.
         if (error.Ranks() != group.Size()) throw;
         failure = error;
       }
     }
-    ranks_.Watch().Disarm();
+    job_.ranks.Watch().Disarm();
     world.QuietBarrier();
-    app::ArmSetUp(*ranks_.runtime, request_.machine.hang_timeout);
+    app::ArmSetUp(*job_.ranks.runtime, job_.request.machine.hang_timeout);
     world.Together([&] {
       if (failure) throw *failure;
     });
     const bool member = world.Rank() < point.size.ranks;
-    const bool stopped = (member && !round) || ranks_.signals->Received();
+    const bool stopped = (member && !round) || job_.ranks.signals->Received();
     if (round) point.rounds.push_back(std::move(*round));
     return world.Max(std::int64_t{stopped}) == 0;
   }
 
   // Collective. Writes the table of all results so far.
   void Write() const {
-    AtRoot(ranks_.World(), [&] {
+    AtRoot(job_.ranks.World(), [&] {
       const std::string text = Csv(RowsOf(study_), study_);
       if (!text.empty()) report::WriteWhole(Path(), text);
     });
   }
 
   void Report() const {
-    if (!ranks_.World().IsRoot()) return;
+    if (!job_.ranks.World().IsRoot()) return;
     const std::vector<Row> rows = RowsOf(study_);
     if (rows.empty()) return;
     fmt::print("{}\n", Tables(rows));
-    const bool half = device_.stream.bf16 || device_.stream.fp8;
+    const bool half = job_.device.stream.bf16 || job_.device.stream.fp8;
     for (const std::string& fault : CompareLosses(rows, half ? kSameLossHalf : kSameLoss)) {
       fmt::print("warning: {}\n", fault);
     }
-    Say("table   {}\nfigure  python3 vis/scaling.py {}", Path(), request_.job.output);
+    Say("table   {}\nfigure  python3 vis/scaling.py {}", Path(), job_.request.job.output);
   }
 
   ExitCode Stop() {
     Write();
     Report();
-    if (ranks_.World().IsRoot()) {
+    if (job_.ranks.World().IsRoot()) {
       Say("stopped: what was measured so far is written; a new study begins from its start");
     }
     return ExitCode::kStopped;
   }
 
-  std::string Path() const { return (fs::path(request_.job.output) / kTable).string(); }
+  std::string Path() const { return (fs::path(job_.request.job.output) / kTable).string(); }
 
-  const app::Request& request_;
-  const app::Ranks& ranks_;
-  const app::Device& device_;
+  const app::Job& job_;
   Study& study_;
-  const Texts& texts_;
+  const MakeStep& make_step_;
   app::Deadline deadline_;
   std::map<int, comm::Communicator> groups_;  // by number of ranks: those or the others
 };
 
-// On world rank 0. Makes the study's folder, with the deck in it.
-void MakeFolder(const app::Request& request) {
-  const std::string& folder = request.job.output;
-  report::MakeOutputFolder(folder);
-  report::WriteWhole((fs::path(folder) / "deck.in").string(), request.deck.Resolved());
+}  // namespace
+
+std::vector<int> DefaultCounts(int unit, int world) {
+  std::vector<int> counts;
+  for (std::int64_t ranks = unit; ranks < world; ranks *= 2) {
+    counts.push_back(static_cast<int>(ranks));
+  }
+  counts.push_back(world);
+  return counts;
 }
 
-}  // namespace
+std::int64_t BatchOf(ScalingKind kind, std::int64_t batch, int ranks, int base) {
+  if (kind == ScalingKind::kStrong) return batch;
+  return batch * ranks % base == 0 ? batch * ranks / base : 0;
+}
+
+Study PlanStudy(const app::Job& job, const ScalingOptions& options) {
+  const app::Request& request = job.request;
+  const app::Ranks& ranks = job.ranks;
+  Study study{.options = options, .counts = {}, .points = {}, .lines = {}};
+  std::vector<Size> sizes;
+  ranks.World().Together([&] {
+    study.counts = CountsOf(request, ranks.World(), options);
+    for (const int count : study.counts) {
+      try {
+        train::PlanGrid(request, request.deck, count);
+      } catch (const Error& error) {
+        throw OnRanks(count, request.deck, error);
+      }
+    }
+    AddLines(request, study, sizes);
+    if (!ranks.World().IsRoot()) return;
+    study.machine = predict::DescribeRun(request.plan.machine, app::FactsOf(job.device),
+                                         SharedFolder(ProgramFile()));
+  });
+  std::vector<train::TokenFacts> tokens;
+  for (const Size& size : sizes) {
+    if (request.model.Translates()) {
+      tokens.push_back(app::InspectPairs(request, ranks, DataOf(request, size)));
+    } else {
+      tokens.push_back(tokens.empty() ? app::InspectTokens(request, ranks, job.files)
+                                      : tokens.front());
+    }
+  }
+  ranks.World().Together([&] {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      study.points.push_back({.size = sizes[i],
+                              .room = {},
+                              .plan = PlanOf(request, job.device, tokens[i], sizes[i]),
+                              .rounds = {}});
+      CheckSteps(request, options, sizes[i], study.points.back().plan);
+    }
+  });
+  for (Point& point : study.points) point.room = RoomOf(ranks, job.device, point.size.ranks);
+  return study;
+}
+
+// RoomOf: a node's ranks exchange what they may use; totals are summed over nodes.
+Room RoomOf(const app::Ranks& ranks, const app::Device& device, int count) {
+  const comm::Communicator& world = ranks.World();
+  const bool member = world.Rank() < count;
+  const std::int64_t mine = member ? device.stream.threads : 0;
+  std::string places;  // this rank's card or cores
+  if (member && device.gpu != nullptr) {
+    places = device.gpu->Context().address;
+  } else if (member) {
+    for (const device::HardwareThread& thread :
+         device::DescribeThreads(ranks.signals->UsableCores())) {
+      places += fmt::format("{} ", thread.core);
+    }
+  }
+  std::set<std::string> of_node;
+  for (const std::string& text : ranks.Node().Gather(places)) {
+    std::istringstream words(text);
+    for (std::string place; words >> place;) of_node.insert(place);
+  }
+  // Threads that need a core of their own; a rank on a GPU needs a card.
+  const std::int64_t threads =
+      ranks.Node().Sum(device.gpu == nullptr ? mine : std::int64_t{member});
+  const std::int64_t cores = std::ssize(of_node);
+  const bool counts = ranks.Node().IsRoot() && threads > 0;
+  Room room;
+  room.nodes = static_cast<int>(world.Sum(std::int64_t{counts}));
+  room.threads = static_cast<int>(world.Max(mine));
+  room.cores = static_cast<int>(world.Sum(counts ? cores : 0));
+  room.oversubscribed = world.Max(std::int64_t{threads > cores}) > 0;
+  return room;
+}
+
+double Round::Mean() const { return MeanOf(seconds); }
+
+double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape) {
+  const auto ranks = static_cast<std::size_t>(shape.Ranks());
+  const auto stages = static_cast<std::size_t>(shape.pipeline);
+  const std::size_t steps = compute.size() / ranks, of_stage = ranks / stages;
+  double sum = 0;
+  for (std::size_t step = 0; step < steps; ++step) {
+    for (std::size_t stage = 0; stage < stages; ++stage) {
+      // Ranks of one stage are numbered consecutively.
+      double most = 0, all = 0;
+      for (std::size_t rank = stage * of_stage; rank < (stage + 1) * of_stage; ++rank) {
+        most = std::max(most, compute[rank * steps + step]);
+        all += compute[rank * steps + step];
+      }
+      sum += most * static_cast<double>(of_stage) - all;
+    }
+  }
+  return sum / static_cast<double>(ranks * steps);
+}
 
 ExitCode RunScaling(app::Job& job) {
   const app::Request& request = job.request;
@@ -338,29 +512,33 @@ ExitCode RunScaling(app::Job& job) {
     options = ReadScaling(request.deck);
     CheckStart(request, world);
   });
-  Study study = PlanStudy(request, job.ranks, job.device, job.files, options);
-  CheckPoints(request, job.ranks, job.device, study);
+  Study study = PlanStudy(job, options);
+  CheckPoints(job, study);
 
   // 2. Load the tokens once for all points. Any rank may lead a replica in one of them.
   const comm::Communicator self = world.Split(world.Rank(), 0);
   const comm::ProcessGrid alone(self, comm::GridShape{});
   std::vector<data::TokenFile> files;
-  std::optional<data::Corpus> corpus;
   std::optional<data::PairFile> pairs;
-  Texts texts;
   if (request.model.Translates()) {
-    texts.pairs = &pairs.emplace(app::OpenPairs(request, job.ranks));
+    pairs.emplace(app::OpenPairs(request, job.ranks));
   } else {
     files = app::OpenCorpus(request, job.ranks, job.files, alone);
-    texts.corpus = &corpus.emplace(std::span<const data::TokenFile>(files));
   }
+  const MakeStep make_step = [&](train::TrainingState& state) {
+    if (pairs) return train::TrainingStep(state, *pairs);
+    return train::TrainingStep(state, data::Corpus(std::span<const data::TokenFile>(files)));
+  };
   if (world.IsRoot()) Say("{}", Head(request, job.device, study));
   if (request.line.validate_only) return app::SayValid(world);
   app::StopIfAsked(job.ranks);
 
   // 3. Run the rounds.
-  AtRoot(world, [&] { MakeFolder(request); });
-  return Runner(request, job.ranks, job.device, study, texts).Run();
+  AtRoot(world, [&] {
+    report::MakeOutputFolder(request.job.output);
+    report::WriteWhole(request.job.output + "/deck.in", request.deck.Resolved());
+  });
+  return Runner(job, study, make_step).Run();
 }
 
 }  // namespace trireme::tasks

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/writer.hpp"
-#include "trireme/data/sampler.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/tasks/verify.hpp"
 #include "verifier.hpp"
@@ -32,28 +32,11 @@ constexpr std::int64_t kStop = 1;   // the resumed run stops after it, within an
 
 constexpr std::int64_t kWindowsAlone = 16;  // micro-batch of the run on one rank
 
-}  // namespace
-
-train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic) {
-  setup.model.pipeline = {};
-  setup.model.options.recompute = model::Recompute::kNone;
-  if (arithmetic == Arithmetic::kFast) setup.model.canonical = {};
-  if (setup.model.canonical.On()) {
-    const std::int64_t leaf = setup.model.canonical.leaf;
-    setup.model.micro_batch = setup.model.micro_batch == leaf ? 2 * leaf : leaf;
-    return setup;
-  }
-  const std::int64_t most = std::min(setup.samples.batch, kWindowsAlone);
-  setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
-  return setup;
-}
-
-namespace {
-
-// Runs `task`; on failure says which of the two runs could not go on.
-void Guarded(const char* run, const std::function<void()>& task) {
+// Returns task(); on failure says which of the two runs could not go on.
+template <typename Task>
+auto Guarded(const char* run, Task task) {
   try {
-    task();
+    return task();
   } catch (const AgreedError& error) {
     // Keep the list of ranks, but drop the hint: it is advice for a long training run.
     const std::string text = error.what();
@@ -72,29 +55,20 @@ std::string DoesItPass(const Keys& keys) {
   return keys.empty() ? "." : fmt::format(": does it pass with {}?", fmt::join(keys, ", or with "));
 }
 
-// Deck settings that switch off every axis which acts in the forward pass.
-Keys WithoutForward(const comm::ProcessGrid& grid) {
+// Deck settings that switch off every axis which acts in the forward pass, over which gradients are
+// summed, or both.
+enum class Acts { kForward, kDataSum, kAny };
+Keys Without(Acts acts, const comm::ProcessGrid& grid) {
+  const comm::GridShape& shape = grid.Shape();
+  const bool sharded = acts == Acts::kForward ? grid.Shards() == comm::Sharding::kParameters
+                                              : grid.Shards() != comm::Sharding::kNone;
   Keys keys;
-  if (grid.Shards() == comm::Sharding::kParameters) keys.push_back("grid.sharding = none");
-  if (grid.Shape().context > 1) keys.push_back("grid.context = 1");
-  if (grid.Shape().tensor > 1) keys.push_back("grid.tensor = 1");
-  if (grid.Shape().pipeline > 1) keys.push_back("grid.pipeline = 1");
-  return keys;
-}
-
-// Deck settings that switch off every axis over which gradients are summed.
-Keys WithoutDataSum(const comm::ProcessGrid& grid) {
-  Keys keys;
-  if (grid.Shape().data > 1) keys.push_back("grid.data = 1");
-  if (grid.Shape().context > 1) keys.push_back("grid.context = 1");
-  if (grid.Shards() != comm::Sharding::kNone) keys.push_back("grid.sharding = none");
-  return keys;
-}
-
-Keys WithoutAny(const comm::ProcessGrid& grid) {
-  Keys keys = WithoutDataSum(grid);
-  if (grid.Shape().tensor > 1) keys.push_back("grid.tensor = 1");
-  if (grid.Shape().pipeline > 1) keys.push_back("grid.pipeline = 1");
+  if (acts != Acts::kForward && shape.data > 1) keys.push_back("grid.data = 1");
+  if (acts == Acts::kForward && sharded) keys.push_back("grid.sharding = none");
+  if (shape.context > 1) keys.push_back("grid.context = 1");
+  if (acts != Acts::kForward && sharded) keys.push_back("grid.sharding = none");
+  if (acts != Acts::kDataSum && shape.tensor > 1) keys.push_back("grid.tensor = 1");
+  if (acts != Acts::kDataSum && shape.pipeline > 1) keys.push_back("grid.pipeline = 1");
   return keys;
 }
 
@@ -115,7 +89,7 @@ bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differe
 std::string HintForLoss(const comm::ProcessGrid& grid, std::int64_t step) {
   if (step > 0) return "Step 1 agreed: suspect how this step's windows are shared out.";
   return "The weights are the initial ones: suspect the forward pass" +
-         DoesItPass(WithoutForward(grid));
+         DoesItPass(Without(Acts::kForward, grid));
 }
 
 std::string HintForNorm(const comm::ProcessGrid& grid) {
@@ -125,11 +99,10 @@ std::string HintForNorm(const comm::ProcessGrid& grid) {
 }
 
 std::string HintForUpdate(const comm::ProcessGrid& grid) {
-  if (grid.Shards() == comm::Sharding::kNone) {
-    return "The gradients agreed: suspect clipping or the optimizer.";
-  }
-  return "The gradients agreed: suspect what each owner updates, or how others get it: does it "
-         "pass with grid.sharding = none?";
+  return grid.Shards() == comm::Sharding::kNone
+             ? "The gradients agreed: suspect clipping or the optimizer."
+             : "The gradients agreed: suspect what each owner updates, or how others get it: does "
+               "it pass with grid.sharding = none?";
 }
 
 // Runs the two trainings in lockstep: each step on the grid and, on every rank, alone.
@@ -181,7 +154,7 @@ class Verifier {
     Quantity("evaluation loss, fp64", EvaluationDifference(*on_grid_, *alone), kFp64,
              "the evaluation loss",
              "Training agreed: suspect how evaluation shares out its windows" +
-                 DoesItPass(WithoutForward(grid_)));
+                 DoesItPass(Without(Acts::kForward, grid_)));
   }
 
   // Resumes from the checkpoint, on the grid and on one rank, and compares with uninterrupted runs.
@@ -216,11 +189,10 @@ class Verifier {
   // For fp8: exchanges the scales in use with those kept in scales_. The grid's run and the run on
   // one rank use the same products, but each needs scales of its own.
   void SwapScales() {
-    const device::Stream& stream = stream_;
-    kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
+    kernels::Libraries* const libraries = kernels::LibrariesOf(stream_);
     if (libraries == nullptr) return;
     std::vector<float> others = libraries->Scales();
-    libraries->SetScales(stream, scales_);
+    libraries->SetScales(stream_, scales_);
     scales_ = std::move(others);
   }
 
@@ -324,9 +296,7 @@ class Verifier {
   }
 
   train::StepResult StepOnGrid(Run& run, std::int64_t step) const {
-    train::StepResult result;
-    Guarded("the run in the deck's layout", [&] { result = run.step.Run(step); });
-    return result;
+    return Guarded("the run in the deck's layout", [&] { return run.step.Run(step); });
   }
 
   train::StepResult StepAlone(Run& run, std::int64_t step) const {
@@ -373,9 +343,10 @@ class Verifier {
     }
     if (count == 0 || !report_.Passed()) return;  // the same on all ranks
     const std::string where = WhereLargest(grid_, differences.mine[first]);
-    const std::string others = count > 1 ? fmt::format(", and {} of the other {} too", count - 1,
-                                                       differences.all.size() - 1)
-                                         : "";
+    std::string others;
+    if (count > 1) {
+      others = fmt::format(", and {} of the other {} too", count - 1, differences.all.size() - 1);
+    }
     Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when,
                      what, report_.tensors[first].name, differences.all[first], kFp64, where,
                      others),
@@ -418,15 +389,14 @@ class Verifier {
       return "Data ranks hold different sums of one gradient, where an all-reduce gives all the "
              "same: suspect the transfers of the data group (MPI, network, memory) more than the "
              "layout" +
-             DoesItPass(WithoutDataSum(grid_));
-    }
-    if (all_are(kernels::GradientSum::kTensor) && !grid_.SequenceParallel()) {
-      return "Only norms of heads are wrong. The tensor ranks sum their gradients, each over its "
-             "own heads: does it pass with model.qk_norm = no?";
+             DoesItPass(Without(Acts::kDataSum, grid_));
     }
     if (all_are(kernels::GradientSum::kTensor)) {
-      return "Only gradients that sequence parallelism sums over the tensor ranks, which see "
-             "different tokens, are wrong: does it pass with grid.sequence_parallel = no?";
+      return grid_.SequenceParallel()
+                 ? "Only gradients that sequence parallelism sums over the tensor ranks, which see "
+                   "different tokens, are wrong: does it pass with grid.sequence_parallel = no?"
+                 : "Only norms of heads are wrong. The tensor ranks sum their gradients, each over "
+                   "its own heads: does it pass with model.qk_norm = no?";
     }
     if (all_are(kernels::GradientSum::kTied)) {
       return "Only the tied embedding is wrong, whose gradient the first and the last stage sum: "
@@ -438,17 +408,17 @@ class Verifier {
     }
     if (right == 0) {
       return "Every gradient is wrong: suspect what all share, the sum over the data ranks" +
-             DoesItPass(WithoutDataSum(grid_));
+             DoesItPass(Without(Acts::kDataSum, grid_));
     }
     return fmt::format(
         "{} of {} gradients are wrong; the last in the order of the forward pass is {}'s, so the "
         "mistake is near it in the backward pass{}",
         wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name,
-        DoesItPass(WithoutAny(grid_)));
+        DoesItPass(Without(Acts::kAny, grid_)));
   }
 
   std::string HintForBits(bool forward) const {
-    Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
+    Keys keys = Without(forward ? Acts::kForward : Acts::kAny, grid_);
     if (stream_.threads > 1) keys.push_back("run.threads = 1");
     return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
            "computed together" +
@@ -470,17 +440,6 @@ class Verifier {
   std::vector<float> scales_;               // fp8 scales of the run that is not computing now
   std::vector<kernels::GradientSum> sums_;  // how each parameter's gradient is summed
 };
-
-}  // namespace
-
-Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions& small,
-                    const device::Stream& stream, Dtype precision, const std::string& folder) {
-  return Verifier(grid, small, stream, folder).CompareAll(precision);
-}
-
-// Verification's small deck: runs in seconds and divides by the grid as the large deck does.
-
-namespace {
 
 constexpr std::int64_t kMostHeads = 16;
 constexpr std::int64_t kHeadDim = 4;    // for an even dimension in the deck; an odd one gives 5
@@ -673,18 +632,14 @@ void ShrinkCanonicalBatch(const train::TrainingOptions& deck, const comm::GridSh
            got >= std::min(wanted, stages);
   };
   std::int64_t of_group = each, of_micro_batch = together;
-  const auto choose = [&] {
-    for (std::int64_t a = std::min<std::int64_t>(each, 2); a <= each; ++a) {
-      for (std::int64_t b = std::min<std::int64_t>(together, 2);
-           b <= std::min(together, a * groups); ++b) {
-        if (!alike(a, b)) continue;
-        of_group = a;
-        of_micro_batch = b;
-        return;
-      }
+  bool found = false;
+  for (std::int64_t a = std::min<std::int64_t>(each, 2); a <= each && !found; ++a) {
+    const std::int64_t most = std::min(together, a * groups);
+    for (std::int64_t b = std::min<std::int64_t>(together, 2); b <= most && !found; ++b) {
+      found = alike(a, b);
+      if (found) std::tie(of_group, of_micro_batch) = std::tie(a, b);
     }
-  };
-  choose();
+  }
   const std::int64_t leaf = std::min<std::int64_t>(canonical.leaf, 2);
   const std::int64_t missing_windows = leaf > 1 && deck.samples.batch % canonical.leaf != 0 ? 1 : 0;
   small.model.canonical.leaf = leaf;
@@ -733,6 +688,25 @@ void ShrinkPairs(std::int64_t slices, train::TrainingOptions& small) {
 }
 
 }  // namespace
+
+train::TrainingOptions Alone(train::TrainingOptions setup, Arithmetic arithmetic) {
+  setup.model.pipeline = {};
+  setup.model.options.recompute = model::Recompute::kNone;
+  if (arithmetic == Arithmetic::kFast) setup.model.canonical = {};
+  if (setup.model.canonical.On()) {
+    const std::int64_t leaf = setup.model.canonical.leaf;
+    setup.model.micro_batch = setup.model.micro_batch == leaf ? 2 * leaf : leaf;
+    return setup;
+  }
+  const std::int64_t most = std::min(setup.samples.batch, kWindowsAlone);
+  setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
+  return setup;
+}
+
+Verification Verify(const comm::ProcessGrid& grid, const train::TrainingOptions& small,
+                    const device::Stream& stream, Dtype precision, const std::string& folder) {
+  return Verifier(grid, small, stream, folder).CompareAll(precision);
+}
 
 train::TrainingOptions Shrink(const train::TrainingOptions& deck, const comm::GridShape& grid) {
   train::TrainingOptions small = deck;

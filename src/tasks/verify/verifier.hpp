@@ -13,8 +13,6 @@
 
 namespace trireme::tasks {
 
-// Differences between this rank's tensors and the same tensors of another run.
-
 // |got - wanted| / max(|got|, |wanted|); infinite if undefined.
 double RelativeDifference(double got, double wanted);
 
@@ -44,7 +42,6 @@ std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
                                              const kernels::Registry& registry);
 
 // Made-up data for a verification: tokens or, for encoder-decoders, pairs of texts.
-
 // An epoch has two steps; the second has fewer samples unless the batch is 1.
 class MadeUpData {
  public:

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
-#include <memory>
 #include <span>
 #include <system_error>
 #include <tuple>
@@ -35,10 +34,8 @@ constexpr std::size_t kIndent = 8;  // columns by which the head's lines are ind
 class VerifyFolder {
  public:
   VerifyFolder(const comm::Communicator& world, const app::Request& request)
-      : own_(world.IsRoot()) {
-    AtRoot(world, [&] { Make(request.job.output, request.deck); });
-    path_ = world.Broadcast(path_);
-  }
+      : path_(FromRoot(world, [&] { return Make(request.job.output, request.deck); })),
+        own_(world.IsRoot()) {}
   ~VerifyFolder() {
     std::error_code ignored;
     if (own_) fs::remove_all(path_, ignored);
@@ -48,20 +45,20 @@ class VerifyFolder {
   const std::string& Path() const { return path_; }
 
  private:
-  void Make(const std::string& output, const deck::Deck& deck) {
+  static std::string Make(const std::string& output, const deck::Deck& deck) {
     std::error_code error;
     fs::path place = fs::absolute(output, error).parent_path();
     while (!fs::is_directory(place, error) && place.has_relative_path()) {
       place = place.parent_path();
     }
-    path_ = (place / ".trireme_verify_XXXXXX").string();
-    if (mkdtemp(path_.data()) != nullptr) return;
+    std::string path = (place / ".trireme_verify_XXXXXX").string();
+    if (mkdtemp(path.data()) != nullptr) return path;
     throw deck.Complain("job.output",
                         fmt::format("no temporary folder can be made in {}: {}", place.string(),
                                     std::generic_category().message(errno)),
                         "Let job.output name a place where you may write, and all ranks read.");
   }
-  std::string path_;
+  const std::string path_;
   const bool own_;  // whether this rank removes it
 };
 
@@ -136,6 +133,112 @@ void PrintHead(const app::Request& request, const comm::Communicator& world,
   }
   Say("data    {}; compared on made-up {}\nshrunk  {}", data, small.pairs ? "pairs" : "tokens",
       DescribeShrinking(deck, small, kIndent));
+}
+
+constexpr double kSilent = 1e-12;  // of the scale: key biases' gradients are pure rounding
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// Replaces NaN, which a maximum would ignore, by infinity.
+double Finite(double difference) { return std::isfinite(difference) ? difference : kInfinite; }
+
+std::span<const double> Elements(const kernels::StateBlock& block) {
+  return {static_cast<const double*>(block.data),
+          static_cast<std::size_t>(block.end - block.begin)};
+}
+
+double Squares(std::span<const double> values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return sum;
+}
+
+// Largest relative difference between the elements of `held` and the same elements of `wanted`,
+// which must contain them; 0 only if all bits are equal.
+template <typename T>
+double LargestDifference(const kernels::StateBlock& held, const kernels::StateBlock& wanted) {
+  if (held.end == held.begin) return 0;
+  if (held.begin < wanted.begin || held.end > wanted.end) return kInfinite;
+  const auto* mine = static_cast<const T*>(held.data);
+  const auto* other = static_cast<const T*>(wanted.data) + (held.begin - wanted.begin);
+  const std::int64_t count = held.end - held.begin;
+  if (std::memcmp(mine, other, static_cast<std::size_t>(count) * sizeof(T)) == 0) return 0;
+  double worst = std::numeric_limits<double>::min();  // above 0: some bits differ
+  for (std::int64_t j = 0; j < count; ++j) {
+    worst = std::max(worst, RelativeDifference(mine[j], other[j]));
+  }
+  return worst;
+}
+
+void MaxOverWorld(const comm::ProcessGrid& grid, std::vector<double>& values) {
+  for (double& value : values) value = Finite(value);
+  grid.Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat64, values.data(), std::ssize(values), comm::Reduction::kMax);
+}
+
+constexpr std::int64_t kValidSamples = 5;
+
+// Windows or pairs per epoch. The second step gets fewer than the first, so that in one of the
+// steps data ranks have unequal shares.
+std::int64_t SamplesOfAnEpoch(const train::TrainingOptions& small) {
+  return small.samples.batch + std::max<std::int64_t>(small.samples.batch - 1, 1);
+}
+
+// Token i of a split: the whole vocabulary in turn, with a few common tokens in between.
+std::int32_t TokenAt(data::Split split, std::int64_t i, std::int64_t vocabulary) {
+  constexpr std::int64_t kCommon = 5, kEveryThird = 3;
+  const std::int64_t any =
+      data::Permute(static_cast<std::uint32_t>(split), i / vocabulary, i % vocabulary, vocabulary);
+  const std::int64_t common = i % std::min(kCommon, vocabulary);
+  return static_cast<std::int32_t>(i % kEveryThird == 0 ? common : any);
+}
+
+void AddWords(std::int64_t vocabulary, data::TokenData& data) {
+  for (std::int64_t id = 0; id < vocabulary; ++id) {
+    data.vocabulary.words.push_back(std::to_string(id));
+  }
+  data.tokenizer = "word";
+}
+
+// If the deck masks documents, divides tokens into documents of uneven lengths, some of which end
+// at a window's edge. If it masks losses, marks some targets as not counted.
+void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
+  constexpr std::int64_t kLongest = 5, kEvery = 4;
+  for (const data::Split split : data::kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    const std::int64_t count = std::ssize(data.tokens[i]);
+    if (small.model.document_mask) {
+      for (std::int64_t at = 0, place = 0; at < count; at += 1 + place++ % kLongest) {
+        data.documents[i].push_back(at);
+      }
+    }
+    // Count more targets in the first half than in the second, so that the ranks' counts differ.
+    for (std::int64_t t = 0; small.loss_mask && t < count; ++t) {
+      data.counted[i].push_back(t < count / 2 ? t % kEvery != 0 : t % 2);
+    }
+  }
+}
+
+// Texts of 2 to model.length tokens. Each is `stride` shorter than the one before, or starts again.
+data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
+                      std::int64_t stride) {
+  data::TokenData data;
+  AddWords(vocabulary, data);
+  const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
+  for (const data::Split split : data::kSplits) {
+    const auto s = static_cast<std::size_t>(split);
+    std::vector<std::int32_t>& tokens = data.tokens.at(s);
+    const std::int64_t count =
+        split == data::Split::kTrain ? SamplesOfAnEpoch(small) : kValidSamples;
+    for (std::int64_t i = 0; i < count; ++i) {
+      data.documents.at(s).push_back(std::ssize(tokens));
+      const std::int64_t length = small.model.length - i * stride % (small.model.length - 1);
+      for (std::int64_t t = 0; t + 1 < length; ++t) {
+        tokens.push_back(TokenAt(split, std::ssize(tokens), vocabulary));
+      }
+      tokens.push_back(eos);
+    }
+  }
+  return data;
 }
 
 }  // namespace
@@ -255,52 +358,6 @@ ExitCode RunVerify(app::Job& job) {
   return ExitCode::kDone;
 }
 
-// Measures of difference between the grid's tensors and those of one rank.
-
-namespace {
-
-constexpr double kSilent = 1e-12;  // of the scale: key biases' gradients are pure rounding
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-// Replaces NaN, which a maximum would ignore, by infinity.
-double Finite(double difference) { return std::isfinite(difference) ? difference : kInfinite; }
-
-std::span<const double> Elements(const kernels::StateBlock& block) {
-  return {static_cast<const double*>(block.data),
-          static_cast<std::size_t>(block.end - block.begin)};
-}
-
-double Squares(std::span<const double> values) {
-  double sum = 0;
-  for (const double value : values) sum += value * value;
-  return sum;
-}
-
-// Largest relative difference between the elements of `held` and the same elements of `wanted`,
-// which must contain them; 0 only if all bits are equal.
-template <typename T>
-double LargestDifference(const kernels::StateBlock& held, const kernels::StateBlock& wanted) {
-  if (held.end == held.begin) return 0;
-  if (held.begin < wanted.begin || held.end > wanted.end) return kInfinite;
-  const auto* mine = static_cast<const T*>(held.data);
-  const auto* other = static_cast<const T*>(wanted.data) + (held.begin - wanted.begin);
-  const std::int64_t count = held.end - held.begin;
-  if (std::memcmp(mine, other, static_cast<std::size_t>(count) * sizeof(T)) == 0) return 0;
-  double worst = std::numeric_limits<double>::min();  // above 0: some bits differ
-  for (std::int64_t j = 0; j < count; ++j) {
-    worst = std::max(worst, RelativeDifference(mine[j], other[j]));
-  }
-  return worst;
-}
-
-void MaxOverWorld(const comm::ProcessGrid& grid, std::vector<double>& values) {
-  for (double& value : values) value = Finite(value);
-  grid.Over(comm::Group::kWorld)
-      .AllReduce(Dtype::kFloat64, values.data(), std::ssize(values), comm::Reduction::kMax);
-}
-
-}  // namespace
-
 double RelativeDifference(double got, double wanted) {
   if (got == wanted) return 0;
   return Finite(std::abs(got - wanted) / std::max(std::abs(got), std::abs(wanted)));
@@ -388,85 +445,6 @@ std::vector<kernels::GradientSum> GatherSums(const comm::ProcessGrid& grid,
   return sums;
 }
 
-// Verification's made-up data: tokens, or pairs of texts for an encoder-decoder.
-
-namespace {
-
-constexpr std::int64_t kValidSamples = 5;
-
-// Windows or pairs per epoch. The second step gets fewer than the first, so that in one of the
-// steps data ranks have unequal shares.
-std::int64_t SamplesOfAnEpoch(const train::TrainingOptions& small) {
-  return small.samples.batch + std::max<std::int64_t>(small.samples.batch - 1, 1);
-}
-
-// Token i of a split: the whole vocabulary in turn, with a few common tokens in between.
-std::int32_t TokenAt(data::Split split, std::int64_t i, std::int64_t vocabulary) {
-  constexpr std::int64_t kCommon = 5, kEveryThird = 3;
-  const std::int64_t any =
-      data::Permute(static_cast<std::uint32_t>(split), i / vocabulary, i % vocabulary, vocabulary);
-  const std::int64_t common = i % std::min(kCommon, vocabulary);
-  return static_cast<std::int32_t>(i % kEveryThird == 0 ? common : any);
-}
-
-void AddWords(std::int64_t vocabulary, data::TokenData& data) {
-  for (std::int64_t id = 0; id < vocabulary; ++id) {
-    data.vocabulary.words.push_back(std::to_string(id));
-  }
-  data.tokenizer = "word";
-}
-
-// If the deck masks documents, divides tokens into documents of uneven lengths, some of which end
-// at a window's edge. If it masks losses, marks some targets as not counted.
-void AddMasks(const train::TrainingOptions& small, data::TokenData& data) {
-  constexpr std::int64_t kLongest = 5, kEvery = 4;
-  for (const data::Split split : data::kSplits) {
-    const auto i = static_cast<std::size_t>(split);
-    const std::int64_t count = std::ssize(data.tokens[i]);
-    if (small.model.document_mask) {
-      for (std::int64_t at = 0, place = 0; at < count; at += 1 + place++ % kLongest) {
-        data.documents[i].push_back(at);
-      }
-    }
-    // Count more targets in the first half than in the second, so that the ranks' counts differ.
-    for (std::int64_t t = 0; small.loss_mask && t < count; ++t) {
-      data.counted[i].push_back(t < count / 2 ? t % kEvery != 0 : t % 2);
-    }
-  }
-}
-
-// Texts of 2 to model.length tokens. Each is `stride` shorter than the one before, or starts again.
-data::TokenData Texts(const train::TrainingOptions& small, std::int64_t vocabulary,
-                      std::int64_t stride) {
-  data::TokenData data;
-  AddWords(vocabulary, data);
-  const auto eos = static_cast<std::int32_t>(data.vocabulary.eos);
-  for (const data::Split split : data::kSplits) {
-    const auto s = static_cast<std::size_t>(split);
-    std::vector<std::int32_t>& tokens = data.tokens.at(s);
-    const std::int64_t count =
-        split == data::Split::kTrain ? SamplesOfAnEpoch(small) : kValidSamples;
-    for (std::int64_t i = 0; i < count; ++i) {
-      data.documents.at(s).push_back(std::ssize(tokens));
-      const std::int64_t length = small.model.length - i * stride % (small.model.length - 1);
-      for (std::int64_t t = 0; t + 1 < length; ++t) {
-        tokens.push_back(TokenAt(split, std::ssize(tokens), vocabulary));
-      }
-      tokens.push_back(eos);
-    }
-  }
-  return data;
-}
-
-data::PairFile MakePairs(const comm::Communicator& world, const train::TrainingOptions& small) {
-  const model::Options& o = small.model.options;
-  const std::int64_t sources = o.shared_vocabulary ? o.vocabulary : o.source_types;
-  constexpr std::int64_t kSourceStride = 1, kTargetStride = 3;
-  return {world, Texts(small, sources, kSourceStride), Texts(small, o.vocabulary, kTargetStride)};
-}
-
-}  // namespace
-
 data::TokenData VerificationTokens(const train::TrainingOptions& small) {
   const std::int64_t vocabulary = small.model.options.vocabulary;
   const std::int64_t length = small.model.length, stride = small.samples.stride;
@@ -488,7 +466,11 @@ data::TokenData VerificationTokens(const train::TrainingOptions& small) {
 
 MadeUpData::MadeUpData(const comm::Communicator& world, const train::TrainingOptions& small) {
   if (small.pairs) {
-    pairs_.emplace(MakePairs(world, small));
+    const model::Options& o = small.model.options;
+    const std::int64_t sources = o.shared_vocabulary ? o.vocabulary : o.source_types;
+    constexpr std::int64_t kSourceStride = 1, kTargetStride = 3;
+    pairs_.emplace(world, Texts(small, sources, kSourceStride),
+                   Texts(small, o.vocabulary, kTargetStride));
   } else {
     tokens_.emplace(world, VerificationTokens(small));
   }

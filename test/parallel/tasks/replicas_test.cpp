@@ -16,7 +16,7 @@
 
 #include "defects.hpp"
 #include "listening_libraries.hpp"
-#include "safeguards.hpp"
+#include "reporter.hpp"
 #include "small_run.hpp"
 #include "trireme/train/evaluation.hpp"
 #include "trireme/train/replica_check.hpp"

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -83,40 +84,33 @@ class LoopObjects : public test::FolderTest {
     state_.emplace(*grid_, plan_.training, job_.device.stream);
     step_.emplace(*state_, data::Corpus(tokens_));
     data_.emplace(job_.request.data, plan_.training, data::Corpus(tokens_), *step_);
+    loop_.reset(new LoopParts{job_, plan_, *data_, *state_, *step_, progress_});
     progress_.last = plan_.training.options.schedule.Last();
     progress_.watch = [this](comm::Phase phase) { watched_.push_back(phase); };
   }
 
-  RunSession Session() { return {job_.request, job_.ranks, job_.start}; }
+  RunSession Session() { return RunSession(job_); }
   // A monitor whose records lie in the run folder.
   void OpenMonitor(const RunSession& session) {
     report::MakeRunFolder(session.Folder());
-    monitor_.emplace(report::Session{.root = true, .folder = session.Folder(), .total_steps = 8});
+    loop_->monitor.emplace(
+        report::Session{.root = true, .folder = session.Folder(), .total_steps = 8});
   }
   // The policy of the run folder; run.json says what was asked for.
   void MakePolicy(const RunSession& session) {
-    policy_.emplace(CheckpointPolicy::Setup{.runtime = *job_.ranks.runtime,
-                                            .options = job_.request.checkpoint,
-                                            .goes_back = true,
-                                            .cores = {},
-                                            .session = session,
-                                            .monitor = *monitor_,
-                                            .progress = progress_,
-                                            .state = *state_,
-                                            .run =
-                                                [this](bool stop_only) {
-                                                  nlohmann::json run = data_->Json(progress_.step);
-                                                  run["step"] = progress_.step;
-                                                  run["stop_only"] = stop_only;
-                                                  policy_->AddTo(run);
-                                                  return run;
-                                                },
-                                            .written =
-                                                [this](std::int64_t step) {
-                                                  told_.push_back(step);
-                                                  if (recovery_) recovery_->HaveWritten(step);
-                                                }},
-                    BestLoss({}));
+    loop_->session = &session;
+    const auto run = [this](bool stop_only) {
+      nlohmann::json run = data_->Json(progress_.step);
+      run["step"] = progress_.step;
+      run["stop_only"] = stop_only;
+      policy_->AddTo(run);
+      return run;
+    };
+    const auto written = [this](std::int64_t step) {
+      told_.push_back(step);
+      if (recovery_) recovery_->HaveWritten(step);
+    };
+    policy_.emplace(*loop_, BestLoss({}), run, written);
   }
   train::StepResult TrainTo(std::int64_t step) {
     train::StepResult result;
@@ -125,7 +119,7 @@ class LoopObjects : public test::FolderTest {
   }
   // The member of every record of a kind in the run's metrics.jsonl.
   std::vector<nlohmann::json> Records(const std::string& kind, const std::string& member) {
-    monitor_->SyncRecords();
+    loop_->monitor->SyncRecords();
     std::ifstream file(In("run/metrics.jsonl"));
     std::vector<nlohmann::json> found;
     for (std::string line; std::getline(file, line);) {
@@ -149,7 +143,7 @@ class LoopObjects : public test::FolderTest {
   std::vector<comm::Phase> watched_;
   std::vector<std::int64_t> told_;  // checkpoints that the policy has told of
   Progress progress_{.deadline = app::Deadline(std::nullopt, 0, 0), .watch = {}};
-  std::optional<report::Monitor> monitor_;
+  std::unique_ptr<LoopParts> loop_;
   std::optional<CheckpointPolicy> policy_;
   std::optional<Recovery> recovery_;
 };
@@ -338,21 +332,9 @@ class RecoveryTest : public LoopObjects {
     MakePolicy(session_);
   }
   void MakeRecovery() {
-    recovery_.emplace(Recovery::Setup{.runtime = *job_.ranks.runtime,
-                                      .options = job_.request.training,
-                                      .checkpoint = job_.request.checkpoint,
-                                      .session = session_,
-                                      .data = *data_,
-                                      .checkpoints = *policy_,
-                                      .monitor = *monitor_,
-                                      .progress = progress_,
-                                      .state = *state_,
-                                      .step = *step_,
-                                      .returning =
-                                          [this](const app::RunRecord& record) {
-                                            returned_to_.push_back(record.step);
-                                          }},
-                      Safeguards(job_.request.training));
+    recovery_.emplace(
+        *loop_, *policy_, Safeguards(job_.request.training),
+        [this](const app::RunRecord& record) { returned_to_.push_back(record.step); });
   }
 
   const RunSession session_;
@@ -429,15 +411,9 @@ class EvaluationsTest : public LoopObjects {
  protected:
   EvaluationsTest() { OpenMonitor(Session()); }
   Evaluations Make() {
-    return Evaluations({.options = job_.request.monitor,
-                        .validation = {&own_split_, 1},
-                        .data = *data_,
-                        .signals = signals_,
-                        .monitor = *monitor_,
-                        .progress = progress_,
-                        .best = best_,
-                        .state = *state_,
-                        .place = [this](report::Record& record) { record.step = progress_.step; }});
+    return {*loop_, {&own_split_, 1}, best_, [this](report::Record& record) {
+              record.step = progress_.step;
+            }};
   }
 
   BestLoss best_{app::Decider{}};
@@ -504,12 +480,14 @@ TEST_F(ReporterTest, TellsOfASessionFromItsStartToItsEnd) {
   RunSession session = Session();
   session.Lock();
   session.Begin(0);
-  Reporter reporter(job_, plan_, *data_, *state_, *step_, progress_);
-  reporter.Open({.root = true, .folder = session.Folder(), .every_steps = 2, .total_steps = 8});
+  Reporter reporter(*loop_);
+  loop_->session = &session;
+  loop_->monitor.emplace(report::Session{
+      .root = true, .folder = session.Folder(), .every_steps = 2, .total_steps = 8});
   reporter.MeterEnergy();
   job_.start.warnings = {"the deck is odd"};
-  reporter.Begin(session, 1e9);
-  reporter.SayStart(session);
+  reporter.Begin(1e9);
+  reporter.SayStart();
   reporter.SayMixed("cards differ");
   reporter.BeginSteps();
   for (const double seconds : {0.0, 0.25}) {
@@ -520,12 +498,12 @@ TEST_F(ReporterTest, TellsOfASessionFromItsStartToItsEnd) {
   }
   progress_.stop = true;
   progress_.stop_reason = "a signal";
-  report::Summary summary = reporter.SummarySoFar(session);
+  report::Summary summary = reporter.SummarySoFar();
   EXPECT_EQ(summary.facts.total_steps, 8);
   EXPECT_THAT(summary.facts.deck, Contains(testing::Pair("schedule.steps", "8")));
   reporter.Done({.bad_steps = 1, .writer_bytes = 7, .lines = {"", "checkpoints, in a line"}},
                 std::move(summary));
-  reporter.SayStopped(session.Folder());
+  reporter.SayStopped();
   const std::string log = test::ReadBytes(In("run/log.txt"));
   for (const char* text : {"GFLOP/s a rank", "warning: the deck is odd", "warning: cards differ",
                            "checkpoints, in a line", "stopped by a signal after step 2"}) {
@@ -537,9 +515,10 @@ TEST_F(ReporterTest, TellsOfASessionFromItsStartToItsEnd) {
 
 TEST_F(ReporterTest, SaysWhatAContinuedRunChanges) {
   const RunSession session = Session();
-  Reporter reporter(job_, plan_, *data_, *state_, *step_, progress_);
+  Reporter reporter(*loop_);
   report::MakeRunFolder(session.Folder());
-  reporter.Open({.root = true, .folder = session.Folder()});
+  loop_->session = &session;
+  loop_->monitor.emplace(report::Session{.root = true, .folder = session.Folder()});
   nlohmann::json run = data_->Json(0);
   run["step"] = 4;
   run["ranks"] = 1;
@@ -547,7 +526,7 @@ TEST_F(ReporterTest, SaysWhatAContinuedRunChanges) {
   before["ranks"] = 2;
   before["sequence_length"] = 14;
   reporter.SayChanges(RecordOf(before), run, {});
-  reporter.Monitor().SyncRecords();
+  loop_->monitor->SyncRecords();
   EXPECT_THAT(test::ReadBytes(In("run/log.txt")), HasSubstr("the windows are others: epoch 1"));
   EXPECT_THAT(test::ReadBytes(In("run/metrics.jsonl")), HasSubstr("\"layout\""));
 }

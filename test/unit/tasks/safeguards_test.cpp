@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "safeguards.hpp"
+#include "recovery.hpp"
 #include "timeline.hpp"
 #include "trireme/base/error.hpp"
 

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "canonical.hpp"
 #include "plan_of.hpp"
 #include "trireme/app/sources.hpp"
 #include "trireme/base/error.hpp"
