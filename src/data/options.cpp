@@ -229,10 +229,10 @@ std::vector<Refusal> RefusalsOf(const TokenizeOptions& options) {
 }
 
 void Check(const Refusal& refusal, const deck::Deck& deck) {
-  for (const char* const name : refusal.names) {
-    const std::string key = fmt::format("tokenize.{}", name);
-    if (refusal.applies && deck.Given(key))
-      throw deck.Complain(key, refusal.why, "Remove this key.");
+  for (const char* const key : refusal.names) {
+    const std::string name = fmt::format("tokenize.{}", key);
+    if (!refusal.applies || !deck.Given(name)) continue;
+    throw deck.Complain(name, refusal.why, "Remove this key.");
   }
 }
 
